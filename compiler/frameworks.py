@@ -1,7 +1,7 @@
-"""TensorFlow and Keras, imported once and quietly: import them from here and from nowhere else.
+"""Import TensorFlow and Keras once and quietly: import them from here and from nowhere else.
 
-TensorFlow's C++ logs a few lines to file descriptor 2 before any setting of it can be heard. They are caught
-during the import and dropped; whatever else is written meanwhile is passed on.
+TensorFlow's C++ code logs a few lines to file descriptor 2 before any setting can take effect. They are captured during
+the import and dropped; everything else written meanwhile is passed on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHATTER = (
 
 @contextmanager
 def _without_chatter() -> Iterator[None]:
-    """Holds back file descriptor 2 and lets go of all but the chatter at the end."""
+    """Capture file descriptor 2 and finally write everything except the chatter."""
     try:
         stderr = os.dup(2)
     except OSError:  # a process without one
@@ -67,13 +67,13 @@ __all__ = [
 
 
 def inlined(concrete: Any) -> Any:
-    """A concrete function without calls of others; branches and loops stay. State that it captured becomes constant."""
+    """Return a concrete function with all calls inlined; branches and loops stay. Captured state becomes constant."""
     return convert_variables_to_constants_v2(concrete, lower_control_flow=False)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Holds back TensorFlow's advice on deprecated calls while the block runs."""
+    """Suppress TensorFlow's deprecation warnings while the block runs."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("ERROR")

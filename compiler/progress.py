@@ -1,4 +1,4 @@
-"""Progress of a long piece of work: who is told of it, and bars on a terminal."""
+"""Report the progress of a long task: the reporter interface, and progress bars on a terminal."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rich.progress import (
 )
 
 WIDE = 10_000
-"""Columns of what is no terminal: a program that reads a table wants a row a line."""
+"""Console width without a terminal: a program that reads a table expects one line per row."""
 
 
 def output(*, highlight: bool = True) -> Console:
-    """Return a console as wide as its terminal. Where there is none, and COLUMNS does not say, no line is wrapped."""
+    """Return a console as wide as its terminal. Without one, and unless COLUMNS sets a width, lines are not wrapped."""
     made = Console(highlight=highlight)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = WIDE
@@ -31,20 +31,25 @@ def output(*, highlight: bool = True) -> Console:
 
 
 class Reporter(Protocol):
-    """A reporter, which is told how a compile or a training run goes."""
+    """Receives the progress of a compilation or a training run."""
 
     def begin(self, what: str, total: int | None) -> None:
-        """A long part starts; total: its rows or steps, None when it has no end."""
+        """Begin a part.
+
+        Args:
+            what: Name of the part.
+            total: Its number of rows or steps; None if it has no end.
+        """
 
     def advance(self, done: int) -> None:
-        """So much of the part is done."""
+        """Advance the current part."""
 
     def note(self, text: str) -> None:
-        """Notes one line worth keeping."""
+        """Record one line worth keeping."""
 
 
 class SilentReporter:
-    """A Reporter that says nothing."""
+    """A Reporter that ignores everything."""
 
     def begin(self, what: str, total: int | None) -> None: ...
     def advance(self, done: int) -> None: ...
@@ -52,7 +57,7 @@ class SilentReporter:
 
 
 class ProgressBarReporter:
-    """A Reporter on a terminal: one bar a part, notes above the bars."""
+    """A Reporter on a terminal: one bar per part, with notes above the bars."""
 
     def __init__(self, progress: Progress, console: Console) -> None:
         self._progress, self._console = progress, console
@@ -73,7 +78,7 @@ class ProgressBarReporter:
 
 @contextmanager
 def progress_bars(console: Console) -> Iterator[ProgressBarReporter]:
-    """Progress bars while the block runs; plain notes only where there is no terminal."""
+    """Show progress bars while the block runs; without a terminal, print notes only."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,10 +1,10 @@
-"""Freshet's public face: all that a program of yours imports.
+"""Freshet's public API: all that a user's program imports.
 
     from freshet_serving import Client, PredictRequest, Processor, ProcessorConfig, Publisher
 
-Plug-ins (architectures, backends, stages of imported models) take their base classes from here as well.
+Plug-ins (architectures, backends, stages of imported models) find their base classes here as well.
 
-Names load on first use: asking a server or publishing never imports the engine, running the engine never imports a
+Names load on first use: a client or a publisher never imports the engine, and running the engine never imports a
 client.
 """
 
@@ -70,7 +70,7 @@ _MODULES = {
     "freshet_serving.serving.client.retry": ("ConnectionLost", "Retry"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-# What a type checker reads is the imports above; a test compares the two.
+# A type checker reads the imports above; a test compares the two.
 __all__ = sorted(_MODULE_OF)
 
 

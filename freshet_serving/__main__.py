@@ -1,4 +1,4 @@
-"""The `freshet` command, or python -m freshet_serving."""
+"""Run the `freshet` command: python -m freshet_serving."""
 
 from freshet_serving.serving.commands.cli import main
 

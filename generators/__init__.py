@@ -1,4 +1,4 @@
-"""What makes files of the repository of its code: pages of docs/reference, and messages of `.proto` files.
+"""Generators of repository files: pages of docs/reference from the code, and message modules from `.proto` files.
 
 admin_page         docs/reference/admin.md
 commands_page      docs/reference/commands.md
@@ -7,7 +7,7 @@ options_page       docs/reference/options.md
 python_page        docs/reference/python.md
 training_page      docs/reference/training-file.md
 
-No distribution holds any of it.
+No distribution contains them.
 """
 
 __all__: list[str] = []

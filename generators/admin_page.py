@@ -1,4 +1,4 @@
-"""`make docs-reference`: docs/reference/admin.md, made of the OpenAPI document that the admin port answers with."""
+"""Generate docs/reference/admin.md from the OpenAPI document of the admin port (`make docs-reference`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = "| field | type | what |\n|---|---|---|\n"
 
 
 def page() -> str:
-    """The page's text."""
+    """Return the page's text."""
     document = _document()
     parts = [INTRODUCTION, _refusals(document)]
     for path, methods in document["paths"].items():
@@ -33,7 +33,7 @@ def page() -> str:
 
 
 def _document() -> dict[str, Any]:
-    """What the port answers a request for its document with; no model is opened."""
+    """Return the port's reply to a request for its OpenAPI document; opens no model."""
     lifecycle: Lifecycle[Any] = Lifecycle()
     sent: list[bytes] = []
 
@@ -61,7 +61,7 @@ def _document() -> dict[str, Any]:
 
 
 def _refusals(document: Mapping[str, Any]) -> str:
-    """The statuses that every route may refuse with."""
+    """Return the table of error statuses that every route may return."""
     first = next(iter(next(iter(document["paths"].values())).values()))
     rows = (f"| {code} | {told['description']} |\n" for code, told in first["responses"].items() if code[0] in "45")
     return "| status | when |\n|---|---|\n" + "".join(rows)

@@ -1,4 +1,4 @@
-"""`make docs-reference`: docs/reference/commands.md, made of the commands and their options."""
+"""Generate docs/reference/commands.md from the commands and their options (`make docs-reference`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = "| option | default | what |\n|---|---|---|\n"
 
 
 def page() -> str:
-    """The page's text."""
+    """Return the page's text."""
     parts = [INTRODUCTION]
     for name, command in sorted(_commands("freshet", typer.main.get_command(app))):
         parts.append(f"## {name}\n\n{_cell(' '.join((command.help or '').split()))}\n")
@@ -34,7 +34,7 @@ def page() -> str:
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """Every command under its whole name; a group is none."""
+    """Yield every command with its full name; groups themselves are left out."""
     inner = getattr(command, "commands", None)
     if inner is None:
         yield name, command

@@ -1,4 +1,4 @@
-"""`make -C loadtest protos`: compiles *.proto into Python modules. Needs grpcio-tools, which nothing else here does."""
+"""Compile *.proto into Python modules (`make -C loadtest protos`). Needs grpcio-tools; nothing else here does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# Module -> folder of the sources.
+# Module -> folder of its sources.
 TARGETS = {
     "serving/codecs/proto_files.py": "serving/codecs/protos",
     "processor/eas/predict_messages.py": "processor/eas",
@@ -17,12 +17,12 @@ CHUNK = 24
 
 
 def generate(target: str) -> str:
-    """Generates the text of a module of messages."""
+    """Return the text of a message module."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     folder = ROOT / TARGETS[target]
     sources = sorted(path.name for path in folder.glob("*.proto"))
-    # A process of its own: the compiler brings a protobuf library that is not TensorFlow's, and the two crash.
+    # A separate process: the compiler brings a protobuf library other than TensorFlow's, and the two crash together.
     protoc = [sys.executable, "-m", "grpc_tools.protoc"]
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "set"

@@ -1,4 +1,4 @@
-"""`make docs-reference`: docs/reference/options.md, made of ServeConfig's fields."""
+"""Generate docs/reference/options.md from ServeConfig's fields (`make docs-reference`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = "| option | default | what |\n|---|---|---|\n"
 
 
 def page() -> str:
-    """The page's text."""
+    """Return the page's text."""
     parts = [INTRODUCTION]
     for heading, options in groupby(OPTIONS, lambda each: each[1].heading):
         rows = []

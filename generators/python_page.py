@@ -1,8 +1,9 @@
-"""`make docs-reference`: docs/reference/python.md, what `freshet_serving` gives, read off signatures and docstrings."""
+"""Generate docs/reference/python.md from the signatures and docstrings of `freshet_serving` (`make docs-reference`)."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,17 @@ GROUPS = {
     "Extend Freshet": ("Arch", "Backend", "Program", "Executable", "Artefact", "Stage", "StageRuntime"),
     "Errors": (),
 }
-"""Names by what they are for; errors are told by their type."""
+"""Names grouped by purpose; errors are recognised by their type."""
 LONGEST = 90
+SECTIONS = ("Args:", "Attributes:", "Returns:", "Raises:", "Yields:")
+NAMED = re.compile(r"\*{0,2}\w+(, \*{0,2}\w+)*")
+"""What an entry of a section is called: arguments, attributes or an exception."""
 OF_PROCESSOR = ("initialize", "process", "batch_process", "poll", "apply_delta", "rollback", "close")
-"""What is promised of Processor, which has more that the server needs."""
+"""The public methods of Processor, which has others that only the server uses."""
 
 
 def page() -> str:
-    """The page's text; raises KeyError for a name that is in no group."""
+    """Return the page's text. Raises KeyError for a name that is in no group."""
     errors = {name for name in freshet_serving.__all__ if issubclass(getattr(freshet_serving, name), Exception)}
     if missing := set(freshet_serving.__all__) - errors - {name for names in GROUPS.values() for name in names}:
         raise KeyError(f"in no group: {', '.join(sorted(missing))}")
@@ -44,7 +48,7 @@ def page() -> str:
 
 
 def _class(kind: type[Any]) -> str:
-    # A protocol is not constructed by whoever implements it.
+    # A protocol is implemented, not constructed.
     head = (
         f"class {kind.__name__}(Protocol)" if vars(kind).get("_is_protocol") else f"{kind.__name__}{_signature(kind)}"
     )
@@ -66,7 +70,7 @@ def _methods(kind: type[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _signature(member: Any) -> str:
-    """As it is called, without self; a parameter a line where they are many."""
+    """Return a signature without self, with one parameter per line if it is long."""
     parts, keyword_only = [], False
     for parameter in inspect.signature(member).parameters.values():
         if parameter.name == "self":
@@ -82,19 +86,38 @@ def _signature(member: Any) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """An annotation as it is written."""
+    """Return an annotation as written in the source."""
     return str(getattr(annotation, "__forward_arg__", annotation))
 
 
 def _default(value: Any) -> str:
-    """A default as it is written; what cannot be written in a word is dots."""
+    """Return a default as written in the source; "..." if it has no short form."""
     return repr(value) if value is None or isinstance(value, int | float | str | tuple) else "..."
 
 
 def _told(member: Any) -> str:
-    """A docstring, as it stands; nothing where there is none of its own."""
+    """Return a docstring as Markdown, its Google sections as lists; "" if the member has none of its own."""
     text = inspect.cleandoc(getattr(member, "__doc__", None) or "")
-    return f"{text}\n\n" if text else ""
+    return f"{_sections(text)}\n\n" if text else ""
+
+
+def _sections(text: str) -> str:
+    """Return a docstring with `Args:` and its like turned into lists."""
+    made: list[str] = []
+    inside = False
+    for line in text.split("\n"):
+        if line in SECTIONS:
+            made += [f"{line}", ""]
+            inside = True
+        elif inside and line.startswith("    ") and not line.startswith("     "):
+            name, colon, rest = line.strip().partition(": ")
+            made.append(f"- `{name}`: {rest}" if colon and NAMED.fullmatch(name) else f"- {line.strip()}")
+        elif inside and line.startswith("     "):
+            made.append(f"  {line.strip()}")
+        else:
+            inside = inside and not line
+            made.append(line)
+    return "\n".join(made)
 
 
 def _errors(errors: list[type[Any]]) -> str:

@@ -1,6 +1,6 @@
-"""`make docs-reference`: docs/reference/training-file.md, every section and key of a training file.
+"""Generate docs/reference/training-file.md, with every section and key of a training file (`make docs-reference`).
 
-Names, types, defaults and help are read off the dataclasses that the file is read into.
+Names, types, defaults and help texts come from the dataclasses that the file is parsed into.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def _section(field: dataclasses.Field[Any], hint: Any) -> str:
     text = f"## [{title}]\n\n{section.text}\n"
     kind: type[Any] = typing.get_args(hint)[-1] if typing.get_args(hint) else hint
     if not dataclasses.is_dataclass(kind):
-        # Its keys are the user's.
+        # The keys of this section are the user's.
         return text
     hints = typing.get_type_hints(kind)
-    # Those that it has for itself before those that it inherits.
+    # A section's own options come before those that it inherits.
     inherited = {name for base in kind.__bases__ for name in getattr(base, "__dataclass_fields__", ())}
     options = sorted(options_of(kind), key=lambda each: each[0].name in inherited)
     rows = (

@@ -1,8 +1,8 @@
-"""The benchmark's model and its deltas, written without training: `freshet bench model`, `freshet bench deltas`.
+"""Write the benchmark's model and its deltas without training: `freshet bench model`, `freshet bench deltas`.
 
 Model `bench`: DeepFM over 26 ids packed as input `ids` int64 [n, 26] and 13 floats as `floats` float32 [n, 13], one
 table a feature of dim 16 with ids 0 .. rows - 1, MLP 1024-512-256-1, output `score`. Rows are a function of (table,
-id), deltas of (step, id): whoever knows the numbers can tell which generation a score came from.
+id), deltas of (step, id), so the generation behind a score can be recomputed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ LIMIT = 0.05
 
 
 def bench_manifest(rows: int, dtype: str = "float32") -> Manifest:
-    """The manifest draft of the benchmark's model with `rows` rows a table, stored as `dtype`."""
+    """Return the draft of the manifest.
+
+    Args:
+        rows: Rows of each table.
+        dtype: Row type of the tables.
+    """
     ids = [
         Feature(
             f"c{i}", "id", "ids", column=i, table=f"c{i}", offset=i * DIM, width=DIM, side="item" if i % 2 else "user"
@@ -63,9 +68,19 @@ def bench_manifest(rows: int, dtype: str = "float32") -> Manifest:
 
 
 def write_model(repository: Path | str, rows: int, seed: int = 0, dtype: str = "float32") -> Generation:
-    """Publishes the benchmark's model as the next version; returns its generation. Needs the train extra.
+    """Publish the benchmark's model as the next version; needs the train extra.
 
-    dtype: what rows are stored as; raises BadInput for none of manifest.tables' own.
+    Args:
+        repository: The model repository.
+        rows: Rows of each table.
+        seed: Seed of the rows and weights.
+        dtype: Row type of the tables.
+
+    Returns:
+        The generation.
+
+    Raises:
+        BadInput: `rows` or `dtype` is invalid.
     """
     from freshet_serving.compiler.dense.dense_graph import DenseGraph
     from freshet_serving.models.zoo.arch import Arch
@@ -92,9 +107,18 @@ def write_model(repository: Path | str, rows: int, seed: int = 0, dtype: str = "
 
 
 def write_deltas(repository: Path | str, rows: int, count: int, out: Path) -> Iterator[Path]:
-    """Writes `count` chained deltas of `rows` changed rows each, on top of the newest version's newest delta.
+    """Write chained deltas on top of the newest version's newest delta.
 
-    Rows are spread evenly over the tables, over the ids that the table has. Yields each file once written.
+    Rows are spread evenly over the tables, over the ids that the table has.
+
+    Args:
+        repository: The model repository.
+        rows: Changed rows of each delta.
+        count: Number of deltas.
+        out: Folder of the files.
+
+    Yields:
+        Each file once it is written.
     """
     store = open_repository(repository)
     if not store.versions(MODEL):
@@ -113,7 +137,14 @@ def write_deltas(repository: Path | str, rows: int, count: int, out: Path) -> It
 
 
 def bench_delta(manifest: Manifest, step: int, rows: int, parent_step: int | None = None) -> Delta:
-    """One delta of `rows` changed rows, a function of the step alone. parent_step: by default the step before."""
+    """Return one delta, a function of the step alone.
+
+    Args:
+        manifest: The model's manifest.
+        step: Step of the delta.
+        rows: Changed rows.
+        parent_step: Step of its parent; None for the step before.
+    """
     random = np.random.default_rng(step)
     share, rest = divmod(rows, len(manifest.tables))
     tables = {}

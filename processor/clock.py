@@ -1,4 +1,4 @@
-"""Time as a collaborator: pure cores take a clock, tests move it by hand."""
+"""Injectable clocks: pure code reads the time from a clock, which tests advance by hand."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_s(self) -> float:
-        """Monotonic seconds, for deadlines and durations."""
+        """Return monotonic seconds, for deadlines and durations."""
         ...
 
     def core_s(self) -> float:
-        """Seconds of a core that the calling thread has had: what waits for one is not in it."""
+        """Return the seconds of a core that the calling thread has used, without the time spent waiting for one."""
         ...
 
     def unix_s(self) -> float:
-        """Seconds since 1970, for ages of things that other processes stamped."""
+        """Return seconds since 1970, for ages of things that other processes stamped."""
         ...
 
 
 class SystemClock:
     """The machine's clocks."""
 
-    # The functions themselves: a method around them costs more than they do, several times a batch.
+    # The functions themselves, called several times per batch: a wrapping method would cost more than they do.
     now_s = staticmethod(time.monotonic)
     core_s = staticmethod(time.thread_time)
     unix_s = staticmethod(time.time)

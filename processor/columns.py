@@ -1,10 +1,10 @@
-"""The shapes in which feature values travel, from any reader or codec to the kernels.
+"""Column types that carry feature values from any reader or codec to the kernels.
 
 A plain numpy array: int64 or float32, [n] or [n, columns].
 Ragged:  values of all rows end to end, and where each row starts.
 Strings: UTF-8 bytes of all strings end to end, and where each string starts (Arrow's layout, so that a Parquet
          column and a protocol's byte tensor both arrive without a copy).
-Packed:  plain columns as they lie in one buffer, by name: what a binary protocol hands over without touching it.
+PackedColumns: plain columns in one buffer, by name: what a binary protocol hands over without copying it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 class Strings:
     """n strings as one buffer: string i is data[offsets[i]:offsets[i + 1]].
 
-    data: uint8 [nbytes]; offsets: int64 [n + 1], ascending, offsets[0] may be above 0 (a slice of a larger buffer).
+    Attributes:
+        data: uint8 [nbytes].
+        offsets: int64 [n + 1], ascending; offsets[0] may be above 0 (a slice of a larger buffer).
     """
 
     data: NDArray[np.uint8]
@@ -29,11 +31,11 @@ class Strings:
 
     @classmethod
     def of(cls, strings: Iterable[str | bytes]) -> Strings:
-        """Builds the buffer from Python strings (UTF-8) or bytes."""
+        """Build the buffer from Python strings (UTF-8) or bytes."""
         parts: list[Any] = strings if isinstance(strings, list) else list(strings)
         data = b""
         if set(map(type, parts)) == {str}:
-            # ASCII has as many bytes as characters, so no string has to be one of bytes by itself.
+            # ASCII has as many bytes as characters, so the strings need not be encoded one by one.
             text = "".join(parts)
             data = text.encode()
             ascii_only = len(data) == len(text)
@@ -59,7 +61,9 @@ class Strings:
 class Ragged:
     """n rows of varying length: row i is values[row_splits[i]:row_splits[i + 1]].
 
-    values: int64 array or Strings; row_splits: int64 [n + 1], ascending from 0 to len(values).
+    Attributes:
+        values: int64 array or Strings.
+        row_splits: int64 [n + 1], ascending from 0 to len(values).
     """
 
     values: NDArray[np.int64] | Strings
@@ -67,7 +71,7 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]] | Sequence[Sequence[str | bytes]]) -> Ragged:
-        """Builds from Python lists of ints or of strings; all-empty rows count as ints."""
+        """Build from Python lists of ints or of strings; all-empty rows count as ints."""
         splits = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(r) for r in rows], out=splits[1:])
         flat = [v for row in rows for v in row]
@@ -84,7 +88,7 @@ Column = NDArray[np.int64] | NDArray[np.float32] | Strings | Ragged
 
 
 def first_value(column: Column | None) -> bytes | None:
-    """The bytes of the first value of the first row; None where there is none."""
+    """Return the bytes of the first value of the first row; None if there is none."""
     if isinstance(column, Ragged):
         column = column.values
     if column is None or not len(column):
@@ -95,7 +99,7 @@ def first_value(column: Column | None) -> bytes | None:
 
 
 def nbytes_of(inputs: Mapping[str, Column]) -> int:
-    """Memory that a request's values take."""
+    """Return the memory of a request's values in bytes."""
     return inputs.places.nbytes if type(inputs) is PackedColumns else sum(map(_nbytes, inputs.values()))
 
 
@@ -109,7 +113,15 @@ def _nbytes(column: Column) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:
-    """A plain column inside a buffer: rows of `columns` values (0: shape [rows]), the first at byte `offset`."""
+    """A plain column inside a buffer.
+
+    Attributes:
+        name: Its name.
+        dtype: Its type.
+        rows: Number of rows.
+        columns: Values per row; 0 for shape [rows].
+        offset: Byte of the first value.
+    """
 
     name: str
     dtype: np.dtype[Any]
@@ -120,17 +132,29 @@ class ColumnLayout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BufferLayout:
-    """The places of columns behind a header. Made once for a header and shared by all its requests: equal only to
-    itself, so that whatever is derived from it can be found by it. nbytes: of all columns together."""
+    """The positions of columns after a header.
+
+    Made once for a header and shared by all its requests; equal only to itself, so that it can serve as a key for
+    whatever is derived from it.
+
+    Attributes:
+        columns: The columns.
+        nbytes: Bytes of all columns together.
+    """
 
     columns: tuple[ColumnLayout, ...]
     nbytes: int
 
 
 class PackedColumns(Mapping[str, Column]):
-    """Columns in a buffer, from byte `start`; as a mapping, views of it (copies where the buffer is not aligned).
+    """Columns in a buffer; as a mapping, views of it (copies where the buffer is not aligned).
 
-    The caller has checked that start + places.nbytes bytes are there.
+    The caller has checked that start + places.nbytes bytes exist.
+
+    Attributes:
+        buffer: The buffer.
+        start: Byte at which the columns begin.
+        places: The layout.
     """
 
     __slots__ = ("buffer", "places", "start")

@@ -1,13 +1,13 @@
-"""Cores: cpusets as text, memory nodes, how sessions are spread over them, and what of all that a process is allowed.
+"""Cores: parse cpusets, find memory nodes, spread sessions over them, and read the resource limits of this process.
 
-Pure, but for run_on(), on() and ResourceLimits.here().
+Pure, except run_on(), on() and ResourceLimits.here().
 
-The allowance of a process: how many cores' worth of time, and how much memory, it may take. Read, never set.
+The limits of a process are how many cores' worth of time, and how much memory, it may use. They are read, never set.
 
-Cores: those that it may run on (affinity), and of those as many as its control groups pay for (a quota of 1.5 is one
-that runs all the time). A limit counts from wherever it stands: at the process's own group or at any above it. Both
+Cores are those that it may run on (affinity), limited by the quota of its control groups (a quota of 1.5 is one core
+that runs all the time). A limit applies wherever it is set: at the process's own group or at any above it. Both
 versions of control groups are read, and the paths of /proc/self/cgroup need not exist here: in a container they name
-folders of the host, and what stands at the root of /sys/fs/cgroup is the container's own.
+folders of the host, and the root of /sys/fs/cgroup is the container's own group.
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ MAX_CPU = 1 << 16
 
 
 def parse_cpus(text: str, where: str = "cpus") -> frozenset[int]:
-    """Cores of a list such as "0-3,8", as Linux writes it; raises BadInput."""
+    """Return the cores of a list such as "0-3,8", as Linux writes it.
+
+    Args:
+        text: The list.
+        where: The option's name, for messages.
+
+    Raises:
+        BadInput: If it is not such a list.
+    """
     cpus: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -39,12 +47,20 @@ def parse_cpus(text: str, where: str = "cpus") -> frozenset[int]:
 
 
 def parse_cpusets(text: str, where: str = "session_cpus") -> tuple[frozenset[int], ...]:
-    """Parses session_cpus: one set of cores a session, separated by semicolons; "" for none."""
+    """Parse session_cpus: one set of cores per session, separated by semicolons; "" for none.
+
+    Args:
+        text: The option's value.
+        where: The option's name, for messages.
+
+    Raises:
+        BadInput: If a part is not a list of cores.
+    """
     return tuple(parse_cpus(part, where) for part in text.split(";")) if text.strip() else ()
 
 
 def numa_nodes(folder: Path = NODES) -> list[frozenset[int]]:
-    """The cores of each memory node, nodes without cores left out; empty where the system does not say."""
+    """Return the cores of each memory node that has any; empty if the system does not report them."""
     nodes = {}
     for path in folder.glob("node[0-9]*/cpulist"):
         try:
@@ -57,28 +73,35 @@ def numa_nodes(folder: Path = NODES) -> list[frozenset[int]]:
 
 
 def spread(allowed: frozenset[int], nodes: Sequence[frozenset[int]]) -> tuple[frozenset[int], ...]:
-    """A cpuset for each session in turn: the allowed cores of one node each, node after node, so that a session's
-    buffers and threads stay on its node. Empty where one node holds all: the scheduler knows better."""
+    """Return a cpuset for each session in turn: the allowed cores of one node each, node after node.
+
+    So a session's buffers and threads stay on its node. Empty if one node holds all cores: the scheduler does better
+    then.
+
+    Args:
+        allowed: Cores that may be used.
+        nodes: Cores of each memory node.
+    """
     sets = [node & allowed for node in nodes if node & allowed]
     return tuple(sets) if len(sets) > 1 else ()
 
 
 def available() -> frozenset[int]:
-    """Cores that this process may run on."""
+    """Return the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def run_on(cpus: frozenset[int]) -> None:
-    """Binds the calling thread to cores, and the threads that it starts from now on; no cores: changes nothing."""
+    """Bind the calling thread, and the threads that it starts from now on, to cores; an empty set changes nothing."""
     if cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
 
 
 @contextmanager
 def on(cpus: frozenset[int]) -> Iterator[None]:
-    """run_on() for the length of a block."""
+    """Bind the calling thread to cores for the duration of a block, see run_on()."""
     before = available()
     run_on(cpus)
     try:
@@ -89,17 +112,22 @@ def on(cpus: frozenset[int]) -> Iterator[None]:
 
 
 CGROUP, MEMINFO = Path("proc/self/cgroup"), Path("proc/meminfo")
-# Where systems mount the second version, alone or beside the first, and the controllers of the first.
+# Mount points of version 2, alone or beside version 1, and of the controllers of version 1.
 UNIFIED = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 CONTROLLERS = {"cpu": ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"), "memory": ("sys/fs/cgroup/memory",)}
-# The first version writes a number near 2**63 where there is no limit.
+# Version 1 shows a number near 2**63 if there is no limit.
 UNLIMITED = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """What a process may take. affinity: cores that it may run on. quota: cores' worth of time, None for all of them.
-    memory_nbytes: None where the system does not say."""
+    """Resources that a process may use.
+
+    Attributes:
+        affinity: Number of cores that it may run on.
+        quota: Cores' worth of time, None for all of them.
+        memory_nbytes: Bytes of memory, None if the system does not report them.
+    """
 
     affinity: int
     quota: float | None = None
@@ -107,17 +135,17 @@ class ResourceLimits:
 
     @classmethod
     def here(cls, root: Path = Path("/")) -> ResourceLimits:
-        """This process's. root: where proc and sys lie."""
+        """Read the limits of this process. root: the folder that contains proc and sys."""
         return cls(len(available()), _quota(root), _memory_nbytes(root))
 
     @property
     def cores(self) -> int:
-        """Cores that it can keep busy all the time; at least 1."""
+        """Number of cores that it can keep busy all the time; at least 1."""
         return self.affinity if self.quota is None else max(1, min(self.affinity, int(self.quota)))
 
     @property
     def why(self) -> str:
-        """Where the number of cores comes from, in words."""
+        """Explanation of the number of cores, for people."""
         counted = f"{self.cores} core{'s' if self.cores > 1 else ''}"
         quota = "no quota" if self.quota is None else f"quota {self.quota:g}"
         return f"{counted}: affinity {self.affinity}, {quota}"
@@ -147,7 +175,7 @@ def _memory_nbytes(root: Path) -> int | None:
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """Every folder that may limit this process: of its groups and all above them, as far as they are to be seen."""
+    """Yield every folder that may limit this process: of its groups and all above them, as far as they are visible."""
     for line in _text(root / CGROUP).splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -167,7 +195,7 @@ def _words(file: Path) -> list[str]:
 
 
 def _text(file: Path) -> str:
-    """What a file says; "" where there is none."""
+    """Return a file's text; "" if it cannot be read."""
     try:
         return file.read_text()
     except (OSError, UnicodeDecodeError, ValueError):

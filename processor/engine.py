@@ -8,8 +8,8 @@ Callers of DeepRec's Processor pass the bytes of its PredictRequest instead, and
 
     response = processor.process(request)
 
-A Processor is a host of models (processor.versions.host) and a predictor (processor.sessions.predictor), whose own
-methods do what it does not promise itself.
+A Processor combines a host of models (processor.versions.host) and a predictor (processor.sessions.predictor), whose
+own methods offer more than Processor promises.
 
 Thread-safe throughout. Requests are validated in the caller's thread and computed on the SessionGroup's threads;
 changes (poll, apply_delta, rollback, load, ...) run in the caller's thread under the model's lock and never block a
@@ -61,13 +61,23 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ProcessorConfig(SessionConfig):
-    """The options of a Processor. repository: folder of models, or address. models: the only ones to serve, or None.
-    undo_depth: deltas a rollback can take back without reading the disk. remote: tables whose rows are in a row
-    store, or None. budgets: memory for the rows of tables, or None. policies: by model. delta_guard: see ModelHost.
-    limits: of requests. max_staleness_s: see ModelHost. strict: a model that is there and cannot be served ends the
-    start; else the others are served. keyring: whom what is served has to be signed by.
-    mirror, mirror_bytes: see processor.repository.mirror.repositories. The rest: see
-    processor.sessions.session_options."""
+    """The options of a Processor; the inherited ones are described in processor.sessions.session_options.
+
+    Attributes:
+        repository: Folder of models, or its address in an object store.
+        models: The only models to serve, None for all.
+        undo_depth: Deltas that a rollback can undo without reading the disk.
+        remote: Tables whose rows are in a row store, or None.
+        budgets: Memory budgets for the rows of tables, or None.
+        policies: Policies by model.
+        delta_guard: Mode of the delta guard, see ModelHost.
+        limits: Limits of requests.
+        strict: True if a model that exists and cannot be served aborts the start; else the others are served.
+        max_staleness_s: See ModelHost.
+        keyring: Keys that must have signed what is served.
+        mirror: See processor.repository.mirror.repositories.
+        mirror_bytes: See processor.repository.mirror.repositories.
+    """
 
     repository: str
     models: list[str] | None = None
@@ -85,36 +95,37 @@ class ProcessorConfig(SessionConfig):
 
 
 class InProcessPredictor(Predictor):
-    """Answers by what a host of this process serves, as its routes are at that moment."""
+    """Answers requests with what a host of this process serves, by its current routes."""
 
     def __init__(self, host: ModelHost, groups: Groups, clock: Clock, limits: RequestLimits) -> None:
         super().__init__(groups, clock, limits)
         self._host = host
 
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
-        """See Predictor.replica."""
         return _replica(self._host.model(model).routes.pick(version, label))
 
     def route(
         self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
     ) -> Replica:
-        """See Predictor.route."""
         return _replica(self._host.model(model).routes.route(version, label, key))
 
     def models(self) -> list[str]:
-        """See ModelHost.models."""
         return self._host.models()
 
     def status(self, model: str) -> list[VersionStatus]:
-        """See ModelHost.status."""
         return self._host.status(model)
 
 
 class InProcessHost(ModelHost):
-    """The host of a process that answers by its models itself, with its predictor."""
+    """The host of a process that answers requests for its models itself, with its predictor."""
 
     def __init__(self, config: ProcessorConfig, clock: Clock) -> None:
-        """Opens the repository and starts the sessions; see Processor."""
+        """Open the repository and start the sessions; see Processor.
+
+        Args:
+            config: The options.
+            clock: The clock.
+        """
         self._following = threading.Lock()
         remote = RemoteTables.of(config.remote, clock) if config.remote else None
         mirrored = open_repository(
@@ -128,8 +139,7 @@ class InProcessHost(ModelHost):
         self.predictor = InProcessPredictor(self, Groups(config, clock), clock, config.limits)
 
     def on_routes_changed(self) -> None:
-        """See ModelHost.on_routes_changed."""
-        # Models change side by side: nobody may follow older routes after newer ones.
+        # Models change concurrently: older routes must not replace newer ones.
         with self._following:
             routes = {name: model.routes for name, model in self._models.items()}
             shadows = {name: _replica(r.shadow) for name, r in routes.items() if r.shadow is not None}
@@ -138,7 +148,7 @@ class InProcessHost(ModelHost):
             self.predictor.update_traffic({name: r.traffic for name, r in routes.items()}, shadows, trials)
 
     def connect(self, version: ServedVersion) -> Replica:
-        """See ModelHost.connect: this process, alone."""
+        """Open the version in this process, which alone answers requests."""
         options = self.predictor.groups.of(version.manifest.model).options
         return Replica(
             version.files,
@@ -152,44 +162,36 @@ class InProcessHost(ModelHost):
         )
 
     def group_stats(self) -> dict[str, GroupStats]:
-        """See ModelHost.group_stats."""
         return self.predictor.groups.statistics()
 
     def resize(self, sessions: int, group: str | None = None) -> None:
-        """See ModelHost.resize."""
         self.predictor.groups.resize(sessions, group)
 
     def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
-        """See ModelHost.lookups."""
         return self.predictor.groups.counts(_replica(version))
 
     def shadow_comparison(self, version: ServedVersion) -> ShadowComparison | None:
-        """See ModelHost.shadow_comparison."""
         return self.predictor.shadow_comparisons().get((version.manifest.model, version.manifest.version))
 
     def canary_evidence(self, canary: ServedVersion, baseline: ServedVersion) -> CanaryEvidence:
-        """See ModelHost.canary_evidence."""
         pair = _replica(canary), _replica(baseline)
         return self.predictor.evidence().get(pair) or CanaryEvidence.none(len(canary.manifest.outputs))
 
     def sketch(self, version: ServedVersion) -> Sketch:
-        """See ModelHost.sketch."""
         return self.predictor.groups.sketch(_replica(version))
 
     def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
-        """See ModelHost.remote_rows."""
         reader = _replica(version).remote
         return reader.statistics() if reader else None
 
     def info(self) -> dict[str, Any]:
-        """See ModelHost.info."""
         groups = self.group_stats()
         sessions = sum(group.sessions for group in groups.values())
         shown = {name: self.predictor.groups.describe(name) for name in groups}
         return {"sessions": sessions, "groups": shown, **describe(self, self._clock.unix_s())}
 
     def close(self) -> None:
-        """Answers what is queued, then stops the sessions; later calls raise NotReady."""
+        """Answer what is queued, then stop the sessions; later calls raise NotReady."""
         super().close()
         self.predictor.close()
         if self._remote is not None:
@@ -200,15 +202,25 @@ class Processor:
     """Serves every model of a repository."""
 
     def __init__(self, config: ProcessorConfig, clock: Clock | None = None) -> None:
-        """Opens the repository and starts the sessions; poll() loads the models. See initialize()."""
+        """Open the repository and start the sessions; poll() loads the models. See initialize().
+
+        Args:
+            config: The options.
+            clock: The clock; by default the machine's.
+        """
         self.config = config
-        # The models and what changes them; and what answers by them.
+        # The host loads and changes models; the predictor answers requests with them.
         self.host = InProcessHost(config, clock or SystemClock())
         self.predictor = self.host.predictor
 
     @classmethod
     def initialize(cls, config: ProcessorConfig, clock: Clock | None = None) -> Self:
-        """A processor with the newest version of every model loaded; see ProcessorConfig.strict."""
+        """Return a processor with the newest version of every model loaded.
+
+        Args:
+            config: The options; see ProcessorConfig.strict for models that cannot be served.
+            clock: The clock; by default the machine's.
+        """
         processor = cls(config, clock)
         try:
             processor.host.load_all(config.strict)
@@ -230,11 +242,18 @@ class Processor:
     def process(self, request: bytes, model: str | None = None) -> bytes: ...
 
     def process(self, request: PredictRequest | bytes, model: str | None = None) -> PredictReply | bytes:
-        """Scores one request; raises FreshetError. As bytes it is DeepRec's message (processor.eas), and so is the
-        reply; model: which one is meant, needed only where there are several."""
+        """Score one request.
+
+        Args:
+            request: A request, or the bytes of DeepRec's PredictRequest (processor.eas); the reply is of the same kind.
+            model: The model that bytes are for; needed only if there are several.
+
+        Raises:
+            FreshetError: If the request cannot be answered.
+        """
         if isinstance(request, PredictRequest):
             return self.predictor.process(request)
-        # Needed by these callers alone, and slow to import.
+        # Slow to import, and needed only for requests as bytes.
         from freshet_serving.processor.eas import codec as eas
 
         name = self._only_model() if model is None else model
@@ -252,36 +271,52 @@ class Processor:
         return names[0]
 
     def batch_process(self, requests: Sequence[PredictRequest]) -> list[PredictReply | FreshetError]:
-        """Scores requests together; each gets its own reply or its own error, in order."""
+        """Score requests together; each gets its own reply or its own error, in order."""
         return self.predictor.batch_process(requests)
 
     def poll(self, patience_s: float | None = None) -> list[str]:
-        """Looks at the repository once: loads new versions, applies new deltas; cheap when nothing changed.
+        """Check the repository once: load new versions, apply new deltas; cheap if nothing changed.
 
-        patience_s: how long the other models wait for one that takes its time (processor.versions.poll_rounds): what
-        happens there is returned by a later call. None: as long as it takes.
+        Args:
+            patience_s: Seconds that the other models wait for a slow one (processor.versions.poll_rounds), whose events
+                a later call returns; None for no limit.
+
+        Returns:
+            A line for each event, for the log.
         """
         return self.host.poll(patience_s)
 
     def apply_delta(self, model: str, data: bytes | bytearray | None = None, path: str | None = None) -> ApplyResult:
-        """Serves a delta given as bytes, or as a path inside the repository; raises why it was refused."""
+        """Serve a delta; raises the error for which it was rejected.
+
+        Args:
+            model: Name of the model.
+            data: The delta's bytes.
+            path: Or its path inside the repository.
+        """
         return self.host.apply_delta(model, data, path)
 
     def rollback(self, model: str, generation: Generation, reason: str = "") -> RollbackResult:
-        """Serves an earlier generation again, here and on every server of the repository; see ServedModel.rollback."""
+        """Serve an earlier generation again, here and on every server of the repository; see ServedModel.rollback.
+
+        Args:
+            model: Name of the model.
+            generation: The generation to go back to.
+            reason: Explanation for people.
+        """
         return self.host.rollback(model, generation, reason)
 
     def info(self) -> dict[str, Any]:
-        """Everything a person would ask, JSON-able: versions, labels, generation, freshness, sessions, memory."""
+        """Return the state of the processor, JSON-able: versions, labels, generation, freshness, sessions, memory."""
         return self.host.info()
 
     def close(self) -> None:
-        """Answers what is queued, then stops the sessions; later calls raise NotReady."""
+        """Answer what is queued, then stop the sessions; later calls raise NotReady."""
         self.host.close()
 
 
 def _replica(version: ServedVersion) -> Replica:
-    """What this process answers by a version with; raises NotReady before it is open."""
+    """Return this process's replica of a version."""
     replica = version.replicas
     assert isinstance(replica, Replica), "connect() made it"
     return replica

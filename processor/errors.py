@@ -1,25 +1,25 @@
-"""Every error a caller can meet, with the status each protocol answers it by.
+"""Every error that a caller can meet, with its status in each protocol.
 
 FreshetError                  500 INTERNAL
 ├── BadInput                  400 INVALID_ARGUMENT    the request, file or option is wrong
 │   └── Corrupt               400 INVALID_ARGUMENT    bytes that fail their checksum or their bounds
 ├── NotFound                  404 NOT_FOUND           no such model, version, label or file
-│   ├── UnknownModel          404 NOT_FOUND           no such model; carries the names of those that there are
-│   └── UnknownVersion        404 NOT_FOUND           no such version or label; carries those that there are
-├── Conflict                  409 ABORTED             a delta that does not continue the chain
-│   ├── Diverged              409 ABORTED             what is on disk is not what is served under its name
-│   ├── SigningKeyRequired             409 ABORTED             what is to be written has to be signed, and there is no
-key │   └── ParentRolledBack        409 ABORTED             what the publisher's trainer stands on is served no more
+│   ├── UnknownModel          404 NOT_FOUND           no such model; carries the names of the known ones
+│   └── UnknownVersion        404 NOT_FOUND           no such version or label; carries the known ones
+├── Conflict                  409 ABORTED             a delta that does not continue the change log
+│   ├── Diverged              409 ABORTED             the files on disk differ from what is served under their name
+│   ├── SigningKeyRequired    409 ABORTED             what is to be written must be signed, and there is no key
+│   └── ParentRolledBack      409 ABORTED             the generation that the publisher builds on is no longer served
 ├── TooLarge                  413 RESOURCE_EXHAUSTED  beyond a stated limit
-├── Overloaded                429 RESOURCE_EXHAUSTED  shed; carries retry_after_s
+├── Overloaded                429 RESOURCE_EXHAUSTED  load shedding; carries retry_after_s
 ├── NotReady                  503 UNAVAILABLE         loading, draining or closed
 └── Expired                   504 DEADLINE_EXCEEDED   its deadline passed in the queue
 
-Messages name the field, what was wanted and what came. They never carry a path, a stack or an internal name:
-they are sent to clients as they are.
+Messages name the field, the expected and the actual value. They never contain a path, a stack or an internal name: they
+are sent to clients unchanged.
 
-What a process runs short of (memory, descriptors, room on disk, an answer of its disk) passes by itself and is no fault
-of what was being read: shortage() and unreadable() tell it as NotReady, and it is tried again.
+A shortage in the process (of memory, descriptors, disk space, or a disk that does not answer) is transient and no fault
+of the file being read: shortage() and unreadable() report it as NotReady, and the operation is retried.
 """
 
 import difflib
@@ -55,14 +55,24 @@ class NotFound(FreshetError):
 
 class UnknownModel(NotFound):
     def __init__(self, message: str, known: str = "") -> None:
-        """known: names of models, for another message about the same."""
+        """Create the error.
+
+        Args:
+            message: The message.
+            known: Names of the known models, for another message about the same error.
+        """
         super().__init__(message)
         self.known = known
 
 
 class UnknownVersion(NotFound):
     def __init__(self, message: str, known: str = "") -> None:
-        """known: the versions or labels of the model, for another message about the same."""
+        """Create the error.
+
+        Args:
+            message: The message.
+            known: The versions or labels of the model, for another message about the same error.
+        """
         super().__init__(message)
         self.known = known
 
@@ -74,7 +84,12 @@ class Conflict(FreshetError):
 
 class Diverged(Conflict):
     def __init__(self, message: str, file: Path | None = None) -> None:
-        """file: the one that says so; while it stays as it is, there is no use in asking again."""
+        """Create the error.
+
+        Args:
+            message: The message.
+            file: The file that shows the difference; while it is unchanged, retrying is useless.
+        """
         super().__init__(message)
         self.file = file
 
@@ -97,7 +112,13 @@ class Overloaded(FreshetError):
     grpc_code = "RESOURCE_EXHAUSTED"
 
     def __init__(self, message: str, retry_after_s: float = 1.0, late: bool = False) -> None:
-        """late: for want of time rather than of room."""
+        """Create the error.
+
+        Args:
+            message: The message.
+            retry_after_s: Seconds after which the client may retry.
+            late: True if the request would have been late, False if there was no room for it.
+        """
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.late = late
@@ -114,8 +135,10 @@ class Expired(FreshetError):
 
 
 def printable(text: str) -> str:
-    """The text on one line that a terminal shows as it is: other characters (control, bidirectional) as a Python string
-    writes them. For what others wrote into a repository or a request."""
+    """Return the text on one line with characters that are not printable (control, bidirectional) escaped as in Python.
+
+    For text that others wrote into a repository or a request.
+    """
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -125,20 +148,25 @@ _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean",
 
 
 def json_kind(value: Any) -> str:
-    """A JSON value's kind, for messages."""
+    """Return the kind of a JSON value, for messages."""
     return _KINDS.get(type(value), "a number")
 
 
 MAX_NAMES = 10_000
-"""Names beyond these are not looked at: a folder may hold millions."""
+"""Names beyond these are not compared: a folder may hold millions."""
 
 
 RENAMED = {"import_processor_s": "import_cpu_s", "max_bodies_bytes": "max_inflight_body_bytes"}
-"""Options of before -> what they are called now."""
+"""Former names of options -> their names now."""
 
 
 def nearest(name: str, names: Collection[str]) -> str:
-    """Return a hint for an unknown name: ' (renamed to ...)', ' (did you mean ...?)', or ''."""
+    """Return a hint for an unknown name: ' (renamed to ...)', ' (did you mean ...?)', or ''.
+
+    Args:
+        name: The unknown name.
+        names: The known names.
+    """
     if now := RENAMED.get(name.lstrip("-").replace("-", "_")):
         return f" (renamed to {'--' + now.replace('_', '-') if name.startswith('--') else now})"
     close = difflib.get_close_matches(name, list(names)[:MAX_NAMES], n=1)
@@ -146,7 +174,7 @@ def nearest(name: str, names: Collection[str]) -> str:
 
 
 def nearest_file(path: str | Path) -> str:
-    """Return a hint for a file or folder that is not there, from the names beside it, or ''."""
+    """Return a hint for a missing file or folder, from the names beside it, or ''."""
     path = Path(path)
     try:
         with os.scandir(path.parent) as entries:
@@ -170,7 +198,7 @@ PASSING = {
 
 
 def shortage(error: BaseException) -> NotReady | None:
-    """What the process is short of, if that is what the error says."""
+    """Return a NotReady if the error is a transient shortage of the process, else None."""
     if isinstance(error, MemoryError):
         return NotReady(NO_MEMORY)
     if isinstance(error, OSError) and error.errno in PASSING:
@@ -180,6 +208,11 @@ def shortage(error: BaseException) -> NotReady | None:
 
 
 def unreadable(what: str, error: OSError) -> FreshetError:
-    """Why a file cannot be read: NotReady where that passes, else Corrupt. what: what the file is called."""
+    """Return the error for a file that cannot be read: NotReady if that is transient, else Corrupt.
+
+    Args:
+        what: The file's name, for the message.
+        error: The system's error.
+    """
     kind = Corrupt if shortage(error) is None else NotReady
     return kind(f"{what}: cannot be read: {error.strerror or 'it cannot be mapped'}")

@@ -1,7 +1,7 @@
-"""Extras: libraries that Freshet serves without, and what to install where one of them is wanted after all.
+"""Optional libraries: report which extra installs a library that is missing.
 
-The core serves packages on a CPU. Whatever else needs a library imports it inside `needed`, or lets the ImportError
-pass to the command line, which asks `wanted`: either way the reader gets one line, never a traceback.
+The core serves packages on a CPU. Code that needs another library imports it inside `needed`, or lets the ImportError
+propagate to the command line, which calls `wanted`: either way the user sees one line, never a traceback.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from freshet_serving.processor.errors import BadInput
 
 DISTRIBUTION = "freshet-serving"
-# The import name of a library -> the extra that brings it.
+# Import name of a library -> the extra that installs it.
 EXTRA_OF = {
     "cffi": "capi",
     "confluent_kafka": "kafka",
@@ -36,7 +36,7 @@ EXTRA_OF = {
 
 
 def how_to_install(extra: str) -> str:
-    """The line that installs an extra, to be pasted into a shell; in a checkout, one that works there."""
+    """Return the shell command that installs an extra; in a checkout, one that works there."""
     checkout = Path(__file__).resolve().parents[1]
     if (checkout / "pyproject.toml").is_file():
         pip = ".venv/bin/pip" if Path(sys.prefix) == checkout / ".venv" else "pip"
@@ -45,10 +45,12 @@ def how_to_install(extra: str) -> str:
 
 
 def wanted(subject: str, error: ImportError, extra: str = "") -> str | None:
-    """What to say of an import that failed; None if it was no library of an extra.
+    """Return the message for a failed import; None if it is not of an extra's library.
 
-    subject: what needs the library, such as "record". extra: which one to name, where a smaller one than the library's
-    own does.
+    Args:
+        subject: What needs the library, such as "record".
+        error: The error.
+        extra: The extra to name, if a smaller one than the library's own suffices.
     """
     library = (error.name or "").partition(".")[0]
     if library not in EXTRA_OF:
@@ -60,7 +62,12 @@ def wanted(subject: str, error: ImportError, extra: str = "") -> str | None:
 
 @contextmanager
 def needed(subject: str, extra: str = "") -> Iterator[None]:
-    """The block imports a library of an extra; raises BadInput that says what to install where it is missing."""
+    """Raise BadInput with the install command if the block's import of an extra's library fails.
+
+    Args:
+        subject: What needs the library, such as "a signature".
+        extra: The extra to name, if a smaller one than the library's own suffices.
+    """
     try:
         yield
     except ImportError as error:

@@ -1,11 +1,11 @@
-"""Generations, which say what answers, and the steps of a version in memory. Pure: no I/O, no clock, no arrays.
+"""Generations, which identify the state that answers, and the position of a version in memory. No I/O, clock or arrays.
 
-- A delta applies to the state at its parent_step and takes it to its step.
+- A delta applies to the state at its parent_step and leads to its step.
 - parent_step must be the current step. A compacted delta replaces the run parent_step+1 .. step, so it also applies
   to any state inside that run: its rows are the run's last values.
-- Rollback goes back over applied deltas, newest first, at most `undo_depth` of them.
+- Rollback undoes applied deltas, newest first, at most `undo_depth` of them.
 
-Which delta comes next, and what was undone, the records on disk say (processor.repository.log.history).
+The records on disk define the order of deltas and what was undone (processor.repository.log.history).
 """
 
 from __future__ import annotations
@@ -16,13 +16,19 @@ from dataclasses import dataclass, field
 from freshet_serving.processor.errors import BadInput, Conflict
 
 UNDO_DEPTH = 16
-"""Deltas that a server can take back without reading the disk, if it is not told otherwise; a trainer keeps as many."""
+"""Deltas that a server can undo without reading the disk, by default; a trainer keeps as many."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Generation:
-    """The exact state that answered a request: (version, step), written `3.17`. digest: of its content, 32 hexadecimal
-    digits (processor.repository.log.chain_record), or "" where it is not known; it takes no part in comparing."""
+    """The exact state that answered a request: (version, step), written `3.17`.
+
+    Attributes:
+        version: Number of the version.
+        step: Step of the last delta, 0 for the full version.
+        digest: Digest of its content, 32 hexadecimal digits (processor.repository.log.chain_record), "" if unknown;
+            ignored in comparisons.
+    """
 
     version: int
     step: int
@@ -33,7 +39,7 @@ class Generation:
 
     @classmethod
     def parse(cls, text: str) -> Generation:
-        """Reads `3.17`; raises BadInput."""
+        """Parse `3.17`; raises BadInput."""
         match = re.fullmatch(r"([0-9]{1,18})\.([0-9]{1,18})", text)
         if match is None:
             raise BadInput(f"generation: 'version.step' such as '3.17' wanted, got {text[:40]!r}")
@@ -42,7 +48,15 @@ class Generation:
 
 @dataclass(slots=True)
 class Position:
-    """Where a version in memory stands on its chain, and how far back it can go without its files."""
+    """Position of a version in memory in its change log, and how far back it can go without its files.
+
+    Attributes:
+        model: Name of the model.
+        version: Number of the version.
+        undo_depth: Largest number of deltas that can be undone.
+        step: The current step.
+        undoable: Steps that can be gone back to, oldest first.
+    """
 
     model: str
     version: int
@@ -51,7 +65,15 @@ class Position:
     undoable: list[int] = field(default_factory=list)
 
     def check_parent(self, model: str, version: int, step: int, parent_step: int, compacted: bool) -> None:
-        """Raises BadInput or Conflict unless such a delta continues the chain."""
+        """Raise BadInput or Conflict unless such a delta continues the change log here.
+
+        Args:
+            model: The delta's model.
+            version: Its version.
+            step: Its step.
+            parent_step: Its parent step.
+            compacted: Whether it replaces the run parent_step + 1 .. step.
+        """
         if model != self.model:
             raise BadInput(f"delta: for model {model[:64]!r}, wanted {self.model!r}")
         if version != self.version:
@@ -63,7 +85,7 @@ class Position:
             raise Conflict(f"delta: continues step {parent_step}, the served generation is {here}")
 
     def advance(self, step: int) -> int:
-        """Notes an applied delta; returns how many of the oldest deltas can no longer be undone."""
+        """Record an applied delta; returns how many of the oldest deltas can no longer be undone."""
         self.undoable.append(self.step)
         self.step = step
         excess = max(0, len(self.undoable) - self.undo_depth)
@@ -71,7 +93,7 @@ class Position:
         return excess
 
     def undo_count(self, step: int) -> int | None:
-        """Number of deltas to undo so as to stand at `step`; None when that is out of reach."""
+        """Return the number of deltas to undo to reach `step`; None if it is out of reach."""
         if step == self.step:
             return 0
         if step not in self.undoable:
@@ -79,7 +101,7 @@ class Position:
         return len(self.undoable) - self.undoable.index(step)
 
     def rewind(self, count: int) -> None:
-        """Notes that the newest `count` deltas were undone."""
+        """Record that the newest `count` deltas were undone."""
         if count:
             self.step = self.undoable[-count]
             del self.undoable[-count:]

@@ -1,9 +1,9 @@
-"""This machine's processor: the features that compiled code may need, and names for them.
+"""This machine's processor: the features that compiled code may need, and names for sets of them.
 
 Machine code runs on a processor that has every feature it was compiled for, and crashes on another. So an executable of
-machine code carries the full set of its builder's features, and is only ever loaded where that is a subset of what is
-here. The instruction set itself (x86_64, aarch64) is one of the features. Where the system does not say what the
-processor has, the set holds the instruction set alone: code from elsewhere that needs more is then refused, which is
+machine code carries the full set of its builder's features, and is only loaded where that is a subset of this
+machine's. The instruction set itself (x86_64, aarch64) is one of the features. If the system does not report the
+features, the set holds the instruction set alone: code from another machine that needs more is then rejected, which is
 safe.
 """
 
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
-# What compilers generate code for; flags of virtualisation, power and security say nothing about code.
+# Features that compilers generate code for; flags of virtualisation, power and security do not affect code.
 RELEVANT = re.compile(
     r"sse\d?(_\d)?|ssse3|avx\w*|amx_\w+|fma|f16c|bmi[12]|popcnt|lzcnt|abm|movbe|adx|aes|vaes|pclmulqdq|vpclmulqdq|gfni|sha_ni"
     r"|asimd\w*|neon|sve\w*|sme\w*|bf16|i8mm|fphp|atomics"
 )
-# The newest first: what a processor is called after.
+# Newest first: the levels that targets are named after.
 LEVELS = (
     ("amx", "amx_tile"),
     ("avx512-bf16", "avx512_bf16"),
@@ -42,14 +42,19 @@ INT8 = ("avx512_vnni", "avx_vnni", "asimddp", "i8mm")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """features: of the processor, its instruction set among them. name: the model, as the system calls it."""
+    """A machine's processor.
+
+    Attributes:
+        features: Features of the processor, including its instruction set.
+        name: The processor's model, as the system names it.
+    """
 
     features: frozenset[str]
     name: str
 
     @property
     def target(self) -> str:
-        """A short name for people, such as x86_64-avx512-vnni."""
+        """Short name for people, such as x86_64-avx512-vnni."""
         return target_of(self.features)
 
     @property
@@ -58,17 +63,19 @@ class Machine:
 
     @property
     def int8(self) -> str:
-        """The feature by which it multiplies uint8 by int8 and adds up four at a time, exactly; "" for none. Without,
-        pairs of products saturate at 16 bits."""
+        """Feature that multiplies uint8 by int8 and adds up four products exactly; "" for none.
+
+        Without it, pairs of products saturate at 16 bits.
+        """
         return next((feature for feature in INT8 if feature in self.features), "")
 
     def lacks(self, features: Iterable[str]) -> list[str]:
-        """The ones among `features` that this machine does not have, in order."""
+        """Return those of `features` that this machine does not have, sorted."""
         return sorted(set(features) - self.features)
 
 
 def target_of(features: Iterable[str]) -> str:
-    """The short name of a set of features: the instruction set and the newest level of it."""
+    """Return the short name of a set of features: the instruction set and its newest level."""
     has = set(features)
     instruction_set = next((f for f in sorted(has) if f in ("x86_64", "aarch64", "arm64", "ppc64le")), "unknown")
     level = next((name for name, feature in LEVELS if feature in has), "")
@@ -77,7 +84,7 @@ def target_of(features: Iterable[str]) -> str:
 
 @functools.cache
 def this_machine() -> Machine:
-    """The machine that this process runs on; read once."""
+    """Return the machine that this process runs on; read once."""
     try:
         text = CPUINFO.read_text(errors="replace")
     except OSError:
@@ -86,7 +93,12 @@ def this_machine() -> Machine:
 
 
 def parse(cpuinfo: str, instruction_set: str) -> Machine:
-    """The Machine that the text of /proc/cpuinfo describes. Cores may differ: only what all of them have counts."""
+    """Return the machine that the text of /proc/cpuinfo describes. Cores may differ: only features that all have count.
+
+    Args:
+        cpuinfo: The text.
+        instruction_set: The instruction set, as platform.machine() names it.
+    """
     instruction_set = {"amd64": "x86_64", "arm64": "aarch64"}.get(instruction_set, instruction_set)
     flags: frozenset[str] | None = None
     name = ""

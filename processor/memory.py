@@ -1,12 +1,12 @@
-"""Shared memory: buffers that grow by being touched, and the handles by which another process maps the very same bytes.
+"""Shared memory: buffers that grow by being touched, and handles by which another process maps the very same bytes.
 
-One reservation is one memfd (Linux) of its final size: address space is taken at once, pages only when written, so
-an arena needs no growth protocol and no copy, and its size does not depend on /dev/shm. Elsewhere an anonymous
-mapping, which behaves the same within one process.
+One reservation is one memfd (Linux) of its final size: address space is reserved at once, pages only when written, so
+an arena needs no growth protocol and no copy, and its size does not depend on /dev/shm. On other systems it is an
+anonymous mapping, which behaves the same within one process.
 
 A SharedMap keeps a descriptor of its file. share() finds it below any view and names the bytes by (descriptor, offset,
-dtype, shape); attach() maps them again where the descriptor has been sent to. So another process reads the inode that
-was verified here, whatever its path has come to mean since.
+dtype, shape); attach() maps them again in the process that received the descriptor. So another process reads the inode
+that was verified here, even if its path has been replaced since.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALIGNMENT = 64
 WRITE_NBYTES = 64 << 20
 PIECE_NBYTES = 1 << 20
 LARGE_NBYTES = 4 << 20
-# Of mallopt(3).
+# Parameters of mallopt(3).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
@@ -41,12 +41,18 @@ class SharedMap(mmap.mmap):
 
     @classmethod
     def of(cls, fd: int, nbytes: int, writable: bool) -> SharedMap:
-        """Maps a descriptor, which the caller may close."""
+        """Map a file.
+
+        Args:
+            fd: Its descriptor, which the caller may close.
+            nbytes: Its size.
+            writable: True for a writable mapping.
+        """
         mapping = cls(fd, nbytes, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
         mapping.fd = os.dup(fd)
         return mapping
 
-    # As a process ends, the modules go before the last views of a mapping do.
+    # When the process exits, modules are cleared before the last views of a mapping are.
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if hasattr(self, "fd"):
             close(self.fd)
@@ -55,9 +61,11 @@ class SharedMap(mmap.mmap):
 def return_large_blocks() -> None:
     """Make the C library return blocks of LARGE_NBYTES and more to the system when they are freed.
 
-    By default glibc raises its own bound to the largest block that was freed, up to 32 MB, and then keeps twice as much
-    in the heap of each thread: one large request left 70 MB behind in every process that had read one. What the
-    environment says of malloc is kept. Does nothing where there is no mallopt.
+    By default glibc raises its own threshold to the largest block that was freed, up to 32 MB, and then keeps twice as
+    much
+    in the heap of each thread: one large request left 70 MB behind in every process that had read one. Settings of
+    malloc
+    in the environment take precedence. Does nothing if there is no mallopt.
     """
     if any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return
@@ -69,7 +77,14 @@ def return_large_blocks() -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayHandle:
-    """The place of an array's bytes: offset bytes into the file of `mapping`. C order."""
+    """The location of an array's bytes, in C order.
+
+    Attributes:
+        mapping: The mapped file.
+        offset: Byte of the file at which they begin.
+        dtype: Type of the elements.
+        shape: Shape of the array.
+    """
 
     mapping: SharedMap
     offset: int
@@ -78,8 +93,13 @@ class ArrayHandle:
 
 
 def reserve(nbytes: int, name: str, content: Iterable[NDArray[np.uint8]] = ()) -> NDArray[np.uint8]:
-    """A writable buffer of nbytes, page-aligned, resident only where it has been written; zeros after the pieces of
-    `content`."""
+    """Return a writable, page-aligned buffer, resident only where it has been written.
+
+    Args:
+        nbytes: Its size.
+        name: Its name in the system.
+        content: Pieces that it begins with; the rest is zeros.
+    """
     nbytes, at = max(nbytes, mmap.PAGESIZE), 0
     if sys.platform != "linux":
         mapped = mmap.mmap(-1, nbytes)
@@ -101,8 +121,11 @@ def reserve(nbytes: int, name: str, content: Iterable[NDArray[np.uint8]] = ()) -
 
 
 def pieces(array: NDArray[Any]) -> Iterator[NDArray[np.uint8]]:
-    """The bytes of an array, piece by piece, each good until the next. Of a mapped file they are read by system calls:
-    where it was cut short that is an OSError, and no page of it becomes resident."""
+    """Yield the bytes of an array, piece by piece, each valid until the next.
+
+    Those of a mapped file are read by system calls: if it was truncated that is an OSError, and no page of it becomes
+    resident.
+    """
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     mapping = _mapping(flat)
     if mapping is None:
@@ -118,16 +141,29 @@ def pieces(array: NDArray[Any]) -> Iterator[NDArray[np.uint8]]:
 
 
 def private_copy(view: NDArray[np.int64], name: str) -> NDArray[np.int64]:
-    """A writable copy of `view` in reserved memory; of a mapped view no page stays resident.
+    """Return a writable copy of `view` in reserved memory; of a mapped view no page stays resident.
 
     On Linux it is written to the file before that is mapped: half the time of writing through a mapping, whose every
-    page is a fault and is zeroed first. Raises OSError where a file was cut short.
+    page
+    is a fault and is zeroed first.
+
+    Args:
+        view: The array.
+        name: Name of the memory in the system.
+
+    Raises:
+        OSError: If a mapped file was truncated.
     """
     return reserve(view.nbytes, name, pieces(view))[: view.nbytes].view(np.int64).reshape(view.shape)
 
 
 def gather(arrays: Sequence[NDArray[Any]], name: str) -> list[NDArray[Any]]:
-    """Copies in one reservation, each on a cache line: what share() would make of them."""
+    """Return copies of arrays in one reservation, each on a cache line, ready for share().
+
+    Args:
+        arrays: The arrays.
+        name: Name of the memory in the system.
+    """
     starts, at = [], 0
     for array in arrays:
         starts.append(at)
@@ -142,7 +178,12 @@ def gather(arrays: Sequence[NDArray[Any]], name: str) -> list[NDArray[Any]]:
 
 
 def share(arrays: Sequence[NDArray[Any]], name: str) -> list[ArrayHandle]:
-    """A handle for each array. Those that lie in no mapping are copied, together into one reservation."""
+    """Return a handle for each array. Those that are in no mapping are copied, together into one reservation.
+
+    Args:
+        arrays: The arrays.
+        name: Name of the copies' memory in the system.
+    """
     mappings = [_mapping(a) if a.flags.c_contiguous else None for a in arrays]
     strays = [np.ascontiguousarray(a) for a, m in zip(arrays, mappings) if m is None]
     copies = iter(gather(strays, name) if strays else [])
@@ -158,7 +199,17 @@ def share(arrays: Sequence[NDArray[Any]], name: str) -> list[ArrayHandle]:
 
 
 def attach(mapped: mmap.mmap | NDArray[np.uint8], offset: int, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
-    """The array that a handle names, as a view of the mapped file; raises ValueError when it does not lie inside."""
+    """Return the array that a handle names, as a view of the mapped file.
+
+    Args:
+        mapped: The file, mapped by this process.
+        offset: Byte at which the array begins.
+        dtype: Type of the elements.
+        shape: Shape of the array.
+
+    Raises:
+        ValueError: If the array does not lie inside the file.
+    """
     whole = np.frombuffer(mapped, np.uint8)
     kind, count = np.dtype(dtype), int(np.prod(shape, dtype=np.int64))
     if not 0 <= offset <= whole.nbytes - count * kind.itemsize:
@@ -167,13 +218,13 @@ def attach(mapped: mmap.mmap | NDArray[np.uint8], offset: int, dtype: str, shape
 
 
 def _mapping(array: NDArray[Any]) -> SharedMap | None:
-    """What an array is a view of, if that is a SharedMap."""
+    """Return the SharedMap that an array is a view of, if it is one."""
     owner = _owner(array)
     return owner if isinstance(owner, SharedMap) else None
 
 
 def _owner(array: NDArray[Any]) -> Any:
-    """The object whose memory an array is a view of."""
+    """Return the object whose memory an array is a view of."""
     owner: Any = array
     while isinstance(owner, np.ndarray | memoryview):
         owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
@@ -181,10 +232,15 @@ def _owner(array: NDArray[Any]) -> Any:
 
 
 def advise(array: NDArray[Any], advice: int) -> None:
-    """madvise() for the pages that an array lies in, if it is a view of a mapping; where it fails nothing changes.
+    """Call madvise() for the pages that an array lies in, if it is a view of a mapping; ignores failures.
 
-    Of a mapping and of nothing else: MADV_DONTNEED drops what it can read again, and for other memory there is nothing
-    to read. Through the C library, because a call for many pages must not hold the GIL.
+    Only for mappings: MADV_DONTNEED drops pages that can be read again, and other memory has nothing to be read again
+    from.
+    It goes through the C library, because a call for many pages must not hold the GIL.
+
+    Args:
+        array: The array.
+        advice: A constant such as mmap.MADV_DONTNEED.
     """
     if not isinstance(_owner(array), mmap.mmap) or not array.size or sys.platform != "linux":
         return
@@ -194,25 +250,41 @@ def advise(array: NDArray[Any], advice: int) -> None:
 
 
 class ScratchFile:
-    """A file without a name, mapped as one buffer of its final size; on disk only where space was taken.
+    """A file without a name, mapped as one buffer of its final size; on disk only where space was reserved.
 
-    It is gone with the process, however that ends. Space is taken before it is written to: a full disk is an OSError
-    of take(), never a fault in whoever writes.
+    It is gone with the process, however that ends. Space is reserved before it is written to: a full disk is an OSError
+    of
+    take(), never a fault in the writer.
     """
 
     def __init__(self, folder: Path, nbytes: int) -> None:
-        """folder: where there is room; raises OSError."""
+        """Create the file; raises OSError.
+
+        Args:
+            folder: A folder on a disk with enough space.
+            nbytes: The file's size.
+        """
         with tempfile.TemporaryFile(dir=folder, prefix="freshet-") as file:
             os.ftruncate(file.fileno(), nbytes)
             self._mapped = SharedMap.of(file.fileno(), nbytes, writable=True)
         self.array = np.frombuffer(self._mapped, np.uint8)
 
     def take(self, start: int, nbytes: int) -> None:
-        """Makes sure of room for the bytes from `start` on; raises OSError."""
+        """Reserve disk space; raises OSError.
+
+        Args:
+            start: First byte.
+            nbytes: Number of bytes.
+        """
         os.posix_fallocate(self._mapped.fd, start, nbytes)
 
     def read(self, at: int, into: NDArray[Any]) -> None:
-        """Fills an array with the bytes from `at` on, by a system call: no page of the mapping becomes resident."""
+        """Fill an array by a system call, so that no page of the mapping becomes resident.
+
+        Args:
+            at: First byte.
+            into: The array.
+        """
         left, done = into.reshape(-1).view(np.uint8), 0
         while done < len(left):
             count = os.preadv(self._mapped.fd, [left[done:].data], at + done)
@@ -221,21 +293,31 @@ class ScratchFile:
             done += count
 
     def write(self, at: int, given: NDArray[Any]) -> None:
-        """Writes an array's bytes from `at` on, by a system call, where room was taken."""
+        """Write an array's bytes by a system call, where space was reserved.
+
+        Args:
+            at: First byte.
+            given: The array.
+        """
         left = given.reshape(-1).view(np.uint8)
         while len(left):
             count = os.pwrite(self._mapped.fd, left.data, at)
             left, at = left[count:], at + count
 
     def forget(self) -> None:
-        """Has the disk hold what was written, and the page cache nothing of it."""
+        """Flush what was written to the disk, and drop it from the page cache."""
         os.fdatasync(self._mapped.fd)
         os.posix_fadvise(self._mapped.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def punch_hole(self, start: int, nbytes: int) -> None:
-        """Gives the room of the whole pages among the bytes back to the disk, where the file system can."""
+        """Return the space of the whole pages among the bytes to the disk, if the file system can.
+
+        Args:
+            start: First byte.
+            nbytes: Number of bytes.
+        """
         first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        # What the file system cannot do it need not: the room is used again all the same.
+        # It is no loss if the file system cannot: the space is reused in any case.
         with contextlib.suppress(OSError):
             if last > first:
                 self._mapped.madvise(mmap.MADV_REMOVE, first, last - first)

@@ -1,8 +1,8 @@
-"""Options: what a field of a dataclass says of itself, so that it is said once.
+"""Options: what a field of a dataclass declares about itself, in one place.
 
     sessions: int = field(default=0, metadata=option("Sessions a process", between(0, 1024, "one per core")))
 
-Checks of one value, the command line and the documentation are derived from that; a check across options stays with
+Checks of one value, the command line and the documentation are derived from it; a check across options stays with
 their dataclass. An option that repr() does not show is shown by no message either.
 """
 
@@ -24,12 +24,18 @@ TYPE_NAMES: dict[Any, str] = {
     list: "a list",
     dict: "a section",
 }
-"""What messages call the types of a TOML file's values."""
+"""Names of the types of a TOML file's values in messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values that an option may have, in words and as a test; names: all of them, where they are names."""
+    """The values that an option may have.
+
+    Attributes:
+        words: Description of the values.
+        holds: Reports whether a value is one of them.
+        names: All of them, if they are names.
+    """
 
     words: str
     holds: Callable[[Any], bool]
@@ -38,15 +44,15 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option, but for its name, type and default.
+    """An option, without its name, type and default.
 
     Attributes:
-        help: What it is for, without a full stop.
+        help: Its purpose, without a full stop.
         values: The values that it may have; None for any.
-        unit: The unit of a number; "" where the help names what is counted.
-        heading: The heading that it stands under.
-        empty: What the default means where it is empty: "", 0 or nothing.
-        folded: Few need it: --help leaves it out, --help-all and the documentation have it.
+        unit: The unit of a number; "" if the help names what is counted.
+        heading: Its heading in the help.
+        empty: Meaning of an empty default: "", 0 or nothing.
+        folded: True if few users need it: --help omits it, --help-all and the documentation have it.
     """
 
     help: str
@@ -58,13 +64,13 @@ class Option:
 
     @property
     def facts(self) -> str:
-        """Unit and values as a sentence; "" where there is nothing to say."""
+        """Unit and values as a sentence; "" if there are none."""
         facts = ", ".join(filter(None, (self.unit, self.values.words if self.values is not None else "")))
         return f"{facts[0].upper()}{facts[1:]}." if facts else ""
 
 
 def type_name(value: Any) -> str:
-    """Return what a message calls the type of a TOML file's value."""
+    """Return the name of the type of a TOML file's value, for messages."""
     return TYPE_NAMES.get(type(value), "a date or time")
 
 
@@ -77,35 +83,55 @@ def option(
     empty: str = "",
     folded: bool = False,
 ) -> Mapping[str, Option]:
-    """Return the metadata of a field that is an option; see Option."""
+    """Return the metadata of a field that is an option.
+
+    Args:
+        help: See Option.
+        values: See Option.
+        unit: See Option.
+        heading: See Option.
+        empty: See Option.
+        folded: See Option.
+    """
     return {"option": Option(help, values, unit, heading, empty, folded)}
 
 
 def between(least: float, most: float, zero: str = "") -> Values:
-    """Values from `least` to `most`, both included. zero: what 0 means."""
+    """Return the values from `least` to `most`, both included.
+
+    Args:
+        least: The smallest value.
+        most: The largest value.
+        zero: Meaning of 0.
+    """
     meaning = f" ({zero})" if zero else ""
     return Values(f"{least}{meaning} to {most}", lambda value: least <= value <= most)
 
 
 def above(bound: float, most: float) -> Values:
-    """Above `bound`, up to `most`."""
+    """Return the values above `bound`, up to `most`.
+
+    Args:
+        bound: The exclusive lower bound.
+        most: The largest value.
+    """
     return Values(f"above {bound}, to {most}", lambda value: bound < value <= most)
 
 
 def one_of(*names: str) -> Values:
-    """Values that are one of these names."""
+    """Return the values that are one of these names."""
     return Values(f"one of {', '.join(names)}", lambda value: value in names, names)
 
 
 def options_of(config: Any) -> Iterator[tuple[dataclasses.Field[Any], Option]]:
-    """The options among the fields of a dataclass, or of an instance of one."""
+    """Yield the options among the fields of a dataclass, or of an instance of one."""
     for field in dataclasses.fields(config):
         if "option" in field.metadata:
             yield field, field.metadata["option"]
 
 
 def default_of(field: dataclasses.Field[Any]) -> str:
-    """The default of an option, in words; "" for an option that has to be given."""
+    """Return the default of an option as text; "" for a required option."""
     if field.default is MISSING and field.default_factory is MISSING:
         return ""
     default = field.default if field.default_factory is MISSING else field.default_factory()
@@ -118,8 +144,12 @@ def default_of(field: dataclasses.Field[Any]) -> str:
 
 
 def check(config: Any, where: str = "") -> None:
-    """Raises BadInput for the first option of a dataclass's instance that may not have its value. where: what stands
-    before the option's name in the message."""
+    """Raise BadInput for the first option of a dataclass's instance whose value is not allowed.
+
+    Args:
+        config: The instance.
+        where: Prefix of the option's name in the message.
+    """
     for field, option in options_of(config):
         value, values = getattr(config, field.name), option.values
         if values is not None and not values.holds(value):

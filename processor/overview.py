@@ -1,7 +1,7 @@
-"""Reports about a host's models: snapshots for metrics, and everything that a person would ask.
+"""Reports about a host's models: snapshots for metrics, and the state of the models for people.
 
-Functions over the catalogue (processor.versions.host) and what the host has counted of it, in whichever processes. They
-read what is replaced whole and take no lock, so a report costs no change and no request anything.
+Functions over the catalogue (processor.versions.host) and the host's counts, from all its processes. They read objects
+that are replaced whole and hold no lock, so a report delays no change and no request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from freshet_serving.processor.watching import ModelStats, Sketch, VersionStats
 
 
 def model_stats(host: ModelHost) -> list[ModelStats]:
-    """A snapshot for each model that serves."""
+    """Return a snapshot of each model that serves."""
     snapshots = []
     for name, model in sorted(host.catalogue.items()):
         if not model.ready:
@@ -46,7 +46,7 @@ def model_stats(host: ModelHost) -> list[ModelStats]:
 
 
 def version_stats(host: ModelHost) -> list[VersionStats]:
-    """A snapshot of each loaded version."""
+    """Return a snapshot of each loaded version."""
     snapshots = []
     for name, model in sorted(host.catalogue.items()):
         routes = model.routes
@@ -78,15 +78,28 @@ def version_stats(host: ModelHost) -> list[VersionStats]:
 
 
 def describe(host: ModelHost, now_s: float) -> dict[str, Any]:
-    """The report that ModelHost.info() gives of the models, JSON-able: versions, labels, generation, freshness, memory.
-    now_s: Unix time."""
+    """Return ModelHost.info()'s report of the models, JSON-able: versions, labels, generation, freshness, memory.
+
+    Args:
+        host: The host.
+        now_s: Unix seconds.
+    """
     models = {name: _describe_model(host, model, now_s) for name, model in sorted(host.catalogue.items())}
     return {"ready": host.ready, "reachable": host.reachable, "models": models}
 
 
 def describe_tables(host: ModelHost, model: str, version: int | None = None) -> dict[str, Any]:
-    """The tables of a served version (default: the one that stands for the model), JSON-able: rows, bytes by part, and
-    lookups by whether they found a row. Raises NotFound, NotReady."""
+    """Return the tables of a served version, JSON-able: rows, bytes, and lookups by whether they found a row.
+
+    Args:
+        host: The host.
+        model: Name of the model.
+        version: Number of the version; by default the one that represents the model.
+
+    Raises:
+        NotFound: If there is no such model or version.
+        NotReady: If it is not served yet.
+    """
     served = find(host.catalogue, model).pick(version)
     remote = host.remote_rows(served)
     return {
@@ -114,8 +127,15 @@ def describe_tables(host: ModelHost, model: str, version: int | None = None) -> 
 
 
 def describe_trials(host: ModelHost, model: str) -> dict[str, Any]:
-    """Who is on trial and what is known of it, JSON-able: what canary and baseline made of the same requests since the
-    trial began, beside the bounds. Raises NotFound."""
+    """Return a model's canary trials, JSON-able: results of canary and baseline on the same requests, and the bounds.
+
+    Args:
+        host: The host.
+        model: Name of the model.
+
+    Raises:
+        NotFound: If there is no such model.
+    """
     served = find(host.catalogue, model)
     trials = []
     for canary, baseline in served.routes.trials():

@@ -1,19 +1,19 @@
-"""A thread that stands by: made when the server starts, lent one piece of work at a time.
+"""Standby threads: created when the server starts, and given one piece of work at a time.
 
-Why not a thread for each piece: `threading.Thread.start()` waits until the new thread has said that it runs, and in
-CPython 3.11 one whose bootstrap dies of MemoryError never says so. Whoever started it waits for ever, with every lock
-that it holds.
+Why not a thread per piece of work: `threading.Thread.start()` waits until the new thread reports that it runs, and in
+CPython 3.11 a thread whose bootstrap dies of MemoryError never reports. Its starter then waits for ever, with every
+lock that it holds.
 
-Who owns what: whoever has try_run()ed work owns the thread until wait() has returned, and must call it; work that is
-left to it (try_run_detached()) owns it until it ends. Nobody else gets it meanwhile: they are told no.
+Ownership: a caller of try_run() owns the thread until wait() has returned, and must call it; detached work
+(try_run_detached()) owns it until the work ends. Other callers get False meanwhile.
 
-What may never be seen
-- Work that goes on after wait() has returned, or wait() that waits for work that never began: it looks again each
-  second whether the thread lives.
-- A thread that died of what was lent to it, or of a shortage: whatever that raises is kept for wait().
-- A shortage that keeps anybody waiting: locks that exist are taken and let go, and nothing is made.
+Must never happen
+- Work that continues after wait() has returned, or a wait() for work that never began: wait() checks every second
+  whether the thread is alive.
+- A thread that dies of its work, or of a shortage: whatever the work raises is kept for wait().
+- A shortage of memory that blocks a caller: existing locks are acquired and released, and nothing is created.
 
-Keeper: a thread that does a slice of work now and then, and more of it at once while there is more.
+PeriodicThread does a slice of work at intervals, and sooner again while there is more.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ from freshet_serving.processor.errors import NotReady
 
 LOOK_S = 1.0
 COME_S = 10.0
-"""A thread that has not begun by then will not."""
+"""Seconds after which a thread that has not begun never will."""
 
 
 def spawn(run: Callable[[], object]) -> None:
-    """Has a new thread run something, without waiting for it to begin: it may never, and the caller is to bear that.
-    Raises NotReady where there can be no thread."""
+    """Run a function in a new thread without waiting for it to begin; the caller must tolerate that it never begins.
+
+    Raises:
+        NotReady: If no thread can be created.
+    """
     try:
         _thread.start_new_thread(run, ())
     except RuntimeError:
@@ -41,12 +44,12 @@ def spawn(run: Callable[[], object]) -> None:
 
 
 def standing_pool(threads: int, name: str, initializer: Callable[[], object] | None = None) -> ThreadPoolExecutor:
-    """A pool whose threads have all begun: submit() never has to make one. The caller shuts it down.
+    """Return a pool whose threads have all begun: submit() never has to create one. The caller shuts it down.
 
     Args:
-        threads: how many there are.
-        name: what theirs begin with.
-        initializer: called by each of them first.
+        threads: Number of threads.
+        name: Prefix of their names.
+        initializer: Called first by each of them.
     """
     pool = ThreadPoolExecutor(threads, name, initializer)
     together = threading.Barrier(threads + 1)
@@ -69,15 +72,15 @@ class StandbyThread:
         self._raised: BaseException | None = None
 
     def start(self) -> None:
-        """Starts the thread; raises RuntimeError where there can be none."""
+        """Start the thread; raises RuntimeError if none can be created."""
         self._thread.start()
 
     def try_run(self, act: Callable[[], object]) -> bool:
-        """Has the thread begin with `act`; False where it is at work for somebody else, or does not run."""
+        """Begin `act` on the thread; returns False if the thread is busy, or does not run."""
         return self._begin_with(act, left=False)
 
     def try_run_detached(self, act: Callable[[], object]) -> bool:
-        """The same with nobody to wait for it; what `act` raises is lost."""
+        """Begin `act` without a later wait(), losing its errors; returns False if the thread is busy or not running."""
         return self._begin_with(act, left=True)
 
     def _begin_with(self, act: Callable[[], object], left: bool) -> bool:
@@ -88,23 +91,23 @@ class StandbyThread:
         return True
 
     def wait(self) -> BaseException | None:
-        """Returns once the work that was lent has ended: what that raised."""
+        """Wait until the work has ended; returns what it raised."""
         while True:
             try:
                 if self._ended.acquire(timeout=LOOK_S):
                     break
                 if not self._thread.is_alive():
-                    # Nobody will let it go any more: this thread is lent to no one again.
+                    # The lock is never released again: this thread gets no more work.
                     return NotReady("the server is short of threads")
             except MemoryError:
-                # What was lent uses what is the caller's: it is waited for, whatever else happens.
+                # The work uses the caller's objects, so keep waiting whatever else happens.
                 continue
         raised, self._raised, self._act = self._raised, None, None
         self._free.release()
         return raised
 
     def close(self) -> None:
-        """Ends the thread once it has nothing to do; waits for none of it."""
+        """End the thread if it has nothing to do; does not wait for it."""
         if self._free.acquire(blocking=False):
             self._act = None
             self._begin.release()
@@ -126,17 +129,24 @@ class StandbyThread:
 
 
 class BackgroundTask:
-    """Work beside the caller's own: done by a thread that stands by, or by the caller where there is none. Whoever
-    begins one ends it, whatever happens in between."""
+    """Work beside the caller's own: done by a standby thread, or by the caller if there is none.
+
+    The code that creates one must call end(), whatever happens in between.
+    """
 
     def __init__(self, act: Callable[[], object] | None, thread: StandbyThread | None) -> None:
-        """Begins it, where `thread` has time. act: None for nothing."""
+        """Begin the work if `thread` is free.
+
+        Args:
+            act: The work, None for none.
+            thread: The standby thread, if there is one.
+        """
         self._act = act
         self._raised: BaseException | None = None
         self._thread = thread if act is not None and thread is not None and thread.try_run(act) else None
 
     def run_if_pending(self) -> None:
-        """Does it now, unless the thread does; raises nothing."""
+        """Do the work now, unless the thread does it; raises nothing."""
         if self._act is not None and self._thread is None:
             act, self._act = self._act, None
             try:
@@ -145,19 +155,19 @@ class BackgroundTask:
                 self._raised = error
 
     def end(self) -> None:
-        """Returns once it is not being done any more; raises nothing."""
+        """Wait until the work is no longer being done; raises nothing."""
         if self._thread is not None:
             thread, self._thread, self._act = self._thread, None, None
             self._raised = thread.wait()
 
     def raise_error(self) -> None:
-        """Raises what it has raised; after end()."""
+        """Raise what the work has raised; call it after end()."""
         if self._raised is not None:
             raise self._raised
 
 
 class PeriodicThread(threading.Thread):
-    """Calls maintain() until it is closed: again after `busy_interval_s` when that returned True, else `interval_s`."""
+    """Calls maintain() until it is closed: again after `busy_interval_s` if that returned True, else `interval_s`."""
 
     def __init__(
         self,
@@ -166,8 +176,15 @@ class PeriodicThread(threading.Thread):
         busy_interval_s: float = 0.02,
         name: str = "freshet-keeper",
     ) -> None:
-        """tend: a slice of work; it takes the locks that it needs. What it raises ends no keeper: the next slice may
-        have the memory that this one lacked."""
+        """Set up the thread.
+
+        Args:
+            maintain: A slice of work; it acquires the locks that it needs. An exception does not end the thread: the
+                next slice may have the memory that this one lacked.
+            interval_s: Seconds between slices.
+            busy_interval_s: Seconds until the next slice while there is more work.
+            name: The thread's name.
+        """
         super().__init__(name=name, daemon=True)
         self._maintain = maintain
         self._interval_s, self._busy_interval_s = interval_s, busy_interval_s
@@ -181,10 +198,10 @@ class PeriodicThread(threading.Thread):
             except Exception:
                 if self._closing.is_set():
                     return
-                # Without a pause it would be all that the process does; what waits may lack memory too.
+                # Pause, or a repeated failure would keep the process busy; the wait on the event may lack memory too.
                 time.sleep(self._interval_s)
 
     def close(self, patience_s: float | None = None) -> None:
-        """Returns when the slice that may be running has ended, or after patience_s."""
+        """Stop, and wait until a running slice has ended, at most patience_s."""
         self._closing.set()
         self.join(patience_s)

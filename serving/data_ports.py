@@ -1,4 +1,4 @@
-"""The data ports of one process, HTTP and gRPC, on one event loop: begun and ended together."""
+"""Start and stop the data ports of one process, HTTP and gRPC, together on one event loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from freshet_serving.serving.telemetry.observers import Observers
 
 
 class DataPorts:
-    """See serving.server.Frontend."""
+    """The data ports of one process; a serving.server.Frontend."""
 
     def __init__(
         self,
@@ -45,10 +45,21 @@ class DataPorts:
         protocol: Callable[..., PredictProtocol] | None = None,
         protocol_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """http: a listening socket, or None where connections come by adopt(). grpc: a reserved address. guard: whom
-        every request meets; None for nobody. tls: what clients are shown; None where they speak without TLS. protocol:
-        of a connection of the HTTP port, if not the one that this makes it. control: what clients may ask of the whole
-        server."""
+        """Create the ports.
+
+        Args:
+            lifecycle: Availability of the prediction engine.
+            metrics: Metrics that the ports write to.
+            options: Options of the data ports.
+            watching: The process's observers.
+            http: A listening socket; None if connections are handed over by adopt().
+            grpc: A reserved address.
+            control: Handles requests about the whole server, such as loading models.
+            guard: Checks every request; None for no check.
+            tls: Source of the server's certificate; None for plain text.
+            protocol: Creates the protocol of an HTTP connection; None for the default.
+            protocol_options: Extra arguments for it.
+        """
         serving_context = ServingContext(lifecycle, metrics, options, watching.tracer)
         self.dispatcher = serving_context.dispatcher
         regions = Regions(options.max_body_bytes) if options.shared_memory == "on" else None
@@ -71,44 +82,46 @@ class DataPorts:
         self._stopping: list[asyncio.Task[None]] = []
 
     async def listen(self) -> None:
-        """Serves until end() is called and what was in flight is answered."""
+        """Serve until end() is called and requests in flight are answered."""
         await self.start_grpc()
         await self.serve_http()
 
     async def start_grpc(self) -> None:
-        """Serves the gRPC port from now on. Raises BadInput when the address cannot be had."""
+        """Start serving the gRPC port. Raises BadInput if the address cannot be bound."""
         await self._rpc.start()
 
     async def serve_http(self) -> None:
-        """Serves connections of the HTTP port until end() is called and what was in flight on either is answered."""
+        """Serve HTTP connections until end() is called and requests in flight on both ports are answered."""
         await self.http.listen()
         await asyncio.gather(*self._stopping)
         self.dispatcher.close()
 
     def opened(self) -> None:
-        """The applications ask the same Lifecycle, so there is nothing to tell them."""
+        """Do nothing: the applications read the same Lifecycle."""
 
     async def drain(self) -> None:
-        """See opened()."""
+        """Do nothing, like opened()."""
 
     def drain_some(self, count: int) -> None:
-        """Makes so many HTTP connections leave, those that leave already among them
-        (serving.http.connection_draining); their clients connect again."""
+        """Drain HTTP connections until `count` of them are draining, counting those that already are.
+
+        Their clients connect again (serving.http.connection_draining).
+        """
         staying = self._staying()
         self._leave(staying[: max(0, count - len(self.http.server_state.connections) + len(staying))])
 
     def drain_share(self, share: float) -> None:
-        """See serving.server.Frontend: of HTTP connections; gRPC has no word for it but its end's."""
+        """Drain a share of the HTTP connections; gRPC can only announce the end of a connection."""
         staying = self._staying()
         self._leave(staying[: math.ceil(share * len(staying))])
 
     def end(self) -> None:
-        """Stops accepting and finishes what is in flight."""
+        """Stop accepting, and finish requests in flight."""
         self._stop(hurry=False)
         self.http.end()
 
     def abort(self) -> None:
-        """Stops without waiting for what is in flight."""
+        """Stop without waiting for requests in flight."""
         self._stop(hurry=True)
         self.http.abort()
 

@@ -1,4 +1,4 @@
-"""The options of the data ports of a process: what reads requests, refuses them, and tells of them."""
+"""Options of the data ports of a process: limits of requests, access, shutdown, logs, traces and recordings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ SHARE = between(0, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class FrontendOptions(RequestLimits):
-    """Passed whole to whatever is of the data ports, and, as JSON, to worker processes. version: Freshet's own."""
+    """Options that every part of the data ports receives whole; workers receive them as JSON.
+
+    Attributes:
+        version: Freshet's own version.
+    """
 
     version: str = ""
     max_inflight_body_bytes: int = field(
@@ -133,10 +137,10 @@ class FrontendOptions(RequestLimits):
 
     @property
     def credentials(self) -> dict[str, str]:
-        """The files that say who is let in, by their options; "" for those that are not given."""
+        """The files with keys and certificates, by option; "" for those that are not given."""
         return {name: getattr(self, name) for name in ("api_keys", "tls_cert", "tls_key", "tls_client_ca")}
 
     @property
     def default_timeout_s(self) -> float | None:
-        """The time that a request may take which does not say so itself; None for any time."""
+        """Time limit of a request that has none of its own; None for no limit."""
         return self.default_timeout_ms / 1e3 or None

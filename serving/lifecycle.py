@@ -1,6 +1,6 @@
-"""A server's lifecycle, which its ports ask: is there a processor, and does this server still want new traffic?
+"""Lifecycle of a server as its ports see it: availability of the processor, readiness, draining.
 
-Written by the server's own threads, read by the event loops; each field is one reference, replaced whole.
+The server's own threads write it, the event loops read it. Each field is one reference that is replaced whole.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from freshet_serving.processor.errors import NotReady
 
 
 class Engine(Protocol):
-    """The engine that a lifecycle holds: the host of models, or a worker's predictor."""
+    """The engine of a lifecycle: the host of models, or a worker's predictor."""
 
     @property
     def ready(self) -> bool: ...
 
     @property
     def stale(self) -> str:
-        """Why what it serves is too old, in one line; "" where it is not."""
+        """Reason why the served state is too old, in one line; "" if it is not."""
 
     @property
     def concerns(self) -> tuple[str, ...]:
-        """What keeps something that is there from being served, a line each."""
+        """Reasons why existing data is not served, one line each."""
 
 
 P = TypeVar("P", bound=Engine)
@@ -33,7 +33,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Availability(Protocol[T_co]):
-    """A Lifecycle as the ports read it."""
+    """The part of a Lifecycle that the ports read."""
 
     @property
     def draining(self) -> bool: ...
@@ -48,11 +48,11 @@ class Availability(Protocol[T_co]):
     def reasons(self) -> dict[str, list[str]]: ...
 
     def processor(self) -> T_co:
-        """See Lifecycle.processor."""
+        """Return the processor, or the part of it that the ports use; raise NotReady if there is none."""
 
 
 class Lifecycle(Generic[P]):
-    """loading -> serving -> draining (unready, still serving) -> closed."""
+    """State of a server: loading -> serving -> draining (unready, still serving) -> closed."""
 
     def __init__(self) -> None:
         self._processor: P | None = None
@@ -63,7 +63,7 @@ class Lifecycle(Generic[P]):
         self._processor = processor
 
     def loading(self, load: Callable[[], P]) -> Callable[[], tuple[P, Callable[[], None]]]:
-        """Makes load() give, beside what it loads, the call that opens this lifecycle with it."""
+        """Wrap load(), so that it also returns the function that opens this lifecycle with what was loaded."""
 
         def loaded() -> tuple[P, Callable[[], None]]:
             processor = load()
@@ -72,21 +72,21 @@ class Lifecycle(Generic[P]):
         return loaded
 
     def drain(self) -> None:
-        """Turns readiness off for good; requests are still answered."""
+        """Turn readiness off for good; requests are still answered."""
         self._draining = True
 
     def block_readiness(self, obstacle: str) -> None:
-        """Turns readiness off for a reason that lies elsewhere, in one line; "" for none, any more."""
+        """Turn readiness off for an external reason, in one line; "" removes the reason."""
         self._obstacle = obstacle
 
     def close(self) -> P | None:
-        """Takes the processor away from the ports and returns it, once."""
+        """Take the processor away from the ports and return it; None on later calls."""
         self._draining = True
         processor, self._processor = self._processor, None
         return processor
 
     def part(self, pick: Callable[[P], T]) -> LifecyclePart[T]:
-        """This lifecycle, as ports see it that ask a part of the processor."""
+        """Return a view of this lifecycle for ports that use a part of the processor."""
         return LifecyclePart(self, pick)
 
     @property
@@ -104,7 +104,7 @@ class Lifecycle(Generic[P]):
 
     @property
     def unready_reason(self) -> str:
-        """Why the server is not ready, in one line; of one that is not."""
+        """Reason why the server is not ready, in one line; meaningful only if it is not."""
         if self._draining:
             return "server: draining"
         stale = self._processor.stale if self._processor is not None else ""
@@ -112,13 +112,12 @@ class Lifecycle(Generic[P]):
 
     @property
     def reasons(self) -> dict[str, list[str]]:
-        """What a reply about readiness says besides, where there is anything: what waits or is damaged although the
-        server is ready."""
+        """Additional fields of a reply about readiness: what is pending or damaged although the server is ready."""
         concerns = self._processor.concerns if self._processor is not None else ()
         return {"reasons": list(concerns)} if concerns else {}
 
     def processor(self) -> P:
-        """The processor; raises NotReady while models load and once the server has closed."""
+        """Return the processor. Raises NotReady while models load and after the server has closed."""
         processor = self._processor
         if processor is None:
             raise NotReady("server: draining" if self._draining else "server: models are loading")
@@ -126,7 +125,10 @@ class Lifecycle(Generic[P]):
 
 
 class LifecyclePart(Generic[T]):
-    """A Lifecycle whose processor() is a part of the processor, picked once. Ready, and draining, when the whole is."""
+    """A view of a Lifecycle whose processor() returns a part of the processor, selected once.
+
+    It is ready, or draining, when the whole is.
+    """
 
     def __init__(self, whole: Lifecycle[Any], pick: Callable[[Any], T]) -> None:
         self._whole, self._pick = whole, pick
@@ -149,7 +151,10 @@ class LifecyclePart(Generic[T]):
         return self._whole.reasons
 
     def processor(self) -> T:
-        """The part; raises NotReady while models load. Once the server has closed it answers for itself."""
+        """Return the part. Raises NotReady while models load.
+
+        After the server has closed, the part is still returned and reports its own state.
+        """
         part = self._part
         if part is None:
             part = self._part = self._pick(self._whole.processor())

@@ -1,9 +1,9 @@
-"""How a server is laid out: how many processes answer, where they compute, on how many sessions, and why so.
+"""Choose the layout of a server: the number of processes, where they compute, on how many sessions, and the reason.
 
-Measured with 1, 64 and 512 candidates, saturated and at light load (`make bench BENCH_ARGS="--only layouts"`): a worker
-a core that computes inline is the best or near it, so that is what a server is without options. One process is taken
-where several would be refused, would each hold what is too much to hold twice, or would take options of sessions for
-their own that are meant for the sessions of one process. What was asked for is never changed.
+Measured with 1, 64 and 512 candidates, saturated and at light load (`make bench BENCH_ARGS="--only layouts"`): one
+worker per core that computes inline is the best or nearly so, and is therefore the default. A single process is chosen
+if several would be refused, if each would hold something that is too large to hold twice, or if options for the
+sessions of one process are given, which several would each apply to their own. Explicit options are never changed.
 """
 
 from __future__ import annotations
@@ -20,27 +20,39 @@ from freshet_serving.processor.repository import open_repository
 from freshet_serving.processor.sessions.session_options import Compute, SessionOptions
 from freshet_serving.serving.serve_config import ServeConfig
 
-# More have not been measured: workers, and sessions of one. On larger machines the helpers of all make use of the rest.
+# More workers, or sessions of one worker, have not been measured. On larger machines the helper threads of all workers
+# use the other cores.
 MOST_WORKERS, MOST_SESSIONS = 8, 8
-# What a worker has of its own: Python, libraries, compiled kernels; and a queue for each, so its length does not tell.
+# Memory of a worker's own: Python, libraries, compiled kernels. Each worker also has a queue of its own, so limits of
+# its length (PER_WORKER) do not call for a single process.
 WORKER_NBYTES = 128 << 20
 PER_WORKER = {"max_queue_rows", "max_queue_ids"}
-# The share of the memory that all workers may take, beside tables and what else runs there.
+# Share of the memory that all workers may take, besides tables and other processes.
 MEMORY_SHARE = 0.5
 FLOAT_NBYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFootprint:
-    """The burden of the models that are there: what each process holds once more. dense_nbytes: of dense tensors.
-    staged: a model with a stage that its own library runs, "" for none."""
+    """Memory that the models take in each process.
+
+    Attributes:
+        dense_nbytes: Bytes of dense tensors.
+        staged: Name of a model with a stage that its own library runs; "" for none.
+    """
 
     dense_nbytes: int = 0
     staged: str = ""
 
     @classmethod
     def of(cls, repository: str, models: list[str], mirror: str = "") -> ModelFootprint:
-        """Of the newest version of each model, or of those named; what cannot be read is none."""
+        """Return the footprint of the newest version of each model.
+
+        Args:
+            repository: The repository; what cannot be read counts as nothing.
+            models: The models to count; empty for all.
+            mirror: Folder of the mirror of an object store.
+        """
         dense_nbytes, staged = 0, ""
         with contextlib.suppress(FreshetError, OSError):
             there = open_repository(repository, mirror, serving=True)
@@ -54,8 +66,14 @@ class ModelFootprint:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """workers: processes that answer; 1: the one that was started does. sessions: of each, 0 for one a core. why: for
-    people."""
+    """A layout.
+
+    Attributes:
+        workers: Number of processes that answer; with 1, the started process answers itself.
+        compute: Where sessions compute: inline or on threads.
+        sessions: Number of sessions of each process; 0 for one per core.
+        why: The reason, for the log.
+    """
 
     workers: int
     compute: Compute
@@ -64,7 +82,7 @@ class Layout:
 
     @classmethod
     def here(cls, config: ServeConfig) -> Layout:
-        """The layout of a server with these options, on this machine and with the models that are there now."""
+        """Return the layout for these options, on this machine and with the models that exist now."""
         footprint = (
             ModelFootprint() if config.workers else ModelFootprint.of(config.repository, config.models, config.mirror)
         )
@@ -72,20 +90,28 @@ class Layout:
 
     @classmethod
     def of(cls, config: ServeConfig, allowed: ResourceLimits, footprint: ModelFootprint, linux: bool) -> Layout:
-        """The layout that was asked for, and where nothing was, the one that measured best. Pure."""
+        """Return the layout that the options ask for; what they leave open is set to what measured best. Pure.
+
+        Args:
+            config: The options.
+            allowed: Cores and memory of this machine.
+            footprint: Memory of the models in each process.
+            linux: The system is Linux.
+        """
         workers, why = config.workers, "as asked"
         if not workers:
             workers, why = _count(config, allowed, footprint, linux)
-        # A session's thread would only share a core with the event loop; but what waits must not stop the loop.
+        # A session's thread would only share a core with the event loop. But a session that waits must not block the
+        # loop.
         alone = (workers > 1 or allowed.cores == 1) and config.sessions <= 1 and not (config.waiting or config.groups)
         if config.compute == "inline" or (config.compute == "auto" and alone):
-            # One is the loop's, the others help where cores are spare.
+            # One session runs on the event loop, the others help if cores are idle.
             sessions = config.sessions or (min(allowed.cores, MOST_SESSIONS) if workers > 1 else 1)
             return cls(workers, "inline", sessions, why)
         return cls(workers, "threads", config.sessions or (1 if workers > 1 and not config.groups else 0), why)
 
     def session_options(self, config: ServeConfig) -> dict[str, Any]:
-        """processor.sessions.session_options.SessionConfig's fields, JSON-able, of each process."""
+        """Return the fields of processor.sessions.session_options.SessionConfig for each process, JSON-compatible."""
         return {
             **{f.name: getattr(config, f.name) for f in fields(SessionOptions)},
             "sessions": self.sessions,
@@ -96,12 +122,12 @@ class Layout:
 
     @property
     def text(self) -> str:
-        """The layout in words of the ready line."""
+        """The layout as the ready line shows it."""
         return f"compute={self.compute} ({self.why})"
 
 
 def _count(config: ServeConfig, allowed: ResourceLimits, footprint: ModelFootprint, linux: bool) -> tuple[int, str]:
-    """The number of workers, and why."""
+    """Return the number of workers, and the reason."""
     if allowed.cores == 1:
         return 1, allowed.why
     if reason := _alone(config, footprint, linux):
@@ -118,7 +144,7 @@ def _count(config: ServeConfig, allowed: ResourceLimits, footprint: ModelFootpri
 
 
 def _alone(config: ServeConfig, footprint: ModelFootprint, linux: bool) -> str:
-    """Why one process is to answer, "" for no reason."""
+    """Return the reason why one process must answer; "" for none."""
     given = [f.name for f in fields(SessionOptions) if getattr(config, f.name) != f.default]
     reasons = {
         "workers need Linux": not linux,

@@ -1,8 +1,8 @@
 """Options of `freshet serve`: command line, then FRESHET_... variables, then the TOML file, then defaults.
 
-The fields of ServeConfig are the only list of options, and their metadata (processor.options) all that is said about
-them: the command line, the environment, the file and docs/reference/options.md are read off them. Those of the data
-ports and of the sessions lie where they are passed on from: serving.front_options,
+The fields of ServeConfig are the only list of options, and their metadata (processor.options) the only description: the
+command line, the environment, the file and docs/reference/options.md are derived from them. Options of the data ports
+and of the sessions are defined where they are passed on from: serving.front_options,
 processor.sessions.session_options, processor.features.limits.
 """
 
@@ -46,7 +46,12 @@ PORT = Values("a port from 0 to 65535", lambda port: 0 <= port <= 65535)
 
 @dataclass(frozen=True)
 class ServeConfig(FrontendOptions, SessionOptions):
-    """Checked options; units are in the names. groups, model: sections of the file."""
+    """Validated options; names include the units.
+
+    Attributes:
+        groups: The [groups.NAME] sections of the file.
+        model: The [model.NAME] sections of the file.
+    """
 
     repository: str = field(
         metadata=option(
@@ -258,17 +263,22 @@ class ServeConfig(FrontendOptions, SessionOptions):
         self.policies()
 
     def front_options(self, version: str, processes: int) -> FrontendOptions:
-        """The options of the data ports of one of so many processes. version: Freshet's own."""
+        """Return the options of the data ports of one process.
+
+        Args:
+            version: Freshet's own version.
+            processes: Number of processes, which share the disk for recordings.
+        """
         mine = {f.name: getattr(self, f.name) for f in fields(FrontendOptions)}
         return FrontendOptions(**{**mine, "version": version, "record_max_bytes": self.record_max_bytes // processes})
 
     def import_limits(self) -> ImportLimits:
-        """What one import may take."""
+        """Return the limits of one import."""
         nbytes = self.import_memory_bytes or max(LEAST_IMPORT_NBYTES, (ResourceLimits.here().memory_nbytes or 0) // 2)
         return ImportLimits(self.import_timeout_s, self.import_cpu_s, nbytes)
 
     def policies(self) -> dict[str, ModelPolicy]:
-        """[model.NAME] sections; raises BadInput."""
+        """Return the policies of the [model.NAME] sections. Raises BadInput."""
         if not self.model:
             return {}
         from freshet_serving.processor.versions.policy import ModelPolicy
@@ -279,21 +289,21 @@ class ServeConfig(FrontendOptions, SessionOptions):
 
     @property
     def signed(self) -> bool:
-        """Whether signatures are asked for."""
+        """Signatures are required."""
         return bool(self.trust or self.key)
 
     def keyring(self) -> Keyring:
-        """The keys of these files; raises BadInput."""
+        """Return the keyring of the key files. Raises BadInput."""
         if not self.signed:
             return NO_KEYS
         return Keyring.of(self.key, self.trust, self.trust_memory or default_memory(self.repository))
 
     def budgets(self) -> Budgets:
-        """Memory for the rows of tables; raises BadInput."""
+        """Return the memory budgets of tables. Raises BadInput."""
         return Budgets.parse(self.table_memory, self.scratch or tempfile.gettempdir())
 
     def remote(self) -> RemoteConfig | None:
-        """The configuration of tables in a row store, None if none are; raises BadInput."""
+        """Return the configuration of tables in a row store; None if there are none. Raises BadInput."""
         if not self.remote_url and not self.remote_tables:
             return None
         return RemoteConfig(
@@ -302,16 +312,20 @@ class ServeConfig(FrontendOptions, SessionOptions):
 
     @property
     def waiting(self) -> bool:
-        """Whether sessions wait for something else than the queue."""
+        """Sessions wait for something other than the queue."""
         return self.remote() is not None or self.device_stages > 0
 
 
 def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: str | None = None) -> ServeConfig:
-    """The configuration from all four sources; raises BadInput with one line that names the source and the
-    key.
+    """Return the configuration from all four sources.
 
-    options: by field name, None where the command line is silent. file: a TOML file, or None for
-    $FRESHET_CONFIG.
+    Args:
+        options: Values by field name; None for options that the command line does not give.
+        environ: Environment variables.
+        file: A TOML file; None for $FRESHET_CONFIG.
+
+    Raises:
+        BadInput: A value is invalid; the message names the source and the key in one line.
     """
     values = {key: value for key, value in options.items() if value is not None}
     for key, parse in PARSERS.items():
@@ -328,8 +342,11 @@ def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: st
 
 
 def split_names(text: str) -> list[str]:
-    """Comma-separated names; empty ones are dropped. Raises BadInput for a list without any, which would mean something
-    else than whoever wrote it expects: trust in nobody, all models."""
+    """Split comma-separated names and drop empty ones.
+
+    Raises BadInput for a non-empty text without names: an empty list has a meaning that the author of the text did not
+    intend, such as all models.
+    """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if text and not names:
         raise BadInput(f"expected names separated by commas, got {text[:64]!r}")
@@ -337,7 +354,7 @@ def split_names(text: str) -> list[str]:
 
 
 def true_or_false(text: str) -> bool:
-    """Raises KeyError for anything else."""
+    """Parse a boolean. Raises KeyError for any other text."""
     return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
 
 
@@ -369,7 +386,7 @@ def _read_toml(path: str) -> dict[str, Any]:
 
 
 def _typed(value: Any, kind: type, where: str) -> Any:
-    """A value of the file as what its option is; raises BadInput."""
+    """Return a value from the file in the type of its option. Raises BadInput."""
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind or (isinstance(value, list) and any(type(v) is not str for v in value)):
@@ -379,7 +396,16 @@ def _typed(value: Any, kind: type, where: str) -> Any:
 
 
 def parsed(parse: Any, text: str, name: str) -> Any:
-    """What a text is as the value of an option; raises BadInput that names it."""
+    """Parse the text of an option.
+
+    Args:
+        parse: The parser.
+        text: The text.
+        name: Name of the option, for error messages.
+
+    Raises:
+        BadInput: The text is invalid.
+    """
     try:
         return parse(text)
     except BadInput as error:
@@ -395,7 +421,7 @@ def _want(condition: bool, message: str) -> None:
 
 
 def _kind(hint: Any) -> type:
-    """str, int, float or list: what a field of this type holds, None apart."""
+    """Return the type that a field holds, apart from None: str, int, float, bool or list."""
     if get_origin(hint) in (Union, UnionType):
         (hint,) = (each for each in get_args(hint) if each is not NoneType)
     origin = get_origin(hint) or hint
@@ -404,7 +430,7 @@ def _kind(hint: Any) -> type:
 
 
 _HINTS = get_type_hints(ServeConfig)
-# As people read them: by heading, an option of the server before those of its ports and sessions.
+# In the order for readers: by heading, the server's own options before those of its ports and sessions.
 OPTIONS = sorted(
     options_of(ServeConfig),
     key=lambda each: (HEADINGS.index(each[1].heading), each[0].name not in ServeConfig.__annotations__),

@@ -1,26 +1,24 @@
-"""The server process: its ports, the watcher, readiness, and an orderly end.
+"""Run the server process: its ports, the watcher, readiness, and graceful shutdown.
 
-How many processes answer is the layout's to say (serving.process_layout). With one, this process answers the data
-ports, HTTP and gRPC, itself. With several it is their supervisor (serving.workers): it owns the repository, the admin
-port and the one writer, hands out connections, and answers no prediction.
+The layout determines how many processes answer (serving.process_layout). With one, this process serves the data ports,
+HTTP and gRPC, itself. With several it is their supervisor (serving.workers): it owns the repository, the admin port and
+the one writer, hands out connections, and answers no prediction.
 
-Threads: the main thread runs the data ports' event loop; `freshet-admin` runs the admin port's;
-`freshet-loader` opens the processor and ends; `freshet-watcher` polls the repository. Session threads belong
-to the processor.
+Threads: the main thread runs the data ports' event loop; `freshet-admin` runs the admin port's; `freshet-loader` opens
+the processor and ends; `freshet-watcher` polls the repository. Session threads belong to the processor.
 
-Order at the start: signal handlers, the ports (503 while models load), processor, watcher, the ready line.
-Order at the end: unready; drain_s of service, in which connections are told to leave one after the other; no new
-connections, and what was sent on those that are there is answered within shutdown_timeout_s
-(serving.http.connection_draining); watcher, an import at work, admin port, processor. A second signal skips what is
-left of the waiting.
+Order of startup: signal handlers, the ports (503 while models load), processor, watcher, the ready line.
+Order of shutdown: unready; drain_s of service, during which connections are drained one after the other; no new
+connections, and requests already sent on open ones are answered within shutdown_timeout_s
+(serving.http.connection_draining); watcher, a running import, admin port, processor. A second signal skips the rest of
+the waiting.
 
-Nothing that hangs keeps the process from its end: what the server waits for has a bound, nothing is waited for that is
-known to be stuck (a change that has held its lock for a minute), and what is left after that serving.shutdown_watchdog
-ends.
+Nothing that hangs prevents the process from ending: every wait of the server has a bound, it does not wait for what is
+known to be stuck (a change that has held its lock for a minute), and serving.shutdown_watchdog ends what is left.
 
-SIGTERM, SIGINT and SIGHUP mean the same: a repository that is watched has nothing to reload, so a SIGHUP says that the
-terminal has gone, and ends the server as a closed terminal ends any program. Where whoever started the server has it
-ignored (nohup), it stays ignored.
+SIGTERM, SIGINT and SIGHUP mean the same: a watched repository needs no reload signal, so a SIGHUP means that the
+terminal has closed, and ends the server as it ends any program. If SIGHUP is ignored when the server starts (nohup), it
+stays ignored.
 """
 
 from __future__ import annotations
@@ -80,18 +78,26 @@ log = logging.getLogger("freshet.server")
 
 ADMIN_STOP_S = 5.0
 PATIENCE_S = 0.05
-"""How long the deltas of other models wait for one that loads a version, once."""
+"""Seconds that the deltas of other models wait, once, for a model that is loading a version."""
 
 HELPERS = 6
-"""Threads of each event loop for what takes a while; made at the start, for where memory is short there are no more."""
+"""Helper threads of each event loop for slow work.
+
+They are created at the start, because creating them may fail when memory is short.
+"""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# Of drain_s: in how many parts connections are told to leave.
+# Number of parts in which connections are drained during drain_s.
 DRAIN_STEPS = 10
 
 
 def open_processor(config: ServeConfig, layout: Layout) -> Processor:
-    """The processor that the options describe, its models loaded."""
+    """Open the processor that the options describe, and load its models.
+
+    Args:
+        config: The options.
+        layout: The layout of this server.
+    """
     from freshet_serving.processor.engine import Processor, ProcessorConfig
 
     others = {
@@ -113,29 +119,29 @@ def open_processor(config: ServeConfig, layout: Layout) -> Processor:
 
 
 class Frontend(Protocol):
-    """The data port, whoever answers it."""
+    """The data ports, whether this process or workers serve them."""
 
     async def listen(self) -> None:
-        """Serves until end() is called and what was in flight is answered."""
+        """Serve until end() is called and requests in flight are answered."""
 
     def opened(self) -> None:
-        """Models are loaded: requests are answered from now on. Called on any thread, once."""
+        """Note that models are loaded and requests are answered from now on. Called once, on any thread."""
 
     async def drain(self) -> None:
-        """The server is unready from now on; it serves on."""
+        """Note that the server is unready from now on; it continues to serve."""
 
     def drain_share(self, share: float) -> None:
-        """Makes this share of the connections say with their next reply that they end; clients connect elsewhere."""
+        """Close this share of the connections with their next reply; clients connect elsewhere."""
 
     def end(self) -> None:
-        """Stops accepting and finishes what is in flight."""
+        """Stop accepting, and finish requests in flight."""
 
     def abort(self) -> None:
-        """Stops without waiting for what is in flight."""
+        """Stop without waiting for requests in flight."""
 
 
 class Server:
-    """One `freshet serve`. run() blocks; stop() and stop again mean what a first and a second signal mean."""
+    """One `freshet serve`. run() blocks; a first and a second stop() act like a first and a second signal."""
 
     def __init__(
         self,
@@ -148,9 +154,17 @@ class Server:
         out: TextIO | None = None,
         shutdown_watchdog: ShutdownWatchdog | None = None,
     ) -> None:
-        """layout, nursery: as they were found, and started, before this module was imported. open_processor: what one
-        process serves with. shutdown_watchdog: armed
-        when the server is told to end."""
+        """Bind the ports and create the parts of the server.
+
+        Args:
+            config: The options.
+            version: Freshet's own version.
+            layout: The layout, if determined already; None to determine it.
+            fork_server: The fork server of workers, started before this module was imported.
+            open_processor: Opens the processor, if one process answers.
+            out: Stream for the ready line; standard output if None.
+            shutdown_watchdog: Armed when a signal asks the server to end.
+        """
         self._config = config
         self._layout = layout or Layout.here(config)
         self._bulk = low_priority_pool() if self._layout.workers > 1 else None
@@ -169,7 +183,7 @@ class Server:
         self._access = AccessControl(config.admin_token, rate_limiter_memory(DATA_PLACE + self._layout.workers))
         self._credentials = CredentialFiles(config.credentials, self._access.take)
         data, admin = _listen(config.host, config.http_port), _listen(config.admin_host, config.admin_port)
-        # Kept open, never listening: the port stays ours while processes that listen on it come and go.
+        # Kept open without listening: it reserves the port while processes that listen on it come and go.
         self._reserved, self.grpc_address = reserve(config.host, config.grpc_port)
         self.http_address, self.admin_address = data.getsockname()[:2], admin.getsockname()[:2]
         self._metrics: Metrics
@@ -201,7 +215,7 @@ class Server:
     def _serve_alone(
         self, data: socket.socket, open_processor: Callable[[ServeConfig, Layout], Processor], version: str
     ) -> None:
-        """This process answers."""
+        """Set up a single process that answers requests itself."""
         config, options = self._config, self._config.front_options(version, processes=1)
         lifecycle: Lifecycle[InProcessHost] = Lifecycle()
         self._lifecycle = lifecycle
@@ -233,7 +247,7 @@ class Server:
         self._open = lifecycle.loading(open_watched)
 
     def _supervise(self, data: socket.socket, version: str, fork_server: ForkServer | None) -> None:
-        """Worker processes answer."""
+        """Set up a supervisor of worker processes that answer requests."""
         from freshet_serving.serving.workers.acceptor import Acceptor
         from freshet_serving.serving.workers.worker_pool import WorkerPool, WorkerSettings
         from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
@@ -268,8 +282,7 @@ class Server:
         self._open = lifecycle.loading(open_host)
 
     def run(self) -> int:
-        """Serves until stopped; returns the process's exit code: 0, or 1 when the processor could not be
-        opened."""
+        """Serve until stopped, and return the exit code: 0, or 1 if the processor could not be opened."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         if self._shutdown_watchdog is not None:
             self._shutdown_watchdog.start()
@@ -282,15 +295,14 @@ class Server:
         return int(self._failed)
 
     def stop(self) -> None:
-        """Starts the orderly end; a second call cuts it short. Safe from any thread and from signal
-        handlers."""
+        """Begin the graceful shutdown; a second call cuts it short. Safe from any thread and from signal handlers."""
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._on_stop)
 
     def _on_stop(self, number: signal.Signals | None = None) -> None:
-        # First: all that follows may lack memory.
+        # First, because everything below may fail for lack of memory.
         if self._shutdown_watchdog is not None:
             self._shutdown_watchdog.arm()
         if number is not None:
@@ -309,7 +321,7 @@ class Server:
             if self._shutdown_watchdog is not None:
                 self._shutdown_watchdog.arm_on_signals(SIGNALS)
         serving = asyncio.create_task(self._front.listen())
-        # It ends before it is asked to only when a port cannot be had.
+        # It ends before shutdown only if a port cannot be opened.
         serving.add_done_callback(lambda _: self._stopping.set())
         self._admin.start()
         self._credentials.start()
@@ -326,8 +338,11 @@ class Server:
         hurry.cancel()
 
     async def _serve_on(self) -> None:
-        """Serves for drain_s. Balancers find out that the server is unready; clients that keep their connections find
-        out by being told, a part of them at a time, so that they do not all connect elsewhere at once."""
+        """Continue to serve for drain_s.
+
+        Load balancers notice that the server is unready. Clients with persistent connections notice when their
+        connections are drained, a part at a time, so that they do not all connect elsewhere at once.
+        """
         for left in range(DRAIN_STEPS, 0, -1):
             if self._hurried.is_set() or not self._config.drain_s:
                 return
@@ -354,7 +369,7 @@ class Server:
         folder = str(processor.repository.root)
         importer = AutoImporter(folder, config.models, processor, config.import_limits(), signed=config.signed)
         processor.expect(importer.announce())
-        # What was loaded stays: without it the collector has less to walk between two requests.
+        # Loaded objects stay alive: freezing them leaves the garbage collector less to traverse between two requests.
         gc.collect()
         gc.freeze()
         with self._closing:
@@ -381,7 +396,7 @@ class Server:
             )
 
     def _announce(self, processor: ModelHost) -> None:
-        """Prints the ready line, the first time that every model is ready."""
+        """Print the ready line, the first time that every model is ready."""
         if not processor.ready or self._announced:
             return
         self._announced = True
@@ -398,7 +413,7 @@ class Server:
             runner.run(self._admin_port.listen())
 
     def _finish(self) -> None:
-        """Ends every thread that run() began, each within its own bound."""
+        """End every thread that run() started, each within its own bound."""
         stuck = self._lifecycle.opened and self._lifecycle.processor().stuck
         timeout_s = 0.0 if self._hurried.is_set() or stuck else self._config.shutdown_timeout_s
         self._loader.join(timeout_s)
@@ -423,7 +438,7 @@ class Server:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A bound, listening socket; raises BadInput with one line when the address cannot be had."""
+    """Return a bound, listening socket. Raises BadInput if the address cannot be bound."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address, family=family, backlog=BACKLOG)

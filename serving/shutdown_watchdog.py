@@ -1,15 +1,16 @@
-"""The end of a server that has been told to end and does not.
+"""End a server process that does not shut down in time.
 
-An orderly end waits: for connections, for a poll that is at work, for a change that somebody asked for. Each wait has a
-bound where the server itself waits, but a thread that hangs (a disk that does not answer, a lock that nobody lets go)
-is waited for again by the event loop that lent it, and by the interpreter as it ends. So one thread that was made at
-the start, and needs neither memory nor locks of others, ends the process when its time is up.
+A graceful shutdown waits: for connections, for a running poll, for a requested change. Each wait of the server itself
+has a bound, but if a thread hangs (a disk that does not answer, a lock that is never released), the event loop whose
+executor it belongs to waits for it again as it closes, and so does the interpreter. So one thread, created at the start
+and independent of memory and others' locks, ends the process when its time is up.
 
-Invariant: what is asked to end ends, within the bound of arm() or, once the server has ended in order, within LAST_S.
+Invariant: after a request to end, the process ends within the bound of arm() or, once the server has shut down
+gracefully, within LAST_S.
 
-That a signal has come is first known here: an event loop reads the bytes that the interpreter writes for each signal,
-and loses them where there is no memory left to read them with. So arm_on_signals() puts a thread between the two that
-reads into a byte that is there already, arms, and hands the byte on.
+This module also notices signals first: the event loop reads the bytes that the interpreter writes for each signal, and
+loses them if there is no memory left to read them with. So arm_on_signals() puts a thread in between that reads into a
+preallocated byte, arms the watchdog, and passes the byte on.
 """
 
 from __future__ import annotations
@@ -27,28 +28,34 @@ WORDS = b"freshet: something at work did not end in time; the process ends witho
 
 
 class ShutdownWatchdog:
-    """Counts from arm() on, in a thread of its own."""
+    """Timer on a thread of its own that ends the process; it starts with arm()."""
 
     def __init__(self, limit_s: float, end: Callable[[int], object] = os._exit) -> None:
-        """limit_s: how long an orderly end may take, from arm() on. end: called with the exit code when it is over."""
+        """Prepare the thread.
+
+        Args:
+            limit_s: Seconds that a graceful shutdown may take, counted from arm().
+            end: Called with the exit code when the time is up.
+        """
         self._limit_s, self._end = limit_s, end
         self._armed, self._ended, self._never = threading.Lock(), threading.Lock(), threading.Lock()
         for lock in (self._armed, self._ended, self._never):
             lock.acquire()
-        # What the interpreter writes signals to, for as long as some may come.
+        # The socket that the interpreter writes signal bytes to; kept open as long as signals may arrive.
         self._told: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="freshet-last-resort", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread, while there is memory for it."""
+        """Start the thread, while there is memory for it."""
         self._thread.start()
 
     def arm_on_signals(self, numbers: Collection[int]) -> None:
-        """Arm by a signal, whatever becomes of it in the event loop. Call it in the main thread, once the loop runs and
-        has its signal handlers.
+        """Arm the watchdog on a signal, even if the event loop loses it.
+
+        Call it in the main thread, once the loop runs and has its signal handlers.
 
         Args:
-            numbers: the signals that ask the server to end.
+            numbers: The signals that ask the server to end.
         """
         heard, self._told = socket.socketpair()
         self._told.setblocking(False)
@@ -68,16 +75,16 @@ class ShutdownWatchdog:
                 if loop >= 0:
                     os.write(loop, byte)
             except (MemoryError, OSError):
-                # The loop has ended, or there is no memory even for this: not at once again.
+                # The loop has ended, or there is no memory even for this: wait before the next attempt.
                 self._never.acquire(timeout=AGAIN_S)
 
     def arm(self) -> None:
-        """The server was told to end. Safe from signal handlers; more than once is once."""
+        """Start the time limit of the shutdown. Safe from signal handlers; further calls have no effect."""
         if self._armed.locked():
             self._armed.release()
 
     def ended(self) -> None:
-        """The server has ended in order: the process has LAST_S left."""
+        """Note that the server has shut down gracefully: the process has LAST_S left."""
         self.arm()
         if self._ended.locked():
             self._ended.release()

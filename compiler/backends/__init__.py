@@ -1,13 +1,13 @@
-"""Backends, the half that compiles dense graphs: one module a library; processor.backends runs what they write.
+"""The compiling half of the backends: one module per library; processor.backends runs what they write.
 
-base                the seam between the compiler and a library
-onnxruntime         TensorFlow to ONNX, weights by name and shape only
-int8                an ONNX model with matrix products in int8
-int8_choice         which products, and by what ranges
+base                the interface between the compiler and a library
+onnxruntime         TensorFlow to ONNX, with weights by name and shape only
+int8                rewrites an ONNX model to int8 matrix products
+int8_choice         chooses these products and measures their ranges
 openvino            ONNX to the library's own compiled model
 xla                 StableHLO to a PJRT executable
-xla_function        a TensorFlow function as an executable in this process, whose state stays where it is
-tensorrt            ONNX with the weights inside, to an engine a bucket
+xla_function        a TensorFlow function as an executable in this process, with state that stays in place
+tensorrt            ONNX with the weights inside, to one engine per bucket
 tensorflow          a GraphDef: the reference
 tensorflow_runtime  loads and runs that GraphDef; the entry point freshet.backends
 """

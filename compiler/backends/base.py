@@ -1,4 +1,4 @@
-"""The seam between the compiler and a backend's half of it."""
+"""Interface between the compiler and the compiling half of a backend."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ MAX_ERROR = 2e-3
 
 @dataclass(frozen=True, slots=True)
 class CompiledGraph:
-    """One bucket, compiled. data: what the file is to hold; suffix: of its name. weights: names, in its order.
+    """A graph compiled for one bucket.
 
-    The rest is of machine code: see processor.package.manifest.ExecutableEntry. origin: the portable form, and the
-    suffix of its own file."""
+    Attributes:
+        data: Content of the file.
+        suffix: Suffix of the file's name.
+        weights: Names of the weights, in the executable's order.
+        library: As in processor.package.manifest.ExecutableEntry; for machine code only.
+        features: As in ExecutableEntry; for machine code only.
+        frozen: As in ExecutableEntry; for machine code only.
+        origin: The portable form that data was compiled from.
+        origin_suffix: Suffix of the file of `origin`.
+    """
 
     data: bytes
     suffix: str
@@ -26,7 +34,7 @@ class CompiledGraph:
 
     @property
     def machine_code(self) -> bool:
-        """Whether data is to travel in a capsule."""
+        """True if data must be wrapped in a capsule."""
         return bool(self.library)
 
 
@@ -39,17 +47,25 @@ class LoweredGraph(Protocol):
 
     @property
     def definition(self) -> bytes:
-        """All that a compiled file follows from besides the bucket; equal for equal graphs, weights that are frozen
-        inside, libraries and processors only."""
+        """Everything besides the bucket that determines a compiled file.
+
+        Equal only for equal graphs, frozen weights, libraries and processors.
+        """
 
     def compile(self, bucket: int) -> CompiledGraph:
-        """Compiles the graph for batches of `bucket` rows."""
+        """Compile the graph for batches of `bucket` rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to compile a graph. target: "" for this machine's own. bound: how far scores of a lower precision may be
-    off (processor.backends.bounded)."""
+    """One way to compile a graph.
+
+    Attributes:
+        backend: Name of the backend.
+        precision: Precision of the computation.
+        target: The target; "" for this machine.
+        bound: Largest allowed error of scores in a lower precision (processor.backends.bounded).
+    """
 
     backend: str
     precision: str = "float32"
@@ -62,10 +78,21 @@ class Variant:
 
 
 class CompilerBackend(Protocol):
-    """The compiler's half of a backend, a module compiler.backends.<name>."""
+    """The compiling half of a backend, a module compiler.backends.<name>."""
 
     def variants(self) -> list[Variant]:
-        """The variants that can be compiled on this machine; raises BadInput that says what to install."""
+        """Return the variants that can be compiled on this machine.
+
+        Raises BadInput with installation advice if the library is missing.
+        """
 
     def lower(self, graph: object, variant: Variant) -> LoweredGraph:
-        """The graph in the backend's language; raises BadInput when it cannot be expressed."""
+        """Translate a graph into the backend's language.
+
+        Args:
+            graph: The dense graph.
+            variant: The variant to compile.
+
+        Raises:
+            BadInput: The backend cannot express the graph.
+        """

@@ -1,14 +1,14 @@
-"""An ONNX model with matrix products in int8: quantised and dequantised around each, in the form that libraries fuse.
+"""Rewrite an ONNX model to int8 matrix products: quantise and dequantise around each, in the form that libraries fuse.
 
-A weight [K, N] stays outside of the file in float32. Its scales, one a column, and its int8 values follow from it by
-nodes of the graph, which libraries compute once, when they take the weights: so new weights are quantised anew wherever
-float32 ones are taken, without a word of int8 outside of this file.
+A weight [K, N] stays outside the file in float32. Its scales, one a column, and its int8 values are computed from it by
+nodes of the graph, which libraries evaluate once, when they load the weights: so new weights are quantised wherever
+float32 ones are loaded, and no code outside this module has to know about int8.
 
-What a product reads is quantised to uint8 by a scale and a zero point that were measured on rows beforehand and are
-constants: never by what else is in the batch, so that a score depends on its own row alone. Beyond the range measured
-it saturates. Of a few ranges that with the least square error is taken, so that single far values cost no precision.
+The input of a product is quantised to uint8 by a constant scale and zero point, measured on rows beforehand. They never
+depend on the batch, so a score depends on its own row alone. Values beyond the measured range saturate. Of a few
+candidate ranges the one with the least square error is used, so that single outliers cost no precision.
 
-Products of uint8 by int8 are exact where the processor has VNNI (processor.machine.Machine.int8).
+Products of uint8 by int8 are exact if the processor has VNNI (processor.machine.Machine.int8).
 """
 
 from __future__ import annotations
@@ -25,19 +25,25 @@ from freshet_serving.processor.backends import Matrix
 from freshet_serving.processor.backends.onnxruntime import WEIGHT_PREFIX
 
 LEAST_WEIGHTS = 1024
-"""Of smaller matrices the product is no faster than what quantising costs."""
+"""With smaller matrices, quantising costs what the product gains."""
 LEVELS, WEIGHT_LEVELS = 255, 127
 SMALLEST_SCALE = 1e-30
 PARTS = ("Gather", "Slice")
-"""What takes a part of a weight, as of the candidates' side where a user's part is computed once."""
+"""Operators that take a part of a weight, as the candidates' side does after the user/candidate split."""
 KEPT = (1.0, 0.9999, 0.999, 0.99)
-"""Shares of the values that a range is to hold, each tried."""
+"""Shares of the values that a range must contain, each tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """A matrix product of a value of the graph and a weight. node: its place in the graph. result: of what libraries
-    compute in one with it, its bias and a ReLU."""
+    """A matrix product of a value of the graph and a weight.
+
+    Attributes:
+        node: Index of the product's node.
+        value: Name of the value.
+        weight: Name of the weight.
+        result: Name of the result that libraries compute in one step with it: after its bias and a ReLU.
+    """
 
     node: int
     value: str
@@ -47,8 +53,13 @@ class MatrixProduct:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantParams:
-    """What a value is quantised by: uint8 = round(value / columns / scale) + zero_point. columns: [k], None for ones;
-    the weight's rows are multiplied by them."""
+    """Quantisation parameters of a value: uint8 = round(value / columns / scale) + zero_point.
+
+    Attributes:
+        scale: The scale.
+        zero_point: The zero point.
+        columns: float32 [k], None for ones; the weight's rows are multiplied by them.
+    """
 
     scale: float
     zero_point: int
@@ -56,7 +67,7 @@ class QuantParams:
 
 
 def products(model: bytes) -> list[MatrixProduct]:
-    """The products that are worth it, in the order of the graph."""
+    """Return the products that are large enough to gain from int8, in graph order."""
     graph = onnx.load_from_string(model).graph
     weights = _weights(model)
     return [
@@ -69,7 +80,12 @@ def products(model: bytes) -> list[MatrixProduct]:
 
 
 def with_extra_outputs(model: bytes, values: Sequence[str]) -> bytes:
-    """The model with these values of its graph as further outputs."""
+    """Return the model with these values of its graph as additional outputs.
+
+    Args:
+        model: The ONNX model.
+        values: Names of the values.
+    """
     parsed = onnx.load_from_string(model)
     ends = {end.name for end in (*parsed.graph.input, *parsed.graph.output)}
     for value in dict.fromkeys(values):
@@ -79,8 +95,13 @@ def with_extra_outputs(model: bytes, values: Sequence[str]) -> bytes:
 
 
 def measured(values: Matrix, weight: Matrix | None = None) -> QuantParams:
-    """The range of a value [n, k], by what it was on some rows. weight: [k, _], what it is multiplied by, where columns
-    may have scales of their own: embeddings lie beside numbers a hundred times as large."""
+    """Choose the quantisation of a value from its values on some rows.
+
+    Args:
+        values: float32 [n, k].
+        weight: float32 [k, _], the weight it is multiplied by, if columns may have scales of their own: an embedding
+            may be next to a number a hundred times as large.
+    """
     values = np.where(np.isfinite(values), values, np.float32(0))
     if weight is None:
         return _best(values)
@@ -96,7 +117,13 @@ def measured(values: Matrix, weight: Matrix | None = None) -> QuantParams:
 
 
 def quantised(model: bytes, chosen: Sequence[MatrixProduct], ranges: Mapping[str, QuantParams]) -> bytes:
-    """The model with these products in int8. ranges: of the values that they read."""
+    """Return the model with these products in int8.
+
+    Args:
+        model: The ONNX model.
+        chosen: The products.
+        ranges: Quantisation of the values that they read.
+    """
     parsed = onnx.load_from_string(model)
     graph, by_node = parsed.graph, {product.node: product for product in chosen}
     nodes: list[Any] = []
@@ -131,7 +158,7 @@ def quantised(model: bytes, chosen: Sequence[MatrixProduct], ranges: Mapping[str
 
 
 def _weights(model: bytes) -> dict[str, tuple[int, int]]:
-    """Shapes of the matrices that follow from weights alone: weights, and parts of them."""
+    """Return the shapes of all matrices that depend on weights alone: weights, and parts of them."""
     graph = onnx.shape_inference.infer_shapes(onnx.load_from_string(model)).graph
     known = {t.name: tuple(t.dims) for t in graph.initializer if t.data_location == TensorProto.EXTERNAL}
     fixed = {t.name for t in graph.initializer}
@@ -143,7 +170,7 @@ def _weights(model: bytes) -> dict[str, tuple[int, int]]:
 
 
 def _result(value: str, graph: Any) -> str:
-    """Of the nodes behind a product that are computed with it."""
+    """Return the result after the nodes that are computed together with a product."""
     outputs = {end.name for end in graph.output}
     for kinds in (("Add",), ("Relu",)):
         readers = [node for node in graph.node if value in node.input]
@@ -154,7 +181,7 @@ def _result(value: str, graph: Any) -> str:
 
 
 class _Constants:
-    """Initialisers of a graph, one a value."""
+    """Initialisers of a graph, one for each distinct value."""
 
     def __init__(self, graph: Any) -> None:
         self._graph, self._names = graph, dict[bytes, str]()
@@ -182,7 +209,7 @@ def _of_value(name: str, by: QuantParams, constants: _Constants) -> list[Any]:
 
 
 def _of_weight(name: str, columns: int, rows: Matrix | None, constants: _Constants) -> list[Any]:
-    """rows: what its rows are multiplied by before."""
+    """Return the nodes that quantise and dequantise a weight; `rows` are factors of its rows, applied before."""
 
     def part(key: str) -> str:
         return f"int8/{key}/{name.removeprefix(WEIGHT_PREFIX)}"
@@ -205,10 +232,12 @@ def _of_weight(name: str, columns: int, rows: Matrix | None, constants: _Constan
 
 
 def _columns(values: Matrix, weight: Matrix) -> list[Matrix]:
-    """Scales of columns to try: none; those that leave the weight's rows or the value's columns alike, and between
-    (Xiao et al., 2023: SmoothQuant)."""
+    """Return the column scales to try (Xiao et al., 2023: SmoothQuant).
+
+    They are ones, those that even out the weight's rows or the value's columns, and some in between.
+    """
     largest, rows = np.abs(values).max(axis=0), np.abs(weight).max(axis=1)
-    # What was never other than 0 may be anything.
+    # The scale of a column that was always 0 does not matter.
     largest = np.where(largest > 0, largest, largest.max(initial=SMALLEST_SCALE))
     rows = np.maximum(rows, rows.max(initial=SMALLEST_SCALE) * 1e-3)
     found = [largest**share / rows ** (1 - share) for share in (0.5, 0.75, 1.0)]
@@ -216,7 +245,7 @@ def _columns(values: Matrix, weight: Matrix) -> list[Matrix]:
 
 
 def _best(values: Matrix, columns: Matrix | None = None) -> QuantParams:
-    """The range with the least square error."""
+    """Return the range with the least square error."""
     finite = values.reshape(-1).astype(np.float64)
     ends = (np.quantile(finite, [1 - kept, kept]).tolist() for kept in KEPT)
     found = [_range(low, high, columns) for low, high in ends]
@@ -224,14 +253,14 @@ def _best(values: Matrix, columns: Matrix | None = None) -> QuantParams:
 
 
 def _range(low: float, high: float, columns: Matrix | None) -> QuantParams:
-    """Of values from low to high, and 0."""
+    """Return the parameters for values from low to high, including 0."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = max((high - low) / LEVELS, SMALLEST_SCALE)
     return QuantParams(float(scale), int(np.clip(round(-low / scale), 0, LEVELS)), columns)
 
 
 def _rounded(values: Any, by: QuantParams) -> Any:
-    """What is left of values, their columns divided already."""
+    """Return values after quantising and dequantising; their columns are divided already."""
     return (np.clip(np.rint(values / by.scale) + by.zero_point, 0, LEVELS) - by.zero_point) * by.scale
 
 

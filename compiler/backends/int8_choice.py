@@ -1,7 +1,7 @@
-"""Which matrix products of a graph are computed in int8: all that stay within the bound together.
+"""Choose the matrix products of a graph to compute in int8: as many as stay within the error bound together.
 
-Ranges are measured on the graph's examples, as ONNX Runtime computes it in float32. Where the outputs of all products
-in int8 are further off than the bound, that which is furthest off alone goes back to float32, and so on.
+Ranges are measured on the graph's examples, computed by ONNX Runtime in float32. If the outputs with all products in
+int8 exceed the bound, the product with the largest error on its own goes back to float32, and so on.
 """
 
 from __future__ import annotations
@@ -27,9 +27,16 @@ ROWS = 1024
 
 
 def in_int8(model: bytes, weights: Sequence[str], graph: DenseGraph, bound: float) -> bytes:
-    """The graph's ONNX model (compiler.backends.onnxruntime.to_onnx) with as many products in int8 as its bound allows.
+    """Convert as many products of an ONNX model to int8 as the error bound allows.
 
-    Raises BadInput where there are none: with the figure, or because no product is worth it.
+    Args:
+        model: The graph's ONNX model (compiler.backends.onnxruntime.to_onnx).
+        weights: Names of the model's weights.
+        graph: The graph, with examples and weights.
+        bound: Largest allowed error.
+
+    Raises:
+        BadInput: No product can be in int8: the message has the error, or says that none is large enough.
     """
     running = _ReferenceRunner(weights, graph)
     candidates = products(model)
@@ -63,7 +70,7 @@ def _ranges(model: bytes, candidates: Sequence[MatrixProduct], running: _Referen
 
 
 class _ReferenceRunner:
-    """The graph's weights and rows, for models of it."""
+    """Runs models of one graph on its weights and rows."""
 
     def __init__(self, weights: Sequence[str], graph: DenseGraph) -> None:
         self._library = OnnxRuntime().module
@@ -75,7 +82,12 @@ class _ReferenceRunner:
         return self._run(model, self._names)
 
     def values(self, model: bytes, names: Sequence[str]) -> dict[str, Matrix]:
-        """Any values of the model's graph."""
+        """Return any values of the model's graph.
+
+        Args:
+            model: The ONNX model.
+            names: Names of the values.
+        """
         known = {INPUT: self._x, **self._values}
         inside = [name for name in dict.fromkeys(names) if name not in known]
         return known | self._run(with_extra_outputs(model, inside), inside)

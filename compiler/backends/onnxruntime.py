@@ -1,12 +1,11 @@
-"""Compiles dense graphs for ONNX Runtime: TensorFlow -> ONNX, weights by name and shape only.
+"""Compile dense graphs for ONNX Runtime: TensorFlow -> ONNX, weights by name and shape only.
 
-The artefact is an ONNX model whose weights are initialisers with external data, at a location that no file
-ever has: processor/backends/onnxruntime.py supplies the values from memory. Its rows are symbolic, because
-ONNX Runtime gains nothing from a static batch, and so the files of all buckets are equal: the processor
-notices and loads them once.
+The artefact is an ONNX model whose weights are initialisers with external data, at a location that no file ever has:
+processor/backends/onnxruntime.py supplies the values from memory. Its rows are symbolic, because ONNX Runtime gains
+nothing from a static batch; so the files of all buckets are equal, which the processor notices and loads them once.
 
-The same graph gives the same bytes in every process: nodes are ordered and values named by the graph's
-structure, never by the counters of the converter.
+The same graph gives the same bytes in every process: nodes are ordered and values named by the graph's structure, never
+by the converter's counters.
 """
 
 from __future__ import annotations
@@ -28,33 +27,41 @@ from freshet_serving.processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX,
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
 
-# ONNX Runtime reads both since 1.14.
+# ONNX Runtime has read both since 1.14.
 OPSET = 17
 IR_VERSION = 8
 ELSEWHERE = "weights"
 
 
 def variants() -> list[Variant]:
-    """See compiler.backends.base.CompilerBackend.variants: one for each processor that the installed library was built
-    for, and int8 where this one multiplies it."""
+    """Return one variant for each supported processor, and int8 if this machine multiplies it."""
     targets = OnnxRuntime().targets()
     lower = [Variant("onnxruntime", "int8")] if "cpu" in targets and this_machine().int8 else []
     return [*(Variant("onnxruntime", target="" if target == "cpu" else target) for target in targets), *lower]
 
 
 def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
-    """See compiler.backends.base.CompilerBackend.lower."""
     return LoweredGraph(graph, variant)
 
 
 class LoweredGraph:
-    """compiler.backends.base.LoweredGraph: an ONNX model with symbolic rows and its weights' names. Any machine reads
-    it; in int8 those that multiply it."""
+    """An ONNX model with symbolic rows and its weights' names.
+
+    Any machine reads it; in int8, machines with int8 products.
+    """
 
     backend = "onnxruntime"
 
     def __init__(self, graph: DenseGraph, variant: Variant) -> None:
-        """Converts; raises BadInput when the graph uses what ONNX has no operator for, or cannot be in int8."""
+        """Convert the graph.
+
+        Args:
+            graph: The dense graph.
+            variant: Target and precision.
+
+        Raises:
+            BadInput: ONNX has no operator for a node, or the graph cannot be in int8.
+        """
         self.target, self.precision = variant.target or "cpu", variant.precision
         self.model, self.weights = to_onnx(graph)
         if self.precision == "int8":
@@ -65,18 +72,20 @@ class LoweredGraph:
         return f"tf2onnx {tf2onnx.__version__}\0".encode() + self.model
 
     def compile(self, bucket: int) -> CompiledGraph:
-        """See compiler.backends.base.LoweredGraph.compile."""
         features = [this_machine().int8] if self.precision == "int8" else []
         return CompiledGraph(self.model, ".onnx", list(self.weights), features=features)
 
 
 def to_onnx(graph: DenseGraph) -> tuple[bytes, list[str]]:
-    """The graph as ONNX with its weights moved out, and the names of the weights; raises BadInput."""
+    """Return the graph as ONNX with its weights moved out, and the names of the weights.
+
+    Raises BadInput if the graph cannot be converted.
+    """
     return _canonical(_convert(graph), graph)
 
 
 def with_inputs(model: bytes) -> bytes:
-    """The model with its weights as inputs of the graph, called as the initialisers were."""
+    """Return the model with its weights as graph inputs, under the names of the initialisers."""
     parsed = onnx.load_from_string(model)
     kept = []
     for tensor in parsed.graph.initializer:
@@ -91,7 +100,12 @@ def with_inputs(model: bytes) -> bytes:
 
 
 def with_values(model: bytes, weights: Mapping[str, Matrix]) -> bytes:
-    """The model with the weights' values inside."""
+    """Return the model with the weights' values inside.
+
+    Args:
+        model: The ONNX model.
+        weights: The weights by name.
+    """
     parsed = onnx.load_from_string(model)
     for tensor in parsed.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
@@ -103,7 +117,7 @@ def with_values(model: bytes, weights: Mapping[str, Matrix]) -> bytes:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """The converter's log is silent; what it could not convert shows in the result."""
+    """Silence the converter's log; what it could not convert shows in the result."""
     logger = logging.getLogger("tf2onnx")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -114,7 +128,7 @@ def _quietly() -> Iterator[None]:
 
 
 def _convert(graph: DenseGraph) -> Any:
-    """The graph as the converter writes it: inputs "x" and "weight_<i>", outputs by name."""
+    """Return the graph as the converter writes it: inputs "x" and "weight_<i>", outputs by name."""
     try:
         with _quietly():
             model, _ = tf2onnx.convert.from_function(
@@ -131,8 +145,10 @@ def _convert(graph: DenseGraph) -> Any:
 
 
 def _choosing(_: Any, nodes: Any) -> Any:
-    """Has tf.where converted to a choice: by itself the converter multiplies by 0 what is not chosen, and an infinity
-    or NaN there becomes NaN."""
+    """Make the converter translate tf.where to a selection.
+
+    By default it multiplies what is not selected by 0, which turns an infinity or NaN there into NaN.
+    """
     for node in nodes:
         if node.type in ("Select", "SelectV2"):
             node.set_attr("handles_nan", True)
@@ -140,7 +156,7 @@ def _choosing(_: Any, nodes: Any) -> Any:
 
 
 def _canonical(model: Any, graph: DenseGraph) -> tuple[bytes, list[str]]:
-    """The model's bytes with names and order of our own and weights moved out; and the weights it takes."""
+    """Return the model's bytes in canonical names and order with weights moved out, and the names of its weights."""
     producers = {out: node for node in model.graph.node for out in node.output}
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     weight_of = {f"weight_{i}": name for i, name in enumerate(graph.weight_names)}
@@ -153,7 +169,7 @@ def _canonical(model: Any, graph: DenseGraph) -> tuple[bytes, list[str]]:
     weights: list[str] = []
 
     def source(value: str) -> None:
-        """Names an input that no node produces, and keeps the constant or weight behind it."""
+        """Name an input that no node produces, and keep the constant or weight behind it."""
         if value in names:
             return
         if value in constants:
@@ -203,14 +219,14 @@ def _canonical(model: Any, graph: DenseGraph) -> tuple[bytes, list[str]]:
 
 
 def _placeholder(shape: tuple[int, ...]) -> Any:
-    """A float32 tensor whose values are elsewhere."""
+    """Return a float32 tensor whose values are stored elsewhere."""
     tensor = TensorProto(data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value=ELSEWHERE)
     return tensor
 
 
 def _ordered(outputs: list[str], producers: dict[str, Any]) -> list[Any]:
-    """The nodes that the outputs need, each after its inputs: depth first, inputs in order."""
+    """Return the nodes that the outputs need, each after its inputs: depth first, inputs in order."""
     ordered: list[Any] = []
     seen: set[int] = set()
     stack = [(producers[name], False) for name in reversed(outputs)]

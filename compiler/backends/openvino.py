@@ -1,8 +1,8 @@
-"""Compiles dense graphs for OpenVINO: TensorFlow -> ONNX -> the library's own compiled model, exported.
+"""Compile dense graphs for OpenVINO: TensorFlow -> ONNX -> the library's own compiled model, exported.
 
-The exported model has the weights frozen inside and is of one library version and one kind of processor. Beside it lies
-what it was made from: the ONNX model with the weights as inputs, which the processor's half compiles anew when weights,
-library or processor are others.
+The exported model has the weights frozen inside and fits one library version and one kind of processor. Its origin is
+stored next to it: the ONNX model with the weights as inputs, which the processor's half compiles again for other
+weights, library versions or processors.
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ from freshet_serving.processor.machine import this_machine
 
 
 def variants() -> list[Variant]:
-    """See compiler.backends.base.CompilerBackend.variants: bfloat16 and int8 only where the processor multiplies
-    them."""
+    """Return the variants of this machine: bfloat16 and int8 only if the processor multiplies them."""
     OpenVino()
     has = {"float32": True, "bfloat16": this_machine().bfloat16, "int8": bool(this_machine().int8)}
     return [Variant("openvino", precision) for precision in PRECISIONS if has[precision]]
 
 
 def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
-    """See compiler.backends.base.CompilerBackend.lower."""
     return LoweredGraph(graph, variant)
 
 
 class LoweredGraph:
-    """compiler.backends.base.LoweredGraph: an ONNX model with weights as inputs, and the weights to freeze."""
+    """An ONNX model with weights as inputs, and the weights to freeze."""
 
     backend = "openvino"
 
@@ -53,7 +51,6 @@ class LoweredGraph:
         return f"{self._backend.library}\0{machine}\0{self._frozen}\0".encode() + self._origin
 
     def compile(self, bucket: int) -> CompiledGraph:
-        """See compiler.backends.base.LoweredGraph.compile."""
         artefact = Artefact(bucket, b"", self._weights, self.precision, self.target, self._origin)
         exported = self._program.compile(artefact, self._graph.weights).export_model()
         return CompiledGraph(

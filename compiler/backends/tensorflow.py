@@ -1,4 +1,4 @@
-"""Dense graphs for TensorFlow itself: a GraphDef with x and the weights as placeholders.
+"""Write dense graphs for TensorFlow itself: a GraphDef with x and the weights as placeholders.
 
 It is the reference that every other backend is checked against, and a way to serve a graph that no other backend can
 express, on a machine that has TensorFlow.
@@ -12,17 +12,15 @@ from freshet_serving.compiler.frameworks import tf
 
 
 def variants() -> list[Variant]:
-    """See compiler.backends.base.CompilerBackend.variants."""
     return [Variant("tensorflow")]
 
 
 def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
-    """See compiler.backends.base.CompilerBackend.lower."""
     return LoweredGraph(graph)
 
 
 class LoweredGraph:
-    """compiler.backends.base.LoweredGraph: one GraphDef for all buckets; rows are symbolic."""
+    """One GraphDef for all buckets; rows are symbolic."""
 
     backend = "tensorflow"
     precision = "float32"
@@ -46,5 +44,4 @@ class LoweredGraph:
         return self._graph_def
 
     def compile(self, bucket: int) -> CompiledGraph:
-        """See compiler.backends.base.LoweredGraph.compile."""
         return CompiledGraph(self._graph_def, ".pb", list(self._names))

@@ -1,6 +1,6 @@
-"""Dense graphs on TensorFlow: loads and runs what compiler/backends/tensorflow.py wrote.
+"""Load and run dense graphs with TensorFlow, as compiler/backends/tensorflow.py wrote them.
 
-Reached from the engine as the entry point `tensorflow` of the group freshet.backends, and only by a package that has
+The engine reaches it as the entry point `tensorflow` of the group freshet.backends, and only for a package that has
 executables for it: the engine itself never imports TensorFlow. Weights are arguments. A run copies x in and the outputs
 out; TensorFlow's own threads compute.
 """
@@ -22,7 +22,7 @@ MAX_NBYTES = 256 << 20
 
 
 class TensorFlow:
-    """processor.backends.base.Backend by TensorFlow."""
+    """TensorFlow as a processor.backends.base.Backend."""
 
     name = "tensorflow"
 
@@ -30,15 +30,21 @@ class TensorFlow:
         self.library = f"tensorflow {tf.__version__}"
 
     def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
-        """See processor.backends.base.Backend.open_program. threads: heard only before TensorFlow has first
-        computed."""
+        """Open a program as Backend.open_program does.
+
+        Args:
+            width: Columns of the dense input.
+            outputs: Columns by output.
+            threads: Takes effect only before TensorFlow has computed anything.
+            runs: Ignored.
+        """
         with suppress(RuntimeError):
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         return _Program(width, dict(outputs))
 
 
 class _Program:
-    """processor.backends.base.Program; artefacts of equal bytes share one function."""
+    """A processor.backends.base.Program; artefacts of equal bytes share one function."""
 
     def __init__(self, width: int, columns: dict[str, int]) -> None:
         self._width, self._columns = width, columns
@@ -46,13 +52,11 @@ class _Program:
         self._artefacts: dict[int, Artefact] = {}
 
     def add(self, artefact: Artefact) -> None:
-        """See processor.backends.base.Program.add."""
         if artefact.data not in self._functions:
             self._functions[artefact.data] = self._function(artefact)
         self._artefacts[artefact.bucket] = artefact
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
-        """See processor.backends.base.Program.with_weights."""
         placed: dict[str, Any] = {}
         loaded: dict[int, Executable] = {}
         for bucket, artefact in self._artefacts.items():
@@ -92,7 +96,7 @@ class _Program:
 
 
 class _Executable:
-    """processor.backends.base.Executable: a function with its weights in place."""
+    """A processor.backends.base.Executable: a function with its weights in place."""
 
     def __init__(self, function: Any, weights: list[Any], bucket: int, width: int, columns: dict[str, int]) -> None:
         self.bucket = bucket
@@ -100,12 +104,11 @@ class _Executable:
         self._width, self._columns = width, columns
 
     def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """See processor.backends.base.Executable.bind_buffers."""
         check_buffers(self.bucket, self._width, self._columns, x, outputs)
         return _Run(self._function, self._weights, x, [outputs[name] for name in sorted(outputs)])
 
     def check(self) -> None:
-        """Runs once; raises BadInput unless the function gives what it is to."""
+        """Run once; raise BadInput unless the outputs have the expected shapes."""
         results = self._function(tf.zeros((self.bucket, self._width)), *self._weights)
         got = [(result.dtype, tuple(result.shape)) for result in results]
         if got != [(tf.float32, (self.bucket, self._columns[name])) for name in sorted(self._columns)]:

@@ -1,8 +1,8 @@
-"""Compiles dense graphs for XLA: TensorFlow -> StableHLO with the weights as parameters -> a PJRT executable.
+"""Compile dense graphs for XLA: TensorFlow -> StableHLO with the weights as parameters -> a PJRT executable.
 
-TensorFlow writes the StableHLO for a static batch; it is stored as a portable artifact without names and places of the
-source, so equal graphs give equal bytes. jaxlib's PJRT client compiles that for this machine, and serialises it by
-itself. A machine with a GPU compiles the same artifact for CUDA.
+TensorFlow writes the StableHLO for a static batch; it is stored as a portable artifact without the source's names and
+locations, so equal graphs give equal bytes. jaxlib's PJRT client compiles that for this machine and serialises it. A
+machine with a GPU compiles the same artifact for CUDA.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from freshet_serving.processor.backends.xla import Xla, device
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
 
-# Read by jaxlib since 2024, and for five years from then on by StableHLO's own promise.
+# jaxlib has read this version since 2024; StableHLO promises five years of compatibility.
 STABLEHLO = "1.0.0"
 _NAMES = re.compile(r"@[A-Za-z_.$][\w.$-]*|@\"[^\"]*\"")
 
 
 def variants() -> list[Variant]:
-    """See compiler.backends.base.CompilerBackend.variants: this processor, and CUDA where there is such a device."""
+    """Return the variants of this machine: its processor, and CUDA if there is such a device."""
     Xla()
     found = [Variant("xla")]
     try:
@@ -34,18 +34,22 @@ def variants() -> list[Variant]:
 
 
 def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
-    """See compiler.backends.base.CompilerBackend.lower."""
     return LoweredGraph(graph, variant.target)
 
 
 class LoweredGraph:
-    """compiler.backends.base.LoweredGraph: the graph as TensorFlow holds it; StableHLO follows for each bucket."""
+    """The graph as a TensorFlow function; StableHLO is written for each bucket."""
 
     backend = "xla"
     precision = "float32"
 
     def __init__(self, graph: DenseGraph, target: str = "") -> None:
-        """Raises BadInput when the graph uses what XLA cannot compile."""
+        """Compile for a target; raise BadInput if XLA cannot compile the graph.
+
+        Args:
+            graph: The dense graph.
+            target: The target; "" for this machine.
+        """
         self.target = target or this_machine().target
         self._graph = graph
         self._backend = Xla()
@@ -58,7 +62,6 @@ class LoweredGraph:
         return f"{self._backend.library}\0{machine}\0".encode() + stablehlo(self._graph, 1)
 
     def compile(self, bucket: int) -> CompiledGraph:
-        """See compiler.backends.base.LoweredGraph.compile."""
         origin, names = stablehlo(self._graph, bucket), self._graph.weight_names
         self._program.add(Artefact(bucket, b"", names, self.precision, self.target, origin))
         return CompiledGraph(
@@ -77,8 +80,17 @@ class LoweredGraph:
 
 
 def stablehlo(graph: DenseGraph, bucket: int) -> bytes:
-    """The graph for `bucket` rows as a portable StableHLO artifact: x and the weights by ascending name in, the outputs
-    by ascending name out. Raises BadInput when XLA cannot compile it."""
+    """Return the graph as a portable StableHLO artifact.
+
+    Its arguments are x and the weights by ascending name, its results the outputs by ascending name.
+
+    Args:
+        graph: The dense graph.
+        bucket: Rows of the static batch.
+
+    Raises:
+        BadInput: XLA cannot compile the graph.
+    """
     names, ends = graph.weight_names, [output.name for output in graph.outputs]
     specs = [tf.TensorSpec((bucket, graph.width), tf.float32, "x")]
     specs += [tf.TensorSpec(graph.weights[name].shape, tf.float32, f"weight_{i}") for i, name in enumerate(names)]
@@ -96,7 +108,7 @@ def stablehlo(graph: DenseGraph, bucket: int) -> bytes:
 
 
 def portable(text: str) -> bytes:
-    """The module as a portable artifact, its symbols named by their order and places of the source left out."""
+    """Return the module as a portable artifact, its symbols named by their order and source locations removed."""
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.dialects import stablehlo as dialect

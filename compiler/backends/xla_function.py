@@ -1,12 +1,12 @@
-"""A TensorFlow function as an XLA executable in this process, called with arrays that stay where it reads them.
+"""Run a TensorFlow function as an XLA executable in this process, on arrays that stay in place between calls.
 
-What calls return can be the next call's arguments: state goes from step to step without a copy. The function is of
-static shapes and pure; what it may not do (variables, shapes that follow from values) is refused when it is made.
+Results of a call can be arguments of the next: state passes from step to step without a copy. The function must have
+static shapes and be pure; anything else (variables, shapes that depend on values) is refused on creation.
 
 Measured at 4,096 rows of a DeepFM (8 embeddings of 16, layers 256-128-64, Adam) on 2 cores: 18 ms a step, where
-TensorFlow's own function takes 26 and jit_compile 23 for the same processor seconds. Products in bfloat16, in which
-this processor computes, gain nothing: TensorFlow's are twice as fast but the step is not (casts and element-wise work),
-and XLA's are slower than in float32.
+TensorFlow's own function takes 26 and jit_compile 23 for the same processor seconds. Products in bfloat16, which this
+processor has, gain nothing: TensorFlow's are twice as fast but the step is not (casts and element-wise work), and XLA's
+are slower than in float32.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ class ArraySpec:
 
     @property
     def wide(self) -> bool:
-        """Whether it is of 8 bytes an element."""
+        """True if an element has 8 bytes."""
         return self.dtype.itemsize == 8
 
     @property
     def words(self) -> ArraySpec:
-        """The same as jaxlib takes it, which makes 4 bytes of 8 unless jax is told otherwise: two words an element."""
+        """The same data as jaxlib accepts it.
+
+        An element of 8 bytes becomes two int32 words, because jax would otherwise truncate it to 4 bytes.
+        """
         return ArraySpec((*self.shape, 2), np.dtype(np.int32)) if self.wide else self
 
     @classmethod
@@ -51,13 +54,13 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class DeviceArray:
-    """An array where executables of this process read it."""
+    """An array at the address from which executables of this process read it."""
 
     buffer: Any
     spec: ArraySpec
 
     def view(self) -> NDArray[Any]:
-        """The array without a copy, read-only, for as long as this object lives."""
+        """Return the array without a copy; read-only, valid as long as this object lives."""
         nbytes = int(np.prod(self.spec.shape, dtype=np.int64)) * self.spec.dtype.itemsize
         memory = (ctypes.c_byte * nbytes).from_address(self.buffer.unsafe_buffer_pointer())
         array: NDArray[Any] = np.frombuffer(memoryview(memory), self.spec.dtype).reshape(self.spec.shape)
@@ -67,23 +70,36 @@ class DeviceArray:
 
 @lru_cache(maxsize=32)
 def _compiled(stablehlo: bytes, threads: int) -> Any:
-    """Compiled once in a process: a second or two, and the same for all weights, rates and seeds."""
+    """Compile once a process: that takes a second or two, and the result serves all weights, rates and seeds."""
     return device("cpu", threads).compile(stablehlo)
 
 
 def device_put(array: NDArray[Any], threads: int) -> DeviceArray:
-    """A copy of the array as an argument of functions of so many threads."""
+    """Copy an array to use as an argument of functions.
+
+    Args:
+        array: The array.
+        threads: Threads of the functions.
+    """
     spec, flat = ArraySpec.of(array), np.ascontiguousarray(array).reshape(-1)
     return DeviceArray(device("cpu", threads).keep(flat.view(spec.words.dtype).reshape(spec.words.shape)), spec)
 
 
 class XlaFunction:
-    """function: of tensors of the shapes `takes`, to a list of tensors. threads: that a call may use; of one, it
-    computes in the thread that calls, and several may call at once. Arguments and results are of functions of as many
-    threads."""
+    """A compiled function of tensors. Arguments and results belong to functions with the same number of threads."""
 
     def __init__(self, function: Callable[..., Any], takes: Sequence[ArraySpec], threads: int) -> None:
-        """Raises BadInput where XLA cannot compile the function, and where jaxlib is not installed."""
+        """Compile a function.
+
+        Args:
+            function: Maps tensors to a list of tensors.
+            takes: Shapes and dtypes of its arguments.
+            threads: Threads that a call may use. With one, it computes in the calling thread, and several threads may
+                call at once.
+
+        Raises:
+            BadInput: XLA cannot compile the function, or jaxlib is not installed.
+        """
         Xla()
 
         def of_words(*given: Any) -> list[Any]:
@@ -104,19 +120,22 @@ class XlaFunction:
             ) from error
         concrete = traced.get_concrete_function()
         self._device = device("cpu", threads)
-        # Tensors from outside the function are arguments behind its own.
+        # Tensors captured from outside are passed after the function's own arguments.
         self._captured = [device_put(np.asarray(tensor), threads) for tensor in concrete.captured_inputs]
         self._executable = _compiled(portable(text), threads)
         self._handlers = [self._device.handler(spec.words.shape, spec.words.dtype) for spec in self.gives]
 
     def io_buffer(self, shape: tuple[int, ...]) -> tuple[Matrix, DeviceArray]:
-        """An array float32 and the argument whose bytes it is: what is written there the next call reads."""
+        """Allocate a float32 array and the argument that shares its memory.
+
+        The next call reads what is written to the array.
+        """
         array = aligned(shape)
         buffer, _ = self._device.argument(array)
         return array, DeviceArray(buffer, ArraySpec.of(array))
 
     def __call__(self, arguments: Sequence[DeviceArray]) -> list[DeviceArray]:
-        """The results, computed when this returns."""
+        """Run the function and return its results when they are computed."""
         try:
             run = self._executable.execute_sharded([held.buffer for held in (*arguments, *self._captured)])
             results = run.consume_with_handlers(self._handlers)

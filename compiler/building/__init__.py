@@ -1,11 +1,11 @@
-"""Executables for every bucket: compiled, proven, measured, chosen.
+"""Executables for every bucket: compile, verify, measure, choose.
 
-compile    a dense graph compiled for every bucket, each result proven
-parts      what is compiled of a dense graph: the whole, and the parts of the user-once division
-bucket_list  which batch sizes to compile for
-calibrate  of each bucket the fastest backend that is right
-role_compiler  every part compiled for some variants, measured and chosen
-packaging  a model as a committed version: where training and import end
+compile    compiles a dense graph for every bucket and verifies each result
+parts      the graphs to compile: the whole, and both parts of the user/candidate split
+bucket_list  chooses the batch sizes to compile for
+calibrate  chooses the fastest correct backend for each bucket
+role_compiler  compiles every part for several variants, measures and chooses
+packaging  publishes a model as a committed version: the last step of training and import
 auc        area under the ROC curve
 """
 

@@ -1,4 +1,4 @@
-"""Area under the ROC curve."""
+"""Compute the area under the ROC curve."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ Float64s = NDArray[np.float64]
 
 
 def auc(labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[Any] | None = None) -> float:
-    """Probability that a positive outranks a negative, ties counting half; NaN when a class is missing.
+    """Return the probability that a positive outranks a negative, with ties counting half; NaN if a class is missing.
 
-    weights: a pair counts as much as the product of its rows' weights; None: every pair once.
+    Args:
+        labels: float32 [n], 0 or 1.
+        scores: float32 [n].
+        weights: [n]; a pair counts as the product of its rows' weights. None: every pair counts 1.
     """
     if not len(labels):
         return float("nan")
@@ -26,11 +29,14 @@ def auc(labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArr
 
 
 def aucs(positive: Float64s, negative: Float64s, firsts: NDArray[np.int64]) -> Float64s:
-    """The AUC of each run of entries: run i is [firsts[i], firsts[i + 1]); NaN where it lacks a class.
+    """Return the AUC of each run of entries; NaN if it lacks a class.
 
-    positive, negative [m]: the weight of each at a distinct score, ascending within a run. firsts: ascending, from 0.
+    Args:
+        positive: float64 [m], the weight of positives at each distinct score, ascending within a run.
+        negative: float64 [m], that of negatives.
+        firsts: int64, ascending from 0; run i is [firsts[i], firsts[i + 1]).
     """
-    # What lies below each entry within its own run.
+    # The weight of negatives below each entry within its own run.
     below = np.cumsum(negative) - negative
     lengths = np.diff(firsts, append=len(negative))
     below -= np.repeat(below[firsts], lengths)

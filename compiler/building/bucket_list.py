@@ -1,8 +1,8 @@
-"""The bucket ladder: which batch sizes to compile for, from the sizes of recorded requests.
+"""Choose the buckets (batch sizes to compile for) from the sizes of recorded requests.
 
 Pure. A request of r rows runs in the smallest bucket of at least r rows and costs what that bucket costs, padding
-included; one of more rows than the largest bucket is cut into whole ones and a rest. bucket_list() minimises the sum
-over the sample by dynamic programming over the distinct sizes: an optimal bucket is always one of them, because a
+included; a request larger than the largest bucket is split into full buckets and a rest. bucket_list() minimises the
+sum over the sample by dynamic programming over the distinct sizes: an optimal bucket is always one of them, because a
 bucket between two sizes can shrink to the lower one at no loss, as long as a smaller bucket costs no more.
 """
 
@@ -18,14 +18,25 @@ MAX_SIZES = 512
 MAX_ROWS = 1 << 20
 
 Cost = Callable[[int], float]
-"""Of one run of so many rows; does not fall with the rows."""
+"""Cost of one run with this many rows; never falls with the rows."""
 
 
 def bucket_list(rows: Sequence[int], most: int, cost: Cost, max_bucket: int = 1024) -> list[int]:
-    """At most `most` buckets, ascending, none above max_bucket, of least expected cost for requests of these sizes.
+    """Choose the buckets with the least expected cost.
 
-    Raises BadInput for an empty sample and for sizes that are none. Of more than MAX_SIZES distinct sizes, neighbours
-    are rounded up to one.
+    With more than MAX_SIZES distinct sizes, neighbouring sizes are rounded up to one.
+
+    Args:
+        rows: Rows of each request in the sample.
+        most: Most buckets.
+        cost: Cost of a run by its rows.
+        max_bucket: Largest allowed bucket.
+
+    Returns:
+        The buckets, ascending.
+
+    Raises:
+        BadInput: The sample is empty or has invalid sizes.
     """
     sizes, counts = _sizes(rows, most, max_bucket)
     n = len(sizes)
@@ -52,8 +63,7 @@ def bucket_list(rows: Sequence[int], most: int, cost: Cost, max_bucket: int = 10
 
 
 def interpolated(costs: Mapping[int, float]) -> Cost:
-    """A cost for every number of rows from those that were measured: linear between them and beyond the last, no less
-    than that of fewer rows."""
+    """Interpolate measured costs: linear between them and beyond the last, and never below the cost of fewer rows."""
     at = sorted(costs)
     if not at:
         raise BadInput("costs: at least one wanted")
@@ -69,7 +79,10 @@ def interpolated(costs: Mapping[int, float]) -> Cost:
 
 
 def _sizes(rows: Sequence[int], most: int, max_bucket: int) -> tuple[list[int], np.ndarray]:
-    """Distinct sizes ascending, and how often each comes: what is beyond max_bucket as whole buckets and a rest."""
+    """Return the distinct sizes, ascending, and their counts.
+
+    Sizes above max_bucket count as full buckets and a rest.
+    """
     if most < 1 or max_bucket < 1:
         raise BadInput(f"buckets: 1 or more of 1 or more rows wanted, got {most} of {max_bucket}")
     sample = np.asarray(rows, np.int64).reshape(-1)

@@ -1,14 +1,14 @@
-"""Every executable measured and checked against TensorFlow; of each bucket the fastest that is right.
+"""Measure every executable and check it against TensorFlow; choose the fastest correct one for each bucket.
 
-How it is measured: in this process, on one thread, warm, the candidates of a bucket in turn, medians. What disturbs one
-of them so disturbs all.
+Measurement: in this process, on one thread, warmed up, the candidates of a bucket in turn, medians. A disturbance so
+affects all candidates alike.
 
-What is right: no output may be off from TensorFlow's by more than TOLERANCE where it computes in float32. In a lower
-precision those of 99 rows in 100 may be off by the user's bound (absolute below 1, relative above); and where labelled
-rows are given, the AUC may change by no more than the user's bound of that. It is checked on the package's own kind of
-rows, in every bucket, with the weights that were compiled and once more with other ones, as after a delta: what is only
-right for the weights it was made with is refused. How far off a lower precision is with the weights that do come is
-checked where it serves (processor.backends.bounded): here it may be SLACK times the bound.
+Correctness: in float32, no output may differ from TensorFlow's by more than TOLERANCE. In a lower precision, 99 rows in
+100 must stay within the user's bound (absolute below 1, relative above); with labelled rows, the AUC may change by no
+more than the user's bound for it. The check uses rows like the package's own, in every bucket, with the compiled
+weights and once more with others, as after a delta: an executable that is only correct for the weights it was made with
+is refused. The error of a lower precision with the weights that really arrive is checked at serving
+(processor.backends.bounded): here it may be SLACK times the bound.
 """
 
 from __future__ import annotations
@@ -44,8 +44,13 @@ FLIPS = 3
 
 @dataclass(frozen=True, slots=True)
 class LabelledRows:
-    """Rows whose outcome is known. x: float32 [n, width]; labels: 0 or 1, [n]. output: the one that is to tell them; ""
-    for `score`, or else the first."""
+    """Rows with known outcome.
+
+    Attributes:
+        x: float32 [n, width].
+        labels: float32 [n], 0 or 1.
+        output: Name of the output that predicts them; "" for `score`, or else the first output.
+    """
 
     x: Matrix
     labels: NDArray[np.float32]
@@ -54,7 +59,7 @@ class LabelledRows:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The tolerance: how far a lower precision's scores may be off."""
+    """Error bounds for scores in a lower precision."""
 
     error: float = MAX_ERROR
     auc_change: float = MAX_AUC_CHANGE
@@ -62,8 +67,14 @@ class Tolerance:
 
 @dataclass(slots=True)
 class Calibration:
-    """measured: every executable that is right, with its cost and error. refused: the others, and why.
-    flip_ms: by variant, what new dense weights cost before their flip, all buckets together."""
+    """Result of a calibration.
+
+    Attributes:
+        measured: Every correct executable, with its cost and error.
+        refused: The others, each with the reason.
+        flip_ms: By variant, the cost of new dense weights before a flip, all buckets together.
+        auc: By variant, the change of the AUC.
+    """
 
     measured: list[ExecutableEntry] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -71,8 +82,11 @@ class Calibration:
     auc: dict[str, float] = field(default_factory=dict)
 
     def chosen(self, precision: str = AUTO) -> list[ExecutableEntry]:
-        """The entries that a manifest is to list: of each bucket the fastest, of that precision if one is named; behind
-        it, where that is not float32, the fastest that is, and the fastest that any machine can run."""
+        """Choose the entries for a manifest.
+
+        For each bucket that is the fastest, of the given precision if one is named; after it, if that is not float32,
+        the fastest in float32, and the fastest that any machine can run.
+        """
         entries = []
         for bucket in sorted({e.bucket for e in self.measured}):
             ranked = sorted((e for e in self.measured if e.bucket == bucket), key=lambda e: e.cost_us)
@@ -96,8 +110,21 @@ def calibrate(
     advance: Callable[[], None] = lambda: None,
     now_s: Callable[[], float] = time.perf_counter,
 ) -> Calibration:
-    """Loads, checks and measures what compile.build() wrote. x: float32 [n, width], rows to check by; repeated where a
-    bucket has more. advance: called after every bucket. Raises BadInput when nothing is right in some bucket."""
+    """Load, check and measure what compile.build() wrote.
+
+    Args:
+        graph: The dense graph.
+        version_folder: Folder of the version.
+        entries: The executables.
+        x: float32 [n, width], rows to check with; repeated if a bucket has more.
+        bound: Error bounds for lower precisions.
+        labelled: Labelled rows for the AUC, or None.
+        advance: Called after every bucket.
+        now_s: The clock.
+
+    Raises:
+        BadInput: A bucket has no correct executable.
+    """
     result = Calibration()
     columns = {output.name: output.columns for output in graph.outputs}
     buckets = sorted({e.bucket for e in entries})
@@ -128,7 +155,7 @@ def calibrate(
 
 
 def by_variant(entries: Sequence[ExecutableEntry]) -> dict[str, list[ExecutableEntry]]:
-    """The entries by backend, target and precision."""
+    """Group the entries by backend, target and precision."""
     groups: dict[str, list[ExecutableEntry]] = {}
     for entry in entries:
         groups.setdefault(variant_name(entry), []).append(entry)
@@ -136,14 +163,16 @@ def by_variant(entries: Sequence[ExecutableEntry]) -> dict[str, list[ExecutableE
 
 
 def variant_name(entry: ExecutableEntry) -> str:
-    """The variant of an entry, as reports call it: openvino bfloat16, onnxruntime, xla cuda."""
+    """Return the name of an entry's variant in reports, such as "openvino bfloat16", "onnxruntime" or "xla cuda"."""
     device = " cuda" if "cuda" in entry.target else " tensorrt" if "tensorrt" in entry.target else ""
     return entry.backend + device + ("" if entry.precision == "float32" else f" {entry.precision}")
 
 
 def other_weights(weights: Mapping[str, Matrix]) -> dict[str, Matrix]:
-    """Weights as a delta might bring them: matrices a little off, and zeros for vectors, which libraries take as an
-    invitation to leave operations out."""
+    """Return weights as a delta might bring them.
+
+    Matrices are slightly changed; vectors are zeros, a case in which libraries like to drop operations.
+    """
     random = np.random.default_rng(0)
     return {
         n: (w * random.uniform(0.95, 1.05, w.shape)).astype(np.float32) if w.ndim > 1 else np.zeros_like(w)
@@ -163,7 +192,7 @@ def _checked(
     result: Calibration,
     now_s: Callable[[], float],
 ) -> dict[int, tuple[Loaded, float]]:
-    """A variant's executables that are right, and how far each is off; the reasons of the others go to the result."""
+    """Return a variant's correct executables with their errors; the reasons of the others are added to the result."""
     opened = load(graph, version_folder, group)
     if opened.refused:
         raise BadInput(opened.refused[0])
@@ -175,7 +204,7 @@ def _checked(
 
     def off(executable: Loaded, reference: Mapping[str, Matrix]) -> float:
         if not exact:
-            # Of the user-once division a batch is of one user, whose numbers lie in its first rows.
+            # With the user/candidate split a batch has one user, whose numbers are in its first rows.
             rows = x if group[0].role == WHOLE else x[: executable.bucket]
             return typical_error(outputs_of(executable, rows, columns), reference)
         run, outputs = _bound(executable, x, columns)
@@ -212,7 +241,10 @@ def _checked(
 
 
 def _auc_change(graph: DenseGraph, executable: Loaded, labelled: LabelledRows) -> float:
-    """The executable's AUC less TensorFlow's, of the output that tells the labels; 0 where all labels are equal."""
+    """Return the executable's AUC minus TensorFlow's, for the output that predicts the labels.
+
+    0 if all labels are equal.
+    """
     name = next((o.name for o in graph.outputs if o.name == (labelled.output or "score")), graph.outputs[0].name)
     columns = {output.name: output.columns for output in graph.outputs}
     got = outputs_of(executable, labelled.x, columns)[name][:, 0]
@@ -223,7 +255,7 @@ def _auc_change(graph: DenseGraph, executable: Loaded, labelled: LabelledRows) -
 
 
 def _bound(executable: Loaded, x: Matrix, columns: Mapping[str, int]) -> tuple[Callable[[], None], dict[str, Matrix]]:
-    """A run over the first rows of x, in buffers as a session has them."""
+    """Return a run over the first rows of x, in buffers like a session's, and its outputs."""
     bucket = executable.bucket
     buffer, outputs = aligned((bucket, x.shape[1])), {n: aligned((bucket, c)) for n, c in columns.items()}
     buffer[...] = x[:bucket]
@@ -231,8 +263,10 @@ def _bound(executable: Loaded, x: Matrix, columns: Mapping[str, int]) -> tuple[C
 
 
 def _interleaved(runs: Sequence[Callable[[], None]], now_s: Callable[[], float]) -> list[float]:
-    """Median seconds of each, run in turn, in random order: who runs before leaves its code and weights in the
-    caches."""
+    """Return the median seconds of each, run in turn and in random order.
+
+    The order is random because a run leaves its code and weights in the caches for the next.
+    """
     random = np.random.default_rng(0)
     for run in runs:
         run(), run()

@@ -1,4 +1,4 @@
-"""Compiles a dense graph for every bucket, and proves each result before it can be published."""
+"""Compile a dense graph for every bucket, and verify each result before it can be published."""
 
 from __future__ import annotations
 
@@ -33,13 +33,25 @@ def compile_graph(
     progress: Callable[[int, int], None] | None = None,
     role: str = WHOLE,
 ) -> list[ExecutableEntry]:
-    """Writes compiled/<backend>-<target>/b<bucket>.* into the version's folder; returns their manifest
-    entries.
+    """Compile a graph and write compiled/<backend>-<target>/b<bucket>.* into the version's folder.
 
-    role: which part of a model's dense graph this one is (processor.package.roles); parts have a folder of their own.
-    The caller adds the files to manifest.files. progress(done, total) is called after every bucket. Every
-    executable is run once against TensorFlow. Raises BadInput for an unknown backend or
-    bucket, and when the backend cannot express the graph or computes something else.
+    The caller adds the files to manifest.files. Every executable is run once against TensorFlow.
+
+    Args:
+        graph: The dense graph.
+        version_folder: Folder of the version.
+        buckets: Batch sizes.
+        backend: Backend and optional precision.
+        progress: progress(done, total), called after every bucket.
+        role: The part of a model's dense graph that this is (processor.package.roles); parts have a folder of their
+            own.
+
+    Returns:
+        The manifest entries.
+
+    Raises:
+        BadInput: The backend or a bucket is unknown, or the backend cannot express the graph or computes something
+            else.
     """
     buckets = checked_buckets(buckets)
     entries: list[ExecutableEntry] = []
@@ -53,7 +65,7 @@ def compile_graph(
 
 
 def checked_buckets(buckets: Sequence[int]) -> list[int]:
-    """Ascending and distinct; raises BadInput unless all are batch sizes."""
+    """Return the buckets ascending and distinct; raise BadInput unless all are batch sizes."""
     ascending = sorted(set(buckets))
     if not ascending or ascending[0] < 1:
         raise BadInput(f"buckets: positive batch sizes wanted, got {ascending[:8]}")
@@ -61,7 +73,7 @@ def checked_buckets(buckets: Sequence[int]) -> list[int]:
 
 
 def parse_variant(text: str) -> Variant:
-    """A backend and a precision, such as openvino:bfloat16; raises BadInput for unknown ones."""
+    """Parse a backend and a precision, such as openvino:bfloat16; raise BadInput if one is unknown."""
     backend, _, precision = text.strip().partition(":")
     if backend not in BACKENDS:
         raise BadInput(f"backend: one of {', '.join(BACKENDS)} wanted, got {backend[:64]!r}")
@@ -71,19 +83,40 @@ def parse_variant(text: str) -> Variant:
 
 
 def variants(backend: str) -> list[Variant]:
-    """All that a backend can compile on this machine; raises BadInput that says what to install."""
+    """Return the variants that a backend can compile on this machine.
+
+    Raises BadInput with installation advice if the backend's library is missing.
+    """
     return _backend_module(backend).variants()
 
 
 def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
-    """The graph in the backend's language; raises BadInput when it has no words for it."""
+    """Translate a graph into a backend's language.
+
+    Args:
+        graph: The dense graph.
+        variant: The variant to compile.
+
+    Raises:
+        BadInput: The backend cannot express the graph.
+    """
     return _backend_module(variant.backend).lower(graph, variant)
 
 
 def build(lowered: LoweredGraph, bucket: int, version_folder: Path, role: str = WHOLE) -> ExecutableEntry:
-    """Compiles one bucket, writes its files and returns its manifest entry.
+    """Compile one bucket and write its files.
 
-    A file's name holds a digest of its content: what a reader of an older manifest may be reading is never replaced.
+    A file's name contains a digest of its content, so a file that a reader of an older manifest may be reading is never
+    replaced.
+
+    Args:
+        lowered: The lowered graph.
+        bucket: Rows of the batch.
+        version_folder: Folder of the version.
+        role: The part of the dense graph.
+
+    Returns:
+        The manifest entry.
     """
     compiled = lowered.compile(bucket)
     precision = "" if lowered.precision == "float32" else f"-{lowered.precision}"
@@ -108,7 +141,12 @@ def build(lowered: LoweredGraph, bucket: int, version_folder: Path, role: str = 
 
 
 def source_hash(lowered: LoweredGraph, bucket: int) -> str:
-    """sha256 of the definition, the bucket and the backend: an executable of equal source is up to date."""
+    """Return the sha256 of definition, bucket and backend: an executable with an equal source is up to date.
+
+    Args:
+        lowered: The lowered graph.
+        bucket: Rows of the batch.
+    """
     digest = hashlib.sha256(lowered.definition)
     digest.update(f"\0{lowered.backend}\0{lowered.target}\0{lowered.precision}\0{bucket}".encode())
     return digest.hexdigest()
@@ -116,7 +154,7 @@ def source_hash(lowered: LoweredGraph, bucket: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UncommittedPackage:
-    """processor.backends.opening.Package of files that no manifest names yet."""
+    """A processor.backends.opening.Package of files that no manifest lists yet."""
 
     folder: Path
     manifest: Manifest
@@ -126,7 +164,13 @@ class UncommittedPackage:
 
 
 def load(graph: DenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> OpenedPrograms:
-    """Entries of one role that are not committed yet, loaded exactly as a server would, for one thread."""
+    """Load uncommitted entries of one role exactly as a server would, for one thread.
+
+    Args:
+        graph: The dense graph.
+        version_folder: Folder of the version.
+        entries: The entries.
+    """
     listed = Manifest("compile", 0, "", 0.0, [], [], [], graph.outputs, graph.width, {}, {}, list(entries))
     package = UncommittedPackage(version_folder, listed)
     columns = {output.name: output.columns for output in graph.outputs}
@@ -134,12 +178,17 @@ def load(graph: DenseGraph, version_folder: Path, entries: Sequence[ExecutableEn
 
 
 def largest_error(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> float:
-    """The largest difference of any output (processor.backends.bounded.row_errors)."""
+    """Return the largest difference of any output (processor.backends.bounded.row_errors).
+
+    Args:
+        got: Outputs to check.
+        wanted: Expected outputs.
+    """
     return float(row_errors(got, wanted).max(initial=0.0))
 
 
 def _prove(graph: DenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> None:
-    """Raises BadInput unless every executable computes what TensorFlow does on the graph's examples, or random rows."""
+    """Raise BadInput unless every executable computes what TensorFlow does on the graph's examples, or random rows."""
     rows = max(e.bucket for e in entries)
     x = graph.sample(rows)
     wanted = graph.run(x)
@@ -154,7 +203,13 @@ def _prove(graph: DenseGraph, version_folder: Path, entries: Sequence[Executable
 
 
 def write_rows(version_folder: Path, role: str, x: Matrix) -> str:
-    """Writes rows by which a server is to check a lower precision; returns the file's name, relative to the folder."""
+    """Write the rows with which a server checks a lower precision; return the file's name, relative to the folder.
+
+    Args:
+        version_folder: Folder of the version.
+        role: The part of the dense graph.
+        x: float32 [n, width].
+    """
     file = io.BytesIO()
     write_tensors(file, {ROWS: np.ascontiguousarray(x[:MAX_ROWS], np.float32)}, {})
     return _write(version_folder, f"compiled/{role}-rows", ".safetensors", file.getvalue())
@@ -171,7 +226,7 @@ def _write_origin(version_folder: Path, relative: str, compiled: CompiledGraph) 
 
 
 def _write(version_folder: Path, stem: str, suffix: str, data: bytes) -> str:
-    """Writes a file whose name holds its digest; returns the name, relative to the folder."""
+    """Write a file with its digest in the name; return the name, relative to the folder."""
     name = f"{stem}.{sha256(data)[:DIGEST_DIGITS]}{suffix}"
     path = version_folder / name
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Publication: a model as a committed version of a package. Training and import end here."""
+"""Publish a model as a committed version of a package: the last step of training and import."""
 
 from __future__ import annotations
 
@@ -31,8 +31,13 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class LowPrecisionOptions:
-    """That a lower precision is wanted: int8, or AUTO for what is fastest within the bound. rows: with their labels, to
-    calibrate and to check by."""
+    """Settings for publishing in a lower precision.
+
+    Attributes:
+        precision: int8, or AUTO for the fastest within the bound.
+        rows: Labelled rows to calibrate and check with.
+        bound: Error bounds.
+    """
 
     precision: str
     rows: LabelledRows
@@ -50,14 +55,27 @@ def publish(
     stage: bytes = b"",
     lower: LowPrecisionOptions | None = None,
 ) -> VersionReader:
-    """Compiles the dense graph, writes all files of the version and commits it.
+    """Compile the dense graph, write all files of the version and commit it.
 
-    repository: where the writer writes. draft: the manifest but for what follows from the rest: model and version (the
-    writer's), rows of tables, outputs, dense, files, executables, user_width, the note `passes`. tables: by name, the
-    tensors of its file (processor.tables.table.packed), asked for one after the other. graph: with the weights to
-    publish. progress: called with the buckets that are compiled, and all of them. stage: what draft.stage.file is to
-    hold. lower: float32 alone without; with it, where that precision is refused the notes say why. Raises BadInput
-    where the graph cannot be compiled, Conflict where the version has come to exist.
+    Args:
+        repository: The repository that the writer writes to.
+        writer: Writes the version.
+        draft: The manifest except for what follows from the rest: model and version (the writer's), rows of tables,
+            outputs, dense, files, executables, user_width, the note `passes`.
+        tables: By name, the tensors of each file (processor.tables.table.packed), consumed one after another.
+        graph: The dense graph, with the weights to publish.
+        buckets: Batch sizes.
+        progress: Called with the number of compiled buckets and their total.
+        stage: Content of draft.stage.file.
+        lower: Settings for a lower precision; None for float32 alone. If that precision is refused, the notes give the
+            reason.
+
+    Returns:
+        The committed version.
+
+    Raises:
+        BadInput: The graph cannot be compiled.
+        Conflict: The version has been created meanwhile.
     """
     compiled = parts(graph, draft.features, buckets)
     if lower is None:
@@ -89,7 +107,10 @@ def publish(
 
 
 def _as_drafted(outputs: Sequence[Output], drafted: Sequence[Output]) -> list[Output]:
-    """The graph's outputs, each as the draft describes it, which may know its shape and type in replies."""
+    """Return the graph's outputs, each as the draft describes it.
+
+    The draft may know an output's shape and type in replies.
+    """
     known = {(output.name, output.columns): output for output in drafted}
     return [known.get((output.name, output.columns), output) for output in outputs]
 
@@ -105,7 +126,10 @@ def _in_float32(folder: Path, compiled: GraphParts, progress: Progress | None) -
 def _measured(
     folder: Path, compiled: GraphParts, draft: Manifest, lower: LowPrecisionOptions
 ) -> tuple[list[ExecutableEntry], dict[str, Any]]:
-    """Executables of ONNX Runtime, whose weights are quantised where they are taken; and notes of what was refused."""
+    """Compile for ONNX Runtime, which quantises weights when it loads them.
+
+    Returns the executables, and notes on refusals.
+    """
     compiler = RoleCompiler(folder, [], lower.precision, lower.bound)
     wanted = [replace(v, bound=lower.bound.error) for v in variants("onnxruntime") if not v.target]
     calibrations = compiler.all(compiled, draft.features, wanted, lower.rows.x, lower.rows)
@@ -120,7 +144,7 @@ def _measured(
 
 
 def _after(done: int, compiled: GraphParts, progress: Progress | None) -> Progress | None:
-    """A part's progress as that of all parts together."""
+    """Convert a part's progress to that of all parts together."""
     if progress is None:
         return None
     total = sum(len(part.buckets) for part in compiled.by_role.values())

@@ -1,7 +1,9 @@
-"""Parts of a dense graph to compile: the whole after all passes, and the two parts of the user-once division.
+"""Split a dense graph into the parts to compile.
 
-Everything is a DenseGraph with its weights under their names, so that a backend compiles each like any other and a
-delta's weights fit all of them.
+These are the whole after all passes, and both parts of the user/candidate split.
+
+Every part is a DenseGraph with its weights under their names, so a backend compiles each like any other and a delta's
+weights fit all of them.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from freshet_serving.compiler.passes.optimise import optimise
 from freshet_serving.compiler.passes.user_candidate_split import UserCandidateSplit, split_user_candidate
 from freshet_serving.processor.package import CANDIDATE, USER, WHOLE, Feature, columns, user_features
 
-# A user's part is computed for so many requests at once.
+# Numbers of requests for which a user's part is computed at once.
 USER_BUCKETS = (1, 4, 16)
-# With fewer candidates a request shares its batch with others, which saves more than its user's part does.
+# With fewer candidates a request shares its batch with others, which saves more than computing its user's part once.
 MIN_CANDIDATES = 64
 PROOF_ROWS = 64
 TOLERANCE = 1e-3
@@ -36,7 +38,14 @@ class DensePart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphParts:
-    """Parts to compile, by role; what the passes did; the division, if any. notes: what was not done, and why."""
+    """The parts of a model's dense graph.
+
+    Attributes:
+        by_role: Parts to compile, by role.
+        effects: Effects of the passes.
+        user_split: The user/candidate split, or None.
+        notes: What was not done, each with the reason.
+    """
 
     by_role: dict[str, DensePart]
     effects: list[PassEffect]
@@ -45,19 +54,24 @@ class GraphParts:
 
     @property
     def user_width(self) -> int:
-        """The manifest's user_width: columns of the lane, 0 without a division."""
+        """The manifest's user_width: length of the user vector, 0 without a split."""
         return self.user_split.user_width if self.user_split else 0
 
     def lines(self) -> list[str]:
-        """The passes' effects, the division and the notes, in lines for people."""
+        """Return the passes' effects, the split and the notes, as lines for people."""
         return [*map(str, self.effects), *([str(self.user_split)] if self.user_split else []), *self.notes]
 
 
 def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]) -> GraphParts:
-    """The parts of a model's dense graph, for a ladder of batch sizes.
+    """Derive the parts of a model's dense graph.
 
-    The graph that the passes leave is proved on its examples, or random rows; were it another function, the graph as it
-    came is used.
+    The optimised graph is verified on its examples, or on random rows; if it computes something else, the original
+    graph is used.
+
+    Args:
+        dense: The dense graph.
+        features: The model's features.
+        buckets: Batch sizes.
     """
     notes: list[str] = []
     dense = decompose(dense)

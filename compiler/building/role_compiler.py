@@ -1,7 +1,7 @@
-"""Every role of a dense graph compiled for some variants, measured, and its executables chosen.
+"""Compile every role of a dense graph for several variants, measure them, and choose the executables.
 
-Each role (compiler.building.parts) has its own calibration. A lower precision never computes a user's part, whose
-numbers are no scores, and computes candidates only where it has passed on the whole graph, AUC included.
+Each role (compiler.building.parts) has its own calibration. A lower precision never computes a user's part, because its
+numbers are not scores, and computes candidates only if it has passed on the whole graph, AUC included.
 """
 
 from __future__ import annotations
@@ -24,8 +24,16 @@ from freshet_serving.processor.package import CANDIDATE, USER, WHOLE, Executable
 
 @dataclass(frozen=True, slots=True)
 class RoleCompiler:
-    """One compile of a version. skipped: variants that could not be compiled, and why. precision: that is to be chosen.
-    files: of rows to check a lower precision by, by role."""
+    """One compilation of a version.
+
+    Attributes:
+        folder: Folder of the version.
+        skipped: Variants that could not be compiled, each with the reason.
+        precision: The precision to choose.
+        bound: Error bounds for lower precisions.
+        reporter: Receives progress.
+        files: By role, the file of rows to check a lower precision with.
+    """
 
     folder: Path
     skipped: list[str]
@@ -42,10 +50,23 @@ class RoleCompiler:
         rows: Matrix,
         labelled: LabelledRows | None = None,
     ) -> dict[str, Calibration]:
-        """Compiles all parts of a graph for the variants and measures them, by role; raises BadInput where none will do
-        for the whole. rows: x float32 [n, width] to calibrate and to check by.
+        """Compile all parts of a graph for the variants and measure them.
 
-        The user-once division is left out where no backend has words for it: requests then go whole."""
+        The user/candidate split is left out if no backend can express it: requests are then computed whole.
+
+        Args:
+            found: The parts.
+            features: The model's features.
+            wanted: The variants.
+            rows: x, float32 [n, width], to calibrate and check with.
+            labelled: Labelled rows for the AUC, or None.
+
+        Returns:
+            The calibration of each role.
+
+        Raises:
+            BadInput: No variant can compute the whole graph.
+        """
         whole = self._role(WHOLE, found.by_role[WHOLE], wanted, rows, labelled)
         exact = [v for v in wanted if v.precision == "float32"]
         if found.user_split is None:
@@ -68,7 +89,7 @@ class RoleCompiler:
             return {WHOLE: whole}
 
     def chosen(self, calibrations: Mapping[str, Calibration]) -> list[ExecutableEntry]:
-        """The entries that the manifest is to list."""
+        """Return the entries for the manifest."""
         listed = [entry for calibration in calibrations.values() for entry in calibration.chosen(self.precision)]
         error = self.bound.error
         return [e if e.precision == "float32" else replace(e, max_error=error, rows=self.files[e.role]) for e in listed]
@@ -76,7 +97,10 @@ class RoleCompiler:
     def _role(
         self, role: str, part: DensePart, wanted: Sequence[Variant], rows: Matrix, labelled: LabelledRows | None = None
     ) -> Calibration:
-        """One part of a graph; raises BadInput where no variant will do. rows: of its own input."""
+        """Compile and measure one part of a graph; `rows` are of its own input.
+
+        Raise BadInput if no variant can compute it.
+        """
         named = "" if role == WHOLE else f"the {role}'s part "
         entries = self._build(role, replace(part, graph=replace(part.graph, examples=rows)), wanted, named)
         self.reporter.begin(f"measuring {named}".strip(), len(part.buckets))

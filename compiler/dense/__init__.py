@@ -1,8 +1,8 @@
-"""The dense graph, and outputs of a user's own over it.
+"""The dense graph, and user-defined outputs over it.
 
 dense_graph  a function of the dense input and the weights, with no weight inside
-op_allowlist  what such a graph may hold before TensorFlow loads it
-expression   expressions over named numbers, as a user writes them
+op_allowlist  checks that such a graph is safe before TensorFlow loads it
+expression   parses expressions over named numbers
 fusion       outputs that are expressions over a model's heads and float features
 """
 

@@ -1,7 +1,7 @@
 """The dense graph: a function of the dense input and the weights, with no weight inside.
 
-Keeping weights as arguments is what lets a delta replace them: the graph is compiled once, and any weights of
-the same names and shapes fit what was compiled.
+Weights are arguments so that a delta can replace them: the graph is compiled once, and any weights of the same names
+and shapes fit the compiled result.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ Matrix = NDArray[np.float32]
 class DenseGraph:
     """x float32 [rows, width] and weights -> named outputs float32 [rows, columns].
 
-    function: a tf.function of exactly that, (x, {name: weight}) -> {output: matrix}; rows are symbolic.
-    weights: name -> float32, in the model's order. outputs: by ascending name. examples: rows of x as they come in
-    practice, float32 [n, width], where any others could mean nothing (a mask of no 0 or 1); None where any will do.
+    Attributes:
+        function: A tf.function of exactly that, (x, {name: weight}) -> {output: matrix}; rows are symbolic.
+        width: Columns of x.
+        outputs: By ascending name.
+        weights: name -> float32, in the model's order.
+        examples: float32 [n, width], realistic rows of x, if others might be meaningless (a mask that is neither 0 nor
+            1); None if any will do.
     """
 
     function: Callable[..., Any]
@@ -39,12 +43,11 @@ class DenseGraph:
 
     @classmethod
     def from_keras(cls, model: keras.Model) -> DenseGraph:
-        """A functional model of one input [n, width], with its inference behaviour and its weights as they
-        are now.
+        """Convert a functional model of one input [n, width], with its inference behaviour and current weights.
 
-        Outputs: those of a dict by their keys, a single tensor as "score". Weights keep their Keras paths.
-        State of other types (counters, seeds of dropout) is frozen into the graph; raises BadInput where that
-        could go wrong.
+        Outputs are the entries of a dict by their keys, or a single tensor as "score". Weights keep their Keras paths.
+        State of other types (counters, seeds of dropout) is frozen into the graph; BadInput is raised if that could go
+        wrong.
         """
         if len(model.inputs) != 1 or len(model.inputs[0].shape) != 2 or model.inputs[0].shape[1] is None:
             raise BadInput("dense graph: a model of one input [n, width] wanted")
@@ -73,8 +76,15 @@ class DenseGraph:
 
     @classmethod
     def load(cls, path: Path, weights: Mapping[str, Matrix]) -> DenseGraph:
-        """Reads what save() wrote, for the given weights; raises BadInput when they are not its own, or where the graph
-        would do more than compute."""
+        """Load a graph that save() wrote.
+
+        Args:
+            path: The folder.
+            weights: Weights for the graph.
+
+        Raises:
+            BadInput: The weights do not fit, or the graph does more than compute.
+        """
         try:
             check_allowed_ops(path)
             module = tf.saved_model.load(str(path))
@@ -92,7 +102,7 @@ class DenseGraph:
         return cls(function, width, _outputs(function), dict(weights), examples)
 
     def save(self, path: Path) -> None:
-        """Writes the graph, without its weights, as a TensorFlow SavedModel: a folder at `path`."""
+        """Write the graph without its weights as a TensorFlow SavedModel: a folder at `path`."""
         module = tf.Module()
         module.dense = self.function
         if self.examples is not None:
@@ -100,20 +110,25 @@ class DenseGraph:
         tf.saved_model.save(module, str(path))
 
     def sample(self, rows: int) -> Matrix:
-        """x [rows, width] to try the graph on: its examples over and over, or else random numbers."""
+        """Return x [rows, width] to try the graph on: its examples, repeated, or else random numbers."""
         if self.examples is not None:
             return np.ascontiguousarray(self.examples[np.arange(rows) % len(self.examples)])
         return np.random.default_rng(rows).standard_normal((rows, self.width), np.float32)
 
     def run(self, x: Matrix, weights: Mapping[str, Matrix] | None = None) -> dict[str, Matrix]:
-        """The outputs that TensorFlow computes for x [rows, width], for other weights if given: the reference."""
+        """Return the outputs that TensorFlow computes, the reference.
+
+        Args:
+            x: float32 [rows, width].
+            weights: Weights; None for the graph's own.
+        """
         chosen = self.weights if weights is None else weights
         values = {name: tf.constant(array) for name, array in chosen.items()}
         return {name: value.numpy() for name, value in self.function(tf.constant(x), values).items()}
 
     @property
     def concrete(self) -> Any:
-        """The function for its one signature, as TensorFlow traced it."""
+        """The concrete function of its only signature, as TensorFlow traced it."""
         return _concrete(self.function)
 
     @property
@@ -123,19 +138,26 @@ class DenseGraph:
 
     @property
     def weight_names(self) -> list[str]:
-        """The weights in the order in which TensorFlow flattens them."""
+        """Names of the weights in the order in which TensorFlow flattens them."""
         return sorted(self.weights)
 
 
 def signature(width: int, weights: Mapping[str, Matrix]) -> list[Any]:
-    """[x, {name: weight}] as TensorSpecs. Weight paths are no valid argument names, positions are."""
+    """Return [x, {name: weight}] as TensorSpecs.
+
+    Arguments are named by position, since weight paths are not valid names.
+
+    Args:
+        width: Columns of x.
+        weights: The weights.
+    """
     position = {name: i for i, name in enumerate(sorted(weights))}
     specs = {n: tf.TensorSpec(w.shape, tf.float32, f"weight_{position[n]}") for n, w in weights.items()}
     return [tf.TensorSpec((None, width), tf.float32, "x"), specs]
 
 
 def _outputs(function: Any) -> list[Output]:
-    """Outputs of a tf.function of one signature; raises BadInput unless all are float32 [n, columns]."""
+    """Return the outputs of a tf.function with one signature; raise BadInput unless all are float32 [n, columns]."""
     outputs = []
     for name, spec in sorted(_concrete(function).structured_outputs.items()):
         if spec.dtype != tf.float32 or spec.shape.rank != 2 or spec.shape[1] is None:
@@ -147,7 +169,7 @@ def _outputs(function: Any) -> list[Output]:
 
 
 def _concrete(function: Any) -> Any:
-    """A tf.function's concrete one, whether it was traced here or read from a SavedModel."""
+    """Return a tf.function's concrete function, whether it was traced here or read from a SavedModel."""
     concrete = getattr(function, "concrete_functions", None)
     return concrete[0] if concrete else function.get_concrete_function()
 

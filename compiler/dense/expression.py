@@ -1,4 +1,4 @@
-"""Expressions over named numbers, as a user writes them: `ctr * cvr ** 0.5 * price`.
+"""Parse expressions over named numbers: `ctr * cvr ** 0.5 * price`.
 
     sum     = product { ("+" | "-") product }
     product = sign { ("*" | "/") sign }
@@ -6,9 +6,9 @@
     power   = atom [ "**" sign ]
     atom    = number | name | function "(" sum { "," sum } ")" | "(" sum ")"
 
-Parsed by this grammar and by nothing else: what is not in it is refused, and no text is ever run. Length, depth and the
-number of constants are bounded. The result is a tree of operations and leaves; constants are told apart by their
-position in the text, so that two expressions of equal structure differ in their values alone.
+This grammar is all there is: anything else is refused, and no text is ever executed. Length, depth and number of
+constants are bounded. The result is a tree of operations and leaves; constants are identified by their position in the
+text, so that two expressions of equal structure differ only in values.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Constant number `place` of the expression, from left to right."""
+    """Constant number `place` of the expression, counted from the left."""
 
     place: int
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """what: one of + - * / ** neg, or of FUNCTIONS."""
+    """An operation: `what` is one of + - * / ** neg, or of FUNCTIONS."""
 
     what: str
     operands: tuple[Expression, ...]
@@ -58,7 +58,13 @@ Expression = Name | Constant | Operation
 
 @dataclass(frozen=True, slots=True)
 class ParsedExpression:
-    """tree: its structure. constants: their values, by place. names: those that it reads, in order of appearance."""
+    """A parsed expression.
+
+    Attributes:
+        tree: Its structure.
+        constants: Values of the constants, by place.
+        names: Names that it reads, in order of appearance.
+    """
 
     tree: Expression
     constants: tuple[float, ...]
@@ -66,7 +72,15 @@ class ParsedExpression:
 
 
 def parse(text: str, where: str) -> ParsedExpression:
-    """Reads an expression; raises BadInput that says where it goes wrong. where: what the text is called."""
+    """Parse an expression.
+
+    Args:
+        text: The expression.
+        where: Its name in messages.
+
+    Raises:
+        BadInput: The text is invalid; the message has the position.
+    """
     return _Parser(text, where).parse()
 
 
@@ -87,7 +101,7 @@ class _Parser:
         return ParsedExpression(tree, tuple(self._constants), tuple(dict.fromkeys(self._names)))
 
     def _split(self) -> list[tuple[str, int]]:
-        """(token, position), one after the other."""
+        """Return the tokens, each with its position."""
         tokens, at, end = [], 0, len(self._text.rstrip())
         while at < end:
             match = _TOKEN.match(self._text, at)

@@ -2,16 +2,16 @@
 
     score = ctr * cvr ** 0.5 * price
 
-An expression becomes part of the dense graph, its constants become weights fusion/<output>, float32 [constants], and
-so do all other rules of the house apply to it: a delta that carries that one tensor changes exponents and factors
-with the next flip, atomically with whatever else the delta changes, on every backend, undone by rollback; nothing is
-compiled, and nothing of it is parsed on the way of a request. changes() makes the tensor from the new text.
+An expression becomes part of the dense graph, and its constants become weights fusion/<output>, float32 [constants], so
+all rules for weights apply to it: a delta with that one tensor changes exponents and factors at the next flip, together
+with everything else in the delta, on every backend, and rollback undoes it; nothing is compiled, and nothing is parsed
+while a request is served. changes() makes the tensor from the new text.
 
-What a delta cannot change is the structure: which names are read and how they are joined. A number that is to be
-turned later has to be there, if as `ctr ** 1.0`. The alternative, an interpreter in the session for text out of a
-delta, would add a second way to compute, in Python and under the GIL in every batch, a second thing to version, roll
-back and compact beside the dense weights, and text from deltas on the serving side; another structure is a new
-version, which takes seconds to compile and none of a request's.
+A delta cannot change the structure: the names that are read and how they are combined. A number that may be tuned later
+has to be present, if only as `ctr ** 1.0`. Rejected: an interpreter in the session for expressions in deltas. It would
+add a second way to compute, in Python and under the GIL in every batch, a second thing to version, roll back and
+compact next to the dense weights, and text from deltas on the serving side; a new structure is a new version, which
+takes seconds to compile and costs requests nothing.
 """
 
 from __future__ import annotations
@@ -49,10 +49,18 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[Feature] = ()) -> DenseGraph:
-    """The graph with one more output [n, 1] an expression; its heads stay outputs.
+    """Return the graph with one more output [n, 1] for each expression; its heads stay outputs.
 
-    Names are heads (outputs of one column), float features as the request has them (before log1p and scaling; a
-    missing value counts as its mean), and expressions before this one. Raises BadInput.
+    Names refer to heads (outputs of one column), float features as the request has them (before log1p and scaling; a
+    missing value counts as its mean), and earlier expressions.
+
+    Args:
+        dense: The graph.
+        expressions: Expressions by output.
+        features: The model's features.
+
+    Raises:
+        BadInput: An expression is invalid.
     """
     if len(expressions) > MAX_OUTPUTS:
         raise BadInput(f"fusion: at most {MAX_OUTPUTS} outputs wanted, got {len(expressions)}")
@@ -88,8 +96,16 @@ def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[F
 
 
 def changes(output: str, published: str, new: str) -> dict[str, NDArray[np.float32]]:
-    """The dense tensor of a delta that turns an output's expression, as it was published, into another. Raises BadInput
-    where their structures differ, or where there is no number in them."""
+    """Return the dense tensor of a delta that changes an output's published expression into another.
+
+    Args:
+        output: The output.
+        published: Its expression as published.
+        new: The new expression.
+
+    Raises:
+        BadInput: The structures differ, or there is no number to change.
+    """
     where = f"fusion.{output[:64]}"
     before, after = parse(published, where), parse(new, where)
     if before.tree != after.tree:
@@ -104,7 +120,7 @@ def _values(parsed: ParsedExpression) -> NDArray[np.float32]:
 
 
 def _as_sent(x: Any, feature: Feature) -> Any:
-    """A float feature's column [n, 1] with its transform undone."""
+    """Return a float feature's column [n, 1] with its transform undone."""
     value = x[:, feature.offset : feature.offset + 1] / np.float32(feature.scale) + np.float32(feature.mean)
     return tf.sign(value) * (tf.exp(tf.abs(value)) - 1.0) if feature.log1p else value
 
@@ -118,5 +134,5 @@ def _compute(tree: Expression, named: Mapping[str, Any], constants: Any) -> Any:
 
 
 def _column(value: Any, x: Any) -> Any:
-    """[n, 1], of an expression without a name too."""
+    """Return a column [n, 1], also for an expression without a name."""
     return value if value.shape.rank == 2 else tf.fill((tf.shape(x)[0], 1), value)

@@ -1,9 +1,9 @@
-"""Whether a package's dense graph is what it should be before TensorFlow loads it: work on numbers.
+"""Check a package's dense graph before TensorFlow loads it: it may only compute numbers.
 
-A package may come from somebody else, and its graph is a program: some operations read files or run code. A dense graph
-takes floats and gives floats, so nothing in it has to do with strings (names of files are strings), with resources
-(tables, variables) or with state; what calls functions is looked through. Asked of every function that the SavedModel's
-objects have: loading it may run any of them.
+A package may come from an untrusted source, and its graph is a program: some operations read files or run code. A dense
+graph maps floats to floats, so nothing in it uses strings (file names are strings), resources (tables, variables) or
+state; called functions are checked too. The check covers every function of the SavedModel's objects, since loading may
+run any of them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from freshet_serving.processor.package import read_file
 
 MAX_GRAPH_NBYTES = 2 << 30
 NO_NUMBERS = {tf.string.as_datatype_enum, tf.resource.as_datatype_enum}
-# Stateful by name: they call functions, which are looked at, or check what they are given.
+# Stateful by registration, but allowed: they call functions, which are checked, or check their arguments.
 CALLING = frozenset({"StatefulPartitionedCall", "If", "While", "Case", "Assert", "CheckNumerics", "CheckNumericsV2"})
-# Python under a stateless name.
+# Python code under a stateless name.
 CODE = frozenset({"PyFuncStateless"})
 
 
 def check_allowed_ops(folder: Path) -> None:
-    """Raises BadInput, naming the operation, for a SavedModel of ours whose functions do more than compute numbers;
-    OSError."""
+    """Check the SavedModel of a dense graph.
+
+    Raises:
+        BadInput: A function does more than compute numbers; the message names the operation.
+        OSError: The file cannot be read.
+    """
     saved = saved_model_pb2.SavedModel()
     try:
         saved.ParseFromString(read_file(folder / "saved_model.pb", MAX_GRAPH_NBYTES).tobytes())

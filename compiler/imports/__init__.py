@@ -1,29 +1,29 @@
-"""The front end: any TensorFlow SavedModel, Keras or ONNX file in, a package out (docs/how-to/import.md).
+"""The front end: imports any TensorFlow SavedModel, Keras or ONNX file as a package (docs/how-to/import.md).
 
-importer          the whole way, proven against the model itself
-retrained_export  tables and weights of a retrained model, for a version that is served already
+importer          the whole import, verified against the model itself
+retrained_export  exports tables and weights of a retrained model, for a version that is already served
 foreign           opens a SavedModel folder, a Keras or an ONNX file
-keras_file        a Keras file, written as a SavedModel
-onnx_graph        an ONNX file, written as a SavedModel
+keras_file        converts a Keras file to a SavedModel
+onnx_graph        converts an ONNX file to a SavedModel
 foreign_graph     a signature as one flat graph
-ops               which operations may be used, and which cannot be dense
-inputs            what a signature is fed with, as inputs of a package
-feeds             a request's inputs as the tensors that the model's own graph wants
-samples           inputs that a model can be tried on
-runner            any tensor of the flat graph, fed at any tensor
-shapes            what every tensor is shaped like, seen by running it
-cut               what the CPU computes and what is dense
-unsupported_ops   nodes that the backend has no words for
-embedding_lookups  embeddings: tensors that can be rows of a table
-pooling           sums and means over the ids of a row
+ops               classifies operations: allowed, and allowed in a dense graph
+inputs            converts a signature's inputs to inputs of a package
+feeds             converts a request's inputs to the tensors of the model's own graph
+samples           generates inputs to try a model on
+runner            evaluates any tensor of the flat graph, fed at any tensor
+shapes            shapes of all tensors, observed by running the graph
+cut               splits the model into sparse side and dense graph
+unsupported_ops   finds operators that the backend does not support
+embedding_lookups  finds embeddings: tensors that can be rows of a table
+pooling           finds sums and means over the ids of a row
 draft             the parts of a package: inputs, features, tables
-derived_transforms  columns that the engine's own transforms compute
-dense_side        the dense side as a DenseGraph
-duplicated_tables     tables whose rows the model reads in a second place, which a delta of the table does not reach
-stage_graph       what tables do not take the place of, written as one frozen graph
+derived_transforms  derives columns by the engine's own transforms
+dense_side        builds the dense side as a DenseGraph
+duplicated_tables     finds tables that the model reads a second time, where a delta of the table has no effect
+stage_graph       writes what tables cannot replace as one frozen graph
 tensorflow_stage  runs such a graph; the entry point freshet.stages
-import_report     what was put where and why, as plain data
-boundary          the cut between sparse and dense graph, tensor by tensor
+import_report     where each part of the model went and why, as plain data
+boundary          tensors between sparse and dense graph
 report_text       that report as lines of text
 report_svg        that report as a drawing
 """

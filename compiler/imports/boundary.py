@@ -1,7 +1,7 @@
-"""The cut between the sparse graph and the dense graph, tensor by tensor: who sends what, and where it is received.
+"""Describe the boundary between sparse and dense graph, tensor by tensor, for reports.
 
-The sender writes columns of one float32 matrix, row by row, and the receiver reads the very same columns. What comes
-back is one matrix an output. For reports; the engine reads the same from the manifest.
+The sender writes columns of one float32 matrix, row by row, and the receiver reads the same columns. Each output comes
+back as one matrix. The engine reads the same facts from the manifest.
 """
 
 from __future__ import annotations
@@ -17,8 +17,16 @@ RECEIVER = "dense graph"
 
 @dataclass(frozen=True, slots=True)
 class BoundaryTensor:
-    """One tensor that is handed over. dtype: as the dense graph reads it; it travels as float32 (bool as 0 and 1).
-    shape: of one row. columns: first and last + 1 of the matrix."""
+    """One tensor that is handed over.
+
+    Attributes:
+        tensor: Its name.
+        dtype: Type as the dense graph reads it; it travels as float32 (bool as 0 and 1).
+        shape: Shape of one row.
+        columns: First and last + 1 column of the matrix.
+        sender: Origin of the values.
+        receiver: The graph that reads them.
+    """
 
     tensor: str
     dtype: str
@@ -28,7 +36,7 @@ class BoundaryTensor:
     receiver: str = RECEIVER
 
     def to_json(self) -> dict[str, Any]:
-        """The tensor as reports hold it: shape with -1 for the rows."""
+        """Return the tensor as reports contain it: shape with -1 for the rows."""
         return {
             "tensor": self.tensor,
             "dtype": self.dtype,
@@ -41,8 +49,13 @@ class BoundaryTensor:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """The boundary of a dense graph: what is handed over, in the order of its columns; width: of the matrix. outputs:
-    what comes back, name -> columns of float32."""
+    """The boundary of a dense graph.
+
+    Attributes:
+        pairs: The tensors handed over, in the order of their columns.
+        width: Columns of the matrix.
+        outputs: Number of float32 columns of each output.
+    """
 
     pairs: tuple[BoundaryTensor, ...]
     width: int
@@ -50,7 +63,7 @@ class Boundary:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Boundary:
-        """The boundary of a version's whole dense graph."""
+        """Return the boundary of a version's whole dense graph."""
         staged = {o.name for o in manifest.stage.outputs} if manifest.stage else set()
         pairs = tuple(
             BoundaryTensor(f.name, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, f.input in staged))
@@ -60,7 +73,12 @@ class Boundary:
 
 
 def sender(feature: Feature, staged: bool) -> str:
-    """The sender of a feature's columns. staged: whether its input is the stage's, not the request's or made of it."""
+    """Return the origin of a feature's columns.
+
+    Args:
+        feature: The feature.
+        staged: Whether its input comes from the stage, instead of the request or a transform of it.
+    """
     if feature.table:
         pooled = f", {feature.combiner} of the row's {feature.kind}" if feature.kind in ("ids", "strings") else ""
         return f"table {feature.table}{pooled}"

@@ -1,9 +1,9 @@
-"""The cut between what a CPU computes of a model and its dense graph, and what every tensor at the cut becomes.
+"""Cut a model into the part that the CPU computes and its dense graph, and decide what every tensor at the cut becomes.
 
-A node can be dense if it is work on numbers whose shape is fixed but for the batch. Whatever cannot be, and all that
-it depends on, is the sparse side; the rest is the dense graph. A tensor at the cut is, in this order: a float input as
-it is; embeddings that a table holds (compiler.imports.embedding_lookups), pooled or not (compiler.imports.pooling); or
-columns that the model's own sparse side, as a stage, computes.
+A node can be dense if it computes on numbers with a shape that is fixed except for the batch. Everything else, and all
+that it depends on, is the sparse side; the rest is the dense graph. A tensor at the cut is the first of these that
+applies: a float input; embeddings that a table holds (compiler.imports.embedding_lookups), pooled or not
+(compiler.imports.pooling); or columns that the model's own sparse side computes, as a stage.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ GATHERS = frozenset({"GatherV2", "GatherNd", "Gather"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CutTensor:
-    """A tensor at the cut: `size` columns of the dense input from `offset` on. how: the float input, the lookup or
-    the pool that it becomes; None for columns of the stage."""
+    """A tensor at the cut: `size` columns of the dense input, starting at `offset`.
+
+    Attributes:
+        how: The float input, lookup or pool that it becomes; None for columns of the stage.
+    """
 
     ref: Ref
     offset: int
@@ -42,8 +45,14 @@ class CutTensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphCut:
-    """ports: by offset. dense: its nodes, each after its inputs; none where the stage computes the outputs. reasons: of
-    each node of the sparse side, why it is there."""
+    """A cut of a model.
+
+    Attributes:
+        ports: The tensors at the cut, by offset.
+        width: Columns of the dense input.
+        dense: The dense nodes, each after its inputs; empty if the stage computes the outputs.
+        reasons: By node of the sparse side, the reason why it is there.
+    """
 
     ports: list[CutTensor]
     width: int
@@ -66,7 +75,12 @@ class Cutter:
                 raise BadInput(f"output {name[:64]!r}: numbers for every row wanted")
 
     def cut(self, refused: Mapping[str, str] | None = None, whole: bool = False) -> GraphCut:
-        """The cut. refused: nodes that are not to be dense, each with why; whole: everything on the sparse side."""
+        """Cut the model.
+
+        Args:
+            refused: Nodes that must not be dense, each with the reason.
+            whole: Put everything on the sparse side.
+        """
         reasons: dict[str, str] = {}
         while True:
             before = len(reasons)
@@ -84,7 +98,10 @@ class Cutter:
     def _walk(
         self, reasons: dict[str, str], refused: Mapping[str, str], whole: bool
     ) -> tuple[list[ForeignNode], list[Ref]]:
-        """From the outputs up to the sparse side: nodes passed and tensors met; what has to be sparse is added."""
+        """Walk from the outputs up to the sparse side.
+
+        Returns nodes passed and tensors met, and adds nodes that must be sparse to `reasons`.
+        """
         shapes = self._shapes
         dense: dict[str, ForeignNode] = {}
         cut: dict[Ref, None] = {}
@@ -105,7 +122,7 @@ class Cutter:
         return list(dense.values()), list(cut)
 
     def _why_not_after(self, node: ForeignNode, reasons: Mapping[str, str]) -> str:
-        """Why a node cannot take what the sparse side hands over; "" if it can."""
+        """Return why a node cannot read what the sparse side hands over; "" if it can."""
         for ref in self._shapes.operands(node.name):
             made = self._graph.nodes[ref[0]]
             fits = self._shapes.rows(ref) is not None and self._shapes.dtype(ref) in CUT_DTYPES
@@ -116,7 +133,7 @@ class Cutter:
         return ""
 
     def _add(self, reasons: dict[str, str], node: ForeignNode, why: str) -> None:
-        """Puts a node on the sparse side, and what it depends on."""
+        """Move a node, and what it depends on, to the sparse side."""
         reasons[node.name] = why
         stack = [ref[0] for ref in node.inputs]
         while stack:
@@ -126,7 +143,7 @@ class Cutter:
                 stack.extend(ref[0] for ref in above.inputs)
 
     def _why_sparse(self, node: ForeignNode) -> str:
-        """Why a node cannot be part of the dense graph; "" if it can."""
+        """Return why a node cannot be part of the dense graph; "" if it can."""
         shapes = self._shapes
         if node.op not in DENSE:
             return f"{node.op} is not for a dense graph"

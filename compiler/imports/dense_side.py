@@ -1,4 +1,4 @@
-"""The dense side of a cut as a DenseGraph: tensors at the cut are columns of x, variables are weights."""
+"""Build the dense side of a cut as a DenseGraph: tensors at the cut become columns of x, variables become weights."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ from freshet_serving.compiler.imports.shapes import SHAPE_OPERAND, Shapes
 from freshet_serving.processor.package import Output
 
 ROWS = "@rows"
-"""A source: a shape that follows from the number of rows."""
+"""Op of a source: a shape that depends on the number of rows."""
 
 
 def build_dense(cut: GraphCut, shapes: Shapes, outputs: Mapping[str, Ref]) -> DenseGraph:
-    """The dense graph; outputs float32 [n, columns] under the names given, whatever shape they had."""
+    """Build the dense graph; its outputs are float32 [n, columns] under the given names, whatever shape they had.
+
+    Args:
+        cut: The cut.
+        shapes: Shapes of the model's graph.
+        outputs: Tensors by output.
+    """
     side = _DenseCopy(cut, shapes)
     refs = {name: side.visit(ref) for name, ref in outputs.items()}
     given = side.given()
@@ -53,7 +59,7 @@ def build_dense(cut: GraphCut, shapes: Shapes, outputs: Mapping[str, Ref]) -> De
 
 
 class _DenseCopy:
-    """Copies the dense side's nodes, with what depends on the sparse side replaced by sources."""
+    """Copies the dense side's nodes and replaces what depends on the sparse side by sources."""
 
     def __init__(self, cut: GraphCut, shapes: Shapes) -> None:
         self.graph = ForeignGraph()  # No dense operation calls a function.
@@ -69,7 +75,7 @@ class _DenseCopy:
         return {ref: text(ref) for ref in refs}
 
     def visit(self, ref: Ref) -> Ref:
-        """Copies what a tensor needs; returns where it is in the copy."""
+        """Copy what a tensor needs; return its place in the copy."""
         stack = [ref[0]] if ref not in self._ports else []
         done: set[str] = set()
         while stack:
@@ -103,7 +109,7 @@ class _DenseCopy:
         return ForeignNode(name, node.op, tuple(inputs), node.definition)
 
     def _erfc(self, node: ForeignNode) -> ForeignNode:
-        """1 - erf(x), which more backends have words for."""
+        """Replace erfc(x) by 1 - erf(x), which more backends support."""
         erf, sub = f"{node.name}/erf", tf.compat.v1.NodeDef(op="Sub")
         definition = tf.compat.v1.NodeDef(op="Erf")
         for made in (definition, sub):
@@ -123,7 +129,7 @@ class _DenseCopy:
         return ref
 
     def _constant(self, name: str, value: Any, node: ForeignNode | None = None, attribute: str = "") -> Ref:
-        """A new constant, of the type that the node that takes it declares under `attribute`."""
+        """Add a constant, of the type that the consuming node declares under `attribute`."""
         definition = tf.compat.v1.NodeDef(op="Const")
         declared = node.definition.attr[attribute].type if node is not None else 0
         tensor = tf.make_tensor_proto(value, tf.as_dtype(declared) if declared else None)
@@ -133,7 +139,7 @@ class _DenseCopy:
         return name, 0
 
     def _frozen(self, ref: Ref) -> Ref:
-        """A constant in place of what is read from a table or from a variable that cannot be a weight."""
+        """Return a constant in place of a value from a table or from a variable that cannot be a weight."""
         name = f"{ref[0]}/frozen{ref[1] or ''}"
         return (name, 0) if name in self.graph.nodes else self._constant(name, self._shapes.runner.constant(ref))
 
@@ -151,8 +157,11 @@ class _DenseCopy:
 
 
 def weight_names(graph: ForeignGraph) -> dict[str, str]:
-    """The name of each variable's weight: its own. Where a model holds a copy of a variable that it does not use (as
-    Keras's exports do), the one in use is called "name_1" and gets the name back."""
+    """Return the name of each variable's weight.
+
+    It is the variable's own, with one exception: if a model holds an unused copy of a variable (as Keras's exports do),
+    the one in use is called "name_1" and gets the original name back.
+    """
     used = [node.name for node in graph.nodes.values() if node.op == VARIABLE]
     names: dict[str, str] = {}
     for name in sorted(used):

@@ -1,10 +1,12 @@
-"""Derives columns that a model computes of its inputs, such as hash buckets and crosses, by transforms of the engine's
-own (processor.package.transforms): what is derived needs no stage.
+"""Derive columns that a model computes from its inputs by the engine's own transforms.
 
-A tensor is followed upwards, operation by operation, to the inputs that clients send. What an operation means is said
-here in one table; whether the transforms then give what the model gives is seen by computing both, on the samples and
-on probes with values at the edges: empty strings, long ones, -1, 0, the largest whole numbers. Where they differ, or an
-operation is none of these, there is a reason, which the report of an import gives.
+Examples are hash buckets and crosses; the transforms are those of processor.package.transforms. What is derived needs
+no stage.
+
+A tensor is followed upwards, operation by operation, to the inputs that clients send. One table here maps each
+operation to a transform; whether the transforms give what the model gives is verified by computing both, on the samples
+and on probes with edge values: empty strings, long ones, -1, 0, the largest integers. If they differ, or an operation
+has no transform, the import report states the reason.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.evaluation import Transforms
 from freshet_serving.processor.package import FORMAT, Manifest, Transform, shape_of
 
-# These put values elsewhere and leave them as they are.
+# These move values and leave them unchanged.
 MOVES = words("StridedSlice Slice Split SplitV Unpack GatherV2 Reshape Squeeze ExpandDims Transpose")
 WHOLE = (tf.int32, tf.int64)
 THROUGH = words("Reshape Squeeze Cast")
 
 
 class NotDerived(Exception):
-    """Why a tensor cannot be derived; `reason` in the words of the model."""
+    """Raised when a tensor cannot be derived; `reason` is in terms of the model's operations."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -43,8 +45,12 @@ class NotDerived(Exception):
 
 
 class TransformDeriver:
-    """Derives the columns of one model. transforms: of all that was derived, in order; reasons: of what was not, by
-    tensor. taken: names that are no transform's."""
+    """Derives the columns of one model.
+
+    Attributes:
+        transforms: All derived transforms, in order.
+        reasons: By tensor that could not be derived, the reason.
+    """
 
     def __init__(
         self, shapes: Shapes, runner: Runner, inputs: Sequence[FeedSpec], samples: Sequence[Mapping[str, Column]]
@@ -59,12 +65,14 @@ class TransformDeriver:
         self._names: dict[tuple[Any, ...], str] = {}
 
     def column(self, ref: Ref) -> str:
-        """The name of a column [n] or [n, size] that is the tensor's; "" where it cannot be derived."""
+        """Return the name of a column [n] or [n, size] equal to the tensor; "" if it cannot be derived."""
         return self._checked(ref, lambda: self._dense(ref), lambda name, got, values: self._is_column(got, values[ref]))
 
     def places(self, ref: Ref) -> tuple[str, list[int]]:
-        """The column whose columns are the tensor's, and which of them: none of a column [n]. "" where it cannot be
-        derived."""
+        """Return the column that contains the tensor's columns, and their indices; none for a column [n].
+
+        The name is "" if it cannot be derived.
+        """
         name = self.column(ref)
         last = next((t for t in self.transforms if t.name == name), None)
         if last is not None and last.op == "pick":
@@ -73,7 +81,7 @@ class TransformDeriver:
         return name, list(range(self._draft().shapes[name].columns)) if name else []
 
     def needed(self, names: Iterable[str]) -> list[Transform]:
-        """The transforms that these are, and that they are made of."""
+        """Return these transforms and all that they depend on."""
         wanted = set(names)
         for transform in reversed(self.transforms):
             if transform.name in wanted:
@@ -81,7 +89,14 @@ class TransformDeriver:
         return [t for t in self.transforms if t.name in wanted]
 
     def rows(self, entries: Ref, segments: Ref) -> str:
-        """The name of ragged rows that have these entries, each in the row that its segment says."""
+        """Return the name of ragged rows made of entries, each in the row that its segment gives.
+
+        The name is "" if they cannot be derived.
+
+        Args:
+            entries: Tensor of the entries.
+            segments: Tensor of the row of each entry.
+        """
 
         def same(name: str, got: Column, values: Mapping[Ref, Any]) -> bool:
             order = np.argsort(values[segments], kind="stable")
@@ -94,7 +109,10 @@ class TransformDeriver:
         return self._checked(entries, lambda: self._ragged(entries), same, segments)
 
     def floats(self, ref: Ref) -> str:
-        """The name of a column of floats that are the tensor's numbers or truth values."""
+        """Return the name of a column of floats equal to the tensor's numbers or truth values.
+
+        The name is "" if it cannot be derived.
+        """
 
         def derive() -> str:
             node = self._graph.nodes[self._whole(ref)[0]]
@@ -112,7 +130,7 @@ class TransformDeriver:
     def _checked(
         self, ref: Ref, derive: Callable[[], str], same: Callable[[str, Column, Mapping[Ref, Any]], bool], *more: Ref
     ) -> str:
-        """A derived column that is the model's on all samples and probes; nothing is left behind of any other."""
+        """Return a derived column if it equals the model's on all samples and probes; otherwise undo the derivation."""
         before, names = len(self.transforms), dict(self._names)
         try:
             name = derive()
@@ -167,12 +185,12 @@ class TransformDeriver:
         return self._names[key]
 
     def _draft(self, end: int | None = None) -> Manifest:
-        """A manifest of the inputs and the transforms before `end` alone."""
+        """Return a manifest with the inputs and the transforms before `end` only."""
         inputs = [fed.input for fed in self._fed.values()]
         return Manifest("derived", 1, "", 0.0, inputs, [], [], [], 1, {}, {}, transforms=self.transforms[:end])
 
     def _dense(self, ref: Ref) -> str:
-        """A column of a tensor that has entries for every row."""
+        """Derive the column of a tensor that has entries for every row."""
         node = self._graph.nodes[ref[0]]
         if self._shapes.rows(ref) is None:
             raise NotDerived(f"{_op(node)} has no fixed number of values a row")
@@ -191,7 +209,7 @@ class TransformDeriver:
         return self._valued(node, ref, self._dense)
 
     def _flat(self, ref: Ref) -> str:
-        """Ragged rows, or a column, of the values of a sparse or ragged tensor."""
+        """Derive the values of a sparse or ragged tensor as ragged rows or a column."""
         node = self._graph.nodes[ref[0]]
         if node.op == INPUT:
             fed = self._inputs[node.name]
@@ -211,18 +229,21 @@ class TransformDeriver:
         return self._dense(ref)
 
     def _ragged(self, ref: Ref) -> str:
-        """Ragged rows of the values of any tensor."""
+        """Derive the values of any tensor as ragged rows."""
         name = self._flat(ref)
         return name if self._draft().shapes[name].ragged else self._add("rows", [name])
 
     def _valued(self, node: ForeignNode, ref: Ref, operand: Callable[[Ref], str]) -> str:
-        """An operation on each value by itself."""
+        """Derive an operation on each value by itself."""
         if node.op in VALUES:
             return VALUES[node.op](self, node, operand)
         raise NotDerived(f"{_op(node)} is none of the engine's transforms")
 
     def _moved(self, ref: Ref, node: ForeignNode) -> str:
-        """Columns of another column, in any order: which ones shows when every value is a number of its own."""
+        """Derive a reordering of another column's columns.
+
+        The order is found by running the model with distinct values.
+        """
         source, op = ref, _op(node)
         while (above := self._graph.nodes[source[0]]).op in MOVES:
             source = above.inputs[1 if above.op == "Split" else 0]
@@ -251,7 +272,7 @@ class TransformDeriver:
         return self._add("cross", columns, integers=[_attr(node, "num_buckets", 0) or 2**63 - 1, key])
 
     def _kept(self, node: ForeignNode) -> str:
-        """Values taken where a condition on themselves holds."""
+        """Derive the selection of values by a condition on themselves."""
         place = self._up(node.inputs[1])
         condition = self._graph.nodes[self._up_ref(place.inputs[0])[0]]
         if condition.op not in ("NotEqual", "GreaterEqual", "Greater") or len(condition.inputs) != 2:
@@ -285,13 +306,13 @@ class TransformDeriver:
         return self._add("tally", [self._dense(node.inputs[0])], integers=[*sizes, once])
 
     def _whole(self, ref: Ref) -> Ref:
-        """The whole numbers that a tensor's floats are."""
+        """Return the integers behind a tensor of floats."""
         node = self._graph.nodes[ref[0]]
         cast = node.op == "Cast" and self._runner.tensor(node.inputs[0]).dtype in WHOLE
         return node.inputs[0] if cast and self._runner.tensor(ref).dtype == tf.float32 else ref
 
     def _up_ref(self, ref: Ref) -> Ref:
-        """Where a tensor comes from, through what only shapes it anew."""
+        """Follow a tensor to its source through operations that only reshape or cast."""
         while self._graph.nodes[ref[0]].op in THROUGH:
             ref = self._graph.nodes[ref[0]].inputs[0]
         return ref
@@ -300,7 +321,7 @@ class TransformDeriver:
         return self._graph.nodes[self._up_ref(ref)[0]]
 
     def _known(self, ref: Ref) -> bool:
-        """Whether a tensor's numbers are those of no request."""
+        """Return whether a tensor's numbers are independent of the request."""
         known = ref[0] in self._shapes.constant or ref[0] in self._shapes.free
         return known or self._graph.nodes[ref[0]].op in ("OnesLike", "ZerosLike")
 
@@ -310,7 +331,12 @@ class TransformDeriver:
         return int(self._runner.constant(ref).reshape(-1)[0])
 
     def masked(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
-        """A number where a column has one value, and another column elsewhere."""
+        """Derive a constant where a column has one value, and another column elsewhere.
+
+        Args:
+            node: The node that selects.
+            operand: Derives an operand.
+        """
         condition, first, second = self._graph.nodes[node.inputs[0][0]], node.inputs[1], node.inputs[2]
         if condition.op == "LogicalOr":
             return self._limited(node, condition, operand)
@@ -326,7 +352,7 @@ class TransformDeriver:
         return self._add("mask", names, integers=[int(word), number])
 
     def _limited(self, node: ForeignNode, condition: ForeignNode, operand: Callable[[Ref], str]) -> str:
-        """A number in place of what is below one or not below another."""
+        """Derive a constant in place of values outside a range."""
         parts = {self._graph.nodes[ref[0]].op: self._graph.nodes[ref[0]] for ref in condition.inputs}
         if parts.keys() != {"Less", "GreaterEqual"}:
             raise NotDerived("LogicalOr chooses among values")
@@ -335,7 +361,7 @@ class TransformDeriver:
         return self._add("within", [operand(node.inputs[2])], integers=[low, high, number])
 
     def _same_value(self, node: ForeignNode, ref: Ref) -> Any:
-        """The string or number that a tensor holds everywhere."""
+        """Return the string or number that a tensor holds everywhere."""
         found = [values[ref] for values in self._shapes.values if ref in values] or [self._runner.constant(ref)]
         distinct = {value for values in found for value in _listed(np.asarray(values))}
         if len(distinct) != 1:
@@ -348,7 +374,12 @@ class TransformDeriver:
         return self._add(op, [operand(node.inputs[0])], integers=[_attr(node, "num_buckets", 0), *key])
 
     def written(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
-        """AsString, in the words of printf."""
+        """Derive AsString, as a printf format.
+
+        Args:
+            node: The AsString node.
+            operand: Derives an operand.
+        """
         dtype = self._runner.tensor(node.inputs[0]).dtype
         fill, width, precision = (
             _attr(node, "fill", b"").decode(),
@@ -367,7 +398,12 @@ class TransformDeriver:
         return self._add("text", [operand(node.inputs[0])], texts=[form])
 
     def joined(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
-        """StringJoin: constants and separators are what stands between the columns."""
+        """Derive StringJoin: constants and separators become the text between the columns.
+
+        Args:
+            node: The node.
+            operand: Derives an operand.
+        """
         separator = _text(_attr(node, "separator", b""))
         pieces, columns = [""], []
         for i, ref in enumerate(node.inputs):
@@ -407,7 +443,12 @@ class TransformDeriver:
         raise NotDerived(f"Cast of {source.name} to {target.name}")
 
     def computed(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
-        """Arithmetic of whole numbers: with constants, or of two columns. Strings are added to each other."""
+        """Derive integer arithmetic, with constants or between two columns, and string concatenation.
+
+        Args:
+            node: The node.
+            operand: Derives an operand.
+        """
         op, sign = ARITHMETIC[node.op]
         if self._runner.tensor((node.name, 0)).dtype == tf.string:
             return self.joined(node, operand)
@@ -453,7 +494,10 @@ VALUES: dict[str, Callable[[TransformDeriver, ForeignNode, Callable[[Ref], str]]
 
 
 def _attr(node: ForeignNode, name: str, default: Any) -> Any:
-    """An attribute; its default where exporters left it out. Asking a NodeDef for what it does not have adds it."""
+    """Return an attribute, or its default if the exporter left it out.
+
+    Reading a missing attribute of a NodeDef would add it.
+    """
     if name not in node.definition.attr:
         return default
     value = node.definition.attr[name]
@@ -475,6 +519,6 @@ def _text(word: bytes) -> str:
 
 
 def _listed(values: Any) -> list[Any]:
-    """Values of a column one after another, as Python's own."""
+    """Return the values of a column, flattened, as Python objects."""
     found: list[Any] = values.tolist() if isinstance(values, Strings) else np.ravel(values).tolist()
     return found

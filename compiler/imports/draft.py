@@ -1,4 +1,4 @@
-"""The draft of a package, made of a cut: inputs, features, tables and the outputs of the stage."""
+"""Draft a package from a cut: inputs, features, tables and the outputs of the stage."""
 
 from __future__ import annotations
 
@@ -34,8 +34,17 @@ Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 @dataclass(slots=True)
 class Draft:
-    """tables: specification, keys and rows by name. ports: of each port of the cut, the features that it became.
-    staged: of each port whose columns or keys the stage computes, why."""
+    """The draft of a package.
+
+    Attributes:
+        inputs: Inputs of the package.
+        features: Its features.
+        tables: By name, the entry, and its keys and rows.
+        ports: The features that each port of the cut became.
+        transforms: The transforms that features read.
+        staged: By port whose columns or keys the stage computes, the reason.
+        stage: The stage, or None.
+    """
 
     inputs: list[Input]
     features: list[Feature] = field(default_factory=list)
@@ -47,7 +56,7 @@ class Draft:
 
 
 class DraftBuilder:
-    """Turns ports into features, one after the other."""
+    """Turns ports into features, one after another."""
 
     def __init__(
         self,
@@ -117,7 +126,7 @@ class DraftBuilder:
         self._feature(name, kind, name, port.offset, port.size, table=table, combiner=pool.combiner)
 
     def _staged(self, port: CutTensor, spec: Input, *refs: Ref) -> str:
-        """A tensor that the stage computes, and why."""
+        """Add a tensor that the stage computes, and record the reason."""
         self._draft.staged[port.ref] = self._deriver.reasons.get(refs[0], "")
         return self._stage.add(spec, *refs)
 
@@ -130,7 +139,7 @@ class DraftBuilder:
         )
 
     def _new(self, ref: Ref) -> str:
-        """A name for an output of the stage: of the operation, and unlike any other input's."""
+        """Return a name for an output of the stage, derived from the operation and different from all inputs."""
         taken = (
             {i.name for i in self._draft.inputs}
             | {t.name for t in self._deriver.transforms}
@@ -140,10 +149,13 @@ class DraftBuilder:
         return _unused(plain(".".join(["stage", *parts[-2:]])), taken)
 
     def _table(self, lookup: Lookup, source: str) -> str:
-        """The table of a lookup: a new one, or one of the same variable with the same rows under the same keys."""
+        """Return the table of a lookup.
+
+        It is a new one, or one of the same variable with the same rows under the same keys.
+        """
         strings = isinstance(lookup.keys, list)
         default = [] if lookup.default is None else [float(v) for v in lookup.default]
-        # What the rows are is said by a digest: tables may be large.
+        # Identify the rows by a digest: tables may be large.
         keys = repr(lookup.keys).encode() if isinstance(lookup.keys, list) else np.ascontiguousarray(lookup.keys).data
         digests = [hashlib.sha256(part).digest() for part in (keys, np.ascontiguousarray(lookup.rows).data)]
         same = (lookup.variable, *digests, tuple(default), strings)
@@ -159,7 +171,7 @@ class DraftBuilder:
 
 
 def _hashed(keys: list[bytes]) -> tuple[NDArray[np.int64], int]:
-    """Ids of strings, and the first seed under which they are distinct."""
+    """Return the ids of strings, and the first hash seed under which they are distinct."""
     strings = Strings.of(keys)
     for seed in range(MAX_SEEDS):
         ids = hash_strings(strings, seed)
@@ -169,7 +181,7 @@ def _hashed(keys: list[bytes]) -> tuple[NDArray[np.int64], int]:
 
 
 def _unused(name: str, taken: Container[str]) -> str:
-    """`name`, or with a number behind it."""
+    """Return `name`, with a number appended if it is taken."""
     number, found = 1, name
     while found in taken:
         number += 1

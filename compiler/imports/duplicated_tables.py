@@ -1,8 +1,8 @@
-"""Finds tables whose rows an imported model holds a second time, where a delta of the table does not reach them.
+"""Find tables whose rows an imported model holds a second time, where a delta of the table does not reach them.
 
 A delta of a table changes the rows that the engine looks up. A model may read the same variable elsewhere: inside its
 stage, whose weights are constants, or as a weight of the dense graph (item embeddings that also score all items). Such
-a delta would be half served under the new generation, so the manifest names these tables and Delta.check() refuses it.
+a delta would be half served under the new generation, so the manifest lists these tables and Delta.check() refuses it.
 
 A use of the variable's shape alone (`ids % tf.shape(items)[0]`) reads no rows and does not count.
 """
@@ -26,14 +26,14 @@ def duplicated_tables(cut: GraphCut, draft: Draft, shapes: Shapes, weights: Iter
     """Find the tables that a delta alone cannot change everywhere.
 
     Args:
-        cut: where the model was cut.
-        draft: the package made of the cut: tables, features, stage.
-        shapes: of the model's graph.
-        weights: names of the dense graph's weights.
+        cut: The cut of the model.
+        draft: The package drafted from the cut: tables, features, stage.
+        shapes: Shapes of the model's graph.
+        weights: Names of the dense graph's weights.
 
     Returns:
-        By table, where its rows are a second time: the name of a dense weight, or "" for a constant, which no delta
-        reaches.
+        By table, the place of the second copy of its rows: the name of a dense weight, or "" for a constant, which no
+            delta can change.
     """
     graph, names, known = shapes.graph, weight_names(shapes.graph), frozenset(weights)
     staged = _variables(graph, draft.stage.refs) if draft.stage else set()
@@ -53,7 +53,7 @@ def duplicated_tables(cut: GraphCut, draft: Draft, shapes: Shapes, weights: Iter
 
 
 def notes_of(copies: Mapping[str, str]) -> list[str]:
-    """Say in the import report what duplicated_tables() found: a line a table."""
+    """Return the findings of duplicated_tables() as lines of the import report, one a table."""
     return [
         f"table {table!r} changes only together with dense weight {weight!r}, which holds the same rows"
         if weight
@@ -63,7 +63,7 @@ def notes_of(copies: Mapping[str, str]) -> list[str]:
 
 
 def _variables(graph: ForeignGraph, refs: Iterable[Ref], stop: Iterable[Ref] = ()) -> set[str]:
-    """The variables whose values `refs` are computed from; nothing above the refs of `stop`."""
+    """Return the variables from which `refs` are computed, ignoring everything above the refs of `stop`."""
     ends, seen, found = set(stop), set[str](), set[str]()
     stack = [ref for ref in refs if ref not in ends]
     while stack:

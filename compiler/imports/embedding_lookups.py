@@ -1,10 +1,10 @@
-"""Embeddings: tensors that are a function of one key an entry, and so can be rows of a table.
+"""Find embeddings: tensors that are a function of one key per entry, and so can be rows of a table.
 
-A tensor T is such a function of an earlier tensor D if every entry of T follows from one entry of D, and D's values
-are met only where finitely many of them matter: looked up in a table, used as the index of a gather, compared with a
-constant. Then T's value at each of those keys is a row, and its value at any other key is the default row. Rows are
-not read off a pattern: they are what TensorFlow computes when D is fed with the keys. Whether an entry truly follows
-from one entry is checked on the samples.
+A tensor T is such a function of an earlier tensor D if every entry of T follows from one entry of D, and D's values are
+used only in ways for which finitely many of them matter: looked up in a table, used as the index of a gather, compared
+with a constant. Then T's value at each of those keys is a row, and its value at any other key is the default row. Rows
+are not derived from a pattern: they are what TensorFlow computes when D is fed with the keys. Whether an entry really
+follows from one entry is checked on the samples.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PASSING = frozenset({"Cast", "Reshape", "ExpandDims", "Squeeze"})
 SHAPING = frozenset({"Shape", "Size", "OnesLike", "ZerosLike"})
 MAX_ROWS = 2**31 - 1
 MAX_DIM = 4096
-# Rows that are no variable's but computed (one-hot, masks): up to so many numbers.
+# Limit on the numbers in rows that are computed (one-hot, masks) instead of read from a variable.
 MAX_COMPUTED = 1 << 20
 CHUNK = 65536
 CLOSE = 1e-6
@@ -46,8 +46,16 @@ CLOSE = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """T as rows of a table keyed by D. keys: distinct, ids ascending. rows: float32 [keys, dim]. default: None: zeros.
-    variable: whose rows they are, "" where they are computed."""
+    """T as rows of a table keyed by D.
+
+    Attributes:
+        target: The tensor T.
+        source: The tensor D.
+        keys: Distinct keys; ids are ascending.
+        rows: float32 [keys, dim].
+        default: float32 [dim], the row of any other key; None for zeros.
+        variable: The variable that the rows are from; "" if they are computed.
+    """
 
     target: Ref
     source: Ref
@@ -61,7 +69,7 @@ class Lookup:
         return int(self.rows.shape[1])
 
     def values(self, keys: Any) -> NDArray[np.float32]:
-        """float32 [n, dim]: the rows of n keys, by numpy: what the checks compare with."""
+        """Return the rows of n keys, float32 [n, dim], by NumPy, for the checks to compare with."""
         wanted = np.asarray(keys).ravel()
         if isinstance(self.keys, list):
             at = {key: i for i, key in enumerate(self.keys)}
@@ -79,13 +87,13 @@ class Lookup:
 
 
 class LookupFinder:
-    """Finds for a tensor the earliest tensor that it is a function of, key by key."""
+    """Finds the earliest tensor that a tensor is a function of, key by key."""
 
     def __init__(self, shapes: Shapes) -> None:
         self._shapes, self._graph, self._runner = shapes, shapes.graph, shapes.runner
 
     def find(self, target: Ref) -> Lookup | None:
-        """The lookup that makes `target` [rows * n, *dims], or None."""
+        """Return the lookup that computes `target` [rows * n, *dims], or None."""
         for source in self.sources(target):
             if self._shapes.rows(source) is None:
                 continue
@@ -95,14 +103,18 @@ class LookupFinder:
         return None
 
     def sources(self, target: Ref) -> list[Ref]:
-        """Tensors of ids or strings that `target` depends on, the earliest first."""
+        """Return tensors of ids or strings that `target` depends on, the earliest first."""
         names = [n.name for n in self._graph.ancestors([target]) if n.name not in self._shapes.constant]
         refs = [ref for name in names for ref in self._runner.outputs(name) if ref != target]
         return [ref for ref in refs if self._runner.tensor(ref).dtype in (tf.string, tf.int64, tf.int32)]
 
     def lookup(self, steps: Sequence[tuple[Ref, Ref]]) -> Lookup | None:
-        """The table of a chain of functions, the first of which is applied last: [(target, source), ...]; the source
-        of each is fed with the values of the next one's target."""
+        """Return the table of a chain of functions, or None.
+
+        Args:
+            steps: [(target, source), ...]; the first function is applied last, and the source of each is fed with the
+                values of the next one's target.
+        """
         target, source = steps[0][0], steps[-1][1]
         met: list[Any] = []
         bounds: list[int] = []
@@ -116,7 +128,7 @@ class LookupFinder:
             if raw:
                 met += touched.keys
                 bounds += touched.bounds
-                # A step that hands its keys on as they are leaves it to the next to say which of them matter.
+                # If a step passes its keys on unchanged, the next step determines which of them matter.
                 raw = touched.passing
         if raw or (not variables and self._graph.nodes[source[0]].op != INPUT):
             return None
@@ -135,7 +147,7 @@ class LookupFinder:
         return Lookup(target, source, keys, rows, default, sorted(variables)[0] if variables else "")
 
     def _default(self, steps: Sequence[tuple[Ref, Ref]], keys: Keys) -> NDArray[np.float32] | None:
-        """The row of any other key; None for zeros, also where the model refuses other keys."""
+        """Return the row of any other key; None for zeros, and if the model refuses other keys."""
         try:
             row = self._evaluate(steps, self._other(keys))[0]
         except BadInput:
@@ -147,7 +159,10 @@ class LookupFinder:
         return int(np.size(values[target]) // max(1, np.size(values[source])))
 
     def _touched(self, target: Ref, source: Ref) -> _KeyDependency | None:
-        """What of the source's values matters to the target; None where that is not finite or not key by key."""
+        """Return the source's values that matter to the target.
+
+        None if they are not finite, or if the function is not key by key.
+        """
         if target == source:
             return _KeyDependency([], [], set(), True)
         nodes = self._graph.ancestors([target], {source})
@@ -184,7 +199,7 @@ class LookupFinder:
     def _meets(
         self, node: ForeignNode, places: list[int], raw: set[Ref], wrapped: set[str], touched: _KeyDependency
     ) -> bool:
-        """Whether a node that takes keys as they are does so in a way that finitely many of them matter to."""
+        """Return whether a node uses raw keys in a way for which finitely many of them matter."""
         op, out = node.op, (node.name, 0)
         if op in PASSING and places == [0]:
             raw.add(out)
@@ -204,7 +219,7 @@ class LookupFinder:
         elif op == "OneHot" and places == [0]:
             touched.keys += range(int(self._runner.constant(node.inputs[1])))
         elif op in ("Less", "GreaterEqual", "AddV2", "Add") and self._zero_or_shift(node, places):
-            # Keras counts negative ids from the end: x < 0 ? x + rows : x. As keys they stay what they are.
+            # Keras counts negative ids from the end: x < 0 ? x + rows : x. As keys they stay unchanged.
             wrapped.add(node.name)
         elif op in ("SelectV2", "Select") and 0 not in places:
             others = [ref for i, ref in enumerate(node.inputs) if i not in places]
@@ -237,12 +252,12 @@ class LookupFinder:
         if self._runner.tensor(source).dtype == tf.string:
             return None if bounds else list(dict.fromkeys(met))
         if bounds:
-            # Beyond them the model fails: those ids have no row.
+            # For ids beyond the bounds the model fails: they have no row.
             return np.arange(min(bounds), dtype=np.int64) if min(bounds) <= MAX_ROWS else None
         return np.array(sorted(set(met)), np.int64)
 
     def _other(self, keys: Keys) -> Keys:
-        """A key that is none of these."""
+        """Return a key that is not among these."""
         if isinstance(keys, list):
             word = b"\x00freshet"
             while word in keys:
@@ -259,7 +274,7 @@ class LookupFinder:
         return np.concatenate(parts)
 
     def _chunk(self, steps: Sequence[tuple[Ref, Ref]], keys: Keys) -> NDArray[np.float32]:
-        """Values of the chain at up to CHUNK keys, laid out as the source wants them."""
+        """Evaluate the chain at up to CHUNK keys, in the shape that the source expects."""
         values: Any = np.array(keys, object) if isinstance(keys, list) else keys
         count = len(keys)
         for goal, start in reversed(steps):
@@ -277,7 +292,7 @@ class LookupFinder:
         return np.ascontiguousarray(values.reshape(count, -1).astype(np.float32))
 
     def _holds(self, lookup: Lookup) -> bool:
-        """Whether the table gives what the model does, on every sample."""
+        """Return whether the table gives what the model does, on every sample."""
         for values in self._shapes.values:
             wanted = np.asarray(values[lookup.target], np.float32).reshape(-1, lookup.dim)
             got = lookup.values(values[lookup.source])
@@ -288,7 +303,14 @@ class LookupFinder:
 
 @dataclass(slots=True)
 class _KeyDependency:
-    """keys: values that matter. bounds: rows of what is indexed. passing: the target is the keys themselves."""
+    """The way in which a target depends on keys.
+
+    Attributes:
+        keys: Values that matter.
+        bounds: Number of rows of each indexed tensor.
+        variables: Variables that rows are read from.
+        passing: Whether the target is the keys themselves.
+    """
 
     keys: list[Any]
     bounds: list[int]

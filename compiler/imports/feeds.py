@@ -1,8 +1,8 @@
-"""A request's inputs as the tensors that a model's own graph is fed with, in numpy.
+"""Convert a request's inputs to the tensors of a model's own graph, in NumPy.
 
-An input of a package stands for one or several tensors of the model: "input/<name>" when it is one; values and
-row_splits of ragged rows; indices, values and shape of a sparse tensor, whose rows are a ragged input too; and for a
-matrix of any number of columns ("padded") a ragged input whose rows are equally long.
+An input of a package stands for one or more tensors of the model: a single one is "input/<name>"; ragged rows have
+values and row_splits; a sparse tensor has indices, values and shape, and its rows are a ragged input too; a matrix with
+any number of columns ("padded") is a ragged input with rows of equal length.
 """
 
 from __future__ import annotations
@@ -31,8 +31,14 @@ Feeds = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class FeedSpec:
-    """One input of a foreign model. dtype: of the model's tensor (object for strings). dims: of a row, in
-    the model's tensor."""
+    """One input of a foreign model.
+
+    Attributes:
+        name: Its name.
+        kind: One of DENSE, RAGGED, SPARSE, PADDED.
+        dtype: Type of the model's tensor (object for strings).
+        dims: Dimensions of a row in the model's tensor.
+    """
 
     name: str
     kind: str
@@ -41,8 +47,11 @@ class FeedSpec:
 
     @property
     def input(self) -> Input:
-        """The package's input: strings, int64 for whole numbers and truth values, float32 for all others; the model's
-        own type is kept beside it."""
+        """The package's input.
+
+        Its type is string, int64 for integers and booleans, or float32 for everything else; it also records the model's
+        own type.
+        """
         kinds = {"O": "string", "f": "float32"}
         dtype = kinds.get(self.dtype.kind, "int64")
         declared = "" if dtype in ("string", self.dtype.name) else self.dtype.name
@@ -58,7 +67,15 @@ class FeedSpec:
         return [f"input/{self.name}{part}" for part in COMPONENTS[self.kind]]
 
     def feeds(self, column: Column, rows: int) -> Feeds:
-        """Tensors by node, of `rows` rows: one row is repeated. Raises BadInput for values the model cannot take."""
+        """Return the tensors to feed, by node.
+
+        Args:
+            column: The input's column; a single row is repeated.
+            rows: Number of rows.
+
+        Raises:
+            BadInput: The model cannot accept the values.
+        """
         if isinstance(column, Ragged):
             return self._rows(column, rows)
         values = self._values(column).reshape(-1, *self.dims)
@@ -97,5 +114,11 @@ class FeedSpec:
 
 
 def feeds_of(fed: Mapping[str, FeedSpec], columns: Mapping[str, Column], rows: int) -> Feeds:
-    """All tensors to feed, by node."""
+    """Return all tensors to feed, by node.
+
+    Args:
+        fed: The inputs by name.
+        columns: The columns by name.
+        rows: Number of rows.
+    """
     return {node: array for name, f in fed.items() for node, array in f.feeds(columns[name], rows).items()}

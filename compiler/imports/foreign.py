@@ -1,11 +1,11 @@
-"""Opens what is to be imported: a SavedModel folder, a Keras file or an ONNX file, from whoever wrote it.
+"""Open a model to import: a SavedModel folder, a Keras file or an ONNX file from an untrusted source.
 
-Untrusted bytes. Nothing of a model runs before its files are known to lie inside its folder, its archive is no bomb,
-and every operation that opening or serving it would run is among those that are allowed (compiler.imports.ops). Of
-those three kinds read files: variables come from the folder's own checkpoint, tables from its own assets, and a graph
-that names any other file is refused before it runs. Keras and ONNX files are written as SavedModels first, so that all
-that follows is one path (compiler.imports.keras_file, compiler.imports.onnx_graph). What TensorFlow itself says of a
-broken file names paths: it is left out.
+Nothing of a model runs before its files are known to lie inside its folder, its archive is known not to be a
+decompression bomb, and every operation that opening or serving it would run is allowed (compiler.imports.ops). Three of
+those operations read files: variables come from the folder's own checkpoint, tables from its own assets, and a graph
+that names any other file is refused before it runs. Keras and ONNX files are converted to SavedModels first, so that
+everything after that is one path (compiler.imports.keras_file, compiler.imports.onnx_graph). TensorFlow's own messages
+about a broken file are left out, because they contain paths.
 """
 
 from __future__ import annotations
@@ -36,14 +36,23 @@ OTHERS = dict.fromkeys((".pkl", ".pickle", ".joblib", ".pt", ".pth", ".pt2", ".b
     ".h5": KERAS_2,
     ".hdf5": KERAS_2,
 }
-"""Suffixes of other libraries' files -> how such a model comes here."""
+"""Suffixes of other libraries' files, each with the way to import such a model."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForeignModel:
-    """An opened model. kind: SavedModel | Keras | ONNX. inputs: by name. graph: flat; outputs: name -> where in it.
-    session: has the variables and tables; it lives as long as the block that opened it. proof: compares (feeds by node,
-    outputs by name) of samples with what the file gives where it is not TensorFlow's own, and returns notes."""
+    """An opened model.
+
+    Attributes:
+        kind: SavedModel | Keras | ONNX.
+        signature: Name of the signature.
+        inputs: By name.
+        outputs: Name -> place in the graph.
+        graph: The flat graph.
+        session: Holds the variables and tables; open while the block that opened the model runs.
+        reference_check: Compares (feeds by node, outputs by name) of samples with the results of the file's own
+            runtime, if that is not TensorFlow, and returns notes.
+    """
 
     kind: str
     signature: str
@@ -61,10 +70,18 @@ def open_source(
     ragged: Mapping[str, tuple[str, ...]] | None = None,
     sparse: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Iterator[ForeignModel]:
-    """The model at `path`, ready to be looked at and run; raises BadInput, NotFound or TooLarge.
+    """Open the model at `path`, ready to inspect and run.
 
-    ragged: input -> the names of its values and row splits among the signature's tensors. sparse: input -> those of
-    its indices, values and dense shape.
+    Args:
+        path: A SavedModel folder, a Keras file or an ONNX file.
+        signature: Signature of a SavedModel.
+        ragged: Input -> names of its values and row splits among the signature's tensors.
+        sparse: Input -> names of its indices, values and dense shape.
+
+    Raises:
+        BadInput: The model is invalid or refused.
+        NotFound: There is no file.
+        TooLarge: The model exceeds a limit.
     """
     if path.is_dir():
         with _open_saved_model(path, "SavedModel", signature, ragged or {}, sparse or {}) as source:
@@ -138,7 +155,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _read(path: Path) -> Any:
-    """The SavedModel's graph for serving."""
+    """Return the SavedModel's graph for serving."""
     nbytes = path.stat().st_size
     if nbytes > MAX_GRAPH_NBYTES:
         raise TooLarge(f"source: saved_model.pb: at most {MAX_GRAPH_NBYTES} bytes wanted, got {nbytes}")
@@ -161,7 +178,7 @@ def _signature(meta: Any, name: str) -> Any:
 
 
 def _restore(folder: Path, meta: Any, graph: ForeignGraph) -> Any:
-    """A session with what the graph needs: variables read from their files, tables filled."""
+    """Return a session with what the graph needs: variables read from their files, tables filled."""
     saver = meta.saver_def
     assets = _assets(folder, meta)
     opening = [name for name in (_init_op(meta), parse(saver.restore_op_name)[0]) if name]
@@ -172,8 +189,8 @@ def _restore(folder: Path, meta: Any, graph: ForeignGraph) -> Any:
     _check_files(definition, assets, saver.filename_tensor_name)
     holder = tf.Graph()
     options = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=2)
-    # Every tensor is looked at, and what an optimiser fuses (x * sigmoid(x), Mish) would not be there, whatever is
-    # fetched.
+    # Every tensor is inspected, and values that an optimiser fuses away (x * sigmoid(x), Mish) would be missing,
+    # whatever is fetched.
     options.graph_options.rewrite_options.disable_meta_optimizer = True
     session = tf.compat.v1.Session(graph=holder, config=options)
     reason = "it is not one of this TensorFlow"
@@ -203,7 +220,7 @@ def _restore(folder: Path, meta: Any, graph: ForeignGraph) -> Any:
 
 
 def _init_op(meta: Any) -> str:
-    """The operation that fills the tables; "" where there is none."""
+    """Return the operation that fills the tables; "" if there is none."""
     if "__saved_model_init_op" in meta.signature_def:
         return parse(meta.signature_def["__saved_model_init_op"].outputs["__saved_model_init_op"].name)[0]
     for key in ("saved_model_main_op", "legacy_init_op"):
@@ -214,7 +231,7 @@ def _init_op(meta: Any) -> str:
 
 
 def _assets(folder: Path, meta: Any) -> dict[str, str]:
-    """Tensor -> path of each asset; raises BadInput for a path that leaves the folder."""
+    """Return the path of each asset by tensor; raise BadInput for a path outside the folder."""
     listed = list(meta.asset_file_def)
     old = "saved_model_assets"
     for packed in meta.collection_def[old].any_list.value if not listed and old in meta.collection_def else ():
@@ -231,17 +248,25 @@ def _assets(folder: Path, meta: Any) -> dict[str, str]:
 
 
 def _check_files(definition: Any, assets: Mapping[str, str], prefix: str) -> None:
-    """Raises BadInput where variables are restored from anything but the folder's checkpoint, whose prefix is fed as
-    the tensor `prefix`, or a table is filled from a file that is no asset of the model."""
+    """Refuse graphs that read other files than their own.
+
+    Args:
+        definition: The graph that opens the model.
+        assets: Paths of the model's assets by tensor.
+        prefix: The tensor that is fed with the prefix of the folder's checkpoint.
+
+    Raises:
+        BadInput: Variables are restored from another checkpoint, or a table is filled from a file that is not an asset.
+    """
     given = {f"asset/{i}": name for i, name in enumerate(assets)} | ({"prefix": prefix} if prefix else {})
     inliner = Inliner(definition, given)
     nodes = list(inliner.graph.nodes.values())
-    # What branches and loops call stays as it is: where its files come from cannot be told.
+    # Functions called by branches and loops are not inlined: the origin of their files cannot be determined.
     inner = functions_of([node.definition for node in nodes if node.definition], definition.library)
     for op in sorted({node.op for function in inner.function for node in function.node_def} & READING):
         raise BadInput(f"source: operation {op} reads a file inside a branch or a loop; refused")
     named = {node.name for node in nodes if node.name.startswith("asset/")}
-    # A path may travel through a variable that nothing but assets is ever assigned to.
+    # A path may pass through a variable, if only assets are ever assigned to it.
     assigned: dict[str, list[str]] = {}
     for node in nodes:
         if node.op in ("Assign", "AssignVariableOp"):
@@ -255,7 +280,7 @@ def _check_files(definition: Any, assets: Mapping[str, str], prefix: str) -> Non
 
 
 def _closure(graph_def: Any, names: Iterable[str]) -> Any:
-    """The part of a GraphDef that these nodes need, edges of control included."""
+    """Return the part of a GraphDef that these nodes need, control edges included."""
     nodes = {node.name: node for node in graph_def.node}
     wanted: set[str] = set()
     stack = list(names)

@@ -1,8 +1,10 @@
-"""A model's signature as one flat graph: functions inlined, bookkeeping gone, variables and tables as sources.
+"""Convert a model's signature to one flat graph.
 
-Nodes are TensorFlow's, but for sources of our own: INPUT, what is fed; VARIABLE, the value of a variable; TABLE, the
-handle of a lookup table. Edges of control are dropped: what is imported is what the outputs are computed from, so
-checks and side effects (asserts, counters) are not. Identities are looked through.
+Functions are inlined, bookkeeping is removed, and variables and tables become sources.
+
+Nodes are TensorFlow's, except for sources of our own: INPUT, a tensor that is fed; VARIABLE, the value of a variable;
+TABLE, the handle of a lookup table. Control edges are dropped: the import keeps what the outputs are computed from,
+without checks and side effects (asserts, counters). Identities are removed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from freshet_serving.compiler.imports.ops import words
 from freshet_serving.processor.errors import BadInput
 
 Ref = tuple[str, int]
-"""A tensor: the node that makes it, and which of its outputs."""
+"""A tensor: the node that computes it, and the number of the output."""
 
 VARIABLE, TABLE, INPUT = "@variable", "@table", "@input"
 SOURCES = frozenset({VARIABLE, TABLE, INPUT, "@rows"})
@@ -34,8 +36,10 @@ PRODUCER = tf.version.GRAPH_DEF_VERSION
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForeignNode:
-    """A foreign graph's operation; `definition` is the NodeDef it comes from, with attributes but stale names. INPUT:
-    none."""
+    """An operation of a foreign graph.
+
+    `definition` is the original NodeDef, with attributes but stale names; None for INPUT.
+    """
 
     name: str
     op: str
@@ -45,8 +49,14 @@ class ForeignNode:
 
 @dataclass(slots=True, eq=False)
 class ForeignGraph:
-    """nodes: by name. library: functions that nodes of control flow call. handles: of each VARIABLE and TABLE, the
-    tensor in the session that holds it. unused: variables of the model that it does not need."""
+    """A flat graph.
+
+    Attributes:
+        nodes: By name.
+        library: Functions that control flow nodes call.
+        handles: By VARIABLE and TABLE, the tensor in the session that holds it.
+        unused: Variables of the model that the graph does not need.
+    """
 
     nodes: dict[str, ForeignNode] = field(default_factory=dict)
     library: Any = None
@@ -54,7 +64,14 @@ class ForeignGraph:
     unused: frozenset[str] = frozenset()
 
     def ancestors(self, refs: Iterable[Ref], stop: Collection[Ref] = ()) -> list[ForeignNode]:
-        """The nodes that `refs` are computed from, each after its inputs; nothing above the refs of `stop`."""
+        """Return the nodes that `refs` are computed from, each after its inputs.
+
+        Everything above the refs of `stop` is ignored.
+
+        Args:
+            refs: The tensors.
+            stop: Tensors at which to stop.
+        """
         ordered: list[ForeignNode] = []
         seen: set[str] = set()
         stack = [(ref[0], False) for ref in refs if ref not in stop]
@@ -69,10 +86,12 @@ class ForeignGraph:
         return ordered
 
     def graph_def(self, refs: Iterable[Ref], given: Mapping[Ref, str]) -> Any:
-        """A GraphDef that computes `refs`, where the refs that are `given` are named so and come from elsewhere: by
-        the input_map of whoever imports it, or from nodes that the caller adds.
+        """Return a GraphDef that computes `refs`. All sources (VARIABLE, TABLE, INPUT) on the way must be given.
 
-        Sources (VARIABLE, TABLE, INPUT) that are reached must be given.
+        Args:
+            refs: The tensors to compute.
+            given: Names of tensors that come from elsewhere: the input_map of import_graph_def, or nodes that the
+                caller adds.
         """
         definition = tf.compat.v1.GraphDef()
         definition.versions.producer = PRODUCER
@@ -92,14 +111,23 @@ class ForeignGraph:
 
 
 def text(ref: Ref) -> str:
-    """A tensor as GraphDefs and sessions write it."""
+    """Return a tensor's name as GraphDefs and sessions write it."""
     return ref[0] if ref[1] == 0 else f"{ref[0]}:{ref[1]}"
 
 
 def inline(graph_def: Any, inputs: Mapping[str, str], outputs: Iterable[str]) -> tuple[ForeignGraph, dict[str, Ref]]:
-    """The flat graph of the tensors `outputs` ("node:0"), and where each of them is in it.
+    """Convert a GraphDef to a flat graph.
 
-    inputs: node -> tensor of what is fed: an INPUT node each. Raises BadInput.
+    Args:
+        graph_def: The GraphDef.
+        inputs: Node -> tensor that is fed; each becomes an INPUT node.
+        outputs: Tensors to compute ("node:0").
+
+    Returns:
+        The graph, and the place of each output in it.
+
+    Raises:
+        BadInput: The graph is invalid.
     """
     builder = Inliner(graph_def, inputs)
     found = {name: builder.resolve(parse(name)) for name in outputs}
@@ -116,7 +144,14 @@ def inline(graph_def: Any, inputs: Mapping[str, str], outputs: Iterable[str]) ->
 
 
 def functions_of(definitions: Iterable[Any], library: Any) -> Any:
-    """The part of a library that these nodes call, and what that calls; raises BadInput when a function is missing."""
+    """Return the part of a library that these nodes call, directly or indirectly.
+
+    Raises BadInput if a function is missing.
+
+    Args:
+        definitions: The nodes.
+        library: The library.
+    """
     known = {f.signature.name: f for f in library.function}
     wanted: dict[str, Any] = {}
     open_nodes = list(definitions)
@@ -136,7 +171,7 @@ def functions_of(definitions: Iterable[Any], library: Any) -> Any:
 
 
 class Inliner:
-    """Copies the root graph and, in place of calls, the bodies of functions."""
+    """Copies the root graph with the bodies of functions in place of calls."""
 
     def __init__(self, graph_def: Any, inputs: Mapping[str, str]) -> None:
         self.graph = ForeignGraph()
@@ -196,7 +231,10 @@ class Inliner:
             self._alias[name, i] = (f"{name}/{node}", output)
 
     def _body(self, function: Any) -> tuple[list[Any], list[Ref]]:
-        """A function's nodes with inputs as in a graph (node:index, not node:argument:index), and its results."""
+        """Return a function's nodes and its results.
+
+        Inputs are written as in a graph (node:index, not node:argument:index).
+        """
         first = {node.name: self._outputs(node) for node in function.node_def}
 
         def ref(name: str) -> Ref:
@@ -213,7 +251,7 @@ class Inliner:
         return nodes, [ref(function.ret[result.name]) for result in function.signature.output_arg]
 
     def _outputs(self, node: Any) -> dict[str, int]:
-        """The number of the first output under each name that a node's outputs have."""
+        """Return the number of the first output under each name of a node's outputs."""
         known = self._functions[node.op].signature if node.op in self._functions else op_def_registry.get(node.op)
         if known is None:
             raise BadInput(f"graph: operation {node.op[:64]!r} is not TensorFlow's own")
@@ -229,8 +267,11 @@ class Inliner:
         return first
 
     def _normalise(self) -> None:
-        """Reads of variables become the variable itself, and values that only change their wrapping stay what they are;
-        gathers from a handle become gathers from its value."""
+        """Simplify reads of variables, gathers and wrapping operations.
+
+        A read of a variable becomes the variable, operations that only change the wrapping of values are bypassed, and
+        a gather from a handle becomes a gather from its value.
+        """
         nodes = self.graph.nodes
         for name, node in list(nodes.items()):
             if node.op == "ReadVariableOp":
@@ -247,7 +288,7 @@ class Inliner:
             nodes[name] = ForeignNode(name, node.op, tuple(inputs), node.definition)
 
     def _handle(self, ref: Ref) -> Ref:
-        """Bodies of control flow read variables themselves."""
+        """Return the handle instead of the value for bodies of control flow, which read variables themselves."""
         node = self.graph.nodes.get(ref[0])
         return (ref[0], HANDLE) if node is not None and node.op == VARIABLE and ref[1] == 0 else ref
 
@@ -269,6 +310,6 @@ class Inliner:
 
 
 def parse(name: str) -> Ref:
-    """The tensor that a GraphDef names so; of an edge of control, the node with its "^"."""
+    """Parse a tensor's name in a GraphDef; a control edge gives the node with its "^"."""
     node, _, output = name.partition(":")
     return node, int(output or 0)

@@ -1,5 +1,7 @@
-"""The report of an import, what it put where and why, as plain data: kept in the manifest's notes, printed and drawn by
-`freshet inspect --graph`."""
+"""The report of an import as plain data: where each part of the model went, and why.
+
+It is kept in the manifest's notes; `freshet inspect --graph` prints and draws it.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,20 @@ MAX_THROUGH = 4
 def describe(
     source: ForeignModel, shapes: Shapes, cut: GraphCut, draft: Draft, graph: DenseGraph, notes: Sequence[str]
 ) -> dict[str, Any]:
-    """The report of an import.
+    """Return the report of an import.
 
-    sides: operation -> how often, of "dense" (in executables), "stage" (run by TensorFlow on the CPU) and "tables"
-    (replaced by lookups). boundary: every tensor that is handed over, as a pair of sender and receiver. reasons:
-    operation -> why it is not dense. staged: of every tensor that the stage hands over, why the engine does not
-    compute it itself. flops: of the dense graph, a row. nbytes: of weights and tables.
+    Its fields: sides: the number of each operation in "dense" (in executables), "stage" (run by TensorFlow on the CPU)
+    and "tables" (replaced by lookups). boundary: every tensor that is handed over, as a pair of sender and receiver.
+    reasons: by operation, the reason why it is not dense. staged: by tensor that the stage hands over, the reason why
+    the engine does not compute it itself. flops: of the dense graph, for one row. nbytes: of weights and tables.
+
+    Args:
+        source: The model.
+        shapes: Shapes of its graph.
+        cut: Its cut.
+        draft: The package drafted from the cut.
+        graph: The dense graph.
+        notes: Lines to include.
     """
     staged = {node.name for node in draft.stage.nodes} if draft.stage else set()
     sparse = [shapes.graph.nodes[name] for name in cut.reasons]
@@ -62,8 +72,11 @@ def describe(
 
 
 def _staged(port: CutTensor, shapes: Shapes, draft: Draft) -> Iterator[dict[str, str]]:
-    """What the stage hands over as one tensor: keys of a table, rows of embeddings that are none, or other columns;
-    made of which inputs, and why by the stage."""
+    """Describe a tensor that the stage hands over.
+
+    It is keys of a table, rows of embeddings that are not a table, or other columns; with the inputs it is computed
+    from and the reason.
+    """
     above, names = shapes.graph.ancestors([port.ref]), weight_names(shapes.graph)
     inputs = ", ".join(sorted({n.name.split("/")[1] for n in above if n.op == INPUT}))
     why = draft.staged[port.ref]
@@ -84,7 +97,7 @@ def _staged(port: CutTensor, shapes: Shapes, draft: Draft) -> Iterator[dict[str,
 
 
 def _through(above: Sequence[ForeignNode], gather: ForeignNode) -> list[str]:
-    """What the rows of a lookup go through before they are handed over."""
+    """Return the operations that the rows of a lookup pass through before they are handed over."""
     reached = {gather.name}
     ops: dict[str, None] = {}
     for node in above:
@@ -101,7 +114,7 @@ def _count(nodes: Any) -> dict[str, int]:
 
 
 def _pair(port: CutTensor, features: Sequence[Any], shapes: Shapes, draft: Draft) -> dict[str, Any]:
-    """One tensor at the cut: who sends it, which columns of the dense input receive it."""
+    """Describe one tensor at the cut: its sender, and the columns of the dense input that receive it."""
     sent = features[0]
     pair = BoundaryTensor(
         tensor=port.ref[0].rsplit("/", 2)[-1] if "/" in port.ref[0] else port.ref[0],
@@ -115,7 +128,10 @@ def _pair(port: CutTensor, features: Sequence[Any], shapes: Shapes, draft: Draft
 
 
 def _flops(node: ForeignNode, shapes: Shapes) -> int:
-    """Multiplications and additions a row; of products of matrices twice the inner dimension a number."""
+    """Return the multiplications and additions for one row.
+
+    A product of matrices counts twice the inner dimension for each result.
+    """
     out = shapes.rows((node.name, 0))
     if out is None:
         return 0
@@ -131,7 +147,7 @@ def _flops(node: ForeignNode, shapes: Shapes) -> int:
 
 
 def _last(ref: Ref, node: ForeignNode, shapes: Shapes) -> int:
-    """The inner dimension of a product."""
+    """Return the inner dimension of a product."""
     attr = node.definition.attr
     transposed = any(attr[key].b for key in ("transpose_a", "adj_x") if key in attr)
     found = shapes.rows(ref)

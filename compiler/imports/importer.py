@@ -1,9 +1,12 @@
-"""`freshet import`: a SavedModel, a Keras or ONNX file in, a committed package out, proven against the model itself.
+"""Import a SavedModel, a Keras or an ONNX file as a committed package (`freshet import`).
 
-What is proven: the package's tables, stage and dense graph, run by the very code that serves them, give what TensorFlow
-gives on samples, and a row's outputs do not depend on the rows beside it, without which requests could not be batched.
-What the backend has no words for is left to the stage, and nothing around it; a cut that fails for any other reason
-falls back to the whole model in TensorFlow, which is proven the same way and said so; what fails even then is refused.
+The package is verified against the model itself.
+
+Verification: the package's tables, stage and dense graph, run by the code that serves them, must give what TensorFlow
+gives on samples, and a row's outputs must not depend on other rows, since requests could not be batched otherwise.
+Nodes that the backend does not support are moved to the stage, and nothing else; a cut that fails for another reason
+falls back to the whole model in TensorFlow, which is verified the same way and reported; if that fails too, the model
+is refused.
 """
 
 from __future__ import annotations
@@ -57,9 +60,16 @@ COMPUTED = "computed as float32, which holds whole numbers exactly up to 2**24"
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """signature: which of the SavedModel's. ragged, sparse: inputs whose tensors belong together, by name. samples:
-    rows of every input, to try the model on, where none can be made up. buckets: to compile for. user: inputs that are
-    the user's, of one row for all candidates (processor.package.roles)."""
+    """Options of an import.
+
+    Attributes:
+        signature: Signature of a SavedModel.
+        ragged: By input, the tensors that form a ragged input.
+        sparse: By input, the tensors that form a sparse input.
+        samples: Rows of every input to try the model on, where none can be generated.
+        buckets: Batch sizes to compile for.
+        user: Inputs of the user: one row for all candidates (processor.package.roles).
+    """
 
     signature: str = "serving_default"
     ragged: Mapping[str, tuple[str, ...]] | None = None
@@ -71,8 +81,13 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """folder: of the committed version. report: what went where and why, as the manifest's notes keep it.
-    passes: what they did to the dense graph (compiler.building.parts)."""
+    """Result of an import.
+
+    Attributes:
+        folder: Folder of the committed version.
+        report: The report, as in the manifest's notes.
+        passes: Effects of the passes on the dense graph (compiler.building.parts).
+    """
 
     folder: Path
     report: dict[str, Any]
@@ -87,10 +102,24 @@ def import_model(
     options: ImportOptions | None = None,
     keyring: Keyring = NO_KEYS,
 ) -> ImportResult:
-    """Writes <repository>/<model>/<version>, by default the next one, and returns it.
+    """Import a model as <repository>/<model>/<version>.
 
-    The source may lie in that very folder: the package is then written beside it. Raises BadInput or another
-    FreshetError with one line that says what is wrong.
+    The source may lie in that very folder: the package is then written beside it.
+
+    Args:
+        source: The model's folder or file.
+        repository: The model repository.
+        model: Name of the model.
+        version: Number of the version; None for the next one.
+        options: Options of the import.
+        keyring: Keys to sign with.
+
+    Returns:
+        The committed version and its report.
+
+    Raises:
+        BadInput: The model cannot be imported; other FreshetErrors are possible, each with one line that says what is
+            wrong.
     """
     options = options or ImportOptions()
     check_name(model, "model")
@@ -109,7 +138,12 @@ def import_model(
 
 
 def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any]:
-    """The report of what importing would put where, without writing anything."""
+    """Return the report of an import without writing anything.
+
+    Args:
+        source: The model's folder or file.
+        options: Options of the import.
+    """
     options = options or ImportOptions()
     with open_source(source, options.signature, options.ragged, options.sparse) as opened, quiet():
         importer = Importer(opened, options.samples)
@@ -120,7 +154,7 @@ def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any
 
 
 class Importer:
-    """The importer of one foreign model, opened and looked at."""
+    """The importer of one opened and analysed model."""
 
     def __init__(
         self, source: ForeignModel, samples: Mapping[str, Any] | None = None, user: Sequence[str] = ()
@@ -140,8 +174,16 @@ class Importer:
         self.cutter = Cutter(self.shapes, source.inputs, self.outputs, self.samples)
 
     def publish(self, repository: Repository, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
-        """Cuts, proves and commits the model: without what the backend has no words for, where that fails; whole, in
-        TensorFlow, where that fails too."""
+        """Cut, verify and commit the model.
+
+        If that fails, try again without the nodes that the backend does not support; if that fails too, with the whole
+        model in TensorFlow.
+
+        Args:
+            repository: The model repository.
+            writer: Writes the version.
+            buckets: Batch sizes to compile for.
+        """
         refused: dict[str, str] = {}
         while True:
             cut = self.cutter.cut(refused)
@@ -172,7 +214,16 @@ class Importer:
     def manifest(
         self, model: str, version: int, cut: GraphCut, draft: Draft, graph: DenseGraph, notes: list[str]
     ) -> Manifest:
-        """The manifest before anything is compiled."""
+        """Return the manifest before anything is compiled.
+
+        Args:
+            model: Name of the model.
+            version: Number of the version.
+            cut: The cut.
+            draft: The package drafted from the cut.
+            graph: The dense graph.
+            notes: Lines for the report.
+        """
         copies = self.copies(cut, draft, graph)
         return Manifest(
             model=model,
@@ -193,7 +244,7 @@ class Importer:
         )
 
     def _declared(self, outputs: Sequence[Output]) -> list[Output]:
-        """Outputs in the shape and type that the model itself gives them."""
+        """Return the outputs in the shape and type that the model itself gives them."""
         found = []
         for output in outputs:
             ref = self.outputs[output.name]
@@ -216,7 +267,11 @@ class Importer:
         return publish(repository, writer, manifest, tables.items(), graph, buckets, stage=stage)
 
     def _prove(self, manifest: Manifest, tables: Mapping[str, Any], stage: bytes, graph: DenseGraph) -> Matrix:
-        """The samples as the dense graph gets them; raises BadInput unless the package gives what the model does."""
+        """Verify the package; return the samples as the dense graph gets them.
+
+        Raises:
+            BadInput: The package gives something else than the model.
+        """
         spec = manifest.stage
         plan = SparsePlan(manifest, TensorFlowStage(stage, manifest.inputs, spec.outputs) if spec else None)
         served = [ServedTable(table, tables[table.name]) for table in manifest.tables]
@@ -237,7 +292,7 @@ class Importer:
         return np.concatenate(examples)
 
     def _samples_as_run(self) -> list[tuple[Feeds, Feeds]]:
-        """Of every sample, what the model was fed with and what it gave."""
+        """Return for every sample the model's feeds and outputs."""
         fed = {f.name: f for f in self.source.inputs}
         return [
             (feeds_of(fed, sample, rows), {n: values[ref] for n, ref in self.source.outputs.items() if ref in values})
@@ -245,7 +300,7 @@ class Importer:
         ]
 
     def _check_rows(self) -> None:
-        """Raises BadInput when outputs depend on the other rows of a batch."""
+        """Raise BadInput if outputs depend on other rows of a batch."""
         fed = {f.name: f for f in self.source.inputs}
         last = {name: _tail(column, fed[name], SIZES[-1]) for name, column in self.samples[-1].items()}
         refs = list(self.outputs.values())
@@ -259,7 +314,7 @@ class Importer:
 
 
 def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], list[str]]:
-    """The outputs that a package can have, under plain names, and what is said of the others."""
+    """Return the outputs that a package can have, under plain names, and notes on the others."""
     found: dict[str, Ref] = {}
     notes = []
     for name, ref in source.outputs.items():
@@ -278,7 +333,7 @@ def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], list
 
 
 def _tail(column: Column, fed: FeedSpec, rows: int) -> Column:
-    """The last TAIL of `rows` rows."""
+    """Return the last TAIL of `rows` rows."""
     if isinstance(column, Ragged):
         splits = column.row_splits[rows - TAIL :]
         first, last = int(splits[0]), int(splits[-1])

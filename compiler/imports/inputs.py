@@ -1,4 +1,4 @@
-"""The inputs of a package, from what a signature is fed with: which tensors belong together, under which name."""
+"""Derive the inputs of a package from a signature: which tensors form one input, and its name."""
 
 from __future__ import annotations
 
@@ -18,10 +18,22 @@ Groups = Mapping[str, tuple[str, ...]]
 
 
 def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> tuple[list[FeedSpec], dict[str, str]]:
-    """A SignatureDef's inputs as a package's, by ascending name; and node -> tensor of the model for each of theirs.
+    """Group a SignatureDef's inputs into the inputs of a package.
 
-    ragged, sparse: tensors that the caller knows to belong together. Others are found by how TensorFlow flattens them:
-    a sparse X is X [?, 2], X_1 and X_2 [2]; a ragged X is X and X_1, where X_1 is used as row splits. Raises BadInput.
+    Groups that are not given are found by the way TensorFlow flattens them: a sparse X is X [?, 2], X_1 and X_2 [2]; a
+    ragged X is X and X_1, if X_1 is used as row splits.
+
+    Args:
+        signature: Inputs of the SignatureDef.
+        graph_def: The model's graph.
+        ragged: Known groups of tensors of ragged inputs.
+        sparse: Known groups of tensors of sparse inputs.
+
+    Returns:
+        The inputs by ascending name; and node -> tensor of the model for each of their nodes.
+
+    Raises:
+        BadInput: An input cannot be in a package.
     """
     infos = dict(signature)
     fed: list[FeedSpec] = []
@@ -68,7 +80,7 @@ def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> t
 
 
 def plain(name: str) -> str:
-    """`name` with what a package's names may not hold replaced."""
+    """Replace characters of `name` that a package's names may not contain."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".-")[:128] or "input"
 
 
@@ -100,8 +112,10 @@ def _dtype(name: str, info: Any) -> np.dtype[Any]:
 
 
 def _is_splits(info: Any, graph_def: Any) -> bool:
-    """Whether an int64 vector is used as row splits: both its tail and its head are taken, or a ragged operation
-    takes it."""
+    """Return whether an int64 vector is used as row splits.
+
+    It is if both its tail and its head are sliced, or if a ragged operation reads it.
+    """
     if _shape(info) != [-1] or info.dtype != tf.int64.as_datatype_enum:
         return False
     nodes = [(graph_def.node, {info.name.partition(":")[0]})]

@@ -1,9 +1,9 @@
-"""A Keras file, from whoever wrote it, written as a SavedModel.
+"""Convert a Keras file from an untrusted source to a SavedModel.
 
-Untrusted bytes. The archive is known to be no bomb and its configuration to be of a bounded size before any of it is
-unpacked. A configuration names classes and functions: those of Keras that hold no code of their own are allowed, and
-nothing else is; it is loaded in safe mode besides. A vocabulary that names a file is refused, and so are weights that
-lie anywhere but in the file itself: HDF5 knows links to other files, and numbers that are kept in them.
+Before anything is unpacked, the archive is checked not to be a decompression bomb and its configuration to be of
+bounded size. A configuration names classes and functions: only those of Keras that contain no user code are allowed; it
+is also loaded in safe mode. Refused are a vocabulary that names a file, and weights stored anywhere but in the file
+itself: HDF5 supports links to other files, and external storage.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_FILES = 10_000
 MAX_CONFIG_NBYTES = 64 << 20
 MAX_UNPACKED_NBYTES = 64 << 30
 MAX_OBJECTS = 1_000_000
-# zip's DEFLATE cannot pack tighter than 1032 to 1; weights hardly pack at all, JSON ten to one.
+# DEFLATE compresses by at most 1032 to 1; weights hardly compress at all, JSON about ten to one.
 MAX_PACKING = 200
 KERAS_MODULES = ("keras.layers", "keras.initializers", "keras.regularizers", "keras.constraints", "keras.activations")
 KERAS_SOURCES = tuple(f"keras.src.{part}" for part in ("layers", "models", "ops", "backend.common", "dtype_policies"))
@@ -34,7 +34,16 @@ KERAS_PLAIN = ("keras", "keras.models", "keras.ops", "keras.optimizers", "keras.
 
 
 def export_keras(path: Path, folder: Path) -> None:
-    """Writes a Keras file as a SavedModel into `folder`; raises BadInput, TooLarge."""
+    """Write a Keras file as a SavedModel into `folder`.
+
+    Args:
+        path: The Keras file.
+        folder: The new folder.
+
+    Raises:
+        BadInput: The file is invalid or refused.
+        TooLarge: The file exceeds a limit.
+    """
     _check_archive(path)
     try:
         with quiet(), warnings.catch_warnings():
@@ -61,7 +70,7 @@ def _check_archive(path: Path) -> None:
 
 
 def _check_entries(entries: list[zipfile.ZipInfo]) -> None:
-    """Raises BadInput or TooLarge by what the archive says of its files, before any of them is unpacked."""
+    """Check the archive's directory before any file is unpacked; raise BadInput or TooLarge."""
     if len(entries) > MAX_FILES:
         raise TooLarge(f"source: at most {MAX_FILES} files in the archive wanted, got {len(entries)}")
     if len({entry.filename for entry in entries}) < len(entries):
@@ -79,7 +88,7 @@ def _check_entries(entries: list[zipfile.ZipInfo]) -> None:
 
 
 def _check_weights(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
-    """Raises BadInput unless all of an HDF5 file's numbers lie in it, under links of its own."""
+    """Raise BadInput unless all data of an HDF5 file is in it, under its own links."""
     with tempfile.TemporaryDirectory(prefix="freshet-import-") as folder:
         unpacked = archive.extract(entry, folder)
         try:
@@ -107,7 +116,7 @@ def _check_group(file: Any) -> None:
 
 
 def _check_config(value: Any) -> None:
-    """Walks a Keras configuration; raises BadInput for what could run code or read files."""
+    """Check a Keras configuration recursively; raise BadInput for what could run code or read files."""
     stack = [value]
     while stack:
         value = stack.pop()

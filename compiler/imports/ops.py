@@ -1,8 +1,8 @@
-"""The TensorFlow operations that an imported model may use, and which of them can never be part of a dense graph.
+"""List the TensorFlow operations that an imported model may use, and those that can be part of a dense graph.
 
-A graph is a program: some operations read and write files, open sockets or run Python. So these lists say what is
-allowed, not what is forbidden, and they are asked twice: before a SavedModel is opened, and again before a package's
-stage is loaded by a server.
+A graph is a program: some operations read and write files, open sockets or run Python. So these are lists of what is
+allowed, not of what is forbidden, and they are checked twice: before a SavedModel is opened, and again before a server
+loads a package's stage.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Work on numbers of fixed shape: what backends compile, as it is or decomposed.
+# Work on numbers of fixed shape: backends compile these, as they are or decomposed.
 DENSE = (
     words(
         """
@@ -40,7 +40,7 @@ DENSE = (
     | RULES.keys()
 )
 
-# Strings, ids, tables, sparse and ragged rows, control flow, functions that no backend has: what runs on a CPU before
+# Strings, ids, tables, sparse and ragged rows, control flow, functions that no backend has: these run on a CPU before
 # the dense graph.
 SPARSE = words(
     """
@@ -76,10 +76,10 @@ SPARSE = words(
     """
 )
 
-# They check, and change nothing: left out of what is imported.
+# These only check values: they are left out of the import.
 CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
 
-# What opening a model needs besides: its variables restored, its tables filled.
+# Needed only to open a model: restoring its variables, filling its tables.
 OPENING = words(
     """
     Assign AssignVariableOp InitializeTable InitializeTableFromTextFile InitializeTableFromTextFileV2 InitializeTableV2
@@ -87,7 +87,7 @@ OPENING = words(
     """
 )
 
-# Of those, what reads files: which ones is looked at besides.
+# Those of OPENING that read files; the files are checked separately.
 READING = frozenset({"InitializeTableFromTextFile", "InitializeTableFromTextFileV2", "RestoreV2"})
 
 GRAPH = DENSE | SPARSE | CHECKS
@@ -95,6 +95,12 @@ STAGE = DENSE | SPARSE | {"AssignVariableOp", "LookupTableImportV2"}
 
 
 def check_ops(used: Iterable[str], allowed: frozenset[str], where: str) -> None:
-    """Raises BadInput naming the first operation that is not allowed."""
+    """Raise BadInput for the first operation that is not allowed.
+
+    Args:
+        used: Operations in use.
+        allowed: Allowed operations.
+        where: Name of the graph, for the message.
+    """
     for op in sorted(set(used) - allowed):
         raise BadInput(f"{where}: operation {op[:64]} is not allowed in an imported model")

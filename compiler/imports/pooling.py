@@ -1,9 +1,9 @@
-"""Pooled embeddings: sums and means over the ids of a row, found at TensorFlow's segment operations.
+"""Find pooled embeddings, sums and means over the ids of a row, at TensorFlow's segment operations.
 
-What tf.nn.embedding_lookup_sparse and reductions of ragged tensors come to is one of a few operations: rows of a
-variable, an id for each entry, the batch row that each entry belongs to. Such a tensor is a feature of many ids over
-a table. The ids are those that the client sends, where the model takes them as they are; else the model's own (pruned,
-hashed, filled) from its stage.
+tf.nn.embedding_lookup_sparse and reductions of ragged tensors become one of a few operations over: rows of a variable,
+an id for each entry, and the batch row of each entry. Such a tensor is a feature of many ids over a table. The ids are
+those that the client sends, if the model uses them unchanged; otherwise the model's own ids (pruned, hashed, filled),
+from its stage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from freshet_serving.compiler.imports.foreign_graph import Ref
 from freshet_serving.compiler.imports.shapes import SIZES, Shapes
 from freshet_serving.processor.columns import Column, Ragged
 
-# Operation -> combiner, and where its data, indices (None: the data are one an entry) and segments are.
+# Operation -> combiner, and the numbers of its operands for indices (None: one datum per entry) and segments.
 SEGMENTS: dict[str, tuple[str, int | None, int]] = {
     "SparseSegmentSum": ("sum", 1, 2),
     "SparseSegmentSumWithNumSegments": ("sum", 1, 2),
@@ -38,8 +38,15 @@ CLOSE = 1e-5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PooledLookup:
-    """A pooled tensor. entries: the key of every entry; segments: its batch row. input: the client's input that both
-    are, or "" where a stage has to compute them."""
+    """A pooled tensor.
+
+    Attributes:
+        lookup: The table.
+        combiner: sum, mean or sqrtn.
+        entries: The key of every entry.
+        segments: The batch row of every entry.
+        input: The client's input that both come from; "" if a stage has to compute them.
+    """
 
     lookup: Lookup
     combiner: str
@@ -49,7 +56,7 @@ class PooledLookup:
 
 
 class PoolFinder:
-    """Finds how a tensor [rows, dim] is pooled."""
+    """Finds the pooling behind a tensor [rows, dim]."""
 
     def __init__(
         self, shapes: Shapes, finder: LookupFinder, inputs: Sequence[FeedSpec], samples: Sequence[Mapping[str, Column]]
@@ -74,7 +81,10 @@ class PoolFinder:
         return None
 
     def _entries(self, data: Ref, indices: Ref | None) -> list[tuple[Ref, list[tuple[Ref, Ref]]]]:
-        """Where the key of every entry may be found, the earliest first, and how data follow from it."""
+        """Return tensors that may hold the key of every entry, the earliest first.
+
+        Each comes with the steps that compute data from it.
+        """
         graph, finder = self._shapes.graph, self._finder
         if indices is None:
             return [(source, [(data, source)]) for source in finder.sources(data)]
@@ -86,7 +96,10 @@ class PoolFinder:
         return [*found, (whole, [(data, (unique.name, 0)), (whole, whole)])]
 
     def _checked(self, pool: PooledLookup, target: Ref) -> PooledLookup | None:
-        """The pool if it gives what the model does on every sample; with the client's input where that is enough."""
+        """Return the pool if it gives what the model does on every sample.
+
+        It reads the client's input if that is enough.
+        """
         name = self._lists.get(pool.entries[0], "")
         for sample, rows, values in zip(self._samples, SIZES, self._shapes.values):
             if pool.entries not in values or pool.segments not in values:

@@ -1,4 +1,4 @@
-"""The report of an import as a drawing: inputs, tables and stage on the left, the dense graph on the right."""
+"""Draw the report of an import: inputs, tables and stage on the left, the dense graph on the right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_OPS = 24
 
 
 def svg(report: Mapping[str, Any]) -> str:
-    """Draws a box for each tensor that is handed over, coloured by who sends it, and a wire into its columns."""
+    """Return an SVG with a box for each tensor that is handed over, coloured by sender, and a line to its columns."""
     pairs = report["boundary"][:MAX_PAIRS]
     dense = list(report["sides"]["dense"].items())[:MAX_OPS]
     stage = list(report["sides"]["stage"].items())[:MAX_OPS]

@@ -1,4 +1,4 @@
-"""The report of an import as lines of text."""
+"""Format the report of an import as lines of text."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ SIDES = {
 
 
 def report_of(source: Path, signature: str) -> dict[str, Any]:
-    """The report of a package's cut, from its manifest; of a SavedModel's, Keras or ONNX file's, by
-    opening it."""
+    """Return the report of a package's cut, from its manifest, or of a SavedModel, Keras or ONNX file, by opening it.
+
+    Args:
+        source: The package, folder or file.
+        signature: Signature of a SavedModel.
+    """
     if (source / MANIFEST).is_file():
         manifest = VersionReader(source.resolve()).manifest
         report = manifest.notes.get("import")
@@ -31,7 +35,7 @@ def report_of(source: Path, signature: str) -> dict[str, Any]:
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """A report in lines: which operations went where and why, what is handed over, sizes and FLOPs."""
+    """Format a report: operations by side with the reasons, tensors handed over, sizes and FLOPs."""
     sides, boundary = report["sides"], report["boundary"]
     yield f"{report['source']}, signature {report['signature']}"
     for note in report["notes"]:
@@ -46,7 +50,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield "  why not in the dense graph"
         for op, why in reasons.items():
             yield f"    {op}: {why}"
-    # Packages of earlier versions say nothing of it.
+    # Packages of earlier versions lack this field.
     if report.get("staged"):
         yield "  why the stage computes it"
         for one in report["staged"]:
@@ -64,7 +68,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
-    """The cut of a package that was trained here: features are one side, graph/ the other."""
+    """Return the report of a package that was trained here: features on one side, graph/ on the other."""
     from freshet_serving.compiler.dense.dense_graph import DenseGraph
 
     reader = VersionReader(source.resolve())

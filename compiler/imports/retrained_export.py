@@ -1,8 +1,8 @@
-"""A retrained model's export, as tables and weights for the version that its forerunner was imported as.
+"""Read a retrained model's export as tables and weights for the version that its predecessor was imported as.
 
-Read by the importer's own code, as importing it would write it, but for the compiling. It fits where everything else is
-the same: inputs, features, tables, stage, and the dense graph, which is proven by running the one that is served with
-the new weights.
+The importer's own code reads it, as an import would, but compiles nothing. The export fits if everything else is the
+same: inputs, features, tables, stage, and the dense graph, which is verified by running the served one with the new
+weights.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import GRAPH, VersionReader
 
 ROWS = 64
-# Attributes that name things, or where they run.
+# Attributes that name things, or the place where they run.
 NAMES = ("shared_name", "container", "_class", "_output_shapes", "use_node_name_sharing")
 
 
 @dataclass(frozen=True, slots=True)
 class RetrainedExport:
-    """tables: by name, keys int64 [n] (of strings: hashed) and rows float32 [n, dim]. dense: weights by name. notes:
-    what differs and cannot be published."""
+    """Contents of an export.
+
+    Attributes:
+        tables: By name, keys int64 [n] (hashes of strings) and rows float32 [n, dim].
+        dense: Weights by name.
+        notes: Differences that cannot be published.
+    """
 
     tables: dict[str, tuple[NDArray[np.int64], Matrix]]
     dense: dict[str, Matrix]
@@ -40,8 +45,16 @@ class RetrainedExport:
 
 
 def read_export(source: Path, version: VersionReader, options: ImportOptions | None = None) -> RetrainedExport:
-    """A SavedModel's folder or a .keras file, as tables and weights of a committed version. Raises BadInput for an
-    export that does not fit it, and as importing does."""
+    """Read a SavedModel folder or a .keras file as tables and weights of a committed version.
+
+    Args:
+        source: The export.
+        version: The version.
+        options: Options of the import.
+
+    Raises:
+        BadInput: The export does not fit the version, or cannot be imported.
+    """
     served, options = version.root_manifest, options or ImportOptions()
     with open_source(source, options.signature, options.ragged, options.sparse) as opened, quiet():
         importer = Importer(opened, options.samples, options.user)
@@ -71,7 +84,7 @@ def _pairs(served: Manifest, new: Manifest) -> list[tuple[Any, Any]]:
 
 
 def _check(served: Manifest, new: Manifest) -> None:
-    """Raises BadInput that names the first thing in which the manifests differ."""
+    """Raise BadInput for the first difference between the manifests."""
     for what, old_names, new_names in (
         ("tables", [t.name for t in served.tables], [t.name for t in new.tables]),
         ("dense weights", [*served.dense], [*new.dense]),
@@ -91,7 +104,7 @@ def _check(served: Manifest, new: Manifest) -> None:
     for what in ("inputs", "outputs", "width"):
         if getattr(served, what) != getattr(new, what):
             raise _other(f"its {what} are not those of the served version")
-    # Whose a feature is, was said when it was imported.
+    # The side of a feature was chosen at import; an export need not repeat it.
     features = [{f.name: replace(f, side="") for f in manifest.features} for manifest in (served, new)]
     if features[0] != features[1]:
         names = sorted(
@@ -105,8 +118,10 @@ def _check(served: Manifest, new: Manifest) -> None:
 
 
 def stage_digest(data: bytes) -> str:
-    """What a stage's graph computes from its inputs, whatever its inner nodes are called: Keras numbers them anew in
-    every process."""
+    """Return a digest of what a stage's graph computes from its inputs.
+
+    It does not depend on the names of inner nodes, which Keras numbers anew in every process.
+    """
     definition = tf.compat.v1.GraphDef.FromString(data)
     nodes = {node.name: node for node in definition.node}
     filled = {node.input[0]: node.input[1:] for node in definition.node if node.name.startswith("init/")}
@@ -119,7 +134,7 @@ def stage_digest(data: bytes) -> str:
         parts += [f"{key}={attributes[key].SerializeToString(deterministic=True).hex()}" for key in sorted(attributes)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
-    # Without recursion: graphs may be deeper than Python's stack.
+    # Iterative: graphs may be deeper than Python's stack.
     stack = [name for name in nodes if name.startswith("output/")]
     while stack:
         name = stack[-1]
@@ -136,7 +151,7 @@ def stage_digest(data: bytes) -> str:
 
 
 def _check_graph(version: VersionReader, graph: DenseGraph) -> None:
-    """Raises BadInput unless the served dense graph gives what the new one does, with the new weights."""
+    """Raise BadInput unless the served dense graph gives what the new one does, with the new weights."""
     served = DenseGraph.load(version.folder / GRAPH, graph.weights)
     x = served.sample(ROWS)
     wanted = graph.run(x)

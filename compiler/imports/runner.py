@@ -1,4 +1,4 @@
-"""Runs the flat graph of an opened source: any tensor of it, fed at any tensor of it, by name."""
+"""Run the flat graph of an opened model: evaluate any tensor, fed at any tensor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCOPE = "flat"
 
 
 class Runner:
-    """The flat graph beside the model's own in one session, so that both read the same variables and tables."""
+    """The flat graph next to the model's own in one session, so that both read the same variables and tables."""
 
     def __init__(self, source: ForeignModel) -> None:
         self.graph: ForeignGraph = source.graph
@@ -60,13 +60,13 @@ class Runner:
             self._tensors[name, 0] = tf.identity(handle)
 
     def tensor(self, ref: Ref) -> Any:
-        """The tensor in the session's graph: its dtype and static shape."""
+        """Return the tensor in the session's graph, for its dtype and static shape."""
         if ref not in self._tensors:
             self._tensors[ref] = self._holder.get_tensor_by_name(f"{SCOPE}/{ref[0]}:{ref[1]}")
         return self._tensors[ref]
 
     def outputs(self, name: str) -> list[Ref]:
-        """All that a node puts out."""
+        """Return all outputs of a node."""
         if self.graph.nodes[name].op in SOURCES:
             return [(name, 0)]
         try:
@@ -75,8 +75,16 @@ class Runner:
             return []
 
     def run(self, refs: Sequence[Ref], feeds: Mapping[str, Any], given: Mapping[Ref, Any] | None = None) -> list[Any]:
-        """Values of `refs`. feeds: by INPUT node. given: values of other tensors, in place of what they would be.
-        Raises BadInput when the model refuses them."""
+        """Evaluate tensors.
+
+        Args:
+            refs: The tensors.
+            feeds: Values by INPUT node.
+            given: Values of other tensors, which replace the computed ones.
+
+        Raises:
+            BadInput: The model refuses the values.
+        """
         fed = {self._tensors[name, 0]: array for name, array in feeds.items() if (name, 0) in self._tensors}
         fed |= {self.tensor(ref): array for ref, array in (given or {}).items()}
         try:
@@ -86,7 +94,7 @@ class Runner:
         return values
 
     def constant(self, ref: Ref) -> NDArray[Any]:
-        """The value of a tensor that depends on no input."""
+        """Return the value of a tensor that depends on no input."""
         if ref not in self._constants:
             (value,) = self.run([ref], {})
             array = np.asarray(value)
@@ -96,7 +104,7 @@ class Runner:
         return self._constants[ref]
 
     def table(self, ref: Ref) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Keys and values of a lookup table."""
+        """Return keys and values of a lookup table."""
         definition = self.graph.nodes[ref[0]].definition
         keys, values = tf.as_dtype(definition.attr["key_dtype"].type), tf.as_dtype(definition.attr["value_dtype"].type)
         if ref not in self._exports:

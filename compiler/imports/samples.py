@@ -1,8 +1,8 @@
-"""Inputs that a model can be tried on, made from the model itself.
+"""Generate inputs to try a model on, from the model itself.
 
-What an input may hold follows from where it goes: the keys of the tables that it is looked up in, the rows of the
-variables that it indexes, the features that are parsed from it. A guess that the model refuses is made smaller until
-it is taken; models that take none can be given inputs of their own.
+The possible values of an input follow from its use: keys of the tables it is looked up in, rows of the variables it
+indexes, features parsed from it. A guess that the model refuses is made smaller until it is accepted; for models that
+accept none, users can provide inputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 
-# Whole numbers that nothing bounds are drawn below these, the first that the model takes.
+# Unbounded integers are drawn below these limits, tried in order until the model accepts them.
 SCALES = (1000, 50, 10, 2, 1)
 MAX_VOCABULARY = 100_000
 MAX_LENGTH = 6
@@ -39,7 +39,7 @@ TEXT_EDGES = (
     b"y" * 1000,
 )
 FLOAT_EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, -1e30, 1e10, 123456.789)
-# Where a value goes in, and where it comes out unchanged, by operation.
+# By operation: the inputs whose values come out unchanged, each with the output.
 THROUGH = {
     "Cast": {0: 0},
     "Reshape": {0: 0},
@@ -65,8 +65,14 @@ THROUGH = {
 
 @dataclass(slots=True)
 class InputHints:
-    """Hints on where an input goes. keys: of tables. below: the fewest rows of what it indexes. number: it is text that
-    is read as a number. parsed: the ParseExample nodes that read it."""
+    """Hints about the use of an input.
+
+    Attributes:
+        keys: Keys of tables that it is looked up in.
+        below: Fewest rows of what it indexes; None if it indexes nothing.
+        number: Whether it is text that is parsed as a number.
+        parsed: ParseExample nodes that read it.
+    """
 
     keys: list[Any] = field(default_factory=list)
     below: int | None = None
@@ -84,9 +90,17 @@ def make_samples(
     sizes: Sequence[int],
     given: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Column]]:
-    """Columns for each batch size that the model takes, as a client would send them; raises BadInput.
+    """Return columns that the model accepts for each batch size, as a client would send them.
 
-    given: rows of every input to take over and over instead, as in a JSON request.
+    Args:
+        runner: Runs the model.
+        inputs: The model's inputs.
+        outputs: Its outputs.
+        sizes: The batch sizes.
+        given: Rows of every input to repeat instead, as in a JSON request.
+
+    Raises:
+        BadInput: No inputs were found that the model accepts.
     """
     if given is not None:
         samples = [{f.name: _repeated(f, given.get(f.name), rows) for f in inputs} for rows in sizes]
@@ -106,8 +120,12 @@ def make_samples(
 
 
 def probes(runner: Runner, inputs: Sequence[FeedSpec]) -> list[tuple[dict[str, Column], int]]:
-    """Columns, and how many rows they have, with values at the edges of what clients send: whether a model takes them
-    is for the caller to see."""
+    """Return columns with edge values of what clients send, each with the number of rows; the model may refuse them.
+
+    Args:
+        runner: Runs the model.
+        inputs: The model's inputs.
+    """
     found = []
     for i in range(PROBES):
         maker = SampleGenerator(runner, SCALES[0] + i, edges=True)
@@ -116,7 +134,7 @@ def probes(runner: Runner, inputs: Sequence[FeedSpec]) -> list[tuple[dict[str, C
 
 
 def _repeated(fed: FeedSpec, values: Any, rows: int) -> Column:
-    """`rows` rows of an input's given ones, over and over."""
+    """Return `rows` rows of an input, repeating the given ones."""
     if not isinstance(values, list) or not values:
         raise BadInput(f"samples: a list of rows wanted for input {fed.name!r}")
     chosen = [values[i % len(values)] for i in range(rows)]
@@ -133,10 +151,16 @@ def _repeated(fed: FeedSpec, values: Any, rows: int) -> Column:
 
 
 class SampleGenerator:
-    """Draws a model's inputs; the same ones for the same model."""
+    """Generates a model's inputs, deterministically."""
 
     def __init__(self, runner: Runner, scale: int, edges: bool = False) -> None:
-        """edges: one value in three is one of the edges."""
+        """Prepare the generator.
+
+        Args:
+            runner: Runs the model.
+            scale: Limit of unbounded integers; also the seed.
+            edges: Replace one value in three by an edge value.
+        """
         self._runner, self._scale, self._edges = runner, scale, edges
         self._random = np.random.default_rng(scale)
         self._consumers: dict[Ref, list[tuple[str, int]]] = {}
@@ -145,8 +169,14 @@ class SampleGenerator:
                 self._consumers.setdefault(ref, []).append((node.name, i))
 
     def columns(self, inputs: Sequence[FeedSpec], rows: int) -> dict[str, Column]:
-        """Columns of one request of so many rows. The longest ragged row grows with the rows, the last is never
-        empty."""
+        """Return the columns of one request.
+
+        The longest ragged row grows with the number of rows; the last row is never empty.
+
+        Args:
+            inputs: The model's inputs.
+            rows: Number of rows.
+        """
         made: dict[str, Column] = {}
         for fed in inputs:
             hints = self.hints((fed.nodes[-1 if fed.kind in (DENSE, PADDED) else -2 if len(fed.nodes) == 3 else 0], 0))
@@ -165,7 +195,7 @@ class SampleGenerator:
         return made
 
     def hints(self, ref: Ref) -> InputHints:
-        """The hints on where a tensor's values go."""
+        """Return the hints about the use of a tensor's values."""
         found, stack, seen = InputHints(), [ref], {ref}
         while stack:
             here = stack.pop()
@@ -207,7 +237,7 @@ class SampleGenerator:
     def _edged(
         self, fed: FeedSpec, hints: InputHints, values: NDArray[Any] | list[bytes]
     ) -> NDArray[Any] | list[bytes]:
-        """The values, one in three replaced by one of the edges that the input can hold."""
+        """Replace one value in three by one of the edge values that the input can hold."""
         if not self._edges or fed.dtype.kind == "b" or hints.parsed or hints.number:
             return values
         edges: list[Any] = list(FLOAT_EDGES if fed.dtype.kind == "f" else TEXT_EDGES)
@@ -245,7 +275,7 @@ class SampleGenerator:
         ]
 
     def _example(self, name: str) -> bytes:
-        """A serialised tf.Example with what the node parses."""
+        """Return a serialised tf.Example with the features that the node parses."""
         features = {}
         for key, dtype, length, ref in self._parsed(name):
             values = self._values({tf.string: "O", tf.float32: "f"}.get(dtype, "i"), self.hints(ref), length)
@@ -258,9 +288,9 @@ class SampleGenerator:
         return bytes(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
 
     def _parsed(self, name: str) -> Iterator[tuple[str, Any, int, Ref]]:
-        """(key, dtype, length, where its values come out) of every feature that a node parses."""
+        """Iterate over (key, dtype, length, output tensor) of every feature that a node parses."""
         runner, node = self._runner, self._runner.graph.nodes[name]
-        # Asking a message for what it does not have adds it.
+        # Reading a missing attribute of a message would add it, so work on a copy.
         attr = type(node.definition).FromString(node.definition.SerializeToString()).attr
 
         def keys(ref: Ref) -> list[str]:

@@ -1,8 +1,8 @@
-"""The shapes of a model's tensors, seen by running it: which dimension is the batch, and what is fixed.
+"""Observe the shapes of a model's tensors by running it: which dimension is the batch, and what is fixed.
 
-Static inference loses the batch in the first ragged or sparse operation. So the model is run on batches of three
-sizes, and a tensor whose first dimension is a fixed multiple of all three, with the rest the same, has one entry (or a
-fixed number of them) a row.
+Static inference loses the batch at the first ragged or sparse operation. So the model is run on batches of three sizes;
+a tensor whose first dimension is a fixed multiple of all three, with the rest equal, has one entry (or a fixed number
+of them) per row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.processor.columns import Column
 
 SIZES = (5, 7, 11)
-# Of these, the operand that says a shape: where the result's shape is known, it need not be computed.
+# The operand of these operations that gives a shape: if the result's shape is known, it need not be computed.
 SHAPE_OPERAND = {"Reshape": 1, "BroadcastTo": 1, "Fill": 0}
 
 
@@ -48,18 +48,18 @@ class Shapes:
         self.free = self._free()
 
     def rows(self, ref: Ref) -> tuple[int, tuple[int, ...]] | None:
-        """(entries a row, shape of an entry) of a tensor [entries * rows, *shape]; None for any other."""
+        """Return (entries a row, shape of an entry) of a tensor [entries * rows, *shape]; None for any other."""
         return self._rows.get(ref)
 
     def steady(self, ref: Ref) -> bool:
-        """Whether a tensor has the rows along one of its axes, the first or any other, and is fixed along the rest."""
+        """Return whether a tensor has the rows along exactly one of its axes and is fixed along the rest."""
         return ref in self._steady
 
     def dtype(self, ref: Ref) -> Any:
         return self.runner.tensor(ref).dtype
 
     def size(self, ref: Ref) -> int:
-        """Numbers a row."""
+        """Return the number of values per row."""
         each, dims = self._rows[ref]
         return each * int(np.prod(dims, dtype=np.int64))
 
@@ -76,7 +76,7 @@ class Shapes:
             self._rows[ref] = (each, tuple(int(d) for d in shapes[0][1:]))
 
     def _free(self) -> set[str]:
-        """Nodes that follow from the number of rows alone."""
+        """Return the nodes that depend on the number of rows alone."""
         free: set[str] = set()
         for node in self.order:
             of_rows = node.op == "Shape" and self.rows(node.inputs[0]) is not None
@@ -85,7 +85,10 @@ class Shapes:
         return free
 
     def operands(self, name: str) -> list[Ref]:
-        """A node's operands when its result's shape is given: its inputs without those that follow from the rows."""
+        """Return a node's operands when its result's shape is given.
+
+        These are its inputs without those that depend on the rows alone.
+        """
         node = self.graph.nodes[name]
         skip = SHAPE_OPERAND.get(node.op, -1) if self.rows((name, 0)) is not None else -1
         return [ref for i, ref in enumerate(node.inputs) if i != skip and ref[0] not in self.free]

@@ -1,4 +1,4 @@
-"""Writes a stage: the sparse side of a model, as far as tables do not take its place, as one frozen GraphDef."""
+"""Write a stage, the part of a model's sparse side that tables do not replace, as one frozen GraphDef."""
 
 from __future__ import annotations
 
@@ -36,7 +36,13 @@ class StageWriter:
         self.outputs: list[StageOutput] = []
 
     def add(self, spec: Input, values: Ref, segments: Ref | None = None) -> str:
-        """An output of that name, or of the one that the same tensors have already; returns it."""
+        """Add an output, unless the same tensors have one already; return its name.
+
+        Args:
+            spec: The output.
+            values: Its tensor.
+            segments: For ragged rows, the row of each value.
+        """
         for known in self.outputs:
             if (known.values, known.segments, known.spec.dtype) == (values, segments, spec.dtype):
                 return known.spec.name
@@ -45,7 +51,7 @@ class StageWriter:
 
     @property
     def refs(self) -> list[Ref]:
-        """The tensors that the stage puts out."""
+        """The tensors that the stage outputs."""
         return [ref for o in self.outputs for ref in (o.values, o.segments) if ref is not None]
 
     @property
@@ -54,7 +60,7 @@ class StageWriter:
         return self._graph.ancestors(self.refs)
 
     def write(self) -> bytes:
-        """The stage; raises TooLarge for one that no GraphDef can hold."""
+        """Return the stage's graph; raise TooLarge if it exceeds the limit of a GraphDef."""
         nodes = self.nodes
         given: dict[Ref, str] = {}
         extra = tf.compat.v1.GraphDef()

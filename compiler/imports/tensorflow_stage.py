@@ -1,12 +1,12 @@
-"""Runs a package's stage: the part of an imported model that stays a TensorFlow function, on the CPU.
+"""Run a package's stage: the part of an imported model that remains a TensorFlow function, on the CPU.
 
-A stage is one GraphDef and nothing else: no variables, no files, its constants and the contents of its tables inside.
-Its nodes say what it is by name. "input/<name>..." are placeholders (compiler.imports.feeds); "init/<n>" fill its
-tables, once; "output/<name>" are what it puts out: a column or matrix, or with "output/<name>/segments" beside it the
-values of ragged rows, each with the row that it belongs to. Every operation of it is among those that are allowed
-(compiler.imports.ops) or nothing of it is loaded: a package may come from somebody else.
+A stage is one GraphDef and nothing else: no variables, no files; constants and contents of tables are inside. Node
+names give their roles: "input/<name>..." are placeholders (compiler.imports.feeds); "init/<n>" fill the tables, once;
+"output/<name>" are the outputs: a column or matrix, or together with "output/<name>/segments" the values of ragged
+rows, each with its row. Nothing is loaded unless every operation is allowed (compiler.imports.ops): a package may come
+from an untrusted source.
 
-Thread-safe: a session of TensorFlow's is, and nothing else is kept.
+Thread-safe: a TensorFlow session is, and there is no other state.
 """
 
 from __future__ import annotations
@@ -29,12 +29,18 @@ THREADS = 2
 
 
 def load(data: bytes, inputs: Sequence[Input], outputs: Sequence[Input]) -> TensorFlowStage:
-    """processor.features.stage.StageRuntime."""
+    """Load a stage, as a processor.features.stage.StageRuntime.
+
+    Args:
+        data: The GraphDef.
+        inputs: The package's inputs.
+        outputs: The stage's outputs.
+    """
     return TensorFlowStage(data, inputs, outputs)
 
 
 class TensorFlowStage:
-    """processor.features.stage.Stage by a TensorFlow session."""
+    """A processor.features.stage.Stage in a TensorFlow session."""
 
     def __init__(self, data: bytes, inputs: Sequence[Input], outputs: Sequence[Input]) -> None:
         definition = tf.compat.v1.GraphDef()
@@ -72,7 +78,6 @@ class TensorFlowStage:
             raise Corrupt("stage: refused by TensorFlow") from None
 
     def run(self, inputs: Mapping[str, Column], rows: int) -> dict[str, Column]:
-        """See processor.features.stage.Stage.run."""
         feeds = feeds_of(self._fed, inputs, rows)
         try:
             values = iter(self._run(*[feeds[node] for node in self._nodes]))
@@ -100,7 +105,7 @@ class TensorFlowStage:
 
 
 def _fed(spec: Input, nodes: Mapping[str, Any]) -> FeedSpec | None:
-    """How an input is fed, by the placeholders that there are for it; None if the stage does not take it."""
+    """Return how an input is fed, by the placeholders that exist for it; None if the stage does not read it."""
     name = f"input/{spec.name}"
     for kind in (SPARSE, RAGGED):
         present = [name + part for part in COMPONENTS[kind] if name + part in nodes]
@@ -121,6 +126,6 @@ def _dtype(node: Any) -> np.dtype[Any]:
 
 
 def _reason(error: Any) -> str:
-    """What TensorFlow says of the values, without the nodes and the stack that it names."""
+    """Return TensorFlow's message about the values, without the node names and stack in it."""
     told = re.search(r"([^\n]*?)\s*\[\[\{\{node", str(error.message))
     return told[1].strip()[:200] if told else type(error).__name__

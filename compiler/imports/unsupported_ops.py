@@ -1,7 +1,7 @@
-"""The nodes of a dense graph that the backend has no words for, found by compiling each of them alone.
+"""Find operators that the backend does not support, by compiling each node of a dense graph separately.
 
-Asked only when a whole graph could not be compiled: the next cut leaves these nodes, and what they depend on, to the
-stage, and all the rest stays.
+Runs only if a whole graph could not be compiled: the next cut moves these nodes, and what they depend on, to the stage,
+and leaves everything else.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ from freshet_serving.compiler.imports.foreign_graph import ForeignNode, Ref
 from freshet_serving.compiler.imports.shapes import SIZES, Shapes
 from freshet_serving.processor.errors import BadInput
 
-# Computed by no backend's own operator, but moved or known beforehand.
+# Not compiled to an operator of their own: they only move data or are known beforehand.
 PLAIN = frozenset({"Const", "Identity", "Reshape", "Shape", "Fill", "BroadcastTo"})
 
 
 def unsupported_ops(cut: GraphCut, shapes: Shapes) -> dict[str, str]:
-    """Each such node, with why it cannot be dense; nodes that are alike are tried once."""
+    """Return each unsupported node with the reason; nodes that compile alike are tried once.
+
+    Args:
+        cut: The cut that could not be compiled.
+        shapes: Shapes of the model's graph.
+    """
     found: dict[str, str] = {}
     tried: dict[bytes, str] = {}
     for node in cut.dense:
@@ -40,7 +45,10 @@ def unsupported_ops(cut: GraphCut, shapes: Shapes) -> dict[str, str]:
 
 
 def _kind(node: ForeignNode, shapes: Shapes) -> bytes:
-    """Equal for nodes that compile alike: operation, attributes, shapes of operands, values of small constants."""
+    """Return a key that is equal for nodes that compile alike.
+
+    It covers operation, attributes, shapes of operands and values of small constants.
+    """
     definition = type(node.definition)()
     definition.CopyFrom(node.definition)
     for stale in ("_class", "_output_shapes"):
@@ -55,7 +63,7 @@ def _kind(node: ForeignNode, shapes: Shapes) -> bytes:
 
 
 def _refused(node: ForeignNode, shapes: Shapes) -> str:
-    """Why a node alone cannot be compiled; "" where it can."""
+    """Return why a node cannot be compiled on its own; "" if it can."""
     ports: list[CutTensor] = []
     offset = 0
     for ref in dict.fromkeys(shapes.operands(node.name)):

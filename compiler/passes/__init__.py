@@ -1,16 +1,16 @@
-"""Passes, which make a dense graph cheaper without changing what it says (docs/concepts/passes.md).
+"""Optimisation passes: make a dense graph cheaper without changing its results (docs/concepts/passes.md).
 
-optimise      every pass in turn, until none finds anything more
-decompose     operations that backends lack, in those that they have
+optimise      runs all passes until none finds anything more
+decompose     rewrites operations that backends lack
 graph         nodes, edges and constants, with static shapes
-patterns      what a node means, however a front end wrote it
-constant_folding  what follows from constants alone, computed now
-cleanup       moves to no purpose and what is computed twice
-batchnorm     normalisation folded into the matrices beside it
-linear        dense layers in the one form that backends fuse
-interactions  interactions of features in cheaper forms
-user_candidate_split  what depends on the user alone, once a request
-flops         what a graph costs for each row
+patterns      recognises node patterns across their spellings
+constant_folding  computes what depends on constants alone
+cleanup       removes redundant moves and common subexpressions
+batchnorm     folds normalisation into adjacent matrices
+linear        normalises dense layers to the form that backends fuse
+interactions  rewrites feature interactions into cheaper forms
+user_candidate_split  computes the user's part once per request
+flops         FLOPs of a graph per row
 """
 
 __all__ = ["decompose", "flops", "optimise", "user_candidate_split"]

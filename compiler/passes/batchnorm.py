@@ -1,7 +1,7 @@
-"""Batch normalisation, and any scale or shift by weights, folded into the matrices beside it.
+"""Fold batch normalisation, and any scale or shift by weights, into the adjacent matrices.
 
-In inference a normalisation is y * s + t with s and t known from weights alone. After a dense layer it becomes part of
-that layer's matrix and bias; before one, of the next layer's. Nothing of it is left to do for a batch.
+In inference a normalisation is y * s + t, with s and t known from weights alone. After a dense layer it becomes part of
+that layer's matrix and bias; before one, of the next layer's. Nothing of it remains to be computed for a batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from freshet_serving.compiler.passes.patterns import ADDS, biased, product
 
 
 def fold(graph: Graph) -> tuple[Graph, int]:
-    """The graph with scales and shifts folded, and how many were."""
+    """Return the graph with scales and shifts folded, and their number."""
     edit = Edit(graph)
     for name, node in graph.nodes.items():
         ref = (name, 0)
@@ -29,7 +29,7 @@ def fold(graph: Graph) -> tuple[Graph, int]:
 
 
 def _into_the_layer_before(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
-    """(x @ W + b) * s -> x @ (W * s) + b * s."""
+    """Rewrite (x @ W + b) * s to x @ (W * s) + b * s."""
     for a, factor in _factors(graph, edit, ref):
         under = biased(graph, a)
         layer = product(graph, under[0] if under else a)
@@ -41,7 +41,10 @@ def _into_the_layer_before(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
 
 
 def _into_the_layer_after(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
-    """(x * s) @ W -> x @ (s * W), and (x + t) @ W -> x @ W + t @ W; where nothing but such layers reads the left."""
+    """Rewrite (x * s) @ W to x @ (s * W), and (x + t) @ W to x @ W + t @ W.
+
+    This applies only if all readers of the left operand are such layers.
+    """
     layer = product(graph, ref)
     if layer is None or any(not user or product(graph, (user, 0)) is None for user in graph.users[layer.x]):
         return None
@@ -55,7 +58,7 @@ def _into_the_layer_after(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
     if node.op in ADDS | {"Sub"}:
         for a, b in (node.inputs, node.inputs[::-1]):
             shift = vector(graph, edit, b, rows)
-            # A bias belongs to the layer before it; the right of a minus is not what is shifted.
+            # A bias belongs to the layer before it; in a subtraction only the left operand is shifted.
             ours = not graph.free(a) and product(graph, a) is None and (node.op != "Sub" or a == node.inputs[0])
             if shift is None or not ours or graph.shape(a) != graph.shape(layer.x):
                 continue
@@ -67,7 +70,7 @@ def _into_the_layer_after(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
 
 
 def _factors(graph: Graph, edit: Edit, ref: Ref) -> list[tuple[Ref, Ref]]:
-    """Every way to see [rows, n] as a tensor times a vector [n] that is known before any request."""
+    """Return every way to write [rows, n] as a tensor times a vector [n] that is known before any request."""
     node = graph.producer(ref)
     if not graph.ranked(ref) or len(graph.shape(ref)) != 2 or graph.shape(ref)[1] is None:
         return []

@@ -1,7 +1,7 @@
-"""Clean-up: what moves data to no purpose is taken out, and what is computed twice is computed once.
+"""Remove redundant data movement and compute common subexpressions once.
 
-Identities, casts to the same type, reshapes of reshapes and transposes of transposes, slices of slices, slices of
-concatenations, concatenations of concatenations and of neighbouring slices, adding 0 and multiplying by 1.
+Removed: identities, casts to the same type, reshapes of reshapes and transposes of transposes, slices of slices, slices
+of concatenations, concatenations of concatenations and of neighbouring slices, adding 0 and multiplying by 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WIDER = {("float32", "float64"), ("float16", "float32"), ("bfloat16", "float32")
 
 
 def clean(graph: Graph) -> tuple[Graph, int]:
-    """The graph without such nodes, and how many there were."""
+    """Return the graph without such nodes, and their number."""
     edit = Edit(graph)
     for name, node in graph.nodes.items():
         rule = RULES.get(node.op)
@@ -125,7 +125,7 @@ def _slice(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
         return _cut(graph, edit, moved, rank)
     if graph.producer(cut.source).op != "ConcatV2" or _axis(graph, cut.source) != cut.axis:
         return None
-    # Where the whole is needed as well, only a slice that lies within one part is cheaper by itself.
+    # If the whole is needed as well, a slice is only cheaper when it lies within one part.
     alone = all(user and part(graph, (user, 0)) for user in graph.users[cut.source])
     taken, at = [], 0
     for source in graph.producer(cut.source).inputs[:-1]:
@@ -153,13 +153,13 @@ def _neutral(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
 
 
 def _axis(graph: Graph, ref: Ref) -> int | None:
-    """The axis of a ConcatV2, from 0."""
+    """Return the axis of a ConcatV2, counted from 0."""
     axis = graph.constant(graph.producer(ref).inputs[-1])
     return int(axis) % len(graph.shape(ref)) if axis is not None and graph.ranked(ref) else None
 
 
 def _cut(graph: Graph, edit: Edit, cut: AxisRange, rank: int) -> Ref:
-    """A part of a tensor of any type: the tensor itself where that is all of it."""
+    """Return a part of a tensor of any type; the tensor itself if the part is all of it."""
     if (cut.start, cut.stop) == (0, graph.shape(cut.source)[cut.axis]):
         return cut.source
     return edit.slice(cut.source, rank, cut.axis, cut.start, cut.stop, graph.dtype(cut.source))
@@ -170,7 +170,7 @@ def _joined(graph: Graph, edit: Edit, ref: Ref, parts: Sequence[Ref], axis: int)
 
 
 def _eliminate_common_subexpressions(graph: Graph) -> tuple[Graph, int]:
-    """Nodes of equal operation, attributes and inputs are one."""
+    """Merge nodes with equal operation, attributes and inputs."""
     edit = Edit(graph)
     same: dict[Ref, Ref] = {}
     seen: dict[Any, str] = {}

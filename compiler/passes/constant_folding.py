@@ -1,4 +1,4 @@
-"""Constant folding: what follows from constants and static shapes alone is computed now."""
+"""Constant folding: compute what depends on constants and static shapes alone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.graph import Edit, Graph, Ref, X
 
-# A constant larger than this stays as the operation that makes it.
+# A constant larger than this stays as the operation that computes it.
 MAX_NBYTES = 4 << 20
 
 
 def fold(graph: Graph) -> tuple[Graph, int]:
-    """The graph with constants in the place of what is fixed, and how many nodes that were."""
+    """Return the graph with constants in place of fixed nodes, and their number."""
     edit = Edit(graph)
     found = 0
     for ref, value in _values(graph).items():
@@ -48,7 +48,7 @@ def fold(graph: Graph) -> tuple[Graph, int]:
 
 
 def _values(graph: Graph) -> dict[Ref, NDArray[Any]]:
-    """The tensors that are fixed and read by something that is not, but for those that are constants already."""
+    """Return the values of fixed tensors that non-fixed nodes read, except those that are constants already."""
     wanted: dict[str, Ref] = {}
     for ref, users in graph.users.items():
         node = graph.producer(ref)
@@ -62,7 +62,7 @@ def _values(graph: Graph) -> dict[Ref, NDArray[Any]]:
 
 
 def _known(graph: Graph, name: str) -> Any:
-    """A slice of a shape, where all dimensions in it are static."""
+    """Return a slice of a shape if all dimensions in it are static, else None."""
     node = graph.nodes[name]
     source = graph.producer(node.inputs[0]).inputs[0]
     bounds = [graph.constant(ref) for ref in node.inputs[1:]]

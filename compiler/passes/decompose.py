@@ -1,9 +1,9 @@
-"""Operations that backends have no words for, in those that all of them have: one table, operation -> rule.
+"""Rewrite operations that some backends lack into operations that all of them have: one table, operation -> rule.
 
-A rule writes float32 formulas that hold where the plain ones lose all digits: log1p and expm1 of the smallest numbers
-are relative to 1e-6. None of them relies on (1 + x) - 1: compilers take such
-sums apart. What has no formula of a few dozen operations (igamma, zeta, Cholesky) is not here: it is no part of a dense
-graph.
+A rule writes float32 formulas that stay accurate where the naive ones lose all digits: log1p and expm1 of the smallest
+numbers have a relative error of 1e-6. No formula relies on (1 + x) - 1, because compilers rearrange such sums.
+Functions without a formula of a few dozen operations (igamma, zeta, Cholesky) are not covered: they cannot be part of a
+dense graph.
 
 Sources: the quantile after M. Giles, "Approximating the erfinv function" (2010); lgamma and digamma after C. Lanczos
 (1964), g = 7, nine terms, with Euler's reflection below 1/2.
@@ -21,10 +21,10 @@ from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.graph import Edit, Graph, Node, Ref
 
-# Below these |x| a series stands in for log(1 + x) and exp(x) - 1.
+# Below these |x| a series replaces log(1 + x) and exp(x) - 1.
 SMALL_LOG1P, SMALL_EXPM1 = 0.4, 0.5
 LOG1P_TERMS, EXPM1_TERMS = 7, 9
-# Giles' polynomials, of w - 2.5 below 5 and of sqrt(w) - 3 above; highest power first.
+# Giles' polynomials, in w - 2.5 below 5 and in sqrt(w) - 3 above; highest power first.
 ERFINV_CENTRE: tuple[float, ...] = (
     2.81022636e-08,
     3.43273939e-07,
@@ -43,7 +43,7 @@ ERFINV_TAIL: tuple[float, ...] = (
     -7.6224613e-03,
 )
 ERFINV_TAIL += (9.43887047e-03, 1.00167406, 2.83297682)
-# Of 1 / sqrt(-2 log p), for p below DEEP; fitted to 1e-7.
+# Polynomial in 1 / sqrt(-2 log p), for p below DEEP; fitted to 1e-7.
 DEEP, SMALLEST = 1e-3, 1e-38
 NDTRI_DEEP: tuple[float, ...] = (-367.226135, 595.632263, -430.738556, 185.430405, -54.6301842, 12.9638643, -3.76605678)
 NDTRI_DEEP += (-0.0421465971, 1.00037742)
@@ -57,7 +57,7 @@ Rule = Callable[["Formula"], Ref | None]
 
 
 def decompose(dense: DenseGraph) -> DenseGraph:
-    """The same function of the same weights in operations that backends have; itself where there is nothing to do."""
+    """Rewrite unsupported operators; return the graph unchanged if there are none."""
     graph = Graph.of_dense(dense)
     edit = Edit(graph)
     for name, node in graph.nodes.items():
@@ -69,7 +69,7 @@ def decompose(dense: DenseGraph) -> DenseGraph:
 
 
 class Formula:
-    """Writes one operation's formula: arithmetic on tensors of the graph, where a number stands for a constant."""
+    """Writes one operation's formula: arithmetic on tensors of the graph, in which a number denotes a constant."""
 
     def __init__(self, edit: Edit, name: str, node: Node) -> None:
         self.edit, self.graph, self.node, self.out = edit, edit.graph, node, (name, 0)
@@ -113,7 +113,12 @@ class Formula:
         return self.edit.add("Equal", a, self.number(b), T=tf.float32, incompatible_shape_error=True)
 
     def polynomial(self, x: Ref, coefficients: Sequence[float]) -> Ref:
-        """Horner's scheme, the highest power first."""
+        """Evaluate a polynomial by Horner's scheme, the highest power first.
+
+        Args:
+            x: The variable.
+            coefficients: The coefficients.
+        """
         total: Ref | float = coefficients[0]
         for coefficient in coefficients[1:]:
             total = self.add(self.mul(total, x), coefficient)
@@ -126,7 +131,12 @@ class Formula:
         return self.edit.add("ExpandDims", a, self.edit.constant(axis, np.int32), T=dtype, Tdim=tf.int32)
 
     def axis(self, ref: Ref, size_of: Ref) -> tuple[int, int, int] | None:
-        """(axis from 0, rank, size) where a constant names an axis of fixed size of a tensor."""
+        """Return (axis from 0, rank, size) if a constant selects an axis of fixed size of a tensor.
+
+        Args:
+            ref: The number of the axis.
+            size_of: The tensor.
+        """
         value, shape = self.graph.constant(ref), self.shape(size_of)
         if value is None or shape is None:
             return None
@@ -136,28 +146,45 @@ class Formula:
 
 
 def log1p(f: Formula, x: Ref) -> Ref:
-    """2 atanh(x / (2 + x)) near 0."""
+    """Write log(1 + x), as 2 atanh(x / (2 + x)) near 0.
+
+    Args:
+        f: Writes the formula.
+        x: The operand.
+    """
     s = f.div(x, f.add(x, 2.0))
     series = f.polynomial(f.mul(s, s), [2.0 / (2 * k + 1) for k in reversed(range(LOG1P_TERMS))])
     return f.where(f.less(f.op("Abs", x), SMALL_LOG1P), f.mul(s, series), f.op("Log", f.add(x, 1.0)))
 
 
 def expm1(f: Formula, x: Ref) -> Ref:
-    """Taylor's series near 0."""
+    """Write exp(x) - 1, by Taylor's series near 0.
+
+    Args:
+        f: Writes the formula.
+        x: The operand.
+    """
     series = f.polynomial(x, [1.0 / math.factorial(k) for k in range(EXPM1_TERMS, 0, -1)])
     return f.where(f.less(f.op("Abs", x), SMALL_EXPM1), f.mul(x, series), f.sub(f.op("Exp", x), 1.0))
 
 
 def ndtri(f: Formula, p: Ref) -> Ref:
-    """The normal distribution's quantile, by the logarithm of 4 p (1 - p), which does not cancel at either end."""
+    """Write the normal distribution's quantile.
+
+    It uses the logarithm of 4 p (1 - p), which does not cancel at either end.
+
+    Args:
+        f: Writes the formula.
+        p: The operand, a probability.
+    """
     x = f.sub(f.mul(p, 2.0), 1.0)
     rest = f.mul(f.mul(p, 4.0), f.sub(1.0, p))
     w = f.op("Neg", f.op("Log", rest))
     centre = f.polynomial(f.sub(w, 2.5), ERFINV_CENTRE)
-    # In the centre w is where a root may not be: below 0 by a rounding.
+    # In the centre, rounding may make w negative, where sqrt is undefined.
     tail = f.polynomial(f.sub(f.op("Sqrt", f.op("Maximum", w, 0.0)), 3.0), ERFINV_TAIL)
     found = f.mul(f.mul(f.where(f.less(w, 5.0), centre, tail), x), math.sqrt(2.0))
-    # Giles' last polynomial ends where 1 - x has no smaller float32; p has many more near 0.
+    # Giles' last polynomial ends where 1 - x has no smaller float32; p has many more values near 0.
     s = f.op("Sqrt", f.mul(f.op("Log", f.op("Maximum", p, SMALLEST)), -2.0))
     deep = f.mul(f.op("Neg", s), f.polynomial(f.div(1.0, s), NDTRI_DEEP))
     found = f.where(f.less(p, DEEP), f.where(f.is_zero(p), -math.inf, deep), found)
@@ -165,13 +192,13 @@ def ndtri(f: Formula, p: Ref) -> Ref:
 
 
 def _erfinv(f: Formula) -> Ref:
-    """By TensorFlow's own way, which rounds small numbers off: what a model was trained with."""
+    """Write erfinv as TensorFlow computes it, which rounds small numbers off: models were trained with that."""
     (x,) = f.inputs
     return f.mul(ndtri(f, f.add(f.mul(x, 0.5), 0.5)), math.sqrt(0.5))
 
 
 def _lanczos(f: Formula, x: Ref) -> tuple[Ref, Ref, Ref, Ref]:
-    """(x < 1/2, z, the sum, its derivative): z is x - 1, or -x where the reflection is taken."""
+    """Return (x < 1/2, z, the sum, its derivative); z is x - 1, or -x where the reflection applies."""
     low = f.less(x, 0.5)
     z = f.where(low, f.op("Neg", x), f.sub(x, 1.0))
     total: Ref | float = LANCZOS_BASE
@@ -192,7 +219,7 @@ def _lgamma(f: Formula) -> Ref:
     log_y = f.add(f.add(log_y, 0.5 * math.log(2.0 * math.pi)), f.op("Log", total))
     fraction = f.op("Abs", x)
     fraction = f.sub(fraction, f.op("Floor", fraction))
-    # sin(pi y) = sin(pi (1 - y)): of the nearer end, where it loses nothing.
+    # sin(pi y) = sin(pi (1 - y)): use the nearer end, where it is accurate.
     fraction = f.where(f.less(0.5, fraction), f.sub(1.0, fraction), fraction)
     sine = f.op("Sin", f.mul(fraction, math.pi))
     reflected = f.sub(f.sub(math.log(math.pi), f.op("Log", sine)), log_y)
@@ -205,7 +232,7 @@ def _digamma(f: Formula) -> Ref:
     low, z, total, slope = _lanczos(f, x)
     log_t = f.add(math.log(LANCZOS_G + 0.5), log1p(f, f.div(z, LANCZOS_G + 0.5)))
     y = f.sub(f.add(log_t, f.div(slope, total)), f.div(LANCZOS_G, f.add(z, LANCZOS_G + 0.5)))
-    # The cotangent has the period 1: of x within a half of a whole number.
+    # The cotangent has period 1: evaluate it within 1/2 of an integer.
     nearest = f.add(x, f.op("Abs", f.op("Floor", f.add(x, 0.5))))
     angle = f.mul(nearest, math.pi)
     reflected = f.sub(y, f.div(f.mul(math.pi, f.op("Cos", angle)), f.op("Sin", angle)))
@@ -215,7 +242,7 @@ def _digamma(f: Formula) -> Ref:
 
 
 def _where_zero(of: int, write: Callable[[Formula, Ref, Ref], Ref]) -> Rule:
-    """0 where operand `of` is 0, whatever the other is."""
+    """Return a rule that gives 0 where operand `of` is 0, whatever the other operand is."""
 
     def rule(f: Formula) -> Ref | None:
         x, y = f.inputs
@@ -240,8 +267,12 @@ def _euclidean_norm(f: Formula) -> Ref | None:
 
 
 def _running(neutral: float, join: Callable[[Formula, Ref, Ref], Ref]) -> Rule:
-    """Running products along a fixed axis, in as many steps as its size has binary digits (Hillis and Steele).
-    neutral: LOWEST stands for minus infinity, of which a difference would be NaN."""
+    """Return a rule for prefix products along a fixed axis, in log2(size) steps (Hillis and Steele).
+
+    Args:
+        neutral: The neutral element; LOWEST stands for minus infinity, whose differences would be NaN.
+        join: Combines two elements.
+    """
 
     def rule(f: Formula) -> Ref | None:
         x, axis = f.inputs
@@ -252,7 +283,7 @@ def _running(neutral: float, join: Callable[[Formula, Ref, Ref], Ref]) -> Rule:
         reverse = bool(f.node.attr("reverse"))
 
         def shifted(a: Ref, by: int) -> Ref:
-            """a moved along the axis by so many places, the neutral number behind it."""
+            """Shift `a` along the axis by `by` places, filling in the neutral element."""
             kept = f.edit.slice(a, rank, at, by, size) if reverse else f.edit.slice(a, rank, at, 0, size - by)
             pads = np.zeros((rank, 2), np.int32)
             pads[at, 1 if reverse else 0] = by
@@ -279,21 +310,21 @@ def _log_add(f: Formula, a: Ref, b: Ref) -> Ref:
 
 
 def _bucketize(f: Formula) -> Ref | None:
-    """The boundaries that a number is not below, counted: all of them for NaN, as in TensorFlow."""
+    """Count the boundaries that a number is not below; all of them for NaN, as in TensorFlow."""
     (x,) = f.inputs
     boundaries = list(f.node.attr("boundaries").f)
     if f.graph.dtype(x) not in (tf.float32, tf.int32) or not boundaries:
         return None
     x = x if f.graph.dtype(x) == tf.float32 else f.cast(x, tf.int32, tf.float32)
     below = f.less(f.expand(x, -1), f.edit.constant(boundaries))
-    # Not the sum of what is not below: of "not less" optimisers make "at least", and NaN is neither.
+    # Do not sum !(x < b): optimisers rewrite it to x >= b, which is false for NaN.
     last = f.edit.constant([-1], np.int32)
     ahead = f.edit.add("Sum", f.cast(below, tf.bool, tf.float32), last, T=tf.float32, Tidx=tf.int32, keep_dims=False)
     return f.cast(f.sub(float(len(boundaries)), ahead), tf.float32, tf.int32)
 
 
 def _dense_bincount(f: Formula) -> Ref | None:
-    """Rows of whole numbers, each as a row of ones, added up or, for which of them are there, the largest taken."""
+    """Count the integers in each row: one-hot rows, added up, or their maximum for binary output."""
     x, size, weights = f.inputs
     limit, shape = f.graph.constant(size), f.shape(x)
     given = f.shape(weights)
@@ -321,7 +352,7 @@ def _cross(f: Formula) -> Ref | None:
 
 
 def _main_diagonal(f: Formula, k: int) -> bool:
-    """Whether operand `k`, the number of the diagonal, is the main one's."""
+    """Return whether operand `k`, the number of the diagonal, selects the main one."""
     value = f.graph.constant(f.inputs[k])
     return value is not None and not value.any() and value.size == 1
 
@@ -356,7 +387,7 @@ def _matrix_set_diag(f: Formula) -> Ref | None:
     if shape is None or not f.floats or not _main_diagonal(f, 2) or None in shape[-2:]:
         return None
     rows, columns = int(shape[-2] or 0), int(shape[-1] or 0)
-    # An entry of the diagonal is met by its row or by its column: by the one of which there are as many.
+    # Broadcast the diagonal along rows or columns, whichever has as many entries as the diagonal.
     spread = f.expand(diagonal, -1 if rows <= columns else -2)
     return f.where(_eye(f, rows, columns), spread, matrix)
 
@@ -391,5 +422,6 @@ RULES: dict[str, Rule] = {
     "Xlog1py": _where_zero(0, lambda f, x, y: f.mul(x, log1p(f, y))),
     "Xlogy": _where_zero(0, lambda f, x, y: f.mul(x, f.op("Log", y))),
 }
-"""Operation -> what writes it in others; None of what it writes where it does not apply: another type, or a shape that
-is not fixed."""
+"""Operation -> rule that rewrites it; a rule returns None where it does not apply: for another type, or a shape that
+is not fixed.
+"""

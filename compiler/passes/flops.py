@@ -1,7 +1,7 @@
-"""FLOPs: what a graph costs for each row of a batch, and what a pass has changed of that.
+"""Count FLOPs: the cost of a graph per row of a batch, and a pass's effect on it.
 
-Counted, not measured: multiplications and additions of the nodes that depend on x, of one row more. What depends on
-weights alone is computed once for new weights and counts nothing; nor does moving data.
+Counted, not measured: multiplications and additions of the nodes that depend on x, for one more row. What depends on
+weights alone is computed once for new weights and counts nothing; neither does moving data.
 """
 
 from __future__ import annotations
@@ -46,9 +46,15 @@ MOVES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PassEffect:
-    """The effect of one pass. found: places changed. nodes: that are run for a batch no more; flops: that a row takes
-    no more. Nodes may be below 0: some forms have more of them and take less work. applied: whether the graph was left
-    so; a pass that would add to a row's work is not."""
+    """Effect of one pass.
+
+    Attributes:
+        name: Name of the pass.
+        found: Places changed.
+        nodes: Nodes fewer per batch; negative for forms with more nodes but less work.
+        flops: FLOPs fewer per row.
+        applied: Whether the pass was applied; one that would add work per row is not.
+    """
 
     name: str
     found: int
@@ -68,22 +74,27 @@ def _changed(saved: int, of_what: str) -> str:
 
 
 def node_count(graph: Graph) -> int:
-    """Nodes that run for every batch; x itself is none."""
+    """Return the number of nodes that run for every batch, x itself excluded."""
     return len(graph.varying) - 1
 
 
 def flops(graph: Graph) -> int:
-    """Floating-point operations of one row; a node whose size is not known before the graph runs counts nothing."""
+    """Return the floating-point operations per row; a node of unknown size counts nothing."""
     return sum(node_flops(graph, name) or 0 for name in graph.varying)
 
 
 def counted(graph: Graph) -> bool:
-    """Whether all nodes could be counted, so that another form of the graph can be compared with it."""
+    """Return whether all nodes could be counted, so that the graph can be compared with another form of it."""
     return all(node_flops(graph, name) is not None for name in graph.varying)
 
 
 def node_flops(graph: Graph, name: str) -> int | None:
-    """FLOPs of one node, for one row; None where its size is not known before the graph runs."""
+    """Return the FLOPs of one node per row; None if its size is not known before the graph runs.
+
+    Args:
+        graph: The graph.
+        name: Name of the node.
+    """
     node = graph.nodes[name]
     if node.op in MOVES:
         return 0
@@ -96,5 +107,8 @@ def node_flops(graph: Graph, name: str) -> int | None:
 
 
 def _measured(node: Node, name: str) -> Ref:
-    """The tensor whose numbers take an operation each: what a reduction reads, what any other node writes."""
+    """Return the tensor whose elements take one operation each.
+
+    It is the input of a reduction, and the output of any other node.
+    """
     return node.inputs[0] if node.op in REDUCTIONS else (name, 0)

@@ -1,10 +1,10 @@
 """The graph that passes work on: nodes, edges and constants of a dense graph, with static shapes.
 
-A Graph is immutable. It comes from a DenseGraph (of_dense), is changed by an Edit, and goes back (to_dense). Weights
-are placeholders from beginning to end, so nothing that a pass does depends on their values.
+A Graph is immutable. It is created from a DenseGraph (of_dense), changed by an Edit, and converted back (to_dense).
+Weights are placeholders throughout, so nothing that a pass does depends on their values.
 
 Nodes are ordered and named by the structure alone (depth first from the outputs, outputs by name, inputs in order), so
-the same graph has the same bytes in every process; what no output needs is not there.
+the same graph has the same bytes in every process; nodes that no output needs are left out.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from freshet_serving.processor.package import Output
 Ref = tuple[str, int]
 """An output of a node: (node, number)."""
 Shape = tuple[int | None, ...]
-"""A static shape; None: a dimension that is known when the graph runs."""
+"""A static shape; None for a dimension that is only known when the graph runs."""
 Inferred = tuple[Shape | None, Any, tuple[int | None, int | None]]
-"""Of a tensor: its shape where the rank is known, its dtype, its size for either of PROBED_ROWS."""
+"""A tensor's shape if the rank is known, its dtype, and its size for each of PROBED_ROWS."""
 
 X = "x"
 MAX_NODES = 100_000
-# More than any slice of leading rows takes.
+# Larger than any slice of leading rows.
 PROBED_ROWS = (1_048_583, 1_048_589)
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 IDENTITIES = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
@@ -39,7 +39,12 @@ IDENTITIES = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One operation. attrs: TensorFlow AttrValues by name, those that matter to the result. value: of a constant."""
+    """One operation.
+
+    Attributes:
+        attrs: TensorFlow AttrValues by name, those that affect the result.
+        value: Value of a constant.
+    """
 
     op: str
     inputs: tuple[Ref, ...] = ()
@@ -47,13 +52,18 @@ class Node:
     value: NDArray[Any] | None = None
 
     def attr(self, name: str) -> Any:
-        """A flag, number or dtype; None where the node has none of that name."""
+        """Return a flag, number or dtype; None if the node has no attribute of that name."""
         value = (self.attrs or {}).get(name)
         return None if value is None else getattr(value, value.WhichOneof("value"))
 
 
 class Graph:
-    """x and weights in, named outputs out. weights: name -> placeholder's node; nodes: in topological order."""
+    """A graph from x and weights to named outputs.
+
+    Attributes:
+        weights: Shapes by name.
+        nodes: By name, in topological order.
+    """
 
     def __init__(
         self,
@@ -63,15 +73,22 @@ class Graph:
         weights: Mapping[str, tuple[int, ...]],
         library: Any = None,
     ) -> None:
-        """nodes: in any order, with placeholders "x" and, of weight number i by name, "w<i>". library: functions that
-        nodes name (branches and loops), as TensorFlow writes them."""
+        """Create a graph.
+
+        Args:
+            nodes: In any order, with placeholder "x" and, for weight number i by name, "w<i>".
+            outputs: By name.
+            width: Columns of x.
+            weights: Shapes of the weights by name.
+            library: Functions that nodes refer to (branches and loops), in TensorFlow's format.
+        """
         self.width, self.weights, self.library = width, dict(weights), library
         self.placeholders = {f"w{i}": name for i, name in enumerate(sorted(weights))}
         self.nodes, self.outputs = _canonical(nodes, outputs, {X, *self.placeholders})
 
     @classmethod
     def of_dense(cls, dense: DenseGraph) -> Graph:
-        """The graph of a DenseGraph's function, calls inlined; raises BadInput where it has state of its own."""
+        """Convert a DenseGraph's function with calls inlined; raise BadInput if it has state of its own."""
         concrete = dense.concrete
         names = sorted(dense.weights)
         if len(concrete.inputs) != 1 + len(names):
@@ -95,7 +112,7 @@ class Graph:
         outputs = {}
         for name, tensor in zip(sorted(o.name for o in dense.outputs), concrete.outputs):
             ref = (rename.get(tensor.op.name, tensor.op.name), tensor.value_index)
-            # Every trace of a function puts one there.
+            # Every trace of a function adds identities at its outputs.
             while nodes[ref[0]].op == "Identity":
                 ref = nodes[ref[0]].inputs[0]
             outputs[name] = ref
@@ -104,7 +121,7 @@ class Graph:
         return cls(nodes, outputs, dense.width, shapes, library)
 
     def to_dense(self, weights: Mapping[str, NDArray[np.float32]]) -> DenseGraph:
-        """A DenseGraph of these weights, which have the names and shapes of this graph's."""
+        """Convert to a DenseGraph with weights of the names and shapes of this graph's."""
         specs = signature(self.width, {name: np.empty(shape, np.float32) for name, shape in self.weights.items()})
 
         def dense(x: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +133,15 @@ class Graph:
         return DenseGraph(function, self.width, outputs, {name: weights[name] for name in self.weights})
 
     def apply(self, feeds: Mapping[str, Any], wanted: Mapping[str, Ref]) -> dict[str, Any]:
-        """The tensors `wanted`, computed from tensors for the placeholders; inside a function or eagerly in one."""
+        """Compute tensors from values of the placeholders, inside a function or eagerly.
+
+        Args:
+            feeds: Tensors of the placeholders.
+            wanted: The tensors to compute.
+
+        Returns:
+            The computed tensors by name.
+        """
         through = {name: ref for name, ref in wanted.items() if ref[0] not in feeds}
         needed = _reachable(self.nodes, through.values())
         message = self._message(n for n in self.nodes if n in needed and n not in feeds)
@@ -127,14 +152,14 @@ class Graph:
         }
 
     def to_bytes(self) -> bytes:
-        """All of the graph; equal for equal graphs, in every process."""
+        """Serialise the whole graph; equal for equal graphs, in every process."""
         message = self._message(self.nodes)
         for name, (node, number) in sorted(self.outputs.items()):
             message.node.add(name=f"output/{name}", op="Identity", input=[f"{node}:{number}"])
         return bytes(message.SerializeToString(deterministic=True))
 
     def shape(self, ref: Ref) -> Shape:
-        """Static shape; raises BadInput for a tensor whose rank is not known before the graph runs."""
+        """Return the static shape; raise BadInput for a tensor whose rank is not known before the graph runs."""
         shape = self._inferred[ref][0]
         if shape is None:
             raise BadInput("dense graph: tensors of a known rank wanted")
@@ -147,25 +172,27 @@ class Graph:
         return self._inferred[ref][1]
 
     def size(self, ref: Ref) -> int | None:
-        """How many numbers of a tensor one more row of x brings, whatever axis they lie along: 0 where it holds as many
-        for any x. None where that is not known before the graph runs."""
+        """Return how many elements one more row of x adds to a tensor, along whatever axis.
+
+        None if that is not known before the graph runs.
+        """
         few, many = self._inferred[ref][2]
         return None if few is None or many is None else (many - few) // (PROBED_ROWS[1] - PROBED_ROWS[0])
 
     def constant(self, ref: Ref) -> NDArray[Any] | None:
-        """The value of a constant, else None."""
+        """Return the value of a constant, else None."""
         return self.nodes[ref[0]].value
 
     def producer(self, ref: Ref) -> Node:
         return self.nodes[ref[0]]
 
     def outputs_of(self, name: str) -> int:
-        """Number of outputs that a node has."""
+        """Return the number of a node's outputs."""
         return self._numbers[name]
 
     @cached_property
     def varying(self) -> frozenset[str]:
-        """Nodes that depend on x: computed for every batch. The others follow from weights and constants alone."""
+        """Nodes that depend on x, computed for every batch. The others depend on weights and constants alone."""
         found = {X}
         for name, node in self.nodes.items():
             if any(source in found for source, _ in node.inputs):
@@ -174,7 +201,7 @@ class Graph:
 
     @cached_property
     def fixed(self) -> frozenset[str]:
-        """Nodes that follow from constants alone and give the same whenever they are computed."""
+        """Deterministic nodes that depend on constants alone."""
         found: set[str] = set()
         for name, node in self.nodes.items():
             inputs = all(source in found for source, _ in node.inputs)
@@ -184,7 +211,7 @@ class Graph:
 
     @cached_property
     def users(self) -> dict[Ref, list[str]]:
-        """The nodes that read each tensor, one entry a use; an output of the graph counts as the user ""."""
+        """The nodes that read each tensor, one entry per use; an output of the graph counts as the user ""."""
         found: dict[Ref, list[str]] = {}
         for name, node in self.nodes.items():
             for ref in node.inputs:
@@ -194,12 +221,12 @@ class Graph:
         return found
 
     def only_user(self, ref: Ref) -> bool:
-        """Whether exactly one use is made of a tensor, and not as an output."""
+        """Return whether a tensor has exactly one use, and not as an output."""
         users = self.users.get(ref, [])
         return len(users) == 1 and users[0] != ""
 
     def free(self, ref: Ref) -> bool:
-        """Whether a tensor is known before any request: from weights and constants alone."""
+        """Return whether a tensor is known before any request: it depends on weights and constants alone."""
         return ref[0] not in self.varying
 
     def stateful(self, name: str) -> bool:
@@ -221,8 +248,8 @@ class Graph:
     def _imported(self) -> tuple[dict[Ref, Inferred], frozenset[str], dict[str, int]]:
         """Tensors by TensorFlow's own inference; nodes with state; numbers of outputs.
 
-        Inferred for two numbers of rows: a dimension that is the same for both is static. With symbolic rows a
-        dimension that is computed from the shape of another tensor would not be known.
+        Inferred for two numbers of rows: a dimension that is the same for both is static. With symbolic rows, a
+        dimension computed from another tensor's shape would be unknown.
         """
         found: dict[Ref, Inferred] = {}
         stateful, numbers = set(), {}
@@ -266,7 +293,7 @@ class Graph:
 
 
 class Edit:
-    """Changes to a graph: new nodes, and tensors that stand in for others. done() carries them out."""
+    """Changes to a graph: new nodes, and replacements of tensors. done() applies them."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -275,11 +302,16 @@ class Edit:
 
     @property
     def changes(self) -> int:
-        """Number of tensors that are replaced."""
+        """Number of replaced tensors."""
         return len(self._instead)
 
     def replace(self, old: Ref, new: Ref) -> None:
-        """Whoever reads `old` reads `new` from now on."""
+        """Make all readers of `old` read `new`.
+
+        Args:
+            old: The tensor to replace.
+            new: Its replacement.
+        """
         if old != new:
             self._instead[old] = new
 
@@ -287,7 +319,13 @@ class Edit:
         return ref in self._instead
 
     def add(self, op: str, *inputs: Ref, **attrs: Any) -> Ref:
-        """A new node's first output. attrs: dtypes, flags and numbers; T defaults to float32."""
+        """Add a node and return its first output.
+
+        Args:
+            op: The operation.
+            *inputs: Its inputs.
+            **attrs: Dtypes, flags and numbers; there is no default, not even for T.
+        """
         name = f"+{len(self._nodes)}"
         self._nodes[name] = Node(op, inputs, {key: _attr(value) for key, value in attrs.items()})
         return name, 0
@@ -298,41 +336,84 @@ class Edit:
         return name, 0
 
     def copy(self, node: Node, inputs: Sequence[Ref]) -> str:
-        """A new node like another, over other inputs; returns its name."""
+        """Copy a node with other inputs; return its name.
+
+        Args:
+            node: The node.
+            inputs: The inputs of the copy.
+        """
         name = f"+{len(self._nodes)}"
         self._nodes[name] = replace(node, inputs=tuple(inputs))
         return name
 
     def binary(self, op: str, a: Ref, b: Ref) -> Ref:
-        """AddV2, Sub, Mul, RealDiv, Pow, Maximum, Minimum of float32 tensors."""
+        """Add AddV2, Sub, Mul, RealDiv, Pow, Maximum or Minimum of float32 tensors.
+
+        Args:
+            op: The operation.
+            a: Left operand.
+            b: Right operand.
+        """
         return self.add(op, a, b, T=tf.float32)
 
     def unary(self, op: str, a: Ref) -> Ref:
         return self.add(op, a, T=tf.float32)
 
     def matmul(self, a: Ref, b: Ref) -> Ref:
-        """Matrices [m, k] and [k, n]."""
+        """Add a product of matrices [m, k] and [k, n].
+
+        Args:
+            a: float32 [m, k].
+            b: float32 [k, n].
+        """
         return self.add("MatMul", a, b, T=tf.float32, transpose_a=False, transpose_b=False)
 
     def bias(self, a: Ref, b: Ref) -> Ref:
-        """[rows, n] + [n]."""
+        """Add [rows, n] + [n].
+
+        Args:
+            a: float32 [rows, n].
+            b: float32 [n].
+        """
         return self.add("BiasAdd", a, b, T=tf.float32, data_format=b"NHWC")
 
     def reshape(self, a: Ref, shape: Sequence[int]) -> Ref:
         return self.add("Reshape", a, self.constant(shape, np.int32), T=tf.float32, Tshape=tf.int32)
 
     def concat(self, parts: Sequence[Ref], axis: int = 1, dtype: Any = tf.float32) -> Ref:
-        """Concatenates tensors side by side; one alone stays as it is."""
+        """Concatenate tensors; a single one is returned unchanged.
+
+        Args:
+            parts: The tensors.
+            axis: The axis.
+            dtype: Their dtype.
+        """
         if len(parts) == 1:
             return parts[0]
         return self.add("ConcatV2", *parts, self.constant(axis, np.int32), T=dtype, N=len(parts), Tidx=tf.int32)
 
     def slice(self, a: Ref, rank: int, axis: int, start: int, stop: int, dtype: Any = tf.float32) -> Ref:
-        """[start, stop) along one axis of a tensor of so many axes."""
+        """Take [start, stop) along one axis.
+
+        Args:
+            a: The tensor.
+            rank: Its number of axes.
+            axis: The axis.
+            start: First index.
+            stop: Index after the last.
+            dtype: The tensor's dtype.
+        """
         return self.slices(a, rank, {axis: (start, stop)}, dtype)
 
     def slices(self, a: Ref, rank: int, spans: Mapping[int, tuple[int, int]], dtype: Any = tf.float32) -> Ref:
-        """[start, stop) along some axes of a tensor of so many."""
+        """Take [start, stop) along several axes.
+
+        Args:
+            a: The tensor.
+            rank: Its number of axes.
+            spans: (start, stop) by axis.
+            dtype: The tensor's dtype.
+        """
         begin = [spans.get(i, (0, 0))[0] for i in range(rank)]
         end = [spans.get(i, (0, 0))[1] for i in range(rank)]
         mask = sum(1 << i for i in range(rank) if i not in spans)
@@ -351,7 +432,12 @@ class Edit:
         return self.add("Transpose", a, self.constant(order, np.int32), T=tf.float32, Tperm=tf.int32)
 
     def done(self, outputs: Mapping[str, Ref] | None = None, width: int | None = None) -> Graph:
-        """The graph after all changes; with other outputs or another width if given."""
+        """Return the graph with all changes applied.
+
+        Args:
+            outputs: Other outputs, or None to keep them.
+            width: Another width of x, or None to keep it.
+        """
         graph = self.graph
 
         def final(ref: Ref) -> Ref:
@@ -390,7 +476,7 @@ def _attr(value: Any) -> Any:
 
 
 def _common(a: Shape | None, b: Shape) -> Shape | None:
-    """What two shapes of one tensor agree on."""
+    """Return the dimensions that two shapes of one tensor agree on."""
     return tuple(n if n == m else None for n, m in zip(a, b)) if a is not None and len(a) == len(b) else None
 
 
@@ -399,7 +485,7 @@ def _reachable(nodes: Mapping[str, Node], refs: Iterable[Ref]) -> set[str]:
 
 
 def _ordered(nodes: Mapping[str, Node], refs: Iterable[Ref]) -> Iterator[str]:
-    """Nodes that the tensors need, each once and after its inputs: depth first, inputs in order."""
+    """Iterate over the nodes that the tensors need, each once and after its inputs: depth first, inputs in order."""
     seen: set[str] = set()
     stack = [(name, False) for name, _ in reversed(list(refs))]
     while stack:
@@ -415,7 +501,10 @@ def _ordered(nodes: Mapping[str, Node], refs: Iterable[Ref]) -> Iterator[str]:
 def _canonical(
     nodes: Mapping[str, Node], outputs: Mapping[str, Ref], placeholders: set[str]
 ) -> tuple[dict[str, Node], dict[str, Ref]]:
-    """What the outputs need, renamed by place; placeholders keep their names, are all there, and come first."""
+    """Return the nodes that the outputs need, renamed by position, and the outputs.
+
+    Placeholders keep their names, are all present, and come first.
+    """
     wanted = dict(sorted(outputs.items()))
     nodes = {**nodes, **{name: Node("Placeholder") for name in placeholders}}
     names = {name: name for name in placeholders}

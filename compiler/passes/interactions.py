@@ -1,13 +1,14 @@
-"""Interactions of features written dearly, rewritten into forms that cost less.
+"""Rewrite expensive forms of feature interactions into cheaper ones.
 
-Factorisation machines (Rendle, 2010): the sum of the inner products of all pairs of F vectors of d is
-(|sum of vectors|^2 - sum of |vector|^2) / 2, F * d work instead of F * F * d. The sum of the vectors stays a reduction
-along the middle axis: as a product with a matrix of zeros and ones it takes 2 * d times the operations and is no faster
-(ONNX Runtime 1.31: 0.95 to 1.04 times; OpenVINO 0.87 to 0.90; XLA 0.72 to 0.80).
+Factorisation machines (Rendle, 2010): the sum of the inner products of all pairs of F vectors of d is (|sum of
+vectors|^2 - sum of |vector|^2) / 2, F * d work instead of F * F * d. The sum of the vectors stays a reduction along the
+middle axis: as a product with a matrix of zeros and ones it takes 2 * d times the operations and is no faster (ONNX
+Runtime 1.31: 0.95 to 1.04 times; OpenVINO 0.87 to 0.90; XLA 0.72 to 0.80).
 
 Cross layers (DCN; Wang et al., 2017): x' = x0 * (x . w) + b + x. Every x is a * x0 + c, with a number a for each row
-and a vector c known from weights: a' = a + a * (x0 . w) + c . w and c' = c + b. So L layers are one product of x0 with
-L columns and a few numbers a row, where L passes over whole rows were; and x0 (x . w) may never be an outer product.
+and a vector c known from weights: a' = a + a * (x0 . w) + c . w and c' = c + b. So L layers become one product of x0
+with L columns and a few numbers a row, instead of L passes over whole rows; and x0 (x . w) is never computed as an
+outer product.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MAX_LAYERS = 64
 
 
 def factorise(graph: Graph) -> tuple[Graph, int]:
-    """The graph with its factorisation machines in the cheap form, and how many places were changed."""
+    """Return the graph with its factorisation machines in the cheap form, and the number of changes."""
     edit = Edit(graph)
     for name, node in graph.nodes.items():
         ref = (name, 0)
@@ -37,7 +38,7 @@ def factorise(graph: Graph) -> tuple[Graph, int]:
 
 
 def cross(graph: Graph) -> tuple[Graph, int]:
-    """The graph with its cross layers in the cheap form, and how many layers and outer products that were."""
+    """Return the graph with its cross layers in the cheap form, and the number of layers and outer products changed."""
     edit = Edit(graph)
     layers = {}
     for name, node in graph.nodes.items():
@@ -60,7 +61,7 @@ def cross(graph: Graph) -> tuple[Graph, int]:
 
 
 def _vectors(graph: Graph, ref: Ref) -> tuple[int, int] | None:
-    """(F, d) of a float32 tensor [rows, F, d]."""
+    """Return (F, d) of a float32 tensor [rows, F, d], else None."""
     if not graph.ranked(ref) or graph.dtype(ref) != tf.float32:
         return None
     shape = graph.shape(ref)
@@ -68,43 +69,43 @@ def _vectors(graph: Graph, ref: Ref) -> tuple[int, int] | None:
 
 
 def _root(graph: Graph, ref: Ref) -> Ref:
-    """A tensor as it was before it was reshaped."""
+    """Return a tensor as it was before reshapes."""
     while graph.producer(ref).op == "Reshape":
         ref = graph.producer(ref).inputs[0]
     return ref
 
 
 def _flat(graph: Graph, edit: Edit, ref: Ref) -> Ref:
-    """[rows, F, d] as [rows, F * d]."""
+    """Return [rows, F, d] as [rows, F * d]."""
     fields, dim = _vectors(graph, ref) or (0, 0)
     root = _root(graph, ref)
     return root if graph.shape(root)[1:] == (fields * dim,) else edit.reshape(ref, (-1, fields * dim))
 
 
 def _squares(edit: Edit, a: Ref) -> Ref:
-    """[rows, n] -> [rows, 1], the sum of squares."""
+    """Map [rows, n] to [rows, 1], the sum of squares."""
     return edit.sum(edit.binary("Mul", a, a), (1,), keep=True)
 
 
 def _machine(graph: Graph, edit: Edit, vectors: Ref) -> Ref:
-    """|sum of vectors|^2 - sum of |vector|^2 as [rows, 1]."""
+    """Return |sum of vectors|^2 - sum of |vector|^2 as [rows, 1]."""
     total = _squares(edit, edit.sum(vectors, (1,)))
     return edit.binary("Sub", total, _squares(edit, _flat(graph, edit, vectors)))
 
 
 def _shaped(graph: Graph, edit: Edit, new: Ref, ref: Ref) -> Ref:
-    """[rows, 1] in the shape of another tensor of one number a row."""
+    """Reshape [rows, 1] to the shape of another tensor with one number a row."""
     shape = graph.shape(ref)
     return new if shape[1:] == (1,) else edit.reshape(new, [-1, *(n or 1 for n in shape[1:])])
 
 
 def _one_number(graph: Graph, ref: Ref) -> bool:
-    """Whether a tensor holds one number a row, rows first."""
+    """Return whether a tensor holds one number a row, rows first."""
     return graph.ranked(ref) and graph.shape(ref)[:1] == (None,) and all(n == 1 for n in graph.shape(ref)[1:])
 
 
 def _pairs(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
-    """Inner products of all pairs, summed up."""
+    """Rewrite the sum of the inner products of all pairs."""
     found = summed(graph, ref)
     if found is None or not _one_number(graph, ref):
         return None
@@ -142,7 +143,7 @@ def _pairs(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
 
 
 def _gram(graph: Graph, ref: Ref) -> Ref | None:
-    """The vectors [rows, F, d] of which a tensor [rows, F, F] holds all inner products."""
+    """Return the vectors [rows, F, d] whose inner products a tensor [rows, F, F] holds."""
     node = graph.producer(ref)
     if not node.op.startswith("BatchMatMul") or node.attr("adj_x"):
         return None
@@ -155,7 +156,7 @@ def _gram(graph: Graph, ref: Ref) -> Ref | None:
 
 
 def _difference(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
-    """Sum over d of (sum of vectors)^2 - sum of vectors^2: both summed up first."""
+    """Rewrite the sum over d of (sum of vectors)^2 - sum of vectors^2, so that both are summed first."""
     found = summed(graph, ref)
     if found is None or not _one_number(graph, ref) or graph.producer(found[0]).op != "Sub":
         return None
@@ -173,7 +174,7 @@ def _difference(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
 
 
 def _outer_product(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
-    """(a b^T) w -> a * (b . w), for a and b [rows, d] and w [d, 1]."""
+    """Rewrite (a b^T) w to a * (b . w), for a and b [rows, d] and w [d, 1]."""
     shape = graph.shape(ref) if graph.ranked(ref) else ()
     times = graph.producer(graph.producer(ref).inputs[0])
     if len(shape) != 2 or shape[1] is None or times.op not in PRODUCTS or _turned(times):
@@ -194,12 +195,12 @@ def _outer_product(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
 
 
 def _turned(node: Node) -> bool:
-    """Whether a product transposes what it reads."""
+    """Return whether a product transposes an operand."""
     return any(node.attr(name) for name in ("adj_x", "adj_y", "transpose_a", "transpose_b"))
 
 
 class CrossLayer(NamedTuple):
-    """x0 * (x . w) + biases + x."""
+    """A cross layer: x0 * (x . w) + biases + x."""
 
     x0: Ref
     x: Ref
@@ -228,7 +229,7 @@ def _cross_layer(graph: Graph, ref: Ref) -> CrossLayer | None:
 
 
 def _terms(graph: Graph, ref: Ref) -> list[Ref]:
-    """What a sum adds up: sums that nothing else reads are taken apart."""
+    """Return the terms of a sum; nested sums that nothing else reads are flattened."""
     terms: list[Ref] = []
     stack = [ref]
     while stack:
@@ -241,7 +242,7 @@ def _terms(graph: Graph, ref: Ref) -> list[Ref]:
 
 
 def _crossed(graph: Graph, edit: Edit, last: Ref, layers: dict[Ref, CrossLayer]) -> None:
-    """Replaces every layer of the chain that ends in `last`."""
+    """Replace every layer of the chain that ends in `last`."""
     chain = [last]
     x0 = layers[last].x0
     while layers[chain[0]].x in layers and len(chain) < MAX_LAYERS:

@@ -1,7 +1,7 @@
-"""Dense layers brought into one form, MatMul then BiasAdd then activation, which every backend runs as one kernel.
+"""Normalise dense layers to MatMul, BiasAdd, activation, which every backend runs as one kernel.
 
-Matrices are read untransposed, biases in any spelling become one BiasAdd, two layers with nothing between them become
-one where that is less work.
+Matrices are untransposed, biases in any spelling become one BiasAdd, and two layers with nothing between them become
+one if that is less work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ACTIVATIONS = frozenset({"Relu", "Relu6", "Sigmoid", "Tanh", "Elu", "Selu", "Lea
 
 
 def fuse(graph: Graph) -> tuple[Graph, int]:
-    """The graph with its dense layers in that form, and how many places were changed."""
+    """Return the graph with its dense layers in that form, and the number of changes."""
     edit = Edit(graph)
     for name, node in graph.nodes.items():
         ref = (name, 0)
@@ -29,7 +29,10 @@ def fuse(graph: Graph) -> tuple[Graph, int]:
 
 
 def layers(graph: Graph) -> int:
-    """Chains of MatMul, BiasAdd and activation, at least two of the three, that a backend can run as one kernel."""
+    """Count the chains that a backend can run as one kernel.
+
+    A chain has at least two of MatMul, BiasAdd and activation.
+    """
     found = 0
     for name in graph.nodes:
         if product(graph, (name, 0)) is None or not graph.only_user((name, 0)):
@@ -40,7 +43,14 @@ def layers(graph: Graph) -> int:
 
 
 def vector(graph: Graph, edit: Edit, ref: Ref, columns: int) -> Ref | None:
-    """A tensor that is known before any request as [columns], where it broadcasts to [rows, columns] as such."""
+    """Return a tensor that is known before any request as [columns], if it broadcasts to [rows, columns] as such.
+
+    Args:
+        graph: The graph.
+        edit: Its changes.
+        ref: The tensor.
+        columns: Number of columns.
+    """
     if not graph.free(ref) or not graph.ranked(ref) or graph.dtype(ref) != tf.float32:
         return None
     shape = graph.shape(ref)
@@ -62,7 +72,7 @@ def _untransposed(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
 
 
 def _collapsed(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
-    """(x @ A + a) @ B -> x @ (A @ B) + a @ B, where that is less work a row."""
+    """Rewrite (x @ A + a) @ B to x @ (A @ B) + a @ B, if that is less work a row."""
     outer = product(graph, ref)
     if outer is None or not graph.only_user(outer.x):
         return None
@@ -81,7 +91,7 @@ def _collapsed(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
 
 
 def _bias(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
-    """Whatever is added to a product, as one BiasAdd."""
+    """Rewrite anything that is added to a product as one BiasAdd."""
     node = graph.producer(ref)
     if not graph.ranked(ref) or len(graph.shape(ref)) != 2:
         return None

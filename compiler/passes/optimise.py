@@ -1,7 +1,7 @@
-"""Every pass over a dense graph, in turn, until none of them finds anything more to do.
+"""Run every pass over a dense graph, in turn, until none of them finds anything more to do.
 
-No pass adds to a row's work: one whose form of the graph takes more FLOPs is not applied, and that is said. Whether
-more work takes less time depends on the backend, and the passes run before there is one.
+No pass adds work per row: a pass whose result takes more FLOPs is not applied, and that is reported. Whether more work
+takes less time depends on the backend, and the passes run before one is chosen.
 """
 
 from __future__ import annotations
@@ -29,8 +29,13 @@ MAX_ROUNDS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OptimisedGraph:
-    """A dense graph after all passes, and what each of them did, summed over their rounds, or would have done. layers:
-    dense layers that a backend can run as one kernel each."""
+    """A dense graph after all passes.
+
+    Attributes:
+        graph: The graph.
+        effects: The effect of each pass, summed over its rounds, or the effect that it would have had.
+        layers: Number of dense layers that a backend can run as one kernel each.
+    """
 
     graph: DenseGraph
     effects: list[PassEffect]
@@ -38,13 +43,13 @@ class OptimisedGraph:
 
 
 def optimise(dense: DenseGraph) -> OptimisedGraph:
-    """The same function of the same weights, cheaper to run."""
+    """Return the same function of the same weights, cheaper to run."""
     graph, effects = improve(Graph.of_dense(dense))
     return OptimisedGraph(graph.to_dense(dense.weights), effects, linear.layers(graph))
 
 
 def improve(graph: Graph) -> tuple[Graph, list[PassEffect]]:
-    """A graph after all passes, and the effects of those that had any, or would have had."""
+    """Return a graph after all passes, and the effects of those that had any, or would have had."""
     done = {name: PassEffect(name, 0, 0, 0) for name in PASSES}
     refused: dict[str, PassEffect] = {}
     for _ in range(MAX_ROUNDS):
@@ -62,7 +67,16 @@ def improve(graph: Graph) -> tuple[Graph, list[PassEffect]]:
 
 
 def apply(name: str, run: Pass, graph: Graph) -> tuple[Graph, PassEffect]:
-    """Applies one pass: the graph that it leaves, and its effect."""
+    """Apply one pass.
+
+    Args:
+        name: Name of the pass.
+        run: The pass.
+        graph: The graph.
+
+    Returns:
+        The new graph, and the effect.
+    """
     after, found = run(graph)
     if not found:
         return graph, PassEffect(name, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Patterns, what nodes mean in few words: the many ways in which TensorFlow's front ends write the same thing."""
+"""Recognise the patterns that TensorFlow's front ends write in many different ways."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ class Product(NamedTuple):
 
 
 def product(graph: Graph, ref: Ref) -> Product | None:
-    """A tensor as such a product."""
+    """Return a tensor as such a product, else None.
+
+    Args:
+        graph: The graph.
+        ref: The tensor.
+    """
     node = graph.producer(ref)
     if node.op != "MatMul" or node.attr("transpose_a") or node.attr("transpose_b"):
         return None
@@ -39,7 +44,12 @@ def product(graph: Graph, ref: Ref) -> Product | None:
 
 
 def biased(graph: Graph, ref: Ref) -> tuple[Ref, Ref] | None:
-    """[rows, n] plus a vector [n] that is known before any request: (matrix, vector)."""
+    """Return (matrix, vector) if a tensor is [rows, n] plus a vector [n] that is known before any request.
+
+    Args:
+        graph: The graph.
+        ref: The tensor.
+    """
     node = graph.producer(ref)
     if node.op not in ADDS or not graph.ranked(ref) or len(graph.shape(ref)) != 2:
         return None
@@ -50,7 +60,12 @@ def biased(graph: Graph, ref: Ref) -> tuple[Ref, Ref] | None:
 
 
 def squared(graph: Graph, ref: Ref) -> Ref | None:
-    """The tensor that a tensor is the square of, if it is one."""
+    """Return the tensor that a tensor is the square of, else None.
+
+    Args:
+        graph: The graph.
+        ref: The tensor.
+    """
     node = graph.producer(ref)
     if node.op == "Square":
         return node.inputs[0]
@@ -64,7 +79,12 @@ def squared(graph: Graph, ref: Ref) -> Ref | None:
 
 
 def summed(graph: Graph, ref: Ref) -> tuple[Ref, tuple[int, ...]] | None:
-    """The tensor that a tensor is the sum of, if it is one, and along which axes (ascending, from 0)."""
+    """Return the tensor that a tensor is the sum of, and the axes (ascending, from 0); else None.
+
+    Args:
+        graph: The graph.
+        ref: The tensor.
+    """
     node = graph.producer(ref)
     if node.op != "Sum":
         return None
@@ -76,7 +96,12 @@ def summed(graph: Graph, ref: Ref) -> tuple[Ref, tuple[int, ...]] | None:
 
 
 def part(graph: Graph, ref: Ref) -> AxisRange | None:
-    """A tensor as a part of another: every other axis whole, nothing skipped or turned round."""
+    """Return a tensor as a range along one axis of another, with all other axes whole and in order; else None.
+
+    Args:
+        graph: The graph.
+        ref: The tensor.
+    """
     node = graph.producer(ref)
     if node.op not in ("StridedSlice", "Slice") or not graph.ranked(node.inputs[0]):
         return None
@@ -100,7 +125,7 @@ def part(graph: Graph, ref: Ref) -> AxisRange | None:
 def _spans(
     node: Node, bounds: list[list[int]], shape: tuple[int | None, ...]
 ) -> Iterator[tuple[int, int | None] | None]:
-    """(start, stop) of every axis, None where it cannot be told; a whole axis of unknown size is (0, None)."""
+    """Iterate over (start, stop) of every axis, None if it is unknown; a whole axis of unknown size is (0, None)."""
     if node.op == "Slice":
         for start, size, whole in zip(bounds[0], bounds[1], shape):
             stop = whole if size == -1 else start + size

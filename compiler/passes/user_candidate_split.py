@@ -1,21 +1,22 @@
-"""The user-once division: what depends on the user alone is computed once a request, not once a candidate.
+"""User/candidate split: compute what depends on the user alone once per request, not once per candidate.
 
-The columns of x belong to the user or to the candidates (processor.package.roles). Along the graph a tensor is one of
+The columns of x belong to the user or to the candidates (processor.package.roles). Each tensor of the graph is one of
 
     Free     known from weights alone
-    Once     of the user's columns alone: [1, ...] a request
-    Varied   of the candidates' columns too
-    Parted   some indices of axis 1 Once, the others Varied: x itself, and slices, concatenations and maps of such
-    Added    the sum of a Once and a Varied: what a product or a sum along axis 1 makes of a Parted
+    Once     depends on the user's columns alone: [1, ...] a request (UserTensor)
+    Varied   depends on the candidates' columns too (CandidateTensor)
+    Parted   some indices of axis 1 Once, the others Varied (SplitColumns): x itself, and slices, concatenations and
+             maps of such
+    Added    the sum of a Once and a Varied (SplitSum): a product or a sum along axis 1 of a Parted
 
     x @ W = x_user @ W[user's rows] + x_candidate @ W[the others]
 
-so of the first layer, and of a factorisation machine's sums, the user's share is computed once, and its bias with it.
-Where no rule fits, a tensor is put together again for every row, which is always right and saves nothing.
+so the user's share of the first layer, and of a factorisation machine's sums, is computed once, together with its bias.
+Where no rule fits, a tensor is assembled for every row, which is always correct and saves nothing.
 
-Two graphs come out: user [requests, user's columns] -> u [requests, user_width], and candidate, whose x has the
-candidates' columns and then the lane that lends u (processor.package.roles). The division is proved on random numbers
-before it is given out.
+The result is two graphs: user [requests, user's columns] -> u [requests, user_width], and candidate, whose x has the
+candidates' columns and then the side columns that carry u (processor.package.roles). The split is verified on random
+numbers before it is returned.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from freshet_serving.compiler.passes.optimise import improve
 from freshet_serving.compiler.passes.patterns import part, summed
 from freshet_serving.processor.package import MAX_USER_WIDTH, USER_VECTOR, user_column_count
 
-# A division that takes less off a candidate's work is not worth a second set of executables.
+# A split that saves less than this of a candidate's work does not justify a second set of executables.
 MIN_SAVED = 0.05
 TOLERANCE = 1e-4
 
@@ -48,8 +49,16 @@ BINARY = frozenset({"Add", "AddV2", "Maximum", "Minimum", "Mul", "Pow", "RealDiv
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UserCandidateSplit:
-    """user: xu -> {"u": [requests, user_width]}. candidate: x of the candidates' columns and the lane -> outputs; its
-    buckets must have `rows` rows or more. flops: of one row of the whole graph, of a candidate, of a user."""
+    """Both graphs of a split.
+
+    Attributes:
+        user: xu -> {"u": [requests, user_width]}.
+        candidate: x of the candidates' columns and the side columns -> outputs; its buckets must have `rows` rows or
+            more.
+        user_width: Length of u.
+        rows: Fewest rows of the candidates' graph.
+        flops: FLOPs of one row of the whole graph, of a candidate, of a user.
+    """
 
     user: DenseGraph
     candidate: DenseGraph
@@ -59,13 +68,19 @@ class UserCandidateSplit:
 
     @property
     def saved(self) -> float:
-        """The share of a row's work that a candidate does not cost any more."""
+        """Share of a row's work that is saved for a candidate."""
         whole, candidate, _ = self.flops
         return 1 - candidate / whole
 
     def inputs(self, x: Matrix, columns: Sequence[int]) -> tuple[Matrix, Matrix]:
-        """Rows of the whole graph's x, at least `rows` of them, as the inputs of both graphs: the user's columns of
-        each row, and all rows as candidates of the first row's user."""
+        """Convert rows of the whole graph's x to the inputs of both graphs.
+
+        These are the user's columns of each row, and all rows as candidates of the first row's user.
+
+        Args:
+            x: float32 [n, width], at least `rows` rows.
+            columns: The user's columns.
+        """
         others = sorted(set(range(x.shape[1])) - set(columns))
         user_columns = user_column_count(self.user_width, self.rows)
         users, own = np.ascontiguousarray(x[:, columns]), np.zeros((len(x), len(others) + user_columns), np.float32)
@@ -84,9 +99,15 @@ class UserCandidateSplit:
 
 
 def split_user_candidate(dense: DenseGraph, columns: Sequence[int], rows: int) -> UserCandidateSplit | None:
-    """The two graphs, for the user's columns of x (ascending); None where too little would be saved.
+    """Split a graph.
 
-    rows: of the smallest bucket that the candidates' graph is compiled for.
+    Args:
+        dense: The graph.
+        columns: The user's columns of x, ascending.
+        rows: Rows of the smallest bucket of the candidates' graph.
+
+    Returns:
+        The split, or None if it would save too little.
     """
     if not columns or len(columns) == dense.width or not _of_rows(graph := Graph.of_dense(dense)):
         return None
@@ -115,7 +136,7 @@ class CandidateTensor(NamedTuple):
 
 
 class SplitColumns(NamedTuple):
-    """Indices user_at of axis 1 are `user`'s, the others `rows`', both in ascending order."""
+    """A tensor whose indices user_at of axis 1 come from `user`, the others from `rows`, both in ascending order."""
 
     user: Ref
     user_at: tuple[int, ...]
@@ -124,14 +145,14 @@ class SplitColumns(NamedTuple):
 
 
 class SplitSum(NamedTuple):
-    """user + rows, of equal shapes but for the first axis."""
+    """user + rows, of equal shapes except for the first axis."""
 
     user: Ref
     rows: Ref
 
 
 Value = UserTensor | CandidateTensor | SplitColumns | SplitSum
-"""What is not here is Free: the same tensor in both graphs."""
+"""The kinds of tensors. A tensor without a Value is Free: the same in both graphs."""
 
 
 class _GraphSplitter:
@@ -142,7 +163,7 @@ class _GraphSplitter:
         self._user, self._rows = Edit(graph), Edit(graph)
         others = tuple(sorted(set(range(graph.width)) - set(columns)))
         self._user_columns, self._row_columns = len(columns), len(others)
-        # Stand for the candidates' columns and for u, until their places in x are known.
+        # Placeholders for the candidates' columns and for u, until their positions in x are known.
         self._own, self._user_vector = self._rows.add("NoOp"), self._rows.add("NoOp")
         self._values: dict[Ref, Value] = {(X, 0): SplitColumns((X, 0), tuple(columns), self._own, others)}
         self._whole: dict[Ref, Ref] = {}
@@ -160,7 +181,7 @@ class _GraphSplitter:
         }
 
     def run(self) -> int:
-        """Writes both graphs; returns how many numbers are lent."""
+        """Write both graphs; return the length of the user vector."""
         graph = self._graph
         for name, node in graph.nodes.items():
             if name in graph.varying and name != X:
@@ -203,8 +224,10 @@ class _GraphSplitter:
             self._values[name, number] = CandidateTensor((copied, number))
 
     def _from_user_vector(self, ref: Ref, shape: Sequence[int | None]) -> Ref:
-        """A tensor of the user's graph in the candidates' one, as [1, ...]; a matrix's as [n], which broadcasts alike
-        and is what a bias is."""
+        """Return a tensor of the user's graph in the candidates' graph, as [1, ...].
+
+        A matrix becomes [n], which broadcasts alike and is the form of a bias.
+        """
         dims = [n or 1 for n in shape[1:]]
         size = math.prod(dims)
         if ref not in self._pieces:
@@ -214,7 +237,7 @@ class _GraphSplitter:
         return piece if len(dims) == 1 else self._rows.reshape(piece, (1, *dims))
 
     def _as_rows(self, ref: Ref) -> Ref:
-        """A tensor of the graph in the candidates' one, with a row for each candidate."""
+        """Return a tensor of the graph in the candidates' graph, with a row for each candidate."""
         value = self._values.get(ref)
         if value is None or isinstance(value, CandidateTensor):
             return ref if value is None else value.ref
@@ -264,7 +287,7 @@ class _GraphSplitter:
         return _parted(*taken(self._user, value.user, value.user_at), *taken(self._rows, value.rows, value.rows_at))
 
     def _reshape(self, ref: Ref, node: Node) -> Value | None:
-        """[n, F * d] -> [n, F, d] and back, where every group of d is whole."""
+        """Handle [n, F * d] -> [n, F, d] and back, if every group of d is whole."""
         value = self._values[node.inputs[0]]
         before, after = self._graph.shape(node.inputs[0]), self._graph.shape(ref)
         if not isinstance(value, SplitColumns) or before[0] is not None or after[0] is not None:
@@ -367,12 +390,12 @@ class _GraphSplitter:
         return SplitSum((user, 0), (rows, 0))
 
     def _added_binary(self, ref: Ref, node: Node, left: Value | None, right: Value | None) -> Value | None:
-        """A sum or difference: the user's terms together, the candidates' together."""
+        """Handle a sum or difference: combine the user's terms, and the candidates' terms."""
         shape = self._graph.shape(ref)
         terms: list[tuple[Ref | None, Ref | None]] = []
         for source, value in zip(node.inputs, (left, right)):
             if value is None:
-                # Known from weights alone: it goes with the user's terms, which are computed once.
+                # Known from weights alone: it joins the user's terms, which are computed once.
                 terms.append((source, None))
             elif self._graph.shape(source) != shape:
                 return None
@@ -429,26 +452,26 @@ def _parted(user: Ref, user_at: tuple[int, ...], rows: Ref, rows_at: tuple[int, 
 
 
 def _grouped(at: tuple[int, ...], dim: int) -> tuple[int, ...] | None:
-    """The groups of `dim` that places make up, None where one is not whole."""
+    """Return the groups of `dim` that the positions form; None if one is incomplete."""
     groups = tuple(place // dim for place in at[::dim])
     return groups if at == tuple(g * dim + i for g in groups for i in range(dim)) else None
 
 
 def _taken(edit: Edit, ref: Ref, rank: int, axis: int, at: tuple[int, ...]) -> Ref:
-    """Indices of one axis of a tensor that is known from weights alone."""
+    """Take indices of one axis of a tensor that is known from weights alone."""
     if at == tuple(range(at[0], at[-1] + 1)):
         return edit.slice(ref, rank, axis, at[0], at[-1] + 1)
     return edit.gather(ref, at, axis)
 
 
 def _of_rows(graph: Graph) -> bool:
-    """Whether what is multiplied, which is nearly all of the work, has a row for each row of x."""
+    """Return whether all products, nearly all of the work, have a row for each row of x."""
     products = [(n, 0) for n in graph.varying if graph.nodes[n].op in PRODUCTS]
     return all(graph.ranked(ref) and graph.shape(ref)[:1] == (None,) for ref in products)
 
 
 def _same(dense: DenseGraph, found: UserCandidateSplit, columns: Sequence[int]) -> bool:
-    """Whether both graphs together compute what the whole does, for two users of several candidates each."""
+    """Return whether both graphs together compute what the whole does, for two users with several candidates each."""
     rows = dense.sample(found.rows + 3)
     for first in (0, 1):
         x = np.roll(rows, -first, 0)

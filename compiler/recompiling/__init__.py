@@ -1,7 +1,7 @@
-"""`freshet compile`: a version that lies in a repository, compiled anew.
+"""Recompile a version that is already in a repository (`freshet compile`).
 
-recompile         backends, buckets, calibration, and a manifest with what was chosen
-calibration_rows  rows to calibrate by, from the version's tables or labelled data
+recompile         backends, buckets, calibration, and a manifest with the choice
+calibration_rows  calibration sets, from the version's tables or labelled data
 compile_report    costs and errors by backend and bucket, as lines of text
 """
 

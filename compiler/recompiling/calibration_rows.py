@@ -1,4 +1,4 @@
-"""Rows of the dense input to calibrate by: drawn from a package's own tables, or read from labelled data.
+"""Provide calibration sets, rows of the dense input: drawn from a package's own tables, or read from labelled data.
 
 Both are what a request would give: embeddings as the tables hold them, floats after their transform.
 """
@@ -33,8 +33,16 @@ LABEL = "label"
 
 
 def random_inputs(reader: VersionReader, rows: int, seed: int = 0) -> Matrix:
-    """x float32 [rows, width]: embeddings of random ids of each table, floats of a standard normal. A table that holds
-    nothing gives small numbers."""
+    """Return random rows x, float32 [rows, width].
+
+    They have embeddings of random ids of each table, and floats of a standard normal distribution. An empty table gives
+    small numbers.
+
+    Args:
+        reader: The version.
+        rows: Number of rows.
+        seed: Seed of the random numbers.
+    """
     random, m = np.random.default_rng(seed), reader.manifest
     x = random.standard_normal((rows, m.width), np.float32)
     files = {t.name: reader.tensors(table_file(t.name)) for t in m.tables if t.rows}
@@ -57,8 +65,14 @@ def random_inputs(reader: VersionReader, rows: int, seed: int = 0) -> Matrix:
 
 
 def calibration_set(reader: VersionReader, labelled: LabelledRows | None) -> Matrix | None:
-    """x float32 [rows, width] as requests bring it: labelled rows, or else those recorded for the version; None without
-    either."""
+    """Return realistic rows x, float32 [rows, width].
+
+    They are labelled rows, or else those recorded for the version; None without either.
+
+    Args:
+        reader: The version.
+        labelled: Labelled rows, or None.
+    """
     if labelled is not None:
         return labelled.x[:PRACTICE_ROWS]
     m = reader.manifest
@@ -67,7 +81,7 @@ def calibration_set(reader: VersionReader, labelled: LabelledRows | None) -> Mat
     filling = _DenseInputBuilder(reader)
     found: list[Matrix] = []
     for request in parse_warmup(reader.file(WARMUP), m.inputs):
-        # What was recorded when its numbers were not refused yet says nothing of practice.
+        # Requests recorded before non-finite numbers were refused are no realistic sample.
         with suppress(NonFiniteInput):
             found.append(filling.rows(request))
         if sum(map(len, found)) >= PRACTICE_ROWS:
@@ -76,10 +90,19 @@ def calibration_set(reader: VersionReader, labelled: LabelledRows | None) -> Mat
 
 
 def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: int = 200_000) -> LabelledRows:
-    """The first `most` rows of a Parquet file as a request of the model would bring them; raises BadInput.
+    """Read the first rows of a Parquet file as a request of the model would bring them.
 
-    Its columns are the model's inputs, or else its features, by name; `label` holds 0 or 1. The output that tells it is
-    the one that the version notes as that label's probability.
+    Its columns are the model's inputs, or else its features, by name. The output to compare with the labels is the one
+    that the version's notes map to that label.
+
+    Args:
+        reader: The version.
+        path: The Parquet file.
+        label: Name of the column of labels, 0 or 1.
+        most: Most rows.
+
+    Raises:
+        BadInput: The file does not fit the model.
     """
     table = _parquet(path, most)
     if label not in table.column_names:
@@ -98,7 +121,7 @@ def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: i
 
 
 class _DenseInputBuilder:
-    """What a server makes of a version's requests."""
+    """Builds the dense input of requests as a server does."""
 
     def __init__(self, reader: VersionReader) -> None:
         m = self._manifest = reader.manifest
@@ -108,7 +131,7 @@ class _DenseInputBuilder:
         self._tables = descriptors([descriptor(t, a) for t, a in zip(m.tables, arrays)])
 
     def rows(self, columns: Mapping[str, Column]) -> Matrix:
-        """x of a request's columns."""
+        """Return x for a request's columns."""
         bound, counts = self._plan.bind_inputs(columns), np.zeros((max(1, len(self._manifest.tables)), 2), np.int64)
         x = aligned((bound.rows, self._manifest.width))
         self._plan.fill(self._tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, counts)
@@ -116,7 +139,15 @@ class _DenseInputBuilder:
 
 
 def read_sample(path: Path, column: str = "rows") -> list[int]:
-    """Rows a request, from the column `rows` of a Parquet file; raises BadInput."""
+    """Read the number of rows of each request from a column of a Parquet file.
+
+    Args:
+        path: The Parquet file.
+        column: The column.
+
+    Raises:
+        BadInput: The file has no such column of integers.
+    """
     table = _parquet(path, None)
     if column not in table.column_names:
         raise BadInput(f"sample: column {column!r} wanted, got {', '.join(table.column_names)[:200]}")
@@ -138,7 +169,7 @@ def _parquet(path: Path, most: int | None) -> Any:
 
 
 def _column(table: Any, spec: Input, m: Manifest) -> Column:
-    """One input's values; from its features' columns where the file has none of its own name."""
+    """Return one input's values, from its features' columns if the file has none of its own name."""
     if spec.name in table.column_names:
         return _values(table.column(spec.name).combine_chunks(), spec)
     parts = sorted((f for f in m.features if f.input == spec.name and f.column >= 0), key=lambda f: f.column)
@@ -153,7 +184,7 @@ def _column(table: Any, spec: Input, m: Manifest) -> Column:
 
 
 def _values(array: Any, spec: Input) -> Column:
-    """A column of values, or of lists of values where the input has columns or is ragged."""
+    """Return a column of values, or of lists of values if the input has columns or is ragged."""
     import pyarrow as pa
 
     nested = pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type)
@@ -172,7 +203,7 @@ def _values(array: Any, spec: Input) -> Column:
 
 
 def _mask(x: Matrix, feature: Feature, dim: int, random: np.random.Generator) -> None:
-    """Unpooled values: the mask's ones, and zeros where a row has fewer values."""
+    """Make a feature of unpooled values realistic: ones in the mask, zeros where a row has fewer values."""
     lengths = random.integers(0, feature.max_length + 1, len(x))
     present = np.arange(feature.max_length) < lengths[:, None]
     end = feature.offset + feature.max_length * dim

@@ -1,4 +1,4 @@
-"""The report of `freshet compile --report`: costs and errors by bucket and backend, what was chosen, what was not."""
+"""Print the report of `freshet compile --report`: costs and errors by bucket and backend, and the choice."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from freshet_serving.compiler.recompiling.recompile import CompileReport
 from freshet_serving.processor.package import ExecutableEntry
 
 LABELS = ("rows a run", "largest error", "new weights, ms")
-# The frame of a column, and the space on both sides of what stands in it.
+# Width of a column's frame and of the space on both sides of its content.
 FRAME = 3
 
 
 def print_report(report: CompileReport, console: Console) -> None:
-    """Prints a row a bucket, a column a variant: median us of one run on one thread; the chosen one is marked. Variants
-    that are too many for the width stand in tables of their own."""
+    """Print a row per bucket and a column per variant: median us of one run on one thread; the chosen one is marked.
+
+    Variants that do not fit the width get tables of their own.
+
+    Args:
+        report: The report.
+        console: The console.
+    """
     chosen = {bucket: variant_name(entry) for bucket, entry in report.chosen.items()}
     columns = {
         name: _column(name, entries, chosen, report.calibration.flip_ms.get(name, 0.0))
@@ -40,7 +46,10 @@ def print_report(report: CompileReport, console: Console) -> None:
 
 
 def _column(name: str, entries: Sequence[ExecutableEntry], chosen: dict[int, str], flip_ms: float) -> list[str]:
-    """A variant's cells, from top to bottom: the cost in each bucket, its largest error, what new weights cost."""
+    """Return a variant's cells, from top to bottom.
+
+    They are the cost in each bucket, the largest error, and the cost of new weights.
+    """
     cost_us = {e.bucket: e.cost_us for e in entries}
     cells = [
         f"{cost_us[bucket]:.0f}{'*' if chosen[bucket] == name else ' '}" if bucket in cost_us else "- "
@@ -50,7 +59,7 @@ def _column(name: str, entries: Sequence[ExecutableEntry], chosen: dict[int, str
 
 
 def _fitting(columns: dict[str, list[str]], width: int) -> Iterator[list[str]]:
-    """The variants in groups whose tables fit, one at least; a name may stand on several lines."""
+    """Group the variants into tables that fit the width, at least one each; a name may take several lines."""
     group: list[str] = []
     used = first = max(map(len, LABELS)) + FRAME + 1
     for name, cells in columns.items():
@@ -65,7 +74,7 @@ def _fitting(columns: dict[str, list[str]], width: int) -> Iterator[list[str]]:
 
 
 def _lines(report: CompileReport) -> Iterator[str]:
-    """What is said below the tables."""
+    """Return the lines below the tables."""
     yield from report.passes
     for name, change in report.calibration.auc.items():
         yield f"AUC of {name}: {change:+.1e} against TensorFlow"
@@ -79,7 +88,7 @@ def _lines(report: CompileReport) -> Iterator[str]:
 
 
 def _first(calibration: Calibration) -> list[ExecutableEntry]:
-    """What serves each bucket."""
+    """Return the first choice for each bucket."""
     first: dict[int, ExecutableEntry] = {}
     for entry in calibration.chosen():
         first.setdefault(entry.bucket, entry)

@@ -1,14 +1,13 @@
-"""Compiles a version that lies in a repository: backends, buckets, calibration, and a manifest with what was chosen.
+"""Compile a version in a repository: backends, buckets, calibration, and a manifest with the choice.
 
-What may never be seen: a manifest that names a file which is not whole. New files get names of their own (a digest of
-their content), then the manifest is replaced by one rename. A server that has read the old manifest still finds every
-file of it: only what neither the new manifest nor the one before names is removed. One compile works on a version at a
-time, by a lock on its folder that goes with the process. A server takes what was compiled when it next loads the
-version.
+A manifest that names an incomplete file must never be visible. New files get unique names (a digest of their content),
+then the manifest is replaced by one rename. A server that has read the old manifest still finds every file of it: only
+files that neither the new manifest nor the previous one names are removed. A lock on the folder, released when the
+process ends, allows one compilation of a version at a time. A server uses the result when it next loads the version.
 
-What is compiled is what publishing compiles (compiler.building.parts): the graph after the passes and, where features
-are the user's, the two parts of the user-once division, each role for itself (compiler.building.role_compiler). A role
-whose executables come out the same keeps its files.
+What is compiled is what publishing compiles (compiler.building.parts): the graph after the passes and, if features
+belong to the user, both parts of the user/candidate split, each role separately (compiler.building.role_compiler). A
+role whose executables come out the same keeps its files.
 """
 
 from __future__ import annotations
@@ -58,11 +57,20 @@ GENERATED_ROWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """backends: such as "xla" or "openvino:bfloat16"; empty for all that are installed,
-    but for TensorFlow: it is the reference, and serving needs none. precision: float32, bfloat16 or int8, or AUTO for
-    what is fastest within the bound, where there are rows of practice to check it by. buckets: given, or empty: from
-    `sample`, a Parquet file of rows a request, at most `most`; or else those of the package. data: a Parquet file of
-    labelled rows. max_error, max_auc_change: how far a lower precision may be off."""
+    """Options of a compilation.
+
+    Attributes:
+        backends: Such as "xla" or "openvino:bfloat16"; empty for all that are installed except TensorFlow, which is the
+            reference and not needed for serving.
+        precision: float32, bfloat16 or int8, or AUTO for the fastest within the bound, if there is a calibration set to
+            check it with.
+        buckets: Batch sizes; if empty, chosen from `sample`, or else those of the package.
+        sample: A Parquet file with the number of rows of each request.
+        most: Most buckets to choose.
+        data: A Parquet file of labelled rows.
+        label: Column of the labels.
+        bound: Error bounds for a lower precision.
+    """
 
     backends: tuple[str, ...] = ()
     precision: str = AUTO
@@ -76,8 +84,16 @@ class CompileOptions:
 
 @dataclass(frozen=True, slots=True)
 class CompileReport:
-    """The report of what compile_version() did. calibration: of the whole graph; others: of its parts, by role. passes:
-    what was done to the graph before. skipped: variants that could not be compiled here, and why."""
+    """The report of compile_version().
+
+    Attributes:
+        manifest: The new manifest.
+        calibration: Of the whole graph.
+        others: Of its parts, by role.
+        passes: Effects of the passes.
+        skipped: Variants that could not be compiled here, each with the reason.
+        told: Further notes.
+    """
 
     manifest: Manifest
     calibration: Calibration
@@ -102,8 +118,23 @@ def compile_version(
     storage: VersionStorage | None = None,
     keyring: Keyring = NO_KEYS,
 ) -> CompileReport:
-    """Compiles, calibrates and commits. place: where the version lives, if not in the folder. Raises BadInput, NotFound
-    or Conflict, and then leaves the version as it was."""
+    """Compile, calibrate and commit a version. On an error the version stays as it was.
+
+    Args:
+        folder: The version's folder.
+        options: Options of the compilation.
+        reporter: Receives progress.
+        storage: Storage of the version, if it is not the folder.
+        keyring: Keys to verify and sign with.
+
+    Returns:
+        The report.
+
+    Raises:
+        BadInput: The version cannot be compiled with these options.
+        NotFound: A file of the version is missing.
+        Conflict: Another compilation of the version is running.
+    """
     with _alone(folder):
         reader = VersionReader(folder, storage=storage, keyring=keyring)
         reader.fetch()
@@ -144,7 +175,13 @@ def compile_version(
 
 
 def find_version(target: str, repository: str | None, version: int | None) -> VersionReader:
-    """The version that `freshet compile` is to work on: a path, or with a repository a model and a version of it."""
+    """Return the version for `freshet compile`.
+
+    Args:
+        target: The version's path, or with a repository the model's name.
+        repository: The repository, or None.
+        version: Number of the version; None for the newest.
+    """
     if repository is None:
         folder = Path(target).absolute()
         if version is not None:
@@ -172,8 +209,11 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _wanted(options: CompileOptions, checked: bool) -> tuple[list[Variant], list[str]]:
-    """What to compile, and why the rest is not. A backend that was asked for by name and precision is compiled in that
-    precision only. checked: there are rows of practice."""
+    """Return the variants to compile, and why others are skipped.
+
+    A backend requested with a precision is compiled in that precision only; `checked` says whether there is a
+    calibration set.
+    """
     wanted: list[Variant] = []
     skipped: list[str] = []
     precisions = {"float32", options.precision} - {AUTO}
@@ -201,7 +241,7 @@ def _wanted(options: CompileOptions, checked: bool) -> tuple[list[Variant], list
 
 
 def _unchecked(options: CompileOptions) -> list[str]:
-    """What there is to say where no rows of practice are."""
+    """Return notes on what cannot be checked without a calibration set."""
     wanted = "--data with labelled rows, or recorded requests (freshet recordings warmup), let"
     if options.precision == "float32" or any(":" in text for text in options.backends):
         return []
@@ -221,13 +261,16 @@ def _buckets(graph: DenseGraph, reader: VersionReader, options: CompileOptions) 
 
 
 def _rows(graph: DenseGraph, reader: VersionReader, rows: int) -> Matrix:
-    """What executables are compared on. An imported graph brings its own examples: numbers that its stage would never
-    give may be NaN in one library and none in another."""
+    """Return the rows to compare executables on.
+
+    An imported graph has its own examples: numbers that its stage would never give may be NaN in one library and not in
+    another.
+    """
     return graph.sample(rows) if reader.manifest.stage else random_inputs(reader, rows)
 
 
 def _prices(graph: DenseGraph, rows: Matrix) -> dict[int, float]:
-    """Seconds of a run at some batch sizes, by the backend whose one artefact runs at any."""
+    """Return the cost of a run at some batch sizes, with the backend whose single artefact runs at any size."""
     lowered: LoweredGraph = lower(graph, Variant("onnxruntime"))
     with tempfile.TemporaryDirectory(prefix="freshet-") as aside:
         entries = [build(lowered, bucket, Path(aside)) for bucket in PRICED]
@@ -276,7 +319,7 @@ def _measured(calibration: Calibration) -> list[dict[str, Any]]:
 
 
 def _files(folder: Path) -> set[str]:
-    """Everything below compiled/, relative to the version's folder."""
+    """Return all files below compiled/, relative to the version's folder."""
     return {p.relative_to(folder).as_posix() for p in (folder / COMPILED).rglob("*") if p.is_file()}
 
 

@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving import PredictRequest, Processor, ProcessorConfig
 
 REQUESTS, IDS, FLOATS = 32, 26, 13
 

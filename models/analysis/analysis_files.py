@@ -1,10 +1,10 @@
-"""Summaries and rows of tables as Parquet files, which appear whole under their names.
+"""Write summaries and rows of tables as Parquet files, which appear whole under their names.
 
-tables   a line a bin or saving: table, measure, value, rows, lookups. measure: frequency, age, norm: value is the lower
-         edge of a bin; or admit_after, evict_after_steps, evict_below_norm: value is what the key would be, rows and
-         lookups what would go. lookups is null where nobody counted them
-rows     a line a row: table, id, frequency, last_step, age, norm. Of a table of more than MOST_ROWS rows a sample of
-         the ids, chosen by a hash of the id and so alike in every run; the file's metadata has the share as share.TABLE
+tables   one line for each bin or saving: table, measure, value, rows, lookups. measure is frequency, age or norm, and
+         value the lower edge of the bin; or measure is admit_after, evict_after_steps or evict_below_norm, value the
+         setting, and rows and lookups what it would remove. lookups is null if they were not counted
+rows     one line for each row: table, id, frequency, last_step, age, norm. A table of more than MOST_ROWS rows is
+         sampled by a hash of the id, so every run picks the same ids; the file's metadata has the share as share.TABLE
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ROWS = pa.schema(
 
 
 class RowsFile:
-    """rows.parquet, while it is written; as a context manager, which leaves no file where it is left by an error."""
+    """Writer of rows.parquet; a context manager that leaves no file after an error."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._stack = path, ExitStack()
@@ -68,12 +68,18 @@ class RowsFile:
         self._stack.__exit__(kind, error, trace)
 
     def begin(self, name: str, rows: int, steps: int) -> None:
-        """What follows are rows of this table, of so many in all, at this step of the run."""
+        """Begin a table.
+
+        Args:
+            name: The table's name.
+            rows: Its number of rows.
+            steps: Step of the run.
+        """
         self._name, self._steps, self._of = name, steps, -(-rows // MOST_ROWS) or 1
         self._writer.add_key_value_metadata({f"share.{name}": str(1 / self._of)})
 
     def tee(self, pieces: Iterable[RowChunk]) -> Iterator[RowChunk]:
-        """The same pieces; each is written once it is asked for."""
+        """Iterate over the pieces, writing each as it is consumed."""
         for piece in pieces:
             self._write(piece)
             yield piece
@@ -90,7 +96,12 @@ class RowsFile:
 
 
 def write_summaries(path: Path, summaries: Iterable[TableSummary]) -> None:
-    """tables.parquet."""
+    """Write tables.parquet.
+
+    Args:
+        path: The file.
+        summaries: The summaries.
+    """
     lines: list[dict[str, Any]] = []
     for s in summaries:
         for measure, rows, lookups, edge in (

@@ -1,4 +1,4 @@
-"""An analysis of tables as one page of HTML that needs nothing else: no script, no font, no picture from elsewhere."""
+"""Write an analysis of tables as one self-contained HTML page, without scripts, fonts or pictures from elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,14 @@ rect { fill: #4878a8 } h2 { border-top: 1px solid #ccc; padding-top: 1rem } .not
 
 
 def page(title: str, notes: Sequence[str], summaries: Sequence[TableSummary], changes: Sequence[ChangedRows]) -> str:
-    """The page. notes: lines below the title."""
+    """Return the page.
+
+    Args:
+        title: Its title.
+        notes: Lines below the title.
+        summaries: Summaries of the tables.
+        changes: Changes of the tables between two generations.
+    """
     parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"]
     parts += [f"<h1>{escape(title)}</h1>", *(f"<p class=note>{escape(note)}</p>" for note in notes)]
     parts.append(_table(SUMMARY_HEADS, [summary_cells(s) for s in summaries]))
@@ -48,7 +55,7 @@ def page(title: str, notes: Sequence[str], summaries: Sequence[TableSummary], ch
 
 
 def summary_cells(summary: TableSummary) -> tuple[str, ...]:
-    """A table in words, under SUMMARY_HEADS."""
+    """Return a table's summary as cells under SUMMARY_HEADS."""
     s = summary
     sizes = (format_nbytes(nbytes) for nbytes in (s.file_nbytes, s.memory_nbytes, s.slots_nbytes))
     lookups = f"{s.lookups:,}" if s.counted else ""
@@ -56,7 +63,12 @@ def summary_cells(summary: TableSummary) -> tuple[str, ...]:
 
 
 def saving_cells(summary: TableSummary, saving: SavingEstimate) -> tuple[str, ...]:
-    """A saving in words, under SAVING_HEADS; bytes are those of a server and of the optimizer together."""
+    """Return a saving as cells under SAVING_HEADS; bytes are those of a server and of the optimizer together.
+
+    Args:
+        summary: The table.
+        saving: The saving.
+    """
     nbytes = saving.rows * (summary.memory_nbytes + summary.slots_nbytes) / max(1, summary.rows)
     value = f"{saving.value:.3g}" if saving.key == "evict_below_norm" else f"{saving.value:,.0f}"
     lost = "" if math.isnan(saving.lookups) else f"{saving.lookups:.2%}"
@@ -65,7 +77,10 @@ def saving_cells(summary: TableSummary, saving: SavingEstimate) -> tuple[str, ..
 
 
 def histograms(summary: TableSummary) -> list[tuple[str, list[str], list[int]]]:
-    """(caption, label of each bin, rows in each), of what is known of a table. Norms are told by doublings."""
+    """Return (caption, label of each bin, rows in each bin) for what is known of a table.
+
+    Bins of norms are merged into doublings.
+    """
     found = []
     if summary.counted:
         found.append(("rows by how often training read them", *_doublings(summary.rows_by_frequency)))
@@ -82,7 +97,7 @@ def histograms(summary: TableSummary) -> list[tuple[str, list[str], list[int]]]:
 
 
 def format_nbytes(nbytes: int) -> str:
-    """Bytes as they are read: 3.1 MB; "" for none."""
+    """Format a number of bytes, such as "3.1 MB"; "" for 0."""
     if not nbytes:
         return ""
     power = min(4, int(math.log(nbytes, 1000)))

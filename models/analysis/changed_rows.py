@@ -1,4 +1,4 @@
-"""Two generations of a table side by side: which rows are new, which are gone, and which have moved most."""
+"""Compare two generations of a table: new rows, removed rows, and those that have moved most."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ MOST_MOVED = 20
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
-    """One table: rows that came, went and moved; of those that moved most id, distance (L2), and norm before and
-    after, the furthest first."""
+    """Changes of one table.
+
+    Attributes:
+        name: The table's name.
+        born: New rows.
+        gone: Removed rows.
+        moved: Changed rows.
+        furthest: (id, L2 distance, norm before, norm after) of the rows that moved most, largest distance first.
+    """
 
     name: str
     born: int
@@ -29,7 +36,14 @@ class ChangedRows:
 def changed_rows(
     newer: RowLayers, older: RowLayers, advance: Callable[[int], None], most: int = MOST_MOVED
 ) -> ChangedRows:
-    """What became of the older rows. Both have rows of one width."""
+    """Compare two generations of a table.
+
+    Args:
+        newer: The newer generation.
+        older: The older generation; rows of the same width.
+        advance: Called with the number of rows processed.
+        most: Length of `furthest`.
+    """
     born = moved = 0
     best = np.empty((0, 3), np.float64)
     ids: NDArray[np.int64] = np.empty(0, np.int64)
@@ -41,7 +55,7 @@ def changed_rows(
         moved += len(changed)
         found = np.stack([distance, norms(before), norms(piece.rows)], axis=1)[changed]
         ids, best = np.concatenate([ids, piece.keys[changed]]), np.concatenate([best, found])
-        # Of rows that moved alike the smaller id comes first, whatever the order of the files.
+        # Ties are ordered by id, so that the result does not depend on the order of the files.
         order = np.lexsort((ids, -best[:, 0]))[:most]
         ids, best = ids[order], best[order]
         advance(len(piece.keys))

@@ -1,7 +1,7 @@
-"""A table as layers, the newest first: what increments or deltas brought, and what they were laid upon.
+"""Read a table as layers, newest first: increments or deltas, on top of what they were applied to.
 
-A row is that of the newest layer that has its id; an id that a newer layer removed has none. Layers are read where they
-lie, in pieces, so that memory is that of the ids above the last layer and of one piece.
+The newest layer that has an id provides its row; an id that a newer layer removed has none. Layers are read from where
+they are stored, in pieces, so memory holds the ids above the last layer and one piece.
 """
 
 from __future__ import annotations
@@ -24,8 +24,14 @@ NOBODY: Int64s = np.empty(0, np.int64)
 
 
 class RowChunk(NamedTuple):
-    """Some rows: keys int64 [n], rows float32 [n, dim]; counts, how often training read each, and last_step int64 [n],
-    where they are known."""
+    """Some rows of a table.
+
+    Attributes:
+        keys: int64 [n].
+        rows: float32 [n, dim].
+        counts: int64 [n], how often training read each row; None if unknown.
+        last_step: int64 [n]; None if unknown.
+    """
 
     keys: Int64s
     rows: Float32s
@@ -35,8 +41,17 @@ class RowChunk(NamedTuple):
 
 @dataclass(slots=True)
 class RowLayer:
-    """One layer: keys int64 [n], distinct, in any order; rows [n, dim] as they are stored, with scales; ids that it
-    removed; counts and last_step as in RowChunk. index: of the keys, where the file has one."""
+    """One layer.
+
+    Attributes:
+        keys: int64 [n], distinct, in any order.
+        rows: [n, dim], as they are stored.
+        scales: Scales of the rows.
+        removed: Ids that the layer removed.
+        counts: As in RowChunk.
+        last_step: As in RowChunk.
+        index: Hash index of the keys, if the file has one.
+    """
 
     keys: Int64s
     rows: NDArray[Any]
@@ -48,7 +63,7 @@ class RowLayer:
     _order: Int64s | None = None
 
     def find(self, keys: Int64s) -> Int64s:
-        """Places of `keys`, negative where there is none."""
+        """Return the positions of keys; negative for keys that are absent."""
         if not len(self.keys):
             return np.full(len(keys), -1, np.int64)
         if self.index is not None:
@@ -62,19 +77,27 @@ class RowLayer:
         return np.where(self.keys[refs] == keys, refs, -1)
 
     def wide(self, places: Any) -> Float32s:
-        """Rows at these places, or in this slice, as float32."""
+        """Return rows as float32, given their positions or a slice."""
         return widened(self.rows[places], self.scales[places] if len(self.scales) else self.scales)
 
 
 class RowLayers:
-    """A table of one generation, or of a checkpoint. layers: newest first."""
+    """A table of one generation, or of a checkpoint."""
 
     def __init__(self, name: str, dim: int, layers: Sequence[RowLayer]) -> None:
         self.name, self.dim, self._layers = name, dim, layers
 
     @classmethod
     def of(cls, contents: VersionContents, name: str) -> RowLayers:
-        """A table as the files of a generation have it; raises Corrupt. What deltas brought counts as read once."""
+        """Open a table from the files of a generation. Rows from deltas count as read once.
+
+        Args:
+            contents: The generation.
+            name: The table's name.
+
+        Raises:
+            Corrupt: A file is damaged.
+        """
         entry, changes = contents.base.manifest.table(name), contents.changes[name]
         keys, rows, scales = contents.base_rows(name)
         file = contents.base.tensors(table_file(name))
@@ -86,11 +109,11 @@ class RowLayers:
 
     @property
     def most_rows(self) -> int:
-        """Rows of all layers together, of which some are hidden: what pieces() goes through."""
+        """Total rows of all layers, hidden ones included: the number that pieces() reads."""
         return sum(len(layer.keys) for layer in self._layers)
 
     def pieces(self) -> Iterator[RowChunk]:
-        """Every row once."""
+        """Iterate over every row once."""
         hidden = NOBODY
         for number, layer in enumerate(self._layers):
             for first in range(0, len(layer.keys), PIECE_ROWS):
@@ -106,7 +129,11 @@ class RowLayers:
                 hidden = np.union1d(hidden, np.concatenate([layer.keys, layer.removed]))
 
     def rows(self, keys: Int64s) -> tuple[NDArray[np.bool_], Float32s]:
-        """Which of `keys` have a row, bool [n]; the rows, float32 [n, dim], zeros where there is none."""
+        """Look up rows by id.
+
+        Returns:
+            bool [n], whether each key has a row; and float32 [n, dim], the rows, zeros where there is none.
+        """
         there, open_ = np.zeros(len(keys), np.bool_), np.ones(len(keys), np.bool_)
         rows = np.zeros((len(keys), self.dim), np.float32)
         for layer in self._layers:

@@ -1,8 +1,9 @@
-"""What a table's rows come to: histograms by how often they were read, how long ago and by size, and what admission and
-eviction would save and cost. Made of pieces, in one pass, in memory that does not grow with the table.
+"""Summarise a table: histograms of its rows by reads, age and norm, and estimated savings of admission and eviction.
+
+One pass over pieces, in memory that does not grow with the table.
 
 Bins double: bin i of frequencies and ages holds the numbers from 2**(i-1) to 2**i - 1, bin 0 holds 0. Bins of norms are
-eighths of a doubling. What eviction would save is told at edges of bins, where the histograms are exact.
+eighths of a doubling. Savings of eviction are estimated at edges of bins, where the histograms are exact.
 """
 
 from __future__ import annotations
@@ -28,8 +29,14 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SavingEstimate:
-    """What one key of [tables.NAME] would save. rows: that would not be there; lookups: of those that training made,
-    the share that would have read the default instead, nan where it is not known how many there were."""
+    """Estimated saving of one key of [tables.NAME].
+
+    Attributes:
+        key: The key.
+        value: Its value.
+        rows: Rows that would not exist.
+        lookups: Share of training's lookups that would have read the default instead; NaN if lookups were not counted.
+    """
 
     key: str
     value: float
@@ -39,9 +46,22 @@ class SavingEstimate:
 
 @dataclass(slots=True)
 class TableSummary:
-    """One table. file_nbytes, memory_nbytes: on disk and of a server that holds all of it in memory; slots_nbytes: of
-    the optimizer, in training; 0 where not known. steps: of the run. hashed: whether a row is that of many ids.
-    rows_by_*, lookups_by_*: of each bin; ages and frequencies are all 0 where they are not known."""
+    """Summary of one table.
+
+    Attributes:
+        steps: Steps of the run.
+        hashed: Whether a row is shared by many ids.
+        file_nbytes: Bytes on disk; 0 if unknown.
+        memory_nbytes: Bytes of a server that holds all of it in memory; 0 if unknown.
+        slots_nbytes: Bytes of the optimizer in training; 0 if unknown.
+        rows_by_frequency: Rows by bin; all 0 if unknown.
+        lookups_by_frequency: Lookups by bin of frequency.
+        rows_by_age: Rows by bin; all 0 if unknown.
+        lookups_by_age: Lookups by bin of age.
+        rows_by_norm: Rows by bin.
+        lookups_by_norm: Lookups by bin of norm.
+        admission: (rows, lookups) that each of ADMITTED_AFTER would save.
+    """
 
     name: str
     dim: int
@@ -63,7 +83,7 @@ class TableSummary:
 
     @property
     def counted(self) -> bool:
-        """Whether it is known how often rows were read."""
+        """True if reads of rows were counted."""
         return self.lookups > 0
 
     @property
@@ -71,7 +91,7 @@ class TableSummary:
         return bool(self.rows_by_age.any())
 
     def add(self, piece: RowChunk) -> None:
-        """Counts some rows more."""
+        """Add some rows to the summary."""
         self.rows += len(piece.keys)
         counts = np.zeros(len(piece.keys), np.int64) if piece.counts is None else piece.counts
         self.lookups += int(counts.sum())
@@ -87,8 +107,11 @@ class TableSummary:
             _tally(doubling_bins(ages), counts, self.rows_by_age, self.lookups_by_age)
 
     def savings(self) -> list[SavingEstimate]:
-        """Of admission at ADMITTED_AFTER, and of evictions that would save from a hundredth to nearly all rows; none
-        of a hashed table, which has neither."""
+        """Return the estimated savings of admission and eviction.
+
+        These are admission at ADMITTED_AFTER, and evictions that would remove from a hundredth to nearly all rows; none
+        for a hashed table, which has neither.
+        """
         found: list[SavingEstimate] = []
         if self.hashed:
             return found
@@ -99,7 +122,7 @@ class TableSummary:
             gone, lost_by = _from_the_end(self.rows_by_age), _from_the_end(self.lookups_by_age)
             edges = [i for i in range(2, BINS) if 0.01 * self.rows <= gone[i] < 0.99 * self.rows]
             for i in edges[-MOST_TOLD:]:
-                # What is in bin i or behind it is older than 2**(i-1) - 1 steps.
+                # Rows in bin i or later are older than 2**(i-1) - 1 steps.
                 found.append(
                     SavingEstimate("evict_after_steps", 2 ** (i - 1) - 1, int(gone[i]), self._share(lost_by[i]))
                 )
@@ -115,7 +138,7 @@ class TableSummary:
         return found
 
     def median_norm(self) -> float:
-        """The upper edge of the bin that half of the rows are in or below; 0 of no rows."""
+        """Return the upper edge of the bin with the median norm; 0 without rows."""
         if not self.rows:
             return 0.0
         return norm_edge(1 + int(np.searchsorted(np.cumsum(self.rows_by_norm), self.rows / 2)))
@@ -125,7 +148,16 @@ class TableSummary:
 
 
 def summarise(summary: TableSummary, pieces: Iterable[RowChunk], advance: Callable[[int], None]) -> TableSummary:
-    """The summary with a table's rows counted. advance: told of rows that are done."""
+    """Add all of a table's rows to a summary.
+
+    Args:
+        summary: The summary.
+        pieces: The table's rows.
+        advance: Called with the number of rows processed.
+
+    Returns:
+        The summary.
+    """
     for piece in pieces:
         summary.add(piece)
         advance(len(piece.keys))
@@ -133,13 +165,13 @@ def summarise(summary: TableSummary, pieces: Iterable[RowChunk], advance: Callab
 
 
 def doubling_bins(numbers: Int64s) -> Int64s:
-    """The bin of each whole number: how many bits it has."""
+    """Return the bin of each integer: its number of bits."""
     bins: Int64s = np.frexp(numbers.astype(np.float64))[1].astype(np.int64)
     return np.clip(bins, 0, BINS - 1)
 
 
 def norm_bins(found: NDArray[np.float64]) -> Int64s:
-    """The bin of each norm; 0: LEAST_NORM and less, and what is no number."""
+    """Return the bin of each norm; 0 for LEAST_NORM and less, and for NaN."""
     with np.errstate(divide="ignore", invalid="ignore"):
         bins = np.floor(np.log2(found / LEAST_NORM) * NORMS_A_DOUBLING) + 1
     bins = np.where(np.isnan(bins), 0, bins)
@@ -147,7 +179,7 @@ def norm_bins(found: NDArray[np.float64]) -> Int64s:
 
 
 def norm_edge(i: int) -> float:
-    """The lower edge of bin i."""
+    """Return the lower edge of bin i."""
     return LEAST_NORM * 2.0 ** ((i - 1) / NORMS_A_DOUBLING) if i else 0.0
 
 

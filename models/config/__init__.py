@@ -1,8 +1,8 @@
-"""The training file: a module a section, each read into its dataclass and checked in one place.
+"""The training file: one module per section, each read into its dataclass and validated in one place.
 
-train_config      the whole file, and what overrides it
+train_config      the whole file, and command-line overrides
 model_section     [model]
-arch_options      what of [model] the architecture's builder takes
+arch_options      the options of [model] that the architecture's builder accepts
 data_section      [data]
 feature_sections  [features.*]
 train_section     [train]
@@ -10,7 +10,7 @@ table_sections    [tables.*]
 publish_section   [publish]
 evaluate_section  [evaluate]
 guard_section     [guard]
-toml_sections     a section read into its dataclass; checks that all of them share
+toml_sections     parses a section into its dataclass; checks that all sections share
 """
 
 __all__ = [

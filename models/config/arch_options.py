@@ -1,7 +1,7 @@
-"""Options of an architecture: what its builder takes, read from the builder's own signature.
+"""Validate an architecture's options against the signature of its builder.
 
-Every parameter behind the first is an option, but for `seed` and `labels`, which Freshet gives. What it may be is its
-annotation (models.zoo.option_types), or else the type of its default. One without a default has to be in the file.
+Every parameter after the first is an option, except `seed` and `labels`, which Freshet passes. Its type is its
+annotation (models.zoo.option_types), or else the type of its default. An option without a default must be in the file.
 """
 
 from __future__ import annotations
@@ -24,8 +24,17 @@ LISTS = (list, tuple, Sequence)
 def read_options(
     builder: Callable[..., Any], raw: Mapping[str, Any], where: str, others: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The builder's options, checked; lists as tuples. others: keys of the section that are no options, for the line
-    that says what there is. Raises BadInput."""
+    """Return the builder's options, validated; lists become tuples.
+
+    Args:
+        builder: The architecture's builder.
+        raw: The options in the file.
+        where: Name of the section, for messages.
+        others: Keys of the section that are not options, listed in the message for an unknown key.
+
+    Raises:
+        BadInput: An option is unknown, missing or of the wrong type.
+    """
     parameters = list(inspect.signature(builder).parameters.values())[1:]
     known = {p.name: p for p in parameters if p.kind in PARAMETERS and p.name not in GIVEN}
     hints = _hints(builder)
@@ -45,7 +54,7 @@ def read_options(
 
 
 def _hints(builder: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations; none where they name what is not there when the code runs."""
+    """Return type annotations; none if they name something that does not exist at run time."""
     try:
         return typing.get_type_hints(builder, include_extras=True)
     except (NameError, TypeError, AttributeError):
@@ -53,7 +62,7 @@ def _hints(builder: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _kind(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
-    """What an option may be: its annotation, or else what its default is."""
+    """Return the type of an option: its annotation, or else the type of its default."""
     if parameter.name in hints:
         return hints[parameter.name]
     if parameter.default is parameter.empty or parameter.default is None:
@@ -64,7 +73,7 @@ def _kind(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
 
 
 def _checked(kind: Any, value: Any, where: str) -> Any:
-    """The value as the builder takes it; raises BadInput unless it is of the kind."""
+    """Return the value as the builder accepts it; raise BadInput if it has the wrong type."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         checked = _checked(args[0], value, where)

@@ -1,4 +1,4 @@
-"""[data]: where the rows lie (models.data.formats.DataConfig), checked."""
+"""Read and validate [data], the location of the rows (models.data.formats.DataConfig)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from freshet_serving.processor.errors import BadInput
 
 
 def read_data(raw: dict[str, Any]) -> DataConfig:
-    """[data] with its format filled in; raises BadInput."""
+    """Read [data] and fill in its format; raise BadInput if it is invalid."""
     data = parse_section(DataConfig, raw, "data")
     require(data.path != "", "data.path", "a file, folder or glob", "")
     if data.format:

@@ -1,4 +1,4 @@
-"""[evaluate]: what is measured of rows that were held out, and of rows that `freshet evaluate` scores."""
+"""Read and validate [evaluate], the metrics of held-out rows and of rows that `freshet evaluate` scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUPED = ("id", "string")
 
 @dataclass(frozen=True, slots=True)
 class EvaluateConfig:
-    """[evaluate]."""
+    """The section [evaluate]."""
 
     by: tuple[str, ...] = field(default=(), metadata=option("metrics by the values of these columns, features or not"))
     group: str = field(
@@ -25,7 +25,15 @@ class EvaluateConfig:
 
 
 def read_evaluate(raw: dict[str, Any], features: Sequence[FeatureConfig]) -> EvaluateConfig:
-    """[evaluate] with its group filled in; raises BadInput."""
+    """Read [evaluate] and fill in its group.
+
+    Args:
+        raw: The section.
+        features: The model's features.
+
+    Raises:
+        BadInput: The section is invalid.
+    """
     given = parse_section(EvaluateConfig, raw, "evaluate")
     for i, name in enumerate(given.by):
         require(name != "", f"evaluate.by[{i}]", "a column", "")
@@ -39,5 +47,5 @@ def read_evaluate(raw: dict[str, Any], features: Sequence[FeatureConfig]) -> Eva
 
 
 def default_group(features: Sequence[FeatureConfig]) -> str:
-    """The first feature of side "user" that has one id or string a row; "" where there is none."""
+    """Return the first feature of side "user" with one id or string a row; "" if there is none."""
     return next((f.name for f in features if f.side == "user" and f.kind in GROUPED), "")

@@ -1,4 +1,4 @@
-"""[features.<column>]: the columns that a model takes, and their tables."""
+"""Read and validate [features.<column>], the columns that a model reads, and their tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from freshet_serving.processor.package import COMBINERS, KINDS, NAME, ROW_TYPES,
 FLOAT_TRANSFORMS = ("none", "log1p")
 CLOCK_TRANSFORMS = ("hour", "weekday")
 MADE = (*CLOCK_TRANSFORMS, "bucketize")
-"""Transforms that make ids."""
+"""Transforms that produce ids."""
 TRANSFORMS = (*FLOAT_TRANSFORMS, *MADE)
 HASHED = ("string", "strings")
 RAGGED = ("ids", "strings")
@@ -31,14 +31,15 @@ _DEFAULT_DIM, _DEFAULT_BUCKETS = 16, 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class FeatureConfig:
-    """[features.<name>]. kind, side, combiner and max_length are those of a manifest's Feature.
+    """The section [features.<name>]. kind, side, combiner and max_length are those of a manifest's Feature.
 
     Attributes:
         table: "" for kind float, which has no table.
         dim: 0 for kind float.
-        transform: "": left out, for models.training.defaults. `hour` is 0 to 23 and `weekday` 0 for Monday, in UTC;
-            `bucketize` is how many of `boundaries` a number is not below.
-        column_kind: What the column is read as, as models.data.source.Field has it; "" for the feature's own kind.
+        transform: "" if left out; models.training.defaults chooses. `hour` is 0 to 23 and `weekday` 0 for Monday, in
+            UTC; `bucketize` is the number of `boundaries` that a value is not below.
+        column_kind: The kind that the column is read as, in the terms of models.data.source.Field; "" for the feature's
+            own kind.
     """
 
     name: str
@@ -79,17 +80,25 @@ class FeatureConfig:
 
     @property
     def column(self) -> str:
-        """The column that it is made of."""
+        """Name of the source column."""
         return self.from_ or self.name
 
     @property
     def reads(self) -> Field | None:
-        """That column as a reader sees it; None of a cross, which other features' columns are enough for."""
+        """The source column as a reader sees it; None for a cross, which is computed from other features' columns."""
         return None if self.cross else Field(self.column, self.column_kind or self.kind)
 
 
 def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
-    """[features.*] in their order, or those of a format whose columns are known; raises BadInput."""
+    """Read [features.*] in order, or use the features of a format whose columns are known.
+
+    Args:
+        raw: The sections by name.
+        data: The section [data].
+
+    Raises:
+        BadInput: A section is invalid.
+    """
     sections = raw or default_features(data.format, data.path)
     if not sections:
         raise BadInput("features: at least one section [features.<column>] wanted, got none")
@@ -126,7 +135,7 @@ def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
 
 
 def _kind(section: dict[str, Any], sections: dict[str, Any]) -> str:
-    """The kind that a section's transform or cross makes; "" where the section has to say."""
+    """Return the kind that a section's transform or cross implies; "" if the section must state it."""
     if isinstance(crossed := section.get("cross"), list):
         kinds = [str(other.get("kind", "")) for name in crossed if (other := _section(sections, name))]
         return "ids" if set(kinds) & set(RAGGED) else "id"
@@ -162,7 +171,7 @@ def _check_cross(
 
 
 def _with_columns(features: list[FeatureConfig], data: DataConfig) -> list[FeatureConfig]:
-    """The features with what their columns are read as: one kind a column, whatever is made of it."""
+    """Fill in the kind that each column is read as: one kind a column, whatever is derived from it."""
     read: dict[str, tuple[str, str]] = {}
     plain = [f for f in features if not f.cross and f.transform not in MADE]
     for f in plain:
@@ -257,7 +266,7 @@ def _check_boundaries(feature: FeatureConfig, section: dict[str, Any], where: st
 
 
 def _check_tables(features: list[FeatureConfig]) -> None:
-    """Features that share a table share its rows: one width, and one meaning of the key."""
+    """Check that features that share a table agree on width, row type and meaning of the key."""
     first: dict[str, FeatureConfig] = {}
     for f in features:
         if f.kind == "float":

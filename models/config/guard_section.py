@@ -1,4 +1,4 @@
-"""[guard]: when a delta is held back before it is served."""
+"""Read and validate [guard], the limits beyond which a delta is held (quarantined) before it is served."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from freshet_serving.processor.options import option
 
 @dataclass(frozen=True, slots=True)
 class GuardConfig:
-    """[guard]. A window is out of line where a figure of it is off by more than `sigmas` of its usual spread, and by
-    more than the bound of that figure."""
+    """The section [guard].
+
+    A window is an outlier if one of its figures deviates by more than `sigmas` of its usual spread and by more than the
+    limit of that figure.
+    """
 
     enabled: bool = field(default=True, metadata=option("whether windows are judged at all"))
     auc_drop: float = field(default=0.02, metadata=option("nothing is held for a fall of AUC below this"))
@@ -32,7 +35,7 @@ class GuardConfig:
 
 
 def read_guard(raw: dict[str, Any]) -> GuardConfig:
-    """[guard], checked; raises BadInput."""
+    """Read and validate [guard]; raise BadInput if it is invalid."""
     guard = parse_section(GuardConfig, raw, "guard")
     for key in ("auc_drop", "calibration", "loss_rise"):
         require_between(getattr(guard, key), 0.0, 100.0, f"guard.{key}")

@@ -1,4 +1,4 @@
-"""[model]: the name, the architecture, its options, and the loss."""
+"""Read and validate [model]: name, architecture, its options, and the loss."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """[model], checked.
+    """The section [model], validated.
 
     Attributes:
-        options: Every other key, as the architecture's builder takes it; of a user's own function unchecked until the
-            network is built.
+        options: All other keys, as the architecture's builder accepts them; for a user's own function, unchecked until
+            the network is built.
     """
 
     name: str = field(metadata=option("its folder in the repository, and its name in requests"))
@@ -51,8 +51,11 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """What the file says of the network and what it learns, by ModelConfig's words. labels: names of the columns of
-    Batch.label."""
+    """The settings that define a network and its objective, named as in ModelConfig.
+
+    Attributes:
+        labels: Names of the columns of Batch.label.
+    """
 
     options: Mapping[str, Any] = field(default_factory=dict)
     labels: tuple[str, ...] = ("label",)
@@ -65,7 +68,15 @@ KEYS = tuple(f.name for f in dataclasses.fields(ModelConfig) if f.name != "optio
 
 
 def read_model(raw: dict[str, Any], labels: Sequence[str]) -> ModelConfig:
-    """[model], checked; raises BadInput."""
+    """Read and validate [model].
+
+    Args:
+        raw: The section.
+        labels: Names of the labels.
+
+    Raises:
+        BadInput: The section is invalid.
+    """
     own = {key: value for key, value in raw.items() if key not in KEYS}
     model = parse_section(ModelConfig, {key: raw[key] for key in KEYS if key in raw}, "model", options=own)
     require(NAME.fullmatch(model.name) is not None, "model.name", "letters, digits, '_', '.', '-'", model.name)

@@ -1,4 +1,4 @@
-"""[publish]: where versions go, and when deltas."""
+"""Read and validate [publish]: where versions are published, and when deltas are."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from freshet_serving.processor.repository import address_parts, is_address
 PRECISIONS = ("float32", "int8", "auto")
 DELTAS = ("delta_rows", "delta_seconds", "delta_movement")
 LEAST_KEPT = 2
-"""Versions that stay, whatever the file says: the newest, and the one that servers are on until they have loaded it."""
+"""Fewest versions that are kept, whatever the file says: the newest, and the one that servers use until they have
+loaded it.
+"""
 FOLLOWED_SECONDS = 10.0
-"""A delta at the latest so long after the last one, where a followed stream has no other rule."""
+"""Longest time between deltas of a followed stream without another rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishConfig:
-    """[publish].
+    """The section [publish].
 
     Attributes:
-        precision: "int8" where that keeps within max_error and max_auc_change of the last rows that were learned
-            (compiler.building.calibrate), "auto": whichever is faster of both.
-        keep_versions: What labels or a kept policy name stays as well.
-        trainer_folder: "": chosen by models.streams.open_rows.
+        precision: "int8" where it keeps within max_error and max_auc_change on the last learned rows
+            (compiler.building.calibrate); "auto": the faster of both.
+        keep_versions: Versions that a label or a kept policy names are kept as well.
+        trainer_folder: "" if models.streams.open_rows chooses it.
     """
 
     repository: str = field(
@@ -94,8 +96,16 @@ class PublishConfig:
 
 
 def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
-    """[publish], checked; raises BadInput. follow: the data go on without an end, so full_rows 0 are those that are
-    there when the run begins, and there are deltas in any case."""
+    """Read and validate [publish].
+
+    Args:
+        raw: The section.
+        follow: Whether the data is an endless stream. Then full_rows 0 means the rows present when the run begins, and
+            deltas are always published.
+
+    Raises:
+        BadInput: The section is invalid.
+    """
     publish = parse_section(PublishConfig, raw, "publish")
     require(publish.repository != "", "publish.repository", "a folder", "")
     if is_address(publish.repository):
@@ -127,5 +137,5 @@ def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
 
 
 def _given(publish: PublishConfig) -> list[tuple[str, float]]:
-    """The rules by which there are deltas."""
+    """Return the rules in force for publishing deltas."""
     return [(key, getattr(publish, key)) for key in DELTAS if getattr(publish, key)]

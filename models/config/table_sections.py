@@ -1,4 +1,4 @@
-"""[tables.<name>]: what a table has for itself."""
+"""Read and validate [tables.<name>], the settings of a single table."""
 
 from __future__ import annotations
 
@@ -20,17 +20,22 @@ from freshet_serving.processor.package import HASHES, MAX_HASHED_ROWS
 INITS = ("uniform", "normal", "zeros")
 ADMISSIONS = ("counts", "bloom")
 ROW_KEYS = ("optimizer", "learning_rate", *RowOptions.__dataclass_fields__)
-"""Of [train], what a table may have for itself."""
+"""Keys of [train] that a table may override."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableConfig:
-    """[tables.<name>], which may have keys of [train] as well: those of the row optimizer, for this table alone.
+    """The section [tables.<name>].
+
+    It may also override keys of [train]: those of the row optimizer, for this table alone.
 
     Attributes:
-        memory_mb, cache: Of models.embedding.tiered_rows.
-        hash, hash_rows, hash_codes: Of models.embedding.multi_hash; a hash of "" with rows: the data decide.
-        train: The keys of [train] that it has, with their values.
+        memory_mb: Budget of models.embedding.tiered_rows.
+        cache: Policy of models.embedding.tiered_rows.
+        hash: Of models.embedding.multi_hash; "" with hash_rows: chosen by the data.
+        hash_rows: Of models.embedding.multi_hash.
+        hash_codes: Of models.embedding.multi_hash.
+        train: The overridden keys of [train], with their values.
     """
 
     admit_after: int = field(
@@ -100,7 +105,19 @@ class TableConfig:
 
 
 def read_tables(raw: dict[str, Any], features: Sequence[FeatureConfig], train: TrainSettings) -> dict[str, TableConfig]:
-    """[tables.*] by name, checked; train: what they have in common. Raises BadInput."""
+    """Read and validate [tables.*].
+
+    Args:
+        raw: The sections by name.
+        features: The model's features.
+        train: The settings that tables share.
+
+    Returns:
+        The sections by table name.
+
+    Raises:
+        BadInput: A section is invalid.
+    """
     names = sorted({f.table for f in features if f.table})
     tables = {}
     for name, section in raw.items():

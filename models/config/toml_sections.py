@@ -1,7 +1,7 @@
-"""A section of a training file read into its dataclass, and the checks that all sections share.
+"""Parse a section of a training file into its dataclass, with the checks that all sections share.
 
-Whatever is wrong is told in one line that names section.key, what was wanted and what came, with the nearest valid key
-for a typing error.
+Every error is one line that names section.key, the expected and the actual value, and for a misspelling the nearest
+valid key.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from freshet_serving.processor.options import TYPE_NAMES, type_name
 T = TypeVar("T")
 
 CHOSEN = "[chosen](../how-to/choosing.md)"
-"""What help calls a default that models.training.defaults chooses."""
+"""Help text for a default that models.training.defaults chooses."""
 ITEM_NAMES = {str: "strings", int: "integers", float: "numbers"}
 
 
 @dataclass(frozen=True, slots=True)
 class FileSection:
-    """A section of the file, as documentation has it.
+    """Documentation of a section of the file.
 
     Attributes:
-        text: What it is for, in Markdown.
-        named: What it has one of, each named by the user, such as COLUMN; "" for a section that there is once.
+        text: Its purpose, in Markdown.
+        named: Placeholder of the user-chosen name of each such section, such as COLUMN; "" for a section that occurs
+            once.
     """
 
     text: str
@@ -38,13 +39,29 @@ class FileSection:
 
 
 def about(text: str, named: str = "") -> Mapping[str, FileSection]:
-    """Return the metadata of a field that is a section; see FileSection. Its keys are the options of its class."""
+    """Return the metadata of a field that is a section. Its keys are the options of its class.
+
+    Args:
+        text: As in FileSection.
+        named: As in FileSection.
+    """
     return {"section": FileSection(text, named)}
 
 
 def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -> T:
-    """Builds a dataclass out of a section's keys, by its annotations. made: fields that no key gives. A field that is
-    named by a word of Python's own ends in '_', its key does not."""
+    """Build a dataclass from a section's keys, by its annotations.
+
+    A field named after a Python keyword ends in '_', its key does not.
+
+    Args:
+        kind: The dataclass.
+        raw: The section.
+        where: Name of the section, for messages.
+        **made: Fields that have no key.
+
+    Raises:
+        BadInput: A key is unknown, missing or of the wrong type.
+    """
     hints = {name.rstrip("_"): (name, hint) for name, hint in typing.get_type_hints(kind).items() if name not in made}
     values = dict(made)
     for key, value in raw.items():

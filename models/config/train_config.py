@@ -1,8 +1,8 @@
-"""`freshet train --config FILE.toml`: what to read, what to learn from it, and what to publish.
+"""Read and validate the training file of `freshet train --config FILE.toml`: what to read, learn and publish.
 
-Sections [model], [data], [features.<column>], [train], [publish] and [fusion]; docs/how-to/train.md shows them.
-Whatever is wrong is told in one line that names section.key, what was wanted and what came, with the nearest valid
-key for a typing error.
+Sections: the fields of TrainConfig; docs/how-to/train.md shows them. Every
+error is one line that names section.key, the expected and the actual value, and for a misspelling the nearest valid
+key.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _MAX_CONFIG_NBYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """The whole file. Every section says what it is for, and every key in its section's class.
+    """The whole file. Each field describes its section; the keys are described in the section's class.
 
     Attributes:
         fusion: Outputs as expressions, in order (compiler.dense.fusion).
-        tables: Of the tables that have a section.
+        tables: Settings of the tables that have a section.
     """
 
     model: ModelConfig = field(
@@ -98,16 +98,23 @@ class TrainConfig:
 
     @property
     def network(self) -> NetworkConfig:
-        """What a trainer has to know of it."""
+        """The settings of the network that a trainer needs."""
         model = self.model
         return NetworkConfig(model.options, label_names(self.data), model.loss, model.label_weights)
 
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """How a run of the file begins, by options of the command. replay: rows of undone deltas are learned again, not
-    skipped. new_version: the weights that are there are published as a second version first; from_scratch, only with
-    it: new weights are trained for it, as the first one's were. Raises BadInput."""
+    """Options of how a run starts, given on the command line.
+
+    Attributes:
+        replay: Learn rows of undone deltas again instead of skipping them.
+        new_version: First publish the existing weights as a new full version.
+        from_scratch: Only with new_version: train new weights for it, as for the first version.
+
+    Raises:
+        BadInput: The options do not fit together.
+    """
 
     replay: bool = False
     new_version: bool = False
@@ -119,12 +126,17 @@ class StartOptions:
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), publishes: bool = True) -> TrainConfig:
-    """Reads and checks a configuration file; raises BadInput in one line.
+    """Read and validate a configuration file.
 
-    publishes: what [publish] says of deltas has to be right for a run without --follow.
+    Reads the data only if format or [features] are left out and must be derived from the path or the first line.
 
-    overrides: "section.key=value", each as if the file said so; the value as TOML has it. Looks at the data only
-    where format or [features] are left out and the path or the first line has to tell them.
+    Args:
+        path: The file.
+        overrides: "section.key=value" each, as if the file said so; the value in TOML.
+        publishes: Whether the rules of [publish] for deltas must suit a run without --follow.
+
+    Raises:
+        BadInput: The file is invalid, in one line.
     """
     name = Path(path).name
     try:
@@ -147,7 +159,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), publishes: bool
 
 
 def _override(raw: dict[str, Any], override: str) -> None:
-    """Puts "section.key=value" into a parsed file; keys that no section has are parse_config's to refuse."""
+    """Apply "section.key=value" to a parsed file; unknown keys are left for parse_config to refuse."""
     path, equals, text = override.partition("=")
     section, *names, key = path.strip().split(".") if "." in path else ("", "")
     if not (equals and section and key):
@@ -163,7 +175,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
         )
     at = raw.setdefault(section, {})
     if section == "features":
-        # The name of a column may hold dots.
+        # A column's name may contain dots.
         names = [".".join(names)]
         if not isinstance(at, dict) or names[0] not in at:
             columns = ", ".join(at) or "none, as the file has no [features]"
@@ -178,7 +190,15 @@ def _override(raw: dict[str, Any], override: str) -> None:
 
 
 def parse_config(raw: dict[str, Any], publishes: bool = True) -> TrainConfig:
-    """Checks the sections of a parsed file, as load_config does."""
+    """Validate the sections of a parsed file, as load_config does.
+
+    Args:
+        raw: The parsed file.
+        publishes: As for load_config.
+
+    Raises:
+        BadInput: The file is invalid.
+    """
     sections = [f.name for f in dataclasses.fields(TrainConfig)]
     for section, value in raw.items():
         if section not in sections:

@@ -1,4 +1,4 @@
-"""[train]: how rows and network learn."""
+"""Read and validate [train]: how table rows and network are trained."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ WIRES = ("float32", "float16")
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings(RowOptions):
-    """[train]. "" and 0 of optimizer, rates, accumulator and batch_rows: left out, for models.training.defaults.
+    """The section [train].
 
-    The rates' course is computed by models.training.schedule, the network's steps by models.dense.dense_optimizer,
-    rows are mixed by models.data.shuffled.
+    "" and 0 of optimizer, rates, accumulator and batch_rows mean left out; models.training.defaults chooses.
+
+    models.training.schedule computes the learning rates over time, models.dense.dense_optimizer the network's steps;
+    models.data.shuffled shuffles rows.
 
     Attributes:
         schedule_steps: 0: as many as the full version takes.
         patience: The weights of the best epoch are kept.
-        seed: None where the file gives none (models.training.resolved_config).
+        seed: None if the file gives none (models.training.resolved_config).
     """
 
     batch_rows: int = field(default=0, metadata=option("rows a step", empty=CHOSEN))
@@ -100,12 +102,12 @@ class TrainSettings(RowOptions):
 
     @property
     def known_seed(self) -> int:
-        """Seed of all that is drawn but those of strings' hashes: 0 where the file gives none."""
+        """Seed of everything random except the hashes of strings: 0 if the file gives none."""
         return self.seed or 0
 
 
 def read_train(section: dict[str, Any]) -> TrainSettings:
-    """[train], checked; raises BadInput."""
+    """Read and validate [train]; raise BadInput if it is invalid."""
     train = parse_section(TrainSettings, section, "train")
     if "batch_rows" in section:
         require_between(train.batch_rows, 1, 1 << 20, "train.batch_rows")
@@ -146,7 +148,16 @@ def _check_stopping(train: TrainSettings, section: Collection[str]) -> None:
 
 
 def check_rows(train: TrainSettings, section: Collection[str], where: str) -> None:
-    """ROW_KEYS of [train], or of a table that has others."""
+    """Validate ROW_KEYS of [train], or of a table that overrides them.
+
+    Args:
+        train: The settings.
+        section: Keys that the section has.
+        where: Name of the section, for messages.
+
+    Raises:
+        BadInput: A value is invalid.
+    """
     if "optimizer" in section:
         require_one_of(train.optimizer, OPTIMIZERS, f"{where}.optimizer")
     for key in ("learning_rate", "initial_accumulator"):

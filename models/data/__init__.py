@@ -1,24 +1,24 @@
-"""Readers that turn stored or made-up events into batches of columns; source is the contract.
+"""Readers that turn stored or synthetic events into batches of columns; `source` defines the interface.
 
-source     what every reader gives: a schema, and batches in the order of the stream
-open_data  the configured data, opened
-dataset    data for a program of one's own: numpy arrays, or tf.data
-shuffled   rows in a random order, from any position on
-shards     which rows are whose where several readers share a stream
-formats    the formats, and how a path tells its own
+source     interface of every reader: a schema, and batches in stream order
+open_data  opening of the configured data
+dataset    public reader for other programs: numpy arrays, or tf.data
+shuffled   rows in random order, resumable at any position
+shards     division of a stream among several readers
+formats    the data formats, and their detection from a path
 tabular    a user's own table in Parquet, CSV or TFRecord
-parquet_copy  any source as one Parquet file
-ordered_prefetch  tasks on threads, as if one ran after another
-tfrecord   TFRecord files of Examples, a row a record
+parquet_copy  conversion of any source to one Parquet file
+ordered_prefetch  tasks on threads with results in order
+tfrecord   TFRecord files of Examples, one row a record
 libsvm     lines of a label and indices
 criteo     Criteo's display advertising logs
 movielens  MovieLens as a click stream
-synthetic  a made-up click stream whose truth is known
+synthetic  a synthetic click stream with known probabilities
 files      Parquet and CSV as streams of Arrow batches
-decoding   Parquet files of strangers, decoded in a process with a limit of memory
-decoding_child  that process
-broadcast_columns  recordings' inputs that a request sent once, in each of its rows
-object_files  data files in an object store: found, read by ranges
+decoding   untrusted Parquet files, decoded in a process with a memory limit
+decoding_child  main program of that process
+broadcast_columns  expansion of recorded inputs that a request sent once
+object_files  data files in an object store: listed, read by ranges
 canonical  a schema's columns as Arrow arrays of one type each
 arrow      Arrow arrays to columns
 """

@@ -1,8 +1,8 @@
-"""Arrow arrays to columns, in two steps.
+"""Convert Arrow arrays to columns, in two steps.
 
-`canonical` checks an array of any acceptable Arrow type and casts it to the one type of its kind; errors name
-the column and the row. `column` views a canonical array as a numpy array, Strings or Ragged: buffers are
-shared with Arrow, only the n + 1 offsets are rebased.
+`canonical` checks an array of any acceptable Arrow type and casts it to the one type of its kind; errors name the
+column and the row. `column` views a canonical array as a numpy array, Strings or Ragged: buffers are shared with Arrow,
+only the n + 1 offsets are rebased.
 
     kind     accepted                                                canonical
     id       any integer; no null                                    int64
@@ -13,7 +13,8 @@ shared with Arrow, only the n + 1 offsets are rebased.
     label    any number or bool, 0 to 1; no null                     float32
     weight   any number, 0 or more, finite; no null                  float32
     time     timestamp, date or number (Unix seconds below 1e12, so  float64, Unix seconds
-             no milliseconds of any day since 2001); no null
+             milliseconds of any day since 2001 are refused); no
+             null
     seconds  as time                                                 int64, whole Unix seconds, rounded down
 Dictionary-encoded forms of all of these are decoded.
 """
@@ -32,7 +33,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import MAX_TIME_S
 
 Where = Callable[[int], str]
-"""Names a row of the array at hand for an error message: 'row 17 of clicks.parquet'."""
+"""Name of a row of the current array for an error message: 'row 17 of clicks.parquet'."""
 
 ARROW_TYPES = {
     "id": pa.int64(),
@@ -46,7 +47,7 @@ ARROW_TYPES = {
     "seconds": pa.int64(),
 }
 ROLES = ("label", "weight", "time")
-"""Kinds that are no feature's."""
+"""Kinds that features cannot have."""
 
 _WANTS = {
     "id": "integers",
@@ -94,7 +95,13 @@ def _fits(t: pa.DataType, kind: str) -> bool:
 
 
 def check_type(t: pa.DataType, kind: str, name: str) -> None:
-    """Raises BadInput unless a column of Arrow type `t` can serve as `kind`; hints at what would fit."""
+    """Raise BadInput unless a column can be read as `kind`; the error suggests a kind that fits.
+
+    Args:
+        t: Arrow type of the column.
+        kind: Kind to read it as.
+        name: Name of the column.
+    """
     if _fits(t, kind):
         return
     if kind in ROLES:
@@ -107,7 +114,15 @@ def check_type(t: pa.DataType, kind: str, name: str) -> None:
 
 
 def infer_kind(t: pa.DataType, name: str) -> str:
-    """The kind that a column's Arrow type tells; raises BadInput for a type that is none's."""
+    """Return the kind that fits a column.
+
+    Args:
+        t: Arrow type of the column.
+        name: Name of the column, for the error.
+
+    Raises:
+        BadInput: No kind fits.
+    """
     if pt.is_timestamp(t) or pt.is_date(t):
         return "seconds"
     kind = next((k for k in ("id", "string", "float", "ids", "strings") if _fits(t, k)), "")
@@ -117,7 +132,17 @@ def infer_kind(t: pa.DataType, name: str) -> str:
 
 
 def canonical(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
-    """Checks `array`, whose rows `where` can name, and casts it to ARROW_TYPES[kind]; raises BadInput."""
+    """Check an array and cast it to ARROW_TYPES[kind].
+
+    Args:
+        array: The array.
+        kind: Kind of the column.
+        name: Name of the column.
+        where: Names a row of the array.
+
+    Raises:
+        BadInput: The type or a value does not fit.
+    """
     check_type(array.type, kind, name)
     if pt.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -135,7 +160,7 @@ def canonical(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
 
 
 def _refuse(bad: np.ndarray, array: pa.Array, wanted: str, name: str, where: Where) -> None:
-    """Raises BadInput for the first row where `bad` is true."""
+    """Raise BadInput for the first row where `bad` is true."""
     if bad.any():
         row = int(bad.argmax())
         raise BadInput(f"column {name!r}: {wanted} wanted, got {str(array[row].as_py())[:40]} at {where(row)}")
@@ -162,7 +187,7 @@ def _ids(array: pa.Array, name: str, where: Where) -> pa.Array:
 def _floats(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
     if kind in ROLES:
         _refuse_nulls(array, f"a {kind}", name, where)
-    # Not a safe cast: integers beyond 2**24 are to round, as they would anywhere in float32.
+    # Not a safe cast: integers beyond 2**24 should round, as everywhere in float32.
     floats = array.cast(pa.float32(), safe=False).fill_null(float("nan"))
     values = floats.to_numpy()
     if kind == "label":
@@ -178,13 +203,13 @@ def _times(array: pa.Array, name: str, where: Where) -> pa.Array:
     if pt.is_date(array.type):
         array = array.cast(pa.timestamp("ms"))
     if pt.is_timestamp(array.type):
-        # Whole seconds and the rest apart: nanoseconds since 1970 do not fit a float64.
+        # Divide whole seconds and the remainder separately: nanoseconds since 1970 do not fit a float64.
         whole, rest = np.divmod(array.cast(pa.int64()).to_numpy(), _TICKS_PER_S[array.type.unit])
         return pa.array(whole + rest / _TICKS_PER_S[array.type.unit])
     seconds = array.cast(pa.float64(), safe=False)
     values = seconds.to_numpy()
     _refuse(~np.isfinite(values), array, "a time", name, where)
-    # What is learned of a row beyond is published with its time, and no server takes that (processor.package.delta).
+    # A published delta contains this time, and servers reject times beyond the limit (processor.package.delta).
     beyond = np.abs(values) >= MAX_TIME_S
     if beyond.any():
         row = int(beyond.argmax())
@@ -205,8 +230,7 @@ def _seconds(array: pa.Array, name: str, where: Where) -> pa.Array:
 def _lists(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
     if pt.is_null(array.type):
         array = array.cast(pa.large_list(ARROW_TYPES[kind]))
-    # flatten() honours a slice's offset and drops what lies under null lists, so lengths must count those as
-    # 0.
+    # flatten() honours a slice's offset and drops values under null lists, so lengths must count those as 0.
     lengths = _numpy(pc.fill_null(pc.list_value_length(array), 0))
     splits = np.zeros(len(array) + 1, np.int64)
     np.cumsum(lengths, out=splits[1:])
@@ -219,8 +243,17 @@ def _lists(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
 
 
 def split_text(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
-    """CSV cells 'a|b|c' to lists, an empty cell to an empty list; kind: ids | strings. Raises BadInput for an
-    id that is no integer."""
+    """Split CSV cells 'a|b|c' into lists; an empty cell becomes an empty list.
+
+    Args:
+        array: Text cells.
+        kind: "ids" or "strings".
+        name: Name of the column.
+        where: Names a row of the array.
+
+    Raises:
+        BadInput: An id is not an integer.
+    """
     if kind == "strings":
         return _split(array)
     ids = pa.list_(pa.int64())
@@ -241,7 +274,12 @@ def _split(array: pa.Array) -> pa.Array:
 
 
 def column(array: pa.Array, kind: str) -> Column:
-    """Views a canonical array as a column of `kind`; values are not copied."""
+    """View a canonical array as a column without copying values.
+
+    Args:
+        array: The array, of ARROW_TYPES[kind].
+        kind: Kind of the column.
+    """
     if kind == "string":
         return _strings(array)
     if kind in ("ids", "strings"):
@@ -263,5 +301,5 @@ def _strings(array: pa.Array) -> Strings:
     at, data = _offsets(array), array.buffers()[2]
     if data is None or at[0] == at[-1]:
         return Strings(np.zeros(0, np.uint8), np.zeros(len(array) + 1, np.int64))
-    # The view is cut to these rows, so that whoever touches the bytes touches no other row's.
+    # Cut the view to these rows, so that code that scans the bytes reads no other rows.
     return Strings(np.frombuffer(data, np.uint8, at[-1] - at[0], at[0]), at - at[0])

@@ -1,10 +1,11 @@
-"""Recordings' columns of inputs that a request sent once: the value in its first row, null in its others.
+"""Expand recorded inputs that a request sent once: the file has them in the request's first row, null in the others.
 
-Only files that say that they are recordings (serving.telemetry.request_recorder; what `freshet join` makes of them
-says so too) have such columns; in any other file a null is a null. A request lies in one row group, so reading from
-the beginning of one is enough to fill forward.
+Only files marked as recordings (by serving.telemetry.request_recorder, and preserved by `freshet join`) have such
+columns; in any other file a null is a null. A request lies within one row group, so it is enough to fill forward from
+the beginning of a row group.
 
-Filled, a list of a request has the size of all its rows: whoever fills takes a bounded part at a time, by row_nbytes.
+An expanded list takes its size times the rows of its request, so callers expand a bounded part at a time, measured by
+row_nbytes.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ import pyarrow.types as pt
 from freshet_serving.processor.repository import METADATA
 
 CELL_NBYTES = 8
-"""Of a number, or of the offset of a string or a list, in a row."""
+"""Bytes a row of a number, or of the offset of a string or a list."""
 
 
 def broadcast_columns(schema: pa.Schema) -> frozenset[str]:
-    """The columns of a recording that hold its requests' inputs; none of any other file."""
+    """Return the columns of a recording that hold its requests' inputs; none for any other file."""
     try:
         about = json.loads((schema.metadata or {}).get(METADATA, b"{}"))
         return frozenset(column["name"] for column in about.get("features", ()))
@@ -33,7 +34,10 @@ def broadcast_columns(schema: pa.Schema) -> frozenset[str]:
 
 
 def fill_forward_rows(column: pa.Array) -> np.ndarray:
-    """For each row the one whose value it has: itself, or for a null the last before it that has one. int64 [n]"""
+    """Return the row that supplies each row's value, int64 [n].
+
+    It is the row itself or, for a null, the last non-null row before it.
+    """
     own = np.arange(len(column))
     if not column.null_count:
         return own
@@ -42,7 +46,7 @@ def fill_forward_rows(column: pa.Array) -> np.ndarray:
 
 
 def row_nbytes(column: pa.Array) -> np.ndarray:
-    """What each row of a column takes in memory. int64 [n]"""
+    """Return the bytes in memory of each row of a column, int64 [n]."""
     kind = column.type
     if pt.is_list(kind) or pt.is_large_list(kind):
         ends = np.concatenate([[0], np.cumsum(row_nbytes(column.values))])
@@ -55,12 +59,12 @@ def row_nbytes(column: pa.Array) -> np.ndarray:
 
 
 def fill_forward(batches: Iterable[pa.RecordBatch], columns: frozenset[str], nbytes: int) -> Iterator[pa.RecordBatch]:
-    """The same rows with every value of `columns` in every row of its request.
+    """Yield the same rows with nulls replaced by the value of their request.
 
     Args:
-        batches: Consecutive rows, from the beginning of a request on.
-        columns: Those to fill.
-        nbytes: What the filled columns of a batch take at most, unless a single row takes more.
+        batches: Consecutive rows, starting at the beginning of a request.
+        columns: Columns to fill.
+        nbytes: Maximum bytes of a batch's filled columns, unless a single row takes more.
     """
     last: dict[str, pa.Array] = {}
     for batch in batches:
@@ -74,7 +78,7 @@ def fill_forward(batches: Iterable[pa.RecordBatch], columns: frozenset[str], nby
                 rows[at] = fill_forward_rows(source)[len(source) - batch.num_rows :]
                 weights += row_nbytes(source)[rows[at]]
                 arrays[at] = source
-            # A copy: a slice would keep all of the batch.
+            # Copy: a slice would keep the whole batch in memory.
             end = rows[at][-1] if at in rows else batch.num_rows - 1
             last[name] = arrays[at].take(pa.array([end]))
         if not rows:
@@ -89,7 +93,12 @@ def fill_forward(batches: Iterable[pa.RecordBatch], columns: frozenset[str], nby
 
 
 def weighted_ranges(weights: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of rows that weigh at most so much, or are one row."""
+    """Yield consecutive ranges [first, end) of rows.
+
+    Args:
+        weights: Weight of each row, [n].
+        most: Maximum weight of a range, unless it is a single row.
+    """
     ends, first = np.cumsum(weights), 0
     while first < len(weights):
         before = int(ends[first - 1]) if first else 0

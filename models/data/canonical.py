@@ -1,4 +1,4 @@
-"""The columns of a schema as Arrow arrays of one type each, and batches of these."""
+"""Convert the columns of a schema to Arrow arrays of one type each, and to batches."""
 
 from __future__ import annotations
 
@@ -20,21 +20,25 @@ TEXT_TYPES = {
     "label": pa.float64(),
     "weight": pa.float64(),
 }
-"""Cells of text are parsed as these; lists come as text between '|'."""
+"""Types that text cells are parsed as; lists are text separated by '|'."""
 
 
 class CanonicalColumns:
-    """What is wanted of a table: columns, labels, weight and time, in this order."""
+    """The columns to read from a table: features, labels, weight and time, in this order."""
 
     def __init__(self, schema: Schema, text: bool) -> None:
-        """text: cells are text, and lists are split at '|'."""
+        """Derive the columns from a schema.
+
+        Args:
+            schema: The schema.
+            text: True if cells are text and lists are separated by '|'.
+        """
         self.schema, self.text = schema, text
         self.wanted = [(f.name, f.kind) for f in schema.fields] + [(name, "label") for name in schema.labels]
         self.wanted += [(schema.weight, "weight")] * bool(schema.weight) + [(schema.time, "time")] * bool(schema.time)
 
     def check(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
-        """Column -> the Arrow type that it is read as, of its own types; raises BadInput where one cannot serve its
-        kind."""
+        """Return the Arrow type to read each column as, given its own; raise BadInput if one does not fit its kind."""
         read = {}
         for name, kind in self.wanted:
             read[name] = own = types[name]
@@ -48,7 +52,15 @@ class CanonicalColumns:
         return read
 
     def arrays(self, chunk: pa.RecordBatch, where: arrow.Where) -> list[pa.Array]:
-        """A chunk's columns, checked and each of its one canonical type; raises BadInput."""
+        """Return a chunk's columns, checked and cast to their canonical types.
+
+        Args:
+            chunk: Rows of a file.
+            where: Names a row of the chunk.
+
+        Raises:
+            BadInput: A value does not fit.
+        """
         made = []
         for name, kind in self.wanted:
             array = chunk.column(name)
@@ -58,7 +70,12 @@ class CanonicalColumns:
         return made
 
     def batch(self, arrays: Sequence[pa.Array], start: int) -> Batch:
-        """Canonical arrays as a batch that begins at row `start` of its stream."""
+        """Return canonical arrays as a batch.
+
+        Args:
+            arrays: The columns, in the order of `wanted`.
+            start: Position of the first row in its stream.
+        """
         values: list[Any] = [arrow.column(array, kind) for array, (_, kind) in zip(arrays, self.wanted)]
         columns, rest = dict(zip(self.schema.names, values)), values[len(self.schema.fields) :]
         labels, rest = rest[: len(self.schema.labels)], rest[len(self.schema.labels) :]
@@ -69,5 +86,5 @@ class CanonicalColumns:
 
 
 def join_parts(parts: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
-    """Parts of the same columns, one after another, as one."""
+    """Concatenate parts of the same columns."""
     return list(parts[0]) if len(parts) == 1 else [pa.concat_arrays(column) for column in zip(*parts)]

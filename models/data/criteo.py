@@ -1,12 +1,9 @@
-"""Criteo's display advertising logs: 13 counts I1..I13 and 26 categories C1..C26 a row, in time order,
-without a clock.
+"""Read Criteo's display advertising logs: 13 counts I1..I13 and 26 categories C1..C26 a row, in time order.
 
-Two layouts, told apart by their first line:
-- the challenge's own: TAB between fields, no header: label, 13 integers, 26 hashes of 8 hex digits; empty =
-  missing.
+Rows have no time column. Two layouts, distinguished by their first line:
+- the challenge's own: TAB between fields, no header: label, 13 integers, 26 hashes of 8 hex digits; empty = missing.
 - recoded: CSV with header `Id,Label,I1,..,C26`; the categories are indices into a vocabulary.
-Missing counts are NaN, missing hashes the empty string. Either may be gzipped; a folder or glob is read in
-name order.
+Missing counts are NaN, missing hashes the empty string. Either may be gzipped; a folder or glob is read in name order.
 """
 
 from __future__ import annotations
@@ -29,8 +26,16 @@ _MAX_LINE_NBYTES = 1 << 16
 
 
 def open_criteo(path: str, wanted: Sequence[Field] = (), threads: int = 0) -> TableSource:
-    """Opens either layout; wanted: columns to read, or all 39; threads: see TableSource. Raises BadInput for any
-    other file."""
+    """Open files of either layout.
+
+    Args:
+        path: File, folder or glob.
+        wanted: Columns to read; all 39 if empty.
+        threads: As for TableSource.
+
+    Raises:
+        BadInput: The files have another layout.
+    """
     paths = find_files(path)
     recoded = is_recoded(paths[0])
     fields = [Field(name, "float") for name in COUNTS]
@@ -44,14 +49,14 @@ def open_criteo(path: str, wanted: Sequence[Field] = (), threads: int = 0) -> Ta
 
 
 def default_features(path: str) -> dict[str, dict[str, Any]]:
-    """Sections [features.*] for a file of either layout: every column, counts under log1p."""
+    """Return sections [features.*] for a file of either layout: every column, counts under log1p."""
     kind = "id" if is_recoded(find_files(path)[0]) else "string"
     sections: dict[str, dict[str, Any]] = {name: {"kind": "float", "transform": "log1p"} for name in COUNTS}
     return sections | {name: {"kind": kind, "dim": 16} for name in CATEGORIES}
 
 
 def is_recoded(path: DataPath) -> bool:
-    """Whether the file is the recoded CSV; raises BadInput when its first line fits neither layout."""
+    """Return True for the recoded CSV and False for the challenge's layout; raise BadInput for any other first line."""
     line = _first_line(path)
     if line.split(",")[:3] == ["Id", "Label", "I1"]:
         return True
@@ -65,7 +70,7 @@ def is_recoded(path: DataPath) -> bool:
 
 
 def _first_line(path: DataPath) -> str:
-    """The first line, without its end; '' of an empty file."""
+    """Return the first line without its end; '' for an empty file."""
     try:
         with open_bytes(path) as raw:
             packed = raw.read(2) == b"\x1f\x8b"

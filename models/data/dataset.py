@@ -1,4 +1,4 @@
-"""Tables read into batches of columns for a program of one's own, whatever it learns with: numpy arrays, or tf.data."""
+"""Read tables in batches of columns for any training program: numpy arrays, or tf.data."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ KINDS = ("id", "float", "string", "ids", "strings", "seconds")
 
 
 class Dataset:
-    """Rows of a file, folder or glob as batches, again and again: `for batch in dataset`.
+    """Rows of a file, folder or glob as batches; can be iterated repeatedly: `for batch in dataset`.
 
     A batch (models.data.source.Batch) has `columns` by name: int64 or float32 arrays [n], Strings, or Ragged rows;
-    `label` float32 [n], [n, labels] where several are named, or [n, 0]; `weight` and `time` where they are named. Rows
-    come in the order of files and rows; at most a few row groups are held, and what is not asked for is not read.
+    `label` float32 [n], [n, labels] with several labels, or [n, 0] without; `weight` and `time` if configured. Rows
+    come in the order of files and rows. At most a few row groups are in memory, and unused columns are not read.
 
-    With `readers`, each of them in a process of its own, reader i gets a range of the rows that no other gets: all rows
-    are read, each once, however files and row groups divide. Loads differ by one row at most, and every reader gives
-    as many batches as the others, so that steps that wait for each other end together; the last may then be one row
-    shorter, and empty where there are fewer rows than readers.
+    With several `readers`, each in its own process, every reader gets a range of the rows: all rows are read exactly
+    once, regardless of the boundaries of files and row groups. Ranges differ by at most one row, and all readers yield
+    the same number of batches, so that synchronised steps end together. The last batch may therefore be one row
+    shorter, and is empty if there are fewer rows than readers.
     """
 
     def __init__(
@@ -47,11 +47,26 @@ class Dataset:
         seed: int = 0,
         threads: int = 0,
     ) -> None:
-        """columns: names, or name -> kind where the type in the file does not tell it (id, float, string, ids, strings,
-        seconds); None: all. format: as [data] format says it; "": told by the path. label, time, weight: columns, none
-        by default. shuffle_rows: rows that are mixed with each other, read so many at a time (0: the order of the
-        files); seed: of that order, another one each time the dataset is gone through. threads: to read with; 0: the
-        cores, up to 4. Raises BadInput in one line for what cannot be read so."""
+        """Open the data.
+
+        Args:
+            path: File, folder or glob.
+            columns: Names, or name -> kind if the file does not determine the type (id, float, string, ids, strings,
+                seconds); None for all.
+            format: Format as in [data]; "" to detect it from the path.
+            label: Label columns; none by default.
+            time: Time column; none by default.
+            weight: Weight column; none by default.
+            batch_rows: Rows of a batch.
+            reader: Number of this reader, from 0.
+            readers: Number of readers.
+            shuffle_rows: Number of rows that are read and mixed at a time; 0 keeps the order of the files.
+            seed: Seed of the shuffling, which differs for each pass over the dataset.
+            threads: Reading threads; 0 for one a core, up to 4.
+
+        Raises:
+            BadInput: The arguments do not fit the data; the message is one line.
+        """
         if batch_rows < 1 or shuffle_rows < 0:
             raise BadInput(f"batch_rows, shuffle_rows: 1 and 0 or more wanted, got {batch_rows} and {shuffle_rows}")
         labels = label if isinstance(label, str) else tuple(label)
@@ -74,11 +89,11 @@ class Dataset:
 
     @property
     def rows(self) -> int:
-        """The rows of this reader. Counting those of a text file reads it through."""
+        """Number of rows of this reader. Counting the rows of a text file reads all of it."""
         return self._source.count_rows()
 
     def __len__(self) -> int:
-        """The batches of this reader, as many as of any other."""
+        """Return the number of batches of this reader, which is the same for every reader."""
         return self._source.count_batches(self.batch_rows)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -98,8 +113,11 @@ class Dataset:
             yield window.slice(0, 0)
 
     def to_tf(self) -> Any:
-        """The same batches as a tf.data.Dataset of (columns by name, label, weight), without what is not named; strings
-        as tf.string, lists as tf.RaggedTensor. Needs TensorFlow."""
+        """Return the same batches as a tf.data.Dataset of (columns by name, label, weight).
+
+        Labels and weights that are not configured are omitted. Strings become tf.string, lists tf.RaggedTensor. Needs
+        TensorFlow.
+        """
         from freshet_serving.compiler.frameworks import tf
 
         dtypes = {"id": tf.int64, "ids": tf.int64, "seconds": tf.int64, "float": tf.float32}

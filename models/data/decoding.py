@@ -1,22 +1,22 @@
-"""Parquet files that strangers write, decoded in a process of its own with a limit of memory.
+"""Decode untrusted Parquet files in a separate process with a memory limit.
 
-A file's size says nothing of what it takes: a dictionary, a run length or a shared prefix makes gigabytes of kilobytes,
-sizes in page headers and footers are the writer's word, and the library has no bound of its own. So what comes into a
-followed folder is decoded where MEMORY_NBYTES is the system's to count (RLIMIT_DATA), and comes over a pipe in frames
-of at most FRAME_NBYTES each. Where a process ends within its answer another one is asked, as somebody else may have
-ended it; where that ends too the file is refused: BadInput, in one line.
+A file's size does not bound the memory it decodes to: a dictionary, a run length or a shared prefix expands kilobytes
+to gigabytes, sizes in page headers and footers are claims of the writer, and the library has no limit of its own. So
+files that arrive in a followed folder are decoded in a process limited to MEMORY_NBYTES by the system (RLIMIT_DATA),
+and come back over a pipe in frames of at most FRAME_NBYTES. If a process ends during its answer, another one is tried,
+since something else may have killed it. If that one ends too, the file is refused with BadInput, in one line.
 
 Invariants
-- A process answers one reader at a time. One whose answer was read to its end is kept for the next; any other is ended,
-  so no reader ever has a frame of another's.
-- Processes end with this one, as their standard input does, and by no signal that a terminal or a service manager sends
-  to all: rows of a run that ends in order are not refused for it.
+- A process serves one reader at a time. A process whose answer was read to its end is kept for the next reader, any
+  other is ended, so no reader ever receives a frame of another's answer.
+- Processes end with this one, because their standard input closes, and ignore signals that a terminal or a service
+  manager sends to the whole group. So no rows are refused because a run shuts down in order.
 
-Cost: frames are copied over a pipe: 0.1 us of processor time a row of seven columns, where decoding itself takes 0.2
-and a training step 4, so that training takes 1.01 times the processor time (0.98 to 1.02). A process is started in half
-a second, for the first file, and has 70 MB.
-Refused: reading page headers ourselves (they lie, and prefixes are in no header); a bound by the first rows (the next
-one may be the large one); a process a file (half a second each).
+Cost: frames are copied over a pipe: 0.1 us of processor time a row of seven columns, where decoding takes 0.2 and a
+training step 4, so that training takes 1.01 times the processor time (0.98 to 1.02). A process starts in half a second,
+for the first file, and has 70 MB.
+Rejected: parsing page headers ourselves (they may lie, and prefixes are in no header); a bound derived from the first
+rows (the next one may be the large one); one process a file (half a second each).
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from freshet_serving.processor.errors import BadInput, NotReady
 MEMORY_NBYTES = 1 << 30
 MOST_IDLE, ATTEMPTS = 2, 2
 OVERHEAD_NBYTES = 1 << 20
-"""Of a frame, beside its rows: names and types of its columns."""
+"""Bytes of a frame beside its rows: names and types of its columns."""
 NEEDED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TMPDIR", "TZ")
-"""Of the environment; nothing that is secret."""
+"""Environment variables passed to the process; none of them is secret."""
 
 
 class DecoderPool:
-    """Processes that decode. Any thread may ask."""
+    """Processes that decode files. Thread-safe."""
 
     def __init__(self, memory_nbytes: int = MEMORY_NBYTES) -> None:
         self._memory_nbytes = memory_nbytes
@@ -55,15 +55,32 @@ class DecoderPool:
         self._idle: list[subprocess.Popen[bytes]] = []
 
     def piece(self, path: Path, names: Sequence[str], number: int) -> Generator[pa.RecordBatch]:
-        """Yield the rows of a piece of a file (ParquetFile.pieces) as FileChunk.read does; raises BadInput."""
+        """Yield the rows of a piece of a file as FileChunk.read does.
+
+        Args:
+            path: The file.
+            names: Names of the columns.
+            number: Number of the piece in ParquetFile.pieces.
+
+        Raises:
+            BadInput: The file cannot be decoded.
+        """
         return self._ask({"path": str(path.absolute()), "names": list(names), "rows": None, "piece": number})
 
     def rows(self, path: Path, rows: Sequence[int]) -> Generator[pa.RecordBatch]:
-        """Yield rows of a file, by ascending numbers, with all columns; raises BadInput."""
+        """Yield rows of a file with all columns.
+
+        Args:
+            path: The file.
+            rows: Row numbers, ascending.
+
+        Raises:
+            BadInput: The file cannot be decoded.
+        """
         return self._ask({"path": str(path.absolute()), "names": None, "rows": list(rows), "piece": 0})
 
     def close(self) -> None:
-        """Ends the processes that have nothing to do."""
+        """End the idle processes."""
         with self._lock:
             idle, self._idle = self._idle, []
         for process in idle:
@@ -87,7 +104,7 @@ class DecoderPool:
                     ) from None
 
     def _answer(self, request: dict[str, Any]) -> Generator[pa.RecordBatch]:
-        """Yield what one process answers; raises EOFError and the like where it ends before its answer does."""
+        """Yield one process's answer; raise EOFError or the like if it ends before the answer is complete."""
         process, done = self._taken(), False
         try:
             assert process.stdin is not None
@@ -128,10 +145,10 @@ class DecoderPool:
                 start_new_session=True,
             )
         except OSError as error:
-            # No fault of the file, whose rows are not to be left out for it.
+            # The file is not at fault, so its rows must not be dropped.
             raise NotReady(f"data: cannot start the process that decodes files: {error.strerror}") from None
         if sys.platform == "linux":
-            # It may have ended already.
+            # The process may have ended already.
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(process.pid, resource.RLIMIT_DATA, (self._memory_nbytes, self._memory_nbytes))
         return process
@@ -162,5 +179,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 DECODERS = DecoderPool()
-"""Of this process."""
+"""The pool of this process."""
 atexit.register(DECODERS.close)

@@ -1,9 +1,9 @@
-"""The process that decodes Parquet files of strangers: `python -m freshet_serving.models.data.decoding_child`.
+"""Main program of the process that decodes Parquet files: `python -m freshet_serving.models.data.decoding_child`.
 
-It reads requests, a line of JSON each, and answers each with frames: a kind, eight bytes of a length, and so many
-bytes. A frame of kind BATCH is an Arrow stream of one batch, DONE ends an answer, REFUSED ends it with the reason.
-Whoever started it sets the limit of its memory (models.data.decoding). Types that are small until somebody copies them,
-dictionaries and views, are made plain here, where that is limited.
+It reads requests, one line of JSON each, and answers each with frames: a kind, a length of eight bytes, and that many
+bytes. A frame of kind BATCH is an Arrow stream of one batch, DONE ends an answer, REFUSED ends it with the reason. The
+parent process sets the memory limit (models.data.decoding). Types that expand when copied, dictionaries and views, are
+converted to plain ones here, where memory is limited.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from freshet_serving.processor.errors import BadInput
 BATCH, DONE, REFUSED = b"B", b"D", b"R"
 HEAD = struct.Struct("<cQ")
 FRAME_NBYTES = 32 << 20
-"""What a frame holds at most, and so a row."""
+"""Maximum bytes of a frame, and therefore of a row."""
 
 
 def answer(request: dict[str, Any], known: dict[tuple[str, int, int], ParquetFile]) -> Iterator[pa.RecordBatch]:
-    """Decode what a request asks for.
+    """Decode the rows that a request names.
 
     Args:
         request: path; names, the columns, None for all; rows, ascending numbers, or else the piece of the file.
-        known: the file that was asked for last.
+        known: The most recently opened file, by path, size and mtime.
 
     Yields:
         Batches of the named columns.
 
     Raises:
-        BadInput: where the file cannot be decoded.
+        BadInput: The file cannot be decoded.
     """
     path = Path(request["path"])
     status = path.stat()
@@ -56,7 +56,15 @@ def answer(request: dict[str, Any], known: dict[tuple[str, int, int], ParquetFil
 
 
 def frames(batch: pa.RecordBatch, name: str) -> Iterator[pa.RecordBatch]:
-    """The batch in pieces that are no frame too large; raises BadInput for a row that is."""
+    """Split a batch into parts that each fit a frame.
+
+    Args:
+        batch: The batch.
+        name: Name of its file, for the error.
+
+    Raises:
+        BadInput: A row does not fit.
+    """
     nbytes = sum(map(_weight, batch.columns))
     if nbytes <= FRAME_NBYTES or not batch.num_rows:
         yield batch
@@ -69,7 +77,7 @@ def frames(batch: pa.RecordBatch, name: str) -> Iterator[pa.RecordBatch]:
 
 
 def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without dictionaries and views."""
+    """Return the batch without dictionaries and views."""
     fields = [field.with_type(_plain_type(field.type)) for field in batch.schema]
     schema = pa.schema(fields, batch.schema.metadata)
     return batch if schema.equals(batch.schema) else batch.cast(schema)
@@ -90,14 +98,19 @@ def _plain_type(t: pa.DataType) -> pa.DataType:
 
 
 def _weight(array: pa.Array) -> int:
-    """What an array takes once its values are of eight bytes each, those of lists too."""
+    """Return the bytes of an array once its values, those of lists included, take eight more bytes each."""
     nested = 8 * len(array.flatten()) if hasattr(array, "flatten") and pt.is_nested(array.type) else 0
     return int(array.nbytes) + 8 * len(array) + nested
 
 
 def main(asked: BinaryIO, told: BinaryIO) -> None:
-    """Answers requests until there are no more."""
-    # The limit is of memory that is taken, and this pool takes what is needed and gives it back.
+    """Answer requests until the input ends.
+
+    Args:
+        asked: Requests.
+        told: Receives the frames.
+    """
+    # The limit applies to memory in use, and this pool allocates exactly and returns memory to the system.
     pa.set_memory_pool(pa.system_memory_pool())
     known: dict[tuple[str, int, int], ParquetFile] = {}
     for line in asked:

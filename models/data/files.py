@@ -1,7 +1,7 @@
-"""Parquet and CSV files as streams of Arrow record batches: only the columns asked for, never the whole file.
+"""Read Parquet and CSV files as streams of Arrow record batches: only the requested columns, never the whole file.
 
-Every failure of the reader underneath becomes one BadInput line that names the file, the column and the row.
-Rows count from 0 within their file; a CSV's header is not a row.
+Every failure of the underlying reader becomes one BadInput line that names the file, the column and the row. Rows count
+from 0 within their file; a CSV's header is not a row.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ from freshet_serving.processor.errors import BadInput, nearest
 CHUNK_ROWS, LEAST_CHUNK_ROWS = 32768, 256
 CHUNK_NBYTES = 4 << 20
 PIECE_ROWS, PIECE_NBYTES = 16384, 32 << 20
-"""Row groups of fewer rows are read together; one of more bytes a column a thread, as few of them are to be held."""
+"""Row groups with fewer rows are read together.
+
+One with more bytes is read with a thread for each column, because only few such groups fit in memory.
+"""
 STREAM_NBYTES = 1 << 20
-"""Of a column that are read from its file at a time: a column of a large row group is not held packed either."""
+"""Bytes of a column read from its file at a time: a column of a large row group is not held compressed either."""
 
 _CONVERSION = re.compile(
     r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to ([^:]+): "
@@ -46,7 +49,12 @@ _PARSE = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (
 
 
 class FileChunk(NamedTuple):
-    """Consecutive rows of a file from row `first` on, read by themselves on any thread."""
+    """Consecutive rows of a file.
+
+    Attributes:
+        first: Number of the first row in the file.
+        read: Reads the rows; may be called on any thread.
+    """
 
     first: int
     read: Callable[[], Generator[pa.RecordBatch]]
@@ -59,11 +67,14 @@ class DataFile(Protocol):
     def name(self) -> str: ...
     @property
     def names(self) -> list[str]:
-        """Of its columns."""
+        """Names of its columns."""
         ...
 
     def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
-        """Column name -> Arrow type; of a CSV, as its first block suggests. BadInput unless each is there."""
+        """Return the Arrow type of each column; raise BadInput unless each exists once.
+
+        The types of a CSV are inferred from its first block.
+        """
         ...
 
     @property
@@ -72,13 +83,17 @@ class DataFile(Protocol):
     def count_rows(self) -> int: ...
 
     def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[FileChunk]:
-        """The rows from `start` on, in order, as pieces of the named columns. CSV cells are parsed as the given types;
-        Parquet columns keep their own. Columns that are not named are not decoded."""
+        """Return the rows from `start` on, in order, as pieces of the named columns; other columns are not decoded.
+
+        Args:
+            types: Arrow type by column name. CSV cells are parsed as these types; Parquet columns keep their own.
+            start: Number of the first row.
+        """
         ...
 
 
 class RowNames:
-    """Names the rows of a chunk that begins at row `first` of a file: an arrow.Where."""
+    """Names of the rows of a chunk that starts at row `first` of a file: an arrow.Where."""
 
     def __init__(self, file: str, first: int) -> None:
         self._file, self._first = file, first
@@ -88,11 +103,17 @@ class RowNames:
 
 
 def find_files(path: str, suffixes: Sequence[str] = ()) -> Sequence[DataPath]:
-    """The data files behind a file, folder or glob, in name order; raises BadInput when there are none. They lie on a
-    disk, or where the path is an address in an object store.
+    """Return the data files behind a path in name order, on disk or in an object store.
 
-    Within folders, hidden files, names that start with '_' (as writers leave behind) and, where suffixes are
-    given, any file without one of them are passed over.
+    In folders, hidden files, names that start with '_' (which writers leave behind) and, if suffixes are given, files
+    with another suffix are skipped.
+
+    Args:
+        path: File, folder, glob, or address in an object store.
+        suffixes: Accepted suffixes within folders; all if empty.
+
+    Raises:
+        BadInput: There are no such files.
     """
     if is_object_url(path):
         return stored_files(path, suffixes)
@@ -133,14 +154,14 @@ def _reading(file: str, wanted: str) -> Iterator[None]:
     except BadInput:
         raise
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
-        # OSError carries the path and errno of what we opened; the caller needs only the reason. Names of columns, and
-        # the library's own messages of what it met, need not be UTF-8.
+        # OSError carries the path and errno; the caller needs only the reason. Column names, and library
+        # messages that contain file content, need not be UTF-8.
         reason = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"{file}: {wanted} wanted, could not read it: {_line(reason)}") from None
 
 
 def _there(names: Sequence[str]) -> str:
-    """What columns there are instead; a first line of numbers is no header."""
+    """Return a hint with the existing columns; if all names are numbers, that the first line is not a header."""
     shown, more = names[:MAX_LISTED], f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     if all(_NUMBER.fullmatch(name) for name in names):
         return f"; the first line, {', '.join(map(repr, shown))}{more}, is no header: expected names of columns there"
@@ -188,7 +209,7 @@ class ParquetFile:
         return self._rows
 
     def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[FileChunk]:
-        """A row group each, or several small ones; those before `start` are not read."""
+        """Yield one piece for each row group, or for several small ones; those before `start` are not read."""
         with self._open() as file:
             metadata = file.metadata
         first, held, groups = 0, 0, []
@@ -205,7 +226,7 @@ class ParquetFile:
                 first, held, groups = first + held, 0, []
 
     def rows(self, wanted: Sequence[int]) -> Generator[pa.RecordBatch]:
-        """Read rows by ascending numbers, with all columns; only their row groups are decoded. Raises BadInput."""
+        """Yield rows by ascending numbers, with all columns; only their row groups are decoded. Raises BadInput."""
         with self._open() as file:
             metadata = file.metadata
         numbers, first = np.asarray(wanted, np.int64), 0
@@ -238,13 +259,16 @@ class ParquetFile:
 
 
 def _decoded_nbytes(group: pyarrow.parquet.RowGroupMetaData, names: list[str]) -> int:
-    """What these columns of a row group take in memory at most, 1 or more. Of the whole group's bytes: to ask for those
-    of a column ends the process where a broken file's statistics contradict each other."""
+    """Return the maximum bytes in memory of these columns of a row group, 1 or more.
+
+    Computed from the size of the whole group, because reading a column's size crashes the process if a corrupt file's
+    statistics contradict each other.
+    """
     return int(group.num_rows) * 8 * len(names) + int(group.total_byte_size) + 1
 
 
 def _kind_of_time(text: str) -> str:
-    """What a cell is as a time, "" for none."""
+    """Return a description of a cell as a time, or "" if it is not one."""
     if _NUMBER.fullmatch(text):
         return "Unix seconds"
     try:
@@ -255,7 +279,7 @@ def _kind_of_time(text: str) -> str:
 
 
 def _text_stream(path: DataPath) -> pa.NativeFile:
-    """A file's text, unpacked as its suffix says."""
+    """Open a file's text, decompressed according to its suffix."""
     if not isinstance(path, StoredFile):
         return pa.input_stream(str(path), compression="detect")
     packing = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
@@ -263,7 +287,7 @@ def _text_stream(path: DataPath) -> pa.NativeFile:
 
 
 def _other_kind(path: Path) -> str:
-    """What a file that is no Parquet file looks like, "" where that cannot be told."""
+    """Return a description of a file that is not Parquet, or "" if its content is not recognised."""
     try:
         with open(path, "rb") as file:
             begins = file.read(MAX_BEGINNING)
@@ -282,7 +306,7 @@ def _other_kind(path: Path) -> str:
 
 
 class CsvFile:
-    """A file of text cells, plain or packed (.gz, .bz2, .zst by its suffix)."""
+    """A file of text cells, plain or compressed (.gz, .bz2, .zst by its suffix)."""
 
     def __init__(
         self,
@@ -292,8 +316,15 @@ class CsvFile:
         quoted: bool = True,
         data: bytes | None = None,
     ) -> None:
-        """names: the columns, of a file without a header; None: the first line names them.
-        quoted: whether '"' quotes. data: the file's text, where the caller holds it already."""
+        """Open a file.
+
+        Args:
+            path: The file.
+            delimiter: Delimiter of cells.
+            names: Column names of a file without a header; None if the first line names them.
+            quoted: True if '"' quotes cells.
+            data: The file's text, if the caller has it already.
+        """
         self._path, self._names, self._data = path, names, data
         self._schema = pa.schema([])
         self.name = path.name
@@ -307,7 +338,7 @@ class CsvFile:
 
     @contextmanager
     def _open(self, types: dict[str, pa.DataType] | None) -> Iterator[pyarrow.csv.CSVStreamingReader]:
-        # One thread: only then do errors carry the row.
+        # One thread: otherwise errors do not carry the row.
         read = pyarrow.csv.ReadOptions(use_threads=False, column_names=self._names, block_size=4 << 20)
         convert = pyarrow.csv.ConvertOptions(
             column_types=types, include_columns=list(types) if types else None, strings_can_be_null=False
@@ -353,8 +384,10 @@ class CsvFile:
         return _pick(names, self._schema, self.name)
 
     def odd_time(self, name: str) -> str:
-        """Return what is wrong with the first cell of a column of times that is none, or is another kind of time than
-        the first one; "" where there is none."""
+        """Return an error about the first cell of a time column that is not a time of the same kind as the first cell.
+
+        Returns "" if there is no such cell.
+        """
         row, first = 0, ""
         for batch in self.read({name: pa.string()}, 0):
             for text in batch.column(0).to_pylist():
@@ -371,14 +404,21 @@ class CsvFile:
             return sum(batch.num_rows for batch in reader)
 
     def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[FileChunk]:
-        """The whole file: where a row of text begins, only who reads the rows before it knows."""
+        """Yield the whole file as one piece.
+
+        The position of a row in text is known only by reading the rows before it.
+        """
         yield FileChunk(start, partial(self.read, types, start))
 
     def read(self, types: dict[str, pa.DataType], start: int) -> Generator[pa.RecordBatch]:
-        """The named columns, in this order, from row `start` on."""
+        """Yield the named columns, in this order, from a row on.
+
+        Args:
+            types: Arrow type by column name.
+            start: Number of the first row.
+        """
         with self._open(types) as reader:
-            # Rows before `start` are parsed and dropped: the reader's own skipping counts blank lines as
-            # rows.
+            # Parse and drop the rows before `start`: the reader's own skipping counts blank lines as rows.
             for batch in reader:
                 if start < batch.num_rows:
                     yield batch.slice(start)

@@ -1,4 +1,4 @@
-"""Formats of stored data: where they lie, in which format, and how a path tells its own."""
+"""Data formats: the [data] section, the formats' names, and their detection from a path."""
 
 from __future__ import annotations
 
@@ -12,37 +12,41 @@ from freshet_serving.processor.options import option
 
 FORMATS = ("parquet", "csv", "tfrecord", "libsvm", "criteo", "movielens")
 TABLES = ("parquet", "csv", "tfrecord")
-"""Formats whose columns are the user's own, so that [data] says which are the label, the time and the weight."""
+"""Formats with columns of the user's own, so [data] names the label, the time and the weight."""
 STREAMS = ("redis", "kafka")
-"""What is no file: streams of others' servers, with columns of the user's own."""
+"""Formats that are streams of external servers, with columns of the user's own."""
 SCHEMES = {"redis": "redis", "rediss": "redis", "kafka": "kafka"}
-"""How a URL tells its stream."""
+"""Stream formats by URL scheme."""
 STORES = ("s3", "gs", "az")
-"""The object stores that messages name."""
+"""Object stores listed in messages."""
 TEXTS = ("csv", "libsvm", "criteo", "movielens")
-"""Formats whose strings are UTF-8 once they are read."""
+"""Formats whose strings are UTF-8 after reading."""
 CLOCKS = {"movielens": "timestamp"}
-"""The time of formats that have their own."""
+"""Time columns of formats that define their own."""
 PARQUET_SUFFIXES = (".parquet", ".pq")
 PACKED = ("", ".gz", ".bz2", ".zst")
 CSV_SUFFIXES = tuple(name + packed for name in (".csv", ".tsv") for packed in PACKED)
 LIBSVM_SUFFIXES = tuple(name + packed for name in (".libsvm", ".svm") for packed in PACKED)
 TFRECORD_SUFFIXES = (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")
 MOVIELENS_EVENTS = ("events.csv.gz", "events.csv", "ratings.dat")
-"""The events of a MovieLens folder; the first that is there counts."""
+"""Event files of a MovieLens folder; the first one that exists is read."""
 LABEL = "label"
-"""The label of a format that has its own."""
+"""Label of a format that defines its own."""
 RATED = tuple(f"rated{stars}" for stars in range(1, 6))
-"""Labels of a MovieLens folder: rated with so many stars and more."""
+"""Labels of a MovieLens folder: rated with at least so many stars."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataConfig:
-    """[data]. Other formats than tables and streams have columns of their own for label, time and weight.
+    """The [data] section. Formats other than tables and streams define their own columns for label, time and weight.
 
     Attributes:
-        path: The URL of a stream may hold a password.
-        format: One of FORMATS or STREAMS; after load_config never empty.
+        path: File, folder, glob or URL. The URL of a stream may contain a password.
+        format: One of FORMATS or STREAMS; never empty after load_config.
+        label: Label column or columns.
+        time: Column that the rows are sorted by.
+        weight: Column with the weight of a row.
+        follow: Keep reading as rows arrive.
     """
 
     path: str = field(
@@ -73,28 +77,31 @@ class DataConfig:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels that the section names; () where the format has its own."""
+        """The labels that the section names; () if the format defines its own."""
         return (self.label,) * bool(self.label) if isinstance(self.label, str) else self.label
 
     @property
     def shown(self) -> str:
-        """The path as it may be shown: without what a URL has of users and passwords."""
+        """The path without a URL's user names and passwords, for messages."""
         scheme, separator, rest = self.path.partition("://")
         return f"{scheme}://{rest.rpartition('@')[2]}" if separator else self.path
 
     @property
     def clock(self) -> str:
-        """The column that holds the time; "" where there is none."""
+        """The column that holds the time; "" if there is none."""
         return self.time or CLOCKS.get(self.format, "")
 
 
 def label_names(data: DataConfig) -> tuple[str, ...]:
-    """The labels by name, the main one first; LABEL where the format has its own."""
+    """Return the names of the labels, the main one first; LABEL if the format defines its own."""
     return data.labels or (LABEL,)
 
 
 def _stored_names(path: str) -> list[str]:
-    """The path's own name where it tells a format, or those that lie below it; raises BadInput for other URLs."""
+    """Return the path itself if its suffix determines a format, else the names below it.
+
+    Raises BadInput for other URLs.
+    """
     known = (*PARQUET_SUFFIXES, *CSV_SUFFIXES, *LIBSVM_SUFFIXES, *TFRECORD_SUFFIXES)
     if not is_object_url(path):
         scheme = path.partition("://")[0]
@@ -105,12 +112,16 @@ def _stored_names(path: str) -> list[str]:
 
 
 def nothing_there(path: str) -> str:
-    """Return the message for a path of the data that leads nowhere."""
+    """Return the message for a data path that does not exist."""
     return f"data.path: a file, folder or glob wanted, got {path!r}, where nothing is{nearest_file(path)}"
 
 
 def format_of(path: str) -> str:
-    """The format that a path's scheme or suffix, or the files in its folder, tell; raises BadInput when they don't."""
+    """Return the format of a path by its scheme, its suffix, or the files in its folder.
+
+    Raises:
+        BadInput: They determine no format, or several.
+    """
     scheme, separator, _ = path.partition("://")
     if scheme in SCHEMES and separator:
         return SCHEMES[scheme]

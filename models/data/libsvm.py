@@ -1,10 +1,10 @@
-"""Files of libsvm: `label index:value index:value ...` a line, plain or packed; what follows a `#` is left out.
+"""Read libsvm files: `label index:value index:value ...` a line, plain or compressed; text after a `#` is ignored.
 
     label      0 to 1; -1 is 0, as in the data sets of libsvm
     features   ids: the indices of a row that have the value 1
-    <index>    float: the value of that index, 0 where a row has none; asked for by a feature or column of its name
-An index with any other value than 1 has to be asked for as a float, or its row is refused: as an id it would say the
-same whatever its value. libffm's field:index:value and svm-rank's qid are refused.
+    <index>    float: the value of that index, 0 where a row has none; selected by a feature or column of its name
+An index with a value other than 1 must be selected as a float, or its row is refused, because an id would lose the
+value. libffm's field:index:value and svm-rank's qid are refused.
 """
 
 from __future__ import annotations
@@ -25,18 +25,27 @@ from freshet_serving.processor.errors import BadInput
 
 IDS = Field("features", "ids")
 _NEVER = "\x1f"
-"""A delimiter that no line has, so that a line is a column."""
+"""A delimiter that occurs in no line, so that each line is one column."""
 
 
 def open_libsvm(path: str, wanted: Sequence[Field] = (), threads: int = 0) -> TableSource:
-    """Opens the files behind a path; wanted: columns to read, or the ids. threads: see TableSource. Raises BadInput."""
+    """Open libsvm files.
+
+    Args:
+        path: File, folder or glob.
+        wanted: Columns to read; the ids if empty.
+        threads: As for TableSource.
+
+    Raises:
+        BadInput: There are no such files, or they cannot be read.
+    """
     schema = Schema(tuple(wanted) or (IDS,), "label")
     files = [LibsvmFile(p) for p in find_files(path, LIBSVM_SUFFIXES)]
     return TableSource(files, schema, csv=False, threads=threads)
 
 
 class LibsvmFile:
-    """A DataFile of such lines."""
+    """A DataFile of libsvm lines."""
 
     def __init__(self, path: DataPath) -> None:
         self._lines = CsvFile(path, _NEVER, ["line"], quoted=False)
@@ -65,7 +74,7 @@ class LibsvmFile:
 
 
 def _columns(lines: pa.Array, floats: list[int], where: RowNames) -> dict[str, pa.Array]:
-    """label, features, and a column for each index of `floats`."""
+    """Return label, features, and a column for each index of `floats`."""
     tokens = pc.ascii_split_whitespace(pc.ascii_trim_whitespace(pc.replace_substring_regex(lines, "#.*", "")))
     # An empty line is one empty token.
     flat, splits = tokens.flatten(), np.zeros(len(lines) + 1, np.int64)
@@ -111,7 +120,7 @@ def _columns(lines: pa.Array, floats: list[int], where: RowNames) -> dict[str, p
 
 
 def _numbers(words: pa.Array, wanted: pa.DataType, what: str, where: Callable[[int], str]) -> pa.Array:
-    """Words as numbers; BadInput for the first that is none, which `where` names."""
+    """Cast words to numbers; raise BadInput that names the first word which is not one."""
     try:
         return words.cast(wanted)
     except pa.ArrowInvalid:

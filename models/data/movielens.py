@@ -1,13 +1,13 @@
-"""MovieLens as a click stream: who rated which movie, joined with what is known of both, in time order.
+"""Read MovieLens as a click stream: ratings joined with user and movie attributes, in time order.
 
 A folder with
-- the events, the first found of events.csv.gz, events.csv (header with timestamp,user_id,movie_id and label
-  or rating) and ratings.dat (UserID::MovieID::Rating::Timestamp, as GroupLens ships MovieLens-1M);
-- users.dat (UserID::Gender::Age::Occupation::Zip), needed only where one of its columns is;
+- the events, the first found of events.csv.gz, events.csv (header with timestamp,user_id,movie_id and label or rating)
+  and ratings.dat (UserID::MovieID::Rating::Timestamp, as GroupLens ships MovieLens-1M);
+- users.dat (UserID::Gender::Age::Occupation::Zip), needed only if one of its columns is read;
 - movies.dat (MovieID::Title (Year)::Genre|Genre|...), likewise.
-The label is rating >= 4 unless a column `label` says so itself; those called rated1 to rated5 are rating >= that.
-Events are sorted by time, ties keep their order.
-A user or movie that its file does not know has empty strings, no genres and 0 for age, occupation and year.
+The label is the column `label` if there is one, else rating >= 4; the labels rated1 to rated5 are rating >= that
+number. Events are sorted by time, ties keep their order. A user or movie missing from its file has empty strings, no
+genres and 0 for age, occupation and year.
 """
 
 from __future__ import annotations
@@ -43,10 +43,19 @@ _UNKNOWN: dict[str, Any] = {"id": 0, "string": "", "strings": []}
 
 
 class MovieLensSource:
-    """The stream in memory as four arrays (28 bytes an event); side features are gathered by the batch."""
+    """The stream, held in memory as four arrays (28 bytes an event); side features are looked up for each batch."""
 
     def __init__(self, path: str, wanted: Sequence[Field] = (), labels: Sequence[str] = ()) -> None:
-        """path: the folder; wanted: columns to read, or all of FIELDS. labels: out of RATED. Raises BadInput."""
+        """Read a folder.
+
+        Args:
+            path: The folder.
+            wanted: Columns to read; all of FIELDS if empty.
+            labels: Labels out of RATED; the default label if empty.
+
+        Raises:
+            BadInput: A file is missing or damaged, or a column does not exist.
+        """
         self.schema = Schema(choose(FIELDS, wanted, [CLOCK]), "label", CLOCK.name)
         folder = Path(path)
         events = next((folder / name for name in MOVIELENS_EVENTS if (folder / name).is_file()), None)
@@ -76,10 +85,19 @@ class MovieLensSource:
 
 
 class _Side:
-    """What is known of users or movies: canonical arrays whose last row stands for any unknown id."""
+    """Attributes of users or movies: canonical arrays whose last row stands for any unknown id."""
 
     def __init__(self, path: Path, fields: Sequence[Field], parse: Callable[[list[str]], tuple[Any, ...]]) -> None:
-        """parse: the parts of a line -> (id, a value for each of `fields`). Raises BadInput."""
+        """Read the attributes from a file.
+
+        Args:
+            path: The file.
+            fields: Columns to keep.
+            parse: Turns the parts of a line into (id, a value for each of `fields`).
+
+        Raises:
+            BadInput: The file is missing, empty or damaged.
+        """
         self._fields = fields
         rows = {}
         for i, line in enumerate(_text(path).splitlines()):
@@ -97,7 +115,7 @@ class _Side:
         self._arrays = [pa.array(values, t) for values, t in zip(zip(*table), types)]
 
     def columns(self, ids: np.ndarray) -> dict[str, Column]:
-        """ids: int64 [n], in any order -> the n rows of every field."""
+        """Return the rows of every field for ids, int64 [n], in any order."""
         at = np.searchsorted(self._ids, ids)
         at[at == len(self._ids)] = 0
         at[self._ids[at] != ids] = len(self._ids)
@@ -122,7 +140,7 @@ def _movie(parts: list[str]) -> tuple[Any, ...]:
 
 
 def _text(path: Path) -> str:
-    """The file as text: UTF-8 where it is, else latin-1, in which GroupLens ships MovieLens-1M."""
+    """Return the file as text: UTF-8 if valid, else latin-1, the encoding in which GroupLens ships MovieLens-1M."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -134,7 +152,7 @@ def _text(path: Path) -> str:
 
 
 def _read_events(path: Path, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """user int64 [n], movie int64 [n], label float32 [n], or [n, labels], time float64 [n], in time order."""
+    """Return user int64 [n], movie int64 [n], label float32 [n] or [n, labels], time float64 [n], in time order."""
     file = _open_ratings(path) if path.suffix == ".dat" else CsvFile(path)
     labelled = "label" in file.names and not labels
     kinds = {"timestamp": "time", "user_id": "id", "movie_id": "id"}
@@ -167,7 +185,7 @@ def _open_ratings(path: Path) -> CsvFile:
     except OSError as error:
         raise BadInput(f"{path.name}: could not read it: {error.strerror}") from None
     names = ["user_id", "movie_id", "rating", "timestamp"]
-    # The CSV reader takes one byte as delimiter; no field of this file holds a TAB.
+    # The CSV reader takes a single byte as delimiter; no field of this file contains a TAB.
     return CsvFile(path, "\t", names, quoted=False, data=raw.replace(b"::", b"\t"))
 
 
@@ -179,7 +197,7 @@ def _liked(rating: np.ndarray, least: int, path: Path) -> np.ndarray:
 
 
 def default_features() -> dict[str, dict[str, Any]]:
-    """Sections [features.*] for a MovieLens folder: all of FIELDS."""
+    """Return sections [features.*] for a MovieLens folder: all of FIELDS."""
     sides = {f.name: "user" for f in _USER_FIELDS} | {f.name: "item" for f in _MOVIE_FIELDS}
     sides |= {"user_id": "user", "movie_id": "item"}
     sections: dict[str, dict[str, Any]] = {f.name: {"kind": f.kind, "side": sides[f.name], "dim": 16} for f in FIELDS}

@@ -1,13 +1,13 @@
-"""Data files in an object store: found by file, folder or glob as on a disk, and read by ranges.
+"""Read data files from an object store: found by file, folder or glob as on a disk, and read by ranges.
 
 Invariants
-- The same files in the same order as a folder of the same names gives: rows, positions and checkpoints agree.
-- A file is what it was when it was found: a range is asked for by its etag, and one that was replaced is BadInput.
-- What is held is bounded whatever the file's size: a range that the reader asked for, and, of a file that is read from
-  its beginning on, the next BLOCK_NBYTES, which are fetched while these are parsed.
+- The same files in the same order as a local folder with the same names, so that rows, positions and checkpoints agree.
+- A file does not change after it was found: ranges are requested with its etag, and a replaced file raises BadInput.
+- Memory is bounded for any file size: a requested range and, for a file read from its beginning, the next BLOCK_NBYTES,
+  which are fetched while the current ones are parsed.
 
-Cost: a request for each thousand names of the folder above the first pattern; for each range that Parquet asks for (a
-column's STREAM_NBYTES), and each BLOCK_NBYTES of text.
+Cost: one request for each thousand names of the folder above the first pattern, for each range that Parquet needs
+(STREAM_NBYTES of a column), and for each BLOCK_NBYTES of text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WHAT = "data.path"
 
 
 class StoredFile:
-    """An object as far as readers of data want a path: a name, and what opens it."""
+    """An object with the part of a path's interface that readers need: a name, and open()."""
 
     def __init__(self, store: ObjectStore, key: str, nbytes: int, etag: str) -> None:
         self._store, self._key, self._etag, self.nbytes = store, key, etag, nbytes
@@ -40,12 +40,17 @@ class StoredFile:
         return f"{self._store.address}/{self._key}"
 
     def read_range(self, start: int, nbytes: int) -> bytes:
-        """So many bytes from `start` on, or what there is of them."""
+        """Return bytes of the file, fewer than requested at its end.
+
+        Args:
+            start: Offset of the first byte.
+            nbytes: Number of bytes.
+        """
         nbytes = min(nbytes, self.nbytes - start)
         return self._store.read_range(self._key, start, nbytes, self._etag) if nbytes > 0 else b""
 
     def open(self, ahead: bool) -> BinaryIO:
-        """Opens it. ahead: it is read from the beginning on; else by ranges, each as it is asked for."""
+        """Open the file, to be read from its beginning on if `ahead`, else by ranges as they are requested."""
         return io.BufferedReader(ReadAheadFile(self), 1 << 16) if ahead else RangeFile(self)  # type: ignore[return-value]
 
 
@@ -53,12 +58,17 @@ DataPath = Path | StoredFile
 
 
 def open_bytes(path: DataPath, ahead: bool = True) -> BinaryIO:
-    """Opens a data file for reading, wherever it lies. ahead: it is read from the beginning on."""
+    """Open a data file on disk or in a store.
+
+    Args:
+        path: The file.
+        ahead: True if it is read from its beginning on; else a stored file is read by ranges.
+    """
     return path.open(ahead) if isinstance(path, StoredFile) else open(path, "rb")
 
 
 class RangeFile(io.RawIOBase):
-    """A stored file by ranges: a read is a request of what it asks for."""
+    """A stored file read by ranges: each read is one request."""
 
     def __init__(self, file: StoredFile) -> None:
         super().__init__()
@@ -89,7 +99,7 @@ class RangeFile(io.RawIOBase):
 
 
 class ReadAheadFile(RangeFile):
-    """A stored file from its beginning on, a block ahead of its reader."""
+    """A stored file read from its beginning on, prefetching one block."""
 
     def __init__(self, file: StoredFile) -> None:
         super().__init__(file)
@@ -118,12 +128,21 @@ class ReadAheadFile(RangeFile):
 
 
 def is_object_url(path: str) -> bool:
-    """Whether a path of data is an address of an object store."""
+    """Return True if a data path is an address in an object store."""
     return path.partition("://")[0] in SCHEMES and "://" in path
 
 
 def stored_files(path: str, suffixes: Sequence[str] = ()) -> list[StoredFile]:
-    """models.data.files.find_files for an address; raises BadInput where nothing is, NotReady in an outage."""
+    """Find data files in an object store as models.data.files.find_files does on a disk.
+
+    Args:
+        path: Address of a file, folder or glob.
+        suffixes: Accepted suffixes within folders; all if empty.
+
+    Raises:
+        BadInput: There are no such files.
+        NotReady: The store is unavailable.
+    """
     scheme, _, rest = path.partition("://")
     parts = rest.rstrip("/").split("/")
     plain = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
@@ -151,8 +170,10 @@ def stored_files(path: str, suffixes: Sequence[str] = ()) -> list[StoredFile]:
 
 
 def glob_pattern(text: str) -> re.Pattern[str]:
-    """What glob.glob(recursive=True) matches, as an expression over keys: "**" is any number of folders, a leading dot
-    is matched by a dot only."""
+    """Return a regular expression over keys that matches as glob.glob(recursive=True) does.
+
+    "**" matches any number of folders, and a leading dot is matched only by a dot.
+    """
     made = []
     parts = text.split("/")
     for n, part in enumerate(parts):
@@ -166,7 +187,7 @@ def glob_pattern(text: str) -> re.Pattern[str]:
 
 
 def _segment(part: str) -> str:
-    """A name's pattern: '*', '?' and '[...]' within it."""
+    """Return the pattern of a name with '*', '?' and '[...]'."""
     made, at = "", 0
     while at < len(part):
         letter = part[at]

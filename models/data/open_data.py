@@ -1,4 +1,4 @@
-"""A configuration's data opened for reading, whatever their format; a format's libraries are imported only here."""
+"""Open the configured data for reading, in any format; a format's libraries are imported only on use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from freshet_serving.processor.errors import BadInput
 
 
 def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
-    """The sections [features.*] of a format whose columns are known (criteo, movielens, libsvm); {} for any other."""
+    """Return sections [features.*] of a format with known columns (criteo, movielens, libsvm); {} for any other.
+
+    Args:
+        form: The format.
+        path: Path of the data.
+    """
     if form == "criteo":
         from freshet_serving.models.data.criteo import default_features as criteo_features
 
@@ -28,11 +33,19 @@ def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
 
 
 def open_source(data: DataConfig, features: Sequence[RequestedColumn], threads: int = 0) -> Source:
-    """Opens the configured data for reading the columns that these features are made of; imports the libraries only
-    here. threads: to read with; 0: chosen by the reader.
+    """Open the configured data and select the columns that the features read.
 
-    Raises BadInput in one line for a missing, empty or unreadable file and for columns that are missing or of
-    a wrong type; what only the rows can show (nulls, order) is raised by the batches.
+    Args:
+        data: The [data] section.
+        features: The features.
+        threads: Reading threads; 0 lets the reader choose.
+
+    Returns:
+        The source. Errors visible only in the rows (nulls, order) are raised by its batches.
+
+    Raises:
+        BadInput: A file is missing, empty or unreadable, or a column is missing or of a wrong type; the message is one
+            line.
     """
     if data.format in STREAMS or ("://" in data.path and not is_object_url(data.path)):
         raise BadInput("data.path: a file, folder or glob wanted here, got a URL: streams are for freshet train")

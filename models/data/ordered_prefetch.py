@@ -1,16 +1,16 @@
-"""Tasks in turn: several run ahead on threads, and what they give comes out as if one had run after another.
+"""Run tasks ahead on threads and yield their items as if the tasks had run one after another.
 
 Invariants:
-- Items come in the order of the tasks, and of each task its own. An error comes where its item would have, and nothing
-  comes after it.
-- At most `threads` tasks are begun and not yet drained, and each holds items of at most `most` and one more: so much is
-  held, however many tasks there are and however slow the caller is.
-- Whoever stops early, by closing the generator or by an error, leaves no thread behind: each looks at `stopped` before
-  it gives an item, and is waited for.
-With one thread no other is started: the caller's own runs each task as it comes to it.
+- Items come in the order of the tasks, and within a task in its own order. An error is raised where its item would have
+  come, and nothing follows it.
+- At most `threads` tasks are started and not yet drained, and each holds items of at most `most` plus one item. This
+  bounds memory for any number of tasks and however slow the caller is.
+- A caller that stops early, by closing the generator or by an error, leaves no thread behind: each thread checks
+  `_stopped` before it queues an item, and is joined.
+With one thread no other is started: the caller's thread runs each task in turn.
 
-Cost: a thread a task, and a lock an item, so a task is to be as long as a row group and an item as thousands of rows.
-Refused: one queue of all tasks, in which a slow task would hold the items of the later ones without a bound.
+Cost: one thread a task and one lock an item, so a task should be as long as a row group and an item thousands of rows.
+Rejected: one queue for all tasks, in which a slow task would hold up an unbounded number of items of later ones.
 """
 
 from __future__ import annotations
@@ -26,8 +26,14 @@ Task = Callable[[], Generator[T]]
 
 
 def ordered_prefetch(tasks: Iterator[Task[T]], threads: int, weigh: Callable[[T], int], most: int) -> Generator[T]:
-    """All items of all tasks, in order. weigh: an item's size; most: sizes that one task may be ahead. Raises what a
-    task raises, and what `tasks` does, in its turn."""
+    """Yield all items of all tasks, in order.
+
+    Args:
+        tasks: The tasks; an exception of the iterator itself is raised in its turn as well.
+        threads: Number of tasks to run ahead.
+        weigh: Returns an item's size.
+        most: Total size of items that one task may be ahead.
+    """
     begun: deque[_PrefetchTask[T]] = deque()
     try:
         while True:
@@ -49,7 +55,7 @@ def ordered_prefetch(tasks: Iterator[Task[T]], threads: int, weigh: Callable[[T]
 
 
 def _next(tasks: Iterator[Task[T]]) -> Task[T] | None:
-    """The next task; one that raises in its turn where there should be one and is none."""
+    """Return the next task, or one that raises the iterator's error in its turn; None at the end."""
     try:
         return next(tasks, None)
     except Exception as error:
@@ -65,7 +71,7 @@ def _raising(error: Exception) -> Task[T]:
 
 
 class _PrefetchTask(Generic[T]):
-    """One task on a thread of its own, and its items that wait."""
+    """One task on its own thread, and its queued items."""
 
     def __init__(self, task: Task[T], weigh: Callable[[T], int], most: int) -> None:
         self._task, self._weigh, self._most = task, weigh, most

@@ -1,7 +1,7 @@
-"""A source written as one Parquet file that trains to the same batches: its columns, label, weight and time.
+"""Write a source to one Parquet file that trains to the same batches: its columns, label, weight and time.
 
-Row groups are of GROUP_ROWS rows, or of fewer that take GROUP_NBYTES in memory: enough of them to be read side by side,
-each long enough to be worth its head. The file appears whole under its name, or not at all.
+Row groups have GROUP_ROWS rows, or fewer that take GROUP_NBYTES in memory: enough groups to be read in parallel, each
+long enough to amortise its header. The file appears whole under its name, or not at all.
 """
 
 from __future__ import annotations
@@ -25,9 +25,21 @@ SUFFIXES = (".parquet", ".pq")
 
 
 def copy_to_parquet(source: Source, path: Path, reporter: Reporter, overwrite: bool = False, text: bool = True) -> int:
-    """Writes all rows; returns how many. text: whether strings are UTF-8 for certain, and written so; else they are
-    bytes. Raises BadInput for a stream without an end, a name that is no Parquet file's, or a file that is there where
-    overwrite is False; what the source raises leaves nothing behind."""
+    """Write all rows of a source.
+
+    Args:
+        source: The source; what it raises leaves nothing behind.
+        path: The file to write.
+        reporter: Receives progress.
+        overwrite: Replace an existing file.
+        text: Write strings as UTF-8 text, which they must be; else as bytes.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        BadInput: The stream is endless, the name is not a Parquet file's, the file exists, or it cannot be written.
+    """
     total = source.count_rows()
     if total is None:
         raise BadInput("convert: a stream with an end wanted")
@@ -75,8 +87,14 @@ def _write_group(writer: pyarrow.parquet.ParquetWriter, held: list[pa.RecordBatc
 
 
 def record_batch(batch: Batch, schema: Schema, text: bool) -> pa.RecordBatch:
-    """A batch under the names that its schema has for all of it."""
-    # The time as it is tells its whole seconds too.
+    """Convert a batch to an Arrow record batch with the column names of its schema.
+
+    Args:
+        batch: The batch.
+        schema: Its schema.
+        text: Write strings as UTF-8 text; else as bytes.
+    """
+    # The exact time column also contains its whole seconds, so omit those.
     columns: dict[str, Any] = {n: _array(c, text) for n, c in batch.columns.items() if n != schema.time}
     labels = batch.label.reshape(len(batch), -1)
     columns |= {name: pa.array(np.ascontiguousarray(labels[:, i])) for i, name in enumerate(schema.labels)}

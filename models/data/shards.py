@@ -1,16 +1,16 @@
-"""Which rows are whose where several readers share one stream: each row is one reader's, whatever the numbers are.
+"""Divide a stream among several readers, so that each row belongs to exactly one reader.
 
-Reader i of n has rows [rows * i // n, rows * (i + 1) // n) of what is shared, so that loads differ by one row at most
-and nothing is left over, however files and row groups divide.
+Reader i of n gets rows [rows * i // n, rows * (i + 1) // n) of the unit that is divided, so loads differ by at most one
+row and nothing is left over, regardless of the boundaries of files and row groups.
 
-SplitBatches  each batch is shared. The n parts of a batch are the batch that one reader alone would have had, so n
-              processes that add up their gradients learn what one would, in the order of the stream. Every reader reads
-              the whole stream.
-SplitRows     the whole stream is shared: a reader has a range of rows that follow each other, and reads the row groups
-              that hold them and what a reader reads ahead. The order over all readers is not the stream's.
+SplitBatches  divides each batch. The n parts of a batch form the batch that a single reader would have had, so n
+              processes that sum their gradients train exactly as one would, in stream order. Every reader reads the
+              whole stream.
+SplitRows     divides the whole stream: a reader gets a contiguous range of rows, and reads only the row groups that
+              hold them, and what it reads ahead. The order over all readers is not the stream's.
 
-Both give every reader the same number of batches, for readers that wait for each other at each one: the last may be
-shorter than another's by a row, and is empty where there are fewer rows than readers.
+Both give every reader the same number of batches, for readers that synchronise at each batch: the last one may be a row
+shorter than another's, and is empty if there are fewer rows than readers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from freshet_serving.processor.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Reader `reader` of `readers`, from 0. Raises BadInput for one that there is not."""
+    """Reader `reader` of `readers`, counted from 0. Raises BadInput if `reader` is out of range."""
 
     reader: int
     readers: int
@@ -34,7 +34,7 @@ class Shard:
             raise BadInput(f"reader: 0 to readers - 1 wanted, got {self.reader} of {self.readers}")
 
     def part(self, rows: int) -> tuple[int, int]:
-        """The first of so many rows that is this reader's, and the one behind its last."""
+        """Return the range [first, end) of this reader out of `rows` rows."""
         return rows * self.reader // self.readers, rows * (self.reader + 1) // self.readers
 
 
@@ -45,12 +45,18 @@ class SplitBatches:
         self._source, self._shard, self.schema = source, shard, source.schema
 
     def count_rows(self) -> int | None:
-        """Of the whole stream, in which positions count."""
+        """Return the number of rows of the whole stream, in which positions count."""
         return self._source.count_rows()
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
-        """rows: of the batch that the readers share. start: a position of the stream; to continue behind batch i,
-        start + (i + 1) * rows, the same for all readers. Batch.start is that of the reader's own first row."""
+        """Yield this reader's part of each batch.
+
+        Batch.start is the position of the reader's own first row.
+
+        Args:
+            rows: Rows of the batch that the readers share.
+            start: Position in the stream. To continue after batch i, start + (i + 1) * rows, the same for all readers.
+        """
         for batch in self._source.batches(rows, start):
             yield batch.slice(*self._shard.part(len(batch)))
 
@@ -59,7 +65,15 @@ class SplitRows:
     """A reader's range of a source's rows, as a source of its own: positions count from the range's first row."""
 
     def __init__(self, source: Source, shard: Shard) -> None:
-        """Raises BadInput for a stream without an end."""
+        """Compute the range.
+
+        Args:
+            source: The source.
+            shard: The reader.
+
+        Raises:
+            BadInput: The stream is endless.
+        """
         total = source.count_rows()
         if total is None:
             raise BadInput("readers: a stream with an end wanted to be shared as ranges of rows")
@@ -71,11 +85,16 @@ class SplitRows:
         return self._last - self._first
 
     def count_batches(self, rows: int, start: int = 0) -> int:
-        """How many batches of so many rows come from a position on: as many for every reader."""
+        """Return the number of batches, the same for every reader.
+
+        Args:
+            rows: Rows of a batch.
+            start: Position of the first row.
+        """
         return max(0, -(-(self._most - start) // rows))
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
-        """As Source.batches; behind the last row an empty batch where another reader has one row more."""
+        """Yield batches as Source.batches does, then an empty batch if another reader has one row more."""
         check_position(rows, start)
         given, length = 0, self.count_rows()
         for batch in self._source.batches(rows, self._first + start) if start < length else ():

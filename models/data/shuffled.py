@@ -1,8 +1,8 @@
-"""Rows of a source in a random order that can be gone on with at any position.
+"""Yield the rows of a source in a random order that can be resumed at any position.
 
-Rows are mixed with each other in windows, one after another, each in memory once: neighbours in a stream are alike (one
-user's clicks, one hour's), and a network learns less of batches of them. The order of a window is a function of the
-seed and of where the window begins, so that a reader that starts in the middle of one gives what would have come.
+Rows are shuffled within consecutive windows, each held in memory once. Neighbours in a stream are similar (one user's
+clicks, one hour's), and a network learns less from batches of them. The order within a window depends only on the seed
+and on the window's start, so a reader that starts within a window continues exactly.
 """
 
 from __future__ import annotations
@@ -18,8 +18,19 @@ from freshet_serving.models.data.source import Batch, Source, check_position
 def shuffled(
     source: Source, rows: int, start: int, until: int, window_rows: int, seed: Sequence[int]
 ) -> Iterator[Batch]:
-    """Rows [start, until) of the shuffled stream [0, until), in batches of `rows`; one at the end of a window may be
-    shorter. start: 0, or the end of a batch. Batch.start is the place in the shuffled stream."""
+    """Yield rows [start, until) of the shuffled stream [0, until).
+
+    Args:
+        source: The source.
+        rows: Rows of a batch; the last batch of a window may be shorter.
+        start: Position in the shuffled stream: 0, or the end of a batch.
+        until: End of the stream.
+        window_rows: Rows of a window.
+        seed: Seed of the order.
+
+    Returns:
+        Batches whose start is their position in the shuffled stream.
+    """
     check_position(rows, start)
     for window in source.batches(window_rows, start - start % window_rows):
         if window.start >= until:

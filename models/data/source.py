@@ -1,7 +1,7 @@
-"""Sources of training data: every reader gives a schema, and batches of columns in the order of the stream.
+"""Interface of training data sources: every reader provides a schema, and batches of columns in stream order.
 
-Readers know nothing of models. A feature is asked for by its name and kind; a reader that cannot give it says
-so in one line before the first batch.
+Readers know nothing of models. A feature is requested by its name and kind; a reader that cannot provide it raises a
+one-line error before the first batch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from freshet_serving.processor.errors import BadInput, nearest
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column of a batch. kind: id | string | float | ids | strings, as in a manifest's Feature, or seconds: int64,
-    whole Unix seconds."""
+    """One column of a batch.
+
+    Attributes:
+        name: Name of the column.
+        kind: id | string | float | ids | strings, as in a manifest's Feature, or seconds: int64, whole Unix seconds.
+    """
 
     name: str
     kind: str
@@ -31,21 +35,26 @@ class Field:
 
 
 class RequestedColumn(Protocol):
-    """A feature as a reader sees it; models.config.feature_sections.FeatureConfig and Field are both such."""
+    """A feature as readers see it; models.config.feature_sections.FeatureConfig and Field implement it."""
 
     @property
     def name(self) -> str: ...
     @property
     def reads(self) -> Field | None:
-        """The column that it is made of; None where others' are enough."""
+        """The column that it derives from; None if the columns of other features suffice."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The columns of every batch, in order. label, time, weight: names of the columns behind Batch.label, Batch.time
-    and Batch.weight; label is several names where the model learns several; time and weight are "" where there is
-    none."""
+    """The columns of every batch, in order.
+
+    Attributes:
+        fields: Columns of Batch.columns.
+        label: Name of the column of Batch.label, or several names if the model has several labels.
+        time: Name of the column of Batch.time; "" for none.
+        weight: Name of the column of Batch.weight; "" for none.
+    """
 
     fields: tuple[Field, ...]
     label: str | tuple[str, ...]
@@ -61,7 +70,7 @@ class Schema:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The columns behind Batch.label, one or several."""
+        """Names of the columns of Batch.label, one or several."""
         return (self.label,) if isinstance(self.label, str) else self.label
 
     @property
@@ -76,9 +85,14 @@ class Schema:
 class Batch:
     """Consecutive rows of the stream: rows [start, start + len(self)).
 
-    columns: name -> Column of n rows; label: float32 [n], 0 to 1, or [n, labels] where the model has several; time:
-    float64 [n], Unix seconds, ascending, or None; weight: float32 [n], how much a row counts, or None for 1.
     Arrays may be read-only views of the reader's buffers.
+
+    Attributes:
+        columns: Name -> Column of n rows.
+        label: float32 [n], 0 to 1, or [n, labels] with several labels.
+        time: float64 [n], Unix seconds, ascending, or None.
+        start: Position of the first row.
+        weight: float32 [n], weight of each row, or None for 1.
     """
 
     columns: dict[str, Column]
@@ -92,18 +106,23 @@ class Batch:
 
     @property
     def end(self) -> int:
-        """The position of the row after this batch: `start` of a reader that continues here."""
+        """Position of the row after this batch: `start` for a reader that continues here."""
         return self.start + len(self)
 
     def slice(self, first: int, last: int) -> Batch:
-        """Rows [first, last) of this batch, as views."""
+        """Return a range of this batch's rows as views.
+
+        Args:
+            first: First row, counted within the batch.
+            last: End of the range, exclusive.
+        """
         columns = {name: slice_column(c, first, last) for name, c in self.columns.items()}
         time = None if self.time is None else self.time[first:last]
         weight = None if self.weight is None else self.weight[first:last]
         return Batch(columns, self.label[first:last], time, self.start + first, weight)
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
-        """These rows of the batch in this order, as copies; its position stays."""
+        """Return these rows of the batch in this order, as copies; its position stays."""
         columns = {name: take_rows(c, rows) for name, c in self.columns.items()}
         time = None if self.time is None else self.time[rows]
         weight = None if self.weight is None else self.weight[rows]
@@ -111,27 +130,40 @@ class Batch:
 
 
 class Source(Protocol):
-    """A stream of labelled rows that can be read from any position, again and again."""
+    """A stream of labelled rows that can be read repeatedly from any position."""
 
     @property
     def schema(self) -> Schema: ...
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
-        """Batch i holds rows [start + i * rows, start + (i + 1) * rows); only the last may be shorter.
+        """Yield batches of consecutive rows.
 
-        So a reader resumed at the end of a batch yields exactly the batches that an uninterrupted one would
-        have.
-        Nothing comes from a start at or past the end. Raises BadInput where the data break the schema.
+        Batch i holds rows [start + i * rows, start + (i + 1) * rows); only the last may be shorter. So a reader resumed
+        at the end of a batch yields exactly the batches of an uninterrupted one. A start at or past the end yields
+        nothing.
+
+        Args:
+            rows: Rows of a batch.
+            start: Position of the first row.
+
+        Raises:
+            BadInput: The data violate the schema.
         """
         ...
 
     def count_rows(self) -> int | None:
-        """The rows of the whole stream; None where it never ends. May read the data through once."""
+        """Return the number of rows of the whole stream; None if it is endless. May read all of the data."""
         ...
 
 
 def slice_column(column: Column, first: int, last: int) -> Column:
-    """Rows [first, last) of a column, without copying values."""
+    """Return rows [first, last) of a column without copying values.
+
+    Args:
+        column: The column.
+        first: First row.
+        last: End of the range, exclusive.
+    """
     if isinstance(column, Strings):
         return Strings(column.data, column.offsets[first : last + 1])
     if isinstance(column, Ragged):
@@ -142,7 +174,12 @@ def slice_column(column: Column, first: int, last: int) -> Column:
 
 
 def take_rows(column: Any, rows: NDArray[np.int64]) -> Any:
-    """These rows of a column, in this order."""
+    """Return rows of a column as copies.
+
+    Args:
+        column: The column.
+        rows: Row numbers, in the order of the result.
+    """
     if not isinstance(column, Strings | Ragged):
         return column[rows]
     bounds = column.offsets if isinstance(column, Strings) else column.row_splits
@@ -151,13 +188,13 @@ def take_rows(column: Any, rows: NDArray[np.int64]) -> Any:
     np.cumsum(lengths, out=ends[1:])
     values = np.repeat(bounds[rows] - ends[:-1], lengths) + np.arange(ends[-1])
     if isinstance(column, Strings):
-        # A view of some rows of a larger buffer keeps the offsets of that one.
+        # A view of some rows of a larger buffer keeps that buffer's offsets.
         return Strings(column.data[values], ends)
     return Ragged(take_rows(column.values, values), ends)
 
 
 def join_columns(columns: Sequence[Any]) -> Any:
-    """The rows of columns of one kind, one after the other."""
+    """Concatenate the rows of columns of one kind."""
     if isinstance(columns[0], Ragged):
         values = join_columns([c.values for c in columns])
         lengths = np.concatenate([np.diff(c.row_splits) for c in columns])
@@ -170,7 +207,12 @@ def join_columns(columns: Sequence[Any]) -> Any:
 
 
 def check_position(rows: int, start: int) -> None:
-    """Raises BadInput unless `rows` and `start` are a size and a position."""
+    """Raise BadInput unless a batch size and a position are valid.
+
+    Args:
+        rows: Batch size, at least 1.
+        start: Position, not negative.
+    """
     if rows < 1:
         raise BadInput(f"batch rows: 1 or more wanted, got {rows}")
     if start < 0:
@@ -178,15 +220,20 @@ def check_position(rows: int, start: int) -> None:
 
 
 def wanted_fields(features: Sequence[RequestedColumn]) -> tuple[Field, ...]:
-    """The columns that features are made of, each once, in the order of their first use."""
+    """Return the columns that features derive from, each once, in the order of first use."""
     return tuple(dict.fromkeys(field for feature in features if (field := feature.reads)))
 
 
 def choose(available: Sequence[Field], wanted: Sequence[Field], others: Sequence[Field] = ()) -> tuple[Field, ...]:
-    """The fields that are wanted, out of a reader's fixed set; all of them when none is. others: given only when asked
-    for.
+    """Select requested fields out of a reader's fixed set.
 
-    Raises BadInput for a name that the reader does not have, or a kind that it does not give.
+    Args:
+        available: Fields of the reader, all returned if none are requested.
+        wanted: The requested fields.
+        others: Fields returned only on request.
+
+    Raises:
+        BadInput: The reader does not have a name, or provides it with another kind.
     """
     if not wanted:
         return tuple(available)

@@ -1,16 +1,15 @@
-"""A made-up click stream whose truth is known: taste drifts, items come and go, and an oracle can be asked.
+"""Generate a synthetic click stream with known click probabilities: tastes drift, items appear and disappear.
 
-Nothing is stored. Every property of a user, an item or a row is a hash of (seed, what it is, its number), so
-that any position of the stream can be generated again at the cost of one block, and `truth` needs nothing but
-the batch.
+Nothing is stored. Every property of a user, an item or a row is a hash of (seed, kind, number), so any position of the
+stream can be generated again at the cost of one block, and `truth` needs only the batch.
 
 The world:
-    items     ids in a window that moves: one is born, and the oldest goes, every `item_rows` rows; popularity
-              is Zipf's
+    items     ids in a moving window: one is born, and the oldest disappears, every `item_rows` rows; popularity
+              follows Zipf's law
     taste     users, categories, tags and items have vectors in `_PLANES` planes; those of categories, tags
-              and items turn by one full circle every `drift_rows` rows, each plane its own way round
+              and items turn by one full circle every `drift_rows` rows, with the direction alternating by plane
     quality   of an item: rises and falls once per `drift_rows`, each item at its own phase
-    logit     bias + taste . (category + tags + item) + quality + hour of day - price above what is usual
+    logit     bias + taste . (category + tags + item) + quality + hour of day - price above the usual one
 A model that stops learning is therefore worth nothing after a quarter of a turn, and less after a half.
 """
 
@@ -42,12 +41,12 @@ _MAX_TAGS = 4
 _BIAS = -1.1
 _TASTE, _QUALITY, _HOUR, _PRICE = 1.3, 0.8, 0.3, 0.4
 
-# What a number is drawn for.
+# Namespaces of the random draws.
 _USER, _ITEM, _CATEGORY, _TAG, _ROW = range(1, 6)
 
 
 class SyntheticSource:
-    """The endless stream, or its first `rows` rows; `rows_per_s` of them a second from START_TIME on."""
+    """The endless stream, or its first `rows` rows, with `rows_per_s` rows a second from START_TIME on."""
 
     schema = Schema(FIELDS, "label", "time")
 
@@ -63,7 +62,19 @@ class SyntheticSource:
         drift_rows: int = 800_000,
         rows_per_s: float = 2.0,
     ) -> None:
-        """items: alive at a time, so that an item lives for items * item_rows rows."""
+        """Define a stream.
+
+        Args:
+            seed: Seed of everything.
+            rows: Number of rows; None for an endless stream.
+            users: Number of users.
+            items: Number of items alive at a time; an item lives for items * item_rows rows.
+            categories: Number of categories.
+            tags: Number of tags.
+            item_rows: Rows between two births of items.
+            drift_rows: Rows of a full turn of the tastes.
+            rows_per_s: Rows a second.
+        """
         self._seed = _mix(np.array([seed % 2**64], np.uint64))[0]
         self._rows, self._items, self._item_rows = rows, items, item_rows
         self._categories, self._tags = categories, tags
@@ -92,7 +103,7 @@ class SyntheticSource:
             start = last
 
     def truth(self, batch: Batch) -> NDArray[np.float64]:
-        """The true probability of a click, float64 [n], for rows of this stream in any selection or order."""
+        """Return the true probability of a click, float64 [n], for rows of this stream in any selection or order."""
         time = batch.time
         assert time is not None
         user, item = _uint(batch.columns["user_id"]), _uint(batch.columns["item_id"])
@@ -115,7 +126,7 @@ class SyntheticSource:
         return shares
 
     def _block(self, number: int) -> Batch:
-        """Rows [number * _BLOCK_ROWS, (number + 1) * _BLOCK_ROWS)."""
+        """Generate rows [number * _BLOCK_ROWS, (number + 1) * _BLOCK_ROWS)."""
         first = number * _BLOCK_ROWS
         row = np.arange(first, first + _BLOCK_ROWS, dtype=np.uint64)
         time = START_TIME + (row + self._uniform(_ROW, row, 0)) / self._rows_per_s
@@ -139,7 +150,7 @@ class SyntheticSource:
         return Batch(columns, label, time, first)
 
     def _alive(self, row: int, u: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Draws among the items that are alive at `row`, by popularity."""
+        """Draw items that are alive at `row`, by popularity."""
         oldest = row // self._item_rows
         item = np.arange(oldest, oldest + self._items, dtype=np.int64)
         share = np.cumsum(np.maximum(self._uniform(_ITEM, _uint(item), 21), 1 / self._items) ** -0.9)
@@ -150,10 +161,10 @@ class SyntheticSource:
         return (self._uniform(_ITEM, item, 22) * self._categories).astype(np.uint64)
 
     def _tags_of(self, item: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """One to _MAX_TAGS different tags an item -> values [total], row_splits [n + 1]."""
+        """Return one to _MAX_TAGS tags an item: values [total], row_splits [n + 1]."""
         count = 1 + (self._uniform(_ITEM, item, 23) * _MAX_TAGS).astype(np.int64)
         first = self._uniform(_ITEM, item, 24) * self._tags
-        # Equal strides from a random first tag: they differ from each other where there are 28 tags or more.
+        # Equal strides from a random first tag: the tags of an item are distinct if there are at least 28 tags.
         every = (first[:, None].astype(np.uint64) + np.arange(_MAX_TAGS, dtype=np.uint64) * np.uint64(7)) % np.uint64(
             self._tags
         )
@@ -162,11 +173,11 @@ class SyntheticSource:
         return every[np.arange(_MAX_TAGS) < count[:, None]], splits
 
     def _price_of(self, item: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """What an item usually costs: 5 to 500, evenly in the logarithm."""
+        """Return the usual price of an item: 5 to 500, uniform in the logarithm."""
         return 5 * 100 ** self._uniform(_ITEM, item, 25)
 
     def _turned(self, kind: int, ids: NDArray[np.uint64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Vectors [n, 2 * _PLANES] of unit mean square, turned by `turn` circles."""
+        """Return vectors [n, 2 * _PLANES] of unit mean square, turned by `turn` circles."""
         vectors = np.empty((len(ids), 2 * _PLANES))
         for plane in range(_PLANES):
             phase = 2 * np.pi * (self._uniform(kind, ids, plane) + (-1) ** plane * turn)
@@ -174,14 +185,14 @@ class SyntheticSource:
         return vectors / math.sqrt(_PLANES)
 
     def _uniform(self, kind: int, ids: NDArray[np.uint64], draw: int) -> NDArray[np.float64]:
-        """Uniform in (0, 1), one for each id, always the same."""
+        """Return a number in (0, 1) for each id, uniform and always the same."""
         salt = np.uint64((kind << 8 | draw) * 0x9E3779B97F4A7C15 % 2**64)
         bits = _mix(_mix(ids ^ self._seed) + salt)
         return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64: a bijection whose every output bit depends on every input bit."""
+    """Apply splitmix64's finaliser: a bijection whose every output bit depends on every input bit."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -193,14 +204,14 @@ def _uint(column: Any) -> NDArray[np.uint64]:
 
 
 def _name(names: list[bytes], which: NDArray[np.int64]) -> Strings:
-    """names: all of one length; which: int64 [n] -> n strings."""
+    """Return names[which] as n strings; all names have one length, which: int64 [n]."""
     width = len(names[0])
     table = np.frombuffer(b"".join(names), np.uint8).reshape(len(names), width)
     return Strings(table[which].reshape(-1), np.arange(len(which) + 1, dtype=np.int64) * width)
 
 
 def _join(parts: list[Batch]) -> Batch:
-    """Consecutive batches as one."""
+    """Concatenate consecutive batches."""
     if len(parts) == 1:
         return parts[0]
     columns = {name: join_columns([p.columns[name] for p in parts]) for name in parts[0].columns}
@@ -209,7 +220,7 @@ def _join(parts: list[Batch]) -> Batch:
 
 
 def default_features() -> dict[str, dict[str, Any]]:
-    """Sections [features.*] for this stream: all of FIELDS."""
+    """Return sections [features.*] for this stream: all of FIELDS."""
     return {
         "user_id": {"kind": "id", "side": "user", "dim": 16},
         "item_id": {"kind": "id", "side": "item", "dim": 16},

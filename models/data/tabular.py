@@ -1,7 +1,7 @@
-"""A user's own table: Parquet or CSV; a file, a folder or a glob; streamed, and only the columns needed.
+"""Read a user's own table (Parquet, CSV or TFRecord; a file, a folder or a glob), streaming only the columns needed.
 
-The rows are the stream: files in the order of their names, rows in the order of their files. With a time
-column they must be sorted by it, since deltas are cut along it.
+The rows form the stream: files in name order, rows in the order of their files. With a time column the rows must be
+sorted by it, since deltas are cut along it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,30 @@ Chunk = tuple[list[pa.Array], RowNames]
 """Canonical columns, and the names of their rows."""
 
 AHEAD_NBYTES = 16 << 20
-"""Columns that a reading thread may be ahead of whoever takes the batches."""
+"""Bytes of columns that a reading thread may be ahead of the consumer."""
 MOST_THREADS = 4
 
 
 class TableSource:
-    """Rows of data files of one layout, as batches: the same ones whatever the number of threads.
+    """Rows of data files of one layout, as batches that do not depend on the number of threads.
 
-    Pieces of files (a row group of Parquet, a whole file of text) are read, checked and cast on threads, in turn
-    (models.data.ordered_prefetch). Of each no more than AHEAD_NBYTES wait, so that what is held does not depend on the
-    size of row groups or files.
+    Pieces of files (a row group of Parquet, a whole file of text) are read, checked and cast on threads, in order
+    (models.data.ordered_prefetch). At most AHEAD_NBYTES of each piece are queued, so memory does not depend on the size
+    of row groups or files.
     """
 
     def __init__(self, files: Sequence[DataFile], schema: Schema, csv: bool, threads: int = 0) -> None:
-        """csv: cells are text, and lists are split at '|'. threads: to read with; 1: the caller's own; 0: the cores, up
-        to MOST_THREADS."""
+        """Open files.
+
+        Args:
+            files: The files, in stream order.
+            schema: Columns to read.
+            csv: True if cells are text and lists are separated by '|'.
+            threads: Reading threads; 1 for the caller's own, 0 for one a core, up to MOST_THREADS.
+
+        Raises:
+            BadInput: A column does not fit, or all files are empty.
+        """
         self._files, self.schema = files, schema
         self._columns = CanonicalColumns(schema, csv)
         self._threads = threads or min(MOST_THREADS, len(available()))
@@ -48,7 +57,7 @@ class TableSource:
             raise BadInput(f"{files[0].name}: rows wanted, got an empty table")
 
     def _read_types(self, file: DataFile) -> dict[str, pa.DataType]:
-        """Column -> the Arrow type that it is read as; raises BadInput where that cannot serve its kind."""
+        """Return the Arrow type to read each column as; raise BadInput if one does not fit its kind."""
         types, time = file.types([name for name, _ in self._columns.wanted]), self.schema.time
         if time and isinstance(file, CsvFile) and pa.types.is_string(types[time]) and (why := file.odd_time(time)):
             raise BadInput(why)
@@ -58,7 +67,7 @@ class TableSource:
         return sum(f.count_rows() for f in self._files)
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
-        """See Source.batches. Raises BadInput that names the column and, from 0 within its file, the row."""
+        """Yield batches; BadInput errors name the column and the row, counted from 0 within its file."""
         check_position(rows, start)
         chunks = ordered_prefetch(self._tasks(start), self._threads, _nbytes, AHEAD_NBYTES)
         with closing(chunks):
@@ -76,7 +85,7 @@ class TableSource:
             start = 0
 
     def _canonical(self, file: str, piece: FileChunk) -> Generator[Chunk]:
-        """A piece's columns, checked and each of its one canonical type."""
+        """Yield a piece's columns, checked and cast to their canonical types."""
         row = piece.first
         with closing(piece.read()) as chunks:
             for chunk in chunks:
@@ -111,7 +120,7 @@ def _nbytes(chunk: Chunk) -> int:
 
 
 def _rebatch(chunks: Iterator[list[pa.Array]], rows: int) -> Iterator[list[pa.Array]]:
-    """Cuts and joins chunks into chunks of exactly `rows` rows; only the last may be shorter."""
+    """Recut chunks into chunks of exactly `rows` rows; only the last may be shorter."""
     held: list[list[pa.Array]] = []
     count = 0
     for chunk in chunks:
@@ -128,7 +137,12 @@ def _rebatch(chunks: Iterator[list[pa.Array]], rows: int) -> Iterator[list[pa.Ar
 
 
 def infer_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
-    """These columns of a table, None: all that are no label, time or weight, of the kinds that its first file tells."""
+    """Return columns of a table with the kinds that its first file suggests.
+
+    Args:
+        data: The [data] section.
+        names: The columns; None for all except label, time and weight.
+    """
     file = _files(data, {})[0]
     if names is None:
         names = [name for name in file.names if name not in (*data.labels, data.time, data.weight)]
@@ -136,16 +150,25 @@ def infer_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
 
 
 def open_table(data: DataConfig, fields: Sequence[Field], threads: int = 0) -> TableSource:
-    """Opens a table, data.format one of models.data.formats.TABLES. Raises BadInput before any batch."""
+    """Open a table.
+
+    Args:
+        data: The [data] section, with format one of models.data.formats.TABLES.
+        fields: Columns to read.
+        threads: As for TableSource.
+
+    Raises:
+        BadInput: A file or column does not fit; raised before any batch.
+    """
     schema = Schema(tuple(fields), data.label, data.time, data.weight)
     kinds = {f.name: f.kind for f in fields} | dict.fromkeys((*schema.labels, schema.time, schema.weight), "float")
     return TableSource(_files(data, kinds), schema, csv=data.format == "csv", threads=threads)
 
 
 def _files(data: DataConfig, kinds: Mapping[str, str]) -> Sequence[DataFile]:
-    """kinds: of the columns that are wanted, for files that do not tell them."""
+    """Open the files; `kinds` are those of the requested columns, for formats that do not store types."""
     if data.format == "tfrecord":
-        # Only here: its kernel takes a moment to load.
+        # Imported only here: its kernel takes a moment to load.
         from freshet_serving.models.data.tfrecord import TfRecordFile
 
         return [TfRecordFile(p, kinds) for p in find_files(data.path, TFRECORD_SUFFIXES)]

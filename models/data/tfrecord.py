@@ -1,9 +1,8 @@
-"""TFRecord files of tf.train.Example, plain or gzipped: a record is a row, its features are columns.
+"""Read TFRecord files of tf.train.Example, plain or gzipped: a record is a row, its features are columns.
 
-A file's frames (length, checksum of it, bytes, checksum of them) are read here and not by TensorFlow, so that a length
-is bounded before room is made for it, a damaged record is told by its number, and rows before a position are passed
-over unparsed. What is inside a record TensorFlow parses. The types of features are those of the first records that have
-them.
+Frames (length, its checksum, bytes, their checksum) are read here and not by TensorFlow, so that a length is bounded
+before memory is allocated for it, a damaged record is reported by its number, and rows before a position are skipped
+unparsed. TensorFlow parses the content of records. The type of a feature is taken from the first FIRST_RECORDS records.
 """
 
 from __future__ import annotations
@@ -31,15 +30,23 @@ FIRST_RECORDS = 100
 _HEAD = struct.Struct("<QI")
 _TYPES = {"int64_list": pa.int64(), "float_list": pa.float32(), "bytes_list": pa.large_binary()}
 _FAULT = re.compile(r"(?:Key|Feature): ([^ ,]{1,64}),? ?([^\n]*?)(?: \[Op|$)")
-"""Where TensorFlow's message names a feature, and what it says of it."""
+"""Matches the feature, and the fault, in TensorFlow's message."""
 _GZIP = b"\x1f\x8b"
 
 
 class TfRecordFile:
-    """A DataFile of Examples. kinds: what columns are wanted as: lists, or one value a row."""
+    """A DataFile of Examples."""
 
     def __init__(self, path: DataPath, kinds: Mapping[str, str]) -> None:
-        """Raises BadInput for a file that is none, or whose first records are no Examples."""
+        """Open a file and infer types from its first records.
+
+        Args:
+            path: The file.
+            kinds: Requested kinds by column, which decide between lists and one value a row.
+
+        Raises:
+            BadInput: The file is not a TFRecord file, or its first records are not Examples.
+        """
         self._path, self._kinds, self.name = path, kinds, path.name
         self._packed = self._is_packed()
         self._found = self._first_types()
@@ -47,7 +54,7 @@ class TfRecordFile:
         self.empty = next(self._records(0), None) is None
 
     def _is_packed(self) -> bool:
-        """Whether it is gzipped; a plain file may begin with gzip's two bytes, but then its first checksum fits."""
+        """Return True for gzip; a plain file may begin with gzip's two bytes, but then its first checksum matches."""
         try:
             with open_bytes(self._path, ahead=False) as file:
                 head = file.read(_HEAD.size)
@@ -65,7 +72,7 @@ class TfRecordFile:
             raise BadInput(f"{self.name}: a TFRecord file wanted, could not read it: {reason}") from None
 
     def _records(self, start: int) -> Generator[bytes]:
-        """The records from `start` on."""
+        """Yield the records from `start` on."""
         row = 0
         with self._open() as file:
             while head := file.read(_HEAD.size):
@@ -89,7 +96,7 @@ class TfRecordFile:
                 row += 1
 
     def _first_types(self) -> dict[str, tuple[pa.DataType, bool]]:
-        """Feature -> the type of its values, and whether it is a list, as the first records have it."""
+        """Return each feature's value type, and True if it is a list, as found in the first records."""
         from freshet_serving.compiler.frameworks import tf
 
         found: dict[str, tuple[pa.DataType, bool]] = {}
@@ -124,7 +131,7 @@ class TfRecordFile:
             while head := file.read(_HEAD.size):
                 nbytes, checksum = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
                 if not _fits(head[:8], checksum) or nbytes > MAX_RECORD_NBYTES:
-                    # Reading tells what is wrong with it.
+                    # Reading on raises the specific error.
                     return rows + sum(1 for _ in self._records(rows))
                 file.seek(nbytes + 4, 1)
                 rows += 1
@@ -152,7 +159,7 @@ class TfRecordFile:
         try:
             columns = tf.io.parse_example(held, spec)
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:
-            # The second is TensorFlow's own message that holds the bytes at fault.
+            # UnicodeDecodeError: TensorFlow's own message contains the faulty bytes.
             for row, data in enumerate(held) if len(held) > 1 else ():
                 self._parsed([data], types, start + row)
             told = _FAULT.search(str(error))
@@ -162,7 +169,10 @@ class TfRecordFile:
 
 
 def _spec(tf: Any, wanted: pa.DataType) -> Any:
-    """How TensorFlow parses a feature. What is not there: floats NaN, strings and lists empty, integers refused."""
+    """Return TensorFlow's spec of a feature.
+
+    Missing floats are NaN, missing strings and lists empty, missing integers refused.
+    """
     listed = pa.types.is_large_list(wanted)
     inner = wanted.value_type if listed else wanted
     dtype = {pa.int64(): tf.int64, pa.float32(): tf.float32}.get(inner, tf.string)
@@ -181,7 +191,7 @@ def _array(column: Any, wanted: pa.DataType) -> pa.Array:
 
 
 def _fits(data: bytes, checksum: int) -> bool:
-    """Whether a masked CRC-32C, as TFRecord has it, is that of the bytes."""
+    """Return True if a masked CRC-32C, as TFRecord uses it, matches the bytes."""
     crc = int(_crc32c(np.frombuffer(data, np.uint8), _TABLE))
     return ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF == checksum
 

@@ -1,11 +1,11 @@
-"""The dense network in training: what moves its weights.
+"""Training of the dense network.
 
-dense_step       a batch forward and backward, in parts, then a step of the optimizer
-batch_part       a part of a batch, as an executable takes it
-dense_functions  what XLA compiles
-dense_state      what goes from step to step
-dense_optimizer  Adam: weight decay, clipping
-losses           a loss a row, and the share of each row in the mean
+dense_step       forward and backward pass of a batch in parts, then an optimizer step
+batch_part       one part of a batch, with the buffers that an executable reads
+dense_functions  the functions that XLA compiles
+dense_state      the state that passes from step to step
+dense_optimizer  Adam with weight decay and clipping
+losses           a loss for each row, and each row's weight in the mean
 """
 
 __all__ = ["batch_part", "dense_state", "dense_step", "losses"]

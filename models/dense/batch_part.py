@@ -1,4 +1,4 @@
-"""A part of a batch, as an executable takes it: where its rows are written, and what is computed of them."""
+"""One part of a batch as an executable reads it: the input buffers for its rows, and the computation over them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from freshet_serving.compiler.backends.xla_function import ArraySpec, DeviceArra
 
 Float32s = NDArray[np.float32]
 Write = Callable[[int, int, Float32s], None]
-"""Is to write rows [start, stop) of a batch into all of x [stop - start, width]; called by several threads at once."""
+"""Function that writes rows [start, stop) of a batch into all of x [stop - start, width]; called by several threads
+at once.
+"""
 
 
 class BatchBuffer:
-    """An executable of so many rows, and the arrays that it reads a part from: of the first inputs, float32."""
+    """An executable for a fixed number of rows, with the float32 arrays that it reads its first inputs from."""
 
     def __init__(self, function: XlaFunction, inputs: Sequence[ArraySpec]) -> None:
         self.function = function
@@ -26,7 +28,7 @@ class BatchBuffer:
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """Rows [start, stop) of a batch in a room that has at least so many; one thread at a time."""
+    """Rows [start, stop) of a batch, in a buffer with at least as many rows. One thread at a time."""
 
     io_buffer: BatchBuffer
     start: int
@@ -37,12 +39,17 @@ class BatchPart:
         return self.stop - self.start
 
     def fill(self, write: Write) -> None:
-        """Takes x; the rows that are left over become copies of the first."""
+        """Fill in x; surplus rows of the buffer become copies of the first row."""
         write(self.start, self.stop, self.io_buffer.x[: self.rows])
         self.io_buffer.x[self.rows :] = self.io_buffer.x[0]
 
     def weigh(self, label: Float32s, share: Float32s) -> None:
-        """Takes the batch's labels and the share of each row in its loss; what is left over has none."""
+        """Fill in labels and weights; surplus rows of the buffer get weight 0.
+
+        Args:
+            label: float32, labels of the whole batch.
+            share: float32, each row's weight in the loss of the batch.
+        """
         labels, shares, _ = self.io_buffer.more
         labels[: self.rows], labels[self.rows :] = label[self.start : self.stop], label[self.start]
         shares[: self.rows], shares[self.rows :] = share[self.start : self.stop], 0.0

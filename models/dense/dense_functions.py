@@ -1,5 +1,7 @@
-"""What XLA compiles of a network in training: functions of tensors alone, state (models.dense.dense_state) in and
-state out."""
+"""Functions that XLA compiles to train a network.
+
+They are pure functions of tensors, with the state (models.dense.dense_state) as argument and result.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,13 @@ Tensors = list[Any]
 
 
 class DenseFunctions:
-    """Of one network with its loss. trained: the variables that move; other: those that do not. rest: the graph's
-    weights that are not trained, by name."""
+    """The functions of one network with its loss.
+
+    Attributes:
+        trained: Variables that are trained.
+        other: Variables that are not trained.
+        rest: Names of the graph's weights that are not trained.
+    """
 
     def __init__(self, arch: Arch, graph: DenseGraph, labels: int, row_loss: RowLoss, settings: TrainSettings) -> None:
         self._arch, self._graph, self._labels = arch, graph, labels
@@ -33,8 +40,10 @@ class DenseFunctions:
         self.rest = [name for name in graph.weight_names if name not in paths]
 
     def rows_are_alone(self) -> bool:
-        """Whether the loss of a row follows from that row: the network keeps no statistics, and a few rows have the
-        same losses with and without the others."""
+        """Return whether each row's loss depends on that row only.
+
+        That is so if the network keeps no statistics and a few rows have the same losses with and without the others.
+        """
         if any("float" in v.dtype for v in self.other):
             return False
         random = np.random.default_rng(0)
@@ -50,8 +59,20 @@ class DenseFunctions:
         return (rows,) if self._labels == 1 else (rows, self._labels)
 
     def gradients(self, x: Any, label: Any, share: Any, number: Any, vectors: Any, *other: Any) -> Tensors:
-        """Of a part of a batch: sum(share * loss) of its rows, its gradients by x and by the weights [n], and what
-        becomes of the other state. number: of the part, [1], so that no two draw the same random numbers."""
+        """Compute the gradients of a part of a batch.
+
+        Args:
+            x: float32 [rows, width], the dense input.
+            label: float32, the labels.
+            share: float32 [rows], weights of the rows.
+            number: float32 [1], number of the part, so that no two parts draw the same random numbers.
+            vectors: float32 [3, n], weights and moments.
+            *other: The other state.
+
+        Returns:
+            sum(share * loss), its gradient by x, its gradient by the weights [n], and the new values of the other
+                state.
+        """
         own = [s + tf.cast(number[0], s.dtype) if "seed" in v.path else s for v, s in zip(self.other, other)]
         weights = self._unpacked(vectors)
         with tf.GradientTape() as tape:
@@ -62,7 +83,13 @@ class DenseFunctions:
         return [loss, by_x, tf.concat([tf.reshape(grad, (-1,)) for grad in grads], 0), *after]
 
     def moves(self, rates: Any, vectors: Any, *gradients: Any) -> Tensors:
-        """The vectors after a step by the gradients [n] of all parts."""
+        """Return the vectors [3, n] after a step by the gradients [n] of all parts.
+
+        Args:
+            rates: Learning rate, and learning rate times correction().
+            vectors: float32 [3, n], weights and moments.
+            *gradients: float32 [n] each, the gradients of the parts.
+        """
         total = gradients[0]
         for gradient in gradients[1:]:
             total = total + gradient
@@ -70,7 +97,13 @@ class DenseFunctions:
         return [moved(self._settings, sizes, vectors, total, rates[0], rates[1])]
 
     def scores(self, x: Any, vectors: Any, *rest: Any) -> Tensors:
-        """The labels' probabilities, as the dense graph gives them."""
+        """Return the labels' probabilities, as the dense graph computes them.
+
+        Args:
+            x: float32 [rows, width], the dense input.
+            vectors: float32 [3, n], weights and moments.
+            *rest: The graph's weights that are not trained.
+        """
         weights = dict(zip((v.path for v in self.trained), self._unpacked(vectors))) | dict(zip(self.rest, rest))
         outputs = self._graph.function(x, {name: weights[name] for name in self._graph.weight_names})
         return [outputs[name] for name in self._arch.outputs]

@@ -1,5 +1,8 @@
-"""The optimizer of the dense network: Adam as Keras computes it, with decoupled weight decay and clipping where they
-are asked for; a function of tensors, to be compiled with what comes before it."""
+"""The optimizer of the dense network: Adam as Keras computes it.
+
+Decoupled weight decay and clipping are optional. It is a function of tensors, to be compiled together with what
+precedes it.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,29 @@ from freshet_serving.models.config.train_section import TrainSettings
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7
 NOT_DECAYED = ("bias", "gamma", "beta")
-"""Weights whose names have one of these begin nowhere near zero, or do no harm far from it."""
+"""Names of weights without decay: they do not start near zero, or do no harm far from it."""
 
 
 def correction(step: int) -> float:
-    """What the rate is multiplied by at a step, from 1, as both moments begin at zero."""
+    """Return Adam's bias correction of the rate at a step, counted from 1: both moments begin at zero."""
     return float((1 - BETA_2**step) ** 0.5 / (1 - BETA_1**step))
 
 
 def moved(
     settings: TrainSettings, sizes: Sequence[tuple[str, int]], vectors: Any, grad: Any, rate: Any, corrected: Any
 ) -> Any:
-    """Vectors [3, n] after one step of Adam (Kingma and Ba, 2015): weights, first and second moments. sizes: of the
-    weights that lie one behind another in them, by name. grad: [n].
+    """Return the vectors [3, n] (weights, first and second moments) after one step of Adam (Kingma and Ba, 2015).
 
-    dense_weight_decay: at each step a weight loses so much of itself, times the rate (Loshchilov and Hutter 2019).
-    dense_clip_norm: the norm of all gradients together is at most that (Pascanu et al. 2013). rate, corrected: the
-    learning rate, and that times correction().
+    dense_weight_decay: each step reduces a weight by this share of itself times the rate (Loshchilov and Hutter, 2019).
+    dense_clip_norm: upper bound of the norm of all gradients together (Pascanu et al., 2013).
+
+    Args:
+        settings: Decay and clipping.
+        sizes: Name and size of each weight, in the order of the vectors.
+        vectors: float32 [3, n].
+        grad: float32 [n], the gradient.
+        rate: The learning rate.
+        corrected: The learning rate times correction().
     """
     weights, first, second = tf.unstack(vectors)
     if settings.dense_clip_norm:

@@ -1,8 +1,8 @@
-"""What goes from step to step of a network: its weights, the moments of their optimizer, and its other state.
+"""State of a network that passes from step to step: weights, their optimizer's moments, and other state.
 
-The trained weights are one vector and so are both moments, three rows of one array: a call of an executable costs time
-for each argument and result, and the optimizer is one loop. They live where executables read them (Held), and as arrays
-only when they are new.
+The trained weights form one vector and so do both moments, three rows of one array: each argument and result of an
+executable costs time, and this makes the optimizer one loop. They live where executables read them (DeviceArray), and
+as NumPy arrays only while they are new.
 """
 
 from __future__ import annotations
@@ -24,11 +24,21 @@ WEIGHTS, FIRST, SECOND = range(3)
 
 
 class DenseState:
-    """Of a network with these variables of Keras', of which trained ones move. steps: of the optimizer. assigned: how
-    often it has taken tensors from elsewhere."""
+    """Training state of a network.
+
+    Attributes:
+        steps: Steps of the optimizer.
+        assigned: How often tensors were assigned from outside.
+    """
 
     def __init__(self, trained: Sequence[Any], other: Sequence[Any], threads: int) -> None:
-        """Takes the variables' values, with an optimizer that begins anew. threads: of the executables."""
+        """Copy the variables' values; the optimizer starts anew.
+
+        Args:
+            trained: Keras variables that are trained.
+            other: Keras variables that are not.
+            threads: Threads of the executables.
+        """
         self._trained, self._others, self._threads = trained, other, threads
         ends = np.cumsum([0, *(int(np.prod(v.shape)) for v in trained)]).tolist()
         self._places = {v.path: (slice(*part), v.shape) for v, part in zip(trained, zip(ends, ends[1:]))}
@@ -38,7 +48,7 @@ class DenseState:
         self.assign({v.path: v.numpy() for v in trained})
 
     def held(self) -> list[DeviceArray]:
-        """The vectors [3, n] and the other state, as arguments."""
+        """Return the vectors [3, n] and the other state, as arguments of an executable."""
         return [self.held_vectors(), *self.held_other()]
 
     def held_vectors(self) -> DeviceArray:
@@ -58,16 +68,16 @@ class DenseState:
         self._vectors = vectors
 
     def passed(self, other: Sequence[DeviceArray]) -> None:
-        """Takes what became of the other state."""
+        """Store the new values of the other state."""
         self._other = list(other)
 
     def named(self) -> dict[str, Array]:
-        """Weights and other state by the variables' paths; not to be written to."""
+        """Return weights and other state by variable path; read-only."""
         found = self._by_path(WEIGHTS)
         return found | {v.path: _array(s) for v, s in zip(self._others, self._other)}
 
     def assign(self, weights: Weights) -> None:
-        """Takes tensors by path, where they are of this network; the optimizer's own state stays."""
+        """Assign tensors by path and ignore those that are not of this network; the optimizer's state is kept."""
         self.assigned += 1
         vectors = np.array(_array(self._vectors))
         for path, (place, shape) in self._places.items():
@@ -79,7 +89,7 @@ class DenseState:
                 self._other[i] = np.array(weights[variable.path])
 
     def optimizer(self) -> dict[str, Array]:
-        """Steps and moments, and where dropout stands in its random numbers, as copies."""
+        """Return copies of the optimizer's steps and moments, and of the states of dropout's random generators."""
         state: dict[str, Array] = {"0000": np.array(self.steps, np.int64)}
         for row in (FIRST, SECOND):
             moments = self._by_path(row).values()
@@ -87,9 +97,14 @@ class DenseState:
         return state | {name: np.array(_array(self._other[i])) for name, i in self._dropouts().items()}
 
     def restore(self, weights: Weights, optimizer: Mapping[str, Array]) -> None:
-        """Puts back tensors by path, and what optimizer() gave."""
+        """Restore a checkpoint.
+
+        Args:
+            weights: Tensors by path.
+            optimizer: The result of optimizer().
+        """
         self.assign(weights)
-        # Copied: what is given may be a file's own bytes.
+        # Copy: the given arrays may be a file's memory.
         self.steps, vectors = int(optimizer["0000"]), np.array(_array(self._vectors))
         for i, (place, _) in enumerate(self._places.values()):
             for row in (FIRST, SECOND):
@@ -100,11 +115,11 @@ class DenseState:
                 self._other[i] = np.array(optimizer[name])
 
     def arrays(self) -> list[Array]:
-        """All of it, for another process' replace(); not to be written to."""
+        """Return the whole state, for replace() in another process; read-only."""
         return [np.array([self.steps], np.int64), _array(self._vectors), *map(_array, self._other)]
 
     def replace(self, arrays: Sequence[Array]) -> None:
-        """Becomes what arrays() gave."""
+        """Replace the whole state with the result of arrays()."""
         self.assigned += 1
         self.steps, self._vectors, self._other = int(arrays[0][0]), np.array(arrays[1]), [*map(np.array, arrays[2:])]
 
@@ -113,13 +128,16 @@ class DenseState:
         return {path: vector[place].reshape(shape) for path, (place, shape) in self._places.items()}
 
     def _dropouts(self) -> dict[str, int]:
-        """Where in the other state each layer of dropout's is: whole numbers, whose paths differ by process."""
+        """Return the index in the other state of each dropout layer's generator.
+
+        Generators are the integers in that state; their paths differ by process.
+        """
         places = [i for i, v in enumerate(self._others) if "float" not in v.dtype]
         return {f"dropout_{n:04d}": i for n, i in enumerate(places)}
 
 
 def _moment(number: int, row: int) -> str:
-    """A checkpoint's name for a moment of the weight of that number."""
+    """Return a checkpoint's name for a moment of the weight with this number."""
     return f"{2 * number + row + 1:04d}"
 
 

@@ -1,16 +1,17 @@
-"""The dense network in training: forward and backward of a batch in parts, each on a core, then one optimizer step.
+"""Train the dense network: forward and backward pass of a batch in parts, one a core, then one optimizer step.
 
-Two XLA executables (models.dense.dense_functions): of a part, its loss and gradients; of all parts, their gradients
-added up in order and the weights moved. Weights, the network's other state and the optimizer's moments live where these
-read them and go from call to call; Keras' variables only give them their first values. Executables are of static rows:
-a part takes the smallest of a few sizes that it fits in, filled up with copies of its first row that weigh nothing, so
-that they change no gradient. Networks whose rows see one another (statistics of a batch, a loss of pairs) would see
-them, and would see fewer neighbours in a part: their batches stay whole and are compiled for each size that comes.
+Two XLA executables (models.dense.dense_functions): one computes the loss and gradients of a part; the other adds up the
+gradients of all parts in order and updates the weights. Weights, the network's other state and the optimizer's moments
+live where these read them and pass from call to call; Keras variables only provide the first values. Executables have a
+static number of rows: a part uses the smallest of a few sizes that it fits in, padded with copies of its first row of
+weight 0, which change no gradient. Networks whose rows see one another (batch statistics, pairwise losses) would see
+the padding, and would see fewer neighbours in a part: their batches stay whole and are compiled for each size that
+occurs.
 
-Who calls: fill(), gradients(), move() of each step, from one thread; the crew computes parts side by side, each in
-memory of its own. move() touches nothing that rows of tables are moved by, so that both may run at once.
+Callers: fill(), gradients(), move() of each step, from one thread; the worker pool computes parts in parallel, each in
+memory of its own. move() touches nothing that updates of table rows use, so both may run at once.
 
-Bits: a step is a function of state, batch and the number of cores.
+Determinism: a step is a function of state, batch and the number of cores.
 """
 
 from __future__ import annotations
@@ -44,20 +45,26 @@ Array = NDArray[Any]
 Float32s = NDArray[np.float32]
 
 NARROWER = 4
-"""A part takes an executable of at most so many times its rows."""
+"""Largest padding: an executable has at most this many times the rows of its part."""
 LEAST_ROWS = 64
-"""There are no narrower executables than that."""
+"""Fewest rows of an executable."""
 WINDOW_ROWS = 512
-"""What is scored between two deltas is more than a batch: it takes an executable of at least so many rows."""
+"""Fewest rows of an executable for windows scored between two deltas, which are larger than a batch."""
 PART_ROWS = 128
-"""For fewer rows it does not pay to wake another thread."""
+"""For fewer rows than this, waking another thread does not pay."""
 MOST_PARTS = 4
-"""Each has gradients of all weights, which are to be added up. Of more cores than that, each part's call takes some."""
+"""Most parts of a batch: each has gradients of all weights, which must be added up. With more cores, the call of
+each part uses several.
+"""
 
 
 class DenseStep:
-    """One optimizer step of the network, called with a batch. arch: the network. graph: the dense graph that it is
-    scored and published as, with its first weights."""
+    """One optimizer step of the network, called with a batch.
+
+    Attributes:
+        arch: The network.
+        graph: The dense graph that is scored and published, with its first weights.
+    """
 
     def __init__(
         self,
@@ -68,8 +75,16 @@ class DenseStep:
         worker_pool: WorkerPool | None = None,
         first_part: int = 0,
     ) -> None:
-        """See Trainer. crew: computes parts; by default the caller's thread alone. first_part: its number, where others
-        have parts of the same batches."""
+        """Build the network.
+
+        Args:
+            manifest: As for Trainer.
+            settings: As for Trainer.
+            network: As for Trainer.
+            fusion: As for Trainer.
+            worker_pool: Computes parts; by default only the caller's thread.
+            first_part: Number of the first part, where other processes have parts of the same batches.
+        """
         self._first_part, self._settings = first_part, settings
         self._width, self._worker_pool = manifest.width, worker_pool or WorkerPool(1)
         options = read_options(resolve_arch(manifest.arch), network.options, "model")
@@ -84,9 +99,9 @@ class DenseStep:
         self._do = DenseFunctions(self.arch, self.graph, len(network.labels), row_loss(network), settings)
         self.rows_are_alone = self._do.rows_are_alone()
         self._most = min(self._worker_pool.size, MOST_PARTS) if self.rows_are_alone else 1
-        # A call of one thread computes in the thread that makes it.
+        # Executables with one thread compute in the calling thread.
         self._threads = 1 if self._most == self._worker_pool.size else self._worker_pool.size
-        # Rows of the largest part of a whole batch.
+        # Rows of the largest part of a full batch.
         self._full = max(stop - start for start, stop in self._shares(settings.batch_rows))
         self._functions: dict[tuple[str, int], XlaFunction] = {}
         self._io_buffers: dict[tuple[str, int, int], BatchBuffer] = {}
@@ -96,7 +111,7 @@ class DenseStep:
         self.state = DenseState(self._do.trained, self._do.other, self._threads)
 
     def set_initial_bias(self, log_odds: Sequence[float]) -> None:
-        """Lets every label's logit begin so much higher (Arch.set_initial_bias)."""
+        """Raise every label's initial logit by its log-odds (Arch.set_initial_bias)."""
         named = self.state.named()
         for variable in (*self._do.trained, *self._do.other):
             variable.assign(named[variable.path])
@@ -104,62 +119,82 @@ class DenseStep:
         self.state.assign({v.path: np.array(v.numpy()) for v in (*self._do.trained, *self._do.other)})
 
     def described(self, manifest: Manifest) -> Manifest:
-        """The manifest with the network's outputs, and a note of which is the probability of which label."""
+        """Return the manifest with the network's outputs, and a note that maps each label to its output."""
         told = {"labels": dict(zip(self._labels, self.arch.outputs))}
         return replace(manifest, outputs=self.graph.outputs, notes=manifest.notes | told)
 
     def scale_rate(self, factor: float) -> None:
-        """The learning rate from now on, as a share of the configuration's."""
+        """Set the learning rate, as a factor of the configured one."""
         self.rate = self._settings.dense_learning_rate * factor
 
     def ready(self, rows: int) -> None:
-        """Compiles what a step on so many rows takes, where that is not done."""
+        """Compile what a step on this many rows needs, unless it is compiled already."""
         self._filled = self._parts("gradients", rows)
         self._mover(len(self._filled))
 
     def fill(self, write: Write, alone: bool = False) -> None:
-        """Takes the rows that it is ready() for. alone: in the caller's thread."""
+        """Fill in the rows that ready() prepared for.
+
+        Args:
+            write: Writes rows of the batch into an input buffer.
+            alone: Run in the caller's thread only.
+        """
         self._worker_pool.run([partial(part.fill, write) for part in self._filled], alone)
 
     def gradients(self, label: Float32s, share: Float32s) -> tuple[float, list[tuple[int, Float32s]]]:
-        """Of what was filled in, with label [rows] or [rows, labels] and share [rows] of each row (losses.mean_shares):
-        its loss, and the gradient by x in pieces, each with its first row, which stay until the next step."""
+        """Compute loss and gradients of the rows that were filled in.
+
+        Args:
+            label: float32 [rows] or [rows, labels].
+            share: float32 [rows], weights of the rows (losses.mean_shares).
+
+        Returns:
+            The loss, and the gradient by x in pieces, each with its first row; valid until the next step.
+        """
         state = self.state.held()
         for part in self._filled:
             part.weigh(label, share)
         results = self._worker_pool.run([partial(part.compute, state) for part in self._filled])
         losses, self._by_x, self._gradients, *others = ([*each] for each in zip(*results))
-        # Random numbers go on where the first part's end.
+        # The random generators continue from the first part's state.
         self.state.passed([other[0] for other in others])
         pieces = [(part.start, grad.view()[: part.rows]) for part, grad in zip(self._filled, self._by_x)]
         return sum(float(loss.view()) for loss in losses), pieces
 
     @property
     def weights_count(self) -> int:
-        """How many weights are trained."""
+        """Number of trained weights."""
         return self.state.specs()[0].shape[1]
 
     def gradient(self) -> Float32s:
-        """By all weights [n], of gradients()."""
+        """Return the gradient by all weights, float32 [n], of the last gradients()."""
         total = np.array(self._gradients[0].view())
         for part in self._gradients[1:]:
             total += part.view()
         return total
 
     def replace_gradient(self, total: Float32s) -> None:
-        """move() takes this one [n], of a batch of which gradients() has seen some rows, or none."""
+        """Make move() use this gradient [n]; gradients() may have seen some rows of the batch, or none."""
         self._gradients = [device_put(total, self._threads)]
 
     def move(self) -> None:
-        """One step of the optimizer by the gradients."""
+        """Take one optimizer step by the gradients."""
         mover = self._mover(len(self._gradients))
         self.state.steps += 1
         mover.x[...] = self.rate, self.rate * correction(self.state.steps)
         self.state.moved(mover.function([*mover.arguments, self.state.held_vectors(), *self._gradients])[0])
 
     def score(self, rows: int, write: Write, weights: DenseState | None = None) -> Float32s:
-        """The labels' probabilities, in the shape of Batch.label, for x [rows, width] as the dense graph gives them; of
-        other weights, if given."""
+        """Score rows.
+
+        Args:
+            rows: Number of rows.
+            write: Writes rows into x [rows, width].
+            weights: Weights to score with; None for the current ones.
+
+        Returns:
+            The labels' probabilities as the dense graph computes them, in the shape of Batch.label.
+        """
         state = weights or self.state
         given = [state.held_vectors(), *self._rest(state)]
 
@@ -172,33 +207,33 @@ class DenseStep:
         return scores.reshape(-1) if len(self.arch.outputs) == 1 else scores
 
     def published(self) -> DenseGraph:
-        """The dense graph with the weights as they are."""
+        """Return the dense graph with the current weights."""
         return replace(self.graph, weights=self.weights())
 
     def weights(self) -> dict[str, Float32s]:
-        """The dense tensors by name, as copies."""
+        """Return copies of the dense tensors by name."""
         named = self.state.named()
         return {name: np.array(named.get(name, first), np.float32) for name, first in self.graph.weights.items()}
 
     def begin_with(self, weights: Weights) -> None:
-        """Takes dense tensors by name, with an optimizer that begins anew."""
+        """Start with given dense tensors by name and a new optimizer."""
         self.state = self.with_weights(weights)
 
     def with_weights(self, weights: Weights) -> DenseState:
-        """A state of its own with dense tensors by name, for score()."""
+        """Return a separate state with given dense tensors by name, for score()."""
         state = DenseState(self._do.trained, self._do.other, self._threads)
         state.assign(weights)
         return state
 
     def _rest(self, state: DenseState) -> list[DeviceArray]:
-        """The graph's weights that are not trained."""
+        """Return the graph's weights that are not trained."""
         named = state.named() if self._do.rest else {}
         return [
             device_put(np.asarray(named.get(name, self.graph.weights[name])), self._threads) for name in self._do.rest
         ]
 
     def _parts(self, what: str, rows: int) -> list[BatchPart]:
-        """The batch's rows in parts, in rooms that they fit in."""
+        """Return the batch's rows in parts, in buffers that fit them."""
         return [
             BatchPart(self._io_buffer(what, stop - start, number), start, stop)
             for number, (start, stop) in enumerate(self._shares(rows))
@@ -215,7 +250,7 @@ class DenseStep:
         return self._io_buffers.get(("moves", parts, 0)) or self._made("moves", parts, 0)
 
     def _made(self, what: str, size: int, number: int) -> BatchBuffer:
-        """A new room, for the executable of that size, which all of its rooms share."""
+        """Create a buffer for the executable of this size, which all buffers of the size share."""
         inputs, state = self._takes(what, size)
         if (what, size) not in self._functions:
             self._functions[what, size] = XlaFunction(getattr(self._do, what), [*inputs, *state], self._threads)
@@ -225,7 +260,7 @@ class DenseStep:
         return io_buffer
 
     def _takes(self, what: str, size: int) -> tuple[list[ArraySpec], list[ArraySpec]]:
-        """What an executable reads: what is written for each call, and what goes from call to call."""
+        """Return the inputs that are written for each call, and those that pass from call to call."""
         x, (vectors, *other) = ArraySpec((size, self._width)), self.state.specs()
         if what == "scores":
             return [x], [vectors, *(ArraySpec(self.graph.weights[name].shape) for name in self._do.rest)]
@@ -235,10 +270,14 @@ class DenseStep:
 
 
 def _size(rows: int, full: int) -> int:
-    """Return the rows of the executable for a part of `rows`; full: rows of the largest part of a whole batch.
+    """Return the rows of the executable for a part.
 
-    A compile takes half a second, a row that is filled up a microsecond: so there are few sizes, and none for what is
-    left over at the end of a stretch.
+    A compilation takes half a second, a padded row a microsecond: so there are few sizes, and none just for the
+    remainder at the end of a window.
+
+    Args:
+        rows: Rows of the part.
+        full: Rows of the largest part of a full batch.
     """
     size = max(1, full)
     while size < rows:

@@ -1,4 +1,4 @@
-"""What a network learns by: a loss a row, and the share of each row in the mean of a batch."""
+"""Training losses: a loss for each row, and each row's weight in the mean of a batch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from freshet_serving.processor.errors import BadInput
 
 Float32s = NDArray[np.float32]
 RowLoss = Callable[[Any, Any], Any]
-"""(label, logits), each float32 [n], or [n, labels] where there are several -> the loss of each row [n]."""
+"""(label, logits), each float32 [n], or [n, labels] for several labels -> the loss of each row [n]."""
 
 TRIED_ROWS = 2
 
 
 def row_loss(network: NetworkConfig) -> RowLoss:
-    """The file's own loss, tried on a few rows; or else the log-loss, of several labels the sum by their weights.
-    Raises BadInput for a function that gives no finite number a row."""
+    """Return the loss function.
+
+    It is the configured function, tried on a few rows, or else the log-loss; for several labels, their weighted sum.
+
+    Raises:
+        BadInput: The configured function does not return one finite number for each row.
+    """
     if network.loss:
         return _tried(resolve_function(network.loss, "model.loss"), len(network.labels))
     weights = tf.constant(network.label_weights or (1.0,) * len(network.labels), tf.float32)
@@ -35,8 +40,15 @@ def row_loss(network: NetworkConfig) -> RowLoss:
 
 
 def mean_shares(rows: int, weight: Float32s | None) -> Float32s:
-    """Of each row's loss in a batch's [rows]: weight / sum(weight), so that the scale of the weights changes no step; 0
-    where all weights are 0."""
+    """Return the weight of each row's loss in the mean of a batch.
+
+    Args:
+        rows: Number of rows.
+        weight: float32 [rows], or None for equal weights.
+
+    Returns:
+        float32 [rows]: weight / sum(weight), so that the scale of the weights does not matter; 0 if all weights are 0.
+    """
     if weight is None:
         return np.full(rows, 1.0 / rows, np.float32)
     total = weight.sum(dtype=np.float64)

@@ -1,17 +1,17 @@
-"""EmbeddingVariables: tables that grow by id, and how their rows learn.
+"""EmbeddingVariables: embedding tables that grow by id, and the optimizers that train their rows.
 
-variable      a table that never lets two ids share a row
-trained_table  a whole table as those see it who save and publish it
-id_shards     which process has an id, where several share a table
-admission     when an id that is met for the first time gets a row
-id_rows       columns by id that grow, and what of them has changed
-tiered_rows   the same within a budget of memory, the other rows on disk
-cold_rows     the rows that are on disk
-row_budget    how much memory, and which rows stay there
-distinct_ids  a set of ids
-multi_hash    when a table is hashed, and how
-optimizer     how many slots a row needs, and one update of the rows that a batch touched
-kernels       gradients back to rows, and the optimizers' inner loops
+variable      a table in which two ids never share a row
+trained_table  interface of a whole table for checkpoints and publishing
+id_shards     assignment of ids to processes that share a table
+admission     filters that decide when a new id gets a row
+id_rows       growing columns by id, with change tracking
+tiered_rows   the same within a memory budget, with the other rows on disk
+cold_rows     the rows on disk
+row_budget    memory budget of a table, and its cache policy
+distinct_ids  a growing set of ids
+multi_hash    rules for hashed tables
+optimizer     row optimizers: state per row, and the update of the rows of a batch
+kernels       gradients of rows, and the optimizers' inner loops
 """
 
 __all__ = [

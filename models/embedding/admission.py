@@ -1,17 +1,18 @@
-"""Admission: an id gets a row once training has met it so often; until then it reads the default row, unlearned.
+"""Admission filters: an id gets a row only after training has met it a number of times.
 
-Occurrences are counted, not batches: an id that comes twice in the batch that it is new in has come twice. Looking up
-counts nothing, nor does evaluation. An id that was removed begins anew, unless a filter cannot forget (CountingBloom).
+Until then it reads the default row, which is not trained. Occurrences count, not batches: an id that occurs twice in
+its first batch has come twice. Lookups and evaluation do not count. A removed id starts from zero, except in a filter
+that cannot forget (CountingBloom).
 
-    Always         at once
-    ExactCounts    a counter for each id that waits; none once it has its row
+    AdmitAll       admits at once
+    ExactCounts    a counter for each waiting id; none once it has its row
     CountingBloom  one array of counters of fixed size for all ids (Fan et al. 2000, with conservative update: Cormode
-                   and Muthukrishnan 2005): it may admit an id early, of those that it was made for at most
-                   `error` of them, and never late. What it has admitted it does not forget.
+                   and Muthukrishnan 2005): it may admit an id early, at most `error` of the ids it was sized for, and
+                   never late. It does not forget admitted ids.
 
-A filter is part of a checkpoint: `export` is all of it, `changes` what an increment has to carry. Where several
-processes share a table each has the filter of its ids alone; no counter is shared by ids of two shards
-(models.embedding.id_shards), so that any number of processes admits what one admits.
+A filter is part of a checkpoint: `export` returns all of it, `changes` what an increment has to contain. If several
+processes share a table, each has the filter of its own ids; ids of two shards never share a counter
+(models.embedding.id_shards), so any number of processes admits the same ids as one.
 """
 
 from __future__ import annotations
@@ -34,25 +35,32 @@ HASHES = 4
 BLOCK_COUNTERS = 4096
 LEAST_COUNTERS = 16
 DEVIATIONS = 3
-"""A shard has counters for so many standard deviations more ids than its share: chance spreads them unevenly."""
+"""Extra capacity of a shard, in standard deviations of its number of ids: ids spread unevenly by chance."""
 
 
 class Admission(Protocol):
-    """Who gets a row."""
+    """Filter that decides which ids get a row."""
 
     def met(self, ids: Int64s, times: Int64s | None = None) -> NDArray[np.bool_]:
-        """Which of `ids`, as they come in a batch and without a row, get one now. times [n]: how often each has come;
-        None: once."""
+        """Count ids that have no row, as they occur in a batch.
+
+        Args:
+            ids: int64 [n].
+            times: Occurrences of each, int64 [n]; None for one each.
+
+        Returns:
+            bool [n]: the ids that get a row now.
+        """
         ...
 
     def forget(self, ids: Int64s) -> None:
-        """These have their rows from elsewhere: they wait no longer."""
+        """Stop counting ids that got their rows by other means."""
         ...
 
     def export(self) -> Arrays: ...
 
     def changes(self) -> Arrays:
-        """Since clear_changed()."""
+        """Return the changes since clear_changed()."""
         ...
 
     def clear_changed(self) -> None: ...
@@ -60,12 +68,12 @@ class Admission(Protocol):
     def clear(self) -> None: ...
 
     def restore(self, arrays: Arrays) -> None:
-        """Puts back what export() gave, or what changes() gave on top of what is there."""
+        """Restore the output of export(), or apply the output of changes() to the current state."""
         ...
 
 
 class AdmitAll:
-    """Every id, at once."""
+    """Filter that admits every id at once."""
 
     def met(self, ids: Int64s, times: Int64s | None = None) -> NDArray[np.bool_]:
         return np.ones(len(ids), np.bool_)
@@ -86,7 +94,7 @@ class AdmitAll:
 
 
 class ExactCounts:
-    """Ids that have come `after` times. Memory: about 40 bytes an id that waits."""
+    """Filter that admits ids that have come `after` times. Memory: about 40 bytes a waiting id."""
 
     def __init__(self, after: int) -> None:
         self._after = after
@@ -138,15 +146,23 @@ class ExactCounts:
 
 
 class CountingBloom:
-    """Ids that have come `after` times, by counters of 16 bits that ids of a shard share."""
+    """Filter that admits ids that have come `after` times, by 16-bit counters shared by the ids of a shard."""
 
     def __init__(self, after: int, ids: int, error: float, shards: range = ALL) -> None:
-        """ids: how many different ones may wait or be admitted, over all shards. error: the share of them, all having
-        come, that may be taken for one that has come before. Memory: -ids * ln(error) / ln(2)^2 counters of 2 bytes at
-        HASHES hashes that are best, a tenth more for a million ids. shards: those whose ids come here."""
+        """Allocate the counters.
+
+        Memory: -ids * ln(error) / ln(2)^2 counters of 2 bytes if HASHES is the optimal number of hashes; a tenth more
+        for a million ids.
+
+        Args:
+            after: Number of occurrences before an id is admitted.
+            ids: Number of distinct ids that may wait or be admitted, over all shards.
+            error: Fraction of new ids that may be mistaken for known ones once all of them have come.
+            shards: Shards whose ids this filter receives.
+        """
         self._after, self._shards = after, shards
         share = ids / SHARDS
-        # The size at which HASHES counters of one id are all taken with that chance.
+        # The size at which all HASHES counters of an id are taken with that probability.
         wanted = -HASHES * (share + DEVIATIONS * math.sqrt(share)) / math.log1p(-(error ** (1 / HASHES)))
         each = max(LEAST_COUNTERS, math.ceil(wanted))
         self._blocks = -(-each // BLOCK_COUNTERS)
@@ -155,7 +171,7 @@ class CountingBloom:
 
     @property
     def counters(self) -> int:
-        """Of all shards."""
+        """Number of counters of all shards."""
         return SHARDS * self._blocks * self._block
 
     def met(self, ids: Int64s, times: Int64s | None = None) -> NDArray[np.bool_]:
@@ -188,7 +204,7 @@ class CountingBloom:
         self._touched = np.zeros(blocks, np.bool_)
 
     def restore(self, arrays: Arrays) -> None:
-        """Takes what is of its own shards. Raises Corrupt for a filter of another size."""
+        """Restore the counters of the own shards; raise Corrupt for a filter of another size."""
         counters = np.ascontiguousarray(arrays["counters"]).view(np.uint16)
         first, own = self._shards.start * self._blocks, self._counters.reshape(-1, self._block)
         wanted = (self.counters,) if "blocks" not in arrays else (len(arrays["blocks"]), self._block)
@@ -207,7 +223,7 @@ class CountingBloom:
 
 
 def _counted(ids: Int64s, times: Int64s | None) -> tuple[Int64s, Int64s, Int64s]:
-    """Distinct ids, ascending, where each of `ids` is among them, and how often each has come."""
+    """Return the distinct ids, ascending, the position of each of `ids` among them, and the number of occurrences."""
     distinct, places, counts = np.unique(ids, return_inverse=True, return_counts=True)
     if times is not None:
         counts = np.zeros(len(distinct), np.int64)

@@ -1,18 +1,18 @@
-"""Rows of a table in training that are on disk: records of a log (processor.tables.row_log), with the books in memory.
+"""Keep rows of a table in training on disk, as records of a log (processor.tables.row_log), with metadata in memory.
 
-A record is a key, the row where serving's kernels look for one, and the optimizer's slots; key, books and whether it
-counts as changed are in memory, by record number: 26 bytes a record.
+A record is a key, the row in the place where serving's kernels expect it, and the optimizer's slots. Key, books (last
+step and count) and the changed flag are in memory by record number: 26 bytes a record.
 
 Invariants
-- A record is written once. What moves is written anew, and its old record dropped.
-- The bytes of a record stay where they are until its segment is given up. compact() alone does that, so whoever runs
-  it may read records without a lock, dropped ones too.
-- At most half of every closed segment is dead after compact(): the log is twice as large as what lives, at most, and a
-  segment.
-- Nothing here has to survive: the log is a file without a name, and a run goes on from its checkpoints.
+- A record is written once. A record that moves is written again, and the old one is dropped.
+- The bytes of a record stay in place until its segment is freed. Only compact() frees segments, so the thread that runs
+  compact() may read records without a lock, dropped ones too.
+- After compact() at most half of every closed segment is dead, so the log is at most twice as large as the live
+  records, plus a segment.
+- Nothing here has to survive a crash: the log is an unnamed file, and a run resumes from its checkpoints.
 
-Cost: a read of many records goes through the log once, in its order; what lies near is read with what lies between,
-so that reads of many rows become a scan. Of a row 26 bytes of memory are left, beside its entry of the index.
+Cost: a read of many records goes through the log once, in its order. Records close to each other are read with the
+bytes between them, so reads of many rows become a scan. A row keeps 26 bytes of memory, beside its index entry.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from freshet_serving.processor.kernels.rows import LOG_KEY, LOG_ROW
 from freshet_serving.processor.tables.row_log import SEGMENT_RECORDS, RowLog
 
 NEAR_NBYTES = 32 << 10
-"""Of two records with less than that between them the bytes between are read as well: about what a disk reads in the
-time that it takes to begin a read."""
+"""Gap between two records below which the bytes between them are read as well.
+
+A disk reads about that much in the time that it takes to start a read.
+"""
 READ_NBYTES = 4 << 20
 MOVED_RECORDS = 1024
 
@@ -41,10 +43,23 @@ Move = Callable[[Int64s, Int64s], None]
 
 
 class ColdRows:
-    """Records of one table. Not safe beside each other: append, drop, and reads of records that compact() may move."""
+    """Records of one table.
+
+    Not safe to run concurrently: append, drop, and reads of records that compact() may move.
+    """
 
     def __init__(self, table: str, dim: int, slots: int, folder: Path) -> None:
-        """folder: for the log; raises BadInput where it is not writable. Rows float32 [dim], with `slots` of them."""
+        """Create the log.
+
+        Args:
+            table: Name of the table.
+            dim: Width of a row, float32.
+            slots: Number of optimizer slots of a row, float32.
+            folder: Folder for the log.
+
+        Raises:
+            BadInput: The folder is not writable.
+        """
         places = {
             "key": ("<i8", LOG_KEY),
             "row": (("<f4", (dim,)), LOG_ROW),
@@ -79,15 +94,26 @@ class ColdRows:
 
     @property
     def log(self) -> NDArray[np.uint8]:
-        """All records, mapped, as serving's kernels read them."""
+        """All records, memory-mapped, in the layout that serving's kernels read."""
         return self._log.file.array
 
     def forget(self) -> None:
-        """Takes the log out of the page cache, for whoever measures the disk."""
+        """Drop the log from the page cache, for measurements of the disk."""
         self._log.file.forget()
 
     def append(self, keys: Int64s, rows: Float32s, slots: Float32s, books: Int64s, marks: NDArray[np.bool_]) -> Int64s:
-        """Writes rows down; their records, fewer than there are rows where the disk is full."""
+        """Write rows.
+
+        Args:
+            keys: int64 [n].
+            rows: float32 [n, dim].
+            slots: float32 [n, slots].
+            books: int64 [n, 2], last step and count.
+            marks: bool [n], rows that count as changed.
+
+        Returns:
+            Their record numbers; fewer than n if the disk is full.
+        """
         written = np.empty((len(keys), self._kind.itemsize), np.uint8)
         parts = written.view(self._kind).reshape(-1)
         parts["key"], parts["row"], parts["slots"] = keys, rows, slots
@@ -110,7 +136,7 @@ class ColdRows:
         return records
 
     def read(self, records: Int64s) -> tuple[Float32s, Float32s]:
-        """Rows [n, dim] and slots [n, _] of records, in their order, read in that of the log."""
+        """Return rows [n, dim] and slots [n, slots] of records in their order, read in the order of the log."""
         order = np.argsort(records)
         ascending, nbytes = records[order], self._kind.itemsize
         read = np.empty((len(records), nbytes), np.uint8)
@@ -128,24 +154,26 @@ class ColdRows:
         return parts["row"][back], parts["slots"][back]
 
     def drop(self, records: Int64s) -> None:
-        """Gives up records that nothing holds any more."""
+        """Drop records that are no longer referenced."""
         self._lives[records] = self.marks[records] = False
         self._rows -= len(records)
         self._log.drop_records(self._log.count(records))
 
     def present(self) -> Int64s:
-        """All records, in the order of the log."""
+        """Return all live records in the order of the log."""
         return np.flatnonzero(self._lives)
 
     def changed(self) -> Int64s:
-        """The records that count as changed."""
+        """Return the records that count as changed."""
         return np.flatnonzero(self.marks)
 
     def compact(self, lock: AbstractContextManager[Any], move: Move) -> None:
-        """Empties the segments of which half is dead, and gives them up.
+        """Rewrite the live records of segments that are half dead, and free the segments.
 
-        move(records, to): called with the lock held for each few records that were written anew; those are dropped
-        then. Between the calls others may take the lock.
+        Args:
+            lock: Held while records move; other threads may take it between the calls of `move`.
+            move: move(records, to) is called, with the lock held, for each few records rewritten. The old ones are
+                dropped afterwards.
         """
         while True:
             with lock:

@@ -1,4 +1,4 @@
-"""Distinct ids of many batches, in the order in which they came."""
+"""Collect distinct ids of many batches, in the order of their first occurrence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST_IDS = 1 << 12
 
 
 class DistinctIds:
-    """A set of int64 that only grows. About 20 ns an id that is added."""
+    """A set of int64 that only grows. About 20 ns an added id."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -25,7 +25,7 @@ class DistinctIds:
 
     @property
     def ids(self) -> Int64s:
-        """int64 [n]."""
+        """The ids, int64 [n]."""
         return self._ids[: self._count]
 
     def add(self, ids: Int64s) -> None:

@@ -1,7 +1,7 @@
-"""Rows of columns by int64 id: flat arrays that double when full, an index, and what has changed.
+"""Store rows of columns by int64 id: flat arrays that double when full, an index, and change tracking.
 
-One owner, the trainer's thread. The index is the one that serving uses (processor.kernels.index). A removed id's place
-is used again. Whoever puts an id in gives its columns their first values.
+Owned by one thread, the trainer's. The index is the one that serving uses (processor.kernels.index). Places of removed
+ids are reused. The caller that adds an id sets the first values of its columns.
 """
 
 from __future__ import annotations
@@ -21,19 +21,24 @@ Int64s = NDArray[np.int64]
 FIRST_ROWS = 1024
 
 Column = tuple[tuple[int, ...], Any]
-"""Shape of one row's part, and dtype."""
+"""Shape of one row's part, and its dtype."""
 
 
 class IdRows:
-    """Columns by id. columns: arrays [_, ...] by row number; marks: bool [_], rows that count as changed. They are
-    other arrays once the table has grown."""
+    """Columns by id. The arrays are replaced when the table grows.
+
+    Attributes:
+        columns: Arrays [_, ...] by row number.
+        keys: int64 [_], the id of each row number.
+        marks: bool [_], rows that count as changed.
+    """
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._kinds = dict(columns)
         self.clear()
 
     def clear(self) -> None:
-        """Gives up every row, without a trace."""
+        """Remove every row and all change tracking."""
         self.index = hash_index.empty_index(hash_index.capacity_for(FIRST_ROWS))
         self._used = 0
         self.keys = np.zeros(FIRST_ROWS, np.int64)
@@ -49,13 +54,13 @@ class IdRows:
         return self._bump - len(self._free)
 
     def find(self, ids: Int64s) -> Int64s:
-        """Row numbers of `ids`, negative where an id has none."""
+        """Return the row numbers of `ids`, negative for ids without a row."""
         refs = np.empty(len(ids), np.int64)
         hash_index.find(self.index.ctypes.data, len(self.index), ids, refs)
         return refs
 
     def put(self, ids: Int64s) -> tuple[Int64s, Int64s]:
-        """Gives each of `ids` that has none a row of zeros. Their numbers, in their order, and those that are new."""
+        """Give each of `ids` without a row one of zeros; return all row numbers, in order, and the new ones."""
         numbers = self._next_numbers(len(ids))
         if (self._used + len(ids)) * 8 > len(self.index) * 7:
             self._rehash(len(ids))
@@ -72,7 +77,7 @@ class IdRows:
         return refs, new
 
     def remove(self, ids: Int64s) -> int:
-        """Gives up the rows of `ids`; returns how many there were."""
+        """Remove the rows of `ids`; return the number of rows removed."""
         refs = self.find(ids)
         gone = np.unique(refs[refs >= 0])
         self._unlink(self.keys[gone])
@@ -81,40 +86,50 @@ class IdRows:
         return len(gone)
 
     def touch(self, refs: Int64s) -> None:
-        """Counts rows as changed."""
+        """Mark rows as changed."""
         self.marks[refs] = True
 
     def fetch(self, ids: Int64s) -> Int64s:
-        """Row numbers of `ids`, of rows that can be written to; negative where an id has none."""
+        """Return the numbers of writable rows of `ids`, negative for ids without a row."""
         return self.find(ids)
 
     def gather(self, refs: Int64s, *names: str) -> list[NDArray[Any]]:
-        """Copies of rows' parts: of the columns so named, or "keys"."""
+        """Return copies of parts of rows.
+
+        Args:
+            refs: Row numbers.
+            *names: Names of columns, or "keys".
+        """
         return [(self.keys if name == "keys" else self.columns[name])[refs] for name in names]
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """Room for a copy of a column."""
+        """Allocate memory for a copy of a column.
+
+        Args:
+            shape: Its shape.
+            dtype: Its dtype.
+        """
         return np.empty(shape, dtype)
 
     def shrink_to_budget(self) -> None:
-        """Gives up the memory that rows have taken beyond what they may; none of their numbers is good any longer."""
+        """Free memory of rows beyond the budget; row numbers become invalid."""
 
     def present(self) -> Int64s:
-        """Numbers of all rows, as they lie."""
+        """Return the numbers of all rows, in storage order."""
         refs = np.ones(self._bump, np.bool_)
         refs[self._free] = False
         return np.flatnonzero(refs)
 
     def live(self) -> Int64s:
-        """Numbers of all rows, by ascending id."""
+        """Return the numbers of all rows, by ascending id."""
         return self._by_id(self.present())
 
     def changed(self) -> Int64s:
-        """Numbers of the rows that have changed since clear_changed(), by ascending id."""
+        """Return the numbers of rows that have changed since clear_changed(), by ascending id."""
         return self._by_id(np.flatnonzero(self.marks[: self._bump]))
 
     def removed(self) -> Int64s:
-        """Ids that were removed since clear_changed() and are not back, ascending."""
+        """Return the ids removed since clear_changed() and not added again, ascending."""
         return np.array(sorted(self._removed), np.int64)
 
     def clear_changed(self) -> None:
@@ -122,7 +137,12 @@ class IdRows:
         self._removed.clear()
 
     def mark(self, keys: Int64s, removed: Int64s) -> None:
-        """Counts these as changed and removed once more."""
+        """Mark these ids as changed and removed again.
+
+        Args:
+            keys: Changed ids, int64 [n].
+            removed: Removed ids, int64 [r].
+        """
         self.touch(self.find(keys))
         self._removed.update(removed.tolist())
 
@@ -130,26 +150,26 @@ class IdRows:
         return refs[np.argsort(self.gather(refs, "keys")[0])]
 
     def _next_numbers(self, count: int) -> Int64s:
-        """The numbers that so many rows more would have: the last that were given up, then fresh ones."""
+        """Return the numbers that `count` additional rows would get: the last freed ones, then fresh ones."""
         recycled = self._free[: -count - 1 : -1]
         self._grow(self._bump + count - len(recycled))
         fresh = np.arange(self._bump, self._bump + count - len(recycled))
         return np.concatenate([np.array(recycled, np.int64), fresh]) if recycled else fresh
 
     def _take(self, count: int) -> list[int]:
-        """Takes the first so many of _next_numbers(); those of them that were given up once."""
+        """Allocate the first `count` of _next_numbers(); return those that are recycled."""
         recycled = self._free[len(self._free) - min(count, len(self._free)) :]
         del self._free[len(self._free) - len(recycled) :]
         self._bump += count - len(recycled)
         return recycled
 
     def _unlink(self, ids: Int64s) -> None:
-        """Notes ids as removed: they have no row."""
+        """Mark ids as removed in the index."""
         self._point(ids, hash_index.ABSENT)
         self._removed.update(ids.tolist())
 
     def _point(self, ids: Int64s, refs: Int64s | int) -> None:
-        """Has the index say where the rows of `ids`, which it knows, are."""
+        """Set the row numbers of `ids`, which are in the index."""
         self.index[self._entries(ids), 1] = refs
 
     def _entries(self, ids: Int64s) -> Int64s:
@@ -158,15 +178,17 @@ class IdRows:
         return entries
 
     def _rehash(self, more: int) -> None:
-        """Drops the entries of removed ids; sized by the rows there are, and so many more, so that churn alone never
-        grows the index."""
+        """Drop the index entries of removed ids.
+
+        The new size depends on the number of rows plus `more`, so churn alone never grows the index.
+        """
         grown = hash_index.empty_index(hash_index.capacity_for(max(FIRST_ROWS, 2 * (len(self) + more))))
         source = self.index.ctypes.data
         self._used = hash_index.rehash(source, len(self.index), grown.ctypes.data, len(grown))
         self.index = grown
 
     def _size_for(self, rows: int) -> int:
-        """Of the columns, once they are to hold so many rows."""
+        """Return the size of the columns needed for `rows` rows."""
         return len(self.keys) << math.ceil(math.log2(rows / len(self.keys)))
 
     def _grow(self, rows: int) -> None:
@@ -178,7 +200,12 @@ class IdRows:
 
 
 def longer(column: NDArray[Any], rows: int) -> NDArray[Any]:
-    """A copy with room for so many rows, zeros after its own."""
+    """Return a copy with more rows, the new ones zero.
+
+    Args:
+        column: The array.
+        rows: Number of rows of the copy.
+    """
     new = np.zeros((rows, *column.shape[1:]), column.dtype)
     new[: len(column)] = column
     return new

@@ -1,7 +1,7 @@
-"""Training's own kernels: gradients from pooled columns back to rows, and the optimizers that move rows.
+"""Training kernels: gradients from pooled columns back to rows, and the optimizers that update rows.
 
-The forward pass is serving's kernel (processor.kernels.pool); these are its mirror. All run without the GIL and are
-deterministic: contributions are added in the order of the batch.
+The forward pass is serving's kernel (processor.kernels.pool); these are its counterpart. All run without the GIL and
+are deterministic: contributions are added in the order of the batch.
 """
 
 # mypy: ignore-errors
@@ -16,10 +16,10 @@ from freshet_serving.processor.kernels.pool import LINE_NBYTES, MEAN, NONE, SQRT
 ADAGRAD_EPSILON = 1e-7
 MOST_COUNTED = 65535
 AHEAD = 8
-"""Rows that an optimizer asks for before it comes to them."""
+"""Number of rows that an optimizer prefetches ahead."""
 ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON = 0.9, 0.999, 1e-7
 RATE, STEP, INITIAL_ACCUMULATOR, L1, L2, BETA, WEIGHT_DECAY, ACCUMULATOR_DECAY, DECAY_STEPS = range(9)
-"""Places in an optimizer's options: the rate, the step of the run, and the fields of RowOptions in their order."""
+"""Indices of an optimizer's options: the rate, the step of the run, and the fields of RowOptions in order."""
 
 _I64 = nb.types.Array(nb.int64, 1, "A", readonly=True)
 _STRIDED = nb.types.Array(nb.float32, 2, "A", readonly=True)
@@ -48,13 +48,26 @@ _F32_2 = nb.types.Array(nb.float32, 2, "C", readonly=True)
     error_model="numpy",
 )
 def accumulate(refs, splits, combiner, max_length, codes, grad, column, part, parts, place, touched, sums, met, count):
-    """Adds one feature's gradient to the rows that it read; returns how many distinct rows there are now.
+    """Add one feature's gradient to the rows that it read.
 
-    refs: row numbers of the feature's values, negative where one has none: its gradient is dropped. splits: int64
-    [n + 1], or [0] for one value a row. max_length, codes: of the feature's plan (processor.kernels.pool). grad:
-    float32 [n, _], the feature's columns from `column` on. Only rows whose number is `part` modulo `parts` are added
-    to. place: int32 by row number, -1 where the row is not in `touched` yet. touched: row numbers, the first `count` of
-    them in use. sums: float32 [_, dim], their gradients. met: int64 [_], how often each was read.
+    Args:
+        refs: Row numbers of the feature's values; negative values have no row, and their gradient is dropped.
+        splits: int64 [n + 1], or [0] for one value a row.
+        combiner: Combiner of the feature.
+        max_length: As in the feature's plan (processor.kernels.pool).
+        codes: As in the feature's plan (processor.kernels.pool).
+        grad: float32 [n, _], the feature's columns starting at `column`.
+        column: First column of the feature in `grad`.
+        part: Only rows with number = part modulo parts are updated.
+        parts: Number of parts.
+        place: int32 by row number, the row's index in `touched`, or -1.
+        touched: Row numbers, the first `count` in use.
+        sums: float32 [_, dim], gradients of the touched rows.
+        met: int64 [_], number of times each was read.
+        count: Number of touched rows so far.
+
+    Returns:
+        The number of touched rows.
     """
     for i in range(len(grad)):
         start, stop = i, i + 1
@@ -89,7 +102,18 @@ def accumulate(refs, splits, combiner, max_length, codes, grad, column, part, pa
 
 @nb.njit(nb.int64(nb.int64, nb.int64, _I64, nb.int64, nb.int64[::1]), cache=True, nogil=True, inline="always")
 def ask_for_entries(address, capacity, ids, first, starts):
-    """Prefetches the entries at which the probes for a block of ids, from `first` on, start; returns how many ids."""
+    """Prefetch the index entries at which the probes of a block of ids start.
+
+    Args:
+        address: Address of the index.
+        capacity: Its capacity.
+        ids: int64 [n].
+        first: First id of the block.
+        starts: Receives the first entry of each probe.
+
+    Returns:
+        The number of ids in the block.
+    """
     some = min(BLOCK, len(ids) - first)
     for i in range(some):
         starts[i] = home(ids[first + i], capacity)
@@ -103,9 +127,18 @@ def ask_for_entries(address, capacity, ids, first, starts):
     nogil=True,
 )
 def give_rows(address, capacity, ids, numbers, keys, refs):
-    """refs[i] = row number of ids[i], out of `numbers` in their order where it had none; keys by row number.
+    """Look up or create rows: refs[i] is the row number of ids[i], taken in order from `numbers` if it had none.
 
-    address, capacity: of the index, with room for all. Returns how many numbers were taken and entries claimed.
+    Args:
+        address: Address of the index, which has room for all ids.
+        capacity: Its capacity.
+        ids: int64 [n].
+        numbers: Row numbers for new rows.
+        keys: int64 by row number; receives the ids of new rows.
+        refs: int64 [n]; receives the row numbers.
+
+    Returns:
+        The numbers of row numbers taken and of index entries claimed.
     """
     starts = np.empty(BLOCK, np.int64)
     taken, claimed = 0, 0
@@ -129,9 +162,17 @@ def give_rows(address, capacity, ids, numbers, keys, refs):
 
 @nb.njit(nb.int64(nb.int64, nb.int64, _I64, nb.int64[::1], nb.int64), cache=True, nogil=True)
 def collect(address, capacity, ids, distinct, count):
-    """Adds to `distinct`, of which `count` are in use, the ids that are none of them; returns how many there are then.
+    """Add to `distinct` the ids that it does not contain.
 
-    address, capacity: of an index of them (processor.kernels.index), with room for all.
+    Args:
+        address: Address of an index of the distinct ids (processor.kernels.index), with room for all.
+        capacity: Its capacity.
+        ids: int64 [n].
+        distinct: int64, the first `count` in use.
+        count: Number of distinct ids so far.
+
+    Returns:
+        The number of distinct ids.
     """
     starts = np.empty(BLOCK, np.int64)
     for first in range(0, len(ids), BLOCK):
@@ -147,14 +188,24 @@ def collect(address, capacity, ids, distinct, count):
 
 @nb.njit(nb.void(nb.int32[::1], nb.int64[::1]), cache=True, nogil=True)
 def forget(place, touched):
-    """Resets `place` for the next batch."""
+    """Reset `place` for the next batch.
+
+    Args:
+        place: int32 by row number.
+        touched: Row numbers to reset to -1.
+    """
     for ref in touched:
         place[ref] = -1
 
 
 @nb.njit(nb.void(nb.float32[:, ::1], nb.float64), cache=True, nogil=True)
 def clip_rows(sums, norm):
-    """Makes gradients [m, dim] whose L2 norm is above `norm` as long as that."""
+    """Scale gradients with a larger L2 norm down to `norm`.
+
+    Args:
+        sums: Gradients, float32 [m, dim], changed in place.
+        norm: Maximum norm.
+    """
     for i in range(len(sums)):
         squares = 0.0
         for j in range(sums.shape[1]):
@@ -167,7 +218,13 @@ def clip_rows(sums, norm):
 
 @nb.njit(nb.void(_STRIDED, _I64, nb.float64[::1]), cache=True, nogil=True)
 def norms(rows, refs, found):
-    """found[i] = L2 norm of row refs[i], added up in float64."""
+    """Set found[i] to the L2 norm of row refs[i], accumulated in float64.
+
+    Args:
+        rows: float32 [_, dim].
+        refs: Row numbers, int64 [n].
+        found: float64 [n]; receives the norms.
+    """
     for i in range(len(refs)):
         total = 0.0
         for j in range(rows.shape[1]):
@@ -178,7 +235,7 @@ def norms(rows, refs, found):
 
 @nb.njit(nb.uint64(nb.uint64), cache=True, nogil=True, inline="always")
 def _mixed(z):
-    """splitmix64's finaliser."""
+    """Apply splitmix64's finaliser."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
@@ -186,19 +243,30 @@ def _mixed(z):
 
 @nb.njit(nb.uint64(nb.int64), cache=True, nogil=True, inline="always")
 def _hash(key):
-    """As an index hashes it (processor.kernels.index.home)."""
+    """Hash a key as an index does (processor.kernels.index.home)."""
     return _mixed(np.uint64(key) + np.uint64(0x9E3779B97F4A7C15))
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def shard_of(key, count):
-    """The shard of an id, of so many, a power of two (models.embedding.id_shards)."""
+    """Return the shard of an id (models.embedding.id_shards).
+
+    Args:
+        key: The id.
+        count: Number of shards, a power of two.
+    """
     return np.int64(_hash(key) & np.uint64(count - 1))
 
 
 @nb.njit(nb.void(_I64, nb.int64, nb.int64[::1]), cache=True, nogil=True)
 def shards(ids, count, found):
-    """found[i] = the shard of ids[i]."""
+    """Set found[i] to the shard of ids[i].
+
+    Args:
+        ids: int64 [n].
+        count: Number of shards, a power of two.
+        found: int64 [n]; receives the shards.
+    """
     for i in range(len(ids)):
         found[i] = shard_of(ids[i], count)
 
@@ -220,11 +288,21 @@ def shards(ids, count, found):
     nogil=True,
 )
 def count_ids(ids, counts, hashes, count, first_shard, each, counters, block_counters, touched, least):
-    """Adds counts[i] to the counters of ids[i]; least[i]: what is known of it then, at least as often as it has come.
+    """Add counts[i] to the counters of ids[i], and set least[i] to the resulting upper bound of its occurrences.
 
-    counters: `each` for every shard (of `count`) from first_shard on, shared by its ids, `hashes` of each, of which
-    only those that are below what is known are raised (conservative update). touched: by block of block_counters, those
-    that were raised. Counters stay at their largest.
+    Only the counters below that bound are raised (conservative update). Counters saturate at MOST_COUNTED.
+
+    Args:
+        ids: int64 [n].
+        counts: int64 [n].
+        hashes: Number of counters of an id.
+        count: Number of shards.
+        first_shard: First shard in `counters`.
+        each: Number of counters of a shard, shared by its ids.
+        counters: uint16, the shards from first_shard on.
+        block_counters: Number of counters of a block.
+        touched: bool by block; set for blocks with raised counters.
+        least: int64 [n]; receives the bounds.
     """
     size = np.uint64(each)
     at = np.empty(hashes, np.int64)
@@ -247,7 +325,7 @@ def count_ids(ids, counts, hashes, count, first_shard, each, counters, block_cou
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def _ask_for(address, row, nbytes):
-    """Prefetches a row of a matrix."""
+    """Prefetch a row of a matrix."""
     for line in range(address + row * nbytes, address + (row + 1) * nbytes, LINE_NBYTES):
         prefetch(line)
 
@@ -259,7 +337,7 @@ def _ask_for(address, row, nbytes):
     inline="always",
 )
 def _look_ahead(touched, i, rows, slots):
-    """Asks for the row and the slots of touched[i + AHEAD]."""
+    """Prefetch the row and the slots of touched[i + AHEAD]."""
     if i + AHEAD < len(touched):
         _ask_for(rows.ctypes.data, touched[i + AHEAD], 4 * rows.shape[1])
         _ask_for(slots.ctypes.data, touched[i + AHEAD], 4 * slots.shape[1])
@@ -267,12 +345,18 @@ def _look_ahead(touched, i, rows, slots):
 
 @nb.njit(nb.void(nb.float32[:, ::1], _I64, nb.float32[:, ::1]), cache=True, nogil=True)
 def copy_rows(rows, refs, copies):
-    """copies[i] = row refs[i], zeros where that is negative."""
+    """Set copies[i] to row refs[i], or zeros if refs[i] is negative.
+
+    Args:
+        rows: float32 [_, dim].
+        refs: Row numbers, int64 [n].
+        copies: float32 [n, dim]; receives the rows.
+    """
     for i in range(len(refs)):
         if i + AHEAD < len(refs) and refs[i + AHEAD] >= 0:
             _ask_for(rows.ctypes.data, refs[i + AHEAD], 4 * rows.shape[1])
         ref = refs[i]
-        # By element: a slice costs as much as the row.
+        # Copy by element: a slice costs as much as the row.
         for j in range(rows.shape[1]):
             copies[i, j] = rows[ref, j] if ref >= 0 else np.float32(0.0)
 
@@ -283,7 +367,15 @@ def copy_rows(rows, refs, copies):
     nogil=True,
 )
 def note(touched, met, step, books, changed):
-    """Writes down that rows `touched` were read `met` times in a step. books: [_, 2], last step and count of each."""
+    """Record that rows `touched` were read `met` times in a step.
+
+    Args:
+        touched: int64 [m], row numbers.
+        met: int64 [m].
+        step: Step of the run.
+        books: int64 [_, 2], last step and count of each row.
+        changed: bool [_]; set for these rows.
+    """
     for i in range(len(touched)):
         r = touched[i]
         books[r, 0] = step
@@ -301,7 +393,15 @@ _optimizer = nb.njit(
 
 @_optimizer
 def sgd(touched, sums, rows, slots, options):
-    """Gradient descent. slots: [_, 0]."""
+    """Apply gradient descent to the touched rows.
+
+    Args:
+        touched: Row numbers, int64 [m].
+        sums: Gradients, float32 [m, dim].
+        rows: float32 [_, dim].
+        slots: float32 [_, 0].
+        options: The rate, the step, and the fields of RowOptions, float64.
+    """
     rate = np.float32(options[RATE])
     for i in range(len(touched)):
         _look_ahead(touched, i, rows, slots)
@@ -311,7 +411,15 @@ def sgd(touched, sums, rows, slots, options):
 
 @_optimizer
 def adagrad(touched, sums, rows, slots, options):
-    """Adagrad as Keras computes it. slots: [_, dim] accumulators."""
+    """Apply Adagrad as Keras computes it.
+
+    Args:
+        touched: Row numbers, int64 [m].
+        sums: Gradients, float32 [m, dim].
+        rows: float32 [_, dim].
+        slots: Accumulators, float32 [_, dim].
+        options: The rate, the step, and the fields of RowOptions, float64.
+    """
     rate = np.float32(options[RATE])
     for i in range(len(touched)):
         _look_ahead(touched, i, rows, slots)
@@ -324,8 +432,18 @@ def adagrad(touched, sums, rows, slots, options):
 
 @_optimizer
 def adagrad_decay(touched, sums, rows, slots, options):
-    """DeepRec's AdagradDecay: every decay_steps of the run an accumulator keeps accumulator_decay of itself, and at
-    least where it began. slots: [_, dim + 1]: accumulators, decays that are done."""
+    """Apply DeepRec's AdagradDecay.
+
+    Every decay_steps of the run an accumulator keeps the fraction accumulator_decay of itself, but never falls below
+    its initial value.
+
+    Args:
+        touched: Row numbers, int64 [m].
+        sums: Gradients, float32 [m, dim].
+        rows: float32 [_, dim].
+        slots: Accumulators and the number of decays applied, float32 [_, dim + 1].
+        options: The rate, the step, and the fields of RowOptions, float64.
+    """
     dim = rows.shape[1]
     rate, least = np.float32(options[RATE]), np.float32(options[INITIAL_ACCUMULATOR])
     due = np.floor(options[STEP] / options[DECAY_STEPS])
@@ -355,7 +473,15 @@ def _adam(r, i, sums, rows, slots, rate):
 
 @_optimizer
 def adam(touched, sums, rows, slots, options):
-    """Lazy Adam: Keras' formula with the row's own step count. slots: [_, 2 * dim + 1]: m, v, steps of the row."""
+    """Apply lazy Adam: Keras' formula with the row's own step count.
+
+    Args:
+        touched: Row numbers, int64 [m].
+        sums: Gradients, float32 [m, dim].
+        rows: float32 [_, dim].
+        slots: m, v and steps of the row, float32 [_, 2 * dim + 1].
+        options: The rate, the step, and the fields of RowOptions, float64.
+    """
     rate = np.float32(options[RATE])
     for i in range(len(touched)):
         _look_ahead(touched, i, rows, slots)
@@ -364,8 +490,15 @@ def adam(touched, sums, rows, slots, options):
 
 @_optimizer
 def adamw(touched, sums, rows, slots, options):
-    """Lazy Adam after a decay of the row that no moment sees, as in Keras' AdamW; both only where a row is touched.
-    slots: as of adam."""
+    """Apply lazy Adam after a decoupled weight decay, as Keras' AdamW does, both only to touched rows.
+
+    Args:
+        touched: Row numbers, int64 [m].
+        sums: Gradients, float32 [m, dim].
+        rows: float32 [_, dim].
+        slots: As of adam().
+        options: The rate, the step, and the fields of RowOptions, float64.
+    """
     rate = np.float32(options[RATE])
     decay = np.float32(options[RATE] * options[WEIGHT_DECAY])
     for i in range(len(touched)):
@@ -377,7 +510,15 @@ def adamw(touched, sums, rows, slots, options):
 
 @_optimizer
 def ftrl(touched, sums, rows, slots, options):
-    """FTRL-proximal as Keras computes it, with l1, l2 and beta. slots: [_, 2 * dim]: accumulator, linear."""
+    """Apply FTRL-proximal as Keras computes it, with l1, l2 and beta.
+
+    Args:
+        touched: Row numbers, int64 [m].
+        sums: Gradients, float32 [m, dim].
+        rows: float32 [_, dim].
+        slots: Accumulator and linear term, float32 [_, 2 * dim].
+        options: The rate, the step, and the fields of RowOptions, float64.
+    """
     dim = rows.shape[1]
     rate, l1, beta = np.float32(options[RATE]), np.float32(options[L1]), np.float32(options[BETA])
     twice_l2 = np.float32(2.0 * options[L2])

@@ -1,10 +1,10 @@
-"""Hashed tables: when a table has fewer rows than ids, and which keys an id has then (processor.features.key_codes).
+"""Choose how a table with fewer rows than ids is hashed, and the keys of an id (processor.features.key_codes).
 
-A table that says nothing has a row an id and grows. One with hash_rows has that many rows at most, and where it does
-not say how, choice() does, by how many ids there are. An id has several rows, which are added up.
+By default a table has a row for each id and grows. A table with hash_rows has at most that many rows. Unless its
+hashing is configured, choice() derives it from the number of ids. An id has several rows, which are summed.
 
-Refused: DeepRec's other ways to put rows together. Concatenated ones are narrower for the same bytes and tell ids apart
-no better; products have no gradient where a row is near zero, which is where rows begin.
+Rejected: DeepRec's other ways to combine rows. Concatenated rows are narrower for the same bytes and distinguish ids no
+better. Products have no gradient where a row is near zero, which is where rows start.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ NO_HASH = "none"
 MOST_CODES = 16
 USUAL_KEYS = 2
 CODE_BITS = 40
-"""A code of so many bits, chosen at random, is another one for each of a million ids with a chance of two in three."""
+"""Bits of a code: random codes of this length leave a million ids distinct with a probability of two in three."""
 MOST_ALIKE = 0.01
 
 
 def choice(ids: float, rows: int) -> str:
-    """How a table of at most `rows` rows is hashed for so many different ids.
+    """Choose how a table is hashed.
 
     none         while there is a row for each id
-    k_way        two rows an id, while of 100 ids no more than one is expected to share both with another
-    binary_code  otherwise: more rows an id, so that few share all of theirs
+    k_way        two rows an id, while at most one of 100 ids is expected to share both with another
+    binary_code  otherwise: more rows an id, so that few ids share all of theirs
+
+    Args:
+        ids: Number of different ids.
+        rows: Maximum number of rows.
     """
     if ids <= rows:
         return NO_HASH
@@ -33,9 +37,16 @@ def choice(ids: float, rows: int) -> str:
 
 
 def key_transform(name: str, column: str, seed: int, how: str, rows: int, keys: int = 0) -> Transform:
-    """The transform of a column's values into the keys of a table of at most `rows` rows. seed: of strings' xxh3_64.
+    """Return the transform of a column's values into the keys of a table.
 
-    keys: of a value; 0: two of k_way; of binary_code as few as make CODE_BITS, or else the longest code.
+    Args:
+        name: Name of the transform.
+        column: Column that it reads.
+        seed: Seed of xxh3_64, which hashes strings.
+        how: Hashing: "quotient_remainder", "k_way" or "binary_code".
+        rows: Maximum number of rows of the table.
+        keys: Number of keys of a value; 0 for two of k_way, and for the fewest of binary_code that make CODE_BITS or,
+            if none do, the longest code.
     """
     if how == "quotient_remainder":
         sizes = [rows - rows // 2, rows // 2]
@@ -49,12 +60,12 @@ def key_transform(name: str, column: str, seed: int, how: str, rows: int, keys: 
 
 
 def _bits(rows: int, keys: int) -> int:
-    """Of each of `keys` pieces that have rows of their own."""
+    """Return the bits of each of `keys` pieces that have their own rows."""
     return min(31, (rows // keys).bit_length() - 1)
 
 
 def _fewest_keys(rows: int) -> int:
-    """That make a code of CODE_BITS, or else the longest that there can be."""
+    """Return the smallest number of keys that make a code of CODE_BITS, or else the longest possible code."""
     bits = {keys: keys * _bits(rows, keys) for keys in range(1, min(MOST_CODES, rows // 2) + 1)}
     enough = min(CODE_BITS, max(bits.values()))
     return min(keys for keys, wide in bits.items() if wide >= enough)

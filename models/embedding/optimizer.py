@@ -1,10 +1,10 @@
-"""Optimizers of embedding rows: how many slots a row needs, and one update of the rows that a batch touched.
+"""Optimizers of embedding rows: the state per row, and one update of the rows that a batch touched.
 
-The table of them: the kernel of models.embedding.kernels that moves rows has the optimizer's name, and its formula. It
-is imported with the first update, so that a configuration is checked without Numba.
+This module is the table of optimizers. The kernel in models.embedding.kernels that updates rows has the optimizer's
+name and contains its formula. It is imported at the first update, so that configurations can be checked without Numba.
 
-A row moves by its own history alone: moments, weight decay and steps are counted when it is touched. What follows the
-clock of the whole run (the accumulators of adagrad_decay) is made up for when a row is touched again.
+A row moves only when it is touched: moments, weight decay and steps are counted then. State that follows the clock of
+the whole run (the accumulators of adagrad_decay) catches up when a row is touched again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,16 @@ Float32s = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOptions:
-    """Options of row optimizers; each reads some of them.
+    """Options of row optimizers; each optimizer reads some of them.
 
     Attributes:
-        initial_accumulator: Where the squares begin that are added up, and where adagrad_decay keeps them from falling
-            below.
+        initial_accumulator: Initial value of the accumulated squares, and their lower bound with adagrad_decay.
+        l1: L1 regularisation (ftrl).
+        l2: L2 regularisation (ftrl).
+        beta: Added to the root of the accumulated squares (ftrl).
+        weight_decay: Fraction of a row that each of its steps removes, times the rate (adamw).
+        accumulator_decay: Fraction of the squares kept after `decay_steps` (adagrad_decay).
+        decay_steps: Steps of the run between two decays (adagrad_decay).
     """
 
     initial_accumulator: float = INITIAL_ACCUMULATOR
@@ -47,17 +52,22 @@ class RowOptions:
 
     @staticmethod
     def of(given: RowOptions) -> RowOptions:
-        """These alone, of something that has more."""
+        """Return the row options of an object that has them among others."""
         return RowOptions(**{name: getattr(given, name) for name in RowOptions.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True)
 class RowOptimizer:
-    """An optimizer of rows. slots_a_row(dim): floats of state for each row.
+    """An optimizer of rows.
 
-    accumulators(dim): how many of these, the first ones, begin at initial_accumulator; the others begin at 0.
-    reads: names of RowOptions that count. holds_rows: rows are computed from their slots, so that a row from elsewhere
-    needs slots that give it.
+    Attributes:
+        name: Name of the optimizer and of its kernel.
+        slots_a_row: slots_a_row(dim) is the number of floats of state of each row.
+        accumulators: accumulators(dim) is the number of these, the first ones, that start at initial_accumulator; the
+            others start at 0.
+        reads: Names of the RowOptions that it uses.
+        holds_rows: True if rows are computed from their slots, so that an imported row needs slots that reproduce it.
+        options: The options.
     """
 
     name: str
@@ -68,7 +78,7 @@ class RowOptimizer:
     options: RowOptions = RowOptions()
 
     def fill(self, dim: int) -> Float32s:
-        """The slots [slots_a_row] of a row that is born."""
+        """Return the initial slots [slots_a_row] of a row."""
         slots = np.zeros(self.slots_a_row(dim), np.float32)
         slots[: self.accumulators(dim)] = self.options.initial_accumulator
         return slots
@@ -76,15 +86,32 @@ class RowOptimizer:
     def update(
         self, touched: NDArray[np.int64], sums: Float32s, rows: Float32s, slots: Float32s, rate: float, step: int
     ) -> None:
-        """Moves rows `touched` [m] of rows [_, dim] and slots [_, slots_a_row] by their gradients `sums` [m, dim].
-        step: of the run, from 1."""
+        """Update rows by their gradients.
+
+        Args:
+            touched: Row numbers, int64 [m].
+            sums: Gradients, float32 [m, dim].
+            rows: float32 [_, dim].
+            slots: float32 [_, slots_a_row].
+            rate: Learning rate.
+            step: Step of the run, from 1.
+        """
         from freshet_serving.models.embedding import kernels
 
         options = np.array((rate, step, *_values(self.options)), np.float64)
         getattr(kernels, self.name)(touched, sums, rows, slots, options)
 
     def slots_of(self, rows: Float32s, rate: float, step: int) -> Float32s:
-        """Slots [n, slots_a_row] of rows [n, dim] whose own are not known: as of new ones, but the rows stay."""
+        """Return slots for rows whose own are unknown: those of new rows, but consistent with the row's values.
+
+        Args:
+            rows: float32 [n, dim].
+            rate: Learning rate.
+            step: Step of the run.
+
+        Returns:
+            float32 [n, slots_a_row].
+        """
         dim, options = rows.shape[1], self.options
         slots = np.tile(self.fill(dim), (len(rows), 1))
         if self.holds_rows:
@@ -97,7 +124,7 @@ class RowOptimizer:
 
 @lru_cache(maxsize=256)
 def _values(options: RowOptions) -> tuple[float, ...]:
-    """Kept, as making them takes longer than moving the rows of a small batch."""
+    """Return the options as a tuple, cached: making it takes longer than updating the rows of a small batch."""
     return astuple(options)
 
 
@@ -126,7 +153,15 @@ OPTIMIZERS = {
 
 
 def row_optimizer(name: str, options: RowOptions | None = None) -> RowOptimizer:
-    """The optimizer of that name with these options; raises BadInput."""
+    """Return an optimizer.
+
+    Args:
+        name: Its name.
+        options: Its options; by default RowOptions().
+
+    Raises:
+        BadInput: There is no optimizer of that name.
+    """
     if name not in OPTIMIZERS:
         raise BadInput(f"optimizer: one of {', '.join(OPTIMIZERS)} wanted, got {name[:40]!r}")
     return replace(OPTIMIZERS[name], options=RowOptions.of(options or RowOptions()))

@@ -1,4 +1,4 @@
-"""How much memory the rows of a table may take in training, and which of them stay there."""
+"""Memory budget of a table's rows in training, and the policy for which rows stay in memory."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CACHES = LFU, LRU = "lfu", "lru"
-"""Who leaves: those read least often, of them those longest ago; or those read longest ago."""
+"""Policies for rows to leave memory: least often read, ties by oldest read (lfu), or least recently read (lru)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowBudget:
-    """nbytes: memory for rows, their slots and books. cache: one of CACHES. scratch: a folder for what is on disk."""
+    """A table's memory budget.
+
+    Attributes:
+        nbytes: Memory for rows, their slots and books.
+        cache: One of CACHES.
+        scratch: Folder for the rows on disk.
+    """
 
     nbytes: int
     cache: str

@@ -1,25 +1,25 @@
-"""Rows by id in two tiers: those that training works with in memory, within a budget, the others on disk.
+"""Store rows by id in two tiers: a working set in memory within a budget, the other rows on disk.
 
-A row number says where a row is: below LOGGED in memory, from it on record number - LOGGED of the log
-(models.embedding.cold_rows), which is what serving's kernels take it for (processor.kernels.rows). So whoever reads
-rows through the index, as pooling does, reads those on disk where they lie; whoever writes to rows fetches them first.
-A row that is fetched leaves the log, one that is demoted is written to it.
+A row number encodes the tier: below LOGGED the row is in memory; from LOGGED on it is record number - LOGGED of the log
+(models.embedding.cold_rows), as serving's kernels understand it (processor.kernels.rows). So readers through the index,
+such as pooling, read rows on disk in place; writers fetch rows first. A fetched row leaves the log, and a demoted row
+is written to it.
 
-A stretch (models.training.prefetch_windows) is what makes that cheap: the ids of many batches at once. Its rows on
-disk are read ahead, in the order of the log, while the stretch before it is learned (stage); at its beginning as many
-rows leave as it needs room for, none of its own, and those that were read come in (begin). So between stretches only
-the difference moves, and within one nothing waits for a disk.
+A prefetch window (models.training.prefetch_windows), the ids of many batches at once, makes this cheap. Its rows on
+disk are read ahead in the order of the log while the previous window is trained on (prefetch). When it begins, as many
+rows as necessary leave memory, none of them its own, and the prefetched rows enter (enter_window). So between windows
+only the difference moves, and within a window nothing waits for a disk.
 
 Invariants
-- An id's row is in one place. The same operations give the same rows, to the bit, whatever the budget.
-- Two threads: the trainer's, with its crew, and one that stages and compacts (tend). Whatever moves entries of the
-  index, or frees what they name, holds the lock, and so does whoever keeps numbers of rows on disk; the second thread
-  moves entries of rows on disk alone, so that rows in memory are found and learned without it.
-- What prefetch() read counts only if the id's row is that record still, of the same log; else it is read again.
-- More rows than the budget are in memory when a batch alone needs them, or when the disk is full: until there is room.
+- The row of an id is in exactly one place. The same operations give the same rows, to the bit, for any budget.
+- Two threads: the trainer's, with its workers, and one that prefetches and compacts. Code that moves index entries,
+  frees what they refer to, or keeps numbers of rows on disk holds the lock. The second thread moves only entries of
+  rows on disk, so rows in memory are found and trained without the lock.
+- A prefetched row is used only if the id's row is still that record of the same log; otherwise it is read again.
+- Memory exceeds the budget only when a single batch needs more rows, or while the disk is full.
 
-Refused: a copy of a row on disk beside the one in memory, so that clean rows need not be written again (training writes
-to nearly every row that it fetches); rows on disk by page (a page holds rows that have nothing to do with each other).
+Rejected: a copy on disk of each row in memory, so that clean rows need not be written again (training writes to nearly
+every row that it fetches); rows on disk by page (the rows of a page are unrelated).
 """
 
 from __future__ import annotations
@@ -44,14 +44,17 @@ Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 
 HOT_SHARE, STRETCH_SHARE = 0.6, 2 / 3
-"""Of a budget what is in memory, and of that what a stretch may want: as much as is left for what the next one wants.
-Longer stretches read less for each row of theirs, as the log is gone through once for more of them."""
+"""Share of a budget for rows in memory, and the share of these rows that a window may use.
+
+A window may use as many rows as the rest of the budget holds, since the next window's rows are read ahead into it.
+Longer windows read less for each of their rows, because one pass through the log serves more rows.
+"""
 FOUND_IDS = 1 << 13
-"""Looked for at once by the thread that reads ahead, while nobody else may change the index."""
+"""Number of ids that the prefetching thread looks up at once while it holds the lock of the index."""
 MOVED_ROWS = 1 << 14
 NO_ROOM = "no room on the disk for its rows, which stay in memory beyond the budget"
 MAPPED_NBYTES = 16 << 20
-"""From this size on a copy of a column is a file's."""
+"""Size from which on a copy of a column is backed by a file."""
 LEAST_ROWS = 1024
 
 LOG = logging.getLogger("freshet")
@@ -61,7 +64,14 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedRows:
-    """Rows that were read ahead: records of a log, ascending, with rows [m, dim] and slots [m, _]."""
+    """Rows that were read ahead.
+
+    Attributes:
+        log: Log that they were read from.
+        records: Record numbers, int64 [m], ascending.
+        rows: float32 [m, dim].
+        slots: float32 [m, slots].
+    """
 
     log: ColdRows
     records: Int64s
@@ -70,11 +80,24 @@ class PrefetchedRows:
 
 
 class TieredRows(IdRows):
-    """IdRows within a budget, with columns rows, slots and books. lock: held while rows on disk are read by number or
-    through the index, so that none of them moves."""
+    """IdRows within a budget, with columns rows, slots and books.
+
+    Attributes:
+        lock: Held while rows on disk are read by number or through the index, so that none of them moves.
+        most: Number of rows that fit in memory.
+    """
 
     def __init__(self, table: str, columns: Mapping[str, Column], budget: RowBudget) -> None:
-        """Raises BadInput where scratch is not writable."""
+        """Create an empty table.
+
+        Args:
+            table: Name of the table.
+            columns: Its columns, among them "rows" and "slots".
+            budget: The memory budget.
+
+        Raises:
+            BadInput: The scratch folder is not writable.
+        """
         self.lock = threading.RLock()
         self._table, self._budget = table, budget
         dim, slots = (columns[name][0][0] for name in ("rows", "slots"))
@@ -93,12 +116,15 @@ class TieredRows(IdRows):
 
     @property
     def hot(self) -> int:
-        """Rows in memory."""
+        """Number of rows in memory."""
         return self._bump - len(self._free)
 
     @property
     def window_ids(self) -> int:
-        """Of a stretch at most: its rows are to be in memory while those of the next are read ahead."""
+        """Maximum number of ids of a prefetch window.
+
+        Its rows must fit in memory beside those of the next window that are read ahead.
+        """
         return int(self.most * STRETCH_SHARE)
 
     def put(self, ids: Int64s) -> tuple[Int64s, Int64s]:
@@ -175,10 +201,10 @@ class TieredRows(IdRows):
             with self.lock:
                 self._make_room(self.hot - self.most)
 
-    # Stretches.
+    # Prefetch windows.
 
     def compact_log(self) -> None:
-        """Compacts the log. The thread that stages calls it, before it does."""
+        """Compact the log. Called by the prefetching thread before it prefetches."""
 
         def move(records: Int64s, to: Int64s) -> None:
             self._point(self.cold.keys[records], LOGGED + to)
@@ -186,7 +212,7 @@ class TieredRows(IdRows):
         self.cold.compact(self.lock, move)
 
     def prefetch(self, ids: Int64s) -> PrefetchedRows:
-        """Reads what is on disk of distinct ids; beside the trainer's thread."""
+        """Read the rows on disk of distinct ids, concurrently with the trainer's thread."""
         log, found = self.cold, [np.empty(0, np.int64)]
         for first in range(0, len(ids), FOUND_IDS):
             with self.lock:
@@ -196,7 +222,12 @@ class TieredRows(IdRows):
         return PrefetchedRows(log, records, *log.read(records))
 
     def enter_window(self, ids: Int64s, prefetched: PrefetchedRows) -> None:
-        """Begins a stretch: makes room, and brings the rows of distinct ids into memory."""
+        """Begin a window: make room, and bring the rows of distinct ids into memory.
+
+        Args:
+            ids: Ids of the window, int64 [n].
+            prefetched: Rows of these ids that were read ahead.
+        """
         with self.lock:
             refs = self.find(ids)
             self._window += 1
@@ -213,10 +244,10 @@ class TieredRows(IdRows):
             late = records[~ready]
             self._promote(late, *self.cold.read(late), self._window)
 
-    # Moving.
+    # Moving rows between the tiers.
 
     def _promote(self, records: Int64s, rows: Float32s, slots: Float32s, wanted_by: int = 0) -> None:
-        """Brings rows into memory, as they were read. wanted_by: a stretch."""
+        """Bring rows that were read into memory; `wanted_by` is the window that needs them."""
         keys, refs = self.cold.keys[records], self._next_numbers(len(records))
         self._take(len(records))
         self.keys[refs], self.columns["rows"][refs], self.columns["slots"][refs] = keys, rows, slots
@@ -226,7 +257,7 @@ class TieredRows(IdRows):
         self.cold.drop(records)
 
     def _make_room(self, count: int) -> None:
-        """Takes the coldest rows out of memory, none that the stretch wants."""
+        """Move the coldest rows to disk, except those that the current window needs."""
         refs = np.sort(self._coldest(count))
         for first in range(0, len(refs), MOVED_ROWS):
             some = refs[first : first + MOVED_ROWS]

@@ -1,5 +1,7 @@
-"""A whole table in training, as those see it who save, publish and overwrite it: its rows may be in one process
-(models.embedding.variable) or shared out over several (models.parallel.gathered_table)."""
+"""Interface of a whole table in training, for checkpoints, publishing and overwriting.
+
+Its rows may be in one process (models.embedding.variable) or distributed over several (models.parallel.gathered_table).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ Int64s = NDArray[np.int64]
 
 
 class TrainedFilter(Protocol):
-    """What of an admission (models.embedding.admission) is saved."""
+    """The part of an admission filter (models.embedding.admission) that checkpoints use."""
 
     def export(self) -> Arrays: ...
     def changes(self) -> Arrays: ...
@@ -24,7 +26,7 @@ class TrainedFilter(Protocol):
 
 
 class TrainedTable(Protocol):
-    """See EmbeddingVariable, whose methods these are."""
+    """The table's methods, documented in EmbeddingVariable."""
 
     name: str
     dim: int

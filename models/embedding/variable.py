@@ -1,13 +1,13 @@
 """EmbeddingVariable: an embedding table that grows by id and never lets two ids share a row (DeepRec's EV).
 
-One owner, the trainer's thread. An id gets its row when training meets it for the first time, or so often as its
-admission wants (models.embedding.admission); the row's first value is a function of (seed, id) alone, so it does not
-depend on the order of arrival. An id that has no row reads the default one (zeros), in training as in evaluation and
-serving; the gradient of what it read is dropped. Only training inserts, and counts.
+Owned by one thread, the trainer's. An id gets its row when training meets it for the first time, or as often as its
+admission filter requires (models.embedding.admission). The row's first value is a function of (seed, id) alone, so it
+does not depend on the order of arrival. An id without a row reads the default row (zeros), in training, evaluation and
+serving alike, and the gradient of that read is dropped. Only training inserts rows and counts occurrences.
 
-Rows, optimizer slots and bookkeeping are columns of models.embedding.id_rows, which knows what a delta has to carry as
-well: ids whose rows moved, ids that were removed, since the last clear_changed(). With a budget some rows are on disk
-(models.embedding.tiered_rows): insert() brings those of its ids into memory, shrink_to_budget() lets others leave.
+Rows, optimizer slots and bookkeeping are columns of models.embedding.id_rows, which also tracks what a delta has to
+contain: ids whose rows changed and ids that were removed since the last clear_changed(). With a budget some rows are on
+disk (models.embedding.tiered_rows): insert() brings those of its ids into memory, shrink_to_budget() moves others out.
 """
 
 from __future__ import annotations
@@ -41,8 +41,16 @@ _NOTHING: NDArray[np.float32] = np.empty(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """keys int64 [m], ascending, with rows float32 [m, dim], slots [m, _], last_step and counts int64 [m]; removed
-    int64 [r], ascending."""
+    """Rows of a table, and ids that were removed from it.
+
+    Attributes:
+        keys: int64 [m], ascending.
+        rows: float32 [m, dim].
+        slots: float32 [m, slots].
+        last_step: int64 [m], last step that read the row.
+        counts: int64 [m], number of reads in training.
+        removed: int64 [r], ascending.
+    """
 
     keys: Int64s
     rows: Float32s
@@ -54,19 +62,29 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class RowInitializer:
-    """First values of rows, a function of (seed, id, column) alone. kind: 'uniform' in [-scale, scale), 'normal' of
-    that standard deviation, or 'zeros'."""
+    """First values of rows, a function of (seed, id, column) alone.
+
+    Attributes:
+        kind: 'uniform' in [-scale, scale), 'normal' with standard deviation scale, or 'zeros'.
+        scale: Scale of the values.
+    """
 
     kind: str = "uniform"
     scale: float = 0.01
 
     def rows(self, ids: Int64s, seed: int, dim: int) -> Float32s:
-        """float32 [len(ids), dim]."""
+        """Return first values, float32 [len(ids), dim].
+
+        Args:
+            ids: int64 [n].
+            seed: Seed of the table.
+            dim: Width of a row.
+        """
         rows = np.zeros((len(ids), dim), np.float32)
         if self.kind == "uniform":
             init_rows(ids, np.uint64(seed), np.float32(self.scale), rows)
         elif self.kind == "normal":
-            # Box and Muller 1958, of two uniform numbers in [-1, 1) for each.
+            # Box and Muller 1958, from two uniform numbers in [-1, 1) for each value.
             pairs = np.empty((len(ids), 2 * dim), np.float32)
             init_rows(ids, np.uint64(seed), np.float32(1.0), pairs)
             radius = np.sqrt(-2.0 * np.log((1.0 - pairs[:, :dim].astype(np.float64)) / 2.0))
@@ -76,25 +94,33 @@ class RowInitializer:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """The rows that are not kept: untouched for more than after_steps steps of the run, or of an L2 norm under
-    below_norm. 0: not for that."""
+    """Rule for rows to remove.
+
+    Attributes:
+        after_steps: Remove rows untouched for more than this many steps of the run; 0 for no limit.
+        below_norm: Remove rows with an L2 norm below this; 0 for no limit.
+    """
 
     after_steps: int = 0
     below_norm: float = 0.0
 
 
 def norms(rows: Float32s) -> NDArray[np.float64]:
-    """L2 norms [n] of rows [n, dim]."""
+    """Return the L2 norms [n] of rows [n, dim]."""
     found = np.empty(len(rows), np.float64)
     kernels.norms(rows, np.arange(len(rows)), found)
     return found
 
 
 class EmbeddingVariable:
-    """Rows of one table by int64 id, with the optimizer's slots; counts: how often training read each since it has its
-    row, last_step: when it did last.
+    """Rows of one table by int64 id, with the optimizer's slots.
 
-    rows float32 [_, dim], slots, last_step, counts: by row number. place: scratch of the gradient kernels.
+    Attributes:
+        rows: float32 [_, dim], by row number.
+        slots: float32 [_, slots], by row number.
+        last_step: int64 [_], last step in which training read the row.
+        counts: int64 [_], number of reads in training since the id got its row.
+        place: int32 [_], scratch of the gradient kernels.
     """
 
     def __init__(
@@ -107,8 +133,17 @@ class EmbeddingVariable:
         admission: Admission | None = None,
         budget: RowBudget | None = None,
     ) -> None:
-        """initial: first values of rows. admission: of ids without a row; by default each gets one at once. budget: of
-        rows in memory; None: all of them."""
+        """Create an empty table.
+
+        Args:
+            name: Name of the table.
+            dim: Width of a row.
+            optimizer: Row optimizer.
+            seed: Seed of first values.
+            initial: First values of rows; by default RowInitializer().
+            admission: Filter of new ids; by default each gets a row at once.
+            budget: Memory budget; None keeps all rows in memory.
+        """
         self.name, self.dim, self.optimizer = name, dim, optimizer
         self.admission = AdmitAll() if admission is None else admission
         self.seed, self._initial = seed, initial or RowInitializer()
@@ -134,7 +169,7 @@ class EmbeddingVariable:
 
     @property
     def slots_nbytes(self) -> int:
-        """Of a row."""
+        """Bytes of a row's slots."""
         return int(self.slots.shape[1]) * self.slots.itemsize
 
     @property
@@ -152,7 +187,7 @@ class EmbeddingVariable:
         return self._place
 
     def clear(self) -> None:
-        """Gives up every row, without a trace."""
+        """Remove every row and all change tracking."""
         self._ids.clear()
         self.admission.clear()
 
@@ -160,20 +195,27 @@ class EmbeddingVariable:
         return len(self._ids)
 
     def find(self, ids: Int64s) -> Int64s:
-        """Row numbers of `ids`, negative where an id has none."""
+        """Return the row numbers of `ids`, negative for ids without a row."""
         return self._ids.find(ids)
 
     def shrink_to_budget(self) -> None:
-        """Lets rows leave memory that are beyond the budget; no row number is good any longer."""
+        """Move rows beyond the budget to disk; row numbers become invalid."""
         self._ids.shrink_to_budget()
 
     def reading(self) -> AbstractContextManager[Any]:
-        """While rows are read by number or through descriptor(): none of them moves."""
+        """Return a context in which no row moves, for reads by row number or through descriptor()."""
         return nullcontext() if self.tiers is None else self.tiers.lock
 
     def insert(self, ids: Int64s, times: Int64s | None = None) -> Int64s:
-        """Row numbers of `ids`, as they come in training; those without a row get one, with its first value, as soon as
-        they are admitted. Negative for the others. times [n]: how often each has come; None: once."""
+        """Return the row numbers of ids met in training; ids without a row get one as soon as they are admitted.
+
+        Args:
+            ids: int64 [n].
+            times: Occurrences of each, int64 [n]; None for one each.
+
+        Returns:
+            int64 [n]; negative for ids that are not admitted yet.
+        """
         refs = self._ids.fetch(ids)
         absent = np.flatnonzero(refs < 0)
         if len(absent):
@@ -182,7 +224,12 @@ class EmbeddingVariable:
         return refs
 
     def read(self, refs: Int64s, rows: Float32s) -> None:
-        """Writes rows by number into rows [n, dim]; the default row for what has none. While reading()."""
+        """Copy rows into `rows`, within reading().
+
+        Args:
+            refs: Row numbers, int64 [n]; negative for the default row.
+            rows: Destination, float32 [n, dim].
+        """
         if (refs < LOGGED).all():
             kernels.copy_rows(self.rows, refs, rows)
         else:
@@ -190,17 +237,32 @@ class EmbeddingVariable:
             rows[refs < 0] = self._default
 
     def update(self, touched: Int64s, sums: Float32s, met: Int64s, rate: float, step: int) -> None:
-        """Takes one optimizer step on rows `touched` [m] with gradients `sums` [m, dim]; met [m]: how often the batch
-        read each."""
+        """Take one optimizer step.
+
+        Args:
+            touched: Row numbers, int64 [m].
+            sums: Gradients, float32 [m, dim].
+            met: Number of reads of each row in the batch, int64 [m].
+            rate: Learning rate.
+            step: Step of the run.
+        """
         self.optimizer.update(touched, sums, self.rows, self.slots, rate, step)
         kernels.note(touched, met, step, self._ids.columns["books"], self._ids.marks)
 
     def remove(self, ids: Int64s) -> int:
-        """Gives up the rows of `ids` (tombstones in the next delta); returns how many there were."""
+        """Remove the rows of `ids` (tombstones in the next delta); return the number of rows removed."""
         return self._ids.remove(ids)
 
     def evict(self, eviction: Eviction, step: int) -> int:
-        """Removes what the rule no longer keeps at a step; returns how many rows."""
+        """Remove the rows that a rule does not keep.
+
+        Args:
+            eviction: The rule.
+            step: Current step of the run.
+
+        Returns:
+            The number of rows removed.
+        """
         if not (eviction.after_steps or eviction.below_norm):
             return 0
         with self.reading():
@@ -217,7 +279,7 @@ class EmbeddingVariable:
             return self.remove(np.concatenate(gone)) if gone else 0
 
     def changes(self) -> Changes:
-        """The changes since the last clear_changed()."""
+        """Return the changes since the last clear_changed()."""
         with self.reading():
             return self._gather(self._ids.changed(), self._ids.removed())
 
@@ -226,19 +288,19 @@ class EmbeddingVariable:
         self.admission.clear_changed()
 
     def export(self) -> Changes:
-        """Every row, by ascending id."""
+        """Return every row, by ascending id."""
         with self.reading():
             return self._gather(self._ids.live(), np.empty(0, np.int64))
 
     def pieces(self, rows: int) -> Iterator[Changes]:
-        """Every row by ascending id, so many at a time."""
+        """Yield every row by ascending id, `rows` at a time."""
         nothing = np.empty(0, np.int64)
         if self.tiers is None:
             refs = self._ids.live()
             for first in range(0, len(refs), rows):
                 yield self._gather(refs[first : first + rows], nothing)
             return
-        # Piece by piece the log would be gone through again for each.
+        # Export as a whole: piece by piece, each piece would go through the log again.
         whole = self.export()
         for first in range(0, len(whole.keys), rows):
             some = slice(first, first + rows)
@@ -246,7 +308,7 @@ class EmbeddingVariable:
             yield Changes(*kept, nothing)
 
     def restore(self, changes: Changes) -> None:
-        """Puts rows back as export() or changes() gave them, and takes out what was removed."""
+        """Restore rows from export() or changes(), and remove the removed ones."""
         if len(changes.removed):
             self.remove(changes.removed)
         for first in range(0, len(changes.keys), SCANNED_ROWS):
@@ -259,13 +321,18 @@ class EmbeddingVariable:
         self._ids.clear_changed()
 
     def mark(self, changes: Changes) -> None:
-        """Counts these ids as changed once more: what was to carry them has not been published."""
+        """Mark these ids as changed again, because their delta was not published."""
         self._ids.mark(changes.keys, changes.removed)
 
     def overwrite(self, keys: Int64s, rows: Float32s, removed: Int64s, rate: float, step: int) -> None:
-        """Takes rows that somebody else made, and takes out what they removed; all of it counts as changed.
+        """Replace rows with imported ones, and remove others; all of them count as changed.
 
-        rate, step: of the run; the slots of these rows begin anew.
+        Args:
+            keys: int64 [n].
+            rows: float32 [n, dim].
+            removed: Ids to remove, int64 [r].
+            rate: Learning rate, from which the optimizer state of these rows starts anew.
+            step: Step of the run, likewise.
         """
         self.remove(removed)
         for first in range(0, len(keys), SCANNED_ROWS):
@@ -279,9 +346,9 @@ class EmbeddingVariable:
             self.shrink_to_budget()
 
     def descriptor(self) -> list[int]:
-        """The table as serving's kernels take it: float32, all rows of epoch 0, no arena."""
+        """Return the table as serving's kernels expect it: float32, all rows of epoch 0, no arena."""
         read = self._ids.index, self.rows, None if self.tiers is None else self.tiers.cold
-        # Made anew when one of them is another array: it takes as long as finding 2,000 rows.
+        # Rebuild it only if an array was replaced: it takes as long as finding 2,000 rows.
         if any(now is not before for now, before in zip(read, self._described[0])):
             arrays = dict.fromkeys(("arena", "meta", "scales", "arena_scales"), _NOTHING)
             arrays |= {"index": self._ids.index, "base": self.rows, "default": self._default}
@@ -298,7 +365,7 @@ class EmbeddingVariable:
             self._ids.empty((count, *shape), dtype)
             for shape, dtype in (((), np.int64), *(self._kinds[name] for name in names[1:]))
         )
-        # As they lie, for the sake of those that are on disk.
+        # Read in storage order, for the sake of rows on disk.
         order = np.argsort(refs)
         for first in range(0, count, SCANNED_ROWS):
             at = order[first : first + SCANNED_ROWS]
@@ -307,7 +374,7 @@ class EmbeddingVariable:
         return Changes(keys, rows, slots, last_step, counts, removed)
 
     def _put(self, ids: Int64s) -> Int64s:
-        """Gives each of `ids` that has none a row, with its first value; their numbers."""
+        """Give each of `ids` without a row one with its first value; return all row numbers."""
         refs, new = self._ids.put(ids)
         self.rows[new] = self._initial.rows(self._ids.keys[new], self.seed, self.dim)
         self.slots[new] = self._fill

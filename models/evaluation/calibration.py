@@ -1,4 +1,4 @@
-"""How far predicted probabilities are from what happened, by decile of the score."""
+"""Compare predicted probabilities with observed labels, by decile of the score."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ DECILES = 10
 
 @dataclass(frozen=True, slots=True)
 class Decile:
-    """Neighbouring scores of about a tenth of the weight. low, high: the least and the greatest of them. predicted,
-    observed: the mean score, and the share of labels that are 1."""
+    """Neighbouring scores that hold about a tenth of the total weight.
+
+    Attributes:
+        rows: Number of rows.
+        weight: Sum of their weights.
+        low: Lowest score.
+        high: Highest score.
+        predicted: Weighted mean score.
+        observed: Weighted share of labels that are 1.
+    """
 
     rows: int
     weight: float
@@ -25,9 +33,10 @@ class Decile:
 
 
 def deciles(counts: Entries) -> list[Decile]:
-    """By ascending score; rows of one score are never divided, so there may be fewer than ten. Keys do not matter.
+    """Return the deciles by ascending score; keys are ignored.
 
-    The deciles have equal mass and not equal width: CTRs crowd at one end (Nguyen and O'Connor 2015).
+    Rows of one score stay together, so there may be fewer than ten deciles.
+    The deciles have equal mass rather than equal width, because CTRs crowd at one end (Nguyen and O'Connor 2015).
     """
     total = float(counts.weight.sum())
     if total <= 0:
@@ -35,7 +44,7 @@ def deciles(counts: Entries) -> list[Decile]:
     order = np.argsort(counts.ranks, kind="stable")
     weight, positive = counts.weight[order], counts.positive[order]
     predicted, rows, scores = counts.predicted[order], counts.rows[order], counts.scores[order]
-    # An entry belongs where its middle falls.
+    # Assign an entry to the decile that contains its middle.
     middle = (np.cumsum(weight) - weight / 2) / total
     at = np.minimum((middle * DECILES).astype(np.int64), DECILES - 1)
     made = []
@@ -56,7 +65,10 @@ def deciles(counts: Entries) -> list[Decile]:
 
 
 def expected_calibration_error(parts: list[Decile]) -> float:
-    """The mean distance between predicted and observed over the deciles, by weight (Naeini et al. 2015); NaN without
-    one."""
+    """Return the weighted mean distance between predicted and observed over the deciles (Naeini et al. 2015).
+
+    Returns:
+        The error, or NaN without deciles.
+    """
     total = sum(part.weight for part in parts)
     return sum(part.weight * abs(part.predicted - part.observed) for part in parts) / total if total else float("nan")

@@ -1,4 +1,4 @@
-"""`freshet evaluate`: one generation of a model on the rows of a table."""
+"""Evaluate one generation of a model on the rows of a table, for `freshet evaluate`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from freshet_serving.processor.package import Input, Manifest
 
 BATCH_ROWS = 16_384
 KINDS = {"int64": ("id", "ids"), "float32": ("float", ""), "string": ("string", "strings")}
-"""By an input's dtype: kind of a column with one value a row, and of one with lists."""
+"""By input dtype: the column kind for one value a row, and the kind for lists."""
 
 
 def evaluate(
@@ -32,10 +32,24 @@ def evaluate(
     skip: int = 0,
     rows: int = 0,
 ) -> EvaluationMetrics:
-    """Scores rows [skip, skip + rows) of the data (rows 0: all that follow) and measures them. labels: of the data, by
-    name. The columns read are the inputs of the model, or its features where an input packs several.
+    """Score rows [skip, skip + rows) of the data and measure them.
 
-    Raises BadInput where the data lack a column, or have no such rows.
+    The columns read are the inputs of the model, or its features where an input packs several.
+
+    Args:
+        scorer: The generation that scores.
+        data: The table.
+        labels: Names of the data's labels, the main one first.
+        wanted: Columns to slice and to group by.
+        reporter: Receives progress.
+        skip: Number of rows to skip.
+        rows: Number of rows to score; 0 for all that follow.
+
+    Returns:
+        The metrics of the scored rows.
+
+    Raises:
+        BadInput: The data lack a column, or have no such rows.
     """
     manifest, outputs = scorer.description, scorer.outputs(labels)
     source = open_source(data, fields_of(manifest))
@@ -55,12 +69,24 @@ def evaluate(
 
 
 def fields_of(manifest: Manifest) -> list[Field]:
-    """The columns that rows for a model have; raises BadInput for an input that no column can be."""
+    """Return the columns that rows for a model have.
+
+    Raises:
+        BadInput: No column can represent one of the inputs.
+    """
     return [field for spec in manifest.inputs for field in _fields(manifest, spec)]
 
 
 def inputs_of(manifest: Manifest, batch: Batch) -> dict[str, Column]:
-    """A model's inputs out of a batch of fields_of()."""
+    """Build a model's inputs from a batch.
+
+    Args:
+        manifest: The model's manifest.
+        batch: Rows with the columns of `fields_of(manifest)`.
+
+    Returns:
+        Columns by input name.
+    """
     made: dict[str, Column] = {}
     for spec in manifest.inputs:
         columns = [batch.columns[field.name] for field in _fields(manifest, spec)]
@@ -69,8 +95,10 @@ def inputs_of(manifest: Manifest, batch: Batch) -> dict[str, Column]:
 
 
 def user_column(manifest: Manifest) -> str:
-    """The column that AUC is grouped by where nobody says: the first feature of side "user" that has one id or string a
-    row; "" where there is none."""
+    """Return the default column to group AUC by, or "".
+
+    It is the first feature of side "user" that has one id or string a row.
+    """
     read = {field.name for field in fields_of(manifest)}
     return next((f.name for f in manifest.features if f.side == "user" and f.kind in GROUPED and f.name in read), "")
 
@@ -91,7 +119,7 @@ def _fields(manifest: Manifest, spec: Input) -> list[Field]:
 
 
 def _is_clock(manifest: Manifest, spec: Input) -> bool:
-    """Whether an input is a time that hours or weekdays are made of: its column may hold timestamps, as in training."""
+    """Return whether hours or weekdays derive from an input: its column may then hold timestamps, as in training."""
     clocks = [t for t in manifest.transforms if t.inputs == [spec.name] and t.op == "floor_divide"]
     return spec.dtype == "int64" and bool(clocks)
 

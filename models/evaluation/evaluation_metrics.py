@@ -1,4 +1,4 @@
-"""All that is measured of scored rows, of each label: AUC, grouped AUC, log-loss, calibration, slices."""
+"""Collect all metrics of scored rows for each label: AUC, grouped AUC, log-loss, calibration, slices."""
 
 from __future__ import annotations
 
@@ -19,10 +19,20 @@ Line = dict[str, Any]
 
 
 class LabelMetrics:
-    """The metrics of one label. slices: by column."""
+    """The metrics of one label.
+
+    Attributes:
+        scored: All scored rows.
+        slices: Metrics by value, one entry per sliced column.
+    """
 
     def __init__(self, by: Sequence[str], group: str) -> None:
-        """group: "" for no grouped AUC."""
+        """Create empty metrics.
+
+        Args:
+            by: Columns to slice by.
+            group: Column of the grouped AUC; "" for no grouped AUC.
+        """
         self.scored = ScoredRows()
         self.slices = {name: Slices() for name in by}
         self._group, self._grouped = group, GroupedAuc()
@@ -44,13 +54,19 @@ class LabelMetrics:
         return self._grouped.result() if self._group else None
 
     def sliced(self) -> Iterator[tuple[str, Slice]]:
-        """(column, slice)."""
+        """Yield (column, slice) pairs."""
         for name, slices in self.slices.items():
             yield from ((name, line) for line in slices.lines())
 
 
 class EvaluationMetrics:
-    """The metrics of rows, batch by batch. labels: by name, the main one first."""
+    """The metrics of rows, added batch by batch.
+
+    Args:
+        labels: Label names, the main one first.
+        by: Columns to slice by.
+        group: Column of the grouped AUC; "" for none.
+    """
 
     def __init__(self, labels: Sequence[str], by: Sequence[str] = (), group: str = "") -> None:
         self.group = group
@@ -67,7 +83,14 @@ class EvaluationMetrics:
         scores: NDArray[np.float32],
         weights: NDArray[np.float32] | None = None,
     ) -> None:
-        """columns: at least those of slices and group, n rows; labels, scores: [n], or [n, labels]; weights: [n]."""
+        """Add n scored rows.
+
+        Args:
+            columns: At least the columns of the slices and the group, n rows each.
+            labels: float32 [n] or [n, labels].
+            scores: float32 [n] or [n, labels].
+            weights: float32 [n], or None for 1.
+        """
         for i, each in enumerate(self.labels.values()):
             one = labels.ndim == 1
             each.add(columns, labels if one else labels[:, i], scores if one else scores[:, i], weights)
@@ -76,7 +99,7 @@ class EvaluationMetrics:
         return len(self.main.scored)
 
     def lines(self) -> Iterator[Line]:
-        """Flat JSON-able objects: what = 'all', 'decile' or 'slice'; None for what there is no number of."""
+        """Yield flat JSON-able objects with what = 'all', 'decile' or 'slice'; figures that do not exist are None."""
         for label, each in self.labels.items():
             scored, parts = each.scored, each.scored.deciles()
             whole = row_metrics(scored.tally.counts())

@@ -1,7 +1,7 @@
-"""Columns of the data that are no features, beside the batches of those that are.
+"""Read columns that are not features, in step with the batches of the features.
 
-They are read by a reader of their own, in step with the batches that they are asked for: it is opened where a batch
-does not continue the one before.
+A second reader supplies them. It continues from batch to batch, and is reopened when a batch does not follow the
+previous one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,20 @@ from freshet_serving.processor.errors import BadInput
 
 
 class ExtraColumns:
-    """The columns called `names`, for batches of a source."""
+    """Reader of named columns for the batches of a source."""
 
     def __init__(self, names: Sequence[str], source: Source, data: DataConfig, batch_rows: int) -> None:
-        """data: where the columns lie that the source does not give. batch_rows: of its batches. Raises BadInput where
-        there is no such column."""
+        """Open a reader for the columns that the source does not supply.
+
+        Args:
+            names: The columns.
+            source: The source of the batches.
+            data: The data that hold the columns missing from the source.
+            batch_rows: Batch size of the source.
+
+        Raises:
+            BadInput: A column does not exist.
+        """
         self._names = list(dict.fromkeys(names))
         self._own = [name for name in self._names if name not in source.schema.names]
         fields = [_field(data, name) for name in self._own]
@@ -30,7 +39,7 @@ class ExtraColumns:
         self._next = -1
 
     def of(self, batch: Batch) -> dict[str, Column]:
-        """The columns of a batch's rows, by name."""
+        """Return the columns of a batch's rows, by name."""
         found = {name: batch.columns[name] for name in self._names if name not in self._own}
         if self._source is None:
             return found
@@ -39,13 +48,13 @@ class ExtraColumns:
         beside = next(self._batches, None)
         if beside is None or len(beside) < len(batch):
             raise BadInput(f"data: column {self._own[0]!r}: as many rows as before wanted; the files have changed")
-        # A batch that was cut short is continued by none of this reader's.
+        # After a shortened batch this reader is past the next row, so it has to be reopened.
         self._next = beside.end if len(beside) == len(batch) else -1
         return found | beside.slice(0, len(batch)).columns
 
 
 def _field(data: DataConfig, name: str) -> Field:
-    """The column as whatever it can be read as; text where cells are text. Raises BadInput."""
+    """Return the column with the first kind it can be read as; CSV columns are text. Raises BadInput."""
     if name in (*label_names(data), data.time):
         raise BadInput(f"evaluate: a column other than data.label and data.time wanted, got {name!r}")
     refused = BadInput(f"evaluate: column {name!r} cannot be read")

@@ -1,7 +1,7 @@
-"""One generation of a model, any of its chain, opened to score rows as a server at it answers them: the same tables,
-executables, sessions and batches, in this process, and nothing written.
+"""Open any generation in a model's change log and score rows exactly as a server at that generation would.
 
-It need not be the one that is served: one that was rolled back is opened from the same files, while they are there.
+It uses the same tables, executables, sessions and batches, in this process, and writes nothing.
+The generation need not be served: one that was rolled back is opened from the same files while they exist.
 """
 
 from __future__ import annotations
@@ -30,15 +30,24 @@ from freshet_serving.processor.versions.served_version import ServedVersion
 
 REQUEST_ROWS = 2048
 MOST = 1 << 31
-"""Rows and ids that may wait or be asked for at once: whoever asks here reads no faster than is answered."""
+"""Limit of queued rows and ids, and of those in one request: effectively none, as the caller waits for each reply."""
 
 
 class GenerationScorer(Predictor):
     """A generation that answers requests. Thread-safe, as a Processor is."""
 
     def __init__(self, repository: str, model: str, generation: Generation | None = None) -> None:
-        """generation: by default what the newest version serves. Raises FreshetError where it cannot be opened,
-        NotFound where there is none."""
+        """Load a generation.
+
+        Args:
+            repository: The model repository.
+            model: The model's name.
+            generation: The generation; None for the one that the newest version serves.
+
+        Raises:
+            NotFound: The generation does not exist.
+            FreshetError: It cannot be opened.
+        """
         clock = SystemClock()
         number = generation.version if generation is not None else None
         self._version = _opened(open_repository(repository).version(model, number), generation)
@@ -60,8 +69,14 @@ class GenerationScorer(Predictor):
         return self._version.manifest
 
     def outputs(self, labels: Sequence[str]) -> list[str]:
-        """The output that is the probability of each label: as the version notes it, else `score` of one, those of
-        their names of several. Raises BadInput where the model has none such."""
+        """Return the output that holds the probability of each label.
+
+        The version's notes name it. Without notes it is `score` for a single label, and the output of the label's name
+        for several.
+
+        Raises:
+            BadInput: The model has no such output.
+        """
         names = [o.name for o in self.description.outputs if o.columns == 1]
         noted = self.description.notes.get("labels")
         if isinstance(noted, dict) and set(labels) <= set(noted):
@@ -76,7 +91,19 @@ class GenerationScorer(Predictor):
         return wanted
 
     def score(self, columns: dict[str, Column], rows: int, outputs: Sequence[str]) -> NDArray[np.float32]:
-        """Scores [rows], or [rows, outputs] of several; columns: by the manifest's inputs. Raises FreshetError."""
+        """Score rows.
+
+        Args:
+            columns: Columns by input name of the manifest.
+            rows: Number of rows.
+            outputs: Names of the outputs to return.
+
+        Returns:
+            float32 [rows], or [rows, outputs] for several outputs.
+
+        Raises:
+            FreshetError: A request failed.
+        """
         firsts = range(0, rows, REQUEST_ROWS)
         requests = [PredictRequest(self.model, {n: _part(c, first) for n, c in columns.items()}) for first in firsts]
         parts = []
@@ -88,13 +115,13 @@ class GenerationScorer(Predictor):
         return scores.reshape(-1) if len(outputs) == 1 else scores
 
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
-        """See Predictor.replica: there is only one."""
+        """Return the only replica."""
         return self._replica
 
     def route(
         self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
     ) -> Replica:
-        """See Predictor.route: there is only one."""
+        """Return the only replica."""
         return self._replica
 
     def __enter__(self) -> Self:

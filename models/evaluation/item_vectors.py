@@ -1,7 +1,8 @@
-"""`freshet vectors`: an output of a generation for every item of a table, as Parquet, for a search of the nearest.
+"""Write an output of a generation for every item of a table to Parquet, for nearest-neighbour search.
 
-An item is the first row that has its id. What is read of it are the inputs that features of side item are made of; the
-model's other inputs are the same for all items, which an output of the items' tower does not see.
+Implements `freshet vectors`. The first row with an id defines the item. Only inputs that features of side "item" derive
+from are read.
+The model's other inputs are constant, since an output of the item tower does not depend on them.
 """
 
 from __future__ import annotations
@@ -35,12 +36,21 @@ VECTOR = "vector"
 def write_vectors(
     scorer: GenerationScorer, data: DataConfig, output: str, id_name: str, path: Path, reporter: Reporter
 ) -> int:
-    """Writes a row an item, in the order of the data: its id, and `vector`, a list of float32; returns how many.
+    """Write one row per item in data order: its id and `vector`, a list of float32. The file appears whole.
 
-    id_name: which column is the id; "": the only one of the items that has an id or string a row. The file appears
-    whole.
+    Args:
+        scorer: The generation that computes the vectors.
+        data: The table of items.
+        output: Name of the output to write.
+        id_name: The id column; "" for the only item column with one id or string a row.
+        path: The file to write.
+        reporter: Receives progress.
 
-    Raises BadInput for an output, id or column that is not there.
+    Returns:
+        The number of items written.
+
+    Raises:
+        BadInput: The output, id or column does not exist, or the file cannot be written.
     """
     with needed("a Parquet file"):
         import pyarrow as pa
@@ -76,8 +86,11 @@ def write_vectors(
 
 
 def item_inputs(manifest: Manifest) -> list[Input]:
-    """The inputs that features of side item are made of, by transforms too; raises BadInput where there are none, and
-    for one that no column of a table can be."""
+    """Return the inputs that features of side "item" derive from, directly or through transforms.
+
+    Raises:
+        BadInput: There are none, or no table column can represent one of them.
+    """
     made_of = {t.name: t.inputs for t in manifest.transforms}
     names = {f.input for f in manifest.features if f.side == "item"}
     while computed := names & made_of.keys():
@@ -101,7 +114,7 @@ def _key(fields: Sequence[Field], name: str) -> Field:
 
 
 def _nothing(spec: Input) -> Column:
-    """One row for all items, of an input that no item's feature is made of."""
+    """Return one row for all items, for an input that no item feature derives from."""
     if spec.ragged:
         return Ragged.of([[b""]] if spec.dtype == "string" else [[0]])
     if spec.dtype == "string":

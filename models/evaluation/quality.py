@@ -1,4 +1,4 @@
-"""AUC, log-loss and calibration of predicted probabilities, of rows as they come."""
+"""Compute AUC, log-loss and calibration of predicted probabilities incrementally."""
 
 from __future__ import annotations
 
@@ -19,7 +19,16 @@ FEW_STEPS = 100
 def log_loss(
     labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None = None
 ) -> float:
-    """Mean negative log-likelihood, natural log, by weight; NaN without rows, or where a score is no probability."""
+    """Return the weighted mean negative log-likelihood (natural log).
+
+    Args:
+        labels: float32 [n] or [n, labels].
+        scores: float32 [n] or [n, labels].
+        weights: float32 [n], or None for 1.
+
+    Returns:
+        The loss; NaN without rows, or if a score is not a probability.
+    """
     scored = ScoredRows()
     scored.add(labels, scores, weights)
     return scored.log_loss()
@@ -27,10 +36,10 @@ def log_loss(
 
 @dataclass(slots=True)
 class ScoredRows:
-    """Labels and scores collected row by row, for metrics over all of them or over the newest.
+    """Labels and scores collected row by row, for metrics over all rows or the newest ones.
 
-    Exact for a million different scores; beyond that scores are told apart by fewer bits, and auc_error() says by how
-    much the AUC may be off. Memory is bounded (models.evaluation.tally). Of several labels the first counts.
+    Exact for up to a million distinct scores. Beyond that, scores lose low bits, and auc_error() bounds the resulting
+    error of the AUC. Memory is bounded (models.evaluation.tally). With several labels, only the first counts.
     """
 
     tally: ScoreTally = field(default_factory=ScoreTally)
@@ -38,7 +47,13 @@ class ScoredRows:
     def add(
         self, labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None = None
     ) -> None:
-        """labels, scores: [n], or [n, labels]; weights: [n], or None for 1."""
+        """Add n rows.
+
+        Args:
+            labels: float32 [n] or [n, labels].
+            scores: float32 [n] or [n, labels].
+            weights: float32 [n], or None for 1.
+        """
         first_label, first_scores = (array[:, 0] if array.ndim == 2 else array for array in (labels, scores))
         self.tally.add(first_label, first_scores, weights)
 
@@ -46,13 +61,12 @@ class ScoredRows:
         return self.tally.rows + self.tally.lost
 
     def auc(self, newest: int = 0) -> float:
-        """AUC over all rows, or over the newest so many (at most about 250,000)."""
+        """Return the AUC over all rows, or over the `newest` rows (at most about 250,000)."""
         found = self._counts(newest).aucs()
         return float(found[0]) if len(found) else float("nan")
 
     def auc_error(self) -> float:
-        """By how much auc() over all rows may be off from the one of the scores as they were; 0 as long as it is
-        exact."""
+        """Return the largest error of auc() over all rows caused by merged scores; 0 while it is exact."""
         if not self.tally.bits:
             return 0.0
         counts = self._counts()
@@ -73,9 +87,12 @@ class ScoredRows:
 
 
 def next_step(scored: ScoredRows, steps: int, named: Sequence[str]) -> str:
-    """One line that says what to do about a held-out AUC that is nan or hardly chance; "" for any other.
+    """Return one line of advice about a held-out AUC that is NaN or hardly better than chance, or "".
 
-    steps: that the training took. named: what the training file says itself of what can be chosen for it.
+    Args:
+        scored: The held-out rows.
+        steps: Number of steps trained.
+        named: Settings that the training file sets although they could be chosen automatically.
     """
     auc = scored.auc()
     if scored.tally.lost:

@@ -1,7 +1,7 @@
-"""Metrics by the value of a column, and AUC within the groups of another.
+"""Compute metrics by the value of a column, and AUC within the groups of another.
 
-Both take the column as it comes in a batch, batch by batch, in bounded memory. Of a column with very many values the
-ones with the most rows are told apart, and the rest are `others` together.
+Both read the column batch by batch, in bounded memory. If a column has very many values, those with the most rows stay
+separate, and the rest are counted together as `others`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_VALUES, MOST_LINES = 4096, 20
 FIRST_VALUES, FIRST_ROWS = 1 << 16, 1_000_000
 MOST_GROUPED = 1 << 21
 LONGEST = 256
-"""Bytes of a text value that count; what is equal so far is one value."""
+"""Bytes of a text value that are compared; values with an equal prefix of this length count as one."""
 OTHERS = -1
 
 Float32s = NDArray[np.float32]
@@ -29,8 +29,16 @@ Float32s = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class RowMetrics:
-    """The metrics of some rows. weight: of all of them. predicted, observed: the mean score, and the share of labels
-    that are 1. NaN where there is none."""
+    """The metrics of some rows; NaN where a figure does not exist.
+
+    Attributes:
+        rows: Number of rows.
+        weight: Sum of their weights.
+        auc: AUC.
+        log_loss: Weighted mean log-loss.
+        predicted: Weighted mean score.
+        observed: Weighted share of labels that are 1.
+    """
 
     rows: int
     weight: float
@@ -41,7 +49,7 @@ class RowMetrics:
 
 
 def row_metrics(counts: Entries) -> list[RowMetrics]:
-    """Of each key, by ascending key."""
+    """Return the metrics of each key, by ascending key."""
     if not len(counts):
         return []
     firsts = counts.firsts()
@@ -55,8 +63,13 @@ def row_metrics(counts: Entries) -> list[RowMetrics]:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A slice of the rows: those whose column has this value. others: how many values it stands for, at least; 0 for
-    one of its own."""
+    """The rows whose column has one value.
+
+    Attributes:
+        value: The value as text.
+        metrics: Metrics of these rows.
+        others: Least number of values merged into this slice; 0 for a slice of a single value.
+    """
 
     value: str
     metrics: RowMetrics
@@ -64,11 +77,13 @@ class Slice:
 
 
 class Slices:
-    """Rows by the value of one column. A row of a list counts in the slice of each of its values, one without any in
-    that of the empty text.
+    """Rows by the value of one column.
 
-    Values are told apart as they come, until there are FIRST_VALUES of them, or FIRST_ROWS rows and more than
-    MOST_VALUES: those with the most rows until then are told apart for good, and the rest are others.
+    A row with a list counts in the slice of each of its values, and a row with an empty list in the slice of the empty
+    text.
+
+    Values stay separate until there are FIRST_VALUES of them, or FIRST_ROWS rows and more than MOST_VALUES values. From
+    then on only the values with the most rows so far stay separate, and the rest are merged into `others`.
     """
 
     def __init__(self) -> None:
@@ -79,7 +94,14 @@ class Slices:
         self._tally = ScoreTally()
 
     def add(self, column: Column, labels: Float32s, scores: Float32s, weights: Float32s | None = None) -> None:
-        """Adds rows: column of n values or lists; the others as for ScoreTally.add()."""
+        """Add n rows.
+
+        Args:
+            column: n values or lists.
+            labels: As for ScoreTally.add().
+            scores: As for ScoreTally.add().
+            weights: As for ScoreTally.add().
+        """
         if isinstance(column, Ragged):
             codes, rows = self._of_lists(column)
             labels, scores = labels[rows], scores[rows]
@@ -94,7 +116,7 @@ class Slices:
             self._close()
 
     def lines(self, most: int = MOST_LINES) -> list[Slice]:
-        """The values with the most rows, by descending rows, and what is left of the others."""
+        """Return the `most` values with the most rows, by descending rows, then the remaining rows as one slice."""
         counts = self._tally.counts()
         if not len(counts):
             return []
@@ -117,7 +139,7 @@ class Slices:
         return self._coded(values.tolist())[place]
 
     def _of_lists(self, column: Ragged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(codes, rows): each value of each row once."""
+        """Return (codes, rows), with each value of a row once."""
         lengths = np.diff(column.row_splits)
         rows = np.repeat(np.arange(len(lengths)), lengths)
         pairs = np.unique(np.stack([rows, self._of_values(column.values)]), axis=1)
@@ -128,7 +150,7 @@ class Slices:
     def _coded(self, values: Iterable[Hashable]) -> NDArray[np.int64]:
         codes = []
         for value in values:
-            # No NaN equals another.
+            # NaN is not equal to itself, so it cannot be a key.
             value = "nan" if value != value else value
             code = self._codes.get(value, None if self._open else OTHERS)
             if code is None:
@@ -138,7 +160,7 @@ class Slices:
         return np.array(codes, np.int64)
 
     def _close(self) -> None:
-        """Tells only the values with the most rows apart from now on."""
+        """Keep only the values with the most rows separate from now on."""
         ranked = sorted(self._codes.items(), key=lambda item: -self._rows[item[1]])
         kept = dict(ranked[:MOST_VALUES])
         self._open, self._dropped, self._codes = False, len(self._codes) - len(kept), kept
@@ -148,9 +170,15 @@ class Slices:
 
 @dataclass(frozen=True, slots=True)
 class GroupedAucResult:
-    """The AUC within groups. auc: the mean of the groups' own, each by its weight (or its rows), over
-    the `groups` that have labels of both kinds; NaN where none has. of: how many groups there are. share: the part of
-    all groups that this is a sample of; 1 where it is all of them, and then error is 0; else its standard error."""
+    """The AUC within groups.
+
+    Attributes:
+        auc: Mean AUC of the groups, weighted by the groups' weights (or rows); NaN without a usable group.
+        groups: Number of groups with labels of both kinds, the usable ones.
+        of: Number of all groups.
+        share: Share of all groups that this sample holds; 1 if it holds all.
+        error: Standard error of the sample; 0 if share is 1.
+    """
 
     auc: float
     groups: int
@@ -162,14 +190,24 @@ class GroupedAucResult:
 class GroupedAuc:
     """AUC within groups, as published with Deep Interest Network (Zhou et al. 2018): sum(w_i AUC_i) / sum(w_i).
 
-    Exact for two million rows; beyond that a sample of the groups, each whole, drawn by their hash.
+    Exact for two million rows. Beyond that it uses a sample of whole groups, drawn by their hash.
     """
 
     def __init__(self) -> None:
         self._tally = ScoreTally(MOST_GROUPED, sampled=True)
 
     def add(self, column: Column, labels: Float32s, scores: Float32s, weights: Float32s | None = None) -> None:
-        """Adds rows: column of n values, no lists; the others as for ScoreTally.add()."""
+        """Add n rows.
+
+        Args:
+            column: n values; lists are refused.
+            labels: As for ScoreTally.add().
+            scores: As for ScoreTally.add().
+            weights: As for ScoreTally.add().
+
+        Raises:
+            BadInput: The column holds lists.
+        """
         if isinstance(column, Strings):
             keys = hash_strings(column, 0)
         elif isinstance(column, np.ndarray) and column.ndim == 1:

@@ -1,14 +1,15 @@
-"""Labelled scores counted by (key, score), in bounded memory: what AUC, log-loss and calibration are computed from.
+"""Count labelled scores by (key, score) in bounded memory, as the basis of AUC, log-loss and calibration.
 
 Invariants
-- Entries are sorted by key, then score, and no two have both alike. As long as nothing had to give they hold exactly
-  what the rows hold: the metrics of them are the metrics of the rows.
-- A score is held as its rank, the bits of its float32 in the order of the numbers. Where there are more than `most`
-  entries, either ranks lose low bits, all of them as many, so that near scores become one entry and order stays (the
-  sum of their scores is kept); or, sampled, whole keys go, by a hash of the key, half of them each time.
-- The newest KEPT rows at least are there as rows, too.
+- Entries are sorted by key, then score, and are unique in both. Until the limit is reached they hold exactly what the
+  rows hold, so metrics of the entries equal metrics of the rows.
+- A score is stored as its rank: the bits of its float32, reordered so that integers compare like the numbers. With more
+  than `most` entries, all ranks lose the same number of low bits: near scores merge, their order stays, and the sum of
+  their scores is kept. If `sampled`, whole keys are dropped instead: half of them each time, chosen by a hash of the
+  key.
+- At least the newest KEPT rows are also kept as rows.
 
-An entry takes 44 bytes, a row that was not yet counted in 5 to 21. A count sorts what is new and merges it: a row is
+Cost: an entry takes 44 bytes, a row not yet counted 5 to 21. Counting sorts the new rows and merges them, so a row is
 sorted once or twice, amortised.
 """
 
@@ -30,13 +31,21 @@ Float32s = NDArray[np.float32]
 MOST = 1 << 20
 KEPT = 1 << 18
 CLIP = 1e-7
-"""A probability is no nearer to 0 or 1 than this in a log-loss."""
+"""Probabilities are clipped to [CLIP, 1 - CLIP] in a log-loss."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """Entries by ascending (key, rank). keys int64 [m]; ranks int32 [m]; rows int64 [m]; weight float64 [m] of these
-    rows, of which `positive` has a label of 1; predicted: the sum of weight times score."""
+    """Entries by ascending (key, rank).
+
+    Attributes:
+        keys: int64 [m].
+        ranks: int32 [m].
+        rows: int64 [m], number of rows.
+        weight: float64 [m], sum of the rows' weights.
+        positive: float64 [m], the part of `weight` whose label is 1.
+        predicted: float64 [m], sum of weight times score.
+    """
 
     keys: Int64s
     ranks: NDArray[np.int32]
@@ -50,20 +59,20 @@ class Entries:
 
     @property
     def scores(self) -> Float64s:
-        """The mean score of each entry; NaN where nothing weighs."""
+        """Mean score of each entry, float64 [m]; NaN where the weight is 0."""
         scores: Float64s = np.full(len(self), np.nan)
         return np.divide(self.predicted, self.weight, out=scores, where=self.weight > 0)
 
     def firsts(self) -> Int64s:
-        """Where each key begins."""
+        """Return the index of each key's first entry."""
         return np.flatnonzero(np.diff(self.keys, prepend=self.keys[:1] - 1))
 
     def aucs(self) -> Float64s:
-        """The AUC of each key."""
+        """Return the AUC of each key."""
         return aucs(self.positive, self.weight - self.positive, self.firsts()) if len(self) else np.empty(0)
 
     def losses(self) -> Float64s:
-        """The log-loss of each entry, times its weight; NaN where scores are no probabilities."""
+        """Return the log-loss of each entry times its weight; NaN where scores are not probabilities."""
         p = np.clip(self.scores, CLIP, 1 - CLIP)
         loss = -(self.positive * np.log(p) + (self.weight - self.positive) * np.log1p(-p))
         scores = self.scores
@@ -71,7 +80,7 @@ class Entries:
         return np.where(self.weight > 0, loss, 0.0)
 
     def taken(self, which: NDArray[np.bool_]) -> Entries:
-        """The entries that are true in `which`."""
+        """Return the entries selected by the mask `which`."""
         return Entries(*(getattr(self, f.name)[which] for f in fields(self)))
 
 
@@ -80,8 +89,14 @@ NOTHING = Entries(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.i
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BufferedRows:
-    """Rows that wait to be counted: keys int64 [n], scores float32 [n], positive bool [n], weight float64 [n] or None
-    for 1."""
+    """Rows that are not counted yet.
+
+    Attributes:
+        keys: int64 [n].
+        scores: float32 [n].
+        positive: bool [n].
+        weight: float64 [n], or None for 1.
+    """
 
     keys: Int64s
     scores: Float32s
@@ -108,10 +123,22 @@ class BufferedRows:
 
 
 class ScoreTally:
-    """Rows counted by key and score. lost: of them, those whose score was no finite number, which are not counted."""
+    """Rows counted by key and score.
+
+    Attributes:
+        rows: Number of rows with a finite score.
+        lost: Number of rows whose score is not finite; they are not counted.
+        bits: Number of low bits that ranks have lost.
+        halvings: Number of times that half of the keys were dropped.
+    """
 
     def __init__(self, most: int = MOST, sampled: bool = False) -> None:
-        """most: entries. sampled: keys are given up where there are more, and not bits of scores."""
+        """Create an empty tally.
+
+        Args:
+            most: Maximum number of entries.
+            sampled: Drop keys beyond `most`, instead of low bits of the scores.
+        """
         self._most, self._sampled = most, sampled
         self._counted, self._waiting, self._waits = NOTHING, list[BufferedRows](), 0
         self.rows = self.lost = 0
@@ -124,8 +151,14 @@ class ScoreTally:
         weights: Float32s | None = None,
         keys: Int64s | None = None,
     ) -> None:
-        """Adds rows: labels [n], 1 where above 0.5; scores [n]; weights [n], 0 and more, or None for 1; keys [n], or
-        None for 0."""
+        """Add n rows.
+
+        Args:
+            labels: float32 [n]; positive where above 0.5.
+            scores: float32 [n].
+            weights: float32 [n], not negative, or None for 1.
+            keys: int64 [n], or None for 0.
+        """
         finite = np.isfinite(scores)
         if not finite.all():
             self.lost += len(scores) - int(finite.sum())
@@ -139,21 +172,21 @@ class ScoreTally:
             keys, labels, scores = keys[kept], labels[kept], scores[kept]
             weights = None if weights is None else weights[kept]
         weight = None if weights is None else weights.astype(np.float64)
-        # Copies: batches are views of a reader's buffers.
+        # Copy: batches are views of a reader's buffers.
         self._waiting.append(BufferedRows(keys, scores.astype(np.float32), labels > 0.5, weight))
         self._waits += len(scores)
         if self._waits >= 2 * KEPT:
             self._count()
 
     def counts(self) -> Entries:
-        """All rows so far."""
+        """Return the entries of all rows so far."""
         parts = [self._counted] if len(self._counted) else []
         if self._waiting:
             parts.append(self._entries(self._waiting))
         return joined(parts)
 
     def newest(self, rows: int) -> Entries:
-        """The newest so many rows, KEPT of them at most."""
+        """Return the entries of the newest `rows` rows, at most KEPT."""
         left, parts = min(rows, KEPT), list[BufferedRows]()
         for part in reversed(self._waiting):
             if left <= 0:
@@ -163,13 +196,13 @@ class ScoreTally:
         return self._entries(parts) if parts else NOTHING
 
     def rekey(self, new: Callable[[Int64s], Int64s]) -> None:
-        """Gives every key another one: new(keys) -> keys."""
+        """Replace every key: new(keys) -> keys."""
         counted = self.counts()
         self._waiting, self._waits = [], 0
         self._counted = joined([Entries(new(counted.keys), *(getattr(counted, f.name) for f in fields(Entries)[1:]))])
 
     def _count(self) -> None:
-        """Entries in the older half of what waits."""
+        """Merge the older half of the buffered rows into the entries."""
         older = list[BufferedRows]()
         while self._waits - len(self._waiting[0]) >= KEPT:
             older.append(self._waiting.pop(0))
@@ -180,7 +213,7 @@ class ScoreTally:
             self._shrink()
 
     def _entries(self, waiting: list[BufferedRows]) -> Entries:
-        """Of rows that may have come before the last halving."""
+        """Count buffered rows, including rows that were added before the last halving."""
         entries = _rows(waiting).counts(self.bits)
         return entries.taken(self._sample(entries.keys)) if self.halvings else entries
 
@@ -194,9 +227,9 @@ class ScoreTally:
             self._counted = _merged(c.keys, c.ranks >> self.bits << self.bits, lambda name: getattr(c, name))
 
     def _sample(self, keys: Int64s) -> NDArray[np.bool_]:
-        """Which keys are kept: those whose hash ends in as many zeros as there were halvings."""
+        """Return a mask of the kept keys: those whose hash ends in as many zero bits as there were halvings."""
         z = keys.astype(np.uint64)
-        # The finalizer of SplitMix64 (Steele, Lea and Flood 2014).
+        # Finalizer of SplitMix64 (Steele, Lea and Flood 2014).
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
@@ -205,14 +238,14 @@ class ScoreTally:
 
 
 def ranks_of(scores: Float32s) -> NDArray[np.int32]:
-    """int32 [n] in the order of the scores; equal where they are."""
+    """Return int32 [n] ordered like the scores; equal scores have equal ranks."""
     bits = (scores + np.float32(0.0)).view(np.int32)
     ranks: NDArray[np.int32] = bits ^ (bits >> 31 & 0x7FFFFFFF)
     return ranks
 
 
 def joined(parts: list[Entries]) -> Entries:
-    """All of these as one, sorted."""
+    """Merge entries into one sorted set."""
     if not sum(map(len, parts)):
         return NOTHING
     keys, ranks = (np.concatenate([getattr(p, name) for p in parts]) for name in ("keys", "ranks"))
@@ -221,11 +254,11 @@ def joined(parts: list[Entries]) -> Entries:
 
 
 def _merged(keys: Int64s, ranks: NDArray[np.int32], column: Callable[[str], NDArray[Any]]) -> Entries:
-    """Sorted entries, those of one key and rank as one. column: of each sum, by its name."""
+    """Merge sorted entries of equal key and rank; `column` returns the values of a sum by its name."""
     new = np.ones(len(keys), np.bool_)
     new[1:] = (keys[1:] != keys[:-1]) | (ranks[1:] != ranks[:-1])
     firsts = np.flatnonzero(new)
-    # One column at a time: they are most of the memory.
+    # Take one column at a time: the columns are most of the memory.
     sums = (np.add.reduceat(column(name), firsts) for name in ("rows", "weight", "positive", "predicted"))
     return Entries(keys[firsts], ranks[firsts], *sums)
 

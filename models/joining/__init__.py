@@ -1,17 +1,17 @@
-"""`freshet join`: what was served, joined with what came of it, as rows to learn.
+"""Join recorded requests with their outcomes to produce labelled training rows (`freshet join`).
 
-join_run          a whole join: both streams in, files out, exactly once
-join_settings     what it is told
-timed_stream      one of its two streams, and up to which time it has been read
+join_run          a whole join: reads both streams, writes files, exactly once
+join_settings     settings of a join
+timed_stream      one of the two input streams, and the time up to which it has been read
 matching          rows and outcomes that wait for each other
-late_share        how many positives come late, and what negatives weigh for it
-repeated_ids      whether rows of one request id are one request
-emitted_rows      which rows have been emitted, for outcomes that come late
+late_share        estimated share of late positives, and the weight of negatives
+repeated_ids      detection of several requests that share one request id
+emitted_rows      index of emitted rows, for late outcomes
 recording_folder  the recordings as a stream
-join_state        where a join is, as of one of its files
-joined_folder     what is written, and the state in it
-join_windows      what became of each window
-join_metrics      where a join stands, for Prometheus
+join_state        state of a join as of one of its files
+joined_folder     the output files and the state stored in them
+join_windows      report of each window
+join_metrics      metrics of a join for Prometheus
 """
 
 __all__ = ["join_metrics", "join_run", "join_settings", "join_windows"]

@@ -1,13 +1,12 @@
-"""Which rows have been emitted, by the hash of their keys, so that outcomes that come late find them.
+"""Index emitted rows by the hash of their keys, so that late outcomes find them.
 
-Of files of the joined folder: their keys' 64-bit hashes in ascending order, each one's file and row, and which rows
-have become positives. Keys that nobody owns, as several requests had them, are there as well, of the file with which
-their rows were left out. A hash may be another key's: who reads the row compares the key. The hashes' seed is this
-process' own, so nobody can choose a key of another's hash.
+For each file of the joined folder the index holds the 64-bit hashes of its keys in ascending order, each key's file and
+row, and a flag for rows that have become positives. Disowned keys (several requests had the same id) are included, with
+the file that left their rows out. Two keys may share a hash, so a reader of the row must compare the key. The hash seed
+is private to the process, so clients cannot construct collisions.
 
-Cost: 17 bytes a row. A lookup is a binary search of all keys at once in each run; a run is a file, or MERGED runs that
-follow each other put together, twice over at most, so that a day of small files is a few dozen runs. A run is forgotten
-as a whole.
+Cost: 17 bytes a row. A lookup is one binary search for all keys in each run. A run is one file, or MERGED consecutive
+runs merged, at most twice over, so a day of small files is a few dozen runs. Runs are dropped as a whole.
 """
 
 from __future__ import annotations
@@ -28,8 +27,13 @@ MERGED, MOST_MERGES = 16, 2
 
 
 class RowLocation(NamedTuple):
-    """A row of a file of the joined folder, NOWHERE where it was left out. positive: it was a positive already when it
-    was looked up."""
+    """A row of a file of the joined folder.
+
+    Attributes:
+        file: Number of the file.
+        row: Row in the file; NOWHERE if the row was left out.
+        positive: True if the row was already a positive at lookup.
+    """
 
     file: int
     row: int
@@ -42,8 +46,16 @@ class RowLocation(NamedTuple):
 
 @dataclass(slots=True)
 class _KeyRun:
-    """Rows of a file, or of several that follow each other; of one hash that of the newest file is first. merges: how
-    often it was put together."""
+    """Rows of one file or of several consecutive files; for equal hashes, the newest file comes first.
+
+    Attributes:
+        newest_s: Time of the newest row.
+        hashes: int64 [n], ascending.
+        files: int32 [n].
+        rows: int32 [n].
+        positive: bool [n].
+        merges: Number of times this run was merged.
+    """
 
     newest_s: float
     hashes: NDArray[np.int64]
@@ -54,7 +66,7 @@ class _KeyRun:
 
 
 class EmittedRows:
-    """The rows of the last while."""
+    """Recently emitted rows."""
 
     def __init__(self) -> None:
         self._runs: list[_KeyRun] = []
@@ -71,29 +83,29 @@ class EmittedRows:
         positive: NDArray[np.bool_],
         newest_s: float,
     ) -> None:
-        """Adds the rows of a file, which is newer than all that were added.
+        """Add the rows of a file, which must be newer than all files added before.
 
         Args:
-            file: its number.
-            keys: of its rows, and those that nobody owns.
-            rows: which row each key is, or NOWHERE.
-            positive: which of them are positives, bool [n].
-            newest_s: the time of its newest row.
+            file: Number of the file.
+            keys: Keys of its rows, and disowned keys.
+            rows: Row of each key, or NOWHERE.
+            positive: True for positives, bool [n].
+            newest_s: Time of its newest row.
         """
         self._runs.append(_sorted(newest_s, self._hashes(keys), np.full(len(keys), file), rows, positive))
         while len(last := self._runs[-MERGED:]) == MERGED and last[0].merges == last[-1].merges < MOST_MERGES:
             self._runs[-MERGED:] = [_merged(last)]
 
     def find(self, keys: Sequence[bytes]) -> list[RowLocation | None]:
-        """Where each key was emitted, None where it was not; what is found is a positive from then on."""
+        """Look up each key and mark the rows found as positives; None for keys that were not emitted."""
         return self._search(keys, True)
 
     def places(self, keys: Sequence[bytes]) -> list[RowLocation | None]:
-        """As find(), and nothing changes."""
+        """Look up each key as find() does, without changing anything."""
         return self._search(keys, False)
 
     def forget(self, before_s: float) -> None:
-        """Drops runs whose rows are all older than that."""
+        """Drop runs whose rows are all older than before_s."""
         self._runs = [run for run in self._runs if run.newest_s >= before_s]
 
     def _search(self, keys: Sequence[bytes], taken: bool) -> list[RowLocation | None]:
@@ -122,7 +134,7 @@ class EmittedRows:
 
 
 def _merged(runs: Sequence[_KeyRun]) -> _KeyRun:
-    """Of runs that follow each other, the newest last."""
+    """Merge consecutive runs, the newest last."""
     newest_first = runs[::-1]
     hashes, files, rows, positive = (
         np.concatenate([getattr(run, name) for run in newest_first]) for name in ("hashes", "files", "rows", "positive")

@@ -1,4 +1,4 @@
-"""A join's metrics for Prometheus: where it stands, asked anew by each scrape."""
+"""Export a join's metrics to Prometheus, computed at each scrape."""
 
 from __future__ import annotations
 
@@ -49,7 +49,12 @@ GAUGES: tuple[Family, ...] = (
 
 
 class JoinMetrics(Collector):
-    """Families of one join."""
+    """Collector of one join's metric families.
+
+    Args:
+        model: Returns the model's name.
+        status: Returns the join's current status.
+    """
 
     def __init__(self, model: Callable[[], str], status: Callable[[], JoinStatus]) -> None:
         self._model, self._status = model, status

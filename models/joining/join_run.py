@@ -1,20 +1,19 @@
-"""`freshet join`: recordings and outcomes in, labelled rows out, exactly once from the recording on.
+"""Run a join: read recordings and outcomes, write labelled rows, exactly once from the recording on.
 
-Both streams are read side by side, the one that is behind first, so that however much lies there only rows and outcomes
-of about the same times are in memory. A row leaves once outcomes have been read for wait_s, and lag_s more, after it.
+Both streams are read side by side, the one that lags first, so only rows and outcomes of similar times are in memory,
+however large the backlog. A row is emitted once outcomes have been read up to wait_s + lag_s after it.
 
 Invariants
-- What has been emitted is a prefix of the recordings' rows, and the state that says so is in the file that emits it
-  (models.joining.joined_folder). A kill at any moment costs what has been read since, which is read again.
-- A journal's line is durable before rows of its piece are matched (models.streams.stream_journal), so numbers in a
-  state
-  mean the same rows after a crash.
-- A file has rows of one set of columns; freshet.late tells those that are there once more. Rows that are left out
-  (models.joining.matching) have left with the file that has the rows before and after them.
+- The emitted rows are a prefix of the recordings' rows, and the state that records this is in the file that emits them
+  (models.joining.joined_folder). A kill at any moment costs only the input read since, which is read again.
+- A journal line is durable before rows of its segment are matched (models.streams.stream_journal), so row numbers in a
+  state mean the same rows after a crash.
+- All rows of a file have the same columns; freshet.late marks rows that are emitted a second time. Rows that are left
+  out (models.joining.matching) are accounted for in the file that holds their neighbours.
 
-Threads: one runs; any may ask where it stands, and stop it. Memory: MOST_WAITING rows at most, after which recordings
-are read no further until some have left (models.joining.matching says what each costs); 17 bytes for each row of the
-last late_s seconds (wait_s, where that is longer), read from the joined folder at the start.
+Threads: one thread runs the join; any thread may read its status and stop it. Memory: at most MOST_WAITING rows, after
+which recordings are not read until some rows are emitted (models.joining.matching documents the cost of each), and 17
+bytes for each row of the last max(late_s, wait_s) seconds, read from the joined folder at the start.
 """
 
 from __future__ import annotations
@@ -66,7 +65,13 @@ OUTCOMES = ErrorContext("--outcomes", RECORDINGS.anew)
 
 @dataclass(frozen=True, slots=True)
 class ScoreSums:
-    """What a generation scored rows whose window has ended: sums of scores and of labels that came in time."""
+    """Scores and labels of one generation's rows whose window has ended.
+
+    Attributes:
+        scores: Sum of the scores.
+        labels: Sum of the labels that came in time.
+        rows: Number of rows.
+    """
 
     scores: float
     labels: float
@@ -75,10 +80,24 @@ class ScoreSums:
 
 @dataclass(frozen=True, slots=True)
 class JoinStatus:
-    """Where a join stands. waiting, held, emitted: rows whose window lasts, outcomes without a row, rows that a late
-    outcome would find. rows_s, outcomes_s: up to which times the streams have been read. rejected: rows of both streams
-    that are not sound. files_aside: of both, that cannot be read. lost_files: of recordings, gone before they were
-    read. calibration: of the newest window."""
+    """Progress of a join.
+
+    Attributes:
+        counts: Fates of rows and outcomes.
+        files: Number of files written.
+        waiting: Rows whose window has not ended.
+        held: Outcomes without a row.
+        emitted: Emitted rows that a late outcome would find.
+        rejected: Invalid rows of both streams.
+        lost_files: Recordings deleted before they were read.
+        files_aside: Unreadable files of both streams.
+        lost_outcomes: Outcomes deleted before they were read.
+        late_share: Estimated share of positives that come late.
+        calibration: Calibration of the newest window.
+        rows_s: Unix time up to which recordings have been read.
+        outcomes_s: Unix time up to which outcomes have been read.
+        trouble: Why a stream cannot be read; "" if both can.
+    """
 
     counts: JoinCounts = field(default_factory=JoinCounts)
     files: int = 0
@@ -97,7 +116,7 @@ class JoinStatus:
 
 
 class JoinRun:
-    """One join; goes on by itself where its folder was left."""
+    """One join, which resumes from the state of its output folder."""
 
     def __init__(
         self,
@@ -107,8 +126,19 @@ class JoinRun:
         outcomes: Stream | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:
-        """tell: is given (model, sums by generation) of every file, after it is there. outcomes: in place of what
-        settings name. note: is given lines for people. Raises BadInput, or Corrupt, in one line."""
+        """Open the output folder and both streams.
+
+        Args:
+            settings: The join's settings.
+            unix_s: Clock.
+            tell: Receives (model, sums by generation) for every file after it is written.
+            outcomes: Stream to read instead of the one in the settings.
+            note: Receives lines for people.
+
+        Raises:
+            BadInput: A setting does not fit, or a folder or stream cannot be opened.
+            Corrupt: The stored state is damaged.
+        """
         self.settings, self._unix_s, self._tell = settings, unix_s, tell or (lambda model, sums: None)
         self._note, self._noted_s, self._disowned = note or (lambda line: None), float("-inf"), 0
         self._stopped = threading.Event()
@@ -120,7 +150,7 @@ class JoinRun:
             failing.pop_all()
 
     def _open(self, outcomes: Stream | None, mine: Schema, theirs: Schema) -> None:
-        """Opens both streams where the folder's newest file left them."""
+        """Open both streams at the position of the folder's newest file."""
         settings, unix_s = self.settings, self._unix_s
         said = self._folder.state()
         state = JoinState.from_json(said) if said is not None else JoinState()
@@ -142,18 +172,18 @@ class JoinRun:
         self._recall(state.oldest_late)
         self._matcher = Matcher(settings.wait_s, settings.late_s, self._emitted, known, state.counts)
         self._next_row = state.recordings
-        # What a restart reads again: rows and outcomes from these numbers on.
+        # A restart reads rows and outcomes again from these numbers on.
         self._kept = self._next_row, known.first
         self._committed_s = unix_s()
         self._late_share, self._calibration = self._share.share(self._until_s), float("nan")
 
     @property
     def model(self) -> str:
-        """The model whose recordings are joined; "" as long as there are none."""
+        """Model whose recordings are joined; "" while there are none."""
         return self._recordings.model
 
     def run(self) -> None:
-        """Joins until stop(), or, where it does not follow, what is there."""
+        """Join until stop(), or to the end of the input if it is not followed."""
         try:
             while not self._stopped.is_set() and not (self._rows.ended and self._outcomes.ended):
                 self.run_once()
@@ -164,15 +194,15 @@ class JoinRun:
                 arrivals.source.close()
 
     def stop(self) -> None:
-        """Ends run() after what it is at; for any thread."""
+        """Make run() end after its current step. Thread-safe."""
         self._stopped.set()
 
     def run_once(self) -> None:
-        """Takes what has come of the stream that is behind, and emits what is due, if it is time."""
+        """Read a batch of the stream that lags, and emit due rows when it is time."""
         full = len(self._matcher) >= MOST_WAITING
         ahead = self._rows.read_s > self._outcomes.read_s or full or self._rows.ended
         if ahead and not self._outcomes.ended:
-            # A stream that cannot be read is behind all the time: then the other one goes on.
+            # An unreadable stream lags all the time, so read the other one.
             if not self._take_outcomes() and not full and not self._rows.ended:
                 self._take_rows()
         elif not self._rows.ended and not self._take_rows() and not self._outcomes.ended:
@@ -182,7 +212,7 @@ class JoinRun:
         self.commit()
 
     def commit(self, ending: bool = False) -> None:
-        """Emits what is due, once every_s seconds have passed or a whole file's rows are due; ending: now."""
+        """Emit due rows if every_s seconds have passed, a whole file's rows are due, or `ending` is set."""
         due = self._unix_s() - self._committed_s >= self.settings.every_s
         while (
             due
@@ -204,7 +234,7 @@ class JoinRun:
                 break
 
     def status(self) -> JoinStatus:
-        """Where the join stands, for any thread."""
+        """Return the join's progress. Thread-safe."""
         intakes = self._rows.source.ingest_status(), self._outcomes.source.ingest_status()
         return JoinStatus(
             counts=JoinCounts(**asdict(self._matcher.counts)),
@@ -225,13 +255,15 @@ class JoinRun:
 
     @property
     def _rows_until_s(self) -> float:
-        """Recordings of times before this have been read."""
+        """Unix time before which all recordings have been read."""
         return self._rows.read_s - self.settings.lag_s
 
     @property
     def _read_until_s(self) -> float:
-        """Outcomes of times before this have been read, and recordings too, but where no more of them are read before
-        some have left."""
+        """Unix time before which outcomes have been read.
+
+        Recordings have been read up to it too, unless reading them is suspended because too many rows wait.
+        """
         outcomes_s = self._outcomes.read_s - self.settings.lag_s
         return outcomes_s if len(self._matcher) >= MOST_WAITING else min(outcomes_s, self._rows_until_s)
 
@@ -251,8 +283,11 @@ class JoinRun:
         return batch is not None
 
     def _emit(self) -> int:
-        """Emits the first rows that are due, and rows once more that have become positives, as far as they have the
-        same columns; how many rows have left and outcomes are done."""
+        """Emit the first due rows, and rows that became positives late, as long as they have the same columns.
+
+        Returns:
+            Number of rows emitted, and of outcomes settled.
+        """
         due = self._matcher.due(self._read_until_s, self.settings.file_rows)
         count, rows = self._recordings.recorded(self._journal, [row.number for row in due]) if due else (0, None)
         due = due[:count]
@@ -275,8 +310,8 @@ class JoinRun:
         corrected = np.array([one.outcome.value for one in late])
         if more is not None:
             self._count_late(more, late, corrected)
-        # Rows keep their order, and corrections are spread among them: a batch of positives alone would mislead who
-        # learns it.
+        # Spread corrections among the rows, which keep their order: a batch of positives alone would mislead
+        # training.
         places = np.concatenate([(np.arange(n) + 0.5) / max(1, n) for n in (len(own), len(late))])
         order = np.argsort(places, kind="stable")
         at = np.argsort(order)[: len(own)].tolist()
@@ -292,7 +327,7 @@ class JoinRun:
         return count + len(late) + len(refused)
 
     def _settle(self, due: list[PendingRow]) -> None:
-        """Decides which of the rows that leave are left out, as their id is there more than once."""
+        """Decide which due rows are left out because their id occurs more than once."""
         contested = self._matcher.contested(due)
         if not contested:
             return
@@ -308,7 +343,7 @@ class JoinRun:
             self._noted_s, self._disowned = self._unix_s(), 0
 
     def _count_rows(self, rows: pa.Table, values: np.ndarray) -> np.ndarray:
-        """Counts rows that leave; how much each is to weigh."""
+        """Count rows that are emitted and return the weight of each."""
         times_s, scores = seconds(rows[TIME]), _scores(rows, self.settings.score)
         weights = np.where(values > 0, 1.0, self._share.weights(scores, self._until_s))
         self._share.add_rows(times_s, scores, values)
@@ -322,8 +357,12 @@ class JoinRun:
         self._windows.add(times_s, late=values, weights=values)
 
     def _corrections(self, rows: pa.Table | None) -> tuple[list[LateOutcome], pa.Table | None, list[LateOutcome]]:
-        """Late outcomes with their rows, of the columns of `rows` where there are any, and those that cannot be
-        corrected; neither waits any more."""
+        """Take late outcomes that can be emitted with `rows`.
+
+        Returns:
+            Late outcomes, their rows (with the columns of `rows`, if given), and outcomes that cannot be corrected.
+            Outcomes of the first and last list no longer wait.
+        """
         taken: list[LateOutcome] = []
         refused: list[LateOutcome] = []
         tables: list[pa.Table] = []
@@ -351,7 +390,10 @@ class JoinRun:
     def _commit_file(
         self, due: list[PendingRow], at: list[int], values: np.ndarray, late: list[LateOutcome], table: pa.Table
     ) -> None:
-        """Writes a file, with the state that it completes. at: where in it each row is that is not left out."""
+        """Write a file and the state that it completes.
+
+        `at` holds the position in the file of each row that is not left out.
+        """
         number, overdue = self._folder.next, len(self._matcher.late)
         rows = iter(at)
         places = [RowLocation(number, NOWHERE if row.left_out else next(rows)) for row in due]
@@ -363,7 +405,7 @@ class JoinRun:
         self._write(table, newest_s, disowned)
         if newest_s is not None:
             self._add_emitted(number, own, np.array(at, np.int64), values > 0, newest_s, disowned)
-            # Those whose correction is on its way are positives as well.
+            # Rows whose correction is pending count as positives as well.
             self._emitted.find([one.key for one in self._matcher.late[overdue:]])
 
     def _add_emitted(
@@ -375,13 +417,13 @@ class JoinRun:
         newest_s: float,
         disowned: Sequence[bytes],
     ) -> None:
-        """Rows that have left with a file, and keys that nobody owns."""
+        """Index emitted rows and disowned keys of a file."""
         nowhere = np.full(len(disowned), NOWHERE)
         rows, positive = np.concatenate([rows, nowhere]), np.concatenate([positive, nowhere > 0])
         self._emitted.add(number, [*keys, *disowned], rows, positive, newest_s)
 
     def _fits(self, table: pa.Table, lates: list[LateOutcome]) -> np.ndarray:
-        """Whether each is the row that its outcome means (a hash may be another's), and recent enough. bool [n]"""
+        """Return bool [n]: the row has the outcome's key (hashes may collide) and is recent enough."""
         keys, times_s = self._keys_of(table), seconds(table[TIME])
         return np.array(
             [
@@ -414,7 +456,7 @@ class JoinRun:
         self._kept = self._next_row, outcomes.first
 
     def _report(self) -> None:
-        """Writes the windows' lines."""
+        """Write the report lines of the windows."""
         self._reach()
         self._late_share = self._share.share(self._until_s)
         lines = self._windows.lines(self._late_share, self._until_s - max(self.settings.wait_s, self.settings.late_s))
@@ -423,18 +465,18 @@ class JoinRun:
         self._calibration = told[-1]["calibration"] if told else float("nan")
 
     def _reach(self) -> None:
-        """Up to which time all is decided that has been read."""
+        """Advance the time before which every row and outcome has its fate."""
         self._until_s = max(self._until_s, min(self._read_until_s, self._matcher.settled_s))
 
     def _give_up(self) -> None:
-        """Outcomes whose row would have been read by now are unmatched."""
+        """Count outcomes as unmatched whose row would have been read by now."""
         before_s = self._rows.read_s - self.settings.lag_s - self.settings.wait_s
         times_s = np.array(self._matcher.give_up(before_s))
         if len(times_s):
             self._windows.add(times_s, unmatched=np.ones(len(times_s)))
 
     def _forget(self) -> None:
-        """Lets go of what nothing can need any more."""
+        """Drop rows, windows and input that cannot be needed any more."""
         oldest_s = self._until_s - max(self.settings.wait_s, self.settings.late_s) - self.settings.lag_s
         if self._outcomes.position >= self._read_before:
             self._emitted.forget(oldest_s)
@@ -444,8 +486,7 @@ class JoinRun:
         self._outcomes.source.forget(lambda: self._kept[1])
 
     def _recall(self, oldest: int) -> None:
-        """Finds the rows that have left in the last while, those of files from number `oldest` on, and which of them
-        are positives."""
+        """Index the recently emitted rows again, from file `oldest` on at the latest, and mark the positives."""
         last_s, corrected = max(self.settings.wait_s, self.settings.late_s), []
         oldest_s = self._until_s - last_s - self.settings.lag_s
         files: list[tuple[int, float | None, Sequence[bytes]]] = []
@@ -484,20 +525,20 @@ class JoinRun:
 
 
 def _keys(batch: Batch, schema: Schema) -> list[bytes]:
-    """What each row is known by: its request and its row number or item."""
+    """Return the key of each row: its request and its row number or item."""
     columns: list[Any] = [batch.columns[name] for name in schema.names]
     requests, names = columns
     return [_key(request, name) for request, name in zip(requests.tolist(), names.tolist())]
 
 
 def _key(request: bytes, name: int | str | bytes) -> bytes:
-    """The length in front tells any two pairs apart."""
+    """Join request and name; the length in front keeps different pairs apart."""
     named = b"%d" % name if isinstance(name, int) else name.encode() if isinstance(name, str) else name
     return len(request).to_bytes(4, "little") + request + named
 
 
 def _scores(table: pa.Table, score: str) -> np.ndarray:
-    """float64 [n]; 0 for a score that is no number."""
+    """Return float64 [n]; NaN scores become 0."""
     return np.nan_to_num(np.asarray(table[score_column(table, score)].to_numpy(), np.float64))
 
 

@@ -1,4 +1,4 @@
-"""What a join is told: where its streams are, what their columns mean, how long it waits."""
+"""Settings of a join: its streams, the meaning of their columns, and how long it waits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,26 @@ MOST_ROWS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class JoinSettings:
-    """recordings: a folder; outcomes: a folder of Parquet files or a stream's URL, which may hold a password; out: the
-    folder that is written. model: "" for the only one. key: BY_ROW, or the feature whose value an outcome names;
-    request, time, value: columns of outcomes, value "" for 1. score: the output that calibration and weights go by, ""
-    for the first. wait_s, late_s: see models.joining.matching; lag_s: what recordings and outcomes take from their
-    time until they can be read; every_s, file_rows: at which a file is written; window_s: of the report. follow: goes
-    on with what comes."""
+    """Settings of `freshet join`.
+
+    Attributes:
+        recordings: Folder of the recordings.
+        outcomes: Folder of Parquet files, or URL of a stream, which may contain a password.
+        out: Folder that is written.
+        model: Model whose recordings are joined; "" for the only one.
+        key: BY_ROW, or the feature whose value an outcome names.
+        request: Column of outcomes with the request id.
+        time: Column of outcomes with their time.
+        value: Column of outcomes with the label; "" for 1.
+        score: Output used for calibration and weights; "" for the first.
+        wait_s: Window of a row (see models.joining.matching).
+        late_s: Age of a row up to which late outcomes correct it; 0 for no corrections.
+        lag_s: Delay after which recordings and outcomes can be read.
+        every_s: Interval at which a file is written.
+        window_s: Length of a window of the report.
+        file_rows: Number of due rows at which a file is written.
+        follow: Keep reading as new input arrives.
+    """
 
     recordings: str
     outcomes: str = field(repr=False)
@@ -59,7 +73,7 @@ class JoinSettings:
 
     @property
     def format(self) -> str:
-        """Of the outcomes: what open_stream() takes."""
+        """Format of the outcomes, as open_stream() expects it."""
         scheme, separator, _ = self.outcomes.partition("://")
         if separator and scheme not in SCHEMES:
             raise BadInput(f"--outcomes: a folder or a URL of {', '.join(SCHEMES)} wanted, got one of {scheme[:40]!r}")
@@ -67,11 +81,15 @@ class JoinSettings:
 
     @property
     def key_column(self) -> str:
-        """The recordings' column that a row's key is made of, beside its request."""
+        """Column of the recordings that forms a row's key together with its request."""
         return ROW if self.key == BY_ROW else self.key
 
     def schemas(self) -> tuple[Schema, Schema]:
-        """The columns that are read of recordings, and of outcomes; raises BadInput."""
+        """Return the columns to read from the recordings and from the outcomes.
+
+        Raises:
+            BadInput: The key is not a column of single ids or strings.
+        """
         kind = "id"
         if self.key != BY_ROW:
             columns = first_recording(self.recordings)
@@ -85,5 +103,5 @@ class JoinSettings:
         return recordings, Schema((Field(self.request, "string"), Field(self.key, kind)), label, self.time)
 
     def lasting(self) -> dict[str, str | float]:
-        """What a folder that was begun is bound to."""
+        """Return the settings that must not change once a folder is begun."""
         return {"key": self.key, "wait": self.wait_s, "late": self.late_s, "window": self.window_s}

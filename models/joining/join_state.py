@@ -1,7 +1,7 @@
-"""Where a join is as of one of its files: what a restart goes on from.
+"""State of a join as of one of its files, from which a restart resumes.
 
-Written by the join itself, and read as whatever anybody may have put there: each field is checked for its kind, what it
-unpacks to is bounded before it is unpacked, and anything else is Corrupt.
+The join writes it, but reads it as untrusted input: the type of each field is checked, decompressed sizes are bounded
+before decompression, and anything else raises Corrupt.
 """
 
 from __future__ import annotations
@@ -35,10 +35,21 @@ _SETTINGS: dict[str, tuple[type, ...]] = {"key": (str,), "wait": _NUMBER, "late"
 
 @dataclass(frozen=True, slots=True)
 class JoinState:
-    """model, settings: that the folder is bound to; recordings: the number of the row that leaves next; share, windows:
-    of LateShare and JoinWindows; until_s: all of times before is decided; newest_s: of the rows that left with this
-    file, None where none did; oldest_late: corrections that are still to be made find their rows from this file on;
-    disowned: keys of the rows that were left out with this file, as several requests have their id."""
+    """State of a join.
+
+    Attributes:
+        model: Model that the folder is bound to.
+        settings: Settings that the folder is bound to.
+        recordings: Number of the next row to emit.
+        outcomes: Outcomes that are open.
+        counts: Fates of rows and outcomes.
+        share: State of LateShare.
+        windows: State of JoinWindows.
+        until_s: Unix time before which everything has its fate.
+        newest_s: Time of the newest row emitted with this file; None if there was none.
+        oldest_late: First file that pending corrections may refer to.
+        disowned: Keys left out with this file because several requests have their id.
+    """
 
     model: str = ""
     settings: Mapping[str, str | float] = field(default_factory=dict)
@@ -60,7 +71,7 @@ class JoinState:
 
     @staticmethod
     def from_json(said: Mapping[str, Any]) -> JoinState:
-        """Raises BadInput for another format, Corrupt for anything that to_json() does not give."""
+        """Parse the output of to_json(); raise BadInput for another format and Corrupt for invalid content."""
         if said.get("format") != FORMAT:
             raise BadInput(f"--out: a folder of format {FORMAT!r} wanted, got {str(said.get('format'))[:40]!r}")
         for name, kinds in _KINDS.items():
@@ -78,7 +89,7 @@ class JoinState:
 
 
 def _keys(said: Any) -> tuple[bytes, ...]:
-    """Not there in a state without any, as in those of older releases."""
+    """Decode disowned keys; a state without any, as older releases wrote it, has no such field."""
     _check(isinstance(said, list) and all(isinstance(one, str) for one in said), "disowned")
     try:
         return tuple(base64.b64decode(one, validate=True) for one in said)

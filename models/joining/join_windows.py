@@ -1,9 +1,10 @@
-"""What became of each window of recorded time: rows, positives in time and late, calibration; as lines of JSON.
+"""Report each window of recorded time as a line of JSON: rows, positives in time and late, calibration.
 
-A line a window, in one file a day, written anew with every commit as long as anything can change: it is a figure of the
-join's state, so a kill loses and repeats nothing. mean_label: of the rows as they are learned, weighted;
-expected_label: of positives in time, those that are to come late added by the running share; calibration: the mean
-score that was served over expected_label, or once the window is complete over mean_label.
+There is one line a window and one file a day. Lines are rewritten with every commit while they can change. They are
+derived from the join's state, so a kill loses and repeats nothing.
+- mean_label: weighted mean label of the rows as emitted for training.
+- expected_label: share of positives in time, scaled up by the current estimate of the late share.
+- calibration: mean served score over expected_label, or over mean_label once the window is complete.
 """
 
 from __future__ import annotations
@@ -26,8 +27,16 @@ Float64s = NDArray[np.float64]
 
 @dataclass(slots=True)
 class WindowSums:
-    """A window's rows and outcomes. weights: of all rows that were emitted, late ones included; late: labels of late
-    positives; unmatched: outcomes of this time without a row."""
+    """Sums over the rows and outcomes of a window.
+
+    Attributes:
+        rows: Number of rows.
+        positives: Sum of labels that came in time.
+        late: Sum of labels of late positives.
+        unmatched: Outcomes of this time without a row.
+        scores: Sum of served scores.
+        weights: Sum of the weights of all emitted rows, late ones included.
+    """
 
     rows: int = 0
     positives: float = 0.0
@@ -39,14 +48,22 @@ class WindowSums:
 
 _SUMS = tuple(one.name for one in fields(WindowSums))
 LAST_S = 1 << 36
-"""No time that can be told comes after it."""
+"""Upper bound of timestamps in a report, in seconds."""
 
 
 class JoinWindows:
-    """The windows of a join that may still change. window_s: how long each is."""
+    """The windows of a join that may still change."""
 
     def __init__(self, window_s: float, said: Mapping[str, dict[str, Any]] | None = None) -> None:
-        """said: what to_json() gave. Raises Corrupt."""
+        """Restore windows.
+
+        Args:
+            window_s: Length of a window.
+            said: Output of to_json(), or None for no windows.
+
+        Raises:
+            Corrupt: `said` is invalid.
+        """
         self._window_s = window_s
         try:
             self._sums = {int(start): WindowSums(**sums) for start, sums in (said or {}).items()}
@@ -59,7 +76,12 @@ class JoinWindows:
         return {str(start): asdict(sums) for start, sums in sorted(self._sums.items())}
 
     def add(self, times_s: Float64s, **sums: Float64s) -> None:
-        """Adds figures of rows of these times, by the names of WindowSums."""
+        """Add figures of rows to their windows.
+
+        Args:
+            times_s: Times of the rows, float64 [n].
+            **sums: Figures [n], by field name of WindowSums.
+        """
         starts = (np.floor(times_s / self._window_s) * self._window_s).astype(np.int64)
         for start in np.unique(starts).tolist():
             mine, window = starts == start, self._sums.setdefault(start, WindowSums())
@@ -68,7 +90,12 @@ class JoinWindows:
                 setattr(window, name, getattr(window, name) + kind(values[mine].sum()))
 
     def lines(self, share: float, complete_before_s: float) -> list[dict[str, Any]]:
-        """Of every window, ascending. share: of positives that come late; complete: nothing can come any more."""
+        """Return the line of every window, ascending.
+
+        Args:
+            share: Estimated share of positives that come late.
+            complete_before_s: Windows that end by this time are complete: no more outcomes can come.
+        """
         made = []
         for start, sums in sorted(self._sums.items()):
             complete = start + self._window_s <= complete_before_s
@@ -83,13 +110,18 @@ class JoinWindows:
         return made
 
     def forget(self, before_s: float) -> None:
-        """Drops windows that ended before: their lines have been written."""
+        """Drop windows that ended before before_s; their lines have been written."""
         for start in [start for start in self._sums if start + self._window_s < before_s]:
             del self._sums[start]
 
 
 def write_lines(folder: Path, lines: list[dict[str, Any]]) -> None:
-    """Puts lines into their days' files, in place of those of the same window."""
+    """Write lines to their days' files, replacing lines of the same window.
+
+    Args:
+        folder: Folder of the report.
+        lines: One line a window.
+    """
     days: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         days.setdefault(time.strftime("%Y-%m-%d", time.gmtime(line["window"])), []).append(line)
@@ -102,7 +134,12 @@ def write_lines(folder: Path, lines: list[dict[str, Any]]) -> None:
 
 
 def newest_lines(folder: Path, most: int) -> list[dict[str, Any]]:
-    """The newest windows, ascending, of the report in a folder."""
+    """Return the newest windows of a report, ascending.
+
+    Args:
+        folder: Folder of the report.
+        most: Maximum number of windows.
+    """
     found: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.jsonl"), reverse=True):
         found = [*read_lines(path), *found]
@@ -112,7 +149,7 @@ def newest_lines(folder: Path, most: int) -> list[dict[str, Any]]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a day; [] for none. What is no line of ours is left out."""
+    """Return the valid lines of a day; [] if the file does not exist."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:

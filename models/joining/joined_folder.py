@@ -1,19 +1,19 @@
-"""The folder that a join writes: labelled rows as Parquet files, each with the state of the join as of that file.
+"""Write the output folder of a join: labelled rows as Parquet files, each with the state of the join as of that file.
 
-    0000000001.parquet      the columns of the recording, freshet.label, freshet.weight, freshet.late: rows whose
-    0000000002.parquet      window has ended and, where freshet.late, rows once more that became positives late
+    0000000001.parquet      the recorded columns, freshet.label, freshet.weight, freshet.late: rows whose window has
+    0000000002.parquet      ended and, with freshet.late, rows emitted again because they became positives late
     _join/                  journals of both streams and the lock; windows/<day>.jsonl, the report
 
 Invariants
-- One writer: it holds the lock of _join/lock, which ends with its process.
-- A file appears whole under the next number, by one rename, and its schema's metadata, under "freshet.join", is the
-  state that this file completes. So output and state are one: the newest file says where a join goes on, and nothing is
-  in a file twice or in none, wherever a kill falls.
-- Files are never changed. Old ones may be deleted by whoever has learned them: a correction that needs one counts as
-  too late. The newest stays, or the join begins anew.
+- One writer: it holds the lock of _join/lock, which is released when its process ends.
+- A file appears whole under the next number, by one rename. The metadata of its schema holds, under "freshet.join", the
+  state that this file completes. Output and state are therefore one: the newest file defines where a join resumes, and
+  every row is in exactly one file, whenever a kill happens.
+- Files never change. Old ones may be deleted after training has consumed them; a correction that needs one then counts
+  as too late. The newest file must stay, or the join starts from the beginning.
 
-Refused: a state file beside the rows (two renames, and a kill between them); appending to files (a reader would have to
-know how far they are whole).
+Rejected: a state file beside the rows (two renames, with a possible kill between them); appending to files (a reader
+would have to know how much of them is complete).
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ STATE = b"freshet.join"
 LABEL, WEIGHT, LATE = "freshet.label", "freshet.weight", "freshet.late"
 BOOKS = "_join"
 GROUP_ROWS, GROUP_NBYTES = 4096, 8 << 20
-"""Small ones: a correction reads one for a row."""
+"""Small row groups: a correction reads a whole group for one row."""
 ROWS_NBYTES = 64 << 20
-"""Of rows in memory: a list that a request sent once is in each of its rows here, so rows of few bytes can be many."""
+"""Limit of decoded rows in memory.
+
+A list that a request sent once is repeated in each of its rows, so a small file may decode to many bytes.
+"""
 
 _NAME = re.compile(r"(\d{10})\.parquet")
 
@@ -50,7 +53,7 @@ class JoinedFolder:
     """The rows that a join has emitted, and its state."""
 
     def __init__(self, folder: Path) -> None:
-        """Takes the folder for this process. Raises BadInput where another one has it or it cannot be had."""
+        """Create and lock the folder; raise BadInput if it is not writable or another join holds it."""
         self.folder, self.books = folder, folder / BOOKS
         try:
             self.books.mkdir(parents=True, exist_ok=True)
@@ -72,15 +75,15 @@ class JoinedFolder:
 
     @property
     def next(self) -> int:
-        """The number of the file that comes next."""
+        """Number of the next file."""
         return self._newest + 1
 
     def state(self) -> dict[str, Any] | None:
-        """The state of the newest file; None where nothing has been emitted. Raises Corrupt."""
+        """Return the state of the newest file; None if nothing has been emitted. Raises Corrupt."""
         return self.state_of(self._newest) if self._newest else None
 
     def state_of(self, number: int) -> dict[str, Any]:
-        """The state that a file completes; raises Corrupt."""
+        """Return the state that a file completes. Raises Corrupt."""
         try:
             said = json.loads((pq.read_schema(self._path(number)).metadata or {})[STATE])
         except (OSError, KeyError, ValueError, RecursionError, pa.ArrowException):
@@ -90,7 +93,18 @@ class JoinedFolder:
         return said
 
     def write(self, rows: pa.Table, state: dict[str, Any]) -> int:
-        """Emits rows and commits the state with them; returns the file's number. Raises OSError."""
+        """Write rows and the state that they complete in one file.
+
+        Args:
+            rows: The labelled rows.
+            state: The state as JSON-able values.
+
+        Returns:
+            The number of the file.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
         metadata = {**(rows.schema.metadata or {}), STATE: json.dumps(state, separators=(",", ":")).encode()}
         with atomic_file(self._path(self.next)) as file:
             group_rows = max(1, min(GROUP_ROWS, GROUP_NBYTES * len(rows) // max(1, rows.nbytes)))
@@ -99,16 +113,38 @@ class JoinedFolder:
         return self._newest
 
     def newest_first(self) -> Iterator[int]:
-        """The numbers of the files that are there."""
+        """Yield the numbers of the existing files, newest first."""
         yield from sorted(self._numbers(), reverse=True)
 
     def columns(self, number: int, names: Sequence[str]) -> pa.Table:
-        """These columns of a file, all rows; raises Corrupt."""
+        """Return columns of a file.
+
+        Args:
+            number: Number of the file.
+            names: Names of the columns.
+
+        Returns:
+            All rows of these columns.
+
+        Raises:
+            Corrupt: The file cannot be read.
+        """
         with _sound(self._path(number).name):
             return pq.read_table(self._path(number), columns=list(names), partitioning=None).select(list(names))
 
     def recorded(self, number: int, rows: Sequence[int]) -> pa.Table | None:
-        """Rows of a file in this order, as they were recorded; None where the file is gone. Raises Corrupt."""
+        """Return rows of a file as they were recorded.
+
+        Args:
+            number: Number of the file.
+            rows: Row numbers in the file.
+
+        Returns:
+            The rows in the order of `rows`, without the join's own columns; None if the file is gone.
+
+        Raises:
+            Corrupt: The file cannot be read.
+        """
         try:
             found = rows_of(self._path(number), rows)
         except FileNotFoundError:
@@ -127,7 +163,7 @@ class JoinedFolder:
 
 @contextlib.contextmanager
 def _sound(name: str) -> Iterator[None]:
-    """What a library says of a file that is not as it was written, as Corrupt."""
+    """Turn library errors about a damaged file into Corrupt."""
     try:
         yield
     except FileNotFoundError:
@@ -137,21 +173,28 @@ def _sound(name: str) -> Iterator[None]:
 
 
 def labelled(rows: pa.Table, labels: np.ndarray, weights: np.ndarray, late: np.ndarray) -> pa.Table:
-    """Recorded rows with what they are to be learned as. labels, weights: [n]; late: bool [n]."""
+    """Append label, weight and late columns to recorded rows.
+
+    Args:
+        rows: n recorded rows.
+        labels: [n].
+        weights: [n].
+        late: bool [n].
+    """
     rows = rows.append_column(LABEL, pa.array(labels.astype(np.float32)))
     rows = rows.append_column(WEIGHT, pa.array(weights.astype(np.float32)))
     return rows.append_column(LATE, pa.array(late))
 
 
 def rows_of(path: Path, rows: Sequence[int]) -> pa.Table:
-    """Read rows of a file of a join in this order; only their row groups are read, one at a time.
+    """Read rows of a file of a join; only their row groups are read, one at a time.
 
     Args:
-        path: Of the file.
-        rows: Their numbers in it.
+        path: The file.
+        rows: Row numbers in the file.
 
     Returns:
-        The rows as they were emitted.
+        The emitted rows, in the order of `rows`.
 
     Raises:
         FileNotFoundError: The file is gone.
@@ -171,6 +214,6 @@ def rows_of(path: Path, rows: Sequence[int]) -> pa.Table:
 
 
 def seconds(times: pa.ChunkedArray) -> np.ndarray:
-    """Timestamps as Unix seconds, float64 [n]."""
+    """Convert timestamps to Unix seconds, float64 [n]."""
     micros = pc.cast(times, pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
     return np.asarray(micros / 1e6)

@@ -1,25 +1,25 @@
-"""How many positives come late, and so how much a row counts that none has come for. Pure.
+"""Estimate the share of positives that come late, and weight negatives accordingly. Pure.
 
-A row that is learned as a negative may still become a positive. Let p be the probability that it is one, and q the
-share of the positives that come after their row's window. A row in the window is a positive with (1 - q) p and a
-negative otherwise; late positives are learned as rows of their own. With
+A row that is trained on as a negative may still become a positive. Let p be the probability that it is a positive, and
+q the share of positives that come after their row's window. A row is emitted as a positive with probability (1 - q) p
+and as a negative otherwise; late positives are emitted as additional rows. With
 
     weight(positive) = 1, in time or late        weight(negative) = (1 - p) / (1 - (1 - q) p)
 
-the expected weights of a row are p as a positive and 1 - p as a negative: the truth. That is the importance weight of
-fake negatives (Ktena et al., "Addressing delayed feedback for continuous training with neural networks in CTR
-prediction", RecSys 2019) with a window; theirs is q = 1, where every row is a negative first.
+the expected weights of a row are p as a positive and 1 - p as a negative, which is unbiased. This is the importance
+weight of fake negatives (Ktena et al., "Addressing delayed feedback for continuous training with neural networks in CTR
+prediction", RecSys 2019) extended by a window; theirs is q = 1, where every row is a negative first.
 
-p is the score that was served, times what scores were off by: expected positives of late over their scores. q is
-estimated by delays: rows are cohorts by their time, and a bucket of delays is judged by the cohorts that are old enough
-to have had all of it; of each bucket its late positives over the positives in time of the same cohorts. So young rows,
-whose late positives have not come, do not make q small. A bucket that no cohort has reached is taken to be empty: q is
-whole once rows of `late_s` ago have been emitted.
+p is the served score times a correction: expected positives of recent rows over the sum of their scores. q is estimated
+from delays. Rows are grouped into cohorts by their time. Each bucket of delays is estimated only from cohorts old
+enough to have seen all of it: its late positives over the positives in time of the same cohorts. So young rows, whose
+late positives have not come yet, do not bias q downwards. A bucket that no cohort has reached counts as empty: q is
+complete once rows older than `late_s` have been emitted.
 
-Assumed: a late positive is as likely for one row as for another. Cost: COHORTS * 2 rows of some 20 numbers.
+Assumption: all rows are equally likely to have a late positive. Cost: COHORTS * 2 rows of some 20 numbers.
 
-Refused: q of 1 (the original): most positives come in the window, and their rows would be learned twice; weights from a
-model of delays: one more model to be wrong.
+Rejected: q = 1 as in the original, because most positives come in the window, and their rows would be trained on twice;
+weights from a model of delays, because that is one more model that can be wrong.
 """
 
 from __future__ import annotations
@@ -35,21 +35,30 @@ from freshet_serving.processor.errors import Corrupt
 Float64s = NDArray[np.float64]
 
 COHORTS = 128
-"""That a row's time until late_s is divided into."""
+"""Number of cohorts in late_s seconds."""
 BUCKETS_A_DOUBLING = 2
 ENOUGH_POSITIVES = 1000.0
-"""That tell what scores are off by."""
+"""Positives needed to estimate the correction of scores."""
 MOST_OFF = 10.0
 MOST_PROBABLE = 0.999
 IN_TIME, SCORES, LATE = 0, 1, 2
-"""Of a cohort: positives in time, scores, and from LATE on late positives by delay."""
+"""Indices of a cohort's figures: positives in time, sum of scores, and from LATE on late positives by delay bucket."""
 
 
 class LateShare:
-    """The running estimate of one join; late_s 0: nothing is corrected."""
+    """The running estimate of one join."""
 
     def __init__(self, wait_s: float, late_s: float, said: Mapping[str, list[float]] | None = None) -> None:
-        """said: what to_json() gave. Raises Corrupt."""
+        """Restore an estimate.
+
+        Args:
+            wait_s: Window of a row.
+            late_s: Delay up to which late positives are corrected; 0 for no corrections.
+            said: Output of to_json(), or None for an empty estimate.
+
+        Raises:
+            Corrupt: `said` is invalid.
+        """
         self._wait_s, self._late_s = wait_s, late_s
         buckets = max(1, math.ceil(BUCKETS_A_DOUBLING * math.log2(late_s / wait_s))) if late_s else 0
         self._edges_s = np.geomspace(wait_s, late_s, buckets + 1) if late_s else np.zeros(1)
@@ -66,7 +75,13 @@ class LateShare:
         return {str(n): [float(f"{value:.9g}") for value in sums] for n, sums in sorted(self._cohorts.items())}
 
     def add_rows(self, times_s: Float64s, scores: Float64s, positives: Float64s) -> None:
-        """Rows were emitted at the end of their window. positives: of each what came in time, 0 for nothing."""
+        """Add rows emitted at the end of their window.
+
+        Args:
+            times_s: Times of the rows, float64 [n].
+            scores: Served scores, float64 [n].
+            positives: Labels that came in time, float64 [n]; 0 without one.
+        """
         if not self._late_s:
             return
         for cohort, mine in self._by_cohort(times_s):
@@ -74,13 +89,19 @@ class LateShare:
             cohort[SCORES] += scores[mine].sum()
 
     def add_late(self, times_s: Float64s, delays_s: Float64s, positives: Float64s) -> None:
-        """Rows of these times became positives so long after them."""
+        """Add rows that became positives late.
+
+        Args:
+            times_s: Times of the rows, float64 [n].
+            delays_s: Delays of their outcomes, float64 [n].
+            positives: Labels of the outcomes, float64 [n].
+        """
         buckets = np.clip(np.searchsorted(self._edges_s, delays_s, side="right") - 1, 0, len(self._edges_s) - 2)
         for cohort, mine in self._by_cohort(times_s):
             np.add.at(cohort, LATE + buckets[mine], positives[mine])
 
     def share(self, until_s: float) -> float:
-        """q, by outcomes of times up to until_s: 0 to 1."""
+        """Return q (0 to 1), estimated from outcomes up to until_s."""
         late = 0.0
         for bucket, edge_s in enumerate(self._edges_s[1:]):
             ripe = [sums for n, sums in self._cohorts.items() if self._ends_s(n) + edge_s <= until_s]
@@ -89,7 +110,7 @@ class LateShare:
         return late / (1 + late)
 
     def off(self, share: float) -> float:
-        """What scores are to be multiplied by: positives, with those that are to come, over scores."""
+        """Return the factor that corrects scores: expected positives, late ones included, over scores."""
         positives = scores = 0.0
         for n in sorted(self._cohorts, reverse=True):
             positives += float(self._cohorts[n][IN_TIME])
@@ -99,7 +120,15 @@ class LateShare:
         return 1.0
 
     def weights(self, scores: Float64s, until_s: float) -> Float64s:
-        """How much rows of these scores count as negatives, float64 [n]."""
+        """Return the weights of rows as negatives.
+
+        Args:
+            scores: Served scores, float64 [n].
+            until_s: Time up to which outcomes are known.
+
+        Returns:
+            float64 [n].
+        """
         share = self.share(until_s)
         if not share:
             return np.ones(len(scores))
@@ -108,7 +137,7 @@ class LateShare:
         return weights
 
     def forget(self, until_s: float) -> None:
-        """Drops cohorts that tell nothing any more."""
+        """Drop cohorts too old to contribute."""
         for n in [n for n in self._cohorts if self._ends_s(n) < until_s - 2 * self._late_s]:
             del self._cohorts[n]
 

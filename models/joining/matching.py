@@ -1,26 +1,26 @@
-"""Recorded rows and outcomes, matched as both come. Pure: rows and outcomes go in with their numbers and times.
+"""Match recorded rows with outcomes as both arrive. Pure: input is row and outcome numbers, times and keys.
 
-A row waits for wait_s after it was recorded. It is a positive where an outcome of its key has a time within that
-window, and a negative otherwise; rows leave in the order of their numbers. An outcome whose row has left is late: its
-row is looked for among those that were emitted. An outcome without a row is kept until its row must have been read,
-and is then unmatched: its request was not recorded, or had left more than late_s ago.
+A row waits for wait_s after it was recorded. It is a positive if an outcome of its key falls within that window, and a
+negative otherwise. Rows leave in the order of their numbers. An outcome whose row has left is late: its row is looked
+up among the emitted ones. An outcome without a row is kept until its row must have been read, and then counts as
+unmatched: its request was not recorded, or its row left more than late_s ago.
 
-Ids of requests are the clients', so one may be there more than once. When a row leaves, those of its id that have come
-in the meantime, and one that has left in the last while, contest it. Where they repeat its request one counts, and the
-others are left out as retried. Where they do not, nobody can tell whose an outcome is: all that wait are left out as
-disowned, and outcomes of the id are ambiguous, for the last while to come. So whoever uses another's id can keep the
-other's row from being learned, and has no label of it.
+Clients choose request ids, so an id may occur more than once. When a row leaves, it is contested by rows of the same id
+that arrived since, and by one that left recently. If they repeat its request, one row counts and the others are left
+out as retried. If they do not, the outcome cannot be attributed: all waiting rows are left out as disowned, and
+outcomes of the id count as ambiguous while the id is remembered. So a client that reuses another client's id can keep
+that client's row out of training, but cannot obtain a label for it.
 
 Invariants
-- Rows leave as a prefix of their numbers: a number says what has left.
-- An outcome is open from when it is read until what it says has been emitted or counted; it has one of these fates, and
-  is counted once. Open ones are what has to be read again after a crash: open_outcomes().
-- Of several outcomes of one row the first that is read counts.
-- No outcome is emitted with a row before recordings have been read up to the outcome's time: until then another request
-  of the id may come to light.
+- Rows leave as a prefix of their numbers, so one number records what has left.
+- An outcome is open from when it is read until its effect is emitted or counted. It has exactly one fate and is counted
+  once. Open outcomes have to be read again after a crash: open_outcomes().
+- If a row has several outcomes, the first one read counts.
+- No outcome is emitted with a row before recordings have been read up to the outcome's time, because another request
+  with the same id may appear until then.
 
-Cost: about 280 bytes a waiting row, whatever its features are: those are read again when it leaves. Refused: waiting
-rows with their features (ten times the memory), or in files of our own (the recordings are such files).
+Cost: about 280 bytes a waiting row, independent of its features, which are read again when it leaves. Rejected: keeping
+waiting rows with their features (ten times the memory), or in files of the join's own (the recordings are such files).
 """
 
 from __future__ import annotations
@@ -39,18 +39,25 @@ from freshet_serving.models.joining.emitted_rows import EmittedRows, RowLocation
 from freshet_serving.processor.errors import Corrupt
 
 SINCE_ALIKE = ("retried", "disowned", "ambiguous")
-"""Counts of releases that compare the rows of an id."""
+"""Counts that older releases, which did not compare rows of an id, lack."""
 
 
 @dataclass(slots=True)
 class JoinCounts:
-    """What has become of rows and outcomes.
+    """Fates of rows and outcomes.
 
-    rows: emitted. lost: rows whose recording was gone when their window ended. repeated: emitted rows that no outcome
-    finds, as an earlier row of the request has their key. retried, disowned: rows that were left out, as they repeat a
-    request, and as several requests have their id. Outcomes: positives in time; late, which were corrected; unmatched;
-    duplicates of a row's first; too_late for a correction, or whose row's file is gone; ambiguous, of rows that were
-    disowned.
+    Attributes:
+        rows: Rows emitted.
+        lost: Rows whose recording was gone when their window ended.
+        repeated: Emitted rows that no outcome finds, because an earlier row of the request has their key.
+        positives: Outcomes in time.
+        late: Late outcomes that were corrected.
+        unmatched: Outcomes without a row.
+        duplicates: Outcomes after a row's first one.
+        too_late: Outcomes too late for a correction, or whose row's file is gone.
+        retried: Rows left out because they repeat a request.
+        disowned: Rows left out because several requests have their id.
+        ambiguous: Outcomes of disowned rows.
     """
 
     rows: int = 0
@@ -68,7 +75,13 @@ class JoinCounts:
 
 @dataclass(frozen=True, slots=True)
 class PositiveOutcome:
-    """An outcome that says more than 0: its number in its stream, when it came about, what the row's label is to be."""
+    """An outcome with a value other than 0.
+
+    Attributes:
+        number: Number in its stream.
+        time_s: Time of the event.
+        value: Label for the row.
+    """
 
     number: int
     time_s: float
@@ -77,8 +90,17 @@ class PositiveOutcome:
 
 @dataclass(slots=True)
 class PendingRow:
-    """A recorded row whose window has not ended. before: where a row of its key has left; later: rows of its key that
-    have come since, of the first one alone. left_out: a fate of JoinCounts; "": it is emitted."""
+    """A recorded row whose window has not ended.
+
+    Attributes:
+        number: Number in the recordings.
+        time_s: Time of the request.
+        key: Its key.
+        outcome: Outcome attached to it, if any.
+        before: Location of an emitted row with the same key.
+        later: Rows of the same key that arrived since; set on the first one only.
+        left_out: A fate of JoinCounts; "" if the row is to be emitted.
+    """
 
     number: int
     time_s: float
@@ -90,7 +112,7 @@ class PendingRow:
 
     @property
     def of_one_request(self) -> Iterator[PendingRow]:
-        """The row, and later ones of its request, which has one time for all."""
+        """The row and later rows of its request; all rows of a request have the same time."""
         yield self
         yield from (row for row in self.later or () if row.time_s == self.time_s)
 
@@ -102,7 +124,13 @@ class PendingRow:
 
 @dataclass(frozen=True, slots=True)
 class LateOutcome:
-    """An outcome whose row was emitted as a negative. key: for the row is looked up by a hash."""
+    """An outcome whose row was emitted as a negative.
+
+    Attributes:
+        outcome: The outcome.
+        place: Location of the row.
+        key: Key to compare, since the row is looked up by a hash.
+    """
 
     outcome: PositiveOutcome
     place: RowLocation
@@ -111,7 +139,13 @@ class LateOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OpenOutcomes:
-    """Outcomes from number `first` to before `end` of which those in `numbers` are open, the others done."""
+    """The outcomes of a range of numbers that are open.
+
+    Attributes:
+        first: First number of the range.
+        end: End of the range, exclusive.
+        numbers: Numbers in the range that are open; the others are settled.
+    """
 
     first: int = 0
     end: int = 0
@@ -125,7 +159,7 @@ class OpenOutcomes:
 
     @staticmethod
     def from_json(said: dict[str, Any]) -> OpenOutcomes:
-        """Raises Corrupt."""
+        """Parse the output of to_json(). Raises Corrupt."""
         try:
             first, end = int(said["first"]), int(said["end"])
             nbytes = -(-(end - first) // 8)
@@ -140,7 +174,7 @@ class OpenOutcomes:
 
 
 class Matcher:
-    """The rows and outcomes of one join that wait for each other."""
+    """The waiting rows and outcomes of one join."""
 
     def __init__(
         self,
@@ -150,7 +184,15 @@ class Matcher:
         known: OpenOutcomes,
         counts: JoinCounts,
     ) -> None:
-        """emitted: rows that have left; known, counts: as of when the join was left."""
+        """Start from the state in which the join was left.
+
+        Args:
+            wait_s: Window of a row.
+            late_s: Age of a row up to which late outcomes correct it.
+            emitted: Rows that have left.
+            known: Outcomes that were open.
+            counts: Fates so far.
+        """
         self._wait_s, self._last_s, self._emitted = wait_s, max(wait_s, late_s), emitted
         self._rows: deque[PendingRow] = deque()
         self._by_key: dict[bytes, PendingRow] = {}
@@ -158,7 +200,7 @@ class Matcher:
         self._open, self._end = set(known.numbers), known.end
         self.counts = counts
         self.late: list[LateOutcome] = []
-        # Times of unmatched outcomes since they were last asked for.
+        # Times of outcomes that became unmatched since the last give_up().
         self._unmatched_s: list[float] = []
 
     def __len__(self) -> int:
@@ -166,17 +208,23 @@ class Matcher:
 
     @property
     def held(self) -> int:
-        """Outcomes whose row has not been seen."""
+        """Number of outcomes whose row has not been seen."""
         return len(self._held)
 
     @property
     def settled_s(self) -> float:
-        """Everything that came about before this has a fate, as far as it has been read."""
+        """Unix time before which everything read so far has its fate."""
         first = self._rows[0].time_s + self._wait_s if self._rows else float("inf")
         return min([first, *(one.outcome.time_s for one in self.late)])
 
     def take_rows(self, first: int, times_s: Sequence[float], keys: Sequence[bytes]) -> None:
-        """Recorded rows from number `first` on, in order."""
+        """Add recorded rows.
+
+        Args:
+            first: Number of the first row; the others follow it.
+            times_s: Time of each.
+            keys: Key of each.
+        """
         places = self._emitted.places(keys)
         for number, time_s, key, before in zip(itertools.count(first), times_s, keys, places):
             row = PendingRow(number, time_s, key, before=before)
@@ -192,7 +240,14 @@ class Matcher:
     def take_outcomes(
         self, first: int, times_s: Sequence[float], values: Sequence[float], keys: Sequence[bytes]
     ) -> None:
-        """Outcomes from number `first` on; those that were done when the join was left are passed over."""
+        """Add outcomes; those settled before the join was left are skipped.
+
+        Args:
+            first: Number of the first outcome; the others follow it.
+            times_s: Time of each.
+            values: Label of each.
+            keys: Key of each.
+        """
         strangers: list[tuple[bytes, PositiveOutcome]] = []
         for number, time_s, value, key in zip(itertools.count(first), times_s, values, keys):
             if number < self._end and number not in self._open:
@@ -215,7 +270,12 @@ class Matcher:
                 self._held[key] = outcome
 
     def due(self, until_s: float, most: int) -> list[PendingRow]:
-        """The first rows, at most so many, whose window has ended for outcomes of times before until_s."""
+        """Return the first rows whose window has ended.
+
+        Args:
+            until_s: Time before which all outcomes have been read.
+            most: Maximum number of rows.
+        """
         found: list[PendingRow] = []
         for row in self._rows:
             if len(found) == most or row.time_s + self._wait_s >= until_s:
@@ -224,7 +284,7 @@ class Matcher:
         return found
 
     def contested(self, rows: Sequence[PendingRow]) -> list[PendingRow]:
-        """Those of the first rows, which are about to leave, whose request may not be the only one of its id."""
+        """Return those of the first rows, about to leave, whose id may belong to several requests."""
         return [
             row
             for row in rows
@@ -232,8 +292,12 @@ class Matcher:
         ]
 
     def decide(self, row: PendingRow, alike: bool) -> None:
-        """Decides about a contested row and all later ones of its key. alike: they all repeat one request, of which the
-        row counts, or the one before it."""
+        """Decide about a contested row and all later rows of its key.
+
+        Args:
+            row: The contested row.
+            alike: True if all rows repeat one request; then only this row or the one emitted before it counts.
+        """
         if not alike:
             for one in (row, *(row.later or ())):
                 one.left_out = "disowned"
@@ -253,8 +317,14 @@ class Matcher:
             row.outcome = None
 
     def corrections(self, until_s: float, most: int) -> list[LateOutcome]:
-        """The first late outcomes, at most so many, of times before until_s, up to which recordings have been read.
-        Those whose id another request has used since go to that one, or are ambiguous."""
+        """Return the first late outcomes, at most `most`, of times before until_s.
+
+        If another request has used the id since, the outcome is attached to its row or counted as ambiguous.
+
+        Args:
+            until_s: Time up to which recordings have been read.
+            most: Maximum number.
+        """
         late, self.late = self.late, []
         for one, place in zip(late, self._emitted.places([one.key for one in late])):
             row = self._by_key.get(one.key)
@@ -267,11 +337,16 @@ class Matcher:
         return [one for one in self.late if one.outcome.time_s < until_s][:most]
 
     def in_time(self, row: PendingRow) -> float:
-        """The label of a row that leaves: what came within its window, 0 for nothing."""
+        """Return the label of a leaving row: the value of an outcome within its window, or 0."""
         return row.outcome.value if row.outcome is not None and row.outcome.time_s <= row.time_s + self._wait_s else 0.0
 
     def pop_rows(self, rows: int, places: Sequence[RowLocation] | None) -> None:
-        """The first rows leave. places: where each is emitted that is not left out; None: they are lost."""
+        """Remove the first rows.
+
+        Args:
+            rows: Number of rows.
+            places: Location of each row, unused for rows that are left out; None if the rows are lost.
+        """
         for n in range(rows):
             row = self._rows.popleft()
             if first := self._by_key.get(row.key) is row:
@@ -295,13 +370,21 @@ class Matcher:
                 self._correct(LateOutcome(outcome, places[n], row.key))
 
     def close(self, outcomes: Sequence[PositiveOutcome], fate: str) -> None:
-        """These outcomes have this fate, a field of JoinCounts."""
+        """Settle outcomes.
+
+        Args:
+            outcomes: The outcomes.
+            fate: Their fate, a field of JoinCounts.
+        """
         setattr(self.counts, fate, getattr(self.counts, fate) + len(outcomes))
         self._open.difference_update(outcome.number for outcome in outcomes)
 
     def give_up(self, before_s: float) -> list[float]:
-        """Outcomes of times before before_s will not find a row any more; the times of all that were unmatched since
-        this was last asked."""
+        """Count held outcomes of times before before_s as unmatched.
+
+        Returns:
+            Times of all outcomes that became unmatched since the last call.
+        """
         gone = [key for key, outcome in self._held.items() if outcome.time_s < before_s]
         for key in gone:
             self._forgo(self._held.pop(key))
@@ -309,7 +392,7 @@ class Matcher:
         return times_s
 
     def open_outcomes(self) -> OpenOutcomes:
-        """What has to be read again after a crash."""
+        """Return the outcomes that have to be read again after a crash."""
         first = min(self._open, default=self._end)
         return OpenOutcomes(first, max(self._end, first), frozenset(self._open))
 
@@ -337,7 +420,7 @@ class Matcher:
 
 
 def counts_from(said: dict[str, int]) -> JoinCounts:
-    """What asdict() gave of counts, and an older release of the counts that it had; raises Corrupt."""
+    """Parse the asdict() form of counts, also one of an older release with fewer counts. Raises Corrupt."""
     counts = dict.fromkeys(SINCE_ALIKE, 0) | said
     names = asdict(JoinCounts())
     if not all(type(counts.get(name)) is int for name in names):

@@ -1,9 +1,9 @@
-"""The recordings of one model as a stream: the files of its servers' recorders, in the order of their first rows.
+"""Read the recordings of one model as a stream: the files of its servers' recorders, ordered by their first rows.
 
-Servers and workers record side by side, each into files of its own; what is found together is put in the order of time,
-so that rows of one moment are near each other. Files of other models have no rows here. A recorder deletes its oldest
-files: those that are gone before they were read are known by the numbers that are missing, those that are gone before
-their rows' window ends by their rows. Row numbers are the journal's (models.streams.stream_journal).
+Servers and workers record side by side, each into its own files. Files found together are ordered by time, so rows of
+one moment are close to each other. Files of other models count as empty. A recorder deletes its oldest files: those
+gone before they were read show as gaps in the file numbers; those gone before their rows' window ended are counted by
+row. Row numbers come from the journal (models.streams.stream_journal).
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ _NAME = re.compile(r".*-(?P<recorder>[^-]+)-(?P<at_ms>\d+)-(?P<number>\d+)\.parq
 
 @dataclass(slots=True)
 class _Numbers:
-    """The numbers of a recorder's files: the newest, and how many are missing before it."""
+    """Numbers of a recorder's files.
+
+    Attributes:
+        newest: The newest number.
+        missing: How many numbers before it are missing.
+    """
 
     newest: int
     missing: int = 0
@@ -49,7 +54,13 @@ class RecordingFolder:
     """A Stream of one model's recordings."""
 
     def __init__(self, folder: str, model: str, schema: Schema) -> None:
-        """model: "": of the only model that is there."""
+        """Open a folder.
+
+        Args:
+            folder: Folder of the recordings.
+            model: The model; "" for the only one in the folder.
+            schema: Columns to read.
+        """
         self._folder, self._model = Path(folder), model
         self._files = GrowingFolder(folder, schema, context=RECORDINGS)
         self._recorders: dict[str, _Numbers] = {}
@@ -61,12 +72,12 @@ class RecordingFolder:
 
     @property
     def model(self) -> str:
-        """The model; "" as long as nothing tells which."""
+        """The model; "" while it is unknown."""
         return self._model
 
     @property
     def lost_files(self) -> int:
-        """Files that were gone before anybody read them, of recorders that have been seen."""
+        """Number of files that were deleted before they were read, of known recorders."""
         return sum(max(0, numbers.missing) for numbers in tuple(self._recorders.values()))
 
     def begin(self, known: Sequence[Segment]) -> None:
@@ -111,8 +122,16 @@ class RecordingFolder:
         self._files.close()
 
     def recorded(self, journal: StreamJournal, numbers: Sequence[int]) -> tuple[int, pa.Table | None]:
-        """The first rows of `numbers`, ascending, that have the same columns and take about ROWS_NBYTES at most, and
-        how many they are; None where they are gone, or cannot be decoded, which sets their file aside."""
+        """Read the first of the given rows, as long as they have the same columns and take about ROWS_NBYTES at most.
+
+        Args:
+            journal: Journal of the recordings.
+            numbers: Row numbers, ascending.
+
+        Returns:
+            The number of rows, and the rows; None instead of the rows if they are gone or cannot be decoded. Files that
+            cannot be decoded are set aside.
+        """
         count, left_nbytes = 0, ROWS_NBYTES
         tables: list[pa.Table] = []
         for first, segment in journal.since(numbers[0]):
@@ -134,8 +153,10 @@ class RecordingFolder:
         return count, pa.concat_tables(tables).combine_chunks()
 
     def _rows(self, name: str, rows: Sequence[int], max_nbytes: int) -> pa.Table | None:
-        """The first of these rows of a file that take about so much; None where it is gone, is damaged, or takes too
-        much memory."""
+        """Read the first of these rows of a file, up to about max_nbytes.
+
+        Returns None if the file is gone or damaged, or takes too much memory.
+        """
         path = self._folder / name
         if not path.is_file():
             return None
@@ -156,7 +177,7 @@ class RecordingFolder:
             return None
 
     def _begins(self, segment: Segment) -> tuple[tuple[int, str], str]:
-        """Where a file stands among others, and whose requests it has."""
+        """Return a file's sort key and its model."""
         name = segment.where["file"]
         told = _NAME.fullmatch(name)
         return (int(told["at_ms"]) if told else 0, name), str(_about(self._folder / name).get("model", ""))
@@ -168,7 +189,7 @@ class RecordingFolder:
         key, number = f"{PurePosixPath(name).parent}/{told['recorder']}", int(told["number"])
         known = self._recorders.get(key)
         if known is None or number == 1:
-            # The first that is seen of a recorder, or of one that has begun anew.
+            # First file seen of a recorder, or of one that restarted its numbering.
             self._recorders[key] = _Numbers(number, known.missing if known else 0)
         elif number > known.newest:
             known.missing += number - known.newest - 1
@@ -178,7 +199,15 @@ class RecordingFolder:
 
 
 def score_column(table: pa.Table, score: str) -> str:
-    """The column of the output that a row was scored by; raises BadInput."""
+    """Return the column with the scores of recorded rows.
+
+    Args:
+        table: Recorded rows.
+        score: Name of the output; "" for the first one with a number a row.
+
+    Raises:
+        BadInput: There is no such output.
+    """
     scalar: list[str] = [name for name in table.column_names if name.startswith(OUTPUT)]
     scalar = [name for name in scalar if pa.types.is_floating(table.schema.field(name).type)]
     if score and OUTPUT + score in scalar:
@@ -190,7 +219,7 @@ def score_column(table: pa.Table, score: str) -> str:
 
 
 def first_recording(folder: str) -> pa.Schema:
-    """The columns of any recording; raises BadInput where there is none."""
+    """Return the columns of any recording; raise BadInput if there is none."""
     for path in sorted(Path(folder).rglob("*.parquet")):
         if not path.name.startswith((".", "_")) and _about(path):
             with open_regular(path) as file:
@@ -199,7 +228,7 @@ def first_recording(folder: str) -> pa.Schema:
 
 
 def _about(path: Path) -> dict[str, Any]:
-    """What a recording says of its columns; {} for any other file."""
+    """Return the metadata of a recording; {} for any other file."""
     try:
         with open_regular(path) as file:
             said = json.loads((pq.read_schema(file).metadata or {}).get(METADATA, b"{}"))

@@ -1,10 +1,10 @@
-"""Whether rows of one request id are one request, sent again, or several requests that use one id.
+"""Decide if rows with one request id are one request sent again, or several requests that share the id.
 
-Ids are the clients'. A client that had no answer sends the same request again, with the id and the inputs that it had:
-then one of the rows counts. Anybody else who knows or guesses an id sends other inputs with it, and of those nobody can
-tell whose the outcome is. So rows are compared by their inputs, to the bit; what the model made of them may differ, as
-another generation may have answered. Only rows whose id is there more than once are read for it, MOST_ALIKE at most of
-one id: no client repeats a request more often.
+Clients choose ids. A client without a reply sends the same request again, with the same id and inputs; then one of the
+rows counts. Any other client that knows or guesses an id sends other inputs with it, and the outcome cannot be
+attributed. So rows are compared by their inputs, bit by bit; outputs may differ, since another generation may have
+answered. Only rows whose id occurs more than once are read for this, at most MOST_ALIKE of one id, since no client
+repeats a request more often.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ MOST_ALIKE, READ_AT_ONCE = 16, 1024
 RECORDERS_OWN = "freshet."
 
 Recorded = Callable[[Sequence[int]], tuple[int, pa.Table | None]]
-"""The first rows of these numbers, and how many they are; None where they are gone (RecordingFolder.recorded)."""
+"""Reader of the first rows of these numbers: returns their count and the rows, None if gone (RecordingFolder.recorded).
+"""
 Emitted = Callable[[int, Sequence[int]], pa.Table | None]
-"""Rows of a file of the joined folder, None where it is gone (JoinedFolder.recorded)."""
+"""Reader of rows of a file of the joined folder: returns None if the file is gone (JoinedFolder.recorded)."""
 
 
 def repeat_one_request(rows: Sequence[PendingRow], recorded: Recorded, emitted: Emitted) -> list[bool]:
-    """Tell of each row whether all others of its id say the same as its own request does.
+    """Return for each row if all rows of its id have the same inputs as its own request.
 
     Args:
-        rows: that are contested (Matcher.contested).
-        recorded: reads rows that wait.
-        emitted: reads rows that have left.
+        rows: Contested rows (Matcher.contested).
+        recorded: Reads rows that wait.
+        emitted: Reads rows that have left.
 
     Returns:
-        By row; False as well where one of them cannot be read any more, or they are too many.
+        One flag a row; False also if one of its rows can no longer be read, or there are too many.
     """
     few = [
         row
@@ -80,6 +81,6 @@ def _of_emitted(places: Iterable[RowLocation], emitted: Emitted) -> dict[RowLoca
 
 
 def _digests(table: pa.Table) -> list[bytes]:
-    """Of the inputs of each row: NaN is NaN, and a float's last bit counts."""
+    """Return a digest of each row's inputs: NaN equals NaN, and floats are compared to the last bit."""
     inputs = sorted(name for name in table.column_names if not name.startswith(RECORDERS_OWN))
     return [hashlib.blake2b(repr(row).encode(), digest_size=16).digest() for row in table.select(inputs).to_pylist()]

@@ -1,8 +1,8 @@
-"""One of a join's two streams: its batches as they come, and up to which time it has been read.
+"""Read one of a join's two streams, and track the time up to which it has been read.
 
-A stream has been read up to the newest time that it has given; where it has nothing more for a moment, up to that
-moment, if it has looked since: a folder of many files is listed now and then only. One that cannot be read stands where
-it is: what it would say is not known. A time that lies ahead of the clock counts as now.
+That time is the newest one in the data. If the stream has nothing more for a moment, it is that moment, provided the
+source has been polled since (a folder of many files is listed only now and then). While a stream cannot be read, its
+time does not advance. Times ahead of the clock count as now.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ CHUNK_ROWS = 4096
 
 
 class TimedStream:
-    """A stream from row `start` on; its source keeps no rows back (linger_s 0)."""
+    """A stream from row `start` on.
+
+    Args:
+        source: Its source, which must not hold rows back (linger_s 0).
+        start: Number of the first row.
+        unix_s: Clock.
+    """
 
     def __init__(self, source: FollowedSource, start: int, unix_s: Callable[[], float]) -> None:
         self.source, self._unix_s = source, unix_s
@@ -24,7 +30,7 @@ class TimedStream:
         self.position, self.read_s, self.ended = start, float("-inf"), False
 
     def next(self) -> Batch | None:
-        """What has come; None where nothing has for a moment."""
+        """Return the next batch; None if there is nothing for a moment."""
         began_s, looks = self._unix_s(), self.source.ingest_status().looks
         batch = next(self._batches, None)
         if batch is None:

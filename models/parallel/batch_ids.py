@@ -1,10 +1,11 @@
-"""Of one table, the distinct ids of a process' rows of a batch, with room for their rows and for their gradients.
+"""Collect the distinct ids of one table in a process's rows of a batch, with buffers for their rows and gradients.
 
-Ids stand in the order of the processes that have them: what is for one process is one slice, of ids, of rows and of
-gradients alike. The index says where each id stands, so serving's kernel pools from here as from a table.
+Ids are grouped by the process that owns them, in rank order, so what belongs to one process is one slice of the ids,
+rows and gradients alike. The index maps each id to its position, so serving's pooling kernel can read from these
+buffers as from a table.
 
-One owner, a step's thread. What begin() returns or sets is good until the next begin(). Cost: about 40 ns a value and
-12 ns a distinct one; memory of the largest batch so far.
+One owner: the thread of a step. What begin() returns or sets is valid until the next begin(). Cost: about 40 ns a value
+and 12 ns a distinct id; memory of the largest batch so far.
 """
 
 from __future__ import annotations
@@ -28,8 +29,16 @@ _NOTHING: Float32s = np.empty(0, np.float32)
 
 
 class BatchIds:
-    """ids, times int64 [n]: distinct ids and how often each has come. ends: where those of each process begin, and of
-    the last one end. rows, sums float32 [n, dim]: theirs; met int64 [n]: how often each was read for its gradient."""
+    """Buffers for the distinct ids of one table in one batch.
+
+    Attributes:
+        ids: int64 [n], the distinct ids, grouped by owning process.
+        times: int64 [n], the number of occurrences of each id.
+        ends: int64 [processes + 1], where each process's ids begin and where the last ones end.
+        rows: float32 [n, dim], the rows of the ids.
+        sums: float32 [n, dim], the gradient sums of the ids.
+        met: int64 [n], how often each id was read for its gradient.
+    """
 
     def __init__(self, name: str, dim: int, processes: int) -> None:
         self._name, self.dim, self._processes = name, dim, processes
@@ -38,7 +47,7 @@ class BatchIds:
         self._make_room(FIRST_IDS)
 
     def begin(self, values: Int64s) -> Int64s:
-        """Takes ids as they come; where each stands among the distinct ones."""
+        """Load a batch's ids and return the position of each value among the distinct ids."""
         if len(values) > len(self._ids):
             self._make_room(len(values) * 5 // 4)
         refs = np.empty(len(values), np.int64)
@@ -49,16 +58,16 @@ class BatchIds:
         return refs
 
     def begin_gradients(self) -> None:
-        """Makes all of them zero."""
+        """Reset all gradients to zero."""
         self.sums[:], self.met[:] = 0.0, 0
 
     @property
     def place(self) -> NDArray[np.int32]:
-        """Where the gradient of each is added up (models.embedding.kernels.accumulate)."""
+        """Index in `sums` of each id's gradient (models.embedding.kernels.accumulate)."""
         return self._place
 
     def descriptor(self) -> list[int]:
-        """As EmbeddingVariable's."""
+        """Return the table descriptor, in the form of EmbeddingVariable.descriptor()."""
         return self._described
 
     def _take(self, count: int) -> None:

@@ -1,7 +1,7 @@
-"""A batch shared out: to every process as many of its rows, in order, or one fewer; none where there are not enough.
+"""Split a batch between processes: contiguous row ranges whose sizes differ by at most one, possibly empty.
 
-A slice travels as one message (models.parallel.ranks.packed): its columns in the order of the model's inputs, the
-labels, and the share of each row in the loss of the whole batch, so that nobody has to know the other slices.
+A slice travels as one message (models.parallel.ranks.packed): the columns in the order of the model's inputs, the
+labels, and each row's weight in the loss of the whole batch, so that no process needs to know the other slices.
 """
 
 from __future__ import annotations
@@ -22,14 +22,29 @@ ARRAY, STRINGS, RAGGED, RAGGED_STRINGS = range(4)
 
 
 def slice_of(rows: int, process: int, processes: int) -> tuple[int, int]:
-    """(start, stop) of a process' rows."""
+    """Return (start, stop) of a process's rows.
+
+    Args:
+        rows: Rows of the batch.
+        process: Rank of the process.
+        processes: Number of processes.
+    """
     return rows * process // processes, rows * (process + 1) // processes
 
 
 def encoded(
     columns: Mapping[str, Column], names: Sequence[str], label: Float32s, share: Float32s, start: int, stop: int
 ) -> Bytes:
-    """Rows [start, stop) of a batch."""
+    """Encode rows [start, stop) of a batch as one message.
+
+    Args:
+        columns: Columns by input name.
+        names: Input names, in the order of the message.
+        label: float32, the labels of the whole batch.
+        share: float32, each row's weight in the loss of the whole batch.
+        start: First row.
+        stop: Row after the last.
+    """
     kinds, arrays = [], []
     for name in names:
         kind, parts = _taken_apart(slice_column(columns[name], start, stop))
@@ -39,7 +54,15 @@ def encoded(
 
 
 def decoded(message: Bytes, names: Sequence[str]) -> tuple[dict[str, Column], Float32s, Float32s]:
-    """Columns by name, labels and shares, as views of the message."""
+    """Decode a message of encoded() into views of it.
+
+    Args:
+        message: The message of one slice.
+        names: Input names, in the order of the message.
+
+    Returns:
+        Columns by name, labels and shares.
+    """
     kinds, label, share, *arrays = unpacked(message)
     left = iter(arrays)
     columns = {name: _put_together(kind, left) for name, kind in zip(names, kinds.tolist())}
@@ -57,7 +80,7 @@ def _taken_apart(column: Column) -> tuple[int, list[Array]]:
 
 
 def _strings(column: Strings) -> list[Array]:
-    """Without the bytes of a larger buffer that are not theirs."""
+    """Return offsets and data, without bytes of a larger shared buffer that lie outside this column."""
     first, last = int(column.offsets[0]), int(column.offsets[-1])
     return [column.offsets - first, column.data[first:last]]
 

@@ -1,8 +1,8 @@
-"""What rank 0 tells all ranks to do, and how they are told: an operation, its numbers, and arrays for each.
+"""Operations that rank 0 sends to all ranks: an operation code, its numbers, and optional arrays for each rank.
 
-Rank 0 alone decides, so ranks cannot disagree. It announces an operation, every rank does its duty, rank 0's own
-included, and gives arrays back where there is something to give. Whatever is put into tables comes as arrays for each
-rank alone; whatever is asked of tables goes back so (models.parallel.gathered_table puts it together).
+Rank 0 alone decides, so ranks cannot disagree. It announces an operation; every rank, rank 0 included, runs its handler
+and returns arrays where the operation has a result. Whatever is written to tables is sent as separate arrays for each
+rank; whatever is read from tables comes back the same way (models.parallel.gathered_table merges it).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PARTS = tuple(field.name for field in fields(Changes))
 
 
 class RankCommand(IntEnum):
-    """Each with its duty in HANDLERS, but for those of a batch and the end."""
+    """Operation codes. Each has a handler in HANDLERS, except the batch operations and END."""
 
     END = 0
     LEARN = 1
@@ -44,7 +44,14 @@ class RankCommand(IntEnum):
 
 
 class CommandHeader(NamedTuple):
-    """steps: that rank 0's trainer has taken. number: of the table, or of the batch. gives: whether arrays follow."""
+    """Header of a command.
+
+    Attributes:
+        operation: The RankCommand.
+        steps: Steps that rank 0's trainer has taken.
+        number: Number of the table, or of the batch.
+        gives: 1 if arrays follow, else 0.
+    """
 
     operation: int
     steps: int
@@ -53,7 +60,13 @@ class CommandHeader(NamedTuple):
 
 
 def send_command(ranks: Ranks, order: CommandHeader, given: Sequence[Sequence[Array]] | None = None) -> None:
-    """Tells all others; given: arrays for each rank."""
+    """Send a command to all other ranks.
+
+    Args:
+        ranks: The channel.
+        order: The command.
+        given: Arrays for each rank, by rank; None for none.
+    """
     head = np.array(order._replace(gives=int(given is not None)), np.int64)
     for to in range(1, ranks.size):
         ranks.send(to, head)
@@ -62,7 +75,11 @@ def send_command(ranks: Ranks, order: CommandHeader, given: Sequence[Sequence[Ar
 
 
 def receive_command(ranks: Ranks) -> tuple[CommandHeader, list[Array]]:
-    """What rank 0 announces; raises Failed."""
+    """Receive the next command of rank 0 and its arrays.
+
+    Raises:
+        RankFailed: Another rank cannot go on.
+    """
     order = CommandHeader(*ranks.receive(0).view(np.int64).tolist())
     return order, receive_arrays(ranks, 0) if order.gives else []
 
@@ -147,7 +164,7 @@ HANDLERS: Mapping[int, Callable[[RankTrainer, int, list[Array]], list[Array]]] =
     RankCommand.RESTORE_FILTER: _restore_filter,
     RankCommand.NETWORK: _network,
 }
-"""(trainer, the order's number, its arrays) -> arrays for rank 0."""
+"""Handlers: (trainer, number of the command, its arrays) -> arrays for rank 0."""
 
 
 def as_arrays(changes: Changes) -> list[Array]:
@@ -155,11 +172,11 @@ def as_arrays(changes: Changes) -> list[Array]:
 
 
 def named_arrays(arrays: Mapping[str, Array]) -> list[Array]:
-    """A filter's arrays (models.embedding.admission), with their names in front."""
+    """Return an admission filter's arrays (models.embedding.admission), preceded by one array with their names."""
     return [np.frombuffer("\n".join(arrays).encode(), np.uint8), *arrays.values()]
 
 
 def by_name(arrays: Sequence[Array]) -> dict[str, Array]:
-    """What named_arrays() was made of."""
+    """Restore the mapping that named_arrays() flattened."""
     names = arrays[0].tobytes().decode().split("\n") if len(arrays) > 1 else []
     return dict(zip(names, arrays[1:]))

@@ -1,12 +1,12 @@
-"""A whole table whose rows are shared out over processes, as rank 0 saves, publishes and overwrites it.
+"""Present a table whose rows are sharded over processes as one whole table, for rank 0 to save, publish and overwrite.
 
-Gathering. Each process gives its rows in ascending order of ids, with their count and a checksum of every array
-(models.parallel.ranks.send_arrays); they are put together in ascending order of all ids. What comes out is what one
-process with all of the rows would give, to the bit, so files know nothing of processes.
+Gathering: each process sends its rows in ascending order of ids, with their count and a checksum of every array
+(models.parallel.ranks.send_arrays); they are merged in ascending order of all ids. The result equals to the bit what
+one process with all rows would give, so files do not depend on the number of processes.
 
-Invariants. No id comes from two processes, and none from one that it does not belong to: Corrupt otherwise. What goes
-out reaches the process that has the id, whatever number of processes it was saved by. Memory of rank 0: what is
-gathered, twice for a moment; a full version of a table takes that for all of its rows.
+Invariants: no id comes from two processes, and none from a process that does not own it; otherwise Corrupt is raised.
+Rows that are restored reach the process that owns their id, whatever number of processes saved them. Memory of rank 0:
+what is gathered, briefly twice; for a full version that means all rows of a table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Int64s = NDArray[np.int64]
 
 
 class RankRpc(Protocol):
-    """What rank 0 asks all ranks through, its own included."""
+    """Interface for calling all ranks, the own one included."""
 
     @property
     def processes(self) -> int: ...
@@ -35,15 +35,27 @@ class RankRpc(Protocol):
     def call_all(
         self, operation: RankCommand, number: int = 0, given: Sequence[Sequence[Array]] | None = None
     ) -> list[list[Array]]:
-        """What each rank gives back. given: arrays for each."""
+        """Run an operation on every rank and return each rank's arrays.
+
+        Args:
+            operation: The operation.
+            number: Number of the table, for operations on one table.
+            given: Arrays for each rank, by rank; None for none.
+        """
         ...
 
 
 class GatheredTable:
-    """See EmbeddingVariable, whose methods these are."""
+    """A sharded table with the methods of EmbeddingVariable."""
 
     def __init__(self, ranks: RankRpc, number: int, own: EmbeddingVariable) -> None:
-        """number: of the table among all. own: what of it is in this process."""
+        """Create the view of one table.
+
+        Args:
+            ranks: Calls all ranks.
+            number: Number of the table among all tables.
+            own: This process's shard of the table.
+        """
         self._ranks, self._number, self._own = ranks, number, own
         self.name, self.dim = own.name, own.dim
         self.admission = GatheredFilter(ranks, number)
@@ -103,7 +115,7 @@ class GatheredTable:
 
 
 class GatheredFilter:
-    """The admission filter of such a table."""
+    """The admission filter of a sharded table."""
 
     def __init__(self, ranks: RankRpc, number: int) -> None:
         self._ranks, self._number = ranks, number
@@ -126,13 +138,13 @@ class GatheredFilter:
                 for to in range(self._ranks.processes)
             ]
         else:
-            # Counters by shard: each process takes those of its own.
+            # Counters are by shard: each process picks those of its own shards.
             given = [dict(arrays)] * self._ranks.processes
         self._ranks.call_all(RankCommand.RESTORE_FILTER, self._number, [named_arrays(each) for each in given])
 
     def _gathered(self, operation: RankCommand) -> Mapping[str, Array]:
         given = [by_name(arrays) for arrays in self._ranks.call_all(operation, self._number)]
-        # Shards follow one another in the order of ranks.
+        # Shards are ordered by rank.
         whole = {name: np.concatenate([each[name] for each in given]) for name in given[0]}
         if "keys" in whole:
             order = np.argsort(whole["keys"], kind="stable")

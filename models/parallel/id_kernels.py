@@ -1,4 +1,4 @@
-"""Kernels of a step that several processes take together. All run without the GIL and are deterministic."""
+"""Numba kernels for a training step over several processes. All run without the GIL and are deterministic."""
 
 # mypy: ignore-errors
 
@@ -30,11 +30,22 @@ _F32_2 = nb.types.Array(nb.float32, 2, "A", readonly=True)
     nogil=True,
 )
 def distinct(address, capacity, ids, shards, processes, found, times, scratch, refs, ends):
-    """found: the distinct ids, by process (models.embedding.id_shards), of one in the order in which they came; times:
-    how often each has come; refs[i]: where ids[i] stands among them; ends [processes + 1]: where those of a process
-    begin. Returns how many there are.
+    """Find the distinct ids, grouped by owning process.
 
-    address, capacity: of an empty index with room for all, which says where each stands then. scratch: int64 [4, n].
+    Args:
+        address: Address of an empty index with room for all ids; on return it maps each id to its position.
+        capacity: Capacity of that index.
+        ids: int64 [n], the ids of the batch.
+        shards: Number of shards (models.embedding.id_shards).
+        processes: Number of processes.
+        found: Output: the distinct ids, grouped by process, within one process in order of first occurrence.
+        times: Output: the number of occurrences of each distinct id.
+        scratch: int64 [4, n], working memory.
+        refs: Output: refs[i] is the position of ids[i] among the distinct ids.
+        ends: Output, int64 [processes + 1]: where the ids of each process begin.
+
+    Returns:
+        The number of distinct ids.
     """
     starts = np.empty(BLOCK, np.int64)
     entries, first_ids, owners, places = scratch[0], scratch[1], scratch[2], scratch[3]
@@ -74,7 +85,12 @@ def distinct(address, capacity, ids, shards, processes, found, times, scratch, r
 
 @nb.njit(nb.void(nb.int64, _I64), cache=True, nogil=True)
 def clear(address, entries):
-    """Empties entries of an index that are all it has."""
+    """Empty an index, given the entries that are in use.
+
+    Args:
+        address: Address of the index.
+        entries: int64, numbers of the entries in use.
+    """
     for e in entries:
         store_i64(address + 16 * e + 8, EMPTY)
 
@@ -96,11 +112,24 @@ def clear(address, entries):
     nogil=True,
 )
 def add_up(refs, times, gradients, part, parts, place, touched, sums, met, count):
-    """Adds one process' gradients [n, dim] to those of rows refs [n], each read `times` times by it; returns how many
-    rows there are now.
+    """Add one process's gradients to the sums of the rows they belong to.
 
-    A row that was not read, or has no number, is left out. Only rows whose number is `part` modulo `parts` are added
-    to. place, touched, sums, met, count: as of models.embedding.kernels.accumulate.
+    A row that was not read, or has no row number, is left out.
+
+    Args:
+        refs: int64 [n], row numbers.
+        times: int64 [n], how often the process read each row.
+        gradients: float32 [n, dim], the process's gradients.
+        part: Only rows whose number is `part` modulo `parts` are added to.
+        parts: Number of such parts.
+        place: As in models.embedding.kernels.accumulate.
+        touched: As in accumulate.
+        sums: As in accumulate.
+        met: As in accumulate.
+        count: As in accumulate: rows so far.
+
+    Returns:
+        The number of rows now.
     """
     for i in range(len(refs)):
         if i + AHEAD < len(refs) and refs[i + AHEAD] >= 0:

@@ -1,12 +1,12 @@
-"""Rank 0's trainer: to the run, its checkpoints and its chain it is a Trainer like any other, with whole tables.
+"""Rank 0's trainer: a Trainer with whole tables, as the run, its checkpoints and its change log expect.
 
-Each of its methods announces an operation and does this rank's share of it (models.parallel.commands). Batches go to
-the others when they are transformed, ahead of when they are learned, on a channel of their own; what is learned or
-scored is named by the batch's number.
+Each method announces an operation and does this rank's share of it (models.parallel.commands). Batches are sent to the
+other ranks when they are transformed, ahead of learning, on a separate channel; the command to learn or score names the
+batch by its number.
 
-Invariants. One operation at a time, whatever threads ask. Numbers of batches rise, and batches are learned in their
-order, some never. Weights that the run has put into the network, from a checkpoint say, are in every process before the
-next batch is learned or scored. close() ends all ranks, and is called whatever happens.
+Invariants: one operation at a time, whichever threads call. Batch numbers rise, and batches are learned in their order;
+some are never learned. Weights that the run has put into the network, from a checkpoint for example, reach every
+process before the next batch is learned or scored. close() ends all ranks and is always called.
 """
 
 from __future__ import annotations
@@ -41,7 +41,13 @@ NUMBER_NBYTES, NO_MORE = 8, 0
 
 @dataclass(frozen=True, slots=True)
 class SharedBatch(BoundBatch):
-    """bound: this rank's rows alone, with their labels and shares. number: by which the others know theirs."""
+    """A transformed batch. `bound` holds this rank's rows only.
+
+    Attributes:
+        label: float32, labels of this rank's rows.
+        share: float32, the rows' weights in the loss of the whole batch.
+        number: Number by which the other ranks identify their slices.
+    """
 
     label: Float32s
     share: Float32s
@@ -49,7 +55,7 @@ class SharedBatch(BoundBatch):
 
 
 class LeadTrainer(RankTrainer):
-    """The trainer of rank 0. ranks: for operations; batches: for what is ahead of them."""
+    """The trainer of rank 0."""
 
     def __init__(
         self,
@@ -62,10 +68,21 @@ class LeadTrainer(RankTrainer):
         tables: Mapping[str, TableConfig] | None = None,
         scratch: Path | None = None,
     ) -> None:
-        """See Trainer."""
+        """Create the trainer and its share of the tables.
+
+        Args:
+            ranks: Channel for operations.
+            batches: Channel for batches sent ahead of their operations.
+            manifest: As for Trainer.
+            settings: As for Trainer.
+            network: As for Trainer.
+            fusion: As for Trainer.
+            tables: As for Trainer.
+            scratch: As for Trainer.
+        """
         super().__init__(ranks, manifest, settings, network, fusion, tables, scratch)
         self.tables = {name: GatheredTable(self, n, table) for n, (name, table) in enumerate(self.own.items())}
-        # Of single processes, who tell nobody.
+        # Tiers belong to single processes, which do not report them.
         self.tiers = {}
         self.batches, self._numbered = batches, 0
         self._turn, self._numbering = threading.RLock(), threading.Lock()
@@ -77,7 +94,7 @@ class LeadTrainer(RankTrainer):
         return self.ranks.size
 
     def transform(self, batch: Batch) -> SharedBatch:
-        """Shares the rows of a batch out, and binds those of this rank; any thread may."""
+        """Send every rank its slice of a batch and bind this rank's rows. Thread-safe."""
         with self.profile.timed("transform"):
             rows, share = len(batch), mean_shares(len(batch), batch.weight)
             slices = [slice_of(rows, to, self.processes) for to in range(self.processes)]
@@ -94,7 +111,12 @@ class LeadTrainer(RankTrainer):
     def with_prefetched_rows(
         self, items: PrefetchPipeline, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]
     ) -> PrefetchPipeline:
-        """The items: rows on disk are read when a batch names them."""
+        """Return the items unchanged: rows on disk are read only when a batch names them.
+
+        Args:
+            items: The items.
+            works: Ignored.
+        """
         return items
 
     def learn(self, given: Batch | BoundBatch) -> float:
@@ -125,14 +147,20 @@ class LeadTrainer(RankTrainer):
     def call_all(
         self, operation: RankCommand, number: int = 0, given: Sequence[Sequence[Array]] | None = None
     ) -> list[list[Array]]:
-        """See models.parallel.gathered_table.RankRpc."""
+        """Run an operation on every rank, as models.parallel.gathered_table.RankRpc describes.
+
+        Args:
+            operation: The operation.
+            number: Number of the table, for operations on one table.
+            given: Arrays for each rank, by rank; None for none.
+        """
         with self._turn:
             send_command(self.ranks, CommandHeader(operation, self.steps, number), given)
             own = HANDLERS[operation](self, number, list(given[0]) if given is not None else [])
             return [own, *(receive_arrays(self.ranks, of) for of in range(1, self.processes))]
 
     def close(self, failed: str = "") -> None:
-        """Ends all ranks; failed: why, where the run did not come to its end."""
+        """End all ranks; `failed` is the reason if the run did not complete."""
         if failed:
             self.ranks.fail(failed)
             return
@@ -171,5 +199,5 @@ def _numbered(number: int, message: Bytes) -> Bytes:
 
 
 def unnumbered(message: Bytes) -> tuple[int, Bytes]:
-    """A batch's number, and its slice (models.parallel.batch_slices)."""
+    """Split a message into the batch's number and its slice (models.parallel.batch_slices)."""
     return int(message[:NUMBER_NBYTES].view(np.int64)[0]), message[NUMBER_NBYTES:]

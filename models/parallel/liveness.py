@@ -1,8 +1,8 @@
-"""Who of the processes on one machine is there, and who was the first to go: mpiexec does not say it reliably.
+"""Track which local ranks are alive and which one ended first; mpiexec does not report that reliably.
 
-Every process keeps a connection to the one that launched them, says its rank and its process' number, and, before it
-ends with an error of its own, the status it will end with. A connection ends when its process does, however that does,
-and before mpiexec has had time to end the others: so the first that ends without a word is the one that died.
+Every process keeps a connection to the launcher, over which it sends its rank and pid and, before it ends with an error
+of its own, its exit status. The connection closes when the process ends, in whatever way, and before mpiexec has had
+time to end the others: so the first connection to close without a status belongs to the process that died.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ import threading
 from pathlib import Path
 
 SOCKET = "FRESHET_LIVENESS_SOCKET"
-"""The variable by which processes find the launcher's socket."""
+"""The environment variable with the path of the launcher's socket."""
 
 
 class LivenessRegistry:
-    """The launcher's side; a context manager. pids: by rank. gone: ranks in the order in which they ended. failed: the
-    status that rank 0 has said it will end with."""
+    """The launcher's side of the liveness protocol; a context manager.
+
+    Attributes:
+        pids: Process ids by rank.
+        gone: Ranks in the order in which they ended.
+        failed: Exit status that rank 0 has announced, or None.
+    """
 
     def __init__(self) -> None:
         self.pids: dict[int, int] = {}
@@ -46,7 +51,7 @@ class LivenessRegistry:
         self._folder.cleanup()
 
     def _follow(self) -> None:
-        """Until the end, and then what was said before it."""
+        """Read until __exit__(), then whatever was sent before it."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._ended, selectors.EVENT_READ)
@@ -92,7 +97,7 @@ def _received(connection: socket.socket) -> str:
 
 
 class LivenessClient:
-    """A process' side: tells the launcher, if there is one, that it is here, for as long as it is."""
+    """A process's side of the protocol: holds a connection to the launcher, if there is one, while it lives."""
 
     def __init__(self, rank: int) -> None:
         path = os.environ.get(SOCKET)
@@ -103,7 +108,7 @@ class LivenessClient:
             self._say(f"rank {rank} {os.getpid()}")
 
     def failing(self, status: int) -> None:
-        """This process is about to end with that status, by an error of its own."""
+        """Announce the status with which this process is about to end because of an error of its own."""
         self._say(f"failed {status}")
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""`freshet train --processes N`: N of the same command under mpiexec, and what became of them in one line.
+"""`freshet train --processes N`: run N copies of the command under mpiexec and report in one line how they ended.
 
-This process does nothing but wait. Whatever rank 0 writes goes through as it is; mpiexec's own words about processes
-that died are replaced by one line. When a process dies mpiexec ends all others; so it does when it is told to stop, and
-when this process is killed.
+This process only waits. Rank 0's output is passed through unchanged; mpiexec's own messages about processes that died
+are replaced by one line. When a process dies, mpiexec ends all others; it does the same when it is terminated, and when
+this process is killed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ DEAD = re.compile(r"=\s+PID ([0-9]+) RUNNING AT .*")
 STATUS = re.compile(r"=\s+EXIT CODE: ([0-9]+)\s*")
 GOES_ON = "the same command goes on from the last checkpoint"
 PARENT_DIED = 1
-"""prctl's PR_SET_PDEATHSIG."""
+"""The option PR_SET_PDEATHSIG of prctl."""
 
 
 class Relay:
-    """What mpiexec writes: passes on what is rank 0's, and keeps the process and the status that mpiexec's own words
-    about a death name."""
+    """Filter of mpiexec's output.
+
+    It passes on rank 0's lines, and keeps the pid and status that mpiexec reports for a death.
+    """
 
     def __init__(self, out: IO[str]) -> None:
         self._out, self._ended = out, False
@@ -55,7 +57,18 @@ class Relay:
 
 
 def launch(processes: int, command: Sequence[str]) -> int:
-    """Runs so many of a command; the exit status. Raises BadInput where there is no MPI."""
+    """Run several copies of a command under mpiexec.
+
+    Args:
+        processes: Number of processes.
+        command: The command and its arguments.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        BadInput: No MPI is installed.
+    """
     if find_spec("mpi4py") is None:
         raise BadInput(f"--processes: mpi4py wanted, which is not installed: {how_to_install('mpi')}")
     relay, told = Relay(sys.stdout), list[int]()
@@ -71,7 +84,7 @@ def launch(processes: int, command: Sequence[str]) -> int:
             text=True,
             errors="replace",
             bufsize=1,
-            # Ctrl-C comes here alone.
+            # A new session, so that Ctrl-C reaches this process only.
             start_new_session=True,
             preexec_fn=lambda: libc.prctl(PARENT_DIED, signal.SIGTERM) and None,
         ) as started,
@@ -100,7 +113,8 @@ def launch(processes: int, command: Sequence[str]) -> int:
     if status == 0 or roll.failed is not None:
         return roll.failed or 0
     died = roll.gone[0] if roll.gone else None
-    # Of who died first mpiexec may not say the signal; one that leaves no core behind is nearly always this.
+    # mpiexec may not report the signal of the first process that died; a death without a core dump is nearly always
+    # SIGKILL.
     known = died is None or relay.pid == roll.pids[died]
     by = relay.status if known else int(signal.SIGKILL)
     print(f"freshet: {death(died, by, processes)}; {GOES_ON}", file=sys.stderr)
@@ -115,7 +129,13 @@ def _copy(source: IO[str], target: IO[str], told: list[int]) -> None:
 
 
 def death(rank: int | None, number: int, processes: int) -> str:
-    """What is said of it. rank: None where nobody had come so far; number: of the signal, 0 where there was none."""
+    """Describe how a process ended.
+
+    Args:
+        rank: Rank of the process; None if no process had connected.
+        number: Signal or status, 0 if unknown.
+        processes: Number of processes.
+    """
     which = f"a process of {processes}" if rank is None else f"process {rank} of {processes}"
     if number == 0:
         return f"{which} ended, and all others with it"
@@ -125,7 +145,7 @@ def death(rank: int | None, number: int, processes: int) -> str:
 
 
 def mpiexec() -> str:
-    """The one that was installed with this Python, or else the first in PATH."""
+    """Return the mpiexec installed with this Python, or else the first in PATH."""
     found = shutil.which("mpiexec", path=sysconfig.get_path("scripts")) or shutil.which("mpiexec")
     if found is None:
         raise BadInput(f"--processes: an MPI wanted, found no mpiexec: {how_to_install('mpi')}")

@@ -1,12 +1,12 @@
-"""Ranks on MPI: MPICH, or any other MPI that mpi4py finds.
+"""Message channels on MPI: MPICH, or any other MPI that mpi4py finds.
 
-A message is a head of 64 bytes, which has room for a short one, then pieces of at most PIECE_NBYTES, as counts of MPI
-are 32 bits wide. Everything is started without waiting, and waiting is ours: MPI's own spins, which takes the core from
-the threads that read ahead, and where there are more processes than cores from whoever is waited for. A wait spins for
-SPIN_S, giving way, as most messages of a step are there by then, and sleeps after that, each time for a twentieth of
-what it has waited, at most PAUSE_S.
+A message is a head of 64 bytes, which has room for a short payload, then pieces of at most PIECE_NBYTES, since MPI's
+counts are 32 bits wide. All requests are non-blocking and waiting is done here: MPI's own wait spins, which takes the
+core from threads that read ahead and, with more processes than cores, from the process it waits for. A wait spins for
+SPIN_S and yields, since most messages of a step arrive within that time; after that it sleeps, each time for a
+twentieth of the time waited so far, at most PAUSE_S.
 
-Several threads call MPI, each on a channel of its own (MPI_THREAD_MULTIPLE).
+Several threads call MPI, each on its own channel (MPI_THREAD_MULTIPLE).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from freshet_serving.models.parallel.ranks import Array, Bytes, RankFailed, as_b
 from freshet_serving.processor.cores import MAX_CPU, available, run_on
 from freshet_serving.processor.errors import BadInput
 
-# A process that failed ends as it is: to agree on an end it would wait for the others.
+# A process that failed exits without MPI_Finalize, which would wait for the others.
 mpi4py.rc.finalize = False
 from mpi4py import MPI  # noqa: E402
 
@@ -40,8 +40,14 @@ class MpiRanks:
     """A channel between all processes of a communicator."""
 
     def __init__(self, comm: Any = None) -> None:
-        """comm: of mpi4py; None: all processes that were started together. Raises BadInput for an MPI that threads
-        cannot share."""
+        """Open a channel.
+
+        Args:
+            comm: A communicator of mpi4py; None for all processes that were started together.
+
+        Raises:
+            BadInput: The MPI library does not support calls from several threads.
+        """
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise BadInput("MPI: a library that several threads may call wanted (MPI_THREAD_MULTIPLE)")
         self._comm = (comm or MPI.COMM_WORLD).Dup()
@@ -49,12 +55,14 @@ class MpiRanks:
         self._posted: list[tuple[Any, Any]] = []
 
     def channel(self) -> MpiRanks:
-        """Another one between the same processes; all of them ask at once."""
+        """Open another channel between the same processes. Collective: all of them call it at the same time."""
         return MpiRanks(self._comm)
 
     def share_cores(self) -> None:
-        """Leaves this process its share of the cores that the processes of one machine all may run on; with fewer cores
-        than processes, one of them. Where MPI has bound processes already nothing changes."""
+        """Bind this process to its share of the cores, where all processes of one machine may use the same cores.
+
+        With fewer cores than processes, it gets one core. If MPI has already bound the processes, nothing changes.
+        """
         here = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
         own, every = np.zeros(MAX_CPU // 8, np.uint8), np.empty((here.size, MAX_CPU // 8), np.uint8)
         cores = sorted(available())
@@ -65,7 +73,7 @@ class MpiRanks:
             run_on(frozenset(cores[first:last] or [cores[here.rank % len(cores)]]))
 
     def end(self) -> None:
-        """Ends MPI, when all do."""
+        """Finalize MPI. Collective."""
         _wait(lambda: MPI.Request.Testall([request for request, _ in self._posted]))
         MPI.Finalize()
 
@@ -81,7 +89,7 @@ class MpiRanks:
         return self._message(of, *self._ask(of))
 
     def swap(self, messages: Sequence[Array]) -> list[Bytes]:
-        # Every one with another rank first, so that not all send to the same one.
+        # Each rank begins with a different peer, so that not all send to the same one.
         others = [(self.rank + n) % self.size for n in range(1, self.size)]
         asked = {of: self._ask(of) for of in others}
         started = [pair for to in others for pair in self._start(to, as_bytes(messages[to]))]
@@ -96,7 +104,7 @@ class MpiRanks:
                 self._posted += self._start(to, np.frombuffer(told, np.uint8), FAILED)
 
     def _start(self, to: int, message: Bytes, status: int = WHOLE) -> list[tuple[Any, Any]]:
-        """Requests, with the memory that they read."""
+        """Start sending a message; return the requests, each with the memory that it reads."""
         head = np.zeros(HEAD_WORDS, np.int64)
         head[:2] = status, len(message)
         self.sent_nbytes += head.nbytes

@@ -1,7 +1,7 @@
-"""A process that MPI has started, in its role: rank 0 trains, as `freshet train` does, the others do their duties.
+"""Run a process that MPI started in its role: rank 0 trains, as `freshet train` does; the others serve its commands.
 
-Only rank 0 writes to the terminal. It ends with the run's own status: a rank that could not go on has told it why, and
-it says so in one line. No other rank ends before it (models.parallel.rank_loop).
+Only rank 0 writes to the terminal. It ends with the run's own status: a rank that cannot go on reports the reason to
+rank 0, which prints it in one line. No other rank ends before rank 0 (models.parallel.rank_loop).
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from freshet_serving.processor.errors import BadInput, FreshetError
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
 OURS, OTHERS = 2, 1
-"""The statuses of a command that ends with an error of ours, in one line, or with any other."""
+"""Exit statuses: an error of Freshet's own, reported in one line, and any other error."""
 ENDED_S = 60.0
-"""By then rank 0 has said why, and MPI has ended whoever is left."""
+"""Seconds a failed rank waits to be ended: by then rank 0 has reported the reason and MPI has ended the other ranks."""
 
 
 def started_by_mpi() -> bool:
-    """Whether this is one of several."""
+    """Return whether this process is one of several that MPI started."""
     return any(os.environ.get(name, "1") != "1" for name in SIZES)
 
 
 def refuse_processes(processes: int) -> None:
-    """Raises BadInput where somebody else's mpirun started this command and it is to start processes of its own; the
-    other ranks end without a word."""
+    """Refuse --processes when an external mpirun started this command. The other ranks exit silently.
+
+    Raises:
+        BadInput: mpirun has started several processes and --processes is given.
+    """
     if processes == 1 or SOCKET in os.environ or not started_by_mpi():
         return
     if any(os.environ.get(name, "0") != "0" for name in RANKS):
@@ -40,8 +43,12 @@ def refuse_processes(processes: int) -> None:
 
 
 def take_part(train: Callable[[Callable[..., object] | None], None]) -> None:
-    """Does what this process is to do; train(make): of rank 0, where make is what makes its trainer, as Trainer() does.
-    None where it is alone."""
+    """Run this process's role to its end.
+
+    Args:
+        train: Runs the training of rank 0. Its argument is a factory called like Trainer(), or None if there is only
+            one process.
+    """
     from freshet_serving.models.parallel.mpi_ranks import MpiRanks
 
     ranks = MpiRanks()

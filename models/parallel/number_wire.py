@@ -1,8 +1,8 @@
-"""Rows and gradients on their way: float32 as they are, or float16.
+"""Encode rows and gradients for transport between processes, as float32 or as scaled float16.
 
-float16 has 11 bits of a number, and none of what is below 6e-8: gradients of a mean are soon there. So all numbers of a
-message are multiplied by the power of two that brings the largest just below 2^15, and divided by it again: what is
-lost is at most 2^-11 of each number, or 2^-39 of the largest.
+float16 has 11 significant bits and no values below 6e-8, which gradients of a mean soon reach. So all numbers of a
+message are multiplied by the power of two that brings the largest just below 2^15, and divided by it on arrival: the
+loss is at most 2^-11 of each number, or 2^-39 of the largest.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ Float32s = NDArray[np.float32]
 
 LARGEST_EXPONENT = 15
 MOST_EXPONENT = 120
-"""A power of two that is itself a float32."""
+"""The largest exponent used: a power of two that is itself a finite float32."""
 
 
 def to_wire(parts: Sequence[Float32s], wire: str) -> list[Array | Sequence[Array]]:
-    """What is to be packed (models.parallel.ranks) for the numbers of these vectors, one behind another; wire: of
-    models.config.train_section.WIRES."""
+    """Convert vectors to the arrays to pack (models.parallel.ranks.packed).
+
+    Args:
+        parts: float32 vectors, sent one after another.
+        wire: One of models.config.train_section.WIRES.
+    """
     if wire == "float32":
         return [parts]
     numbers = np.concatenate(parts) if parts else np.empty(0, np.float32)
@@ -36,7 +40,7 @@ def to_wire(parts: Sequence[Float32s], wire: str) -> list[Array | Sequence[Array
 
 
 class NumberMessage:
-    """A message of vectors of so many numbers, to be written to: parts, then packed()."""
+    """A message of float32 vectors of given lengths: fill in `parts`, then call packed()."""
 
     def __init__(self, counts: Sequence[int], wire: str) -> None:
         self._wire = wire
@@ -52,7 +56,7 @@ class NumberMessage:
 
 
 def from_wire(arrays: Sequence[Array]) -> Float32s:
-    """The numbers [n], of what was unpacked."""
+    """Return the numbers, float32 [n], of unpacked arrays."""
     if len(arrays) == 1:
         return arrays[0]
     scale, numbers = arrays

@@ -1,10 +1,11 @@
-"""The ranks but rank 0: each makes the trainer that it is told to make, and does its duties until the end.
+"""The main loop of every rank except rank 0.
 
-Batches arrive on a channel and in a thread of their own, where they are transformed, ahead of when they are learned.
+A rank creates the trainer that rank 0 describes, then runs its commands until the end.
 
-Invariants. A batch that has arrived is kept until one is asked for whose number is more than KEPT higher. An error of
-a rank is told to all, and so to rank 0, whose error it becomes; nobody waits for a rank that has failed. A rank does
-not end before rank 0 does, as the end of any process ends all: after an error it waits to be ended.
+Batches arrive on their own channel and thread, where they are transformed ahead of learning. Invariants: an arrived
+batch is kept until a batch is requested whose number is more than KEPT higher. An error of a rank is sent to all ranks
+and becomes rank 0's error; no rank waits for one that has failed. A rank does not end before rank 0 does, because the
+end of any process ends all: after an error it waits to be ended.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ Float32s = NDArray[np.float32]
 Arrived = tuple[BoundRequest, Float32s, Float32s]
 
 KEPT = 8
-"""Batches before the one that was asked for last: those that were read ahead of it are asked for after it."""
+"""Batches kept behind the last one requested: batches read ahead of it may be requested after it."""
 
 
 class ArrivingBatches:
-    """This rank's slices of batches, bound, by number."""
+    """This rank's slices of batches, bound, by batch number."""
 
     def __init__(self, batches: Ranks, trainer: RankTrainer) -> None:
         self._batches, self._trainer = batches, trainer
@@ -49,7 +50,7 @@ class ArrivingBatches:
         self._thread.start()
 
     def take(self, number: int) -> Arrived:
-        """The batch of that number, once it is there; raises what was wrong with it."""
+        """Wait for the batch of a number and return it; raise the error that binding it gave."""
         with self._changed:
             self._changed.wait_for(lambda: number in self._arrived or self._error is not None)
             if number not in self._arrived:
@@ -62,7 +63,7 @@ class ArrivingBatches:
         return found
 
     def close(self) -> None:
-        """Waits until rank 0 has said that no more come."""
+        """Wait until rank 0 has announced that no more batches come."""
         self._thread.join()
 
     def _receive(self) -> None:
@@ -90,7 +91,7 @@ class ArrivingBatches:
 
 
 class LeadTrainerFactory:
-    """Makes rank 0's trainer, as TrainingRun makes one, and has all others make theirs."""
+    """Factory of rank 0's trainer, for TrainingRun; it makes all other ranks create theirs."""
 
     def __init__(self, ranks: Ranks, batches: Ranks) -> None:
         self._ranks, self._batches = ranks, batches
@@ -119,7 +120,7 @@ class LeadTrainerFactory:
         return self.trainer
 
     def close(self, failed: str = "") -> None:
-        """Ends all ranks; failed: why, where the run did not come to its end."""
+        """End all ranks; `failed` is the reason if the run did not complete."""
         if self.trainer is not None:
             self.trainer.close(failed)
         else:
@@ -127,7 +128,15 @@ class LeadTrainerFactory:
 
 
 def serve(ranks: Ranks, batches: Ranks) -> None:
-    """A rank's whole life but rank 0's. Raises Failed where another rank, or this one, could not go on."""
+    """Run the whole life of a rank other than rank 0.
+
+    Args:
+        ranks: Channel for commands.
+        batches: Channel for batches.
+
+    Raises:
+        RankFailed: This rank or another one could not go on.
+    """
     try:
         trainer = _made(ranks)
         arriving = ArrivingBatches(batches, trainer)
@@ -169,6 +178,6 @@ def _made(ranks: Ranks) -> RankTrainer:
         NetworkConfig(**network),
         raw["fusion"],
         {name: TableConfig(**table) for name, table in raw["tables"].items()},
-        # On another machine there may be no such folder.
+        # The folder may not exist on another machine.
         scratch if raw["scratch"] and scratch.is_dir() else None,
     )

@@ -1,28 +1,28 @@
-"""A process' share of a step that several take together: HybridBackend's synchronous hybrid parallelism.
+"""One process's share of a training step over several processes: HybridBackend's synchronous hybrid parallelism.
 
-Rows of a batch are shared out, and so are the rows of every table, by shard of their ids (models.embedding.id_shards);
-every process has the whole network. A step is that of one process on the whole batch, but for the order in which
-floats are added up:
+Rows of a batch are divided between processes, and so are the rows of every table, by shard of their ids
+(models.embedding.id_shards); every process has the whole network. A step equals that of one process on the whole batch,
+except for the order in which floats are added up:
 
-ids         of its rows of the batch, each once, go to who has them, with how often each has come; there the rows are
-            found or made, ids counted for admission by all that have come in the batch
-rows        come back; what has no row reads zeros. The network computes its own rows of the batch, each with its share
-            of the whole batch's loss
-gradients   of rows go back, each row's added up; those of the network piece by piece to one process a piece
-totals      of these pieces go to all. Gradients of a row, or of a weight, are added up in the order of ranks; then a
-            row moves once, where it is, and the network by the same step everywhere, to the same bits
+ids         of the process's batch rows, each once and with its number of occurrences, go to their owners, which look
+            rows up or create them; admission counts all occurrences in the batch
+rows        come back; an id without a row reads zeros. The network computes the process's own batch rows, each with
+            its weight in the loss of the whole batch
+gradients   of table rows go back, summed per row; the network's gradient is cut into pieces, one for each process
+totals      of these pieces go to all processes. Gradients of a row, or of a weight, are added up in rank order; then
+            each row is updated once, by its owner, and the network by the same step everywhere, to the same bits
 
-Four times each waits for all others: models.parallel.ranks.swap. Every process takes part in every step, with no rows
-of the batch where there are too few. A network's part of one process is summed before it goes, so that a step is a
-function of state, batch, cores and number of processes.
+Each of the four is a barrier: models.parallel.ranks.swap. Every process takes part in every step, even with no rows of
+the batch where there are too few. The gradient of the network is summed within a process before it is sent, so that a
+step is a function of state, batch, cores and number of processes.
 
-Invariants. The network and its optimizer are the same, to the bit, in every process after every step. A row is in one
-process. Numbers of rows that _asked names are good from the look-up to the update of a step: rows settle before it.
-Rows on disk are read when a batch names them, not ahead: whose they are is known no sooner.
+Invariants: the network and its optimizer are equal, to the bit, in every process after every step. A row is in one
+process. Row numbers in _asked are valid from the look-up to the update of a step: rows move between tiers only
+before it. Rows on disk are read when a batch names them, not ahead, because their owner is not known sooner.
 Cost: docs/how-to/processes.md.
 
-Refused: networks whose rows see one another, as each sees the rows of one process alone; to overlap a step's exchange
-with the step before it, for what a batch reads is what the batch before it has written.
+Rejected: networks whose rows see one another (batch statistics), since each process sees its own rows only;
+overlapping the exchange of a step with the previous step, since a batch reads what the batch before it has written.
 """
 
 from __future__ import annotations
@@ -59,22 +59,28 @@ Float32s = NDArray[np.float32]
 NOTHING, NO_TIMES, NO_SUMS = np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.float32)
 NO_ROWS = BoundRequest(0, 0, b"", ())
 TENDED_STEPS = 64
-"""Logs of rows on disk are compacted once in so many steps."""
+"""Steps between two compactions of the logs of rows on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedRows:
-    """Row numbers of the ids that processes have asked a table of this one for; ends [processes + 1]: where those of
-    each begin."""
+    """Rows of one table that the processes have requested from this one.
+
+    Attributes:
+        refs: int64 [n], row numbers.
+        ends: int64 [processes + 1], where those of each process begin.
+    """
 
     refs: Int64s
     ends: Int64s
 
 
 class RankTrainer(Trainer):
-    """A Trainer that has its share of every table, and does its share of what rank 0's announces: the methods called
-    _own, of which all ranks call the first three at once. What a run asks of a Trainer it asks of rank 0's
-    (models.parallel.lead_trainer)."""
+    """A Trainer with a share of every table, which does its share of each operation that rank 0 announces.
+
+    Those are the methods *_local; learn_local, score_local and pool_local are collective. A run itself uses rank 0's
+    trainer (models.parallel.lead_trainer).
+    """
 
     def __init__(
         self,
@@ -86,7 +92,20 @@ class RankTrainer(Trainer):
         tables: Mapping[str, TableConfig] | None = None,
         scratch: Path | None = None,
     ) -> None:
-        """See Trainer. Raises BadInput for a network whose rows see one another."""
+        """Create the trainer and its share of the tables.
+
+        Args:
+            ranks: Channel for commands and exchanges.
+            manifest: As for Trainer.
+            settings: As for Trainer.
+            network: As for Trainer.
+            fusion: As for Trainer.
+            tables: As for Trainer.
+            scratch: As for Trainer.
+
+        Raises:
+            BadInput: The network's rows see one another, or there are too many processes.
+        """
         if ranks.size > SHARDS:
             raise BadInput(f"processes: at most {SHARDS:,} wanted, got {ranks.size:,}")
         super().__init__(manifest, settings, network, fusion, tables, scratch, ranks.rank, ranks.size)
@@ -98,15 +117,24 @@ class RankTrainer(Trainer):
         self.ranks = ranks
         self._ids = {name: BatchIds(name, table.dim, ranks.size) for name, table in self.own.items()}
         self._asked: dict[str, RequestedRows] = {}
-        # By process, where its ids are in each table's.
+        # By process: the slice of its ids in each table's ids.
         self._parts: list[list[slice]] = []
 
     def learn_local(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
-        """A step on a batch of which these rows are here, each with its share of the loss; the whole batch's loss."""
+        """Take a step on a batch.
+
+        Args:
+            bound: This process's rows of the batch.
+            label: float32, their labels.
+            share: float32, their weights in the loss of the whole batch.
+
+        Returns:
+            The loss of the whole batch.
+        """
         return self._step(bound, label, share)
 
     def score_local(self, bound: BoundRequest) -> Float32s:
-        """Scores of these rows of a batch, as Trainer.score() gives them."""
+        """Return scores of this process's rows of a batch, as Trainer.score() does."""
         self._begin(bound)
         self._fetch(insert=False)
         if not bound.rows:
@@ -115,17 +143,17 @@ class RankTrainer(Trainer):
             return self.dense.score(bound.rows, write)
 
     def pool_local(self, bound: BoundRequest) -> Float32s:
-        """The dense input of these rows of a batch."""
+        """Return the dense input of this process's rows of a batch."""
         self._begin(bound)
         self._fetch(insert=False)
         return self._pooled(bound)
 
     def evict_local(self) -> int:
-        """Removes the rows here that no table keeps any longer; returns how many."""
+        """Evict rows that no table of this process keeps any longer; return their number."""
         return super().evict()
 
     def clear_local(self) -> None:
-        """Gives up every row here."""
+        """Remove every row of this process."""
         super().clear()
 
     def _step(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
@@ -162,7 +190,7 @@ class RankTrainer(Trainer):
     # Ids and rows.
 
     def _begin(self, bound: BoundRequest) -> dict[int, Int64s]:
-        """Takes the ids of the rows; where the values of each feature stand among its table's."""
+        """Load the ids of the rows; return by feature the position of each value among its table's distinct ids."""
 
         def begin(name: str) -> list[tuple[int, Int64s]]:
             if not bound.rows:
@@ -180,7 +208,11 @@ class RankTrainer(Trainer):
         return dict(item for table in found for item in table)
 
     def _fetch(self, insert: bool) -> None:
-        """Gives every id of the batch its row. insert: those without one get one, where they are admitted."""
+        """Fetch the row of every id of the batch.
+
+        Args:
+            insert: Create rows for ids without one, if they are admitted.
+        """
         with self.profile.timed("look up"):
             asks = [self._ask(to, insert) for to in range(self.ranks.size)]
         with self.profile.timed("exchange"):
@@ -199,8 +231,11 @@ class RankTrainer(Trainer):
                         at += len(rows)
 
     def _ask(self, to: int, insert: bool) -> Bytes:
-        """The ids of all tables that a process has, how many of each table, and how often each has come. What is this
-        process' own does not travel."""
+        """Build the request to one process.
+
+        It has that process's ids of all tables, their number by table, and with `insert` how often each has come.
+        Nothing is sent to the own process.
+        """
         if to == self.ranks.rank:
             return NOTHING
         tables = list(zip(self._ids.values(), self._parts[to]))
@@ -211,7 +246,7 @@ class RankTrainer(Trainer):
         return packed(message)
 
     def _answers(self, asked: Sequence[Bytes], insert: bool) -> list[Bytes]:
-        """The rows that others have asked for; those of this process are in their place."""
+        """Return the replies with the rows that other processes requested; the own rows are copied into place."""
         here = self.ranks.rank
         keys, times = list[list[Int64s]](), list[list[Array]]()
         for of, message in enumerate(asked):
@@ -266,7 +301,7 @@ class RankTrainer(Trainer):
     # Gradients.
 
     def _additions(self, bound: BoundRequest, refs: Mapping[int, Int64s], grads: Pieces) -> list[Any]:
-        """Calls that add up the gradients of the batch's ids."""
+        """Return calls that add up the gradients of the batch's ids."""
         calls: list[Any] = []
         for name, ids in self._ids.items() if bound.rows else ():
             values = sum(len(refs[i]) for i, _ in self._readers[name])
@@ -277,9 +312,16 @@ class RankTrainer(Trainer):
         return calls
 
     def _exchange_gradients(self, loss: float, some: bool) -> tuple[float, list[list[Array]]]:
-        """The loss of the whole batch, and of each process met and sums of the rows it has read here, over all tables;
-        nothing of this one. The network has the whole batch's gradient then. some: whether this one has rows of the
-        batch."""
+        """Exchange gradients with all processes; afterwards the network has the gradient of the whole batch.
+
+        Args:
+            loss: The loss of this process's rows.
+            some: Whether this process has rows of the batch.
+
+        Returns:
+            The loss of the whole batch, and by process `met` and `sums` of the rows it has read here, over all tables;
+                nothing for the own process.
+        """
         with self.profile.timed("update"):
             own = self.dense.gradient() if some else np.zeros(self.dense.weights_count, np.float32)
             cuts = [slice_of_vector(len(own), to, self.ranks.size) for to in range(self.ranks.size)]
@@ -305,7 +347,7 @@ class RankTrainer(Trainer):
         return packed([*head, met, *to_wire([ids.sums[part].reshape(-1) for ids, part in tables], self.settings.wire)])
 
     def _own_moves(self, messages: Sequence[Sequence[Array]]) -> list[Any]:
-        """Calls that move the rows that are here by all processes' gradients, in the order of ranks."""
+        """Return calls that update the rows of this process by all processes' gradients, in rank order."""
         here, calls = self.ranks.rank, list[Any]()
         met = [message[0].astype(np.int64) if message else NO_TIMES for message in messages]
         sums = [from_wire(list(message[1:])) if message else NO_SUMS for message in messages]
@@ -326,7 +368,7 @@ class RankTrainer(Trainer):
         return calls
 
     def _asked_in_order(self) -> Iterator[tuple[str, RequestedRows]]:
-        """By table, as messages have them."""
+        """Iterate over the requested rows by table, in the order of messages."""
         for name in self.own:
             yield name, self._asked[name]
 
@@ -349,5 +391,11 @@ class RankTrainer(Trainer):
 
 
 def slice_of_vector(size: int, process: int, processes: int) -> slice:
-    """The piece of the network's gradient that a process adds up."""
+    """Return the piece of the network's gradient that a process adds up.
+
+    Args:
+        size: Length of the gradient.
+        process: Rank of the process.
+        processes: Number of processes.
+    """
     return slice(size * process // processes, size * (process + 1) // processes)

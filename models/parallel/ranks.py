@@ -1,11 +1,11 @@
-"""Processes that train together, by rank from 0, and the messages between them: whatever their library is.
+"""Message channels between processes that train together, numbered by rank from 0, independent of the library.
 
-Between two ranks messages arrive in the order in which they were sent, on each channel by itself. A message is an
-array of bytes of any length. swap() is everything else: what each rank has for each.
+Between two ranks messages arrive in the order in which they were sent, for each channel separately. A message is a byte
+array of any length. Everything else is swap(): an all-to-all exchange.
 
-Invariants. No call waits for a rank that has not to send: a rank that cannot go on says so to all (fail), and whoever
-waits for a message of it raises Failed instead. A buffer that was sent is not written to before send() has returned.
-One thread a channel, on each side.
+Invariants: no call waits for ever for a rank that does not send: a rank that cannot go on notifies all (fail), and any
+rank that waits for a message of it raises RankFailed instead. A buffer that is sent is not written to before send() has
+returned. One thread per channel on each side.
 """
 
 from __future__ import annotations
@@ -28,44 +28,76 @@ MOST_DIMENSIONS = 3
 
 
 class RankFailed(BadInput):
-    """Another rank cannot go on; the message is its own."""
+    """Raised when another rank cannot go on; carries that rank's message."""
 
 
 class Ranks(Protocol):
-    """One of `size` processes, number `rank`. sent_nbytes: to others, so far."""
+    """A channel to all other processes.
+
+    Attributes:
+        rank: This process's number.
+        size: Number of processes.
+        sent_nbytes: Bytes sent to others so far.
+    """
 
     rank: int
     size: int
     sent_nbytes: int
 
     def send(self, to: int, message: Array) -> None:
-        """Returns when the message's memory is free again."""
+        """Send a message; return when its memory may be reused.
+
+        Args:
+            to: Receiving rank.
+            message: The message.
+        """
         ...
 
     def post(self, to: int, message: Array) -> None:
-        """As send(), and returns at once; the message is not to be written to."""
+        """Send a message without waiting; its memory must not be written to afterwards.
+
+        Args:
+            to: Receiving rank.
+            message: The message.
+        """
         ...
 
     def receive(self, of: int) -> Bytes:
-        """The next message of a rank; raises Failed."""
+        """Receive the next message of a rank; raise RankFailed if it cannot go on."""
         ...
 
     def swap(self, messages: Sequence[Array]) -> list[Bytes]:
-        """messages[r] is for rank r, one's own included; the messages for this one, by rank. Raises Failed."""
+        """Exchange messages with all ranks.
+
+        Args:
+            messages: messages[r] is for rank r, the own one included.
+
+        Returns:
+            The messages for this rank, by sender.
+
+        Raises:
+            RankFailed: Another rank cannot go on.
+        """
         ...
 
     def fail(self, line: str) -> None:
-        """Has every other rank raise Failed(line) once it waits for this one."""
+        """Make every other rank raise RankFailed(line) when it next waits for this one."""
         ...
 
 
 def as_bytes(array: Array) -> Bytes:
-    """A contiguous array's memory."""
+    """Return a contiguous array's memory as bytes."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def send_arrays(ranks: Ranks, to: int, arrays: Sequence[Array]) -> None:
-    """Arrays of any length to a rank, with their checksums; none is copied."""
+    """Send arrays of any length to a rank, with checksums and without copies.
+
+    Args:
+        ranks: The channel.
+        to: Receiving rank.
+        arrays: The arrays.
+    """
     head = np.zeros((len(arrays), 3 + MOST_DIMENSIONS), np.int64)
     for row, array in zip(head, arrays):
         row[:3] = DTYPES.index(array.dtype), array.ndim, _checksum(array)
@@ -76,7 +108,15 @@ def send_arrays(ranks: Ranks, to: int, arrays: Sequence[Array]) -> None:
 
 
 def receive_arrays(ranks: Ranks, of: int) -> list[Array]:
-    """What send_arrays() sent, to the bit; raises Corrupt where it is not."""
+    """Receive the arrays of one send_arrays().
+
+    Args:
+        ranks: The channel.
+        of: Sending rank.
+
+    Raises:
+        Corrupt: A checksum or length does not match.
+    """
     found = []
     for row in ranks.receive(of).view(np.int64).reshape(-1, 3 + MOST_DIMENSIONS):
         dtype, ndim, checksum, *shape = map(int, row)
@@ -93,7 +133,7 @@ def _checksum(array: Array) -> int:
 
 
 def packed(arrays: Sequence[Array | Sequence[Array]]) -> Bytes:
-    """Arrays one behind another in one message, each at a multiple of 8. Vectors in a list become one."""
+    """Pack arrays one after another into one message, each aligned to 8 bytes. Vectors in a list become one array."""
     message, views = blank([_kind(array) for array in arrays])
     for view, array in zip(views, arrays):
         if isinstance(array, np.ndarray):
@@ -110,7 +150,11 @@ def _kind(array: Array | Sequence[Array]) -> tuple[tuple[int, ...], Any]:
 
 
 def blank(kinds: Sequence[tuple[tuple[int, ...], Any]]) -> tuple[Bytes, list[Array]]:
-    """A packed message of arrays of these shapes and dtypes, and the arrays, to be written to."""
+    """Allocate a packed message; return it and writable views of its arrays.
+
+    Args:
+        kinds: (shape, dtype) of each array.
+    """
     head = np.zeros((len(kinds), 2 + MOST_DIMENSIONS), np.int64)
     sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in kinds]
     at = 8 + head.nbytes
@@ -129,7 +173,7 @@ def blank(kinds: Sequence[tuple[tuple[int, ...], Any]]) -> tuple[Bytes, list[Arr
 
 
 def unpacked(message: Bytes) -> list[Array]:
-    """What packed() packed, as views."""
+    """Unpack a message of packed() into views."""
     count = int(message[:8].view(np.int64)[0])
     found, at = [], 8 + count * 8 * (2 + MOST_DIMENSIONS)
     for dtype, ndim, *shape in message[8:at].view(np.int64).reshape(count, 2 + MOST_DIMENSIONS).tolist():

@@ -1,8 +1,8 @@
-"""How the stages of a step of training share threads and cores, whatever they compute.
+"""Threads and cores shared between the stages of a training step, independent of what the stages compute.
 
-prefetch      work done ahead, in threads with bounded queues between them
-worker_pool   a few threads that share out a list of calls
-step_profile  where the time of a step goes
+prefetch      a prefetching pipeline: threads with bounded queues between them
+worker_pool   a few threads that share a list of calls
+step_profile  time per stage of a step
 """
 
 __all__ = ["prefetch", "step_profile", "worker_pool"]

@@ -1,9 +1,9 @@
-"""Work done ahead: each stage of a chain in a thread of its own, with a bounded queue behind it.
+"""Prefetching pipeline: each stage runs in a thread of its own, with a bounded queue behind it.
 
-Invariants. Items come out in the order in which they went in, each once. A stage works on one item at a time and is at
-most `depth` items ahead of whoever takes from it: memory is bounded by that. An error of a stage, or of the items
-themselves, is raised where the items come out, after all that came before it. Whoever stops taking ends the threads: at
-close() they have stopped, and the items' own generator is closed in the thread that ran it.
+Invariants: items come out in the order in which they went in, each once. A stage works on one item at a time and is at
+most `depth` items ahead of its consumer, which bounds memory (backpressure). An error of a stage, or of the source, is
+raised where items come out, after all items before it. A consumer that stops ends the threads: when close() returns
+they have stopped, and the source's generator is closed in the thread that ran it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ DEPTH = 2
 
 
 class QueueClosed(Exception):
-    """There is nothing more to take, or nobody takes any longer."""
+    """Raised when there is nothing more to take, or the consumer has stopped."""
 
 
 class BoundedQueue(Generic[T]):
-    """Items between two threads, at most `size`. Whoever found it full goes on when half of it is free: where steps are
-    short, to wake a thread for each item takes longer than the item."""
+    """A queue of at most `size` items between two threads.
+
+    A producer that found it full continues when half of it is free: with short steps, waking a thread for each item
+    takes longer than the item itself.
+    """
 
     def __init__(self, size: int) -> None:
         self._items: deque[T] = deque()
         self._size, self._changed, self._ended = size, threading.Condition(), False
 
     def put(self, item: T) -> None:
-        """Waits for room; raises Ended once nobody takes any longer."""
+        """Wait for room and append an item; raise QueueClosed if the consumer has stopped."""
         with self._changed:
             if len(self._items) >= self._size:
                 self._changed.wait_for(lambda: self._ended or len(self._items) <= self._size // 2)
@@ -42,7 +45,7 @@ class BoundedQueue(Generic[T]):
                 self._changed.notify_all()
 
     def take(self) -> T:
-        """Waits for an item; raises Ended once there is none and none will come."""
+        """Wait for an item and return it; raise QueueClosed if there is none and none will come."""
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._ended)
             if not self._items:
@@ -53,14 +56,14 @@ class BoundedQueue(Generic[T]):
             return item
 
     def end(self) -> None:
-        """Nothing more is put; what is there can still be taken."""
+        """Close the queue for new items; those in it can still be taken."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
 
 class PrefetchPipeline(Iterator[Any]):
-    """items, each through all stages one after another, worked on ahead of whoever iterates."""
+    """An iterator over items that have passed through all stages, computed ahead of the consumer."""
 
     def __init__(self, items: Iterable[Any], *stages: Callable[[Any], Any], depth: int = DEPTH) -> None:
         self._queues: list[BoundedQueue[Any]] = [BoundedQueue(depth) for _ in range(1 + len(stages))]
@@ -85,7 +88,7 @@ class PrefetchPipeline(Iterator[Any]):
             raise StopIteration from None
 
     def close(self) -> None:
-        """Stops the threads, wherever they are."""
+        """Stop the threads, wherever they are."""
         for queue in self._queues:
             queue.end()
         self._join()

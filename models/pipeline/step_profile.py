@@ -1,10 +1,9 @@
-"""Where the time of a step goes: for each stage its seconds on the clock and on processors.
+"""Measure the wall-clock and CPU time of each stage of a training step.
 
-Look up, exchange (with other processes, models.parallel), step and update follow one another; read, transform and fetch
-(of rows on disk, models.training.prefetch_windows) run ahead in threads of their own, so the clock shows of them only
-what the others waited. XLA computes in threads that tell
-nobody their time: the step's processor seconds are what the process spent meanwhile, less what those ahead told of
-themselves in that time.
+Look up, exchange (with other processes, models.parallel), step and update run one after another; read, transform and
+fetch (of rows on disk, models.training.prefetch_windows) run ahead in threads of their own, so of them the wall clock
+shows only the time that the others waited. XLA computes in threads whose time cannot be read: the step's CPU time is
+that of the process meanwhile, minus what the stages ahead measured for themselves in that time.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SELDOM = ("fetch", "exchange")
 
 @dataclass(slots=True)
 class StageTime:
-    """Of one stage: seconds on the clock, seconds of processors, how often it ran."""
+    """Times of one stage: wall-clock seconds, CPU seconds, and number of runs."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -33,16 +32,20 @@ class StageTime:
 
 
 class StepProfile:
-    """Seconds by stage since it was made; any thread adds to it."""
+    """Seconds by stage since creation. Thread-safe."""
 
     def __init__(self, helper_cpu_s: Callable[[], float]) -> None:
-        """helper_cpu_s: what a crew's other threads have spent so far."""
+        """Start measuring.
+
+        Args:
+            helper_cpu_s: Returns the CPU seconds that the worker pool's other threads have spent so far.
+        """
         self._stage_times = {name: StageTime() for name in (*AHEAD, *IN_TURN)}
         self._lock, self._helped_s = threading.Lock(), helper_cpu_s
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Adds the block's seconds on the clock, of this thread and of the crew's."""
+        """Time the block: wall clock, and CPU time of this thread and the worker pool's."""
         wall_s, cpu_s, helper_cpu_s = (
             time.perf_counter(),
             time.thread_time(),
@@ -56,7 +59,7 @@ class StepProfile:
 
     @contextmanager
     def timed_process(self, stage: str) -> Iterator[None]:
-        """Adds the block's seconds on the clock, and of the whole process but for what runs ahead."""
+        """Time the block: wall clock, and CPU time of the whole process except the stages that run ahead."""
         wall_s, cpu_s, ahead_s = time.perf_counter(), time.process_time(), self._ahead_s()
         try:
             yield
@@ -65,7 +68,7 @@ class StepProfile:
             self._add(stage, time.perf_counter() - wall_s, cpu_s)
 
     def waited(self, items: Iterator[T]) -> Iterator[T]:
-        """The items, with the time that it takes until each is there."""
+        """Iterate over the items and time the wait for each."""
         while True:
             wall_s = time.perf_counter()
             item: Any = next(items, self)
@@ -75,7 +78,7 @@ class StepProfile:
             yield item
 
     def measured(self) -> dict[str, StageTime]:
-        """By stage, as copies; fetch only where rows were on disk, exchange where there are other processes."""
+        """Return copies of the times by stage; fetch only if rows were on disk, exchange only with other processes."""
         with self._lock:
             return {
                 name: replace(stage_times)
@@ -95,8 +98,14 @@ class StepProfile:
 
 
 def overlap(stage_times: Mapping[str, StageTime], cores: int) -> float:
-    """How many times as long the steps took as they would with every core at work all the time: the clock's seconds
-    over processor seconds a core. 1 is the best there is; NaN without a step."""
+    """Return how many times as long the steps took as with every core always busy.
+
+    That is wall-clock seconds over CPU seconds per core. 1 is the optimum; NaN without a step.
+
+    Args:
+        stage_times: Times by stage.
+        cores: Number of cores.
+    """
     wall_s = sum(stage_times[name].wall_s for name in IN_TURN if name in stage_times)
     cpu_s = sum(one.cpu_s for one in stage_times.values())
     return wall_s / (cpu_s / cores) if cpu_s else float("nan")

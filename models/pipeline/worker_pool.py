@@ -1,8 +1,7 @@
-"""A crew: a few threads that share out a list of calls, with the thread that asks among them.
+"""A few threads that share a list of calls, the calling thread among them.
 
-run() returns when all calls have returned: what a call may touch is settled by who calls it with what, never by order.
-Calls are to spend their time without the GIL, or nothing is gained. Threads sleep between runs and end with the
-process.
+run() returns when all calls have returned: calls run in any order and must not conflict, which is up to the caller.
+They should spend their time without the GIL, or nothing is gained. Threads sleep between runs and end with the process.
 """
 
 from __future__ import annotations
@@ -18,15 +17,26 @@ Calls = Sequence[Callable[[], T]]
 
 
 class WorkerPool:
-    """`size` threads, one of them the caller's. helper_cpu_s: processor seconds that the others have spent so far."""
+    """`size` threads, one of them the caller's.
+
+    Attributes:
+        size: Number of threads.
+        helper_cpu_s: CPU seconds that the other threads have spent so far.
+    """
 
     def __init__(self, size: int) -> None:
         self.size, self.helper_cpu_s = size, 0.0
         self._pool = ThreadPoolExecutor(size - 1, "crew") if size > 1 else None
 
     def run(self, calls: Calls[T], alone: bool = False) -> list[T]:
-        """The results of the calls, in their order; raises what the first of them in that order raised, when all are
-        through. alone: in the caller's thread."""
+        """Run calls and return their results in order.
+
+        Raises what the first failed call in that order raised, after all have ended.
+
+        Args:
+            calls: The calls.
+            alone: Run in the caller's thread only.
+        """
         if self._pool is None or alone or len(calls) < 2:
             return [call() for call in calls]
         results: list[Future[T]] = [Future() for _ in calls]
@@ -34,7 +44,7 @@ class WorkerPool:
 
         def work() -> float:
             began_s = time.thread_time()
-            # next() of a count is one step of the interpreter: no two threads get one number.
+            # next() of a count is atomic under the GIL: no two threads get the same number.
             while (number := next(numbers)) < len(calls):
                 try:
                     results[number].set_result(calls[number]())
@@ -49,6 +59,11 @@ class WorkerPool:
 
 
 def even_ranges(rows: int, parts: int) -> list[tuple[int, int]]:
-    """`rows` in at most so many (start, stop), as even as they go, none empty."""
+    """Divide `rows` into at most `parts` ranges (start, stop), as even as possible, none empty.
+
+    Args:
+        rows: Number of rows.
+        parts: Most ranges.
+    """
     parts = max(1, min(parts, rows))
     return [(rows * i // parts, rows * (i + 1) // parts) for i in range(parts)]

@@ -1,12 +1,12 @@
-"""Publishing from any trainer: what it changed becomes deltas of a version that is served already. numpy alone.
+"""Publish changes of any trainer as deltas of a served version; needs only numpy.
 
-publisher       the library: checks, keys, the chain, rollbacks, the difference to what is served
+publisher       the library: checks, keys, the change log, rollbacks, the difference to the served state
 keras_callback  a Keras callback that publishes what `fit` changes
-keras_mapping   which variable of a Keras model is which table or dense weight of a package, and which row is which key
+keras_mapping   mapping of a Keras model's variables and rows to a package's tables, dense weights and keys
 torch_hook      the same for a PyTorch loop
-model_tracker   what callback and hook share: rows that moved since they were published, and when to publish
-difference      what has to be published so that a table is served as a trainer holds it
-rollback_patch  what a rollback took back, as rows to put back
+model_tracker   shared by callback and hook: tracking of unpublished changes, and the publish interval
+difference      the delta that makes a served table equal to a trainer's
+rollback_patch  rows and weights to restore in a trainer after a rollback
 key_ids         keys as ids: strings hashed as serving does
 """
 

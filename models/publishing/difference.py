@@ -1,6 +1,6 @@
-"""What has to be published so that a table is served as a trainer holds it, to the bit. numpy alone.
+"""Compute the delta that makes a served table equal to a trainer's, bit by bit. Needs only numpy.
 
-Both sides are read in pieces: beside what differs, memory is eight bytes a key of the trainer's.
+Both sides are read in pieces: apart from the differing rows, memory is eight bytes for each key of the trainer.
 """
 
 from __future__ import annotations
@@ -16,16 +16,22 @@ from freshet_serving.processor.repository import VersionContents, stored, widene
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 Read = Callable[[Int64s], Float32s]
-"""Rows at these places, float32 [m, dim]."""
+"""Reader of rows at the given places, float32 [m, dim]."""
 
 PIECE = 1 << 16
 
 
 def table_difference(contents: VersionContents, name: str, keys: Int64s, read: Read) -> TableDelta:
-    """keys int64 [n], distinct, in any order; read: the trainer's rows at places among them.
+    """Return the rows to upsert and the keys to remove.
 
-    Upserted, by ascending key, is what is not served or is served with other bits; rows of a type that is narrower than
-    float32 are compared as they would be stored. Removed is what is served and is not among the keys.
+    Upserted, by ascending key, are rows that are not served or are served with other bits; rows of a type narrower than
+    float32 are compared as they would be stored. Removed are served keys that the trainer does not have.
+
+    Args:
+        contents: The served state.
+        name: Name of the table.
+        keys: The trainer's keys, int64 [n], distinct, in any order.
+        read: Reads the trainer's rows at places among the keys.
     """
     dtype, changes = contents.base.manifest.table(name).dtype, contents.changes[name]
     order = np.argsort(keys)
@@ -57,17 +63,30 @@ def table_difference(contents: VersionContents, name: str, keys: Int64s, read: R
 
 
 def differs(mine: Float32s, theirs: Float32s) -> NDArray[np.bool_]:
-    """Which rows have other bits, bool [n]."""
+    """Return a mask of the rows with different bits, bool [n].
+
+    Args:
+        mine: float32 [n, dim].
+        theirs: float32 [n, dim].
+    """
     return np.asarray((bits(mine) != bits(theirs)).any(axis=1))
 
 
 def bits(array: Float32s) -> NDArray[np.uint32]:
-    """float32 as what it is made of, so that -0.0 is not 0.0."""
+    """Return float32 values as their bits, so that -0.0 differs from 0.0."""
     return np.ascontiguousarray(array, np.float32).view(np.uint32)
 
 
 def places_of(ascending: Int64s, keys: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
-    """Where `keys` are among distinct ascending ones, int64 [n], and whether they are there, bool [n]."""
+    """Look up `keys` among distinct ascending ones.
+
+    Args:
+        ascending: int64, distinct.
+        keys: int64 [n].
+
+    Returns:
+        Their positions, int64 [n], and bool [n]: the key is there.
+    """
     if not len(ascending):
         return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
     at = np.minimum(np.searchsorted(ascending, keys), len(ascending) - 1)

@@ -1,12 +1,11 @@
-"""A Keras callback: publishes what `fit` changes.
+"""Publish what Keras' `fit` changes, as a callback.
 
     model.fit(data, callbacks=[Publisher("repository", "ctr").keras()])
 
-The model is the one that was imported, or one that is built the same (models.publishing.keras_mapping). Ids that were
-touched are collected from the gradients, inside of the compiled train step, where these are sparse and the optimizer
-moves touched rows alone: SGD without momentum, Adagrad, both without decay. For every other optimizer, and for
-variables whose gradients are dense (regularised, or used otherwise than looked up), all rows are compared with a copy
-of what was published.
+The model is the one that was imported, or one that is built in the same way (models.publishing.keras_mapping). Touched
+ids are collected from the gradients, inside the compiled train step, if these are sparse and the optimizer moves only
+touched rows: SGD without momentum, Adagrad, both without decay. For any other optimizer, and for variables with dense
+gradients (regularised, or used other than by lookup), all rows are compared with a copy of the published state.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ NEVER = ("weight_decay", "use_ema", "gradient_accumulation_steps")
 
 
 class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Publishes a model's weights as `fit` moves them; may be given to one fit after another."""
+    """Callback that publishes a model's weights as `fit` changes them; may be used by several fits in sequence."""
 
     def __init__(
         self,
@@ -49,10 +48,18 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
         begin: str = MODEL,
         compare: bool = False,
     ) -> None:
-        """every_s, every_batches: how often to publish. keys: by layer (or table), the key of each row, None for a row
-        without one; needed only where it cannot be told from the model. begin: "model" publishes what the model has,
-        "served" makes it what is served. compare: trust no gradient, compare all rows: for whoever changes weights
-        elsewhere than in the train step."""
+        """Configure the callback.
+
+        Args:
+            publisher: Publisher of the version.
+            every_s: Seconds between publications.
+            every_batches: Batches between publications; replaces every_s.
+            keys: By layer (or table), the key of each row, None for a row without one; needed only if it cannot be
+                derived from the model.
+            begin: "model" publishes the model's weights at the beginning; "served" loads the served weights into the
+                model.
+            compare: Ignore gradients and compare all rows, for programs that change weights outside the train step.
+        """
         super().__init__()
         self._publisher, self._begin, self._compare = publisher, begin, compare
         self._keys, self._interval = keys or {}, PublishInterval(every_s, every_batches)
@@ -66,28 +73,50 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     @property
     def generation(self) -> Generation:
-        """What the model stands on; to be saved with its weights, and given to Publisher(generation=...) with them."""
+        """Generation that the model is based on.
+
+        Save it with the model's weights, and pass it to Publisher(generation=...) when they are loaded.
+        """
         return self._publisher.generation
 
     def publish(self, event_time: tuple[float, float] | None = None, events: int = 0) -> Generation:
-        """Publishes all that moved, now. Raises as Publisher.publish()."""
+        """Publish all changes now. Raises as Publisher.publish().
+
+        Args:
+            event_time: Times of the first and the last event, Unix seconds.
+            events: Number of events.
+
+        Returns:
+            The generation that the model is based on afterwards.
+        """
         generation = self._open().publish(event_time, events)
         self._warn_of_unknown()
         return generation
 
     def remove(self, table: str, keys: Any) -> None:
-        """Takes rows out of what is served, with the next publication, until restore(). What is removed is not kept
-        with the weights: say it again after a restart, before fit()."""
+        """Remove rows from the served table with the next publication, until restore().
+
+        Removals are not saved with the weights: repeat them after a restart, before fit().
+
+        Args:
+            table: Name of the table.
+            keys: Keys of the rows.
+        """
         if self._tracker is None:
             self._early.append((table, keys))
         else:
             self._tracker.remove(table, keys)
 
     def restore(self, table: str, keys: Any) -> None:
-        """Serves rows again that remove() took out."""
+        """Serve rows again that remove() took out.
+
+        Args:
+            table: Name of the table.
+            keys: Keys of the rows.
+        """
         self._open().restore(table, keys)
 
-    # Keras calls these.
+    # Called by Keras.
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
@@ -101,7 +130,7 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
                 side.optimizer = optimizer if told else None
             if told and self._sides:
                 _collect(optimizer, self._sides)
-                # What was compiled before does not collect.
+                # A train function compiled before does not collect, so have it compiled again.
                 model.train_function = None
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -112,7 +141,7 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._batch = -1
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        # Of several steps in one execution only the last is told.
+        # If one execution runs several steps, Keras reports only the last one.
         batches, self._batch = max(1, batch - self._batch), batch
         self._open().tick(batches)
 
@@ -145,7 +174,7 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._early = []
 
     def _warn_of_unknown(self) -> None:
-        """Says once that the row of unknown keys moved: it is the table's default, which no delta reaches."""
+        """Warn once if the row of unknown keys moved: it is the table's default row, which deltas do not contain."""
         for entry, row, variable in self._unknown:
             value = _KerasMatrix(variable).read(np.array([row]))
             if (bits(value) != bits(np.array([entry.default or [0.0] * entry.dim], np.float32))).any():
@@ -159,7 +188,7 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class _KerasMatrix:
-    """An embedding matrix, and which of its rows had a gradient."""
+    """An embedding matrix, and a record of its rows that had a gradient."""
 
     def __init__(self, variable: Any) -> None:
         self.variable = variable
@@ -167,7 +196,7 @@ class _KerasMatrix:
         self.mask: Any = None
 
     def collect(self, gradient: Any) -> None:
-        """Inside of the train step: remembers which rows a gradient has."""
+        """Record the rows that a gradient has; runs inside the train step."""
         import tensorflow as tf
 
         if gradient is None or self.optimizer is None:
@@ -212,7 +241,7 @@ class _KerasWeight:
 
 
 def _tells(model: Any, optimizer: Any) -> bool:
-    """Whether gradients pass through the optimizer as this module knows it."""
+    """Return True if gradients pass through the optimizer in the way that this module relies on."""
     return (
         keras.backend.backend() == "tensorflow"
         and type(model).train_step is keras.Model.train_step
@@ -222,13 +251,13 @@ def _tells(model: Any, optimizer: Any) -> bool:
 
 
 def _touched_alone(optimizer: Any) -> bool:
-    """Whether an optimizer leaves rows without a gradient as they are."""
+    """Return True if an optimizer leaves rows without a gradient unchanged."""
     options = TOUCHED_ALONE.get(type(optimizer).__name__) if type(optimizer).__module__.startswith("keras.") else None
     return options is not None and not any(getattr(optimizer, option, None) for option in (*options, *NEVER))
 
 
 def _collect(optimizer: Any, sides: list[_KerasMatrix]) -> None:
-    """Has an optimizer tell of the gradients that it applies."""
+    """Wrap an optimizer so that it reports the gradients that it applies."""
     real = optimizer.apply
 
     def apply(grads: Any, trainable_variables: Any = None) -> Any:

@@ -1,9 +1,8 @@
-"""A Keras model and the package that it was imported as: which variable is which table or dense weight, and which row
-of an embedding matrix is which key.
+"""Map a Keras model to the package that it was imported as: variables to tables and dense weights, rows to keys.
 
 Names follow from variables' paths (docs/how-to/import.md): `user_rows/embeddings` is table `user_rows.embeddings`, and
-`user_rows.embeddings-2` where the variable is looked up by other keys too. Keys are row numbers, or what the vocabulary
-of the lookup layer before the embedding says; the keys that the package was published with tell whether that is right.
+`user_rows.embeddings-2` if the variable is also looked up by other keys. Keys are row numbers, or the vocabulary of the
+lookup layer before the embedding; the keys that the package was published with confirm the choice.
 """
 
 from __future__ import annotations
@@ -22,15 +21,20 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest, TableEntry
 
 Int64s = NDArray[np.int64]
-# Layers that hand ids on as they are, between a lookup and an embedding.
+# Layers that pass ids on unchanged between a lookup and an embedding.
 PASSING = ("Reshape", "Flatten", "ExpandDims", "Squeeze", "Identity", "Dropout", "Cast")
 LOOKUPS = ("StringLookup", "IntegerLookup")
 
 
 @dataclass(frozen=True, slots=True)
 class RowKeys:
-    """Keys int64 [n] and the rows of the matrix that they have, [n]; unknown: the row of all other keys, -1 for
-    none."""
+    """Keys of a matrix' rows.
+
+    Attributes:
+        keys: int64 [n].
+        rows: Row of each key, int64 [n].
+        unknown: Row of all other keys; -1 for none.
+    """
 
     keys: Int64s
     rows: Int64s
@@ -39,7 +43,13 @@ class RowKeys:
 
 @dataclass(frozen=True, slots=True)
 class VariableMapping:
-    """A model's variables as a package's. left_out: by path, what the package does not have and must not move."""
+    """A model's variables as a package's.
+
+    Attributes:
+        tables: Table entry, keys and variable of each table.
+        dense: Variables by name of the dense weight.
+        left_out: Variables, by path, that the package does not have and that must not move.
+    """
 
     tables: list[tuple[TableEntry, RowKeys, Any]]
     dense: dict[str, Any]
@@ -49,9 +59,16 @@ class VariableMapping:
 def map_variables(
     model: Any, manifest: Manifest, given: Mapping[str, Any], published_keys: Callable[[str], Int64s]
 ) -> VariableMapping:
-    """given: by layer or table, the key of each row; published_keys: of a table, the keys that it was published with.
+    """Map a model's variables to a package's tables and dense weights.
 
-    Raises BadInput for a trained variable that the package does not have, and for rows that no key can be told of.
+    Args:
+        model: The Keras model.
+        manifest: The package's manifest.
+        given: By layer or table, the key of each row.
+        published_keys: Returns the keys that a table was published with.
+
+    Raises:
+        BadInput: The package does not have a trained variable, or the keys of a matrix' rows cannot be determined.
     """
     tables: list[tuple[TableEntry, RowKeys, Any]] = []
     dense: dict[str, Any] = {}
@@ -88,7 +105,7 @@ def map_variables(
 
 
 def every_layer(model: Any) -> Iterator[Any]:
-    """A model's layers, those of models inside it too."""
+    """Yield a model's layers, those of nested models included."""
     flatten = getattr(model, "_flatten_layers", None)
     yield from flatten() if flatten is not None else model.layers
 
@@ -98,7 +115,7 @@ def _owns(layer: Any, variable: Any) -> bool:
 
 
 def _entries(manifest: Manifest, path: str, shape: Sequence[int]) -> list[TableEntry]:
-    """The tables of a variable: called after it, whatever models it lies in, and of its width."""
+    """Return the tables of a variable: those named after it, ignoring enclosing models, and of its width."""
     if len(shape) != 2:
         return []
     for name in _shorter(path):
@@ -114,7 +131,7 @@ def _dense_name(manifest: Manifest, path: str, shape: Sequence[int]) -> str | No
 
 
 def _shorter(path: str) -> Iterable[str]:
-    """A path, and without the outer models that an export leaves out: two words at least."""
+    """Return a path, and the path without the outer models that an export omits: at least two words."""
     words = path.split("/")
     return ["/".join(words[at:]) for at in range(max(1, len(words) - 1))]
 
@@ -162,7 +179,7 @@ def _given_keys(manifest: Manifest, entry: TableEntry, rows: int, given: Any) ->
 
 
 def _lookups(layer: Any) -> Iterator[Any]:
-    """The lookup layers right before a layer, wherever it is called."""
+    """Yield the lookup layers directly before a layer, wherever it is called."""
     for node in getattr(layer, "_inbound_nodes", ()):
         for tensor in node.arguments.keras_tensors:
             at = tensor
@@ -175,7 +192,7 @@ def _lookups(layer: Any) -> Iterator[Any]:
 
 
 def _vocabulary(entry: TableEntry, lookup: Any, strings: bool) -> RowKeys | None:
-    """Keys of a lookup layer that has one out-of-vocabulary index or none; None for any other."""
+    """Return the keys of a lookup layer with at most one out-of-vocabulary index; None for any other."""
     if getattr(lookup, "num_oov_indices", 1) > 1 or strings != (type(lookup).__name__ == "StringLookup"):
         return None
     words = list(lookup.get_vocabulary(include_special_tokens=True))
@@ -193,7 +210,7 @@ def _vocabulary(entry: TableEntry, lookup: Any, strings: bool) -> RowKeys | None
 
 
 def _fitting(found: RowKeys, wanted: Int64s, rows: int) -> RowKeys | None:
-    """Those of the keys that the package was published with, if all of them are there."""
+    """Return the keys that the package was published with, if all of them are among those found."""
     order = np.argsort(found.keys)
     at, here = places_of(found.keys[order], wanted)
     if not here.all() or (len(at) and int(found.rows[order[at]].max()) >= rows):

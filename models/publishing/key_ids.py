@@ -1,6 +1,6 @@
-"""Keys of a table as int64 ids, however a trainer holds them: integers as they are, strings hashed as serving does.
+"""Convert a table's keys to int64 ids: integers unchanged, strings hashed as serving does.
 
-Without Numba: the one dependency is xxhash, and of tables that are keyed by strings alone.
+Without Numba: the only dependency is xxhash, and only for tables keyed by strings.
 """
 
 from __future__ import annotations
@@ -19,21 +19,36 @@ WORDS = ("string", "strings")
 
 
 def takes_strings(manifest: Manifest, table: str) -> bool:
-    """Whether a table is fed by features of strings; one that is fed by both kinds counts as one of strings."""
+    """Return True if features of strings feed a table, perhaps among others.
+
+    Args:
+        manifest: The package's manifest.
+        table: Name of the table.
+    """
     return any(f.kind in WORDS for f in manifest.features if f.table == table)
 
 
 def takes_integers(manifest: Manifest, table: str) -> bool:
-    """Whether a table is fed by features of integers, or by no feature."""
+    """Return True if features of integers feed a table, or no feature does.
+
+    Args:
+        manifest: The package's manifest.
+        table: Name of the table.
+    """
     kinds = {f.kind for f in manifest.features if f.table == table}
     return not kinds or any(kind not in WORDS for kind in kinds)
 
 
 def as_ids(manifest: Manifest, table: str, keys: Any) -> Int64s:
-    """int64 [n] of n keys: an array or sequence of integers, or of str or bytes, or Strings.
+    """Return the ids of n keys, int64 [n].
 
-    Raises BadInput for strings where a table's features are integers, for integers where they are strings, and for what
-    is neither.
+    Args:
+        manifest: The package's manifest.
+        table: Name of the table.
+        keys: Array or sequence of integers, or of str or bytes, or Strings.
+
+    Raises:
+        BadInput: Keys are strings although the table's features are integers, or vice versa, or are neither.
     """
     if isinstance(keys, Strings):
         keys = keys.tolist()
@@ -59,7 +74,17 @@ def as_ids(manifest: Manifest, table: str, keys: Any) -> Int64s:
 
 
 def hashed(words: list[str | bytes], seed: int) -> Int64s:
-    """int64 [n]: xxh3_64 of each string's UTF-8 bytes with a table's seed (processor.kernels.hashing.hash_strings)."""
+    """Return the hash of each string, int64 [n].
+
+    It is xxh3_64 of the UTF-8 bytes with a table's seed, as in processor.kernels.hashing.hash_strings.
+
+    Args:
+        words: The strings.
+        seed: Seed of the table.
+
+    Raises:
+        NotReady: The package xxhash is not installed.
+    """
     try:
         import xxhash
     except ImportError:
@@ -70,7 +95,7 @@ def hashed(words: list[str | bytes], seed: int) -> Int64s:
 
 
 def _array(keys: list[Any] | tuple[Any, ...]) -> NDArray[Any]:
-    """A list as an array, in which no number becomes a string and no string loses its last zeros."""
+    """Return a list as an array without turning numbers into strings or dropping trailing zero bytes of strings."""
     if any(isinstance(key, (str, bytes)) for key in keys):
         array = np.empty(len(keys), object)
         array[:] = keys

@@ -1,15 +1,16 @@
-"""What callback and hook share: which rows and weights of a trainer moved since they were published, and when to
-publish.
+"""Track which rows and weights of a trainer changed since they were published, and decide when to publish.
 
-A table is tracked in one of two ways. Where the optimizer moves touched rows alone and says which (its gradients are
-sparse), those are collected: publishing costs what moved. Otherwise all rows are compared with a copy of what was
-published, bit by bit: that is exact for every optimizer, and costs a copy of the table and a look at all of it.
+Shared by the Keras callback and the PyTorch hook. A table is tracked in one of two ways. If the optimizer moves only
+touched rows and reports them (its gradients are sparse), those are collected, and publishing costs what moved.
+Otherwise all rows are compared bit by bit with a copy of the published state: that is exact for every optimizer, and
+costs a copy of the table and a pass over all of it.
 
 Invariants
-- Nothing is forgotten before it is published: a publication that fails is made up for by the next one.
-- Where it is not known what is served (at the beginning, or when a table changes its way), the table is compared with
-  what is served, whole. So after a kill, whatever was published by then, what is served is what the trainer has.
-- What a rollback undid is put back into the trainer before anything is published.
+- No change is dropped before it is published: the next publication contains what a failed one would have.
+- While the served state is unknown (at the beginning, or when a table changes its way of tracking), the whole table is
+  compared with the served one. So after a kill at any moment, the next publication makes the served state equal to the
+  trainer's.
+- What a rollback undid is restored in the trainer before anything is published.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from freshet_serving.processor.repository import VersionContents
 BEGINNINGS = MODEL, SERVED = "model", "served"
 EVERY_S = 1.0
 SHARE = 0.1
-"""Publishing by time takes this share of the time at most."""
+"""Maximum share of the time that publishing by interval takes."""
 LOG = logging.getLogger("freshet")
 
 
 class SupportsPublish(Protocol):
-    """What is wanted of a Publisher (models.publishing.publisher)."""
+    """The part of a Publisher (models.publishing.publisher) that a tracker uses."""
 
     manifest: Manifest
 
@@ -70,26 +71,34 @@ class SupportsPublish(Protocol):
 
 
 class Matrix(Protocol):
-    """A trainer's embedding matrix. rows: int64 [m], which of its rows."""
+    """A trainer's embedding matrix; `rows` are row numbers, int64 [m]."""
 
     def read(self, rows: Int64s) -> Float32s: ...
     def write(self, rows: Int64s, values: Float32s) -> None: ...
     def touched(self) -> Int64s | None:
-        """Rows that may have moved since the last call; None where that is not known."""
+        """Return the rows that may have moved since the last call; None if unknown."""
 
 
 class Weight(Protocol):
-    """A trainer's dense weight, float32, whole."""
+    """A trainer's dense weight, float32, read and written whole."""
 
     def read(self) -> Float32s: ...
     def write(self, value: Float32s) -> None: ...
 
 
 class TrackedTable:
-    """One table of a package, as rows of a trainer's matrix."""
+    """One table of a package, stored as rows of a trainer's matrix."""
 
     def __init__(self, entry: TableEntry, keys: Int64s, rows: Int64s, matrix: Matrix, compare: bool = False) -> None:
-        """keys int64 [n], distinct: those of the matrix's rows [n]. compare: never mind which rows were touched."""
+        """Track a table.
+
+        Args:
+            entry: The table.
+            keys: Distinct keys, int64 [n].
+            rows: Row of the matrix of each key, int64 [n].
+            matrix: The trainer's matrix.
+            compare: Compare all rows, ignoring which ones were touched.
+        """
         order = np.argsort(keys)
         self.entry, self.keys, self._rows, self._matrix = entry, keys[order], rows[order], matrix
         self.default = np.zeros(entry.dim, np.float32)
@@ -110,15 +119,15 @@ class TrackedTable:
 
     @property
     def gone(self) -> NDArray[np.bool_]:
-        """Which of the keys were removed, or were not served any more after a rollback: bool [n]."""
+        """Mask of the keys that were removed, or are no longer served after a rollback, bool [n]."""
         return self._gone.copy()
 
     def read(self, places: Int64s) -> Float32s:
-        """The trainer's rows, float32 [m, dim], at places among the keys."""
+        """Return the trainer's rows, float32 [m, dim], at places among the keys."""
         return np.ascontiguousarray(self._matrix.read(self._rows[places]), np.float32)
 
     def places(self, keys: Int64s) -> Int64s:
-        """Where these keys are; raises BadInput for one that is none of the table's."""
+        """Return the places of keys; raise BadInput for a key that the table does not have."""
         at, here = places_of(self.keys, keys)
         if not here.all():
             raise BadInput(f"table {self.name!r}: one of the trainer's keys wanted, got {int(keys[~here][0])}")
@@ -135,7 +144,7 @@ class TrackedTable:
         self._gone[at] = self._dropping[at] = False
 
     def moved(self, served: Callable[[], VersionContents]) -> TableDelta:
-        """What is to be published. served: asked where it is not known what is served."""
+        """Return the changes to publish; `served` returns the served state and is called only while that is unknown."""
         self._note()
         kept = np.flatnonzero(~self._gone)
         if not self._known:
@@ -148,7 +157,7 @@ class TrackedTable:
         return TableDelta(self.keys[places], self.read(places), self.keys[self._dropping])
 
     def published(self, delta: TableDelta) -> None:
-        """Notes that what moved() returned is served now."""
+        """Record that the delta returned by moved() is served now."""
         if self.compare and (self._copy is None or not self._known):
             self._copy = self.read(np.arange(len(self.keys)))
         elif self._copy is not None:
@@ -157,19 +166,25 @@ class TrackedTable:
         self._pending[:] = self._dropping[:] = False
 
     def put_back(self, keys: Int64s, rows: Float32s, removed: Int64s) -> None:
-        """Makes these rows what is served; keys that the trainer has no row for are none of its business."""
+        """Set rows to the served state; keys without a row in the trainer are ignored.
+
+        Args:
+            keys: int64 [m].
+            rows: Served rows, float32 [m, dim].
+            removed: Keys that have no served row, int64 [r].
+        """
         for some, values, gone in ((keys, rows, False), (removed, np.tile(self.default, (len(removed), 1)), True)):
             at, here = places_of(self.keys, some)
             at = at[here]
             self._set(at, values[here])
             self._pending[at] = False
-            # What the trainer removed a moment ago stays so, and is removed where it is served.
+            # Keep what the trainer just removed, and remove it from the served table.
             self._gone[at] = True if gone else self._dropping[at]
             if gone:
                 self._dropping[at] = False
 
     def take(self, contents: VersionContents) -> None:
-        """Makes all rows what is served."""
+        """Set all rows to the served state."""
         there, rows = contents.rows(self.name, self.keys)
         rows[~there] = self.default
         self._set(np.arange(len(self.keys)), rows)
@@ -193,7 +208,7 @@ class TrackedTable:
 
 
 class PublishInterval:
-    """When to publish: every so many batches, or every so many seconds, then for no more than a share of the time."""
+    """When to publish: every so many batches, or every so many seconds but at most a share of the time."""
 
     def __init__(self, every_s: float, every_batches: int | None, now_s: Callable[[], float] = time.monotonic) -> None:
         if every_batches is not None and every_batches < 1:
@@ -204,7 +219,7 @@ class PublishInterval:
         self._batches, self._next_s = 0, now_s() + every_s
 
     def due(self, batches: int = 1) -> bool:
-        """Counts batches; whether it is time to publish."""
+        """Count batches; return True if it is time to publish."""
         self._batches += batches
         if self._every_batches is not None:
             return self._batches >= self._every_batches
@@ -219,9 +234,16 @@ class PublishInterval:
 
 
 class ModelTracker:
-    """A trainer's tables and dense weights, published as they move. left_out: weights that the package does not have
-    and that must not move. begin: whose weights count at the beginning: the model's, which are published, or the served
-    ones, which the model takes."""
+    """A trainer's tables and dense weights, published as they change.
+
+    Args:
+        publisher: The publisher.
+        tables: The tables.
+        dense: Dense weights by name.
+        interval: When to publish.
+        begin: "model" publishes the model's weights at the beginning; "served" loads the served weights into the model.
+        left_out: Weights that the package does not have and that must not move.
+    """
 
     def __init__(
         self,
@@ -241,8 +263,10 @@ class ModelTracker:
         self._opened = False
 
     def open(self) -> None:
-        """Before training goes on: takes what is served where that is wanted, else what a rollback left. Raises as
-        Publisher.check_start()."""
+        """Prepare for training: load the served state if configured, else restore what a rollback undid.
+
+        Does nothing after the first call. Raises as Publisher.check_start().
+        """
         if self._opened:
             return
         if self._begin == SERVED:
@@ -257,8 +281,10 @@ class ModelTracker:
         self._opened = True
 
     def tick(self, batches: int = 1) -> None:
-        """Counts batches, and publishes where it is time to. A repository that cannot be written is said in the log,
-        and tried again."""
+        """Count batches, and publish when it is time.
+
+        If the repository is not writable, a warning is logged, and publishing is retried later.
+        """
         if self._interval.due(batches):
             began_s = self._interval.now_s()
             try:
@@ -268,12 +294,20 @@ class ModelTracker:
             self._interval.published(began_s)
 
     def publish(self, event_time: tuple[float, float] | None = None, events: int = 0) -> Generation:
-        """Publishes all that moved; returns the generation that the trainer stands on then."""
+        """Publish all changes.
+
+        Args:
+            event_time: Times of the first and the last event, Unix seconds.
+            events: Number of events.
+
+        Returns:
+            The generation that the trainer is based on afterwards.
+        """
         self.open()
         while True:
             self._check_left_out()
             self._take_undone()
-            # Read once for all that asks, and not kept: it is as large as what the chain changed.
+            # Read once for all tables, and do not keep it: it is as large as all changes in the change log.
             served = functools.cache(self.publisher.served)
             if self._published is None:
                 self._published = {name: bits(served().dense[name]).copy() for name in self._dense}
@@ -295,15 +329,25 @@ class ModelTracker:
             return generation
 
     def remove(self, table: str, keys: Any) -> None:
-        """Takes rows out of what is served, with the next publication, until restore()."""
+        """Remove rows from the served table with the next publication, until restore().
+
+        Args:
+            table: Name of the table.
+            keys: Keys of the rows.
+        """
         self._table(table).remove(self.publisher.ids(table, keys))
 
     def restore(self, table: str, keys: Any) -> None:
-        """Serves rows again that remove() took out."""
+        """Serve rows again that remove() took out.
+
+        Args:
+            table: Name of the table.
+            keys: Keys of the rows.
+        """
         self._table(table).restore(self.publisher.ids(table, keys))
 
     def _check_left_out(self) -> None:
-        """Raises BadInput where a weight moved that no delta reaches."""
+        """Raise BadInput if a weight moved that no delta can contain."""
         for name, (weight, before) in self._left_out.items():
             if (bits(weight.read()) != bits(before)).any():
                 raise BadInput(f"weight {name!r} moved, and the package has none of that name: import the model anew")

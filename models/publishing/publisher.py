@@ -1,12 +1,12 @@
-"""Publisher: what any trainer changed, published as deltas of a version that is served. numpy alone, plus xxhash for
-tables that are keyed by strings.
+"""Publish changes of any trainer as deltas of a served version.
 
     publisher = Publisher("repository", "ctr")
     publisher.publish(rows={"user": (keys, values)}, dense={"mlp/bias": bias})
 
-It owns the chain: steps, parents, records, other writers' deltas, files that somebody dropped. What the trainer has to
-own is its weights: after a rollback it puts back what undone() says, because it would bring the undone back otherwise.
-Callback and hook do that by themselves.
+Needs only numpy, and xxhash for tables keyed by strings. The publisher manages the change log: steps, parents, records,
+other writers' deltas, files placed in the folder. The trainer manages its weights: after a rollback it restores what
+undone() returns, because its next delta would otherwise bring the undone changes back. The Keras callback and the
+PyTorch hook do that automatically.
 """
 
 from __future__ import annotations
@@ -42,8 +42,12 @@ NOTHING = np.empty(0, np.int64)
 
 
 class Publisher:
-    """The writer of one version's deltas, beside any others. One thread at a time uses it. last: the delta that it
-    published last."""
+    """A writer of one version's deltas, beside any others. Not thread-safe.
+
+    Attributes:
+        manifest: The version's manifest.
+        last: The delta that it published last, or None.
+    """
 
     def __init__(
         self,
@@ -54,9 +58,22 @@ class Publisher:
         unix_s: Callable[[], float] = time.time,
         key: str | Path = "",
     ) -> None:
-        """version: the newest when left out. generation: what the trainer's weights stand on, as `generation` said when
-        they were saved; the newest when left out. key: the file of the private key that signs; "" for FRESHET_KEY, or
-        nobody. Raises NotFound, BadInput, Diverged."""
+        """Open a version.
+
+        Args:
+            repository: The model repository.
+            model: Name of the model.
+            version: Number of the version; by default the newest.
+            generation: Generation that the trainer's weights are based on, as `generation` returned it when they were
+                saved; by default the newest.
+            unix_s: Clock.
+            key: File of the private key that signs; "" for FRESHET_KEY, or no signature.
+
+        Raises:
+            NotFound: The model or version does not exist.
+            BadInput: The generation does not fit the version.
+            Diverged: The change log is inconsistent.
+        """
         stands_on = None if generation is None else Generation.parse(generation)
         if stands_on is not None and version not in (None, stands_on.version):
             raise BadInput(f"generation: one of version {version} wanted, got {generation}")
@@ -81,17 +98,24 @@ class Publisher:
 
     @property
     def generation(self) -> Generation:
-        """What the trainer's weights stand on: the newest generation that it published, or took, or began from. To be
-        saved with the weights."""
+        """Generation that the trainer's weights are based on: the newest that it published, loaded, or started from.
+
+        Save it with the weights.
+        """
         return Generation(self.manifest.version, self._stands_on.step)
 
     def ids(self, table: str, keys: Any) -> Int64s:
-        """int64 [n]: keys of a table as packages hold them; strings hashed with the table's seed. Raises BadInput."""
+        """Return keys as packages store them, int64 [n]; strings are hashed with the table's seed. Raises BadInput.
+
+        Args:
+            table: Name of the table.
+            keys: Integers, str or bytes.
+        """
         self._entry(table)
         return as_ids(self.manifest, table, keys)
 
     def published_keys(self, table: str) -> Int64s:
-        """int64 [n]: the keys that a table had when its version was published, in any order."""
+        """Return the keys that a table had when its version was published, int64 [n], in any order."""
         self._entry(table)
         keys: Int64s = self._version.tensors(table_file(table))["keys"]
         return keys
@@ -105,15 +129,26 @@ class Publisher:
         events: int = 0,
         hashed: bool = False,
     ) -> Generation:
-        """Publishes what changed as one delta; returns its generation, or the newest where nothing is given.
+        """Publish changes as one delta.
 
-        rows: by table, keys [m] (integers, str or bytes; distinct) and values [m, dim]. removed: by table, keys [r]
-        that lose their row. dense: by name, whole weights. event_time: first and last event, Unix seconds. hashed: keys
-        are int64 as ids() gives them, those of strings too.
+        If it raises, nothing is published and the call may be repeated.
 
-        Raises BadInput for what does not fit the version, ParentRolledBack after a rollback that was not taken,
-        Diverged, NotReady where the repository cannot be written; then nothing is published and the call may be
-        repeated.
+        Args:
+            rows: By table, keys [m] (integers, str or bytes; distinct) and values [m, dim].
+            removed: By table, keys [r] that lose their row.
+            dense: By name, whole weights.
+            event_time: Times of the first and the last event, Unix seconds.
+            events: Number of events.
+            hashed: Keys are int64 as ids() returns them, also those of strings.
+
+        Returns:
+            The delta's generation, or the newest one without changes.
+
+        Raises:
+            BadInput: The changes do not fit the version.
+            ParentRolledBack: A rollback was not taken over by undone() or take_served().
+            Diverged: The change log has diverged.
+            NotReady: The repository is not writable.
         """
         tables = self._tables(rows or {}, removed or {}, hashed)
         weights = {name: self._weight(name, value) for name, value in (dense or {}).items()}
@@ -127,11 +162,21 @@ class Publisher:
         events: int = 0,
         hashed: bool = False,
     ) -> Generation:
-        """Publishes what it takes so that these tables are served as they are given, whole, to the bit: rows that
-        differ, and removals of what is not among the keys. For whoever cannot know what of theirs was published.
+        """Publish the delta that makes whole tables be served exactly as given, bit by bit.
 
-        tables: by name, all keys [n] and rows [n, dim]. Errors as of publish(). Also raises ParentRolledBack where the
-        newest deltas were rolled back and nobody said on which generation the trainer stands.
+        It contains the rows that differ, and removes keys that are not given. For trainers that do not know which of
+        their changes were published. Raises as publish(), and ParentRolledBack also if the newest deltas were rolled
+        back and the trainer's generation was never given.
+
+        Args:
+            tables: By name, all keys [n] and rows [n, dim].
+            dense: By name, whole weights.
+            event_time: Times of the first and the last event, Unix seconds.
+            events: Number of events.
+            hashed: Keys are int64 as ids() returns them, also those of strings.
+
+        Returns:
+            The delta's generation, or the newest one without changes.
         """
         self.check_start()
         contents = self.served()
@@ -145,13 +190,15 @@ class Publisher:
         return self._commit(found, weights, event_time, events)
 
     def served(self) -> VersionContents:
-        """Tables and dense weights as of the newest generation: table(name), rows(name, keys), dense."""
+        """Return tables and dense weights as of the newest generation: table(name), rows(name, keys), dense."""
         self._look()
         return VersionContents(self._version, self._change_log, self._change_log.history.head)
 
     def undone(self) -> RollbackPatch | None:
-        """What to put back after a rollback, None where there was none. Whoever asks has taken it: the next delta goes
-        on from what is served."""
+        """Return what to restore after a rollback; None if there was none.
+
+        The caller must apply it: the next delta continues from the served state.
+        """
         self._look()
         if self._on_line():
             return None
@@ -160,14 +207,13 @@ class Publisher:
         return undone
 
     def take_served(self) -> VersionContents:
-        """served(), for a trainer that makes all of its weights what is served, and goes on from there."""
+        """Return served(), for a trainer that replaces all its weights with it and continues from there."""
         contents = self.served()
         self._stands_on, self._told = contents.link, True
         return contents
 
     def check_start(self) -> None:
-        """Raises ParentRolledBack where the newest deltas are undone, and what the trainer holds may be what was
-        undone."""
+        """Raise ParentRolledBack if the newest deltas are undone and the trainer's weights may contain them."""
         self._look()
         head = self._change_log.history.head
         undone = [link.step for link in self._change_log.history.undone() if link.parent == head.digest]
@@ -180,15 +226,19 @@ class Publisher:
     # For frameworks.
 
     def keras(self, **options: Any) -> KerasCallback:
-        """A callback for `fit` that publishes what it changes (models.publishing.keras_callback,
-        docs/how-to/publishing.md)."""
+        """Return a callback for `fit` that publishes its changes (keras_callback, docs/how-to/publishing.md)."""
         from freshet_serving.models.publishing.keras_callback import KerasCallback
 
         return KerasCallback(self, **options)
 
     def torch(self, model: Any, optimizer: Any = None, **options: Any) -> TorchHook:
-        """A hook in a PyTorch loop that publishes what it changes (models.publishing.torch_hook,
-        docs/how-to/publishing.md)."""
+        """Return a hook for a PyTorch loop that publishes its changes (torch_hook, docs/how-to/publishing.md).
+
+        Args:
+            model: The PyTorch model.
+            optimizer: Its optimizer or optimizers; None if the loop calls step().
+            **options: Options of TorchHook.
+        """
         from freshet_serving.models.publishing.torch_hook import TorchHook
 
         return TorchHook(self, model, optimizer, **options)
@@ -213,7 +263,7 @@ class Publisher:
                     "its rows and weights back, then publish"
                 )
             if not tables and not dense:
-                # As after any publication: from here a rollback takes away what the trainer has.
+                # As after a publication: from here on a rollback undoes what the trainer has.
                 self._stands_on = head
                 return self.generation
             model, version = self.manifest.model, self.manifest.version
@@ -226,7 +276,7 @@ class Publisher:
             except Diverged:
                 raise
             except Conflict:
-                # Somebody was faster: once more, on top of theirs.
+                # Another writer was faster: retry on top of its delta.
                 now = self._change_log.history
                 if (now.head.digest, now.top) == (head.digest, top):
                     raise

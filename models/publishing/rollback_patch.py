@@ -1,7 +1,8 @@
-"""What a rollback took back: the rows and weights that undone deltas had changed, as they are served now.
+"""Collect what a trainer must restore after a rollback: rows and weights that undone deltas changed, as served now.
 
-A trainer that goes on from undone weights would bring them back with its next delta. So it puts back what is said here
-before it publishes again. Cost is that of reading the deltas of the version, and the base of the tables in question.
+A trainer that continued from undone weights would bring them back with its next delta, so it restores these rows and
+weights before it publishes again. The cost is that of reading the version's deltas, and the base of the affected
+tables.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ Float32s = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class RollbackPatch:
-    """What to put back. generation: what is served. undone: what the trainer stood on.
+    """Rows and weights to restore. Keys of a table of strings are hashed as by Publisher.ids().
 
-    rows: by table, keys int64 [m] ascending and their rows as served, float32 [m, dim]. removed: by table, keys int64
-    [r] that have no row. dense: by name, weights as served. Keys of a table of strings are as Publisher.ids() gives
-    them.
+    Attributes:
+        generation: The served generation.
+        undone: The generation that the trainer was based on.
+        rows: By table, keys int64 [m], ascending, and their served rows, float32 [m, dim].
+        removed: By table, keys int64 [r] that have no served row.
+        dense: By name, served weights.
     """
 
     generation: Generation
@@ -36,13 +40,21 @@ class RollbackPatch:
 
 
 def rollback_patch_since(version: VersionReader, change_log: ChangeLog, stood_on: ChainLink) -> RollbackPatch:
-    """What a trainer that stood on a generation has to put back to go on from the head of the chain. Raises NotFound
-    where the files that would tell are gone."""
+    """Return what a trainer has to restore to continue from the head of the change log.
+
+    Args:
+        version: The version.
+        change_log: Its change log.
+        stood_on: Link of the generation that the trainer was based on.
+
+    Raises:
+        NotFound: The deltas between them are gone.
+    """
     history = change_log.history
     line = {link.digest for link in history.back(history.head)}
     touched: dict[str, list[Int64s]] = {table.name: [] for table in version.manifest.tables}
     names: set[str] = set()
-    # A history that was read anew, further back, has the link with its parent.
+    # A history reloaded from further back contains the link with its parent.
     for link in history.back(history.links.get(stood_on.digest, stood_on)):
         if link.digest in line:
             break

@@ -1,14 +1,14 @@
-"""A PyTorch hook: publishes what a training loop changes, after the optimizers' steps.
+"""Publish what a PyTorch training loop changes, as a hook after the optimizers' steps.
 
     hook = Publisher("repository", "ctr").torch(model, optimizer)
-    ... the loop as it is ...
+    ... the unchanged loop ...
     hook.close()
 
-Tables are the embedding matrices that the package has as tables, whatever uses them (Embedding, EmbeddingBag, a gather
-of your own), named as in the state_dict; all other parameters and buffers that the package has are dense weights. Ids
-that were touched are collected where gradients are sparse (`Embedding(..., sparse=True)`) and the optimizer moves
-touched rows alone: SGD without momentum and decay, Adagrad without decay, SparseAdam. Where gradients are dense, every
-step of the optimizer goes over the whole table as it is: then all rows are compared with a copy of what was published.
+Tables are the embedding matrices that the package has as tables, whatever uses them (Embedding, EmbeddingBag, a custom
+gather), named as in the state_dict. All other parameters and buffers that the package has are dense weights. Touched
+ids are collected if gradients are sparse (`Embedding(..., sparse=True)`) and the optimizer moves only touched rows: SGD
+without momentum and decay, Adagrad without decay, SparseAdam. With dense gradients every optimizer step passes over the
+whole table anyway, so all rows are compared with a copy of the published state.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from freshet_serving.models.publishing.model_tracker import (
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
 
-# Optimizer -> options that must be zero for rows without a gradient to stay as they are.
+# Optimizer -> options that must be zero for rows without a gradient to stay unchanged.
 TOUCHED_ALONE = {"SGD": ("momentum", "weight_decay"), "Adagrad": ("weight_decay",), "SparseAdam": ()}
 
 
 class TorchHook:
-    """Publishes a model's weights as they move. A context manager that publishes the last of them and lets go."""
+    """Publishes a model's weights as they change. A context manager that publishes the last changes and detaches."""
 
     def __init__(
         self,
@@ -52,12 +52,23 @@ class TorchHook:
         begin: str = MODEL,
         compare: bool = False,
     ) -> None:
-        """optimizer: one, or several that step in this order; None: whoever trains calls step(). every_s,
-        every_batches: how often to publish. keys: by table, the key of every row (strings, where the table is keyed by
-        strings); row numbers when left out. begin: "model" publishes what the model has, "served" makes it what is
-        served. compare: trust no gradient, compare all rows.
+        """Attach a hook to a model's optimizers.
 
-        Raises BadInput where the model does not fit the package, ParentRolledBack as Publisher.check_start()."""
+        Args:
+            publisher: Publisher of the version.
+            model: The PyTorch model.
+            optimizer: One, or several that step in this order; None if the loop calls step().
+            every_s: Seconds between publications.
+            every_batches: Batches between publications; replaces every_s.
+            keys: By table, the key of every row (strings, if the table is keyed by strings); by default row numbers.
+            begin: "model" publishes the model's weights at the beginning; "served" loads the served weights into the
+                model.
+            compare: Ignore gradients and compare all rows.
+
+        Raises:
+            BadInput: The model does not fit the package.
+            ParentRolledBack: As Publisher.check_start().
+        """
         self._optimizers = (
             [] if optimizer is None else list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
         )
@@ -91,28 +102,50 @@ class TorchHook:
 
     @property
     def generation(self) -> Generation:
-        """What the model stands on; to be saved with its weights, and given to Publisher(generation=...) with them."""
+        """Generation that the model is based on.
+
+        Save it with the model's weights, and pass it to Publisher(generation=...) when they are loaded.
+        """
         return self._tracker.publisher.generation
 
     def step(self, batches: int = 1) -> None:
-        """A batch was learned: publishes where it is time to. Called by itself where the optimizers were given."""
+        """Count trained batches, and publish when it is time. Called automatically if the optimizers were given."""
         self._tracker.tick(batches)
 
     def publish(self, event_time: tuple[float, float] | None = None, events: int = 0) -> Generation:
-        """Publishes all that moved, now. Raises as Publisher.publish()."""
+        """Publish all changes now. Raises as Publisher.publish().
+
+        Args:
+            event_time: Times of the first and the last event, Unix seconds.
+            events: Number of events.
+
+        Returns:
+            The generation that the model is based on afterwards.
+        """
         return self._tracker.publish(event_time, events)
 
     def remove(self, table: str, keys: Any) -> None:
-        """Takes rows out of what is served, with the next publication, until restore(). What is removed is not kept
-        with the weights: say it again after a restart, before the first publication."""
+        """Remove rows from the served table with the next publication, until restore().
+
+        Removals are not saved with the weights: repeat them after a restart, before the first publication.
+
+        Args:
+            table: Name of the table.
+            keys: Keys of the rows.
+        """
         self._tracker.remove(table, keys)
 
     def restore(self, table: str, keys: Any) -> None:
-        """Serves rows again that remove() took out."""
+        """Serve rows again that remove() took out.
+
+        Args:
+            table: Name of the table.
+            keys: Keys of the rows.
+        """
         self._tracker.restore(table, keys)
 
     def close(self) -> None:
-        """Publishes the last, and lets go of the optimizers."""
+        """Publish the last changes, and detach from the optimizers."""
         self._let_go()
         self._tracker.publish()
 
@@ -127,7 +160,7 @@ class TorchHook:
             self._tracker.publish()
 
     def _optimizer_of(self, parameter: Any) -> Any:
-        """The optimizer and its group that move a parameter, if they move touched rows alone."""
+        """Return the optimizer and the group that move a parameter; None unless there is exactly one."""
         found = [
             (one, group)
             for one in self._optimizers
@@ -137,8 +170,10 @@ class TorchHook:
         return found[0] if len(found) == 1 else None
 
     def _install(self, optimizer: Any) -> None:
-        """Asks to be told of every step; in PyTorch 1, which has no such hook, by wrapping the step. The optimizer does
-        not keep this hook alive."""
+        """Register for every step of an optimizer, without keeping this hook alive.
+
+        PyTorch 1 has no such registration, so there the step is wrapped.
+        """
         hook = weakref.ref(self)
 
         def stepped(optimizer: Any, *_: Any) -> None:
@@ -157,7 +192,8 @@ class TorchHook:
             stepped(self)
             return result
 
-        # Bound, because schedulers take it apart. They may have wrapped it in turn, so it is never taken away.
+        # A bound method, because schedulers inspect it. They may have wrapped it in turn, so it is never
+        # removed.
         optimizer.step = types.MethodType(step, optimizer)
 
     def _let_go(self) -> None:
@@ -174,7 +210,7 @@ class TorchHook:
 
 
 class _TorchMatrix:
-    """An embedding matrix, and which of its rows had a gradient."""
+    """An embedding matrix, and a record of its rows that had a gradient."""
 
     def __init__(self, parameter: Any, moved_by: Any, renormalised: bool) -> None:
         self._parameter = parameter
@@ -235,19 +271,19 @@ def _torch() -> Any:
 
 
 def _plain(name: str) -> str:
-    """A parameter's name without what torch.compile and data parallelism put before it."""
+    """Return a parameter's name without the prefixes of torch.compile and data parallelism."""
     return name.removeprefix("_orig_mod.").removeprefix("module.").removeprefix("_orig_mod.")
 
 
 def _touched_alone(optimizer: Any, group: Mapping[str, Any]) -> bool:
-    """Whether rows without a gradient stay as they are, by the group's options as they are now."""
+    """Return True if rows without a gradient stay unchanged under the group's current options."""
     kind = type(optimizer)
     options = TOUCHED_ALONE.get(kind.__name__) if kind.__module__.startswith("torch.optim.") else None
     return options is not None and not any(group.get(option) for option in options)
 
 
 def _renormalised(model: Any, parameter: Any) -> bool:
-    """Whether looking rows up changes them."""
+    """Return True if lookups change rows."""
     return any(
         getattr(module, "weight", None) is parameter and getattr(module, "max_norm", None) is not None
         for module in model.modules()
@@ -257,8 +293,11 @@ def _renormalised(model: Any, parameter: Any) -> bool:
 def _matched(
     publisher: SupportsPublish, model: Any, state: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
-    """(table entries with their matrices, dense weights by name, what the package does not have); raises BadInput for
-    what should be there and is not."""
+    """Match a model's state with the package.
+
+    Returns table entries with their matrices, dense weights by name, and tensors that the package does not have. Raises
+    BadInput if something is missing or has another shape.
+    """
     manifest = publisher.manifest
     entries = {table.name: table for table in manifest.tables}
     tables, dense, left_out = [], {}, {}
@@ -290,7 +329,7 @@ def _matched(
 
 
 def _keys_of(publisher: SupportsPublish, table: str, rows: int, given: Mapping[str, Any]) -> tuple[Int64s, Int64s]:
-    """(keys of rows, which rows those are)."""
+    """Return keys of rows, and the rows that they belong to."""
     if table in given:
         keys = given[table]
         if len(keys) > rows:

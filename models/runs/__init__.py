@@ -1,13 +1,13 @@
-"""What is kept of a training run for people: its configuration, its metrics as they came, and a report of them.
+"""Records of a training run for people: its configuration, its metrics over time, and a report.
 
-run_journal      what a run tells, written as it comes
-run_folder       a run's folder, whose trouble is nobody else's
+run_journal      append-only log of a run, written as it goes
+run_folder       a run's folder; errors in it do not stop training
 run_report       the report, one HTML file
-curves           its pictures
-stage_bars       where the time of a step went, as one of them
-train_metrics    where a run stands, for Prometheus
+curves           line charts as SVG
+stage_bars       chart of the time per stage of a step
+train_metrics    progress of a run, for Prometheus
 run_lock         one trainer of a model at a time
-live_view        where a run stands, on a terminal
+live_view        progress of a run, on a terminal
 tensorboard_log  the same curves for TensorBoard
 """
 

@@ -1,6 +1,6 @@
-"""Curves as inline SVG: nothing but text, in the colours of the page that holds them.
+"""Draw line charts as inline SVG: text only, in the colours of the page that embeds them.
 
-Classes that the page's style gives colours to: c0 to c5 of series, grid, label, middle, end.
+CSS classes that the page's style gives colours to: c0 to c5 for series, grid, label, middle, end.
 """
 
 from __future__ import annotations
@@ -18,15 +18,28 @@ ROUND = (1, 2, 2.5, 5, 10)
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """points: (x, y), by ascending x; what is not finite is left out."""
+    """One line of a chart.
+
+    Attributes:
+        name: Label of the line.
+        points: (x, y) by ascending x; points that are not finite are left out.
+    """
 
     name: str
     points: Sequence[tuple[float, float]]
 
 
 def curves_svg(curves: Sequence[Curve], unit: str, diagonal: bool = False) -> str:
-    """An <svg> of curves over one axis of x, in `unit`; "" where there is no point. diagonal: both axes are the same,
-    with a line where y is x."""
+    """Draw curves over one x axis.
+
+    Args:
+        curves: The lines.
+        unit: Unit of x.
+        diagonal: Use the same range for both axes and draw the line y = x.
+
+    Returns:
+        An <svg> element, or "" if there are no points.
+    """
     shown = [Curve(c.name, _thinned([p for p in c.points if all(map(math.isfinite, p))])) for c in curves]
     points = [point for curve in shown for point in curve.points]
     if not points:
@@ -68,20 +81,20 @@ def curves_svg(curves: Sequence[Curve], unit: str, diagonal: bool = False) -> st
 
 
 def key_html(names: Iterable[str]) -> str:
-    """The names of curves in the colours of their lines."""
+    """Return a legend: the names of curves in the colours of their lines."""
     keys = (f'<span class="key"><i class="c{n % COLOURS}"></i>{escape(name)}</span>' for n, name in enumerate(names))
     return " ".join(keys)
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """At most MOST_POINTS points: neighbours become their mean."""
+    """Reduce to at most MOST_POINTS points by averaging neighbours."""
     size = math.ceil(len(points) / MOST_POINTS) or 1
     groups = (points[n : n + size] for n in range(0, len(points), size))
     return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
 
 
 def _axis(values: Sequence[float]) -> tuple[float, float, float]:
-    """(low, high, step): round numbers that hold all values."""
+    """Return (low, high, step): round numbers that enclose all values."""
     low, high = min(values), max(values)
     if high - low < 1e-9 * max(abs(high), 1e-12):
         low, high = low - max(abs(low) / 10, 1e-6), high + max(abs(high) / 10, 1e-6)

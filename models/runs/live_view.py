@@ -1,4 +1,4 @@
-"""A run on a terminal: where it stands, drawn anew every second, and notes above it."""
+"""Show a running training on a terminal: its status, redrawn every second, with notes above it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ RATE_S = 10.0
 
 
 class LiveView:
-    """A Reporter of a run without an end; standing is set once the run is there."""
+    """A Reporter for a run without an end. `status` is set once the run exists."""
 
     def __init__(self, console: Console, now_s: Callable[[], float] = time.monotonic) -> None:
         self._console, self._now_s = console, now_s
         self.status: Callable[[], RunStatus] | None = None
         self._what, self._total, self._done = "", 0, 0
-        # Moments and rows learned at them, of the last RATE_S seconds.
+        # (time, rows learned by then) within the last RATE_S seconds.
         self._learned: deque[tuple[float, int]] = deque()
 
     def begin(self, what: str, total: int | None) -> None:
@@ -52,7 +52,7 @@ class LiveView:
         return grid
 
     def _rate(self) -> float:
-        """Rows learned a second, of the last RATE_S seconds."""
+        """Return the rows learned a second over the last RATE_S seconds."""
         now_s, rows = self._now_s(), self.status().learned_rows if self.status else 0
         self._learned.append((now_s, rows))
         while len(self._learned) > 2 and self._learned[1][0] <= now_s - RATE_S:
@@ -62,7 +62,16 @@ class LiveView:
 
 
 def lines(status: RunStatus, rows_per_s: float, unix_s: float) -> Iterator[tuple[str, str]]:
-    """What is drawn of a run: names and what they are."""
+    """Format a run's status.
+
+    Args:
+        status: The run's status.
+        rows_per_s: Rows learned a second.
+        unix_s: The current time, Unix seconds.
+
+    Returns:
+        (name, value) of each line.
+    """
     waiting = f", {status.waiting_rows:,} wait" if status.waiting_rows else ", caught up"
     yield "rows", f"{status.position:,}, {rows_per_s:,.0f} a second{waiting}"
     left_out = [f"{n:,} {what}" for n, what in ((status.rejected_rows, "not sound"), (status.lost_rows, "lost")) if n]
@@ -93,7 +102,7 @@ def _age(seconds: float) -> str:
 
 @contextmanager
 def live_view(console: Console) -> Iterator[LiveView]:
-    """The view while the block runs; plain notes only where there is no terminal."""
+    """Show the view while the block runs; without a terminal, print notes only."""
     view = LiveView(console)
     if not console.is_terminal:
         yield view

@@ -1,7 +1,8 @@
-"""The folder of one run: files for people, beside the repository's own.
+"""Write the files of one run for people, beside the repository's own files.
 
-A run is worth more than what is written about it: where a file cannot be written, the folder says so once, and takes
-nothing further. Nothing is made before the first file, so a run that has nothing to do leaves nothing behind.
+A run matters more than the records about it: when a file cannot be written, the folder reports it once and ignores
+everything after that. No folder is created before the first file, so a run that has nothing to do leaves nothing
+behind.
 """
 
 from __future__ import annotations
@@ -18,28 +19,46 @@ T = TypeVar("T")
 
 
 class RunFolder:
-    """A folder named by the time of the run's start, UTC: `20260131-093000`, `20260131-093000.2` where that is taken.
+    """A folder named by the time of the run's start, UTC: `20260131-093000`, or `20260131-093000.2` if that is taken.
 
-    path: where it is, or will be, as far as it is known.
+    Attributes:
+        path: The folder; None until it is created.
+        broken: Whether something could not be written.
     """
 
     def __init__(self, parent: Path, unix_s: float, note: Callable[[str], None]) -> None:
-        """note: is told, once, what cannot be written."""
+        """Create nothing yet.
+
+        Args:
+            parent: The folder in which the run's folder is created.
+            unix_s: Start of the run, Unix seconds.
+            note: Called once with a message if something cannot be written.
+        """
         self._parent, self._note = parent, note
         self._name = datetime.fromtimestamp(unix_s, UTC).strftime("%Y%m%d-%H%M%S")
         self.path: Path | None = None
         self.broken = False
 
     def append(self, name: str, text: str) -> None:
-        """Adds text to a file."""
+        """Append text to a file.
+
+        Args:
+            name: Name of the file.
+            text: The text.
+        """
         self.attempt(lambda folder: _append(folder / name, text))
 
     def write(self, name: str, text: str) -> Path | None:
-        """Writes a file whole, in the place of what it was; its path, None where it cannot be written."""
+        """Write a whole file, replacing an existing one; return its path, or None if it cannot be written.
+
+        Args:
+            name: Name of the file.
+            text: Its content.
+        """
         return self.attempt(lambda folder: _write(folder / name, text))
 
     def attempt(self, work: Callable[[Path], T]) -> T | None:
-        """What `work` makes of the folder; None where it fails, or anything has failed before."""
+        """Return work(folder), or None if it raises OSError or something has failed before."""
         if self.broken:
             return None
         try:

@@ -1,13 +1,13 @@
-"""The journal of a training run: what it is told is written as it comes, and made a report.
+"""Append-only log of a training run, and the report made of it.
 
-    config.json     the configuration as it was read and filled in
+    config.json     the configuration as it was read, with defaults filled in
     metrics.jsonl   one JSON object a line: what = progress | epoch | published | all | decile | slice
-    report.html     curves and tables of them, written anew now and then and at the end
+    report.html     curves and tables of them, rewritten now and then and at the end
     events.*        the same curves for TensorBoard
 
-Costs. A batch costs a few additions and a look at the clock. A line of progress is written at most once a second, and
-no more often than every LINES-th of the run's time, so that a stream without an end has a few thousand of them; the
-report once in REPORT_S seconds or a hundredth of the run's time. Nothing here can end a run (models.runs.run_folder).
+Costs: a batch costs a few additions and one reading of the clock. A line of progress is written at most once a second,
+and at most once in 1/LINES of the run's time, so that an endless stream gives a few thousand lines; the report once in
+REPORT_S seconds or a hundredth of the run's time. Nothing here can end a run (models.runs.run_folder).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Line = dict[str, Any]
 
 
 class RunJournal:
-    """Of one run; its folder is made with the first line."""
+    """Append-only log of a run. Creates its folder on first write."""
 
     def __init__(
         self,
@@ -46,15 +46,23 @@ class RunJournal:
         note: Callable[[str], None],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """parent: of the folders of this model's runs. config: JSON-able. standing: where the run stands, for a line of
-        progress: step, epoch, position, learning_rates and table_rows by table, dense_learning_rate. note: is told once
-        of a folder that cannot be written."""
+        """Open the log; nothing is written yet.
+
+        Args:
+            parent: Folder of the folders of this model's runs.
+            title: Title of the report.
+            config: The configuration, JSON-able.
+            progress: Returns the run's state for a line of progress: step, epoch, position, learning_rates and
+                table_rows by table, dense_learning_rate.
+            note: Called once if the folder cannot be written.
+            now_s: The clock.
+        """
         unix_s = time.time()
         self._title = f"{title}, {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(unix_s))} UTC"
         self._folder = RunFolder(parent, unix_s, note)
         self._config, self._progress_line, self._now_s = config, progress, now_s
         self._board: TensorBoardLog | None = None
-        # Of generations, which may be without end, the first, the last and how many.
+        # A run may publish without end: keep the first and the last generation, and their number.
         self._lines, self._generations = list[Line](), list[str]()
         self._published = 0
         self._began_s = self._told_s = self._reported_s = now_s()
@@ -62,7 +70,12 @@ class RunJournal:
         self._new_loss, self._window = 0.0, ScoredRows()
 
     def learned(self, rows: int, loss: float) -> None:
-        """A batch was learned, of this mean loss before it was."""
+        """Record a learned batch.
+
+        Args:
+            rows: Rows of the batch.
+            loss: Mean loss of the batch before it was learned.
+        """
         self._new_rows += rows
         self._new_loss += rows * loss
         now_s = self._now_s()
@@ -74,7 +87,13 @@ class RunJournal:
     def scored(
         self, labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None
     ) -> None:
-        """Rows were scored before they are learned."""
+        """Record rows that were scored before they are learned.
+
+        Args:
+            labels: float32, the labels.
+            scores: float32, the scores.
+            weights: float32, the rows' weights, or None.
+        """
         self._window.add(labels, scores, weights)
 
     def published(self, generation: str) -> None:
@@ -83,16 +102,22 @@ class RunJournal:
         self._write({"what": "published", "generation": generation, "rows": self._rows + self._new_rows})
 
     def epoch(self, epoch: int, auc: float, log_loss: float) -> None:
-        """The held-out rows were scored after an epoch, counted from 1."""
+        """Record the metrics of the held-out rows after an epoch.
+
+        Args:
+            epoch: Number of the epoch, from 1.
+            auc: AUC of the held-out rows.
+            log_loss: Log-loss of the held-out rows.
+        """
         self._add({"what": "epoch", "epoch": epoch, "auc": auc, "log_loss": log_loss})
 
     def measured(self, lines: Iterable[Line]) -> None:
-        """What the held-out rows measured (models.evaluation.evaluation_metrics)."""
+        """Record the metrics of the held-out rows (models.evaluation.evaluation_metrics)."""
         for line in lines:
             self._add(line)
 
     def report(self) -> Path | None:
-        """Writes the report of all so far; its path, None where there is nothing to report or nowhere to."""
+        """Write the report of everything so far; return its path, or None if it is empty or cannot be written."""
         if self._new_rows:
             self._tell(self._now_s())
         self._reported_s = self._now_s()
@@ -102,7 +127,7 @@ class RunJournal:
         return self._folder.write("report.html", report_html(self._title, self._lines, told, self._config))
 
     def _tell(self, now_s: float) -> None:
-        """A line of progress since the last one."""
+        """Write a line of progress since the last one."""
         self._rows += self._new_rows
         line = {
             "what": "progress",

@@ -1,8 +1,8 @@
-"""One trainer of a model at a time: a lock on a file beside its checkpoints.
+"""Allow one trainer of a model at a time, by a lock on a file beside its checkpoints.
 
 Two trainers of one model would overwrite each other's checkpoints, and the second would learn everything before it is
-refused. The lock (flock) goes with the process that holds it, so a kill leaves nothing behind. Where the file system
-has no locks nobody is refused.
+refused. The lock (flock) is released when the process that holds it ends, so a kill leaves nothing behind. On a file
+system without locks no trainer is refused.
 """
 
 from __future__ import annotations

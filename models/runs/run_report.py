@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs no other, no script, light or dark as its reader has it.
+"""Write the report of a run: one self-contained HTML file without scripts, light or dark by the reader's preference.
 
 Everything in it that came from data or configuration is escaped.
 """
@@ -41,8 +41,14 @@ FIGURES = ("rows", "auc", "log_loss", "predicted", "observed")
 
 
 def report_html(title: str, lines: Sequence[Line], published: str, config: Mapping[str, Any]) -> str:
-    """The page. title: the model's name, and when the run began. lines: of the journal, in order. published: which
-    generations were, in words. config: of the run."""
+    """Return the report as HTML.
+
+    Args:
+        title: Model name and start of the run.
+        lines: Lines of the journal, in order.
+        published: The published generations, in words.
+        config: Configuration of the run.
+    """
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width">',
@@ -86,7 +92,7 @@ def _over_rows(lines: Sequence[Line]) -> Iterator[str]:
     def by_table(key: str) -> list[Curve]:
         tables = dict.fromkeys(name for line in progress for name in line[key])
         made = [Curve(t, [(line["rows"], line[key][t]) for line in progress if t in line[key]]) for t in tables]
-        # A page of forty tables shows the largest.
+        # With many tables, show the largest only.
         return sorted(made, key=lambda curve: -curve.points[-1][1])[:COLOURS]
 
     rates = [*by_table("learning_rates")[: COLOURS - 1], of("dense_learning_rate", "network")]

@@ -1,4 +1,4 @@
-"""Where the time of a step went, as a picture: a bar of the clock and a bar of processor seconds, stage by stage."""
+"""Draw the time per stage of a step as SVG: one bar for wall-clock time and one for CPU time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ KINDS = (("wall_ms", "clock"), ("cpu_ms", "cores"))
 
 
 def stage_lines(stage_times: Mapping[str, Any], cores: int, times: float) -> list[dict[str, Any]]:
-    """Lines of a journal: milliseconds a step of each stage, on the clock and of processors. spent: seconds by stage
-    (models.pipeline.step_profile). cores: that were there; times: as long as with all of them at work."""
+    """Return a journal line for each stage, with wall-clock and CPU milliseconds a step.
+
+    Args:
+        stage_times: Seconds by stage (models.pipeline.step_profile).
+        cores: Available cores.
+        times: How many times as long as with all cores busy (models.pipeline.step_profile.overlap).
+    """
     steps = max(1, stage_times["step"].times)
     return [
         {
@@ -30,7 +35,12 @@ def stage_lines(stage_times: Mapping[str, Any], cores: int, times: float) -> lis
 
 
 def stages_svg(lines: Sequence[Mapping[str, Any]], ahead: Sequence[str]) -> str:
-    """The two bars with their key. ahead: stages that the clock does not show, as they overlap with the others."""
+    """Draw both bars with their legend.
+
+    Args:
+        lines: Journal lines of the stages.
+        ahead: Stages left out of the wall-clock bar, because they overlap with the others.
+    """
     shares = [
         [0.0 if key == "wall_ms" and line["stage"] in ahead else float(line[key]) for line in lines] for key, _ in KINDS
     ]

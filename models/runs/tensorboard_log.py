@@ -1,4 +1,4 @@
-"""Scalars as TensorBoard reads them, written by TensorFlow alone: only who looks needs the package tensorboard."""
+"""Write scalars for TensorBoard with TensorFlow alone: the package tensorboard is needed only to view them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class TensorBoardLog:
     """The event file of one run."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError where the folder cannot be written."""
+        """Create the event file; raise OSError if the folder cannot be written."""
         plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="scalars")
         self._metadata = summary_pb2.SummaryMetadata(plugin_data=plugin, data_class=summary_pb2.DATA_CLASS_SCALAR)
         try:
@@ -21,10 +21,18 @@ class TensorBoardLog:
             raise OSError(error.message) from error
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Notes values by tag; raises OSError."""
+        """Write scalars.
+
+        Args:
+            step: Step of the run.
+            values: Values by tag.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
         summary = summary_pb2.Summary()
         for tag, value in values.items():
-            # One message for all: an operator each would cost a step's time.
+            # One message for all tags: one operator each would cost as much as a training step.
             tensor = tf.make_tensor_proto(value, tf.float32)
             summary.value.add(tag=tag, metadata=self._metadata, tensor=tensor)
         try:

@@ -1,4 +1,4 @@
-"""A run's metrics for Prometheus: where it stands, asked anew by each scrape."""
+"""Export a run's metrics for Prometheus; each scrape reads the current status."""
 
 from __future__ import annotations
 
@@ -17,11 +17,23 @@ from freshet_serving.processor.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """Where a run stands. learned_rows: by this process; position: number of the row that comes next; waiting_rows:
-    that have come and are not learned, as far as the stream knows. lost_rows, rejected_rows, files_aside, trouble: of
-    the stream (models.streams.followed_source). event_time, published_at: newest event learned, newest publication,
-    Unix seconds, 0 for none. window_auc, window_calibration: of the newest window, before it was learned; NaN for none.
-    held: why deltas lie behind a gate, "" where they do not. table_rows: by table."""
+    """Status of a run.
+
+    Attributes:
+        learned_rows: Rows learned by this process.
+        position: Number of the next row.
+        waiting_rows: Rows that have arrived and are not learned yet, as far as the stream knows.
+        lost_rows: Of the stream (models.streams.followed_source).
+        rejected_rows: Of the stream.
+        files_aside: Of the stream.
+        trouble: Of the stream.
+        event_time: Newest learned event, Unix seconds; 0 for none.
+        published_at: Newest publication, Unix seconds; 0 for none.
+        window_auc: AUC of the newest window before it was learned; NaN for none.
+        window_calibration: Mean score over mean label of the newest window before it was learned; NaN for none.
+        held: Why the guard holds deltas; "" if it does not.
+        table_rows: Rows by table.
+    """
 
     learned_rows: int = 0
     position: int = 0
@@ -77,13 +89,13 @@ GAUGES: tuple[tuple[str, str, Callable[[RunStatus], float]], ...] = (
 
 
 class HasRegistry(Protocol):
-    """Families of a process."""
+    """The metric families of a process."""
 
     registry: CollectorRegistry
 
 
 class TrainMetrics(Collector):
-    """Families of one run."""
+    """The metric families of one run."""
 
     def __init__(self, model: str, status: Callable[[], RunStatus]) -> None:
         self._model, self._status = model, status
@@ -105,7 +117,19 @@ class TrainMetrics(Collector):
 
 
 def serve_metrics(metrics: HasRegistry, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
-    """Answers /metrics on a port from now on; raises BadInput where it is taken."""
+    """Serve /metrics on a port from a thread.
+
+    Args:
+        metrics: The metrics.
+        host: Address to listen on.
+        port: Port to listen on.
+
+    Returns:
+        The server and its thread.
+
+    Raises:
+        BadInput: The port is not free.
+    """
     try:
         return start_http_server(port, host, metrics.registry)
     except OSError as error:

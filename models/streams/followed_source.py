@@ -1,19 +1,19 @@
-"""A stream as a source of rows with numbers, the same ones whoever runs again.
+"""Read a stream as a source of rows with permanent numbers.
 
-A row has its number for good once its segment is in the journal (models.streams.stream_journal), which is before
-anybody has it. So a run's position is what it is for a table: the number of the row to learn next; a crash, a rollback
-or another epoch reads the same rows again. A row that is not sound has a number too, is told, and is left out: batches
-are cut there.
+A row has its number for good once its segment is in the journal (models.streams.stream_journal), which happens before
+any consumer receives it. So a run's position is what it is for a table, the number of the next row to train on, and a
+crash, a rollback or another epoch reads the same rows again. An invalid row has a number too, is reported, and is left
+out: batches are cut there.
 
 Two ways to read
-- batches(): what has come so far, and then the end; as any source.
-- arriving(): goes on. A batch is given once it is full, or linger_s after its first row came; None where nothing has
-  come for a moment, so that whoever takes them can look at the clock.
+- batches(): the rows that have arrived so far, then the end, as any source.
+- arriving(): continues. It yields a batch once it is full, or linger_s after its first row arrived, and None if nothing
+  has arrived for a moment, so that the consumer can check the time.
 
-Threads: one reader at a time takes what has come (the lock); any thread may ask where the stream stands.
+Threads: one reader at a time polls the stream (the lock); any thread may read its status.
 
-Too many rows that are not sound are no accident but another format: MOST_REJECTED of the last REJECTED_ROWS end the
-reading with the reason of the last one.
+Many invalid rows are no accident but another format: if more than the fraction MOST_REJECTED of REJECTED_ROWS
+consecutive rows are invalid, reading ends with the reason of the last one.
 """
 
 from __future__ import annotations
@@ -37,13 +37,24 @@ FORGET_SEGMENTS = 1000
 REJECTED_ROWS, MOST_REJECTED = 1000, 0.5
 
 Part = tuple[int, list[pa.Array]]
-"""A run of sound rows: its first row's number and its columns."""
+"""A run of valid rows: its first row's number and its columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestStatus:
-    """How far a stream has been taken. rows: that have a number; waiting, lost, trouble: see Unread; rejected: rows
-    that were read and are not sound, and why the last one was not. aside, why_aside, looks: see Unread."""
+    """Progress of reading a stream.
+
+    Attributes:
+        rows: Rows that have a number.
+        waiting: Rows that have not been read; see StreamBacklog.rows.
+        lost: See StreamBacklog.
+        rejected: Rows that were read and are invalid.
+        why: Why the last of them was invalid.
+        trouble: See StreamBacklog.
+        aside: See StreamBacklog.
+        why_aside: See StreamBacklog.
+        looks: See StreamBacklog.
+    """
 
     rows: int
     waiting: int
@@ -68,15 +79,26 @@ class FollowedSource:
         now_s: Callable[[], float] = time.monotonic,
         linger_s: float = LINGER_S,
     ) -> None:
-        """endless: arriving() waits for more; otherwise it ends with what is there. linger_s: how long its rows wait
-        for a batch to be full; with 0 it gives None only where it has given everything. Raises BadInput where the
-        stream cannot be read."""
+        """Start to read a stream.
+
+        Args:
+            stream: The stream.
+            journal: Its journal.
+            schema: Columns to read.
+            endless: arriving() waits for more rows; otherwise it ends with the existing ones.
+            now_s: Clock.
+            linger_s: Maximum time that rows wait for a full batch; with 0, arriving() yields None only after all rows.
+
+        Raises:
+            BadInput: The stream cannot be read.
+        """
         self.schema, self.endless = schema, endless
         self._columns = CanonicalColumns(schema, text=False)
         self._stream, self._journal = stream, journal
         self._now_s, self._linger_s = now_s, linger_s
         self._lock = threading.Lock()
-        # Rejected rows: how many, why the last, up to which number they are counted, and those of the newest rows.
+        # Rejected rows: their number, the reason of the last one, and the row up to which they are counted.
+        # Below: counts of the newest rows.
         self._rejected, self._why, self._counted_row = 0, "", 0
         self._seen_rows = self._seen_rejected = 0
         self._forget_at = FORGET_SEGMENTS
@@ -84,27 +106,32 @@ class FollowedSource:
         stream.begin(journal.segments)
 
     def count_rows(self) -> int:
-        """The rows that have come so far."""
+        """Return the number of rows that have arrived so far."""
         while self._take(0.0):
             pass
         return self._journal.rows
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
-        """See Source.batches, but that a batch ends before a row that is not sound."""
+        """Yield batches as Source.batches does, except that a batch also ends before an invalid row."""
         check_position(rows, start)
         for batch in self._cut(rows, start, endless=False):
             if batch is not None:
                 yield batch
 
     def arriving(self, rows: int, start: int) -> Iterator[Batch | None]:
-        """Batches of at most so many rows from row `start` on as they come, None where there is none yet."""
+        """Yield batches as rows arrive, and None while there are none.
+
+        Args:
+            rows: Maximum rows of a batch.
+            start: Number of the first row.
+        """
         check_position(rows, start)
         if start > self._journal.rows and start > self.count_rows():
             raise BadInput(f"data: row {start:,} comes next, but the stream has had {self._journal.rows:,} rows so far")
         return self._cut(rows, start, self.endless)
 
     def ingest_status(self) -> IngestStatus:
-        """Where the stream stands."""
+        """Return the progress of reading."""
         backlog = self._stream.backlog()
         rejected, why = self._rejected, self._why
         return IngestStatus(
@@ -120,7 +147,7 @@ class FollowedSource:
         )
 
     def news(self) -> list[str]:
-        """What of that is worth a line since this was last asked."""
+        """Return log lines about changes of the status since the last call."""
         before, now = self._told, self.ingest_status()
         self._told = now
         lines = []
@@ -135,7 +162,10 @@ class FollowedSource:
         return lines
 
     def forget(self, oldest_row: Callable[[], int]) -> None:
-        """Nobody reads rows before oldest_row() again; asked now and then."""
+        """Drop journal entries of rows before oldest_row(), which are never read again.
+
+        Called often: it calls oldest_row only now and then.
+        """
         if len(self._journal) < self._forget_at:
             return
         with self._lock:
@@ -147,7 +177,7 @@ class FollowedSource:
             self._stream.close()
 
     def _take(self, wait_s: float) -> bool:
-        """Gives what has come its numbers; whether anything has."""
+        """Poll the stream and number the new segments; return True if there are any."""
         with self._lock:
             found = self._stream.poll(wait_s)
             if found:
@@ -155,7 +185,7 @@ class FollowedSource:
             return bool(found)
 
     def _cut(self, rows: int, start: int, endless: bool) -> Iterator[Batch | None]:
-        """Parts cut and joined into batches of `rows`, shorter where the next row does not follow."""
+        """Recut parts into batches of `rows` rows, shorter where the next row does not follow."""
         held: list[list[pa.Array]] = []
         count, at, since_s = 0, start, 0.0
 
@@ -185,7 +215,7 @@ class FollowedSource:
             yield joined()
 
     def _parts(self, start: int, endless: bool) -> Iterator[Part | None]:
-        """Runs of sound rows from row `start` on; None where nothing has come for a moment."""
+        """Yield runs of valid rows from row `start` on; None if nothing has arrived for a moment."""
         row = start
         while True:
             for first, segment in self._journal.since(row):
@@ -198,7 +228,7 @@ class FollowedSource:
             yield None
 
     def _sound(self, segment: Segment, first: int, start: int) -> Iterator[Part]:
-        """The sound rows of a segment whose first row has number `first`, from number `start` on."""
+        """Yield the valid rows of a segment whose first row has number `first`, from number `start` on."""
         for rows in self._stream.read(segment):
             begin, first = first, first + len(rows)
             if first <= start:

@@ -1,17 +1,17 @@
-"""A folder into which Parquet files come while it is read.
+"""Read a folder that receives Parquet files while it is read.
 
-A file is a segment, taken once it is whole: a Parquet file's footer is written last, so one that has none yet is still
-being written, and is looked at again when it has changed. Files that are found together come in the order of their
-names. Hidden files, names that begin with '_' and anything that is no .parquet are passed over, as in any folder.
+Each file is a segment, taken once it is complete: a Parquet file's footer is written last, so a file without one is
+still being written and is checked again when it has changed. Files found together are ordered by name. Hidden files,
+names that start with '_' and files without a Parquet suffix are skipped, as in any folder.
 
-A file that was taken is never to change; it may be deleted once its rows are learned, and a checkpoint that needs them
-again says so. Looking costs a listing: at most a twentieth of the time.
+A file that was taken must not change. It may be deleted once its rows are trained on; a checkpoint that needs them
+again raises an error. Each check of the folder costs a listing, which takes at most a twentieth of the time.
 
-One bad file never holds up those behind it. What is no regular file (a pipe would be waited for for ever), cannot be
-opened, has a damaged footer or, beside files that were taken, lacks a column, is set aside: told once, counted, and
-looked at again when it changes. Rows are decoded in a process of their own, with a limit of memory, as anybody may have
-written a file (models.data.decoding). Damage that is found then, and what takes too much memory, rejects the rows from
-there to the end of the piece. The first file of a stream that lacks a column ends the run: then the configuration is
+A bad file never blocks those behind it. A file that is not regular (opening a pipe would block forever), cannot be
+opened, has a damaged footer or, if other files were taken already, lacks a column, is set aside: it is reported once,
+counted, and checked again when it changes. Rows are decoded in a separate process with a memory limit, because files
+are untrusted (models.data.decoding). Damage found then, and data that take too much memory, reject the rows from there
+to the end of the piece. If the first file of a stream lacks a column, the run ends, because then the configuration is
 wrong.
 """
 
@@ -39,7 +39,7 @@ UNFINISHED_S = 60.0
 
 
 class GrowingFolder:
-    """The Parquet files of a folder, in the order in which they come."""
+    """The Parquet files of a folder, in order of arrival."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class GrowingFolder:
         self._columns = CanonicalColumns(schema, text=False)
         self._now_s, self._sleep = now_s, sleep
         self._taken: dict[str, int] = {}
-        # Not whole yet: what they were when they were looked at, and since when.
+        # Incomplete files: size and mtime at the last check, and since when.
         self._unfinished: dict[str, tuple[tuple[int, int], float]] = {}
-        # Set aside: what they were then. Those that were, in all, and why the last one was.
+        # Files set aside: their size and mtime then. Below: their total number, and the reason of the last one.
         self._aside: dict[str, tuple[int, int]] = {}
         self._aside_files, self._why_aside = 0, ""
         self._next_s, self._looks = 0.0, 0
@@ -105,7 +105,8 @@ class GrowingFolder:
                     yield TableRows(batch, self._columns, name, row)
                     row += batch.num_rows
             except BadInput as error:
-                # A damaged page, or one of too much memory: the same rows each time, as the file does not change.
+                # A damaged page, or one that takes too much memory: the same rows every time, since the
+                # file does not change.
                 yield RejectedRows(end - row, str(error), damage=True)
 
     def can_forget(self, segment: Segment) -> bool:
@@ -134,7 +135,7 @@ class GrowingFolder:
                 self._set_aside(name, (0, 0), f"{name}: cannot be opened: {error.strerror}")
                 continue
             if stat.S_ISDIR(status.st_mode):
-                # Partitioned writers name folders so; the files inside are listed by themselves.
+                # Partitioned writers name folders so; the files inside are listed separately.
                 continue
             seen = status.st_size, status.st_mtime_ns
             if name in self._taken:
@@ -168,7 +169,12 @@ class GrowingFolder:
         return found
 
     def set_aside(self, name: str, why: str) -> None:
-        """Counts a file that was taken as set aside, and tells why."""
+        """Set aside a file that was taken already.
+
+        Args:
+            name: Name of the file.
+            why: Reason that is reported.
+        """
         self._set_aside(name, (0, self._taken.get(name, 0)), why)
 
     def _set_aside(self, name: str, seen: tuple[int, int], why: str) -> None:
@@ -188,14 +194,16 @@ class GrowingFolder:
 
 
 def _inside(name: str) -> bool:
-    """Whether a name is one of a file below the folder."""
+    """Return True if a name is one of a file below the folder."""
     parts = PurePosixPath(name).parts
     return bool(parts) and "\0" not in name and not name.startswith("/") and ".." not in parts
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a file ends as a Parquet file does, with the length of a footer that fits; raises Corrupt for what is no
-    regular file."""
+    """Return True if a file ends like a Parquet file, with a footer length that fits.
+
+    Raises Corrupt if it is not a regular file.
+    """
     try:
         with open_regular(path) as file:
             nbytes = file.seek(0, 2)

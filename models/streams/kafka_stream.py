@@ -1,16 +1,16 @@
-"""A topic of Kafka: a message's value is a row as JSON, or many as Arrow (models.streams.stream_rows).
+"""Read a Kafka topic: a message's value is a row as JSON, or many rows as Arrow (models.streams.stream_rows).
 
-Positions are the journal's, so nothing is committed to a consumer group: partitions are assigned, each from the offset
-behind the newest that was read. A segment is a run of one partition's messages, from an offset to an offset; which
-partition's run comes next is told by what the brokers send, once, and from then on by the journal. Offsets may have
-gaps (compaction, transactions). Messages of transactions that were aborted are not read. New partitions are
-found within PARTITIONS_S.
+Positions are in the journal, so nothing is committed to a consumer group: partitions are assigned, each from the offset
+after the newest one read. A segment is a run of one partition's messages, from an offset to an offset. The order of
+runs of several partitions is the order in which the brokers deliver them the first time, and is then recorded in the
+journal. Offsets may have gaps (compaction, transactions). Messages of aborted transactions are not read. New partitions
+are found within PARTITIONS_S.
 
-How a client signs in to the brokers (TLS, SASL) stands in a file of librdkafka's properties, which the environment
-names: FRESHET_KAFKA_PROPERTIES.
+A file of librdkafka properties, named by the environment variable FRESHET_KAFKA_PROPERTIES, configures how the client
+authenticates to the brokers (TLS, SASL).
 
-Offsets that retention has deleted before they were read count as lost; a topic that ends before an offset that was
-read is another topic, and is refused.
+Offsets that retention deleted before they were read count as lost. A topic that ends before an offset already read is
+another topic, and is refused.
 """
 
 from __future__ import annotations
@@ -45,7 +45,17 @@ class KafkaStream:
     def __init__(
         self, url: str, schema: Schema, now_s: Callable[[], float] = time.monotonic, context: ErrorContext = TRAINING
     ) -> None:
-        """url: kafka://host:port[,host:port]/topic. Raises BadInput for one that is none."""
+        """Create a consumer.
+
+        Args:
+            url: kafka://host:port[,host:port]/topic.
+            schema: Columns to read.
+            now_s: Clock.
+            context: Reader of the stream, for messages.
+
+        Raises:
+            BadInput: The URL has another form, or the client's properties are invalid.
+        """
         parts, self._context = urlsplit(url), context
         self._topic = parts.path.removeprefix("/")
         if parts.scheme != "kafka" or not parts.netloc or not self._topic or "@" in parts.netloc:
@@ -69,7 +79,7 @@ class KafkaStream:
             self._consumer = ck.Consumer(self._options)
         except ck.KafkaException as error:
             raise BadInput(f"{PROPERTIES}: librdkafka's properties wanted, got {_told(error)}") from None
-        # Partition -> the offset that comes next.
+        # Partition -> next offset.
         self._next: dict[int, int] = {}
         self._looked_s = float("-inf")
         self._lost = 0
@@ -123,14 +133,14 @@ class KafkaStream:
         yield from self._parts(segment.where["partition"], self._again(segment))
 
     def can_forget(self, segment: Segment) -> bool:
-        """The newest of a partition says where it goes on."""
+        """Return False for the newest segment of a partition, which defines where reading continues."""
         last: int = segment.where["last"]
         return last + 1 != self._next.get(segment.where["partition"])
 
     def backlog(self) -> StreamBacklog:
         rows = 0
         for partition, offset in self._next.items():
-            # What the broker last said along with messages: asks nobody.
+            # Cached from the broker's last messages: no request.
             _, end = self._consumer.get_watermark_offsets(ck.TopicPartition(self._topic, partition), cached=True)
             rows += max(0, end - offset)
         return StreamBacklog(rows, self._lost, self._trouble)
@@ -139,7 +149,7 @@ class KafkaStream:
         self._consumer.close()
 
     def _assign(self) -> None:
-        """Partitions with their offsets, where there are new ones or one has to begin elsewhere."""
+        """Assign partitions with their offsets if there are new ones or one has to start elsewhere."""
         topic = self._consumer.list_topics(self._topic, timeout=TIMEOUT_S).topics[self._topic]
         if topic.error is not None:
             raise ck.KafkaException(topic.error)
@@ -151,7 +161,7 @@ class KafkaStream:
         self._looked_s = self._now_s()
 
     def _begins(self, partition: int) -> int:
-        """The offset from which on a partition is read: behind what was read, or the first that is there."""
+        """Return the offset to read a partition from: after the last one read, or the first that exists."""
         first, end = self._consumer.get_watermark_offsets(ck.TopicPartition(self._topic, partition), timeout=TIMEOUT_S)
         wanted = self._next.get(partition, -1)
         if wanted > end:
@@ -164,7 +174,7 @@ class KafkaStream:
         return max(wanted, first)
 
     def _again(self, segment: Segment) -> list[Message]:
-        """A segment's messages, read once more by a consumer of its own."""
+        """Read a segment's messages again with a separate consumer."""
         where, found = segment.where, list[Message]()
         consumer = ck.Consumer(self._options)
         try:
@@ -196,7 +206,7 @@ class KafkaStream:
 
 
 def _client_properties() -> dict[str, Any]:
-    """What the file that PROPERTIES names says of the client: TLS, SASL."""
+    """Read the client's properties (TLS, SASL) from the file that PROPERTIES names."""
     if not (path := os.environ.get(PROPERTIES)):
         return {}
     try:
@@ -212,7 +222,7 @@ def _said(message: ck.Message) -> Message:
 
 
 def _is_gone(error: ck.KafkaError) -> bool:
-    """Whether what was asked for is not there any more."""
+    """Return True if the requested offset no longer exists."""
     return error.code() in (ck.KafkaError._AUTO_OFFSET_RESET, ck.KafkaError.OFFSET_OUT_OF_RANGE)
 
 

@@ -1,4 +1,4 @@
-"""The configured data, opened as the rows of a run: a stream, or what lies there. Libraries are imported only here."""
+"""Open the configured data as the rows of a run: a stream or stored data. Libraries are imported only on use."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ JOURNAL, TRAINER = "stream.journal", "trainer"
 
 
 def trainer_folder(config: TrainConfig) -> Path:
-    """Where a trainer's own files lie: the repository, or, where that is in an object store, a folder of its bucket's
-    name below TRAINER. Never the store's mirror: what is there may be fetched again, and so may be wiped."""
+    """Return the folder of a trainer's own files.
+
+    It is the repository or, if that is in an object store, a folder named after its bucket below TRAINER. It is never
+    the store's local mirror, whose content may be fetched again and so may be deleted.
+    """
     repository, own = config.publish.repository, config.publish.trainer_folder
     if own or not is_address(repository):
         return Path(own or repository)
@@ -28,14 +31,21 @@ def trainer_folder(config: TrainConfig) -> Path:
 
 
 def checkpoint_folder(config: TrainConfig) -> Path:
-    """Where a run's checkpoints lie, and the journal of its stream."""
+    """Return the folder of a run's checkpoints and of its stream's journal."""
     return trainer_folder(config) / ".checkpoints" / config.model.name
 
 
 def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
-    """Opens the configured data for the run whose checkpoints lie in `folder`: as a stream where they are one, are
-    followed, or have been followed before. anew: whatever that run has read, rows begin with the first. Raises BadInput
-    in one line."""
+    """Open the configured data for a run, as a stream if they are one, are followed, or were followed before.
+
+    Args:
+        config: The run's configuration.
+        folder: Folder of the run's checkpoints.
+        anew: Start with the first row, whatever the run has read.
+
+    Raises:
+        BadInput: The data cannot be read; the message is one line.
+    """
     data, journal = config.data, folder / JOURNAL
     if not (data.format in STREAMS or data.follow or (journal.exists() and not anew)):
         return open_source(data, config.features)
@@ -46,7 +56,17 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
 
 
 def open_stream(form: str, path: str, schema: Schema, context: ErrorContext = TRAINING) -> Stream:
-    """A stream by its format: a folder where it is none of STREAMS. Raises BadInput."""
+    """Open a stream.
+
+    Args:
+        form: The format; any format outside STREAMS means a folder.
+        path: Path or URL.
+        schema: Columns to read.
+        context: Reader of the stream, for messages.
+
+    Raises:
+        BadInput: The stream cannot be opened.
+    """
     if form == "redis":
         with needed("a Redis stream"):
             from freshet_serving.models.streams.redis_stream import RedisStream

@@ -1,15 +1,16 @@
-"""A stream of a Redis server: `XADD clicks * user 17 item 42 label 1`.
+"""Read a stream of a Redis server: `XADD clicks * user 17 item 42 label 1`.
 
-An entry is a row, its fields the columns, as cells of a CSV file; or one field, `json` or `arrow`, that is a message
-(models.streams.stream_rows). A segment is what one XREAD gave: from an id to an id, with how many entries the stream
-had ever had up to there. The server's own count of entries ever added tells what was trimmed before it was read.
+An entry is a row: its fields are the columns, as cells of a CSV file, or one field, `json` or `arrow`, is a message
+(models.streams.stream_rows). A segment is the result of one XREAD: from an id to an id, with the number of entries that
+the stream had ever had up to there. The server's own count of entries ever added shows how many were trimmed before
+they were read.
 
-A server that cannot be reached is asked again, less often each time, and what waits there is read then; who starts
-again, or goes back, and needs what was read before asks for PATIENCE_S. One that comes back without the stream, or with
-ids below those that were read, holds another one: that is refused, as nothing tells which of its rows were learned.
-Rows are read again, after a crash or a rollback, as long as the stream has them.
+An unreachable server is polled again with growing pauses, and its backlog is read afterwards. A run that starts, or
+rolls back, and needs rows read before retries for PATIENCE_S. A server that returns without the stream, or with ids
+below those already read, has another stream; that is refused, because it is unknown which of its rows were trained on.
+Rows can be read again, after a crash or a rollback, as long as the stream has them.
 
-The URL may hold a password: it, and what redis-py says about it, is never shown.
+The URL may contain a password: it, and redis-py's messages about it, are never shown.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Answer = TypeVar("Answer")
 
 
 class RedisStream:
-    """Entries of one stream in their order."""
+    """Entries of one stream in order."""
 
     def __init__(
         self,
@@ -57,7 +58,18 @@ class RedisStream:
         sleep: Callable[[float], None] = time.sleep,
         context: ErrorContext = TRAINING,
     ) -> None:
-        """url: redis[s]://[user:password@]host[:port][/db]/stream. Raises BadInput for one that is none."""
+        """Create a client, which connects on first use.
+
+        Args:
+            url: redis[s]://[user:password@]host[:port][/db]/stream.
+            schema: Columns to read.
+            now_s: Clock.
+            sleep: Sleeps for some seconds.
+            context: Reader of the stream, for messages.
+
+        Raises:
+            BadInput: The URL has another form.
+        """
         self._context = context
         self._key, self._client = _opened(url, context.field)
         self._messages = MessageRows(schema)
@@ -85,7 +97,7 @@ class RedisStream:
             self._last, self._index = known[-1].where["last"], known[-1].where["index"]
             self._check(said)
         elif said is not None:
-            # What was gone before anybody began to read is nobody's loss.
+            # Entries deleted before reading began do not count as lost.
             self._index = said[0] - said[1]
 
     def poll(self, wait_s: float) -> list[Segment]:
@@ -143,7 +155,10 @@ class RedisStream:
         self._client.close()
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
-        """What the server answers, once it can be reached; raises what it says of PATIENCE_S after the first time."""
+        """Return the server's answer, retrying while it is unreachable.
+
+        Raises the error that persists after PATIENCE_S.
+        """
         give_up_s, pause_s = self._now_s() + PATIENCE_S, FIRST_PAUSE_S
         while True:
             try:
@@ -163,7 +178,7 @@ class RedisStream:
         return found[0][1] if found else []
 
     def _count(self) -> None:
-        """Now and then: what has been added, and what is gone unread."""
+        """Update, at intervals, the number of added entries and of those lost unread."""
         if self._now_s() - self._asked_s < ASK_S:
             return
         said = self._info()
@@ -180,14 +195,14 @@ class RedisStream:
                 f" {self._context.anew} with this one"
             )
         self._added, length, _ = said
-        # Entries before the oldest that is there, but for those that were read.
+        # Entries older than the oldest existing one, except those that were read.
         gone = self._added - length - self._index
         if gone > 0:
             self._lost += gone
             self._index += gone
 
     def _info(self) -> tuple[int, int, str] | None:
-        """How many entries the stream has ever had, and has, and its last id; None where there is no such stream."""
+        """Return the number of entries ever added, the current number, and the last id; None without such a stream."""
         try:
             said: Any = self._client.xinfo_stream(self._key)
         except exceptions.ResponseError as error:
@@ -199,7 +214,7 @@ class RedisStream:
 
 
 def _opened(url: str, field: str) -> tuple[str, redis.Redis]:
-    """The stream's key, and a client that connects when it is first used."""
+    """Return the stream's key, and a client that connects on first use."""
     parts = urlsplit(url)
     folders, _, key = parts.path.rpartition("/")
     if parts.scheme not in ("redis", "rediss") or not parts.hostname or not key:
@@ -218,7 +233,7 @@ def _opened(url: str, field: str) -> tuple[str, redis.Redis]:
 
 
 def _told(error: exceptions.RedisError) -> str:
-    """What kind of failure it is; the client's own words may hold the URL."""
+    """Return a description of an error without the client's own message, which may contain the URL."""
     if isinstance(error, exceptions.TimeoutError):
         return "no answer in time"
     if isinstance(error, exceptions.AuthenticationError | exceptions.NoPermissionError):

@@ -1,4 +1,4 @@
-"""What every stream gives: pieces that have come, and their rows, as often as they are asked for."""
+"""Interface of every stream: segments as they arrive, and their rows as often as necessary."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from freshet_serving.processor.errors import Corrupt
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of a stream. where: what finds it again, JSON-able; rows: how many it has, those that are not sound
-    included."""
+    """A piece of a stream.
+
+    Attributes:
+        where: JSON-able location, by which it is read again.
+        rows: Number of rows, invalid ones included.
+    """
 
     where: Mapping[str, Any]
     rows: int
@@ -21,10 +25,16 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class StreamBacklog:
-    """What waits behind the newest segment. rows: as far as the stream knows. lost: rows, or messages, that were gone
-    before they could be read. trouble: why nothing can be read now, "" where it can. aside: files that were set aside
-    because they cannot be read, and why the last one was. looks: how often the stream has looked for what is new; None
-    where it looks with each poll."""
+    """Unread rows behind the newest segment, and problems of a stream.
+
+    Attributes:
+        rows: Number of unread rows, as far as the stream knows.
+        lost: Rows, or messages, deleted before they were read.
+        trouble: Why the stream cannot be read now; "" if it can.
+        aside: Number of files set aside because they cannot be read.
+        why_aside: Why the last of them was set aside.
+        looks: Number of times that the stream has checked for new data; None if every poll checks.
+    """
 
     rows: int = 0
     lost: int = 0
@@ -36,7 +46,12 @@ class StreamBacklog:
 
 @dataclass(frozen=True, slots=True)
 class ErrorContext:
-    """Who reads a stream, as messages have it. field: what names the stream; anew: how to begin with another."""
+    """Reader of a stream, for error messages.
+
+    Attributes:
+        field: Option that names the stream.
+        anew: How to start with another stream.
+    """
 
     field: str
     anew: str
@@ -46,28 +61,37 @@ TRAINING = ErrorContext("data.path", "--new-version --from-scratch begins")
 
 
 class Stream(Protocol):
-    """A stream that grows. Used by one thread at a time, whichever it is."""
+    """A stream that grows. Used by one thread at a time, which may vary."""
 
     @property
     def identity(self) -> str:
-        """What a journal of it is a journal of. Holds no password."""
+        """Identity of the stream, stored in its journal. Contains no password."""
         ...
 
     def begin(self, known: Sequence[Segment]) -> None:
-        """Before the first poll. known: the segments that its journal has. Raises BadInput where it cannot be read."""
+        """Prepare for the first poll, given the segments in the journal; raise BadInput for an unreadable stream."""
         ...
 
     def poll(self, wait_s: float) -> list[Segment]:
-        """What has come behind the newest segment, in its order; [] where nothing has within wait_s, or where, until
-        it can be read again, it cannot. Raises BadInput for what will not pass by itself."""
+        """Return the segments that arrived after the newest one, in order.
+
+        Args:
+            wait_s: Maximum time to wait for one.
+
+        Returns:
+            []: none arrived, or the stream temporarily cannot be read.
+
+        Raises:
+            BadInput: The stream cannot be read, and a retry would not help.
+        """
         ...
 
     def read(self, segment: Segment) -> Iterator[Rows | RejectedRows]:
-        """The rows of a segment in order, the same each time. Raises BadInput where they are gone or have changed."""
+        """Yield the rows of a segment in order, the same each time; raise BadInput if they are gone or have changed."""
         ...
 
     def can_forget(self, segment: Segment) -> bool:
-        """Whether a segment need not be known any more whose rows nobody needs."""
+        """Return True if a segment whose rows are no longer needed can be dropped from the journal."""
         ...
 
     def backlog(self) -> StreamBacklog: ...
@@ -76,7 +100,12 @@ class Stream(Protocol):
 
 
 def check_places(known: Sequence[Segment], **kinds: type) -> None:
-    """Raises Corrupt unless the place of each segment of a journal says these things, each of its kind."""
+    """Raise Corrupt unless the location of each segment of a journal has these fields.
+
+    Args:
+        known: The segments.
+        **kinds: Type by field name.
+    """
     for segment in known:
         for name, kind in kinds.items():
             if type(segment.where.get(name)) is not kind:

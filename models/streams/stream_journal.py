@@ -1,21 +1,21 @@
-"""The journal of a stream: which of its pieces come one after another, and so which row of it has which number.
+"""Record a stream's segments in order, which gives each row a permanent number.
 
-A stream has an order only once it is read: files come as they come, partitions side by side. So the reader writes down
-each piece before it gives anybody a row of it, and from then on a row's number is a position like any other: what a
-checkpoint says of it finds the same row again, after any crash.
+A stream has an order only once it is read: files arrive at any time, partitions in parallel. So the reader records each
+segment before it passes on a row of it. From then on a row's number is a position like any other: a checkpoint that
+refers to it finds the same row again, after any crash.
 
-A line a segment: the CRC-32 of what follows, and JSON: its first row's number, its rows, where it lies. The first line
-is the head: the format, and which stream it is of.
+One line a segment: the CRC-32 of the rest of the line, and JSON with the number of its first row, its rows, and its
+location. The first line is the header: the format, and the stream's identity.
 
 Invariants
-- One writer: the run whose checkpoints lie in the same folder.
-- A line is durable before rows of its segment are learned; lines are appended, and never changed. What a crash leaves
-  of a line is no segment: nobody has had a row of it. What follows a line that is not sound is not believed.
-- Row numbers go up from line to line without a gap, but for what forget() has left out.
-- forget() writes the file anew, whole or not at all. It may be called while since() is at work, in another thread or
-  between two of its segments: what is known is one list, replaced whole.
+- One writer: the run whose checkpoints are in the same folder.
+- A line is durable before rows of its segment are trained on; lines are appended and never changed. A partial line left
+  by a crash is no segment: no consumer has had a row of it. Lines after an invalid line are ignored.
+- Row numbers increase from line to line without a gap, except for segments dropped by forget().
+- forget() rewrites the file atomically. It may run while since() iterates, in another thread or between two segments:
+  the known segments are one list, which is replaced as a whole.
 
-Cost: an fsync for each poll that finds something. A line in memory, about 300 bytes, for each segment not forgotten.
+Cost: one fsync for each poll that finds something, and about 300 bytes of memory for each segment not forgotten.
 """
 
 from __future__ import annotations
@@ -39,29 +39,39 @@ class StreamJournal:
     """The segments of one stream in the order of their rows."""
 
     def __init__(self, path: Path, identity: str, anew: bool = False, context: ErrorContext = TRAINING) -> None:
-        """Opens or begins the journal of a stream; anew: in place of what is there. Raises BadInput where the file is
-        of another stream."""
+        """Open or create the journal of a stream.
+
+        Args:
+            path: The file.
+            identity: The stream's identity.
+            anew: Replace an existing journal.
+            context: Reader of the stream, for messages.
+
+        Raises:
+            BadInput: The file belongs to another stream.
+            Corrupt: The file is not a journal.
+        """
         self._path, self._identity, self._context = path, identity, context
-        # Each with its first row's number.
+        # Each segment with its first row's number.
         self._known: list[tuple[int, Segment]] = []
         self._nbytes = self._load() if path.exists() and not anew else 0
 
     def __len__(self) -> int:
-        """How many segments are known."""
+        """Return the number of known segments."""
         return len(self._known)
 
     @property
     def segments(self) -> list[Segment]:
-        """Those that are known."""
+        """The known segments."""
         return [segment for _, segment in self._known]
 
     @property
     def rows(self) -> int:
-        """The number of the row that comes next."""
+        """Number of the next row."""
         return self._known[-1][0] + self._known[-1][1].rows if self._known else 0
 
     def append(self, segments: Sequence[Segment]) -> None:
-        """Gives rows their numbers, for good."""
+        """Record segments, which numbers their rows for good."""
         lines = []
         for segment in segments:
             start = self.rows
@@ -71,7 +81,7 @@ class StreamJournal:
             self._write(lines)
             return
         with open(self._path, "r+b") as file:
-            # What a crash has left of a line goes.
+            # Remove a partial line left by a crash.
             file.truncate(self._nbytes)
             file.seek(self._nbytes)
             file.writelines(lines)
@@ -80,8 +90,13 @@ class StreamJournal:
             self._nbytes = file.tell()
 
     def since(self, row: int) -> Iterator[tuple[int, Segment]]:
-        """The segments with rows from number `row` on, each with its first row's number, as far as there are any when
-        they are asked for; raises BadInput where that row is forgotten."""
+        """Yield the segments with rows from number `row` on, each with its first row's number.
+
+        Segments appended meanwhile are included.
+
+        Raises:
+            BadInput: The row is forgotten.
+        """
         while known := self._known:
             at = bisect.bisect_right(known, row, key=lambda each: each[0]) - 1
             if at < 0:
@@ -99,9 +114,14 @@ class StreamJournal:
             row = start + segment.rows
 
     def forget(self, row: int, can_forget: Callable[[Segment], bool]) -> None:
-        """Leaves out segments whose rows all come before number `row` and of which can_forget() is true."""
+        """Drop segments.
+
+        Args:
+            row: Segments are kept if they have rows from this number on.
+            can_forget: Segments are kept unless it returns True.
+        """
         kept = [each for each in self._known if each[0] + each[1].rows > row or not can_forget(each[1])]
-        # The newest says which number comes next.
+        # Keep the newest: it defines the next row's number.
         kept = kept or self._known[-1:]
         if len(kept) == len(self._known):
             return
@@ -109,14 +129,14 @@ class StreamJournal:
         self._known = kept
 
     def _write(self, lines: Sequence[bytes]) -> None:
-        """The file anew, whole or not at all."""
+        """Write the file anew, atomically."""
         with atomic_file(self._path) as file:
             file.write(_line({"format": FORMAT, "stream": self._identity}))
             file.writelines(lines)
             self._nbytes = file.tell()
 
     def _load(self) -> int:
-        """Takes the lines that are sound; returns how many bytes they are."""
+        """Read the valid lines; return their size in bytes."""
         nbytes = 0
         with open(self._path, "rb") as file:
             for n, line in enumerate(file):
@@ -153,7 +173,7 @@ def _line(said: dict[str, Any]) -> bytes:
 
 
 def _said(line: bytes) -> dict[str, Any] | None:
-    """What a line says; None where it is not whole."""
+    """Parse a line; None if it is damaged or incomplete."""
     if line[8:9] != b" " or not line.endswith(b"\n") or line[:8] != b"%08x" % zlib.crc32(line[9:-1]):
         return None
     try:

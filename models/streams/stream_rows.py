@@ -1,11 +1,11 @@
-"""Messages and record batches as columns, and which of their rows are not sound.
+"""Convert messages and record batches to columns, and isolate invalid rows.
 
 A message is JSON (an object is a row, a list of objects several), an Arrow IPC stream of record batches, or, in Redis,
-fields that are cells of text as a CSV file has them. A column that a message lacks is null, which a float, a string and
-a list may be. Times are Unix seconds, or text as ISO 8601 has it.
+fields that are text cells like those of a CSV file. A column missing from a message is null, which is allowed for a
+float, a string and a list. Times are Unix seconds, or ISO 8601 text.
 
-Nobody vouches for a message: it is at most MAX_MESSAGE_NBYTES long, Arrow's buffers are checked before anything reads
-them, and what cannot be a row is told by its place and left out, row by row: a stream goes on behind it.
+Messages are untrusted: their length is limited to MAX_MESSAGE_NBYTES, Arrow buffers are validated before use, and data
+that cannot be a row are reported by their position and skipped, row by row, so the stream continues behind them.
 """
 
 from __future__ import annotations
@@ -35,19 +35,32 @@ _TIMES = (pa.float64(), pa.timestamp("us", "UTC"), pa.timestamp("us"))
 
 
 class Rows(Protocol):
-    """Rows that have come, as they lie."""
+    """Rows that have arrived, not yet checked."""
 
     def __len__(self) -> int: ...
 
     def arrays(self, first: int, last: int) -> list[pa.Array]:
-        """Rows [first, last) as canonical columns; raises BadInput."""
+        """Return a range of rows as canonical columns.
+
+        Args:
+            first: First row.
+            last: End of the range, exclusive.
+
+        Raises:
+            BadInput: A row is invalid.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedRows:
-    """Something that is no rows, and counts as so many. damage: of a file, which says nothing of how sound the rows of
-    the stream are."""
+    """Data that cannot be read as rows.
+
+    Attributes:
+        rows: Number of rows that they count as.
+        why: The reason.
+        damage: True for a damaged file, which does not count towards the rate of invalid rows of the stream.
+    """
 
     rows: int
     why: str
@@ -58,7 +71,14 @@ class RejectedRows:
 
 
 class TableRows:
-    """Of a record batch whose first row has this number in what `name` names."""
+    """Rows of a record batch.
+
+    Args:
+        batch: The batch.
+        columns: Columns to read.
+        name: Name of the file or message, for errors.
+        first: Number of the batch's first row in it.
+    """
 
     def __init__(self, batch: pa.RecordBatch, columns: CanonicalColumns, name: str, first: int = 0) -> None:
         self._batch, self._columns, self._name, self._first = batch, columns, name, first
@@ -72,10 +92,16 @@ class TableRows:
 
 
 class MappedRows:
-    """Mappings of columns to values, one a row, each with the name of where it was found."""
+    """Rows as mappings from columns to values."""
 
     def __init__(self, rows: Sequence[Mapping[Any, Any]], names: Sequence[str], columns: CanonicalColumns) -> None:
-        """columns: of cells of text, by names as bytes, or of what JSON gives."""
+        """Wrap rows.
+
+        Args:
+            rows: One mapping a row: text cells by names as bytes, or JSON values by names, as `columns` is for.
+            names: Name of each row's origin, for errors.
+            columns: Columns to read.
+        """
         self._rows, self._names, self._columns = rows, names, columns
 
     def __len__(self) -> int:
@@ -96,13 +122,16 @@ class MappedRows:
 
 
 class MessageRows:
-    """Messages of one stream as rows."""
+    """Converter of one stream's messages to rows."""
 
     def __init__(self, schema: Schema) -> None:
         self._columns, self._cells = CanonicalColumns(schema, text=False), CanonicalColumns(schema, text=True)
 
     def of_cells(self, entries: Iterable[tuple[str, Mapping[bytes, bytes]]]) -> Iterator[Rows | RejectedRows]:
-        """entries: (name, fields): one field `json` or `arrow` that is a message, or a cell a column."""
+        """Yield rows of (name, fields) entries.
+
+        The fields are one cell a column, or a single field `json` or `arrow` with a message.
+        """
         rows: list[Mapping[bytes, bytes]] = []
         names: list[str] = []
         for name, fields in entries:
@@ -119,7 +148,7 @@ class MessageRows:
             yield MappedRows(rows, names, self._cells)
 
     def of_messages(self, messages: Iterable[tuple[str, bytes]]) -> Iterator[Rows | RejectedRows]:
-        """messages: (name, bytes). What follows one another and has the same form is given together."""
+        """Yield rows of (name, bytes) messages; consecutive messages of the same form are combined."""
         rows: list[Mapping[str, Any]] = []
         names: list[str] = []
         for name, message in messages:
@@ -139,7 +168,7 @@ class MessageRows:
             yield MappedRows(rows, names, self._columns)
 
     def _read(self, name: str, message: bytes) -> tuple[list[Mapping[str, Any]], list[str]] | list[Rows] | RejectedRows:
-        """A message's objects with their names, or its record batches."""
+        """Return a message's objects with their names, or its record batches."""
         if len(message) > MAX_MESSAGE_NBYTES:
             raise BadInput(f"at most {MAX_MESSAGE_NBYTES} bytes a message wanted, got {len(message)}")
         if message.startswith(ARROW_STREAM):
@@ -171,7 +200,13 @@ class MessageRows:
 
 
 def sound_parts(rows: Rows, first: int, last: int) -> Iterator[tuple[int, list[pa.Array] | str]]:
-    """Rows [first, last) in order: of each run that is sound its first row and columns, of each row that is not why."""
+    """Yield the first row and the columns of each valid run in rows [first, last), and the error of each invalid row.
+
+    Args:
+        rows: The rows.
+        first: First row.
+        last: End of the range, exclusive.
+    """
     parts = [(first, last)]
     while parts:
         first, last = parts.pop()
@@ -192,7 +227,7 @@ def _values(values: Sequence[Any], kind: str) -> pa.Array:
     if kind in ("label", "weight", "float"):
         values = [float(value) if isinstance(value, bool) else value for value in values]
     if kind in ("id", "ids"):
-        # Arrow would cut it.
+        # Arrow would truncate floats silently.
         single = values if kind == "id" else [one for value in values if isinstance(value, list) for one in value]
         if cut := [one for one in single if isinstance(one, float)]:
             raise ValueError(f"an integer wanted, got {cut[0]}")
@@ -202,7 +237,7 @@ def _values(values: Sequence[Any], kind: str) -> pa.Array:
 def _cells(cells: Sequence[bytes | None], kind: str) -> pa.Array:
     text = pa.array(cells, pa.binary()).cast(pa.string())
     if kind in ("ids", "strings"):
-        # A list that a row lacks is an empty one.
+        # A missing list is an empty one.
         return text.fill_null("")
     if kind == "string":
         return text
@@ -211,7 +246,7 @@ def _cells(cells: Sequence[bytes | None], kind: str) -> pa.Array:
 
 
 def _times(array: pa.Array) -> pa.Array:
-    """Unix seconds as numbers; text as numbers or as moments."""
+    """Return Unix seconds as numbers; text is parsed as numbers or as timestamps."""
     for n, kind in enumerate(_TIMES if pa.types.is_string(array.type) else ()):
         try:
             return array.cast(kind)
@@ -223,7 +258,7 @@ def _times(array: pa.Array) -> pa.Array:
 
 @contextmanager
 def _named(column: str, where: Where) -> Iterator[None]:
-    """What Arrow says of a column's values as BadInput that names the column and the first row."""
+    """Turn Arrow's errors about a column into BadInput that names the column and the first row."""
     try:
         yield
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:

@@ -1,27 +1,27 @@
-"""Training: a stream of labelled rows in; versions, deltas and checkpoints out.
+"""Train a model on a stream of labelled rows, and publish versions, deltas and checkpoints.
 
-loop             `freshet train`: a whole run
-run_start        what a run goes on from, by what is there
-lineage          where a run's weights stand on the chain of its version, and where they go when that is undone
+loop             a whole run of `freshet train`
+run_start        choice of the state that a run starts from
+lineage          sync of a run's weights with the change log of its version, rollbacks included
 trainer          one batch: pooled embeddings, the dense step, row updates
-prefetch_windows  batches in groups whose rows are in memory before they are learned
+prefetch_windows  groups of batches whose rows are brought into memory first
 schedule         learning rates over the steps of a run
-early_stopping   when the epochs end, and with which weights
-spec             from a configuration to the manifest
-defaults         what a training file leaves out of [train], chosen by the data
-hash_choice      how tables are hashed that do not say it themselves
-resolved_config  a configuration with all that its file leaves out
-fingerprint      what of a configuration decides which checkpoints it can continue
-table_export     a trainer's tables as Parquet, at the end of a run
-publication      a trainer's state as a full version
+early_stopping   choice of the best epoch, and of when epochs end
+spec             manifest of a model, from its configuration
+defaults         defaults of [train], chosen by the data
+hash_choice      default hashing of tables, chosen by the data
+resolved_config  a configuration with all defaults filled in
+fingerprint      settings that decide which checkpoints a configuration can continue
+table_export     export of a trainer's tables as Parquet at the end of a run
+publication      publication of a trainer's state as a full version
 full_versions    the full versions of a run
-version_retention  those that may go, and their end
-delta_rules      when a delta is due
-stream_guard     deltas held back, windows judged, rows learned before scored again
-window_guard     whether what was learned of a window may be served
-stream_quality   how well a stream is scored before it is learned
-published_baseline     a version as it was published, as a second scorer
-checkpoint       all it takes to go on exactly where a kill left it
+version_retention  removal of old versions
+delta_rules      rules for when a delta is due
+stream_guard     collection of a window's scores, and holds of deltas
+window_guard     statistical check of a window before its delta is served
+stream_quality   quality of scores on a stream before training on it
+published_baseline     a version as published, as a second scorer
+checkpoint       checkpoints from which a killed run resumes exactly
 """
 
 __all__ = ["checkpoint", "loop", "publication", "trainer"]

@@ -1,15 +1,15 @@
-"""The trainer's own checkpoints: all that it takes to go on exactly where a kill left it, at the cost of a delta.
+"""Store the trainer's checkpoints, from which a killed run resumes exactly, at the cost of a delta each.
 
-One file is one checkpoint, committed by rename: <number>.full.safetensors holds everything, <number>.inc.safetensors
-the rows that changed since the checkpoint before it (tables with optimizer slots and counts), the dense network and
-its optimizer whole, and in its metadata the run's state (reader position, published generation, ...). Restoring reads
-the newest full one and the increments after it, in order. Once the increments outweigh the last full checkpoint, a new
-full one begins, so the cost of a checkpoint stays O(changes), amortised. What it makes superfluous goes, but for those
-that are asked for: what servers can undo can be gone back to.
+One file is one checkpoint, committed by rename. <number>.full.safetensors holds everything. <number>.inc.safetensors
+holds the rows that changed since the previous checkpoint (tables with optimizer slots and counts), the whole dense
+network and its optimizer, and in its metadata the run's state (reader position, published generation, ...). Restoring
+reads the newest full checkpoint and the increments after it, in order. Once the increments outweigh the last full
+checkpoint, a new full one is written, so a checkpoint costs O(changes), amortised. Older checkpoints are then removed,
+except those requested: the trainer can go back to any generation that servers can undo to.
 
-Order of commits in a run: increment first, then the delta made of the same changes, then perhaps a full checkpoint.
-So a delta that was served can always be continued, and one that a kill kept from being published is published on
-resume, to the byte.
+Order of commits in a run: first the increment, then the delta made of the same changes, then perhaps a full checkpoint.
+So a served delta can always be continued, and one whose publication a kill prevented is published on resume, byte for
+byte.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from freshet_serving.processor.package import (
 from freshet_serving.processor.repository import NO_SCALES
 
 if TYPE_CHECKING:
-    # What reads tables alone needs no TensorFlow.
+    # Code that only reads tables needs no TensorFlow.
     from freshet_serving.models.training.trainer import Trainer
 
 FORMAT = "freshet-checkpoint/1"
@@ -49,16 +49,27 @@ TABLE_PARTS = tuple(f.name for f in dataclasses.fields(Changes))
 
 @dataclasses.dataclass(slots=True)
 class RunState:
-    """A training run's state. position: rows consumed in this epoch. version 0: none published yet. step: of its chain.
+    """State of a training run. Fields that an older file lacks have their defaults.
 
-    finished_at, event_time, events: of the newest step, for the delta that carries it. scaling: of float features,
-    measured once. fingerprint, settings: of the model's configuration (models.training.fingerprint). digest, parent:
-    of the newest step's generation and of the one that it stands on; "" for step 0, and where the file is older than
-    digests are. train: what is filled in of [train] (models.training.defaults), {} where the file is older than that.
-    full_rows: as the configuration had it when the version was made; None before, and where the file is older.
-    epoch_scores: of each epoch that early stopping has judged, higher is better. version_row: position when the version
-    was made. guard: what is usual of windows (models.training.window_guard). hash_seeds: of tables of strings, drawn
-    once; a table without one, as in a file that is older than they are, has seed 0.
+    Attributes:
+        fingerprint: Of the model's configuration (models.training.fingerprint).
+        scaling: (mean, 1 / standard deviation) of float features, measured once.
+        epoch: The current epoch.
+        position: Rows consumed in this epoch.
+        version: The published version; 0 for none yet.
+        step: Step of its change log.
+        finished_at: Unix time of the newest step, for the delta that carries it.
+        event_time: Times of the first and last event of the newest step, likewise.
+        events: Number of events of the newest step, likewise.
+        digest: Digest of the newest step's generation; "" for step 0.
+        parent: Digest of the generation that it is based on; "" for step 0.
+        settings: Settings behind the fingerprint (models.training.fingerprint).
+        train: Values filled in for [train] (models.training.defaults).
+        full_rows: publish.full_rows when the version was made; None before.
+        epoch_scores: Score of each epoch that early stopping has judged, higher is better.
+        version_row: Position when the version was made.
+        guard: Usual figures of windows (models.training.window_guard).
+        hash_seeds: Seeds of tables of strings, drawn once; 0 for a table without one.
     """
 
     fingerprint: str
@@ -83,8 +94,13 @@ class RunState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RestoredCheckpoint:
-    """The run's state, the changes of the newest increment by table (None after a full checkpoint), and the dense
-    weights as of the checkpoint before it."""
+    """A restored checkpoint.
+
+    Attributes:
+        state: The run's state.
+        changes: Changes of the newest increment by table; None after a full checkpoint.
+        dense_before: Dense weights as of the previous checkpoint.
+    """
 
     state: RunState
     changes: dict[str, Changes] | None
@@ -92,7 +108,7 @@ class RestoredCheckpoint:
 
 
 class Checkpoints:
-    """A folder of checkpoints of one model; one trainer writes it."""
+    """A folder of checkpoints of one model, written by one trainer."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -107,7 +123,12 @@ class Checkpoints:
         self._states: dict[int, RunState] = {}
 
     def save(self, trainer: Trainer, state: RunState) -> None:
-        """Commits an increment, the first time everything; what it holds no longer counts as changed."""
+        """Commit an increment, or everything the first time; its content no longer counts as changed.
+
+        Args:
+            trainer: The trainer.
+            state: The run's state.
+        """
         if self._full_nbytes == 0:
             self.save_full(trainer, state)
         else:
@@ -115,21 +136,37 @@ class Checkpoints:
         clear_changed(trainer)
 
     def save_changes(self, trainer: Trainer, state: RunState, changes: dict[str, Changes]) -> None:
-        """Commits an increment of these changes, by table; they still count as changed."""
+        """Commit an increment of these changes; they still count as changed.
+
+        Args:
+            trainer: The trainer.
+            state: The run's state.
+            changes: Changes by table.
+        """
         self._increment_nbytes += self._write("inc", trainer, state, changes)
 
     def compact(self, trainer: Trainer, state: RunState, wanted: Callable[[], Collection[int]] = tuple) -> None:
-        """Saves everything anew once the increments outweigh the last full checkpoint.
+        """Write a full checkpoint once the increments outweigh the last one.
 
-        Nothing may have changed since the last save(), and what was made of it must be published: a full checkpoint
-        does not tell what the increments before it changed. wanted: as in save_full().
+        Nothing may have changed since the last save(), and its changes must be published, because a full checkpoint
+        does not record what the increments before it changed.
+
+        Args:
+            trainer: The trainer.
+            state: The run's state.
+            wanted: Returns the numbers of checkpoints to keep, as for save_full().
         """
         if self._increment_nbytes > self._full_nbytes:
             self.save_full(trainer, state, wanted())
 
     def save_full(self, trainer: Trainer, state: RunState, wanted: Collection[int] = ()) -> None:
-        """Commits a full checkpoint and removes those that it makes superfluous: all that it takes to restore the
-        checkpoints of the numbers `wanted` stays."""
+        """Commit a full checkpoint and remove older ones.
+
+        Args:
+            trainer: The trainer.
+            state: The run's state.
+            wanted: Numbers of checkpoints that must stay restorable.
+        """
         tables = {name: table.export() for name, table in trainer.tables.items()}
         self._full_nbytes, self._increment_nbytes = self._write("full", trainer, state, tables), 0
         files = self._files()
@@ -141,7 +178,7 @@ class Checkpoints:
                 self._states.pop(number, None)
 
     def states(self) -> list[tuple[int, RunState]]:
-        """Every checkpoint that can be restored, by ascending number, with its state; raises Corrupt."""
+        """Return every restorable checkpoint, by ascending number, with its state. Raises Corrupt."""
         files = self._files()
         first = next((i for i, (_, kind, _) in enumerate(files) if kind == "full"), len(files))
         for number, _, path in files[first:]:
@@ -150,14 +187,22 @@ class Checkpoints:
         return [(number, self._states[number]) for number, _, _ in files[first:]]
 
     def newest(self) -> RunState | None:
-        """The state of the newest checkpoint, without its weights; None where there is none."""
+        """Return the state of the newest checkpoint without its weights; None if there is none."""
         files = self._files()
         return _state(_open(files[-1][2])) if files else None
 
     def restore(self, trainer: Trainer, number: int | None = None) -> RestoredCheckpoint | None:
-        """Brings the trainer to a checkpoint, by default the newest; None where there is none.
+        """Restore the trainer from a checkpoint.
 
-        Raises Corrupt when its bytes are not sound.
+        Args:
+            trainer: The trainer.
+            number: Number of the checkpoint; None for the newest.
+
+        Returns:
+            The checkpoint; None if there is none.
+
+        Raises:
+            Corrupt: A file is damaged or missing.
         """
         files = [file for file in self._files() if number is None or file[0] <= number]
         full = [i for i, (_, kind, _) in enumerate(files) if kind == "full"]
@@ -223,31 +268,42 @@ class Checkpoints:
 
 
 def as_saved(state: RunState) -> dict[str, Any]:
-    """A state as it is written."""
+    """Return a state in its stored form."""
     return dataclasses.asdict(state)
 
 
 def changes_of(trainer: Trainer) -> dict[str, Changes]:
-    """What has changed in each table since clear_changed()."""
+    """Return the changes of each table since clear_changed()."""
     return {name: table.changes() for name, table in trainer.tables.items()}
 
 
 def clear_changed(trainer: Trainer) -> None:
-    """From here on what is new counts as changed."""
+    """Start a new set of changes in each table."""
     for table in trainer.tables.values():
         table.clear_changed()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MappedCheckpoint:
-    """The newest checkpoint as it lies on disk. tables: by name, the newest increment first, down to the full one."""
+    """The newest checkpoint, memory-mapped.
+
+    Attributes:
+        state: The run's state.
+        steps: Number of steps taken.
+        tables: By name, the newest increment first, down to the full checkpoint.
+    """
 
     state: RunState
     steps: int
     tables: dict[str, list[Changes]]
 
     def rows(self, name: str, dim: int) -> RowLayers | None:
-        """A table as the trainer had it; None where it had none of such rows."""
+        """Return a table as the trainer had it; None if it had no rows of this width.
+
+        Args:
+            name: Name of the table.
+            dim: Width of its rows.
+        """
         layers = self.tables.get(name, [])
         if not layers or any(c.rows.shape[1:] != (dim,) for c in layers):
             return None
@@ -255,14 +311,16 @@ class MappedCheckpoint:
         return RowLayers(name, dim, made)
 
     def slots_nbytes(self, name: str) -> int:
-        """Of the optimizer, a row."""
+        """Return the bytes of optimizer state of a row."""
         layers = self.tables.get(name)
         return layers[0].slots.shape[1] * layers[0].slots.itemsize if layers else 0
 
 
 def map_newest(folder: Path) -> MappedCheckpoint | None:
-    """The newest checkpoint of a folder, whose tables are mapped and not read into memory; None where there is none.
-    Changes nothing, so that it may be asked beside the trainer that writes there. Raises Corrupt."""
+    """Map the newest checkpoint of a folder without reading its tables into memory; None if there is none.
+
+    Changes nothing, so it may run beside the trainer that writes there. Raises Corrupt.
+    """
     files = _files(folder) if folder.is_dir() else []
     full = [i for i, (_, kind, _) in enumerate(files) if kind == "full"]
     if not full:
@@ -272,7 +330,7 @@ def map_newest(folder: Path) -> MappedCheckpoint | None:
         try:
             layers.append(_verified(path))
         except FileNotFoundError:
-            # Superfluous since it was listed: a full one has come.
+            # Removed since it was listed, because a new full checkpoint exists.
             return map_newest(folder)
     tables: dict[str, list[Changes]] = {}
     for tensors in reversed(layers):
@@ -289,7 +347,7 @@ def _files(folder: Path) -> list[tuple[int, str, Path]]:
 
 
 def _verified(path: Path) -> Tensors:
-    """A checkpoint file whose bytes are sound."""
+    """Return a checkpoint file after verifying its tensors."""
     tensors = _open(path)
     checksums = json.loads(tensors.metadata["checksums"])
     for name, array in tensors.arrays.items():
@@ -299,7 +357,7 @@ def _verified(path: Path) -> Tensors:
 
 
 def _open(path: Path) -> Tensors:
-    """A checkpoint file whose header is sound; its tensors are verified when they are read."""
+    """Map a checkpoint file after verifying its header; tensors are verified when they are read."""
     tensors = parse_tensors(map_file(path), path.name)
     metadata = tensors.metadata
     if metadata.get("format") != FORMAT:

@@ -1,4 +1,4 @@
-"""When a delta is due, and when a full version: by rows, by time, by how far the weights have moved. Takes a clock."""
+"""Decide when a delta is due: by rows, by time, or by how far the weights have moved. Takes a clock."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from numpy.typing import NDArray
 from freshet_serving.models.config.publish_section import PublishConfig
 
 LOOK_S = 0.2
-"""Weights are compared once in this time at most: to copy them takes as long as a small step."""
+"""Minimum seconds between two comparisons of the weights: copying them takes as long as a small step."""
 
 Weights = Mapping[str, NDArray[np.float32]]
 
 
 class DeltaRules:
-    """The rules of [publish], applied to what has been learned since the last delta."""
+    """The rules of [publish], applied to the training since the last delta."""
 
     def __init__(self, publish: PublishConfig, weights: Callable[[], Weights], now_s: Callable[[], float]) -> None:
-        """weights: the network's, as they are. A delta has just been published."""
+        """Start as if a delta had just been published.
+
+        Args:
+            publish: The rules.
+            weights: Returns the network's current weights.
+            now_s: Clock.
+        """
         self._publish, self._weights, self._now_s = publish, weights, now_s
         self.published()
 
@@ -28,13 +34,13 @@ class DeltaRules:
         self.rows += rows
 
     def published(self) -> None:
-        """A delta carries all that was learned so far."""
+        """Reset all rules after a publish."""
         self.rows, self._since_s = 0, self._now_s()
         self._looked_s = self._since_s
         self._before = self._weights() if self._publish.delta_movement else {}
 
     def due(self) -> bool:
-        """Whether what was learned is to be published now."""
+        """Return True if a delta is to be published now."""
         publish = self._publish
         if not self.rows:
             return False
@@ -50,7 +56,12 @@ class DeltaRules:
 
 
 def movement(before: Weights, now: Weights) -> float:
-    """How far tensors have moved, as a share of their norm, all of them as one vector."""
+    """Return how far tensors have moved relative to their norm, treating all of them as one vector.
+
+    Args:
+        before: Weights by name.
+        now: The same weights later.
+    """
     moved = sum(float(np.square(now[name] - array, dtype=np.float64).sum()) for name, array in before.items())
     norm = sum(float(np.square(array, dtype=np.float64).sum()) for array in before.values())
     return math.sqrt(moved / norm) if norm else 0.0

@@ -1,10 +1,11 @@
-"""Early stopping: the held-out tail is scored after each epoch and not learned; the best epoch's weights are kept.
+"""Stop training early by the held-out tail, which is scored after each epoch, and keep the best epoch's weights.
 
 Invariants
-- The best epoch's weights are a checkpoint of the run's own, and stay restorable until the run is over with epochs.
-- Judging an epoch is one commit: the checkpoint that has the score has what follows from it, the next epoch to begin or
-  the weights to go on with. A kill before it judges the same epoch again, to the same score.
-- Going back goes back whole: rows, network, optimizers and the count of steps, and with it the learning rates.
+- The held-out tail is not trained on during the epochs.
+- The best epoch's weights are a checkpoint of the run, which stays restorable until the epochs are over.
+- Judging an epoch is one commit: the checkpoint that stores the score also stores the consequence, the next epoch or
+  the weights to continue with. After a kill before it, the same epoch is judged again, with the same score.
+- Going back restores everything: rows, network, optimizers and the step count, and with it the learning rates.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from freshet_serving.models.training.trainer import Trainer
 
 
 def best_epoch(scores: Sequence[float]) -> int:
-    """The first of the best; the last where all are NaN, so that there is nothing to choose by. Higher is better."""
+    """Return the index of the first best score, higher is better; the last one if all are NaN."""
     known = [score for score in scores if not math.isnan(score)]
     return scores.index(max(known)) if known else len(scores) - 1
 
 
 class EarlyStopping:
-    """Of one run."""
+    """Early stopping of one run."""
 
     def __init__(self, settings: TrainSettings, trainer: Trainer, checkpoints: Checkpoints) -> None:
         self._settings, self._trainer, self._checkpoints = settings, trainer, checkpoints
 
     def wanted(self, now: RunState) -> list[int]:
-        """The number of the checkpoint that has to stay."""
+        """Return the number of the checkpoint that must stay, if any."""
         if not now.epoch_scores:
             return []
         epochs = best_epoch(now.epoch_scores) + 1
@@ -41,10 +42,19 @@ class EarlyStopping:
         ]
 
     def judge(self, state: RunState, auc: float, log_loss: float, position: int) -> str:
-        """Takes the scores of an epoch that has ended, and moves the run's state to what follows; position: of the row
-        after the last epoch. Returns one line about it."""
+        """Record the scores of a finished epoch, and move the run's state to what follows.
+
+        Args:
+            state: The run's state.
+            auc: AUC of the held-out rows.
+            log_loss: Their log-loss.
+            position: Position of the row after the last epoch.
+
+        Returns:
+            One line about the epoch.
+        """
         settings = self._settings
-        # Another list: states that were saved share this one.
+        # A new list, because saved states share the old one.
         state.epoch_scores = [*state.epoch_scores, auc if settings.stop_by == "auc" else -log_loss]
         best, ended = best_epoch(state.epoch_scores), len(state.epoch_scores) - 1
         told = f"epoch {ended + 1}: held out AUC {auc:.4f}, log-loss {log_loss:.4f}"

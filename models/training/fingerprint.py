@@ -1,4 +1,4 @@
-"""What of a training file decides the shape of tables and network, and so which checkpoints it can continue."""
+"""Compute which settings of a training file shape tables and network, and so which checkpoints it can continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MADE_OF = ("from_", "boundaries", "cross", "buckets", "column_kind")
 
 
 def fingerprint(config: TrainConfig) -> str:
-    """One word for all of settings(): files of one word continue each other's checkpoints."""
+    """Return a digest of settings(): files with the same digest continue each other's checkpoints."""
     features = [replace(f, side="context", dtype="") for f in config.features]
     train = config.train
     parts: list[Any] = [_model(config), [_feature(f) for f in features], train.optimizer, train.known_seed]
@@ -34,7 +34,7 @@ def fingerprint(config: TrainConfig) -> str:
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:
-    """What decides, by section.key, as JSON gives it back."""
+    """Return the settings behind the fingerprint, by section.key, as they are after a JSON round trip."""
     found: dict[str, Any] = {f"model.{key}": value for key, value in _model(config).items()}
     for feature in config.features:
         kept = {key: value for key, value in _feature(feature).items() if key not in ("name", "side", "dtype")}
@@ -51,7 +51,7 @@ def settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def _model(config: TrainConfig) -> dict[str, Any]:
-    """[model] as the file has it; its first three keys were there before any other."""
+    """Return [model] of the file; its first three keys are older than the others."""
     model = config.model
     found: dict[str, Any] = {"name": model.name, "arch": model.arch, "hidden": (), **model.options}
     learned = {"loss": model.loss, "label_weights": model.label_weights}
@@ -59,13 +59,12 @@ def _model(config: TrainConfig) -> dict[str, Any]:
 
 
 def _feature(feature: FeatureConfig) -> dict[str, Any]:
-    """A feature's keys; what makes it of another column only where it is made so, as older checkpoints have it."""
+    """Return a feature's settings; those that derive it from other columns only if set, as in older checkpoints."""
     return {key.rstrip("_"): value for key, value in asdict(feature).items() if value or key not in MADE_OF}
 
 
 def _tables(config: TrainConfig) -> dict[str, dict[str, Any]]:
-    """Of each table, what it has otherwise than a table that says nothing, of what decides which ids have rows and how
-    many slots."""
+    """Return for each table its non-default settings that decide which ids have rows and how many slots."""
     found = {}
     for name, table in sorted(config.tables.items()):
         keys = (*ADMISSION, *HASHING) if table.hash in HASHES else ADMISSION
@@ -79,9 +78,11 @@ def _tables(config: TrainConfig) -> dict[str, dict[str, Any]]:
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What differs between two settings(), in words: each key with what it was and what it is.
+    """Describe the differences between two settings(): each key with its old and new value.
 
-    before: {} where a checkpoint is older than settings are.
+    Args:
+        before: The old settings; {} for a checkpoint older than settings.
+        now: The new settings.
     """
     if not before:
         return "[model], [features], [fusion], train.optimizer or train.seed is another one"

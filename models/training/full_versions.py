@@ -1,7 +1,8 @@
-"""The full versions of one run: which there are, and the next one of the weights as they are.
+"""Publish the full versions of a run, and list the existing ones.
 
-A version is published once the checkpoint that says so is saved; a kill between the two is repaired by who goes on from
-that checkpoint (models.training.loop)."""
+A version is published after the checkpoint that records it is saved; if a kill falls between the two, the run that
+resumes from that checkpoint publishes it (models.training.loop).
+"""
 
 from __future__ import annotations
 
@@ -25,14 +26,21 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import ChangeLog, Keyring, VersionContents, VersionReader, open_repository
 
 PRACTICE_ROWS, PRACTICE_NBYTES = 1 << 16, 64 << 20
-"""The last rows that were learned, to check a lower precision by: at most so many, and so many bytes of dense input."""
+"""Maximum rows, and bytes of dense input, of the newest trained rows kept to check a lower precision."""
 
 
 class FullVersions:
-    """Of one model in one repository."""
+    """Full versions of one model in one repository."""
 
     def __init__(self, config: TrainConfig, source: Source, report: Reporter, wait: Wait = no_retry) -> None:
-        """config: filled in. wait: see models.training.lineage."""
+        """Open the repository.
+
+        Args:
+            config: The run's configuration, filled in.
+            source: The training data.
+            report: Receives progress.
+            wait: Waits for an unreachable repository; see models.training.lineage.
+        """
         self._wait = wait
         self._config, self._source, self._report = config, source, report
         self._repository = open_repository(config.publish.repository).with_keys(Keyring.of_writer(config.publish.key))
@@ -47,7 +55,7 @@ class FullVersions:
         return retry_until_ready(lambda: self._repository.version(self._config.model.name, number), self._wait)
 
     def newest(self) -> VersionContents | None:
-        """What the newest version holds; None where there is no version."""
+        """Return the contents of the newest version; None if there is no version."""
         numbers = self.numbers()
         if not numbers:
             return None
@@ -56,7 +64,12 @@ class FullVersions:
         return VersionContents(version, change_log, change_log.history.head)
 
     def publish(self, trainer: Trainer, state: RunState) -> Generation:
-        """Publishes the trainer's weights as version state.version."""
+        """Publish the trainer's weights as version state.version.
+
+        Args:
+            trainer: The trainer.
+            state: The run's state, with the version's number.
+        """
         generation = Generation(state.version, 0)
         exports = {name: table.export() for name, table in trainer.tables.items()}
         draft = replace(
@@ -82,7 +95,7 @@ class FullVersions:
         return generation
 
     def remove_old(self, current: int) -> None:
-        """Removes what publish.keep_versions lets go; current: the version that is trained on."""
+        """Remove the versions beyond publish.keep_versions; `current` is the version being trained on."""
         model, keep = self._config.model.name, self._config.publish.keep_versions
         if not keep:
             return
@@ -98,7 +111,7 @@ class FullVersions:
             self._report.note(f"removed {model} {', '.join(removed)}: publish.keep_versions is {keep}")
 
     def _lower(self, trainer: Trainer, stop: int) -> LowPrecisionOptions | None:
-        """What the file wants of a lower precision, with the last rows that were learned before row `stop`."""
+        """Return the lower precision that the file asks for, with the newest rows trained on before row `stop`."""
         publish = self._config.publish
         if publish.precision == "float32":
             return None

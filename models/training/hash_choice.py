@@ -1,5 +1,8 @@
-"""Which tables of a training file are hashed, where it gives rows and does not say how: by the ids of the data's first
-rows. A choice is made once and kept in the checkpoints, as those of models.training.defaults are."""
+"""Choose how tables are hashed if the training file sets a number of rows but no hashing.
+
+The choice depends on the ids of the data's first rows. It is made once and kept in the checkpoints, like those of
+models.training.defaults.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,23 @@ COUNTED_ROWS, COUNTED_AT_ONCE = 200_000, 8192
 
 
 def undecided(config: TrainConfig) -> list[str]:
-    """The tables whose hash is left out."""
+    """Return the tables whose hashing is left out."""
     return sorted(name for name, table in config.tables.items() if table.hash_rows and not table.hash)
 
 
 def decided(config: TrainConfig, hashes: Mapping[str, str]) -> dict[str, TableConfig]:
-    """The tables with `hashes` for those that leave theirs out; 'none' for any other."""
+    """Return the tables with a hashing each.
+
+    Args:
+        config: The configuration.
+        hashes: Hashing of tables that leave it out; 'none' if it is missing.
+    """
     filled = {name: replace(config.tables[name], hash=hashes.get(name, NO_HASH)) for name in undecided(config)}
     return {**config.tables, **filled}
 
 
 def rows_an_id(table: TableConfig) -> int:
-    """How many rows of the table are added up to one of an id."""
+    """Return the number of rows of the table that are summed for an id."""
     if table.hash in ("", NO_HASH):
         return 1
     made = key_transform("", "", 0, table.hash, table.hash_rows, table.hash_codes)
@@ -43,13 +51,21 @@ def rows_an_id(table: TableConfig) -> int:
 
 
 def of_version(manifest: Manifest) -> dict[str, str]:
-    """How each table of a version is hashed."""
+    """Return the hashing of each table of a version."""
     ops = {t.name: t.op for t in manifest.transforms if t.op in HASHES}
     return {f.table: ops.get(f.input, NO_HASH) for f in manifest.features if f.table}
 
 
 def measured(source: Source, config: TrainConfig) -> tuple[dict[str, str], str]:
-    """By table that leaves it out, how it is hashed; and one line that says so, "" where there is none."""
+    """Choose the hashing of tables that leave it out.
+
+    Args:
+        source: The training data.
+        config: The configuration.
+
+    Returns:
+        Hashing by table, and one line about the choices, or "".
+    """
     wanted, hashes, told = undecided(config), {}, []
     for name, ids in estimated_ids(source, config, wanted).items():
         rows = config.tables[name].hash_rows
@@ -60,10 +76,18 @@ def measured(source: Source, config: TrainConfig) -> tuple[dict[str, str], str]:
 
 
 def estimated_ids(source: Source, config: TrainConfig, tables: list[str]) -> dict[str, float]:
-    """How many different ids each of these tables will meet in all of the data.
+    """Estimate the number of different ids that each table will meet in all of the data.
 
-    Of data that are longer than what is counted, by Heaps' law: the distinct ids of n rows grow as n**b, where b is
-    that of the second half of the counted rows. inf where the data have no end and ids keep coming.
+    If the data are longer than the counted part, Heaps' law extrapolates: n rows have n**b distinct ids, where b is
+    estimated from the second half of the counted rows.
+
+    Args:
+        source: The training data.
+        config: The configuration.
+        tables: The tables.
+
+    Returns:
+        Numbers by table; inf if the data are endless and new ids keep coming.
     """
     if not tables:
         return {}

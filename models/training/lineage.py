@@ -1,20 +1,19 @@
-"""Where a run's weights stand on the chain of its version: what they publish, and where they go when that is undone.
+"""Keep a run's weights in sync with the change log of its version: publish on its head, and go back after rollbacks.
 
-The trainer is one writer of a chain among others: servers roll back, people upload. So before it learns a chunk, and
-again before it publishes one, it looks at the records.
-- Its newest generation is the head: it goes on.
-- Somebody else's stands on it: their rows and weights are taken in, and it goes on from there.
-- Its newest generation is undone: it goes back to its own weights of the newest generation on the line that a
-  checkpoint has, optimizer and all, and from there to the head. Rows that were published and undone are skipped, or
-  learned again (replay). Rows that were not published yet are learned again in any case. Where no checkpoint reaches
-  back so far, the weights are those of the repository, and the optimizer begins anew.
-- A gate holds back what is served, not what is learned: deltas go on behind it.
-So trainer and head hold the same at the start of every chunk.
+The trainer is one writer of the change log among others: servers roll back, people upload. So before it trains on a
+chunk, and again before it publishes one, it reads the records.
+- Its newest generation is the head: it continues.
+- Generations of other writers are based on it: it loads their rows and weights, and continues from there.
+- Its newest generation is undone: it restores its own weights, optimizer included, of the newest generation on the
+  current line that a checkpoint has, and advances from there to the head. Rows that were published and undone are
+  skipped, or trained on again (replay). Rows not published yet are trained on again in any case. If no checkpoint
+  reaches back far enough, the weights are those of the repository, and the optimizer starts anew.
+- A hold (gate) stops what is served, not training: deltas continue behind it.
+So trainer and head agree at the start of every chunk.
 
-The increment of a generation is saved before the generation is published, with the digest that it will have: after a
-kill between the two it is published by the next run, to the byte, or, where somebody else was faster, upon theirs. A
-step that the repository keeps from being made, as it cannot be reached, is made again as it was: nothing is learned
-meanwhile.
+The increment of a generation is saved before the generation is published, with the digest that it will have. After a
+kill between the two, the next run publishes it byte for byte or, if another writer was faster, on top of theirs. While
+the repository is unreachable, the same step is retried, and nothing is trained on meanwhile.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from freshet_serving.processor.repository import (
 from freshet_serving.processor.tables.compaction import compact
 
 GUARDED = "window: "
-"""How the reason of a hold begins that is the guard's of a trainer."""
+"""Prefix of a hold's reason if a trainer's guard set it."""
 NOTHING_REMOVED = np.empty(0, np.int64)
 
 
@@ -63,12 +62,17 @@ Wait = Callable[[NotReady], None]
 
 
 def no_retry(error: NotReady) -> None:
-    """Waits for nothing."""
+    """Raise the error instead of waiting."""
     raise error
 
 
 def retry_until_ready(act: Callable[[], T], wait: Wait) -> T:
-    """What act() gives, asked for again for as long as it raises NotReady and wait() returns."""
+    """Return act(), retried as long as it raises NotReady and wait() returns.
+
+    Args:
+        act: The action.
+        wait: Waits before a retry, or raises to give up.
+    """
     while True:
         try:
             return act()
@@ -77,7 +81,7 @@ def retry_until_ready(act: Callable[[], T], wait: Wait) -> T:
 
 
 class Lineage:
-    """The chain of the version that a run publishes to. Its state is the run's, changed in place."""
+    """The change log of the version that a run publishes to. Updates the run's state in place."""
 
     def __init__(
         self,
@@ -90,10 +94,20 @@ class Lineage:
         snapshot_after: int = 0,
         wait: Wait = no_retry,
     ) -> None:
-        """version: as it was published. replay: learn undone rows again, instead of skipping them.
+        """Read the change log.
 
-        snapshot_after: after so many deltas the chain is folded into a snapshot; 0: never. wait: waits for a repository
-        that cannot be reached, or raises why. Raises Diverged where the records are no chain.
+        Args:
+            version: The version as it was published.
+            trainer: The trainer.
+            checkpoints: The run's checkpoints.
+            state: The run's state.
+            report: Receives notes.
+            replay: Train on undone rows again, instead of skipping them.
+            snapshot_after: Number of deltas after which the change log is folded into a snapshot; 0 for never.
+            wait: Waits for an unreachable repository, or raises.
+
+        Raises:
+            Diverged: The records do not form a change log.
         """
         self._wait = wait
         self._version, self._trainer, self._checkpoints = version, trainer, checkpoints
@@ -109,7 +123,7 @@ class Lineage:
         return self._change_log.history
 
     def resume(self, restored: RestoredCheckpoint) -> None:
-        """Stands where a checkpoint was saved; publishes what a kill kept from being published, or goes back."""
+        """Continue from a restored checkpoint: publish its unpublished changes, or go back if it was undone."""
         state = self._state
         link = self._link_of(state)
         if link is not None:
@@ -127,7 +141,11 @@ class Lineage:
         state.event_time, state.events = None, 0
 
     def follow(self) -> bool:
-        """Looks at the records. True: the weights went back, and reading has to begin anew at the state's position."""
+        """Read the records and sync the weights with them.
+
+        Returns:
+            True if the weights went back, so that reading has to restart at the state's position.
+        """
         retry_until_ready(self._change_log.look, self._wait)
         if not self._on_line(self._at):
             self._go_back()
@@ -137,9 +155,13 @@ class Lineage:
         return False
 
     def publish(self) -> Generation | None:
-        """Saves what has changed and publishes it on the head; None where the weights had to go back instead.
+        """Save all changes and publish them on the head, with the state's finished_at, event_time and events.
 
-        finished_at, event_time and events are the state's. Raises BadInput for weights that nobody may be served.
+        Returns:
+            The generation; None if the weights had to go back instead.
+
+        Raises:
+            BadInput: The weights cannot be served.
         """
         while True:
             if self.follow():
@@ -150,7 +172,7 @@ class Lineage:
             except Diverged:
                 raise
             except Conflict:
-                # Somebody else was faster: their record says what to do.
+                # Another writer was faster: read their record and decide again.
                 retry_until_ready(self._change_log.look, self._wait)
                 if self.history.number == records:
                     raise
@@ -161,17 +183,17 @@ class Lineage:
 
     @property
     def made_at(self) -> float:
-        """When the version was made, Unix seconds."""
+        """Unix time at which the version was made."""
         return self._version.manifest.created_at
 
     @property
     def held(self) -> str:
-        """Why what is published lies behind a gate of this run's guard; "" where it does not."""
+        """Reason of a hold that this run's guard has set; "" if there is none."""
         guarded = self.history.gate is not None and self.history.held.startswith(GUARDED)
         return self.history.held.removeprefix(GUARDED) if guarded else ""
 
     def hold(self, reason: str) -> bool:
-        """Sets a gate behind the head, unless there is one; whether it was set."""
+        """Hold deltas after the head unless a hold exists; return True if it was set."""
         with suppress(Conflict):
             if self.history.gate is None:
                 retry_until_ready(lambda: self._change_log.hold(f"{GUARDED}{reason}"[:MAX_REASON]), self._wait)
@@ -179,7 +201,7 @@ class Lineage:
         return False
 
     def release(self) -> bool:
-        """Lifts a gate of this run's guard; whether there was one."""
+        """Release a hold of this run's guard; return True if there was one."""
         with suppress(Conflict):
             if self.held:
                 retry_until_ready(lambda: self._change_log.release("windows are in line again"), self._wait)
@@ -187,7 +209,7 @@ class Lineage:
         return False
 
     def wanted(self) -> list[int]:
-        """Numbers of the checkpoints that a rollback within what servers can undo leads to."""
+        """Return the numbers of the checkpoints needed for rollbacks that servers can perform."""
         line = list(self.history.back(self.history.head))[: UNDO_DEPTH + 1]
         on = {link.digest for link in line}
         linked = [(number, self._link_of(state)) for number, state in self._checkpoints.states()]
@@ -210,7 +232,7 @@ class Lineage:
         try:
             return self._change_log.publish(delta)
         except Conflict:
-            # An earlier try may have come through although its answer did not.
+            # An earlier attempt may have succeeded although its reply was lost.
             if (link := self.history.links.get(digest)) is None:
                 raise
             return link
@@ -233,7 +255,7 @@ class Lineage:
             events=state.events,
         )
 
-    # Going back, and taking in.
+    # Going back, and loading generations of other writers.
 
     def _go_back(self) -> None:
         head = self.history.head
@@ -252,7 +274,7 @@ class Lineage:
             back = until
         position = back if self._replay else until
         self._become(dataclasses.replace(state, position=position, step=self._at.step, digest=self._at.digest))
-        # What was taken in from others lies in no increment.
+        # No increment contains changes loaded from other writers.
         clear_changed(self._trainer)
         self._checkpoints.save_full(self._trainer, self._state, self.wanted())
         self._unfolded = self._count_unfolded()
@@ -269,7 +291,7 @@ class Lineage:
         return told + f"went back, {'learns' if self._replay else 'skipped'} {rows:,} rows{' again' * self._replay}"
 
     def _take_in(self) -> None:
-        """From the generation that the weights stand on to the head, which is somebody else's."""
+        """Advance from the generation of the weights to the head, which another writer published."""
         head = self.history.head
         links = []
         for link in self.history.back(head):
@@ -300,15 +322,15 @@ class Lineage:
         self._at, self._dense = link, self._trainer.dense.weights()
 
     def _become(self, state: RunState) -> None:
-        """The run's state with these values: it is known by reference."""
+        """Copy a state into the run's state, which others hold by reference."""
         for field in dataclasses.fields(state):
             setattr(self._state, field.name, getattr(state, field.name))
         self._state.event_time, self._state.events = None, 0
 
-    # What checkpoints and generations have to do with each other.
+    # Relation between checkpoints and generations.
 
     def _link_of(self, state: RunState) -> ChainLink | None:
-        """The generation that a checkpoint's weights were published as; None where they were not."""
+        """Return the generation that a checkpoint's weights were published as; None if they were not."""
         if state.version != self._version.manifest.version:
             return None
         if state.digest:
@@ -316,7 +338,7 @@ class Lineage:
         return self.history.known(state.step)
 
     def _parent_of(self, state: RunState) -> ChainLink | None:
-        """The generation of the line that an unpublished checkpoint was to stand on."""
+        """Return the generation on the line that an unpublished checkpoint is based on."""
         link = self.history.links.get(state.parent) if state.parent else self.history.known(state.step - 1)
         return link if link is not None and self._on_line(link) else None
 
@@ -346,7 +368,7 @@ class Lineage:
 
 
 class HashingWriter(io.RawIOBase):
-    """A file that keeps nothing of what is written to it but its SHA-256."""
+    """A file that discards its content but computes its SHA-256."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -361,14 +383,19 @@ class HashingWriter(io.RawIOBase):
 
 
 def _file_sha256(delta: Delta) -> str:
-    """Of the file that publishes a delta."""
+    """Return the SHA-256 of the file that publishes a delta."""
     file = HashingWriter()
     stream_delta(cast(BinaryIO, file), delta)
     return file.sha256.hexdigest()
 
 
 def rebuild(trainer: Trainer, contents: VersionContents) -> None:
-    """Gives a trainer the weights of a generation as the repository has it; every optimizer begins anew."""
+    """Load a generation's weights from the repository into a trainer; every optimizer starts anew.
+
+    Args:
+        trainer: The trainer.
+        contents: The generation.
+    """
     trainer.clear()
     for name, table in trainer.tables.items():
         keys, rows = contents.table(name)

@@ -1,16 +1,17 @@
-"""`freshet train`: a whole run, from a configuration to a published version and a stream of deltas.
+"""Run `freshet train`, from a configuration to a published version and a stream of deltas.
 
-Two phases. The first learns rows [0, full_rows) for some epochs and publishes the full version; in its last epoch the
-held-out tail is scored before it is learned, which gives the run's AUC and log-loss; with early stopping it is scored
-after each epoch too (models.training.early_stopping). The second learns the rest in order, each batch scored before it
-is learned, and publishes a delta whenever one is due (models.training.delta_rules), behind a gate where the guard finds
-its window out of line (models.training.window_guard). A stream that is followed has no rest: it goes on as rows come.
+Two phases. The first trains on rows [0, full_rows) for some epochs and publishes the full version. In its last epoch
+the held-out tail is scored before it is trained on, which gives the run's AUC and log-loss; with early stopping it is
+also scored after each epoch (models.training.early_stopping). The second trains on the rest in order. Each batch is
+scored before it is trained on, and a delta is published whenever one is due (models.training.delta_rules), behind a
+hold if the guard finds its window abnormal (models.training.window_guard). A followed stream has no end: training
+continues as rows arrive.
 
-A kill at any moment loses at most the work since the last checkpoint; run again, the same command goes on from there.
-What others do to the version's chain meanwhile is models.training.lineage's to follow.
+A kill at any moment loses at most the work since the last checkpoint; the same command continues from there.
+models.training.lineage follows what other writers do to the version's change log meanwhile.
 
-A second version begins with the weights that are there, or with new ones. Beside the fresh model a sample of the
-batches is scored by the version as it was published.
+A later version starts with the existing weights, or with new ones. The version as published scores a sample of the
+batches, for comparison with the trained model.
 """
 
 from __future__ import annotations
@@ -62,13 +63,21 @@ Given = TypeVar("Given", Batch, Batch | None)
 CHECKPOINT_SECONDS = 30.0
 LOOK_S, NEWS_S, REACH_S, TOLD_S = 0.5, 10.0, 1.0, 60.0
 SAMPLED_BATCHES, SAMPLED_SHARE = 200, 5
-"""So many batches are scored by the version as published too; of a stream without an end one in so many."""
+"""Number of batches that the version as published also scores; for an endless stream, one in SAMPLED_SHARE."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A run's quality. held_out: of the full version's tail; streamed: of the chunks before they were learned. report:
-    of the run, where there is one. spent: by stage of a step."""
+    """Result of a run.
+
+    Attributes:
+        generation: The last generation.
+        rows: Number of rows read.
+        held_out: Scores of the full version's held-out rows.
+        streamed: Scores of the streamed rows before training on them.
+        report: File of the run's report, if there is one.
+        stage_times: Time by stage of a step.
+    """
 
     generation: Generation
     rows: int
@@ -79,7 +88,7 @@ class Summary:
 
 
 class TrainingRun:
-    """One training run over one source; resumes by itself from its checkpoints."""
+    """One training run over one source; resumes from its checkpoints automatically."""
 
     def __init__(
         self,
@@ -91,9 +100,20 @@ class TrainingRun:
         start_options: StartOptions | None = None,
         make_trainer: Callable[..., Trainer] | None = None,
     ) -> None:
-        """checkpoints: their folder (default: .checkpoints/<model> in the trainer's folder). make_trainer: of Trainer's
-        arguments; None: Trainer itself. Raises BadInput, in one line that names what has changed where the
-        configuration cannot continue what is there."""
+        """Open the data, find the state to start from, and restore it.
+
+        Args:
+            config: The configuration.
+            source: The data; by default those that the configuration names.
+            checkpoints: Folder of the checkpoints; by default .checkpoints/<model> in the trainer's folder.
+            reporter: Receives progress.
+            unix_s: Clock.
+            start_options: Options for the start.
+            make_trainer: Takes Trainer's arguments; by default Trainer.
+
+        Raises:
+            BadInput: The configuration cannot continue the existing state; one line lists the changes.
+        """
         self._begun = start_options or StartOptions()
         self._named = [f"train.{key}" for key in CHOSEN if getattr(config.train, key)]
         own, folder = make_folders(config), checkpoints or checkpoint_folder(config)
@@ -103,7 +123,7 @@ class TrainingRun:
         self._endless = self._followed is not None and self._followed.endless
         self._report = reporter or SilentReporter()
         self._unix_s, self._stopped, self._told_s = unix_s, threading.Event(), 0.0
-        # When the repository was last waited for.
+        # Time of the last wait for the repository.
         self._waited_s = 0.0
         self._checkpoints = Checkpoints(folder)
         if self._endless and not self._checkpoints.newest():
@@ -138,7 +158,7 @@ class TrainingRun:
         self._go_on(start)
 
     def status(self) -> RunStatus:
-        """Where the run stands; any thread may ask."""
+        """Return the run's status. Thread-safe."""
         state, guard, lineage = self.state, self.guard, self._lineage
         stream = self._followed.ingest_status() if self._followed is not None else None
         window = guard.newest
@@ -160,7 +180,7 @@ class TrainingRun:
         )
 
     def stop(self) -> None:
-        """Lets the stream end behind the batch that is being learned, with a delta of what was; any thread may."""
+        """End the stream after the current batch, with a delta of the changes. Thread-safe."""
         self._stopped.set()
 
     @property
@@ -168,7 +188,7 @@ class TrainingRun:
         return self.evaluation_metrics.main.scored
 
     def _go_on(self, start: RunStart) -> None:
-        """Gives the trainer its first weights, and the run its place."""
+        """Set the trainer's first weights and the run's position."""
         if isinstance(start, ResumedStart):
             self._resume()
         elif isinstance(start, ContinuedStart):
@@ -202,14 +222,14 @@ class TrainingRun:
             self._begin_version()
 
     def _begin_with(self, old: VersionContents) -> None:
-        """A version that lies in the repository without checkpoints: its newest weights, and rows from the first on."""
+        """Start from the newest weights of a version without checkpoints, with the first row."""
         rebuild(self.trainer, old)
         before = Generation(old.base.manifest.version, old.link.step)
         self._report.note(f"no checkpoint: the weights are those of {before}, and the rows are read from the first on")
         self._begin_version()
 
     def _begin_version(self) -> None:
-        """Publishes the weights as they are as the next version."""
+        """Publish the current weights as the next version."""
         state = self.state
         state.version, state.step, state.digest, state.parent = self._versions.next_number(), 0, "", ""
         state.finished_at = self._unix_s()
@@ -217,7 +237,7 @@ class TrainingRun:
         self._save_version()
 
     def full(self) -> Generation:
-        """Phase one: learns the full rows and publishes the version; does nothing when that is done."""
+        """Run phase one: train on the full rows and publish the version; does nothing if that is done."""
         if self.state.version:
             return Generation(self.state.version, self.state.step)
         stop = self._full_rows()
@@ -262,14 +282,14 @@ class TrainingRun:
         return Generation(self.state.version, 0)
 
     def _save_version(self) -> None:
-        """Saves the weights as those of version state.version, and publishes it."""
+        """Save the weights as those of version state.version, and publish it."""
         self.state.version_row = self.state.position
         self._checkpoints.save_full(self.trainer, self.state)
         clear_changed(self.trainer)
         self._publish_version()
 
     def _end_epoch(self, held_out_from: int, stop: int) -> None:
-        """Scores the held-out rows, without learning them, and lets early stopping say where to go on."""
+        """Score the held-out rows without training on them, and apply early stopping."""
         scored = ScoredRows()
         with self._works(held_out_from, stop) as works:
             for work in works:
@@ -281,21 +301,23 @@ class TrainingRun:
     def stream(
         self, before: Callable[[Batch], None] | None = None, stop_row: int | None = None
     ) -> Iterator[Generation]:
-        """Phase two: yields the generation of each delta once it is published.
+        """Run phase two: yield the generation of each delta once it is published.
 
-        before(batch) is called with each piece before it is learned. stop_row: where to end; default: with the data.
+        Args:
+            before: Called with each batch before it is trained on.
+            stop_row: Row to end at; by default the end of the data.
         """
         publish = self.config.publish
         if not (publish.delta_rows or publish.delta_seconds or publish.delta_movement):
             return
-        # Where the weights have gone back, or a version has come, the rows are read anew from wherever the state says.
+        # After the weights went back, or a new version was published, reading restarts at the state's position.
         while not (yield from self._stream_on(before, stop_row)):
             pass
 
     def _stream_on(
         self, before: Callable[[Batch], None] | None, stop_row: int | None
     ) -> Generator[Generation, None, bool]:
-        """Learns and publishes from the state's position on; False: reading has to begin anew."""
+        """Train and publish from the state's position on; return False if reading has to restart."""
         lineage = self._open_chain()
         rules = DeltaRules(self.config.publish, self.trainer.dense.weights, time.monotonic)
         left = None if self._endless else self.source.count_rows()
@@ -337,7 +359,7 @@ class TrainingRun:
         return True
 
     def _arriving(self, stop_row: int | None) -> Iterator[Batch | None]:
-        """The batches to stream, up to row `stop_row`; None where nothing has come for a moment."""
+        """Yield the batches to stream, up to row `stop_row`; None if nothing has arrived for a moment."""
         rows, chunk_rows = self.config.train.batch_rows, self.config.publish.delta_rows
         if self._followed is not None:
             most = min(rows, chunk_rows) if chunk_rows else rows
@@ -348,8 +370,7 @@ class TrainingRun:
                 yield from _pieces(chunk, rows)
 
     def _version_due(self) -> bool:
-        """Whether the weights are to be published whole, as a version of their own; never past a gate, whose ever it
-        is."""
+        """Return True if a full version is due; never behind a hold, even one of another writer."""
         publish, state, lineage = self.config.publish, self.state, self._open_chain()
         if lineage.history.gate is not None:
             return False
@@ -358,7 +379,7 @@ class TrainingRun:
         return bool(publish.version_seconds) and self._unix_s() - lineage.made_at >= publish.version_seconds
 
     def run(self) -> Summary:
-        """Runs both phases."""
+        """Run both phases."""
         generation = self.full()
         if len(self.held_out):
             for label, each in self.evaluation_metrics.labels.items():
@@ -382,14 +403,18 @@ class TrainingRun:
         return Summary(generation, self.state.position, self.held_out, streamed, self.journal.report(), stage_times)
 
     def _score(self, work: BoundBatch, sampled: bool) -> None:
-        """Scores a batch before it is learned; `sampled`: by the version as it was published too."""
+        """Score a batch before training on it; if `sampled`, also by the version as published."""
         batch, fresh = work.batch, self.trainer.score(work)
         self.quality.add(work, fresh, self.state.version, sampled)
         self.journal.scored(batch.label, fresh, batch.weight)
         self.guard.see(work, fresh)
 
     def _learn(self, until: int, evaluation_metrics: EvaluationMetrics | None = None, mixed: bool = False) -> None:
-        """Learns on to row `until`; with an assessment, scores each batch first. mixed: in the order of this epoch."""
+        """Train up to row `until`.
+
+        If `evaluation_metrics` is given, each batch is scored first. With `mixed`, rows come in this epoch's shuffled
+        order.
+        """
         saved_s = time.monotonic()
         with self._works(self.state.position, until, mixed) as works:
             for work in self.trainer.profile.waited(works):
@@ -404,7 +429,7 @@ class TrainingRun:
                     saved_s = time.monotonic()
 
     def _works(self, first: int, until: int, mixed: bool = False) -> PrefetchPipeline | PrefetchWindows:
-        """Rows [first, until) in batches, read and transformed ahead."""
+        """Return rows [first, until) in batches, read and transformed ahead."""
         settings = self.config.train
         batches = self.source.batches(settings.batch_rows, first)
         if mixed and settings.shuffle_rows:
@@ -413,7 +438,7 @@ class TrainingRun:
         return self.trainer.with_prefetched_rows(PrefetchPipeline(self._timed(batches, until), self.trainer.transform))
 
     def _timed(self, batches: Iterator[Given], until: int | None) -> Iterator[Given]:
-        """The batches before row `until`."""
+        """Yield the batches before row `until`, timing the reads."""
         while True:
             with self.trainer.profile.timed("read"):
                 batch: Any = next(batches, self)
@@ -425,7 +450,7 @@ class TrainingRun:
         return None if batch is None else self.trainer.transform(batch)
 
     def _progress_line(self) -> dict[str, Any]:
-        """See RunJournal."""
+        """Return a progress line for the RunJournal."""
         trainer, factor = self.trainer, self.trainer.rate_factor
         return {
             "step": trainer.steps,
@@ -451,15 +476,14 @@ class TrainingRun:
         self._report.advance(len(batch))
 
     def _known_rows(self) -> int | None:
-        """The rows of the full version, as far as file and data tell; None where the data never end and it is all of
-        them."""
+        """Return the rows of the full version; None if they are all rows of endless data."""
         wanted = self.config.publish.full_rows
         if self._total_rows is None or (wanted and wanted <= self._total_rows):
             return wanted or None
         return self._total_rows
 
     def _full_rows(self) -> int:
-        """The rows of the full version, said aloud where the data have fewer than the file wants."""
+        """Return the rows of the full version, with a note if the data have fewer than the file asks for."""
         rows, wanted = self._known_rows(), self.config.publish.full_rows
         if rows is None:
             raise BadInput("publish.full_rows: a number wanted, because this stream never ends")
@@ -475,7 +499,7 @@ class TrainingRun:
         return None if self._endless and self.config.publish.full_rows else self.source.count_rows()
 
     def _await_rows(self, wanted: int) -> None:
-        """Waits until a followed stream has so many rows."""
+        """Wait until a followed stream has `wanted` rows."""
         if (there := self.source.count_rows() or 0) >= wanted:
             return
         self._report.note(f"waits for {wanted:,} rows, {there:,} have come so far")
@@ -499,7 +523,7 @@ class TrainingRun:
         self.journal.published(str(generation))
 
     def _made_version(self, again: bool) -> Generation:
-        # An earlier try may have come through although its answer did not.
+        # An earlier attempt may have succeeded although its reply was lost.
         number = self.state.version
         if again and number in self._versions.numbers():
             if self._versions.published(number).root_manifest.created_at != self.state.finished_at:
@@ -508,7 +532,7 @@ class TrainingRun:
         return self._versions.publish(self.trainer, self.state)
 
     def _wait(self, error: NotReady) -> None:
-        """For a repository that cannot be reached: a run without an end waits for it, until it is told to stop."""
+        """Wait for an unreachable repository if the run is endless, until it is stopped; else raise the error."""
         if not (self._endless and is_address(self.config.publish.repository)) or self._stopped.wait(REACH_S):
             raise error
         if time.monotonic() - self._waited_s > TOLD_S:
@@ -516,8 +540,10 @@ class TrainingRun:
         self._waited_s = time.monotonic()
 
     def _publish_delta(self, lineage: Lineage) -> Generation | None:
-        """Publishes what has changed, behind a gate where the window is out of line; None where the weights had to go
-        back instead."""
+        """Publish all changes, behind a hold if the window is abnormal.
+
+        Returns None if the weights had to go back instead.
+        """
         self.state.finished_at = self._unix_s()
         self.trainer.evict()
         if told := self.guard.judge(lineage):
@@ -536,14 +562,14 @@ class TrainingRun:
         return generation
 
     def _tell_news(self) -> None:
-        """Notes what has happened to a followed stream, now and then."""
+        """Note changes of a followed stream's status at intervals."""
         if self._followed is not None and time.monotonic() - self._told_s >= NEWS_S:
             self._told_s = time.monotonic()
             for line in self._followed.news():
                 self._report.note(line)
 
     def _oldest_row(self) -> int:
-        """Rows before this one are read by nobody again."""
+        """Return the first row that may be read again."""
         return min(state.position for _, state in self._checkpoints.states()) - PRACTICE_ROWS
 
     def _open_chain(self) -> Lineage:

@@ -1,12 +1,12 @@
-"""Stretches: the batches of a run in groups, each of which has its rows in memory before it is learned.
+"""Group a run's batches into prefetch windows, whose rows are in memory before training on them starts.
 
-A group is as many batches as name the ids of one stretch of some table (TieredRows.window_ids), or READ_IDS values,
-and one at least; None, where a stream has nothing for a moment, ends it. One thread collects a group's batches,
-compacts the tables' logs and reads ahead what the group needs of them; the trainer's thread begins it.
+A window has as many batches as reach the id limit of a window of some table (TieredRows.window_ids), or READ_IDS
+values, and at least one; None, which a stream yields when nothing has arrived for a moment, ends it. One thread
+collects a window's batches, compacts the tables' logs and prefetches the window's rows; the trainer's thread enters it.
 
-Invariants. Items come out in their order, each once, an error after all that came before it. A group is read ahead
-after the one before it has begun, so that what it reads stays where it is until it begins itself. At most three groups
-of batches are held: one that is learned, one that is ready, one that is collected. At close() the threads have stopped.
+Invariants. Items come out in order, each once, and an error after all items before it. A window is prefetched after the
+previous one was entered, so prefetched records stay in place until the window is entered itself. At most three windows
+of batches are held: one in training, one ready, one being collected. After close() the threads have stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ IdsOf = Callable[[Any], Iterable[tuple[str, Int64s]]]
 
 @dataclass(frozen=True, slots=True)
 class PrefetchWindow:
-    """Items in their order, with the distinct ids of each table and what was read of them."""
+    """Items in order, with their ids and prefetched rows.
+
+    Attributes:
+        items: The items.
+        ids: Distinct ids by table.
+        prefetched: Prefetched rows by table.
+    """
 
     items: list[Any]
     ids: dict[str, Int64s]
@@ -40,12 +46,19 @@ class PrefetchWindow:
 
 
 class PrefetchWindows(Iterator[Any]):
-    """The items of an Ahead, which it closes; their tables' rows are in memory when they come out."""
+    """The items of a PrefetchPipeline, which it closes; their rows are in memory when they come out."""
 
     def __init__(
         self, items: PrefetchPipeline, ids_of: IdsOf, tables: Mapping[str, TieredRows], profile: StepProfile
     ) -> None:
-        """ids_of(item): table, one of these, and ids of each feature of it."""
+        """Start to collect windows.
+
+        Args:
+            items: The items.
+            ids_of: ids_of(item) yields, for each of its features, the table and the ids.
+            tables: Tables with rows on disk, by name.
+            profile: Receives the time spent on prefetching.
+        """
         self._items, self._ids_of, self._tables, self._profile = items, ids_of, dict(tables), profile
         self._begun, self._closed = threading.Semaphore(), False
         self._windows = PrefetchPipeline(self._ready(), depth=1)
@@ -62,7 +75,7 @@ class PrefetchWindows(Iterator[Any]):
             self._left = iter(found.items)
 
     def close(self) -> None:
-        """Stops the threads, wherever they are."""
+        """Stop the threads."""
         self._closed = True
         self._begun.release()
         self._items.close()
@@ -75,7 +88,7 @@ class PrefetchWindows(Iterator[Any]):
         self.close()
 
     def _ready(self) -> Iterator[PrefetchWindow]:
-        """The stretches, each when what it needs has been read."""
+        """Yield each window once its rows are prefetched."""
         for items, ids in self._collected():
             self._begun.acquire()
             if self._closed:
@@ -87,7 +100,7 @@ class PrefetchWindows(Iterator[Any]):
             yield PrefetchWindow(items, ids, prefetched)
 
     def _collected(self) -> Iterator[tuple[list[Any], dict[str, Int64s]]]:
-        """Items in groups, with the distinct ids of each table."""
+        """Yield items in groups, with the distinct ids of each table."""
         error, more = None, True
         while more:
             items: list[Any] = []
@@ -113,7 +126,7 @@ class PrefetchWindows(Iterator[Any]):
             raise error
 
     def _note(self, item: Any, known: Mapping[str, DistinctIds]) -> int:
-        """Adds the item's ids to those that are known; returns how many values it has."""
+        """Add the item's ids to `known`; return its number of values."""
         values = 0
         for name, ids in self._ids_of(item):
             known[name].add(ids)

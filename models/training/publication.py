@@ -1,4 +1,4 @@
-"""Publication: a trainer's state as a full version in the model repository."""
+"""Publish a trainer's state as a full version in the model repository."""
 
 from __future__ import annotations
 
@@ -31,11 +31,21 @@ def publish_version(
     counts: Counts | None = None,
     lower: LowPrecisionOptions | None = None,
 ) -> VersionReader:
-    """Commits the draft's version of its model (compiler.building.packaging).
+    """Commit the draft's version of its model (compiler.building.packaging).
 
-    tables: by name, keys int64 [n] and rows float32 [n, dim]. counts: by name, how often training met each key, int64
-    [n]; a server whose memory is bounded starts with the rows that were met most. Raises Conflict when the version
-    exists.
+    Args:
+        repository: The model repository.
+        draft: The version's manifest.
+        tables: By name, keys int64 [n] and rows float32 [n, dim].
+        graph: The dense graph.
+        buckets: Batch sizes to compile for.
+        progress: Receives progress.
+        counts: By name, how often training met each key, int64 [n]; a server with a memory budget starts with the most
+            frequent rows.
+        lower: Lower precision to try.
+
+    Raises:
+        Conflict: The version exists.
     """
     opened = Repository(repository) if isinstance(repository, Path) else repository
     with opened.writer(draft.model, draft.version) as writer:

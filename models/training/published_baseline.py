@@ -1,7 +1,7 @@
-"""A version as it was published, as a second scorer beside the trainer: what its deltas are worth is the difference.
+"""Score rows by a version as it was published, to measure what its deltas are worth.
 
-It reads the version's own files where they lie: rows and index are mapped, never copied, so that it costs the pages
-that the scored rows touch. Its scores are those of a server at step 0.
+It reads the version's own files in place: rows and index are mapped, never copied, so it costs only the pages that the
+scored rows touch. Its scores are those of a server at step 0.
 """
 
 from __future__ import annotations
@@ -22,20 +22,27 @@ NOTHING: NDArray[np.float32] = np.empty(0, np.float32)
 
 
 class PublishedBaseline:
-    """Scores as step 0 of a version gives them."""
+    """Scorer with step 0 of a version."""
 
     def __init__(self, version: VersionReader, dense: DenseStep) -> None:
-        """dense: the model's network; it computes with the version's weights. Raises Corrupt where the files do not
-        fit."""
+        """Map the version's tables.
+
+        Args:
+            version: The version.
+            dense: The model's network, which computes with the version's weights.
+
+        Raises:
+            Corrupt: The files do not fit.
+        """
         self.version = version.manifest.version
         self._dense, self._weights = dense, dense.with_weights(version.dense())
         self._plan = SparsePlan(version.manifest)
-        # What descriptors point into.
+        # Keep the arrays alive: descriptors contain their addresses.
         self._arrays = {table.name: _mapped(version, table) for table in version.manifest.tables}
         self._tables = descriptors([descriptor(t, self._arrays[t.name]) for t in version.manifest.tables])
 
     def score(self, columns: Mapping[str, Column]) -> NDArray[np.float32]:
-        """Scores [n], or [n, labels]."""
+        """Return scores [n], or [n, labels]."""
         bound = self._plan.bind_inputs(columns)
 
         def write(start: int, stop: int, x: NDArray[np.float32]) -> None:
@@ -46,7 +53,7 @@ class PublishedBaseline:
 
 
 def _mapped(version: VersionReader, table: TableEntry) -> dict[str, NDArray[np.generic]]:
-    """A table's buffers as kernels take them: all rows of epoch 0, no arena."""
+    """Return a table's buffers as kernels expect them: all rows of epoch 0, no arena."""
     file = version.tensors(table_file(table.name))
     default = np.full(table.dim, table.default or 0.0, np.float32)
     arrays: dict[str, NDArray[np.generic]] = dict.fromkeys(("arena", "meta", "arena_scales"), NOTHING)

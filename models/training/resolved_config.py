@@ -1,5 +1,8 @@
-"""A run's configuration, with all that the training file leaves out: as the checkpoint has it that the run goes on
-from, as the version has it whose weights it begins with, or chosen by the data."""
+"""Fill in what a run's training file leaves out.
+
+The values come from the checkpoint that the run resumes from, from the version whose weights it starts with, or from
+the data.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,21 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest
 
 SEED_BITS = 63
-"""Of a table's hash_seed in a manifest."""
+"""Bits of a table's hash_seed in a manifest."""
 
 
 def resume_config(config: TrainConfig, saved: RunState, rows: int | None, folder: str) -> TrainConfig:
-    """As a checkpoint has it, which lies in `folder` of the repository. rows: of the full version, None where they have
-    no end. Raises BadInput where the file says something that cannot continue the checkpoint."""
+    """Fill in a configuration as a checkpoint has it.
+
+    Args:
+        config: The configuration of the file.
+        saved: State of the checkpoint.
+        rows: Rows of the full version; None if they have no end.
+        folder: Folder of the checkpoint in the repository, for the message.
+
+    Raises:
+        BadInput: The file cannot continue the checkpoint.
+    """
     before = {f.name: saved.settings.get(f"features.{f.name}.transform", "none") for f in config.features}
     hashes = {name: saved.settings.get(f"tables.{name}.hash", NO_HASH) for name in config.tables}
     train = scheduled(filled(config.train, saved.train or BEFORE), rows)
@@ -52,7 +64,15 @@ def resume_config(config: TrainConfig, saved: RunState, rows: int | None, folder
 def start_config(
     config: TrainConfig, source: Source, old: Manifest | None, rows: int | None, note: Callable[[str], None]
 ) -> TrainConfig:
-    """As a version has it, else by the data; note() is told what was chosen."""
+    """Fill in a configuration as a version has it, else by the data.
+
+    Args:
+        config: The configuration of the file.
+        source: The training data.
+        old: Manifest of the version whose weights the run starts with; None for new weights.
+        rows: Rows of the full version; None if they have no end.
+        note: Receives lines about what was chosen.
+    """
     hash_line = ""
     if old is not None:
         hashes = of_version(old)
@@ -71,8 +91,16 @@ def start_config(
 
 
 def scaling_of(config: TrainConfig, source: Source, old: Manifest | None) -> Scaling:
-    """Of float features: measured, or as in the version whose weights are there. Raises BadInput where these do not fit
-    the configuration."""
+    """Return the scaling of float features: measured, or that of an existing version.
+
+    Args:
+        config: The configuration, filled in.
+        source: The training data.
+        old: Manifest of the version whose weights the run starts with; None for new weights.
+
+    Raises:
+        BadInput: The version does not fit the configuration.
+    """
     if old is None:
         return measure_scaling(source, config.features)
     scaling = {f.name: (f.mean, f.scale) for f in old.features if f.kind == "float"}
@@ -90,14 +118,16 @@ def scaling_of(config: TrainConfig, source: Source, old: Manifest | None) -> Sca
 
 
 def hash_seeds_of(config: TrainConfig, old: Manifest | None) -> HashSeeds:
-    """Return the seed of each table that strings are looked up in, for their hashes.
+    """Return the hash seed of each table that is looked up by strings.
 
-    Without its seed nobody can make a string whose hash is that of another one, and so have the other's row trained. A
-    run whose training file gives train.seed is to be repeatable, so its seeds follow from that number.
+    Without knowing a table's seed, an attacker cannot construct a string that collides with another one and so have the
+    other's row trained. A run whose training file sets train.seed has to be repeatable, so its seeds derive from that
+    number.
 
     Args:
-        config: of the run.
-        old: the version whose weights are there, whose rows are keyed by the seeds that it has; None without one.
+        config: The run's configuration.
+        old: Manifest of the version whose weights the run starts with, whose rows are keyed by its seeds; None for new
+            weights.
     """
     if old is not None:
         return {t.name: t.hash_seed for t in old.tables}

@@ -1,7 +1,7 @@
-"""Where a training run starts, by what is there already: its checkpoint, a version without one, or nothing.
+"""Find the state that a training run starts from: its checkpoint, a version without a checkpoint, or nothing.
 
-Looking changes nothing. What was found says all that a trainer is made of: the whole configuration, the scaling of
-float features and the seeds of tables of strings; what is done with the weights is models.training.loop's.
+Finding it changes nothing. The result has everything that a trainer is made of: the complete configuration, the scaling
+of float features and the seeds of tables of strings. models.training.loop applies the weights.
 """
 
 from __future__ import annotations
@@ -24,14 +24,20 @@ from freshet_serving.processor.repository import VersionContents, is_address
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """What was found. config: filled in."""
+    """The state found.
+
+    Attributes:
+        config: The configuration, filled in.
+        scaling: Scaling of float features.
+        hash_seeds: Seeds of tables of strings.
+    """
 
     config: TrainConfig
     scaling: Scaling
     hash_seeds: HashSeeds
 
     def state(self) -> RunState:
-        """Of a run that has read nothing."""
+        """Return the state of a run that has read nothing."""
         config = self.config
         return RunState(
             fingerprint(config),
@@ -44,18 +50,26 @@ class RunStart:
 
 @dataclass(frozen=True, slots=True)
 class FreshStart(RunStart):
-    """Nothing that is wanted: new weights, and rows from the first on."""
+    """No state to continue: new weights, and rows from the first on."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumedStart(RunStart):
-    """A checkpoint: its weights, and rows from where it stands. config: filled in as the checkpoint has it."""
+    """A checkpoint: its weights, and rows from its position on.
+
+    The configuration is filled in as the checkpoint has it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ContinuedStart(RunStart):
-    """A version without a checkpoint: its weights, and rows from the first on. old: what the version holds. config:
-    filled in as the version has it."""
+    """A version without a checkpoint: its weights, and rows from the first on.
+
+    The configuration is filled in as the version has it.
+
+    Attributes:
+        old: Contents of the version.
+    """
 
     old: VersionContents
 
@@ -69,22 +83,22 @@ def find_start(
     rows: int | None,
     note: Callable[[str], None],
 ) -> RunStart:
-    """Find what a run goes on from.
+    """Find the state that a run starts from.
 
     Args:
-        config: As it was read.
-        source: The rows; some are read where something is chosen by them.
-        beginning: What the command asked for.
-        checkpoints: The run's.
-        newest: Gives what the newest version of the repository holds; None where there is none.
-        rows: Of the full version; None where they have no end.
-        note: Is told what was chosen by the rows.
+        config: The configuration of the file.
+        source: The rows; some are read if a setting is chosen by them.
+        beginning: Options of the command.
+        checkpoints: The run's checkpoints.
+        newest: Returns the contents of the repository's newest version; None if there is none.
+        rows: Rows of the full version; None if they have no end.
+        note: Receives lines about what was chosen by the rows.
 
     Returns:
         A FreshStart, a ResumedStart or a ContinuedStart.
 
     Raises:
-        BadInput: The configuration cannot continue what is there; one line names what has changed.
+        BadInput: The configuration cannot continue the existing state; one line lists the changes.
     """
     old = None
     if not beginning.from_scratch:
@@ -101,7 +115,7 @@ def find_start(
 
 
 def make_folders(config: TrainConfig) -> Path:
-    """Makes the folders that a run writes to, without what a killed one has left in them; returns the trainer's."""
+    """Create the folders that a run writes to, remove leftovers of a killed run, and return the trainer's folder."""
     own = trainer_folder(config)
     own.mkdir(parents=True, exist_ok=True)
     if not is_address(repository := config.publish.repository):
@@ -112,6 +126,6 @@ def make_folders(config: TrainConfig) -> Path:
 
 
 def _shown(folder: Path, config: TrainConfig) -> str:
-    """A folder of checkpoints as a message names it."""
+    """Return a folder of checkpoints as messages name it."""
     own = trainer_folder(config)
     return folder.relative_to(own).as_posix() if folder.is_relative_to(own) else folder.name

@@ -1,7 +1,7 @@
-"""How the learning rates of rows and network change over the steps of a run: one factor for all of them.
+"""Schedule the learning rates of rows and network over the steps of a run: one factor for all of them.
 
-A function of the step alone, so that a run that is resumed goes on with the very same rates. After schedule_steps it
-stays where it ended, at schedule_end: a stream goes on learning.
+It is a function of the step alone, so a resumed run continues with exactly the same rates. After schedule_steps the
+factor stays at schedule_end: a stream keeps training.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ from freshet_serving.models.config.train_section import TrainSettings
 
 
 def rate_factor(settings: TrainSettings, step: int) -> float:
-    """What every rate is multiplied by at a step, counted from 0.
+    """Return the factor of every rate at a step, counted from 0.
 
-    First the warm-up, (step + 1) / warmup_steps; then down from 1 to schedule_end (e) over schedule_steps, t of 0 to 1:
+    First the warm-up, (step + 1) / warmup_steps; then from 1 down to schedule_end (e) over schedule_steps, with t from
+    0 to 1:
 
     constant     1
     linear       1 - (1 - e) t
     cosine       e + (1 - e) (1 + cos(pi t)) / 2        (Loshchilov and Hutter 2017, without restarts)
     exponential  e ** t
+
+    Args:
+        settings: [train], filled in.
+        step: The step.
     """
     if step < settings.warmup_steps:
         return (step + 1) / settings.warmup_steps

@@ -1,4 +1,4 @@
-"""Makes a model's manifest from its training configuration: inputs, features, tables, layout of the dense input."""
+"""Make a model's manifest from its training configuration: inputs, features, tables, layout of the dense input."""
 
 from __future__ import annotations
 
@@ -32,17 +32,25 @@ INPUT_DTYPES = {"id": "int64", "ids": "int64", "string": "string", "strings": "s
 INPUT_DTYPES |= {"seconds": "int64"}
 DAY_S, HOUR_S = 86_400, 3_600
 THURSDAY = 3
-"""The weekday of 1970-01-01, where Unix time begins."""
+"""Weekday of 1970-01-01, the start of Unix time."""
 CROSS_KEY = 0xDECAFCAFFE
-"""TensorFlow's own, of crosses whose key nobody gives."""
+"""TensorFlow's default key of crosses."""
 
 Scaling = dict[str, tuple[float, float]]
 HashSeeds = dict[str, int]
-"""By table, of the hashes of its strings; 0 for a table that is not there."""
+"""Seeds of string hashes by table; 0 for a table that is not listed."""
 
 
 def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scaling:
-    """(mean, 1 / standard deviation) of every float feature after its transform, over the stream's first rows."""
+    """Return (mean, 1 / standard deviation) of every float feature after its transform, over the stream's first rows.
+
+    Args:
+        source: The training data.
+        features: The features.
+
+    Raises:
+        BadInput: There are no rows.
+    """
     floats = [f for f in features if f.kind == "float"]
     if not floats:
         return {}
@@ -62,10 +70,17 @@ def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scalin
 
 
 def measure_transforms(source: Source, features: Sequence[FeatureConfig]) -> dict[str, str]:
-    """By name, of every float feature without a transform, over the stream's first rows: 'log1p' or 'none'.
+    """Choose 'log1p' or 'none' for every float feature without a transform, over the stream's first rows.
 
-    'log1p' where a few values are so far off that scaling would leave the others at nearly one number, and the
-    logarithm mends it. Told by the fourth moment over the squared variance: 3 of a bell curve, 9 of an exponential one.
+    'log1p' is chosen if a few values are so extreme that scaling would map the others to nearly one number, and the
+    logarithm helps. The criterion is the kurtosis: 3 for a normal distribution, 9 for an exponential one.
+
+    Args:
+        source: The training data.
+        features: The features.
+
+    Returns:
+        Transforms by feature name.
     """
     floats = [f for f in features if f.kind == "float" and not f.transform]
     batch = next(iter(source.batches(FIRST_ROWS)), None) if floats else None
@@ -86,14 +101,16 @@ def _log1p(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _tails(values: NDArray[np.float64]) -> float:
-    """Kurtosis; 0 of values that are all alike."""
+    """Return the kurtosis; 0 if all values are equal."""
     spread = float(values.std()) if len(values) else 0.0
     return float(np.mean(((values - values.mean()) / spread) ** 4)) if spread > 0 else 0.0
 
 
 def measure_log_odds(source: Source) -> list[float]:
-    """Of each label that is 1, over the stream's first rows by their weights; finite where all are alike, 0
-    or [] without a row."""
+    """Return the weighted log-odds of each label over the stream's first rows.
+
+    They are finite even if all labels are equal; [] without a row.
+    """
     batch = next(iter(source.batches(FIRST_ROWS)), None)
     if batch is None:
         return []
@@ -112,7 +129,10 @@ def share_of_ones(source: Source) -> float | None:
 
 
 def _transforms(features: Sequence[FeatureConfig], inputs: set[str]) -> tuple[dict[str, str], list[Transform]]:
-    """What each feature reads, by name: its column, or the last of the transforms that make it; and those, in order."""
+    """Return the source of each feature by name, and the transforms that derive features, in order.
+
+    The source is the feature's column, or the last of the transforms that derive it.
+    """
     taken = inputs | {f.name for f in features}
     sources = {f.name: f.column for f in features if not f.cross}
     made: list[Transform] = []
@@ -132,7 +152,7 @@ def _transforms(features: Sequence[FeatureConfig], inputs: set[str]) -> tuple[di
 
 
 def _steps(f: FeatureConfig) -> list[tuple[str, list[int], list[float]]]:
-    """(op, integers, floats) of what makes a feature's ids, one after another; [] where they are the column's own."""
+    """Return the steps (op, integers, floats) that derive a feature's ids; [] if they are the column's own."""
     if f.cross:
         return [("cross", [f.buckets, CROSS_KEY], [])]
     if f.transform == "hour":
@@ -146,12 +166,12 @@ def _steps(f: FeatureConfig) -> list[tuple[str, list[int], list[float]]]:
 
 
 def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = None) -> Manifest:
-    """Make the manifest that every version of a model shares; version, files and counts are filled in at publication.
+    """Make the manifest that all versions of a model share; version, files and counts are filled in at publication.
 
     Args:
-        config: filled in (models.training.resolved_config).
-        scaling: of float features.
-        hash_seeds: of tables of strings; 0 for all by default.
+        config: The configuration, filled in (models.training.resolved_config).
+        scaling: Scaling of float features.
+        hash_seeds: Seeds of tables of strings; by default 0 for all.
     """
     seeds = hash_seeds or {}
     fields = wanted_fields(config.features)

@@ -1,10 +1,9 @@
-"""The guard of a run's deltas: windows judged, gates set and lifted, rows learned before scored again.
+"""Guard a run's deltas: judge windows of rows, and hold or release deltas.
 
-A window ends with a delta, or with a later one where it has too few rows; every delta's rows so far are looked at. One
-that is out of line puts a gate before
-its delta: everybody goes on serving the generation before, the run goes on learning and publishing behind the gate, and
-its next windows say whether what it has learned is any good. Enough of them in line lift the gate; otherwise somebody
-releases what is behind it or rejects it, which takes the run back as any rollback does.
+A window ends with a delta, or with a later one if it has too few rows; its rows so far are checked at every delta. An
+abnormal window puts a hold before its delta: servers stay at the previous generation, the run continues to train and
+publish behind the hold, and the next windows show if the new weights are good. Enough normal windows release the hold.
+Otherwise an operator releases the held deltas or rejects them, which takes the run back like any rollback.
 """
 
 from __future__ import annotations
@@ -21,14 +20,19 @@ from freshet_serving.models.training.window_guard import Floats, WindowFigures, 
 from freshet_serving.processor.columns import Column
 
 EARLIER_ROWS = 512
-"""Of the newest rows before a window, so many at least are scored again: a small batch may hold no row of one label."""
+"""Minimum number of rows before a window that are scored again: a small batch may have no row of one label."""
 
 
 class StreamGuard:
-    """Of one run. newest: figures of the newest window that was judged; held_windows: those that were out of line.
+    """The guard of one run.
 
-    Costs two scorings of EARLIER_ROWS a delta, of the newest ones before the window, by the weights before and after
-    it."""
+    Cost: two scorings of EARLIER_ROWS for each delta, of the newest rows before the window, by the weights before and
+    after it.
+
+    Attributes:
+        newest: Figures of the newest window that was judged.
+        held_windows: Number of abnormal windows.
+    """
 
     def __init__(self, config: GuardConfig, trainer: Trainer) -> None:
         self.config, self.windows = config, WindowGuard(config)
@@ -40,15 +44,25 @@ class StreamGuard:
         self._earlier: tuple[dict[str, Column], Floats, Floats] | None = None
 
     def see_held_out(self, work: BoundBatch, scores: Floats) -> None:
-        """Note a batch of the full version's held-out rows, scored before it was learned."""
+        """Add a batch of the full version's held-out rows, scored before training on it.
+
+        Args:
+            work: The batch.
+            scores: Its scores.
+        """
         self._held_out.add(work.batch.label, scores, work.batch.weight)
 
     def begin_stream(self) -> None:
-        """Start from what the held-out rows say: the full version is about to be published."""
+        """Start from the figures of the held-out rows, when the full version is about to be published."""
         self.windows.begin_with(self._held_out.figures())
 
     def see(self, work: BoundBatch, scores: Floats) -> None:
-        """A batch and its scores before it is learned."""
+        """Add a batch and its scores from before training on it.
+
+        Args:
+            work: The batch.
+            scores: Its scores.
+        """
         self._window.add(work.batch.label, scores, work.batch.weight)
         newest = self._newest
         newest.append(work.batch)
@@ -56,28 +70,28 @@ class StreamGuard:
             newest.popleft()
 
     def begin(self) -> None:
-        """The weights as they are were published."""
+        """Start a window after the current weights were published."""
         if self.config.enabled and self._newest:
             batches = list(self._newest)
-            # One batch, whatever they were: processes that learn together keep few batches that were read ahead of it.
+            # One batch of them all: processes that train together keep few prefetched batches.
             columns = {name: join_columns([b.columns[name] for b in batches]) for name in batches[0].columns}
             label = np.concatenate([batch.label for batch in batches])
             self._earlier = columns, label, self._trainer.score(columns)
 
     def reset(self) -> None:
-        """The weights went back: what was scored was scored by others."""
+        """Discard the scores after a rollback: weights that were undone produced them."""
         self._window, self.windows.reason = WindowScores(), ""
         self.begin()
 
     def judge(self, lineage: Lineage) -> str:
-        """Looks at the window that the next delta ends, and sets or lifts the gate; one line about it, or ""."""
+        """Judge the window that the next delta ends, and hold or release deltas; return one line about it, or ""."""
         if not self.config.enabled:
             return ""
         if self._earlier is not None:
             columns, label, before = self._earlier
             self._window.again(label, before, self._trainer.score(columns))
         if self.windows.reason and not lineage.held:
-            # Somebody has released it.
+            # An operator has released it.
             self.windows.reset()
         figures = self._window.figures()
         reason = self.windows.judge(figures)

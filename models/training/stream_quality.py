@@ -1,4 +1,4 @@
-"""How well rows of a stream are scored before they are learned, beside the version as it was published."""
+"""Measure how well a stream's rows are scored before training on them, compared with the version as published."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from freshet_serving.models.training.window_guard import Floats
 
 
 class StreamQuality:
-    """Of one run. streamed: by the fresh model; sampled, published_baseline: the same sample of the rows since the
-    newest version, by the fresh model and by that version."""
+    """Stream quality of one run.
+
+    Attributes:
+        streamed: All rows, scored by the model in training.
+        sampled: A sample of the rows since the newest version, scored by the model in training.
+        published_baseline: The same sample, scored by that version as published.
+    """
 
     def __init__(self, versions: FullVersions, trainer: Trainer) -> None:
         self._versions, self._trainer = versions, trainer
@@ -19,7 +24,14 @@ class StreamQuality:
         self._frozen: PublishedBaseline | None = None
 
     def add(self, work: BoundBatch, fresh: Floats, version: int, sampled: bool) -> None:
-        """A batch with its scores before it is learned; sampled: it is scored by `version` as it was published too."""
+        """Add a batch with its scores from before training on it.
+
+        Args:
+            work: The batch.
+            fresh: Scores by the model in training.
+            version: The newest version.
+            sampled: Score it also by `version` as published.
+        """
         batch = work.batch
         self.streamed.add(batch.label, fresh, batch.weight)
         if sampled:
@@ -30,7 +42,7 @@ class StreamQuality:
             self.published_baseline.add(batch.label, self._frozen.score(batch.columns), batch.weight)
 
     def told(self, version: int) -> str:
-        """One line."""
+        """Return one line about the quality."""
         told = metrics_line("streamed, scored before learned", self.streamed)
         frozen = f"version {version} as published: AUC {self.published_baseline.auc():.4f}"
         if len(self.sampled) == len(self.streamed):

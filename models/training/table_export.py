@@ -1,4 +1,4 @@
-"""A trainer's tables as they are at the end of a run, as Parquet beside its checkpoints."""
+"""Export a trainer's tables to Parquet beside its checkpoints at the end of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ TABLES, ROWS = "tables.parquet", "rows.parquet"
 
 
 def write_analysis(folder: Path, trainer: Trainer, report: Reporter) -> None:
-    """Writes tables.parquet, what each table comes to, and rows.parquet, its rows (models.analysis.analysis_files)."""
+    """Write tables.parquet, a summary of each table, and rows.parquet, its rows (models.analysis.analysis_files).
+
+    Args:
+        folder: Folder of the files.
+        trainer: The trainer.
+        report: Receives progress.
+    """
     report.begin("analysing tables", sum(len(table) for table in trainer.tables.values()))
     summaries, hashes = [], of_version(trainer.manifest)
     with RowsFile(folder / ROWS) as rows:

@@ -1,18 +1,19 @@
-"""The trainer: a batch in five stages, the last three of them here.
+"""Train on a batch in five stages, the last three of them here.
 
 read       a source's batches (models.data)
 transform  a batch bound to the plan: strings hashed, columns computed, as serving does; touches no state
-look up    every id of the batch finds its row, or gets one; rows are pooled into the dense input by serving's kernel
+look up    every id of the batch finds its row, or gets one; serving's kernel pools rows into the dense input
 step       the network, forward and backward (models.dense.dense_step)
-update     the gradient goes back to the rows that were read, each moves once, and the network's weights move
+update     the gradient is propagated to the rows that were read, each moves once, and the network's weights move
 
-Read and transform run ahead in threads (models.pipeline.prefetch), and so does the reading of rows that are on disk
-(models.training.prefetch_windows). The others run one after another, each on all cores
-(models.pipeline.worker_pool): a batch reads what the batch before it has written, always. So staleness is 0, and what
-is learned is a function of rows, seed and configuration, the same to the bit in every run on as many cores.
+Read and transform run ahead in threads (models.pipeline.prefetch), and so does the reading of rows on disk
+(models.training.prefetch_windows). The other stages run one after another, each on all cores
+(models.pipeline.worker_pool): a batch always reads what the previous batch has written. So staleness is 0, and the
+result of training is a function of rows, seed and configuration, identical to the bit in every run on the same number
+of cores.
 
-score() computes what a server at this state would answer: no insertion, default rows for unseen ids, inference
-behaviour of the network.
+score() computes what a server at this state would answer: no insertion, default rows for unseen ids, the network in
+inference mode.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ from freshet_serving.processor.tables.table import descriptors
 
 NO_SPLITS = np.zeros(1, np.int64)
 FEW_IDS = 1 << 14
-"""Ids for which it does not pay to wake another thread: of 2,048 rows of 8 ids the pieces are a millisecond long."""
+"""Number of ids below which waking another thread does not pay.
+
+With 2,048 rows of 8 ids the parts take a millisecond.
+"""
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
@@ -74,9 +78,16 @@ class BoundBatch:
 
 
 class Trainer:
-    """A model in training: tables by name, tiers of those that have a budget, the dense network, and how many steps it
-    has taken. own: what of the tables is in this process, as EmbeddingVariables; all of it, but where several processes
-    share them (models.parallel)."""
+    """A model in training.
+
+    Attributes:
+        tables: The whole tables by name.
+        own: The part of the tables in this process, as EmbeddingVariables; all of it unless several processes share
+            them (models.parallel).
+        tiers: The tiers of tables with a memory budget, by name.
+        dense: The dense network.
+        steps: Number of steps taken.
+    """
 
     def __init__(
         self,
@@ -89,10 +100,21 @@ class Trainer:
         process: int = 0,
         processes: int = 1,
     ) -> None:
-        """manifest: the draft (models.training.spec). settings: filled in (models.training.defaults). network: its
-        options, labels and loss. fusion: further outputs as expressions (compiler.dense.fusion). tables: what single
-        tables have for themselves. scratch: a folder for the rows of those with a budget; one for temporary files by
-        default. Raises BadInput for an unknown architecture or optimizer."""
+        """Create a model with new weights.
+
+        Args:
+            manifest: The draft (models.training.spec).
+            settings: [train], filled in (models.training.defaults).
+            network: Options, labels and loss of the network.
+            fusion: Additional outputs as expressions (compiler.dense.fusion).
+            tables: Settings of single tables.
+            scratch: Folder for rows of tables with a budget; by default the folder for temporary files.
+            process: Number of this process.
+            processes: Number of processes that share the tables.
+
+        Raises:
+            BadInput: The architecture or an optimizer is unknown.
+        """
         self.settings = settings
         self.plan = SparsePlan(manifest)
         configs, shards = tables or {}, of_process(process, processes)
@@ -119,7 +141,7 @@ class Trainer:
             name: [(i, f) for i, f in enumerate(manifest.features) if f.table == name] for name in self.own
         }
         self._worker_pool = WorkerPool(len(available()))
-        # Of a batch as many rows as come to this process.
+        # The number of rows of a batch that this process gets.
         share = replace(settings, batch_rows=-(-settings.batch_rows // processes))
         self.dense = DenseStep(manifest, share, network, fusion, self._worker_pool, process * MOST_PARTS)
         self.manifest = self.dense.described(manifest)
@@ -128,15 +150,19 @@ class Trainer:
         self.steps, self.rate_factor = 0, 1.0
 
     def transform(self, batch: Batch) -> BoundBatch:
-        """Binds a batch to the plan; any thread may."""
+        """Bind a batch to the plan. Thread-safe."""
         with self.profile.timed("transform"):
             return BoundBatch(batch, self.plan.bind_inputs(batch.columns))
 
     def with_prefetched_rows(
         self, items: PrefetchPipeline, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]
     ) -> PrefetchPipeline | PrefetchWindows:
-        """The items, with the rows in memory that their batches, works(item), need; as they are where no table has rows
-        elsewhere."""
+        """Return the items with their rows in memory; unchanged if no table has rows on disk.
+
+        Args:
+            items: The items.
+            works: works(item) returns the item's batches.
+        """
 
         def ids_of(item: Any) -> Iterator[tuple[str, Int64s]]:
             for work in works(item):
@@ -146,13 +172,15 @@ class Trainer:
         return PrefetchWindows(items, ids_of, self.tiers, self.profile) if self.tiers else items
 
     def learn(self, given: Batch | BoundBatch) -> float:
-        """Takes one optimizer step on a batch; returns its mean loss before the step."""
+        """Take one optimizer step on a batch; return its mean loss before the step."""
         work = given if isinstance(given, BoundBatch) else self.transform(given)
         return self._step(work.bound, work.batch.label, mean_shares(len(work.batch), work.batch.weight))
 
     def _step(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
-        """A step on what is bound, with label [rows] or [rows, labels] and the share of each row in the loss [rows];
-        returns the loss before it."""
+        """Take a step on a bound batch; return the loss before it.
+
+        `label` is [rows] or [rows, labels]; `share` [rows] is the share of each row in the loss.
+        """
         self.dense.ready(bound.rows)
         with self.profile.timed("look up"):
             for table in self.own.values():
@@ -172,14 +200,16 @@ class Trainer:
         return loss
 
     def score(self, given: Mapping[str, Column] | BoundBatch) -> NDArray[np.float32]:
-        """Scores [n], or [n, labels], of columns or of a batch, as a server at this state would answer them; changes
-        nothing."""
+        """Return scores [n], or [n, labels], of columns or a batch, as a server at this state would answer.
+
+        Changes nothing.
+        """
         bound = given.bound if isinstance(given, BoundBatch) else self.plan.bind_inputs(given)
         with self._pooling(bound) as write:
             return self.dense.score(bound.rows, write)
 
     def pool(self, given: Mapping[str, Column] | BoundBatch) -> Float32s:
-        """The dense input [n, width] of columns or of a batch, from the tables as they are."""
+        """Return the dense input [n, width] of columns or a batch, from the current tables."""
         return self._pooled(given.bound if isinstance(given, BoundBatch) else self.plan.bind_inputs(given))
 
     def _pooled(self, bound: BoundRequest) -> Float32s:
@@ -189,16 +219,16 @@ class Trainer:
         return x
 
     def evict(self) -> int:
-        """Removes the rows that no table keeps any longer; returns how many."""
+        """Remove the rows that no table keeps any longer; return their number."""
         return sum(table.evict(self._evictions[name], self.steps) for name, table in self.own.items())
 
     def clear(self) -> None:
-        """Gives up every row of every table."""
+        """Remove every row of every table."""
         for table in self.own.values():
             table.clear()
 
     def count_from(self, steps: int) -> None:
-        """So many steps have been taken; rates are those of the last of them."""
+        """Set the number of steps taken; rates are those of the last step."""
         self.steps = steps
         if steps:
             self._set_rates(steps - 1)
@@ -208,7 +238,7 @@ class Trainer:
         self.dense.scale_rate(self.rate_factor)
 
     def _values(self, name: str, bound: BoundRequest) -> Iterator[tuple[int, Int64s]]:
-        """Each feature of a table, by its row of the plan, and its ids in a batch."""
+        """Yield each feature of a table, as its row of the plan, and its ids in a batch."""
         for row, f in self._readers[name]:
             given = bound.keep[self.plan.plan[row, SOURCE]]
             values = given.values.reshape(-1)
@@ -217,8 +247,10 @@ class Trainer:
             yield row, values
 
     def _insert(self, name: str, bound: BoundRequest) -> list[tuple[int, Int64s]]:
-        """Gives ids of the batch their rows in a table; the row numbers of each of its features' values. All features
-        of the table count together."""
+        """Give ids of the batch their rows in a table; return the row numbers of the values of each feature.
+
+        All features of the table count occurrences together.
+        """
         rows, values = zip(*self._values(name, bound))
         refs = self.own[name].insert(np.concatenate(values) if len(values) > 1 else values[0])
         ends = np.cumsum([len(ids) for ids in values])
@@ -226,7 +258,7 @@ class Trainer:
 
     @contextmanager
     def _pooling(self, bound: BoundRequest) -> Iterator[Write]:
-        """What pools rows of a batch, from tables that stay as they are meanwhile."""
+        """Yield a function that pools rows of a batch from tables that do not change meanwhile."""
         with ExitStack() as reading:
             for table in self.own.values():
                 reading.enter_context(table.reading())
@@ -239,14 +271,16 @@ class Trainer:
             yield write
 
     def _moves(self, bound: BoundRequest, refs: Mapping[int, Int64s], grads: Pieces) -> list[Callable[[], None]]:
-        """Calls that move the rows that were read. Where one table has much of all ids, several have each some of its
-        rows."""
+        """Return calls that update the rows that were read.
+
+        A table with a large share of all ids is divided among several calls.
+        """
         calls: list[Callable[[], None]] = []
         for name, table in self.own.items():
             ids = sum(len(refs[i]) for i, _ in self._readers[name])
             several = ids * self._worker_pool.size > bound.ids and ids > FEW_IDS
             parts = self._worker_pool.size if several else 1
-            # Made here, where no other thread can want it made as well.
+            # Created here, so that no two threads create it.
             place = table.place
             calls += [partial(self._move, name, place, part, parts, ids, bound, refs, grads) for part in range(parts)]
         return calls
@@ -262,7 +296,7 @@ class Trainer:
         refs: Mapping[int, Int64s],
         grads: Pieces,
     ) -> None:
-        """One optimizer step on the rows of a table whose number is `part` modulo `parts`."""
+        """Take one optimizer step on the rows of a table with number = `part` modulo `parts`."""
         touched, sums, met = scratch = self._scratch_of(name, part, ids)
         count = self._add_up(name, place, part, parts, bound, refs, grads, *scratch)
         kernels.forget(place, touched[:count])
@@ -281,7 +315,7 @@ class Trainer:
         sums: Float32s,
         met: Int64s,
     ) -> int:
-        """Adds the gradients of all features of a table (kernels.accumulate); returns how many rows there are."""
+        """Sum the gradients of all features of a table (kernels.accumulate); return the number of rows."""
         count = 0
         for i, f in self._readers[name]:
             splits = bound.keep[self.plan.plan[i, SOURCE]].splits
@@ -295,14 +329,16 @@ class Trainer:
         return count
 
     def _take_step(self, name: str, touched: Int64s, sums: Float32s, met: Int64s) -> None:
-        """Of the optimizer, on rows of a table by number."""
+        """Apply the optimizer to rows of a table by number."""
         if self.settings.clip_norm:
             kernels.clip_rows(sums, self.settings.clip_norm)
         self.own[name].update(touched, sums, met, self.rates[name] * self.rate_factor, self.steps)
 
     def _scratch_of(self, name: str, part: int, ids: int) -> tuple[Int64s, Float32s, Int64s]:
-        """Row numbers, gradients and counts [ids] of one part of a table, kept from step to step: new pages cost as
-        much as the sums."""
+        """Return row numbers, gradients and counts [ids] of one part of a table.
+
+        They are kept from step to step, because new pages cost as much as the sums.
+        """
         scratch = self._scratch.get((name, part))
         if scratch is None or len(scratch[0]) < ids:
             sums = np.empty((ids, self.own[name].dim), np.float32)

@@ -1,15 +1,15 @@
-"""Full versions that training has published and that may go, and their end.
+"""Remove old full versions that training has published.
 
-Kept, always: the newest `keep` of the model, two at least, whoever made them; the one that is trained on; what labels
-or the policy that the repository keeps name; whatever somebody else has put there. What a server's own configuration
-file names, nobody but that server knows: a label keeps it.
+Always kept: the newest `keep` versions of the model, at least two, whatever their origin; the version being trained on;
+versions that labels or the policy in the repository name; versions that training did not make. A version named only in
+a server's own configuration file is unknown here; a label keeps it.
 
-A version goes by one rename to a hidden name, made durable, and then file by file. A kill leaves it whole or hidden,
-and the next run, or `freshet repository prune`, removes what is hidden. Servers that still serve it have its files
-mapped and go on; they find it gone when they look at the folder, and drop it as their policy has it.
+A version is removed by one rename to a hidden name, made durable, and then file by file. A kill leaves it whole or
+hidden, and the next run, or `freshet repository prune`, removes hidden ones. Servers that still serve it have its files
+mapped and continue; at their next check of the folder they find it gone, and drop it according to their policy.
 
-Refused: removing by age (a model that is trained once a month would lose what it serves), and asking servers what they
-serve (they need not be reachable, and may start a moment later).
+Rejected: removal by age (a model that is trained once a month would lose its served version), and asking servers what
+they serve (they need not be reachable, and may start a moment later).
 """
 
 from __future__ import annotations
@@ -20,12 +20,21 @@ from freshet_serving.processor.repository import Repository
 from freshet_serving.processor.versions.policy import ModelPolicy
 
 NOTE = {"made_by": "freshet train"}
-"""Of a manifest, by which a version is known as training's own."""
+"""Notes in a manifest that mark a version as made by training."""
 
 
 def removable(repository: Repository, model: str, keep: int, current: int) -> list[int]:
-    """The versions that may go, ascending. current: the one that is trained on. Raises FreshetError where that cannot
-    be told."""
+    """Return the versions that may be removed, ascending.
+
+    Args:
+        repository: The model repository.
+        model: Name of the model.
+        keep: Number of newest versions to keep.
+        current: The version being trained on.
+
+    Raises:
+        FreshetError: The versions in use cannot be determined.
+    """
     numbers = repository.versions(model)
     policy = ModelPolicy.parse(repository.traffic(model).get("policy", {}), "policy")
     stays = {current, *numbers[-max(keep, LEAST_KEPT) :], *repository.labels(model).values(), *policy.labels.values()}
@@ -35,7 +44,17 @@ def removable(repository: Repository, model: str, keep: int, current: int) -> li
 
 
 def remove_version(repository: Repository, model: str, number: int) -> None:
-    """Ends a version; raises OSError where it cannot be renamed, NotReady where it cannot be reached."""
+    """Remove a version.
+
+    Args:
+        repository: The model repository.
+        model: Name of the model.
+        number: Number of the version.
+
+    Raises:
+        OSError: It cannot be renamed.
+        NotReady: The repository is unreachable.
+    """
     repository.storage(model, number).end()
 
 

@@ -1,26 +1,26 @@
-"""Judges windows of a stream: whether what was learned of them may be served. Pure: figures in, a verdict out.
+"""Judge if the weights trained on a window of a stream may be served. Pure: figures in, a verdict out.
 
-Test, then train: each row of a window is scored by the weights as they are before it is learned. So its AUC says
-whether its labels have to do with its rows, and its mean score over its mean label how far the model is off. And before
-a delta is published, rows of the window before are scored again: weights that a step has thrown about know less of
-them than they did.
+Test, then train: each row of a window is scored by the current weights before it is trained on. Its AUC therefore shows
+if its labels depend on its rows, and its mean score over its mean label how far the model is off. Before a delta is
+published, rows from before the window are scored again: weights that a bad step has disturbed fit them worse than
+before.
 
-A figure is out of line where it is off from its running mean by more than so many times its spread, which is what it
-has been from window to window or, of a small window, what chance does to one of its size, and by more than a share
-below which nothing is ever held ([guard]). Windows that are out of line teach nothing, so that what is usual does not
-follow them; what has been released does.
+A figure is abnormal if it differs from its running mean by more than a multiple of its spread, and by more than a
+minimum below which nothing is ever held ([guard]). The spread is that from window to window or, for a small window, the
+sampling error of its size. Abnormal windows do not update the usual figures, so that these do not drift after them;
+released ones do.
 
-The first windows are compared with the full version's held-out rows, which were scored before they were learned, too:
-begin_with() takes their figures for one window. Their sampling error counts in each bound, and shrinks with every
-window that comes. So labels that are inverted from the first row on are held; a window that is a little worse than 100
-held-out rows were is not.
+The first windows are compared with the full version's held-out rows, which were also scored before training on them:
+begin_with() counts their figures as one window. Their sampling error is part of each bound, and shrinks with every
+further window. So labels that are inverted from the first row on are held, and a window slightly worse than 100
+held-out rows is not.
 
-A window of too few rows to tell goes on to the next delta and teaches nothing; it is held only if it is out of line
-beyond its own sampling error.
+A window with too few rows is extended to the next delta and does not update the usual figures; it is held only if it is
+abnormal beyond its own sampling error.
 
-Refused: fixed bounds alone (an AUC that moves by 0.05 is a catastrophe in one stream and an hour of the day in
-another); a test of each window alone (of 2,000 good ones, none may be held); first windows that are only learned from
-(bad rows that come first would be what is usual).
+Rejected: fixed bounds alone (an AUC that moves by 0.05 is a catastrophe in one stream and an hour of the day in
+another); a statistical test of each window alone (of 2,000 good ones, none may be held); using the first windows only
+to learn what is usual (bad rows that come first would then be usual).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from freshet_serving.models.config.guard_section import GuardConfig
 from freshet_serving.models.evaluation.quality import ScoredRows
 
 MOST_AUC_ERROR = 0.02
-"""What chance may move the AUC of a window by whose scores say nothing; one of fewer rows goes on."""
+"""Largest sampling error of the AUC of uninformative scores; a window with fewer rows is extended."""
 MEMORY_WINDOWS = 50
 FIRST_SPREAD = {"auc": 0.02, "calibration": 0.2, "loss": 0.1}
-"""What a figure's spread is taken for before there are windows, with the weight of one."""
+"""Initial spread of each figure, with the weight of one window."""
 
 LEAST_SCORE = 1e-7
-"""A probability is no nearer to 0 or 1 than this in a log-loss."""
+"""Probabilities are clipped to [LEAST_SCORE, 1 - LEAST_SCORE] in a log-loss."""
 
 Floats = NDArray[np.float32]
 Float64s = NDArray[np.float64]
@@ -50,11 +50,14 @@ Float64s = NDArray[np.float64]
 
 @dataclass(slots=True)
 class RunningSpread:
-    """What a figure usually is: a running mean and spread over about MEMORY_WINDOWS windows.
+    """Running mean and spread of a figure over about MEMORY_WINDOWS windows.
 
     Attributes:
-        mean_error: standard error of the mean; 0 before the first window.
-        compared: whether the mean begins with what was known before the stream.
+        spread: The spread.
+        windows: Number of windows.
+        mean: The mean.
+        mean_error: Standard error of the mean; 0 before the first window.
+        compared: True if the mean starts from a figure known before the stream.
     """
 
     spread: float
@@ -68,7 +71,12 @@ class RunningSpread:
         self._square = self.spread**2
 
     def note(self, value: float, error: float) -> None:
-        """Take in the figure of one window; `error` is its sampling error."""
+        """Add the figure of one window.
+
+        Args:
+            value: The figure.
+            error: Its sampling error.
+        """
         self.windows += 1
         share = 1 / min(self.windows, MEMORY_WINDOWS)
         off = value - self.mean if self.windows > 1 else 0.0
@@ -78,36 +86,50 @@ class RunningSpread:
         self.spread = math.sqrt(self._square)
 
     def begin_with(self, value: float, error: float) -> None:
-        """Start from a figure that is known before the first window, with the weight of one window."""
+        """Start from a figure that is known before the first window, with the weight of one window.
+
+        Args:
+            value: The figure.
+            error: Its sampling error.
+        """
         self.windows, self.mean, self.mean_error, self.compared = 1, value, error, True
 
     def is_known(self, config: GuardConfig) -> bool:
-        """Return whether there is enough to judge a window by."""
+        """Return True if there are enough windows to judge by."""
         return self.compared or self.windows >= config.first_windows
 
     def bound(self, config: GuardConfig, error: float, least: float, shortness: float = 1.0) -> float:
         """Return how far from the mean a window may be.
 
         Args:
-            config: how many times its spread.
-            error: sampling error of the window, were its rows independent.
-            least: bound below which nothing is held.
-            shortness: see WindowFigures. Rows come in clusters (a user's session), which the spread of whole windows
-                holds and `error` does not; a shorter window has fewer of them.
+            config: Its `sigmas` is the multiple of the spread.
+            error: Sampling error of the window, if its rows were independent.
+            least: Minimum bound.
+            shortness: See WindowFigures. Rows come in clusters (a user's session), which the spread of whole windows
+                includes and `error` does not; a shorter window has fewer clusters.
 
         Returns:
-            The distance from the mean. The spread holds what sampling did to other windows, so the larger of the two
-            counts.
+            The distance from the mean. The spread includes the sampling error of other windows, so the larger of the
+            two counts.
         """
         return max(least, config.sigmas * math.hypot(max(self.spread * shortness, error), self.mean_error))
 
 
 @dataclass(frozen=True, slots=True)
 class WindowFigures:
-    """A window's figures. auc, calibration: of its rows before they were learned, calibration the logarithm of the mean
-    score over the mean label; with what chance alone moves each by. rise: of the log-loss of earlier rows by the new
-    weights, as a share, None where there were none. shortness: how many times larger the sampling error of its AUC is
-    than that of a window with rows enough to learn from, 1 or more."""
+    """A window's figures.
+
+    Attributes:
+        rows: Number of rows.
+        auc: AUC of its rows, scored before training on them.
+        auc_error: Sampling error of the AUC.
+        calibration: Logarithm of the mean score over the mean label, of the same scores.
+        calibration_error: Sampling error of the calibration.
+        rise: Relative rise of the log-loss of earlier rows under the new weights; None without such rows.
+        rise_error: Sampling error of the rise.
+        lost: Number of scores that are not finite.
+        shortness: Sampling error of its AUC relative to that of a window with enough rows; at least 1.
+    """
 
     rows: int
     auc: float
@@ -121,12 +143,16 @@ class WindowFigures:
 
     @property
     def enough(self) -> bool:
-        """Whether there are rows enough to learn from."""
+        """True if the window has enough rows to update the usual figures."""
         return self.shortness <= 1
 
 
 class WindowGuard:
-    """Of one run. reason: why the newest window was out of line, "" where it was not."""
+    """The verdicts of one run.
+
+    Attributes:
+        reason: Why the newest window was abnormal; "" if it was not.
+    """
 
     def __init__(self, config: GuardConfig) -> None:
         self._config = config
@@ -136,7 +162,7 @@ class WindowGuard:
     def begin_with(self, held_out: WindowFigures) -> None:
         """Compare the first windows with the full version's held-out rows.
 
-        Where these have one label only, or none were held out, the first windows are only learned from.
+        If these have only one label, or none were held out, the first windows only define the usual figures.
         """
         if held_out.rows and math.isfinite(held_out.auc) and not held_out.lost:
             self._usual["auc"].begin_with(held_out.auc, held_out.auc_error)
@@ -144,7 +170,7 @@ class WindowGuard:
             self._usual["loss"].begin_with(0.0, 0.0)
 
     def judge(self, figures: WindowFigures) -> str:
-        """Why a window's delta is to be held; "" where it is not."""
+        """Return why a window's delta is to be held; "" if it is not."""
         reason = self._out_of_line(figures)
         if not reason and not figures.enough:
             return ""
@@ -158,24 +184,24 @@ class WindowGuard:
         return reason
 
     def may_release(self) -> bool:
-        """Whether what is held may be served after all: enough windows since were in line."""
+        """Return True if the hold may be released because enough windows since were normal."""
         wanted = self._config.release_windows
         return wanted > 0 and self._in_line >= wanted
 
     def reset(self) -> None:
-        """Somebody has released what was held: what was out of line may be usual from now on."""
+        """Forget the usual figures after an operator's release: what was abnormal may be usual from now on."""
         self._usual = {name: RunningSpread(spread) for name, spread in FIRST_SPREAD.items()}
         self.reason, self._in_line = "", 0
 
     def saved(self) -> dict[str, list[float]]:
-        """What is usual, JSON-able."""
+        """Return the usual figures, JSON-able."""
         return {
             name: [usual.windows, usual.mean, usual.spread, usual.mean_error, float(usual.compared)]
             for name, usual in self._usual.items()
         }
 
     def restore(self, saved: Mapping[str, Sequence[float]]) -> None:
-        """Goes on with what saved() gave; older checkpoints have three numbers a figure."""
+        """Restore the output of saved(); older checkpoints have three numbers for each figure."""
         for name in self._usual.keys() & saved.keys():
             windows, mean, spread, *more = saved[name]
             mean_error, compared = more or (0.0, 0.0)
@@ -213,7 +239,7 @@ class WindowGuard:
 
 
 class WindowScores:
-    """What is known of the rows since the last window that was judged."""
+    """Scores of the rows since the last window that was judged."""
 
     def __init__(self) -> None:
         self._scored = ScoredRows()
@@ -222,7 +248,13 @@ class WindowScores:
         self._rise: tuple[float, float] | None = None
 
     def add(self, labels: Floats, scores: Floats, weights: Floats | None) -> None:
-        """Rows that were scored before they were learned; of several labels the first counts."""
+        """Add rows that were scored before training on them.
+
+        Args:
+            labels: [n] or [n, labels]; only the first label counts.
+            scores: The same shape.
+            weights: [n], or None for 1.
+        """
         label, score = _first(labels), _first(scores)
         sound = np.isfinite(score)
         self._scored.add(label, score, weights)
@@ -237,23 +269,23 @@ class WindowScores:
         self._chance += float(weight**2 @ (score * (1 - score)))
 
     def again(self, labels: Floats, before: Floats, now: Floats) -> None:
-        """Note what a delta does to rows that were learned before its window.
+        """Record the effect of a delta on rows from before its window.
 
         Args:
-            labels: of these rows, [n] or [n, labels]; the first counts.
-            before: their scores by the weights that are served, in the same shape.
-            now: their scores by the weights that are to be served.
+            labels: Labels of these rows, [n] or [n, labels]; only the first counts.
+            before: Their scores by the served weights, in the same shape.
+            now: Their scores by the new weights.
         """
         old, new = row_losses(labels, before), row_losses(labels, now)
         level = max(1e-6, float(old.mean()))
         rise = float((new - old).mean()) / level
-        # What the labels of the very same rows, drawn again, would make of the same move of the scores.
+        # Sampling error: the effect of redrawing the labels of the same rows on the same change of scores.
         score, moved = _first(before).astype(np.float64), _log_odds(_first(now)) - _log_odds(_first(before))
         error = math.sqrt(float(np.mean(score * (1 - score) * moved**2)) / len(old)) / level
         self._rise = (rise, error) if math.isfinite(rise) else (math.inf, 0.0)
 
     def figures(self) -> WindowFigures:
-        """Return the figures of the rows so far; with few of them the sampling errors are large."""
+        """Return the figures of the rows so far; with few rows the sampling errors are large."""
         auc = self._scored.auc()
         of_chance = auc_error(0.5, self._positive, self._negative)
         shortness = max(1.0, of_chance / MOST_AUC_ERROR)
@@ -263,7 +295,7 @@ class WindowScores:
         return WindowFigures(
             self._rows,
             auc,
-            # The error of an AUC of 0 or 1 would be 0, however few rows there are.
+            # The formula's error of an AUC of 0 or 1 is 0, however few rows there are.
             error if shortness <= 1 else max(error, of_chance),
             math.log(score / label),
             math.sqrt(self._chance) / min(score, label),
@@ -275,7 +307,13 @@ class WindowScores:
 
 
 def auc_error(auc: float, positive: float, negative: float) -> float:
-    """The standard error of an AUC of so many rows of each label (Hanley and McNeil 1982)."""
+    """Return the standard error of an AUC (Hanley and McNeil 1982).
+
+    Args:
+        auc: The AUC.
+        positive: Number of rows with label 1.
+        negative: Number of rows with label 0.
+    """
     if not (positive >= 1 and negative >= 1 and 0 <= auc <= 1):
         return 1.0
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
@@ -284,7 +322,12 @@ def auc_error(auc: float, positive: float, negative: float) -> float:
 
 
 def row_losses(labels: Floats, scores: Floats) -> Float64s:
-    """The negative log-likelihood of each row, [n]; of several labels the first counts."""
+    """Return the negative log-likelihood of each row, [n].
+
+    Args:
+        labels: [n] or [n, labels]; only the first label counts.
+        scores: The same shape.
+    """
     label, score = _first(labels).astype(np.float64), _probabilities(scores)
     losses: Float64s = -(label * np.log(score) + (1 - label) * np.log1p(-score))
     return losses

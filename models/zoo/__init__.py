@@ -2,16 +2,16 @@
 
 arch           an architecture, found by name or as "package.module:function"
 architectures  the names of the zoo, without TensorFlow
-option_types   what options of an architecture may be
-dense_input    which columns of the dense input are what
-deepfm         a linear model, a factorisation machine and an MLP, added up
+option_types   types of an architecture's options
+dense_input    the columns of the dense input by feature
+deepfm         the sum of a linear model, a factorisation machine and an MLP
 dlrm           a bottom MLP, inner products of all pairs, a top MLP
 dcn            a cross network beside an MLP, or below it
-wide_deep      a linear model and an MLP, added up
+wide_deep      the sum of a linear model and an MLP
 mmoe           experts that several labels share, a gate and a tower for each label
 esmm           click and conversion, over all impressions
-two_tower      a vector of the user, a vector of the item, and their inner product
-layers         the pieces that these are made of
+two_tower      a user vector, an item vector, and their inner product
+layers         layers that these networks share
 """
 
 __all__ = ["arch", "architectures", "deepfm", "dense_input", "option_types"]

@@ -1,4 +1,4 @@
-"""An architecture: a network over the dense input, by name or from the user's own module."""
+"""Resolve and build an architecture: a network over the dense input, by name or from the user's own module."""
 
 from __future__ import annotations
 
@@ -20,20 +20,24 @@ if TYPE_CHECKING:
     from freshet_serving.compiler.frameworks import keras
 
 Builder = Callable[..., Any]
-"""(layout: DenseInput, seed: int, **options) -> Arch, or a keras.Model of logits. Where it has a parameter `labels`, it
-is given the labels' names."""
+"""(layout: DenseInput, seed: int, **options) -> Arch, or a keras.Model of logits. A parameter `labels` receives the
+labels' names.
+"""
 SCORE = "score"
-"""What the probability of a single label is called."""
+"""Name of the output with the probability of a single label."""
 
 _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Arch:
-    """Two models over the same weights. logits: x [n, width] -> [n, labels], for the loss. scores: x -> named outputs,
-    each [n, columns], for evaluation and serving. outputs: which of them are the labels' probabilities, in their order.
+    """Two models over the same weights.
 
-    begin: what set_initial_bias does, of a network whose logits are no sums with a bias of their own.
+    Attributes:
+        logits: x [n, width] -> [n, labels], for the loss.
+        scores: x -> named outputs, each [n, columns], for evaluation and serving.
+        outputs: The outputs that are the labels' probabilities, in the order of the labels.
+        begin: Replaces set_initial_bias for a network whose logits are not sums with a bias of their own.
     """
 
     logits: keras.Model
@@ -43,8 +47,18 @@ class Arch:
 
     @classmethod
     def of(cls, built: Any, labels: Sequence[str] = ("label",)) -> Arch:
-        """The Arch of what a builder returned: of a plain model with an output a label, sigmoid of its logit, called
-        'score' where there is one label, else as the labels are. Raises BadInput when it is no such network."""
+        """Convert what a builder returned.
+
+        A plain model gets one output per label, the sigmoid of its logit, named 'score' for a single label, else after
+        the labels.
+
+        Args:
+            built: The builder's result.
+            labels: Names of the labels.
+
+        Raises:
+            BadInput: It is not such a network.
+        """
         from freshet_serving.compiler.frameworks import keras
 
         columns = len(labels)
@@ -66,8 +80,9 @@ class Arch:
         return cls(built, keras.Model(built.inputs[0], scores, name=f"{built.name}_scores"), names)
 
     def set_initial_bias(self, log_odds: Sequence[float]) -> None:
-        """Lets every label's logit begin so much higher, where the network has a bias that does just that; else does
-        nothing.
+        """Raise every label's initial logit by its log-odds, if a bias of the network does exactly that.
+
+        Does nothing otherwise.
 
         A network whose labels are rarely 1 would spend its first thousand steps on learning that, embeddings and all.
         """
@@ -87,7 +102,10 @@ class Arch:
 
 
 def output_names(labels: Sequence[str]) -> tuple[str, ...]:
-    """What outputs are called that are a probability a label; raises BadInput for labels that none can be called by."""
+    """Return the names of outputs that are the labels' probabilities.
+
+    Raises BadInput for labels that are not valid names.
+    """
     if len(labels) == 1:
         return (SCORE,)
     for label in labels:
@@ -101,7 +119,18 @@ def output_names(labels: Sequence[str]) -> tuple[str, ...]:
 def build_arch(
     name: str, layout: DenseInput, options: Mapping[str, Any], labels: Sequence[str] = ("label",), seed: int = 0
 ) -> Arch:
-    """Builds the network called `name` (see resolve_arch); options: of its builder, checked. Raises BadInput."""
+    """Build a network.
+
+    Args:
+        name: Its name, as for resolve_arch.
+        layout: The dense input.
+        options: Options of the builder, validated.
+        labels: Names of the labels.
+        seed: Seed of the first weights.
+
+    Raises:
+        BadInput: The builder does not accept the arguments, or returns no such network.
+    """
     builder = resolve_arch(name)
     given = {"seed": seed, **({"labels": tuple(labels)} if takes_labels(builder) else {}), **options}
     try:
@@ -112,7 +141,7 @@ def build_arch(
 
 
 def takes_labels(builder: Builder) -> bool:
-    """Whether a builder is told the labels, and may so make a network of several."""
+    """Return whether a builder accepts labels, and so can build a network for several."""
     return "labels" in inspect.signature(builder).parameters
 
 
@@ -121,16 +150,23 @@ def _logits(labels: Sequence[str]) -> str:
 
 
 def resolve_arch(name: str) -> Builder:
-    """The builder called `name`: one of the zoo, or "package.module:function"; raises BadInput for any other."""
+    """Return the builder of a name: one of the zoo, or "package.module:function"; raise BadInput for any other."""
     if name not in ARCHITECTURES and not _REFERENCE.fullmatch(name):
         raise BadInput(f"arch: {', '.join(ARCHITECTURES)} or 'package.module:function' wanted, got {name[:80]!r}")
     return resolve_function(ARCHITECTURES.get(name, name), "arch")
 
 
 def resolve_function(name: str, where: str) -> Callable[..., Any]:
-    """The function "package.module:function", of the option `where`; raises BadInput where there is none.
+    """Resolve "package.module:function".
 
     A reference imports the user's module: only ever resolve names from the user's own configuration.
+
+    Args:
+        name: The reference.
+        where: The option that it is from, for messages.
+
+    Raises:
+        BadInput: There is no such function.
     """
     match = _REFERENCE.fullmatch(name)
     if match is None:

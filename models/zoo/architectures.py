@@ -1,4 +1,4 @@
-"""The architectures of the zoo, and where each is built. No TensorFlow here: configurations are checked without it."""
+"""Names of the zoo's architectures and their builders. No TensorFlow here: configurations are checked without it."""
 
 ARCHITECTURES = {
     "deepfm": "freshet_serving.models.zoo.deepfm:build",

@@ -19,14 +19,23 @@ def build(
     dropout: Dropout = 0.0,
     seed: int = 0,
 ) -> Arch:
-    """The network over x [n, layout.width].
+    """Build the network over x [n, layout.width].
 
     x_0 = x; x_(i+1) = x_0 * (W_i x_i + b_i) + x_i
+
     parallel: logit = w (x_last, MLP(x)); stacked: logit = w MLP(x_last)
 
-    low_rank: W_i is U_i V_i with so many numbers between the two, which is cheaper below half the width; the paper
-    finds a quarter of the width as good as 0, the full matrix. Weights: cross_<i>, or cross_<i>_down and cross_<i>_up;
-    mlp_<i>, out.
+    Weights: cross_<i>, or cross_<i>_down and cross_<i>_up; mlp_<i>, out.
+
+    Args:
+        layout: The dense input.
+        hidden: Units of the MLP's layers.
+        cross_layers: Number of cross layers.
+        low_rank: W_i is U_i V_i with this rank, which is cheaper below half the width; the paper finds a quarter of the
+            width as good as 0, the full matrix.
+        structure: parallel or stacked.
+        dropout: Dropout of the MLP.
+        seed: Seed of the first weights.
     """
     from freshet_serving.compiler.frameworks import keras
 
@@ -43,7 +52,7 @@ def build(
 
 
 def _linear(layer_factory: LayerFactory, x: Tensor, width: int, rank: int, name: str) -> Tensor:
-    """W x + b [n, width]; of a rank other than 0, W is a product of two thin matrices."""
+    """Return W x + b [n, width]; with a rank other than 0, W is a product of two thin matrices."""
     if not rank:
         return layer_factory.dense(x, width, name)
     return layer_factory.dense(layer_factory.dense(x, rank, f"{name}_down", bias=False), width, f"{name}_up")

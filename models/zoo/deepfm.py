@@ -1,4 +1,4 @@
-"""DeepFM (Guo et al., 2017): a linear model, a factorisation machine and an MLP over one input, added up."""
+"""DeepFM (Guo et al., 2017): the sum of a linear model, a factorisation machine and an MLP over one input."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from freshet_serving.models.zoo.option_types import Dropout, Hidden
 
 
 def build(layout: DenseInput, hidden: Hidden = (256, 128, 64), dropout: Dropout = 0.0, seed: int = 0) -> Arch:
-    """The network over x [n, layout.width].
+    """Build the network over x [n, layout.width].
 
     logit = linear(x) + sum over pairs of embeddings of their inner product + MLP(x)
 
-    The pairs are computed as (|sum of vectors|^2 - sum of |vector|^2) / 2, linear in the number of
-    embeddings. Weights: linear, mlp_<i>, mlp_out, and project_<feature> where embedding dims differ.
+    The pairs are computed as (|sum of vectors|^2 - sum of |vector|^2) / 2, linear in the number of embeddings. Weights:
+    linear, mlp_<i>, mlp_out, and project_<feature> where embedding dims differ.
+
+    Args:
+        layout: The dense input.
+        hidden: Units of the MLP's layers.
+        dropout: Dropout of the MLP.
+        seed: Seed of the first weights.
     """
     from freshet_serving.compiler.frameworks import keras
 

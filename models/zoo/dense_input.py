@@ -1,4 +1,4 @@
-"""The dense input, which of its columns are what: all that a network needs to know of the features."""
+"""Describe the columns of the dense input by feature: all that a network needs to know of the features."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from freshet_serving.processor.package import Feature
 class ColumnSpan:
     """Columns [offset, offset + width) of the dense input, held by one feature.
 
-    length: of a feature without a combiner, how many rows it holds, and behind them as many mask columns
-    (processor.package.manifest.Feature); 0 for any other. side: user | item | context.
+    Attributes:
+        length: For a feature without a combiner, the number of rows it holds, followed by as many mask columns
+            (processor.package.manifest.Feature); 0 for any other.
+        side: user | item | context.
     """
 
     name: str
@@ -26,14 +28,19 @@ class ColumnSpan:
 
     @property
     def dim(self) -> int:
-        """The width of one row."""
+        """Width of one row."""
         return self.width // self.length - 1 if self.length else self.width
 
 
 @dataclass(frozen=True, slots=True)
 class DenseInput:
-    """The dense input x [rows, width]: embeddings (spans of the table's dim, or of rows side by side) and floats
-    (spans of width 1), both ordered by offset."""
+    """The dense input x [rows, width].
+
+    Attributes:
+        width: Columns of x.
+        embeddings: Spans of the table's dim, or of rows side by side; ordered by offset.
+        floats: Spans of width 1, ordered by offset.
+    """
 
     width: int
     embeddings: tuple[ColumnSpan, ...]
@@ -41,7 +48,7 @@ class DenseInput:
 
     @classmethod
     def from_features(cls, features: Iterable[Feature]) -> DenseInput:
-        """Reads kind, offset and width of every feature; raises BadInput unless they tile the input."""
+        """Read kind, offset and width of every feature; raise BadInput unless they tile the input."""
         embeddings: list[ColumnSpan] = []
         floats: list[ColumnSpan] = []
         width = 0
@@ -57,7 +64,7 @@ class DenseInput:
 
     @property
     def spans(self) -> tuple[ColumnSpan, ...]:
-        """All of them, ordered by offset."""
+        """All spans, ordered by offset."""
         return tuple(sorted((*self.embeddings, *self.floats), key=lambda span: span.offset))
 
     @property
@@ -68,7 +75,7 @@ class DenseInput:
 
 
 def runs(spans: Iterable[ColumnSpan]) -> list[tuple[int, int]]:
-    """Neighbouring spans merged: the fewest (start, stop) column ranges that cover them in order."""
+    """Merge neighbouring spans into the fewest (start, stop) column ranges that cover them in order."""
     merged: list[tuple[int, int]] = []
     for span in spans:
         stop = span.offset + span.width

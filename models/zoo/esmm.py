@@ -21,17 +21,26 @@ def build(
     labels: Sequence[str] = ("click", "conversion"),
     seed: int = 0,
 ) -> Arch:
-    """The network over x [n, layout.width], of two labels: clicked; clicked and converted, so 1 only where the first
-    is. Outputs: `ctr` and `ctcvr`, their probabilities, and `cvr`, that of a conversion once clicked.
+    """Build the network over x [n, layout.width].
+
+    There are two labels: clicked; clicked and converted, so 1 only where the first is. Outputs: `ctr` and `ctcvr`,
+    their probabilities, and `cvr`, that of a conversion once clicked.
 
     ctcvr = ctr * cvr
 
-    A conversion is unknown where nobody clicked, so `cvr` has no loss of its own: it is what makes `ctcvr` right on all
-    rows, of which no selection is made. With a and b the logits of ctr and cvr, that of ctcvr is
+    A conversion is unknown without a click, so `cvr` has no loss of its own: it is what makes `ctcvr` right on all
+    rows, without a selection of rows. With a and b the logits of ctr and cvr, that of ctcvr is
 
     -log(e^-a + e^-b + e^(-a-b))
 
-    without a probability on the way that could round to 0 or 1. Weights: ctr_<i>, ctr_out, cvr_<i>, cvr_out.
+    which avoids probabilities that could round to 0 or 1. Weights: ctr_<i>, ctr_out, cvr_<i>, cvr_out.
+
+    Args:
+        layout: The dense input.
+        hidden: Units of each tower's layers.
+        dropout: Dropout of the towers.
+        labels: Names of both labels.
+        seed: Seed of the first weights.
     """
     from freshet_serving.compiler.frameworks import keras
 

@@ -1,7 +1,7 @@
-"""The pieces that the zoo's networks are made of, chosen for how cheaply they run once compiled.
+"""Layers that the zoo's networks share, chosen for how cheaply they run once compiled.
 
-Every layer with weights has a name of its own, so that weight paths ("mlp_0/kernel") are the same in every
-process: dense.safetensors and deltas are keyed by them. Every initial value follows from the seed.
+Every layer with weights has a unique name, so that weight paths ("mlp_0/kernel") are the same in every process:
+dense.safetensors and deltas are keyed by them. Every initial value follows from the seed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ class LayerFactory:
     """Makes the dense layers of one network, each with the next seed."""
 
     def __init__(self, seed: int, dropout: float = 0.0) -> None:
-        """dropout: the share of a tower's units that a training step leaves out, behind each of its layers."""
+        """Start the sequence of seeds.
+
+        Args:
+            seed: Seed of the network.
+            dropout: The share of a tower's units that a training step leaves out, after each of its layers.
+        """
         self._seeds, self._dropout = count(seed * 1_000_003), dropout
-        # Of a range of their own, so that weights begin the same with dropout and without.
+        # A separate range of seeds, so that the first weights are the same with and without dropout.
         self._dropout_seeds = count(seed * 1_000_003 + 500_000)
 
     def dense(
@@ -33,7 +38,16 @@ class LayerFactory:
         bias: bool = True,
         first_bias: Sequence[float] = (),
     ) -> Tensor:
-        """x [n, m] -> [n, units]. first_bias: the bias to begin with [units], zeros where there is none."""
+        """Add a dense layer: x [n, m] -> [n, units].
+
+        Args:
+            x: The input.
+            units: Number of outputs.
+            name: Name of the layer.
+            activation: Keras activation, or None.
+            bias: Whether there is a bias.
+            first_bias: Initial bias [units]; zeros if empty.
+        """
         from freshet_serving.compiler.frameworks import keras
 
         initial = keras.initializers.GlorotUniform(seed=next(self._seeds))
@@ -44,7 +58,13 @@ class LayerFactory:
         return made
 
     def tower(self, x: Tensor, hidden: Sequence[int], name: str) -> Tensor:
-        """ReLU layers <name>_0, <name>_1, ... over x [n, m] -> [n, hidden[-1]]."""
+        """Add ReLU layers <name>_0, <name>_1, ...: x [n, m] -> [n, hidden[-1]].
+
+        Args:
+            x: The input.
+            hidden: Units of each layer.
+            name: Prefix of the layers' names.
+        """
         from freshet_serving.compiler.frameworks import keras
 
         for i, units in enumerate(hidden):
@@ -56,23 +76,33 @@ class LayerFactory:
 
 
 def side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    """Matrices [n, a], [n, b], ... -> [n, a + b + ...]."""
+    """Concatenate matrices [n, a], [n, b], ... to [n, a + b + ...]."""
     from freshet_serving.compiler.frameworks import keras
 
     return parts[0] if len(parts) == 1 else keras.ops.concatenate(parts, axis=1)
 
 
 def columns(x: Tensor, spans: Sequence[ColumnSpan]) -> Tensor:
-    """The columns of `spans` side by side: one slice a run of neighbours, x itself when that is all."""
+    """Return the columns of `spans` side by side: one slice for each run of neighbours, x itself if that is all.
+
+    Args:
+        x: The dense input.
+        spans: The columns.
+    """
     parts = [x if (start, stop) == (0, x.shape[1]) else x[:, start:stop] for start, stop in runs(spans)]
     return side_by_side(parts)
 
 
 def embedding_columns(x: Tensor, layout: DenseInput, layer_factory: LayerFactory) -> Tensor:
-    """All embeddings side by side as [n, embeddings * dim].
+    """Return all embeddings side by side as [n, embeddings * dim].
 
-    An embedding of another width than the layout's dim, and one of several rows with its mask, is projected to it
-    by "project_<feature>", without a bias so that the zero vector of an unseen id stays zero.
+    An embedding with a width other than the layout's dim, and one of several rows with its mask, is projected to it by
+    "project_<feature>", without a bias so that the zero vector of an unseen id stays zero.
+
+    Args:
+        x: The dense input.
+        layout: Its columns.
+        layer_factory: Makes the projections.
     """
     parts: list[Tensor] = []
     same: list[ColumnSpan] = []
@@ -90,11 +120,11 @@ def embedding_columns(x: Tensor, layout: DenseInput, layer_factory: LayerFactory
 
 
 def pairwise_dots(vectors: Tensor) -> Tensor:
-    """Inner products of all pairs of vectors [n, f, k] -> [n, f * (f - 1) / 2].
+    """Return inner products of all pairs of vectors: [n, f, k] -> [n, f * (f - 1) / 2].
 
-    One batched product gives all of them twice; the upper triangle is then picked by rows of the transposed
-    result. Picking columns would copy float by float: ONNX Runtime takes 630 us for 64 rows of 27 vectors
-    that way, 60 us this way.
+    One batched product gives all of them twice; the upper triangle is then picked by rows of the transposed result.
+    Picking columns would copy float by float: ONNX Runtime takes 630 us for 64 rows of 27 vectors that way, 60 us this
+    way.
     """
     from freshet_serving.compiler.frameworks import keras
 

@@ -20,12 +20,20 @@ def build(
     labels: Sequence[str] = ("label",),
     seed: int = 0,
 ) -> Arch:
-    """The network over x [n, layout.width]; a logit a label, an output a label, called as it.
+    """Build the network over x [n, layout.width], with a logit and an output of the same name for each label.
 
     logit_k = tower_k(sum over experts e of softmax(gate_k x)_e * expert_e(x))
 
-    hidden: units of each layer of an expert; tower: of a label's own tower. Weights: expert_<e>_<i>, gate_<label>,
-    tower_<label>_<i> and tower_<label>_out.
+    Weights: expert_<e>_<i>, gate_<label>, tower_<label>_<i> and tower_<label>_out.
+
+    Args:
+        layout: The dense input.
+        hidden: Units of each layer of an expert.
+        experts: Number of experts.
+        tower: Units of each layer of a label's own tower.
+        dropout: Dropout of experts and towers.
+        labels: Names of the labels.
+        seed: Seed of the first weights.
     """
     from freshet_serving.compiler.frameworks import keras
 

@@ -1,7 +1,7 @@
-"""What options of an architecture may be, as the annotations of its builder say it for models.config.arch_options.
+"""Types of an architecture's options, used as annotations of its builder and read by models.config.arch_options.
 
-int, float, bool, str, Sequence[int], Sequence[float] and Literal["a", "b"] need no more; Annotated with a Within has
-bounds besides.
+int, float, bool, str, Sequence[int], Sequence[float] and Literal["a", "b"] are supported as they are; Annotated with a
+ClosedInterval adds bounds.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from typing import Annotated
 
 @dataclass(frozen=True, slots=True)
 class ClosedInterval:
-    """Of a number, or of each number of a list: low <= number <= high."""
+    """Bounds of a number, or of each number of a list: low <= number <= high."""
 
     low: float
     high: float
 
 
 Units = Annotated[int, ClosedInterval(1, 65_536)]
-"""Numbers that a layer makes of a row."""
+"""Number of outputs of a layer."""
 Hidden = Annotated[Sequence[int], ClosedInterval(1, 65_536)]
-"""Units of each hidden layer of a tower; none: no hidden layer."""
+"""Units of each hidden layer of a tower; empty for no hidden layer."""
 Dropout = Annotated[float, ClosedInterval(0, 0.95)]
-"""The share of each hidden layer's units that a training step leaves out, others at each step; served are all."""
+"""The share of each hidden layer's units that a training step leaves out, different ones at each step; serving uses
+all.
+"""

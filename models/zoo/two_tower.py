@@ -1,7 +1,7 @@
-"""Two towers (Huang et al., 2013; Covington et al., 2016; Yi et al., 2019): a vector of the user, a vector of the item.
+"""Two towers (Huang et al., 2013; Covington et al., 2016; Yi et al., 2019): a user vector and an item vector.
 
-What makes it a model of retrieval is that nothing of the user reaches the item's vector: the vectors of all items are
-computed beforehand (`freshet vectors`) and searched for those nearest to the user's.
+It suits retrieval because the item vector does not depend on the user: the vectors of all items are computed beforehand
+(`freshet vectors`) and searched for those nearest to the user's.
 """
 
 from __future__ import annotations
@@ -27,13 +27,22 @@ def build(
     dropout: Dropout = 0.0,
     seed: int = 0,
 ) -> Arch:
-    """The network over x [n, layout.width]. Outputs: `score`; `user_vector` and `item_vector`, [n, vector_dim] each.
+    """Build the network over x [n, layout.width].
+
+    Outputs: `score`; `user_vector` and `item_vector`, [n, vector_dim] each.
 
     logit = scale * <user_vector, item_vector> + bias
 
-    The item's tower sees the features of side item, the user's all others. cosine: vectors have length 1. scale is
-    learned as the bias is, from 1, or 10 of cosines: neither changes the order of items. Weights: user_<i>, user_out,
-    item_<i>, item_out, score_out.
+    The item's tower reads the features of side item, the user's all others. scale is learned like the bias, from 1, or
+    10 for cosines: neither changes the order of items. Weights: user_<i>, user_out, item_<i>, item_out, score_out.
+
+    Args:
+        layout: The dense input.
+        hidden: Units of each tower's layers.
+        vector_dim: Length of the vectors.
+        similarity: dot, or cosine: vectors have length 1.
+        dropout: Dropout of the towers.
+        seed: Seed of the first weights.
     """
     from freshet_serving.compiler.frameworks import keras
 
@@ -57,10 +66,12 @@ def build(
 
 
 def _halves(vector_dim: int, side: str) -> list[float]:
-    """Where a vector begins: half of the user's numbers at 1 and the others at 0, of the item's the other way round.
+    """Return a vector's initial bias.
 
-    Of two vectors that begin near zero neither would learn before the other has: so each learns at once what is true of
-    it whatever the other is, and the inner product of the two begins at zero.
+    Half of the user's numbers are 1 and the others 0; the item's are the other way round.
+
+    Of two vectors that begin near zero, neither would learn before the other has: this way each learns at once what is
+    true of it whatever the other is, and the inner product of the two begins at zero.
     """
     user = vector_dim // 2
     return [1.0 if (i < user) == (side == "user") else 0.0 for i in range(vector_dim)]

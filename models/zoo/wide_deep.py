@@ -1,4 +1,4 @@
-"""Wide & Deep (Cheng et al., 2016): a linear model and an MLP over one input, added up."""
+"""Wide & Deep (Cheng et al., 2016): the sum of a linear model and an MLP over one input."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from freshet_serving.models.zoo.option_types import Dropout, Hidden
 
 
 def build(layout: DenseInput, hidden: Hidden = (256, 128, 64), dropout: Dropout = 0.0, seed: int = 0) -> Arch:
-    """The network over x [n, layout.width].
+    """Build the network over x [n, layout.width].
 
     logit = wide(x) + MLP(deep columns)
 
-    The wide part sees every column, so that each id has a weight of its own by its row. An embedding of dim 1 is that
-    weight and nothing else, as a cross of two columns should be: the deep part does not see it, unless there is nothing
-    else to see. Weights: wide, deep_<i> and deep_out.
+    The wide part reads every column, so that each id has a weight of its own by its row. An embedding of dim 1 is only
+    that weight, as a cross of two columns should be: the deep part does not read it, unless there is nothing else to
+    read. Weights: wide, deep_<i> and deep_out.
+
+    Args:
+        layout: The dense input.
+        hidden: Units of the deep part's layers.
+        dropout: Dropout of the deep part.
+        seed: Seed of the first weights.
     """
     from freshet_serving.compiler.frameworks import keras
 

@@ -1,19 +1,19 @@
-"""Backends that run dense graphs: one module a library, behind the seam in base; and what a batch costs on them.
+"""Run dense graphs on backends: one module per library, behind the interface in base; and predict what a batch costs.
 
-Names of the seam, of opening and of costs are imported from here. The modules that are exported are halves: the other
-one, in compiler/backends, shares their format.
+Names of the interface, of opening and of costs are imported from here. The modules that are exported are one half each:
+the other half, in compiler/backends, shares their format.
 
-base         the seam between the engine and a library
+base         the interface between the engine and a library
 opening      backends by name; which executables of a version serve here, and why others do not
-bounded      a lower precision, as long as its scores stay within a bound of float32's
-onnxfile     which weights an ONNX file wants from outside, read before a native parser sees it
+bounded      lower precision, used as long as its scores stay within a bound of float32's
+onnxfile     lists the external weights of an ONNX file before a native parser sees it
 onnxruntime  dense graphs on ONNX Runtime
 openvino     dense graphs on OpenVINO
 xla          dense graphs on XLA, through PJRT
 tensorrt     dense graphs on TensorRT
-cuda         CUDA's runtime, as far as it is used directly
+cuda         the calls of CUDA's runtime that are used directly
 buffers      a session's buffers for one version, bound before a request needs them
-cost         what a batch costs, measured, and the cheapest buckets for its rows
+cost         measured costs of batches, and the cheapest buckets for their rows
 """
 
 from freshet_serving.processor.backends.base import (
@@ -27,8 +27,6 @@ from freshet_serving.processor.backends.base import (
     check_buffers,
     weights_hash,
 )
-from freshet_serving.processor.backends.buffers import Buffers, IoShape
-from freshet_serving.processor.backends.cost import FREE, WORTH, CostTable, smoothed
 from freshet_serving.processor.backends.opening import (
     OpenedPrograms,
     Package,
@@ -40,14 +38,9 @@ from freshet_serving.processor.backends.opening import (
 )
 
 __all__ = [
-    "FREE",
-    "WORTH",
     "Artefact",
     "Backend",
-    "Buffers",
-    "CostTable",
     "Executable",
-    "IoShape",
     "Matrix",
     "OpenedPrograms",
     "Package",
@@ -55,8 +48,10 @@ __all__ = [
     "Weights",
     "aligned",
     "bounded",
+    "buffers",
     "builtin",
     "check_buffers",
+    "cost",
     "cuda",
     "executable_files",
     "onnxruntime",
@@ -64,7 +59,6 @@ __all__ = [
     "openvino",
     "pack",
     "sha256",
-    "smoothed",
     "tensorrt",
     "weights_hash",
     "xla",

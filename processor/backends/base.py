@@ -1,12 +1,12 @@
-"""The seam between the engine and whatever computes a dense graph.
+"""Define the interface between the engine and a library that computes dense graphs.
 
-A backend opens a program for one version; the program takes one artefact (the bytes of a compiled file) for each
-bucket and gives, for any dense weights, executables. An executable is bound once to the buffers of a session and then
-only run. Nothing else of a backend is visible to the engine.
+A backend opens a program for one version; the program accepts one artefact (the bytes of a compiled file) for each
+bucket and returns executables for any dense weights. An executable is bound once to the buffers of a session and from
+then on only run. Nothing else of a backend is visible to the engine.
 
-New dense weights never mean a new compile of the graph on the way of a request: Program.with_weights() is called in the
-background, before the flip, and what it costs is each backend's own (weights as arguments are copied, frozen ones are
-packed anew).
+New dense weights never cause a compilation on a request's path: Program.with_weights() is called in the background,
+before the flip, and its cost depends on the backend (weights that are arguments are copied, frozen ones are packed
+again).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from freshet_serving.processor.package import array_crc32
 Matrix = NDArray[np.float32]
 Weights = Mapping[str, Matrix]
 ALIGNMENT = 64
-"""Bytes. Buffers that start at a multiple of it are read in place by every backend; others are copied by some."""
+"""In bytes. Every backend reads buffers with this alignment in place; some copy other buffers."""
 
 
 WITHOUT_MEMORY = ("bad_alloc", "bad allocation", "could not allocate", "out of memory", "resource_exhausted")
-"""How libraries say that they lack memory, where it is no MemoryError."""
+"""Messages of libraries that lack memory, other than a MemoryError."""
 
 
 class Executable(Protocol):
@@ -38,24 +38,35 @@ class Executable(Protocol):
 
     @property
     def bucket(self) -> int:
-        """Rows of every run."""
+        """Number of rows in every run."""
 
     def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """Prepares runs that read `x` and write every one of `outputs`.
+        """Prepare runs that read `x` and write all `outputs`.
 
-        x: float32 [bucket, width]; outputs: name -> float32 [bucket, columns]; all C-contiguous and kept
-        alive by the returned call. Calling it computes all rows, padding included, without the GIL. One binding
-        belongs to one thread at a time; bindings of one executable may run concurrently. Raises ValueError when a
-        buffer does not fit: that is a fault of the caller, not of a request.
+        Calling the result computes all rows, padding included, without the GIL, and keeps the arrays alive. A binding
+        belongs to one thread at a time; bindings of one executable may run concurrently.
+
+        Args:
+            x: float32 [bucket, width], C-contiguous.
+            outputs: float32 [bucket, columns] by name, C-contiguous.
+
+        Raises:
+            ValueError: A buffer does not fit: a fault of the caller, not of a request.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """One compiled file: the bucket to run it at, its bytes, and the names of the weights it takes, in its order.
+    """One compiled file.
 
-    data: empty to have it compiled here from `origin`, the portable form that a backend of machine code keeps beside
-    what it compiled. frozen: weights_hash() of the weights inside data, "" when they are not inside.
+    Attributes:
+        bucket: The bucket to run it at.
+        data: Its bytes; empty to compile it here from `origin`.
+        weights: Names of the weights it takes, in its order.
+        precision: Precision that it computes in.
+        target: Kind of device that it runs on.
+        origin: The portable form that a backend of machine code keeps beside the compiled one.
+        frozen: weights_hash() of the weights inside `data`; "" if they are not inside.
     """
 
     bucket: int
@@ -71,20 +82,30 @@ class Program(Protocol):
     """The buckets of one version on one backend."""
 
     def add(self, artefact: Artefact) -> None:
-        """Takes one bucket, or a bucket's replacement. Raises BadInput when artefact, width and outputs do not belong
-        together, Corrupt when the bytes are no artefact of this backend; the program is then as it was."""
+        """Add a bucket, or replace one. The program is unchanged if this raises.
+
+        Raises:
+            BadInput: Artefact, width and outputs do not belong together.
+            Corrupt: The bytes are not an artefact of this backend.
+        """
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
-        """Every bucket with these weights, by bucket, sharing what the backend can share.
+        """Return the executables of all buckets with these weights, sharing what the backend can share.
 
-        weights: name -> float32; may hold more than the artefacts take. The arrays may change or go after the call;
-        executables given before stay as they are. Raises BadInput when weights and artefacts do not belong together,
-        Corrupt when the library refuses what add() has passed.
+        Executables returned earlier are unaffected.
+
+        Args:
+            weights: float32 by name; may hold more than the artefacts need. The arrays may change or be freed after the
+                call.
+
+        Raises:
+            BadInput: Weights and artefacts do not belong together.
+            Corrupt: The library refuses an artefact that add() accepted.
         """
 
 
 class Backend(Protocol):
-    """Opens programs. Construction imports the library, and raises BadInput that says what to install."""
+    """Opens programs. Construction imports the library; if that is missing it raises BadInput with what to install."""
 
     @property
     def name(self) -> str:
@@ -92,20 +113,41 @@ class Backend(Protocol):
 
     @property
     def library(self) -> str:
-        """Library and version, such as "jaxlib 0.10.2": machine code is read by the very one that wrote it only."""
+        """Library and version, such as "jaxlib 0.10.2": machine code is read only by the version that wrote it."""
 
     def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
-        """outputs: name -> columns. threads: that one run may use. runs: that may be under way at once; more only
-        wait for one another."""
+        """Return an empty program.
+
+        Args:
+            width: Columns of the input.
+            outputs: Columns of each output, by name.
+            threads: Threads that one run may use.
+            runs: Maximum number of concurrent runs; further ones only wait for one another.
+        """
 
 
 def missing(backend: str, library: str, extra: str) -> BadInput:
-    """The error of a backend whose library is not installed; one line that says what to install."""
+    """Return the error of a backend whose library is not installed, with what to install in one line.
+
+    Args:
+        backend: The backend's name.
+        library: The library's name.
+        extra: The package extra that contains it.
+    """
     return BadInput(f"backend {backend}: the library {library} is not installed: {how_to_install(extra)}")
 
 
 def refused(bucket: int, library: str, error: BaseException | None = None) -> FreshetError:
-    """Why a library takes no executable: Corrupt, or NotReady where `error` says that it lacks memory, which passes."""
+    """Return the error of an executable that a library refuses.
+
+    Args:
+        bucket: The executable's bucket.
+        library: The library's name.
+        error: The library's error.
+
+    Returns:
+        NotReady if the error reports a lack of memory, which is temporary; else Corrupt.
+    """
     said, short = error, False
     while said is not None and not short:
         short = isinstance(said, MemoryError) or any(word in str(said).lower() for word in WITHOUT_MEMORY)
@@ -116,7 +158,7 @@ def refused(bucket: int, library: str, error: BaseException | None = None) -> Fr
 
 
 def aligned(shape: tuple[int, ...]) -> Matrix:
-    """Zeros, float32, starting at a multiple of ALIGNMENT bytes."""
+    """Return zeros, float32, that start at a multiple of ALIGNMENT bytes."""
     nbytes = 4 * int(np.prod(shape, dtype=np.int64))
     raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
@@ -124,9 +166,17 @@ def aligned(shape: tuple[int, ...]) -> Matrix:
 
 
 def weights_hash(weights: Weights, names: Sequence[str]) -> str:
-    """Tells weights apart that an executable may have frozen inside: 64 hex digits over names, shapes and checksums.
+    """Identify weights that an executable may have frozen inside: 64 hex digits over names, shapes and checksums.
 
-    Against mistakes, not against an attacker: checksums are CRC-32, at a gigabyte a second and off the GIL.
+    It guards against mistakes, not against an attacker: checksums are CRC-32, at a gigabyte a second and without the
+    GIL.
+
+    Args:
+        weights: float32 by name.
+        names: Names of the weights to include.
+
+    Raises:
+        BadInput: A weight is missing.
     """
     digest = hashlib.sha256()
     for name in sorted(names):
@@ -139,7 +189,15 @@ def weights_hash(weights: Weights, names: Sequence[str]) -> str:
 def check_buffers(
     bucket: int, width: int, columns: Mapping[str, int], x: Matrix, outputs: Mapping[str, Matrix]
 ) -> None:
-    """Raises ValueError unless an executable of these dimensions can be bound to `x` and `outputs`."""
+    """Raise ValueError unless an executable of these dimensions can be bound to `x` and `outputs`.
+
+    Args:
+        bucket: Rows of the executable.
+        width: Columns of its input.
+        columns: Columns of each output, by name.
+        x: The input buffer.
+        outputs: The output buffers, by name.
+    """
     if outputs.keys() != columns.keys():
         raise ValueError(f"outputs {sorted(columns)} wanted, got {sorted(outputs)}")
     wanted = {"x": (bucket, width), **{name: (bucket, n) for name, n in columns.items()}}
@@ -152,7 +210,12 @@ def check_buffers(
 
 
 def check_weights(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises BadInput unless every name of `shapes` is in `weights` as float32 of that shape."""
+    """Raise BadInput unless all names of `shapes` are in `weights` as float32 of that shape.
+
+    Args:
+        weights: The weights, by name.
+        shapes: The expected shapes, by name.
+    """
     for name, shape in shapes.items():
         if name not in weights:
             raise BadInput(f"dense weight {name[:64]!r} is missing")

@@ -1,9 +1,9 @@
-"""Executables of a lower precision that serve only as long as their scores stay within a bound of float32's.
+"""Serve executables of a lower precision only as long as their scores stay within a bound of float32's.
 
-Beside them lie the float32 executables of the same buckets, and rows to compare by, which the version brings with it.
-New dense weights are taken by both, in the background, before anybody is sent here; where the scores of the rows differ
-by more than the bound, the buckets of that precision are those of float32 until weights come that meet it again. The
-comparison is a function of weights, rows and processor, so that all workers of a machine come to the same.
+The version contains float32 executables of the same buckets, and rows to compare on. Both get new dense weights in the
+background, before the flip; if the scores of the rows differ by more than the bound, float32 serves the buckets of that
+precision until weights arrive that meet the bound again. The comparison depends only on weights, rows and processor, so
+all workers of a machine reach the same result.
 """
 
 from __future__ import annotations
@@ -22,15 +22,21 @@ from freshet_serving.processor.errors import BadInput
 log = logging.getLogger("freshet.executables")
 
 SHARE = 0.99
-"""Of the rows whose change is to be within the bound."""
+"""Share of the rows that must be within the bound."""
 ROWS = "x"
-"""The tensor of a file of rows to compare by."""
+"""Name of the tensor in a file of rows to compare on."""
 MAX_ROWS = 256
 
 
 def row_errors(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> NDArray[Any]:
-    """How far any output of each row is off: absolute below 1, relative above. Infinity, for all rows, where one is a
-    number and the other is not, or another infinity."""
+    """Return the largest error of any output for each row: absolute below 1, relative above.
+
+    Infinity for all rows if one side has a non-finite value that the other does not have.
+
+    Args:
+        got: Outputs to judge, by name.
+        wanted: Reference outputs, by name, with at least as many rows.
+    """
     worst: NDArray[Any] = np.zeros(1)
     for name, values in got.items():
         reference = wanted[name][: len(values)]
@@ -46,12 +52,23 @@ def row_errors(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> NDArr
 
 
 def typical_error(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> float:
-    """The 99th percentile of row_errors()."""
+    """Return the 99th percentile of row_errors().
+
+    Args:
+        got: Outputs to judge, by name.
+        wanted: Reference outputs, by name.
+    """
     return float(np.quantile(row_errors(got, wanted), SHARE, method="higher"))
 
 
 def outputs_of(executable: Executable, x: Matrix, columns: Mapping[str, int]) -> dict[str, Matrix]:
-    """What an executable gives for rows x [n, width], bucket by bucket; the last is filled up with the last row."""
+    """Run an executable on rows bucket by bucket, padding the last with its last row; return the outputs by name.
+
+    Args:
+        executable: The executable.
+        x: Rows, float32 [n, width].
+        columns: Columns of each output, by name.
+    """
     bucket, n = executable.bucket, len(x)
     given = aligned((bucket, x.shape[1]))
     room = {name: aligned((bucket, count)) for name, count in columns.items()}
@@ -68,8 +85,14 @@ def outputs_of(executable: Executable, x: Matrix, columns: Mapping[str, int]) ->
 
 @dataclass(frozen=True, slots=True)
 class ScoreBound:
-    """What holds a bucket. computes: backend and precision, in words; instead: those of what serves else. rows: x
-    float32 [n, width] to compare by. error: how large typical_error() may be."""
+    """The bound of a bucket's scores.
+
+    Attributes:
+        computes: Backend and precision of the bucket's executable.
+        instead: Backend and precision of the float32 executable.
+        rows: Rows to compare on, float32 [n, width].
+        error: Maximum of typical_error().
+    """
 
     computes: str
     instead: str
@@ -78,9 +101,12 @@ class ScoreBound:
 
 
 class BoundedProgram:
-    """processor.backends.base.Program. lower: programs of which the buckets of `bounds` compute in a lower precision;
-    exact: programs of float32 that have these buckets as well. errors: of the newest weights, by what computes; back:
-    buckets that float32 serves since then, as it is said."""
+    """A Program that serves a lower precision while it stays within bounds, and float32 otherwise.
+
+    Attributes:
+        errors: Errors with the newest weights, by backend and precision.
+        back: Buckets that float32 serves with the newest weights, each with the reason.
+    """
 
     def __init__(
         self,
@@ -90,7 +116,15 @@ class BoundedProgram:
         bounds: Mapping[int, ScoreBound],
         columns: Mapping[str, int],
     ) -> None:
-        """name: of the version, for the log. columns: of the outputs, by name."""
+        """Create a program over two sets of programs.
+
+        Args:
+            name: The version's name, for the log.
+            lower: Programs whose buckets of `bounds` compute in a lower precision.
+            exact: Programs of float32 with these buckets as well.
+            bounds: The bounds, by bucket.
+            columns: Columns of each output, by name.
+        """
         self._name, self._lower, self._exact = name, lower, exact
         self._bounds, self._columns = dict(bounds), dict(columns)
         self.errors: dict[str, float] = {}
@@ -100,11 +134,11 @@ class BoundedProgram:
         raise BadInput("executable: a bounded program takes no further ones")
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
-        """See processor.backends.base.Program.with_weights."""
+        """Return all buckets with these weights, after comparing the lower precision with float32."""
         chosen, exact = _all(self._lower, weights), _all(self._exact, weights)
         errors: dict[str, float] = {}
         back: dict[int, str] = {}
-        # The largest first: it takes the fewest runs to tell of all that compute the same way.
+        # The largest bucket first: it needs the fewest runs to judge all that compute the same way.
         for bucket, bound in sorted(self._bounds.items(), reverse=True):
             if bound.computes not in errors:
                 got, wanted = (outputs_of(each[bucket], bound.rows, self._columns) for each in (chosen, exact))

@@ -1,12 +1,12 @@
-"""A session's buffers for one version, made and bound before a request needs them.
+"""Allocate and bind a session's buffers for one version before a request needs them.
 
-A replica keeps a stock of them, warm, as many as there are sessions, and remembers those that it has lent. Before a
-flip it binds the new executables to all of them, so that the first batch after a load or a flip allocates and binds
-nothing.
+A replica keeps a stock of warm buffers, as many as there are sessions, and tracks those in use. Before a flip it binds
+the new executables to all of them, so that the first batch after a load or a flip allocates and binds nothing.
 
-Who owns what: arrays and bindings are used by one session at a time. The thread of changes only ever adds bindings that
-no session has run, which wait in `ahead` until a batch under the new state takes them. All buckets of a role share one
-matrix and one array an output: a bucket of n rows is the first n of them, so a batch is one whatever it is run as.
+Ownership. Arrays and bindings are used by one session at a time. The writer's thread only ever adds bindings that no
+session has run, which wait in `ahead` until a batch under the new state uses them. All buckets of a role share one
+matrix and one array per output: a bucket of n rows is the first n of them, so the rows of a batch lie in one place
+whatever buckets it is run in.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ Executables = Mapping[str, Mapping[int, Executable]]
 
 
 class IoShape(NamedTuple):
-    """The ends of a role's executables. width: of the input. outputs: name -> columns. rows: of the largest bucket."""
+    """Input and output sizes of a role's executables.
+
+    Attributes:
+        width: Columns of the input.
+        outputs: Columns of each output, by name.
+        rows: Rows of the largest bucket.
+    """
 
     width: int
     outputs: Mapping[str, int]
@@ -38,13 +44,24 @@ class IoShape(NamedTuple):
 
 
 class Buffers:
-    """Input and outputs per role, and the runs bound to them by bucket. counts: int64 [T, 2], lookups and misses by
-    table. block: what the batches were like."""
+    """Input and outputs per role, and the runs bound to them by bucket.
+
+    Attributes:
+        counts: Lookups and misses by table, int64 [T, 2].
+        block: Statistics of the batches.
+    """
 
     def __init__(
         self, io_shapes: Mapping[str, IoShape], tables: int, outputs: int, allocate: Allocate = aligned
     ) -> None:
-        """ends: of the executables of each role. outputs: how many the model has. allocate: zeros of a shape."""
+        """Allocate the buffers.
+
+        Args:
+            io_shapes: Sizes of each role's executables.
+            tables: Number of tables.
+            outputs: Number of the model's outputs.
+            allocate: Returns zeros of a shape.
+        """
         self.counts: NDArray[np.int64] = np.zeros((max(1, tables), 2), np.int64)
         self.block = StatsBlock(outputs)
         self._whole: dict[str, tuple[Matrix, Outputs]] = {
@@ -56,11 +73,16 @@ class Buffers:
         self._ahead: Mapping[Key, Bound] = {}
 
     def rows(self, role: str = WHOLE) -> Matrix:
-        """The input of the role's largest bucket, which begins with that of every other."""
+        """Return the input of the role's largest bucket, which begins with that of every other."""
         return self._whole[role][0]
 
     def get(self, executable: Executable, role: str = WHOLE) -> tuple[Matrix, Outputs, Callable[[], None]]:
-        """(x, outputs, run) of an executable; allocates and binds where that was not done ahead."""
+        """Return (x, outputs, run) of an executable; allocate and bind unless done ahead.
+
+        Args:
+            executable: The executable.
+            role: Its role.
+        """
         key = role, executable.bucket
         bound = self._bound.get(key)
         if bound is None or bound[0] is not executable:
@@ -72,7 +94,12 @@ class Buffers:
         return x, outputs, bound[1]
 
     def bind_ahead(self, executables: Executables, run: bool = False) -> None:
-        """Binds all of them for batches to come. run: also runs each once; only while no session has these buffers."""
+        """Bind executables for later batches.
+
+        Args:
+            executables: The executables by role and bucket.
+            run: Run each once as well; only while no session has these buffers.
+        """
         ahead = {
             (role, bucket): (e, e.bind_buffers(*self._of((role, bucket))))
             for role, part in executables.items()
@@ -84,8 +111,10 @@ class Buffers:
         self._ahead = ahead
 
     def drop_stale_runs(self, executables: Executables) -> None:
-        """Lets go of runs of other executables than these, which are all that sessions will ask for: so that whoever
-        calls this frees what they hold, and not the session that meets its successor."""
+        """Drop bound runs of executables other than these, the only ones that sessions will use from now on.
+
+        So the calling thread frees their memory, and not the session that first runs the successor.
+        """
         for key, bound in list(self._bound.items()):
             role, bucket = key
             newest, ahead = executables[role].get(bucket), self._ahead.get(key)
@@ -98,6 +127,6 @@ class Buffers:
             role, bucket = key
             x, outputs = self._whole[role]
             part = x[:bucket], {name: array[:bucket] for name, array in outputs.items()}
-            # Whoever comes second takes the views of who came first: a run reads what a session writes either way.
+            # Both threads then share the first one's views: a run reads what a session writes either way.
             arrays = self._arrays.setdefault(key, part)
         return arrays

@@ -1,24 +1,24 @@
-"""The cost of batches, measured: how to cover rows with buckets, how long a batch takes, in how many shares to run it.
+"""Measure and predict the cost of batches: the cheapest bucket plan, a batch's duration, into how many parts to split.
 
-A CostTable holds seconds of one dense run per bucket and three coefficients of the sparse graph (a run, a row, an id).
-Both start from a calibration and follow what sessions measure. Where a run is the caller's own work, its seconds are
-those of a core: on one that is shared, runs that are longer than a turn of the scheduler nearly all wait in their
-middle and short ones nearly never, so by the clock on the wall large buckets would seem dear, and full batches would be
-covered with small ones, at half as much again of a core, just when there is the least of it.
+A CostTable holds the seconds of one dense run per bucket and three coefficients of the sparse graph (per run, row and
+id). Both start from a calibration and follow what sessions measure. If a run is computed in the calling thread, its
+seconds are CPU time: on a shared core nearly all runs longer than a scheduler's time slice are interrupted, and short
+ones nearly never; so by wall-clock time large buckets would seem expensive, and full batches would be run in small
+buckets, for 1.5 times the CPU time, exactly when CPU time is scarce.
 
 Invariants
-- One slow run (a neighbour on the machine) moves an estimate by at most RATE * LIMIT, 3 %, whatever it took: the
-  relative error is clipped before it is averaged (Huber's estimator). A lasting change is followed in tens of runs. A
-  fast run of a bucket counts for more: neighbours make nothing faster.
-- A run beside others that took longer says nothing. Cores that share caches, or are two threads of one, make it so,
-  and the shares of a request always run beside one another: with their seconds for costs a request would seem dearer
-  in shares than whole, where it is done sooner by a third. What a crowd costs is the pace of the queues
-  (processor.sessions.batcher).
-- A bucket that its estimate keeps out of every cover is tried again now and then (explore()), so that a calibration
-  that was disturbed is not believed for good.
-- bucket_plan() and batch_s() read a plan that is made for all row counts at once and replaced whole, when a bucket's
-  cost has left the plan's by more than DRIFT. That is O(max_rows * buckets), tens of microseconds, about once a second
-  on a noisy machine; every other call is O(1).
+- One slow run (a noisy neighbour on the machine) moves an estimate by at most RATE * LIMIT, 3 %, however long it took:
+  the relative error is clipped before it is averaged (Huber's estimator). A lasting change is followed within tens of
+  runs. A fast run of a bucket counts for more: neighbours make nothing faster.
+- A run beside other computing threads that took longer is ignored. Cores that share caches, or that are two threads of
+  one core, make it longer, and the parts of a split request always run beside one another: if their times counted,
+  splitting would seem more expensive than running whole, although it finishes a third sooner. The cost of crowding is
+  part of the queues' measured pace (processor.sessions.batcher).
+- A bucket that its estimate keeps out of every plan is tried again now and then (explore()), so that a disturbed
+  calibration is corrected eventually.
+- bucket_plan() and batch_s() read a plan that is computed for all row counts at once and replaced whole, when a
+  bucket's cost differs from the plan's by more than DRIFT. That is O(max_rows * buckets), tens of microseconds, about
+  once a second on a noisy machine; every other call is O(1).
 - Several sessions may measure at once; one of two simultaneous updates can be lost, which only slows learning.
 """
 
@@ -32,20 +32,27 @@ import numpy as np
 from freshet_serving.processor.kernels.bucket_plans import cheapest_bucket_plans
 
 RATE, FASTER_RATE, LIMIT, DRIFT = 1 / 16, 1 / 4, 0.5, 0.2
-# Where the sparse coefficients start, in seconds: they only have to be of the right order.
+# Initial sparse coefficients in seconds: only their order of magnitude matters.
 RUN_S, ROW_S, ID_S = 2e-5, 1e-7, 5e-8
-# What it may cost in all to be done sooner, by sessions that are idle.
+# How much more a split may cost in total for a shorter latency when sessions are idle.
 WORTH = 1.2
-# And where none is: nothing, but for rounding.
+# The same when none is idle: nothing, apart from rounding.
 FREE = 1.01
-# What others may be made to wait for by many ids, or by many small buckets: long beside what it takes to start a batch.
+# How long many ids or many small buckets may delay others: long compared with the overhead of a batch.
 TURN_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class BucketPlans:
-    """The cheapest covers, by row count: what each costs and one bucket of it (kernels.bucket_plans). covers: those
-    that were asked for, written down. row_s: a row in the cheapest batch."""
+    """The cheapest bucket plans, by row count.
+
+    Attributes:
+        made_for: Seconds per bucket that the plans were computed for.
+        dense_s: Seconds of the plan for each row count.
+        last: One bucket of the plan for each row count (kernels.bucket_plans).
+        row_s: Seconds per row in the cheapest batch.
+        bucket_plans: Cache of the plans used so far.
+    """
 
     made_for: Mapping[int, float]
     dense_s: list[float]
@@ -54,7 +61,7 @@ class BucketPlans:
     bucket_plans: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def bucket_plan(self, rows: int) -> tuple[int, ...]:
-        """The buckets to run, largest first."""
+        """Return the buckets to run, largest first."""
         found = self.bucket_plans.get(rows)
         if found is None:
             buckets, rest = [], rows
@@ -66,13 +73,13 @@ class BucketPlans:
 
 
 class CostTable:
-    """Costs of one version's batches, and the cheapest cover of every row count.
+    """Costs of one version's batches, and the cheapest bucket plan for every row count.
 
     With costs 1: 10, 64: 100, 256: 380, a batch of 65 rows runs as 64 + 1 rather than padded to 256.
     """
 
     def __init__(self, cost: Mapping[int, float]) -> None:
-        """cost: seconds of one run per bucket, all above 0."""
+        """Create a table from the seconds of one run per bucket, all above 0."""
         if not cost or min(cost) < 1:
             raise ValueError("at least one bucket of 1 or more rows wanted")
         self.cost = dict(sorted(cost.items()))
@@ -81,7 +88,7 @@ class CostTable:
         self._plan = _plan(self.cost.copy())
 
     def bucket_plan(self, rows: int) -> tuple[int, ...]:
-        """Buckets, largest first, whose sum is at least `rows`; only the last may be padded."""
+        """Return buckets, largest first, with a sum of at least `rows`; only the last may be padded."""
         plan = self._plan
         if rows <= self.max_rows:
             return plan.bucket_plan(rows)
@@ -89,35 +96,47 @@ class CostTable:
         return (self.max_rows,) * whole + plan.bucket_plan(rows - whole * self.max_rows)
 
     def explore(self, rows: int) -> tuple[int, ...]:
-        """The other way to run rows that bucket_plan() runs in several buckets: padded in one, where there is one so
-        large. To be run once in a while instead, and measured."""
+        """Return the alternative to a plan of several buckets: one padded bucket, if there is one large enough.
+
+        It should be run once in a while instead, and measured.
+        """
         bucket = next((bucket for bucket in self.cost if bucket >= rows), None)
         return self.bucket_plan(rows) if bucket is None else (bucket,)
 
     def batch_s(self, rows: int, ids: int = 0) -> float:
-        """Seconds that one batch is predicted to take."""
+        """Return the predicted seconds of one batch.
+
+        Args:
+            rows: Rows of the batch.
+            ids: Ids of the batch.
+        """
         plan = self._plan
         whole, rest = self._divided(rows)
         runs = whole + len(plan.bucket_plan(rest))
         return self.dense_s(rows) + runs * self.run_s + rows * self.row_s + ids * self.id_s
 
     def dense_s(self, rows: int) -> float:
-        """Seconds of the executables' runs alone."""
+        """Return the predicted seconds of the executables' runs alone."""
         whole, rest = self._divided(rows)
         return self._plan.dense_s[rest] + whole * self.cost[self.max_rows]
 
     def amortised_dense_s(self, rows: int) -> float:
-        """Seconds of the executables' runs for so many rows in batches with others, as large as they may be."""
+        """Return the predicted seconds of the executables' runs for `rows` rows within well-filled batches."""
         return min(self.dense_s(rows), rows * self._plan.row_s)
 
     def _divided(self, rows: int) -> tuple[int, int]:
-        """Full runs of the largest bucket, and the rows that are left."""
+        """Return the number of full runs of the largest bucket, and the rows left."""
         whole = max(0, rows - 1) // self.max_rows
         return whole, rows - whole * self.max_rows
 
     def splits(self, rows: int, most: int, worth: float = WORTH) -> int:
-        """The number of batches, at most `most` and of equal size, in which so many rows may run for `worth` times
-        their cost in one."""
+        """Return into how many equal batches to split rows so that the total cost is at most `worth` times that of one.
+
+        Args:
+            rows: Number of rows.
+            most: Maximum number of batches.
+            worth: Accepted ratio of costs.
+        """
         splits = min(most, rows)
         if splits > 1:
             bound_s = worth * self.batch_s(rows)
@@ -127,20 +146,33 @@ class CostTable:
 
     @property
     def heavy_ids(self) -> float:
-        """Ids that take as long as TURN_S, or as a run of the largest bucket where that is longer."""
+        """Number of ids that take TURN_S, or as long as a run of the largest bucket if that is longer."""
         return max(TURN_S, self._plan.dense_s[-1]) / self.id_s
 
     def chunk_rows(self, rows: int, ids: int, most: int) -> int:
-        """Rows to run in one go of a request of so many rows and ids: a bucket's, or as many buckets' as TURN_S allows,
-        at most `most`; fewer where its ids are heavy."""
+        """Return how many rows of a request to run at once: a bucket, or as many as TURN_S allows; fewer with many ids.
+
+        Args:
+            rows: Rows of the request.
+            ids: Ids of the request.
+            most: Maximum rows to return.
+        """
         bucket = min(most, self.max_rows)
         buckets = max(1, min(most // bucket, int(TURN_S / self.batch_s(bucket))))
         light = int(rows * self.heavy_ids / ids) if ids else rows
         return max(1, min(bucket * buckets, light))
 
     def balanced_chunk_rows(self, rows: int, sessions: int, most: int) -> int:
-        """Rows of a piece, at most `most`, with which so many sessions are done soonest: full pieces may leave one over
-        that a session runs while the others have nothing to do; even ones may need dearer buckets."""
+        """Return the chunk size with which the sessions finish a request soonest.
+
+        Full chunks may leave one that a single session runs while the others are idle; equal chunks may need more
+        expensive buckets.
+
+        Args:
+            rows: Rows of the request.
+            sessions: Number of sessions.
+            most: Maximum rows of a chunk.
+        """
         turns = -(-rows // (sessions * most))
         even = -(-rows // (sessions * turns))
         if turns == 1:
@@ -150,11 +182,22 @@ class CostTable:
         return even if turns * self.batch_s(even) < full_s else most
 
     def amortised_s(self, rows: int, ids: int = 0) -> float:
-        """Seconds of so many rows and ids as a part of good batches: additive, so a queue's is the sum over it."""
+        """Return the estimated seconds of rows and ids within well-filled batches; additive over a queue.
+
+        Args:
+            rows: Number of rows.
+            ids: Number of ids.
+        """
         return rows * (self._plan.row_s + self.row_s) + ids * self.id_s
 
     def record_run(self, bucket: int, seconds: float, crowded: bool = False) -> None:
-        """Learns from one dense run of a bucket that was measured. crowded: others computed at the same time."""
+        """Learn from one measured dense run of a bucket.
+
+        Args:
+            bucket: The bucket.
+            seconds: Measured seconds.
+            crowded: True if other threads computed at the same time.
+        """
         old = self.cost[bucket]
         if seconds <= 0 or (crowded and seconds > old):
             return
@@ -164,7 +207,14 @@ class CostTable:
             self._plan = _plan(self.cost.copy())
 
     def record_fill(self, runs: int, rows: int, ids: int, seconds: float) -> None:
-        """The sparse graph of one batch was measured. What is off is put right in proportion to each part's share."""
+        """Learn from the measured sparse graph of one batch; each coefficient is corrected in proportion to its share.
+
+        Args:
+            runs: Number of runs.
+            rows: Number of rows.
+            ids: Number of ids.
+            seconds: Measured seconds.
+        """
         if seconds <= 0:
             return
         parts = runs * self.run_s, rows * self.row_s, ids * self.id_s
@@ -180,7 +230,12 @@ def _clipped(error: float) -> float:
 
 
 def smoothed(ratio: float, measured: float) -> float:
-    """A ratio's estimate after one more measurement, by the same rule as a bucket's cost."""
+    """Return a ratio's estimate after one more measurement, by the same rule as a bucket's cost.
+
+    Args:
+        ratio: The estimate so far.
+        measured: The new measurement.
+    """
     return ratio * (1 + RATE * _clipped(measured / ratio - 1))
 
 

@@ -1,9 +1,9 @@
-"""CUDA's runtime, as far as it is used directly: by cuda-python, which is imported where a GPU is wanted only.
+"""Call CUDA's runtime directly where needed, through cuda-python, which is imported only if a GPU is used.
 
-Page-locked memory is what a GPU reads and writes by itself; memory of any other kind is first copied by the driver to
-such a place. Buffers that executables of a GPU are bound to are page-locked, those of a processor are plain.
+A GPU reads and writes page-locked memory by itself; the driver first copies other memory to such a place. Buffers bound
+to executables of a GPU are page-locked, those of a CPU are plain.
 
-This has not run on hardware by its authors.
+The authors have not run this on hardware.
 """
 
 from __future__ import annotations
@@ -22,10 +22,18 @@ GPU_TARGETS = ("cuda", "tensorrt")
 
 
 class Cuda:
-    """The calls of the CUDA runtime that are needed, each raising FreshetError when it fails."""
+    """The needed calls of the CUDA runtime; each raises FreshetError if it fails."""
 
     def __init__(self, runtime: Any, backend: str = "tensorrt") -> None:
-        """runtime: the module cuda.bindings.runtime. backend: who asks. Raises BadInput where there is no device."""
+        """Wrap the runtime.
+
+        Args:
+            runtime: The module cuda.bindings.runtime.
+            backend: Name of the calling backend, for error messages.
+
+        Raises:
+            BadInput: There is no device.
+        """
         self._runtime = runtime
         status, count = runtime.cudaGetDeviceCount()
         if int(status) or not count:
@@ -35,7 +43,7 @@ class Cuda:
 
     @classmethod
     def load(cls, backend: str) -> Cuda:
-        """Opens CUDA for a backend; raises BadInput where cuda-python or a device is missing."""
+        """Open CUDA for a backend; raises BadInput if cuda-python or a device is missing."""
         try:
             from cuda.bindings import runtime
         except ImportError:
@@ -43,19 +51,19 @@ class Cuda:
         return cls(runtime, backend)
 
     def capability(self) -> str:
-        """The compute capability of the first device, such as sm_90."""
+        """Return the compute capability of the first device, such as sm_90."""
         properties = self.call("cudaGetDeviceProperties", 0)
         return f"sm_{properties.major}{properties.minor}"
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Calls the function `name` of the CUDA runtime; returns its result, None where it has none."""
+        """Call the function `name` of the CUDA runtime; return its result, None if it has none."""
         status, *results = getattr(self._runtime, name)(*arguments)
         if int(status):
             raise FreshetError(f"CUDA: {name} failed with status {int(status)}")
         return results[0] if results else None
 
     def page_locked(self, shape: tuple[int, ...]) -> Matrix:
-        """Zeros, float32, that go with their last view."""
+        """Return zeros, float32, in page-locked memory that is freed with the last view."""
         nbytes = max(4, 4 * int(np.prod(shape, dtype=np.int64)))
         address = int(self.call("cudaHostAlloc", nbytes, 0))
         memory: Any = (ctypes.c_float * (nbytes // 4)).from_address(address)
@@ -66,8 +74,15 @@ class Cuda:
 
 
 def allocator(targets: Iterable[str], load: Callable[[str], Cuda] = Cuda.load) -> Callable[[tuple[int, ...]], Matrix]:
-    """The allocator of buffers for executables of these targets: page-locked memory where one of them is a GPU, and
-    plain memory else, or where cuda-python is missing. load: for tests."""
+    """Return the allocator of buffers for executables of these targets.
+
+    Args:
+        targets: The targets.
+        load: Opens CUDA; for tests.
+
+    Returns:
+        An allocator of page-locked memory if a target is a GPU and cuda-python is there; else of plain memory.
+    """
     if any(target.startswith(GPU_TARGETS) for target in targets):
         try:
             return load("buffers").page_locked

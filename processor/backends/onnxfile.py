@@ -1,9 +1,9 @@
-"""Reads from an ONNX file, before any native parser sees it, which weights it wants from outside.
+"""List the external weights of an ONNX file before any native parser sees it.
 
 An ONNX file is one protobuf message. Only three levels matter here: the model's graph (field 7), the graph's
-initialisers (field 5), and of each its dims (1), data type (2), name (8) and location (14). Everything else
-is stepped over, so the cost is the number of fields on those levels and not the size of the file. Every
-length is checked against its enclosing message: a file cut anywhere inside its graph is refused here.
+initialisers (field 5), and of each its dims (1), data type (2), name (8) and location (14). Everything else is skipped,
+so the cost is the number of fields on those levels and not the size of the file. Every length is checked against its
+enclosing message: a file truncated anywhere inside its graph is refused here.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
 def external_weights(data: bytes) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of the float32 initialisers whose values the file leaves out, in the file's order.
+    """Return name and shape of the float32 initialisers whose values are outside the file, in the file's order.
 
-    Raises Corrupt when the bytes are not an ONNX model with exactly one graph, or when an initialiser is left
-    out that is no float32 tensor of a definite shape; TooLarge beyond 256 MiB.
+    Raises:
+        Corrupt: The bytes are not an ONNX model with exactly one graph, or an external initialiser is not a float32
+            tensor of a definite shape.
+        TooLarge: The file is larger than 256 MiB.
     """
     if len(data) > MAX_NBYTES:
         raise TooLarge(f"executable: at most {MAX_NBYTES} bytes wanted, got {len(data)}")
@@ -44,7 +46,7 @@ def external_weights(data: bytes) -> dict[str, tuple[int, ...]]:
 
 
 def _external(tensor: memoryview) -> tuple[str, tuple[int, ...]] | None:
-    """(name, shape) of an initialiser that lives outside the file, None of one that lives inside."""
+    """Return (name, shape) of an initialiser outside the file, None for one inside."""
     name, kind, location = "", 0, 0
     shape: list[int] = []
     for number, value in _fields(tensor):
@@ -69,7 +71,7 @@ def _external(tensor: memoryview) -> tuple[str, tuple[int, ...]] | None:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """(field number, value) one after the other: an int of a varint, a view of anything with a length."""
+    """Yield (field number, value): an int for a varint, a view for anything with a length."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
@@ -91,7 +93,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """The variable-length integer at `at`, and where it ends."""
+    """Return the variable-length integer at `at`, and where it ends."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(message):

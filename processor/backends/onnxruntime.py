@@ -1,21 +1,20 @@
-"""Dense graphs on ONNX Runtime: loads and runs what compiler/backends/onnxruntime.py wrote.
+"""Run dense graphs on ONNX Runtime, from the files that compiler/backends/onnxruntime.py writes.
 
-The artefact holds the graph and, of every weight, name and shape only. The values come from memory as
-constants when the session is created, so ONNX Runtime packs them for its matrix kernels: a run takes 1.5
-times as long when they are graph inputs. New weights therefore mean a new session (5 to 15 ms for a million
-parameters, nearly all of it without the GIL), never a new compile. ONNX Runtime keeps its own copy: the given
-arrays are free after load().
+The artefact holds the graph and, for every weight, only name and shape. The values are passed from memory as constants
+when the session is created, so ONNX Runtime packs them for its matrix kernels: a run takes 1.5 times as long if they
+are graph inputs. New weights therefore mean a new session (5 to 15 ms for a million parameters, nearly all of it
+without the GIL), never a new compilation. ONNX Runtime keeps its own copy: the given arrays may be freed after
+with_weights().
 
-Rows are symbolic in the artefact, because a static batch makes no run faster here at any bucket from 1 to
-256. So one session serves every bucket whose artefact is the same: one packed copy of the weights and one
-session creation where five would do nothing more. InferenceSession.run is safe from several threads; a
-binding belongs to one.
+Rows are symbolic in the artefact, because a static batch size makes no run faster here at any bucket from 1 to 256. So
+one session serves all buckets with the same artefact: one packed copy of the weights and one session creation where
+five would achieve nothing more. InferenceSession.run is safe from several threads; a binding belongs to one.
 
 On a GPU a binding has buffers there: x is copied over, the run reads and writes them, outputs are copied back. So their
 addresses never change, and a run can be a CUDA graph: recorded by the first run of a binding and replayed by the others
-under the binding's own id, one at a time in a session, because the library's replay is not for several threads. Where
-recording fails (a node that CUDA has no kernel for) the session is made anew without. This has not run on hardware by
-its authors; the copies and bindings are tested with the CPU as their device.
+under the binding's own id, one at a time per session, because the library's replay is not thread-safe. If recording
+fails (a node without a CUDA kernel), the session is created again without it. The authors have not run this on
+hardware; the copies and bindings are tested with the CPU as their device.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "te
 
 
 class OnnxRuntime:
-    """processor.backends.base.Backend by the library onnxruntime. Targets: those of PROVIDERS."""
+    """The backend of the library onnxruntime. Targets: those of PROVIDERS."""
 
     name = "onnxruntime"
 
@@ -65,25 +64,24 @@ class OnnxRuntime:
         self.library = f"onnxruntime {onnxruntime.__version__}"
 
     def targets(self) -> list[str]:
-        """The targets that the installed library was built for; whether there is such a device shows when a session
-        starts."""
+        """Return the targets that the installed library was built for; a missing device shows when a session starts."""
         offered = self.module.get_available_providers()
         return [target for target, provider in PROVIDERS.items() if provider in offered]
 
     def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
-        """See processor.backends.base.Backend.open_program."""
+        """Return an empty program; `runs` is ignored: sessions are shared."""
         return _Program(self, width, dict(outputs), threads)
 
 
 class _Program:
-    """processor.backends.base.Program; artefacts of equal bytes share one session."""
+    """A program whose artefacts of equal bytes share one session."""
 
     def __init__(self, backend: OnnxRuntime, width: int, columns: dict[str, int], threads: int) -> None:
         self._backend, self._width, self._columns, self._threads = backend, width, columns, threads
         self._artefacts: dict[int, tuple[Artefact, dict[str, tuple[int, ...]]]] = {}
 
     def add(self, artefact: Artefact) -> None:
-        """See processor.backends.base.Program.add."""
+        """Add an artefact after checking its external weights and its target."""
         shapes = external_weights(artefact.data)
         wanted = {WEIGHT_PREFIX + name for name in artefact.weights}
         if shapes.keys() != wanted:
@@ -95,7 +93,7 @@ class _Program:
         self._artefacts[artefact.bucket] = artefact, named
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
-        """See processor.backends.base.Program.with_weights."""
+        """Create one session for each distinct artefact, and an executable for each bucket."""
         sessions: dict[tuple[bytes, str], _Session] = {}
         loaded: dict[int, Executable] = {}
         for bucket, (artefact, shapes) in self._artefacts.items():
@@ -108,7 +106,7 @@ class _Program:
         return loaded
 
     def _session(self, artefact: Artefact, weights: Weights) -> _Session:
-        """A session over the artefact with its weights packed."""
+        """Return a session over the artefact with its weights packed."""
         library = self._backend.module
         if artefact.target != "cuda":
             device = "cpu" if artefact.target == "cpu" else "cuda"
@@ -121,25 +119,25 @@ class _Program:
             return _Session(library, self._open(artefact, weights, {}), "cuda")
 
     def _try(self, session: _Session, bucket: int) -> None:
-        """Records and replays once; raises what that does."""
+        """Record a run and replay it once; raise if that fails."""
         x = np.zeros((bucket, self._width), np.float32)
         outputs = {name: np.zeros((bucket, n), np.float32) for name, n in self._columns.items()}
         run = _Executable(session, bucket, self._width, self._columns).bind_buffers(x, outputs)
         run(), run()
 
     def _open(self, artefact: Artefact, weights: Weights, more: dict[str, str]) -> Any:
-        """An InferenceSession. more: options of its provider."""
+        """Return an InferenceSession; `more` are options of its provider."""
         library = self._backend.module
         options = library.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         options.execution_mode = library.ExecutionMode.ORT_SEQUENTIAL
-        # Its log lines name files of its own build; what matters of them arrives as the exception.
+        # The library's log lines name files of its own build; what matters arrives as the exception.
         options.log_severity_level = FATAL
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-        # Both lists must outlive the constructor below: the options hold addresses.
-        # Not ascontiguousarray, which gives a single number a dimension.
+        # Both lists must outlive the constructor below: the options hold addresses. np.asarray, because
+        # ascontiguousarray gives a single number a dimension.
         arrays = [np.asarray(weights[name], order="C") for name in artefact.weights]
         values = [library.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if values:
@@ -155,7 +153,7 @@ class _Program:
 
 
 def _check_signature(session: Any, bucket: int, width: int, columns: Mapping[str, int]) -> None:
-    """Raises BadInput unless the session maps x [rows, width] to the outputs [rows, columns], all float32."""
+    """Raise BadInput unless the session maps x [rows, width] to the outputs [rows, columns], all float32."""
 
     def fits(node: Any, n: int) -> bool:
         shape = node.shape
@@ -174,8 +172,12 @@ def _check_signature(session: Any, bucket: int, width: int, columns: Mapping[str
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """An InferenceSession and where its inputs and outputs lie. graphs: gives bindings the ids of their recorded runs;
-    None where runs are not recorded. turn: of replays."""
+    """An InferenceSession and the device of its inputs and outputs.
+
+    Attributes:
+        graphs: Source of ids for bindings' recorded runs; None if runs are not recorded.
+        turn: Lock for replays.
+    """
 
     library: Any
     session: Any
@@ -185,14 +187,14 @@ class _Session:
 
 
 class _Executable:
-    """processor.backends.base.Executable: a session at one bucket."""
+    """An executable: a session at one bucket."""
 
     def __init__(self, session: _Session, bucket: int, width: int, columns: dict[str, int]) -> None:
         self.bucket = bucket
         self._session, self._width, self._columns = session, width, columns
 
     def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """See processor.backends.base.Executable.bind_buffers."""
+        """Bind buffers in place on a CPU, or through copies on a device."""
         check_buffers(self.bucket, self._width, self._columns, x, outputs)
         if self._session.device != "cpu":
             return _DeviceRun(self._session, x, outputs)
@@ -206,7 +208,7 @@ class _Executable:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One prepared run. buffers: what the binding points into, held so that it stays."""
+    """One prepared run; keeps the buffers alive that the binding points into."""
 
     session: Any
     binding: Any
@@ -220,7 +222,7 @@ class _Run:
 
 
 class _DeviceRun:
-    """One prepared run with buffers on a device of its own."""
+    """One prepared run with its own buffers on a device."""
 
     def __init__(self, session: _Session, x: Matrix, outputs: Mapping[str, Matrix]) -> None:
         self._session, self._x, self._outputs = session, x, outputs

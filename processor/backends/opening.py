@@ -1,40 +1,39 @@
-"""Opens a version's executables: which of them serve here, and why others do not.
+"""Open a version's executables: find which of them serve here, and why others do not.
 
-The manifest lists, for each bucket, what is to serve it and then what replaces that. They are tried in order; the first
-that passes serves:
+The manifest lists, for each bucket, the preferred executable and then its replacements. They are tried in order; the
+first that passes serves:
 
     features   this processor has what the code needs                    else: from a foreign processor
     library    it was compiled by the version that is installed          else: stale
     file       size, CRC-32, SHA-256; backend, bucket and source inside  else: damaged, tampered with, left over
-    add()      the library takes it
+    add()      the library accepts it
 
-One that is refused is logged with its reason and never run. Where a bucket is left with none, it is compiled anew from
-the portable form that the package keeps beside machine code: while the version is loaded, before it is offered to a
-request, and without TensorFlow. Only when that fails too is the version refused.
+A refused executable is logged with the reason and never run. A bucket left without any is compiled again from the
+portable form that the package keeps beside machine code: while the version is loaded, before it is offered to a
+request, and without TensorFlow. Only if that fails, too, is the version refused.
 
-A bucket in a lower precision has float32 beside it, found in the same way, so that new dense weights may send it back
-there (processor.backends.bounded).
+A bucket in a lower precision has a float32 executable beside it, found in the same way, so that new dense weights may
+switch it back (processor.backends.bounded).
 
-A library is imported when an executable that needs it comes to its turn, so what is never reached is never imported.
+A library is imported when an executable that needs it is tried, so a library that is not needed is never imported.
 
 Backends by name.
 
-A backend of ours is a module of this folder that is named as the backend and says BACKEND = its class, a
+A built-in backend is a module of this folder, named as the backend, that sets BACKEND to its class, a
 processor.backends.base.Backend: there is no other list. Its library is imported when the class is called.
 
-Others add their own as an entry point of the group `freshet.backends`: the name, and such a class. TensorFlow is one of
-these, because this floor must not import it.
+Plug-ins add backends by an entry point of the group `freshet.backends`: the name, and such a class. TensorFlow is one
+of these, because this layer must not import it.
 
-A capsule is the file that machine code travels in: a safetensors file of one tensor of bytes, and what it was compiled
-from.
+A capsule is the file format for machine code: a safetensors file of one tensor of bytes, and what it was compiled from.
 
-Deserialising an executable runs code of the library over its bytes, and running it runs the bytes themselves. So before
-any native parser sees one: the file's size and CRC-32 are those of the manifest (processor.repository.version), its
-SHA-256 is that of the manifest's entry, the bounds of the file hold, and backend, bucket and source inside are the
-entry's. A capsule that was left behind by another compile, cut, or changed by hand is refused by one of these.
+Deserialising an executable runs library code over its bytes, and running it runs the bytes themselves. So before any
+native parser sees one: the file's size and CRC-32 are those of the manifest (processor.repository.version), its SHA-256
+is that of the manifest's entry, the file's bounds are valid, and backend, bucket and source inside are the entry's. A
+capsule that was left over from another compilation, truncated, or edited by hand fails one of these checks.
 
-This guards against damage and mix-ups. Whoever can write the manifest too can have any code run: a model repository is
-trusted as a folder of programs is.
+This guards against damage and mix-ups. An attacker who can also write the manifest can have any code run: a model
+repository is trusted like a folder of programs.
 """
 
 from __future__ import annotations
@@ -64,7 +63,14 @@ CODE = "executable"
 
 
 def pack(code: bytes, backend: str, bucket: int, source: str) -> bytes:
-    """The capsule's bytes. source: hash of what the code was compiled from."""
+    """Return the bytes of a capsule.
+
+    Args:
+        code: The machine code.
+        backend: The backend's name.
+        bucket: The executable's bucket.
+        source: Hash of what the code was compiled from.
+    """
     file = io.BytesIO()
     metadata = {"format": FORMAT, "backend": backend, "bucket": str(bucket), "source": source}
     write_tensors(file, {CODE: np.frombuffer(code, np.uint8)}, metadata)
@@ -72,7 +78,17 @@ def pack(code: bytes, backend: str, bucket: int, source: str) -> bytes:
 
 
 def unpack(data: bytes, backend: str, bucket: int, source: str) -> bytes:
-    """The code inside; raises Corrupt unless it is that of this backend, bucket and source."""
+    """Return the code in a capsule.
+
+    Args:
+        data: The capsule's bytes.
+        backend: The expected backend.
+        bucket: The expected bucket.
+        source: The expected hash of what the code was compiled from.
+
+    Raises:
+        Corrupt: The capsule is of another backend, bucket or source, or damaged.
+    """
     what = f"executable b{bucket}"
     tensors = parse_tensors(np.frombuffer(data, np.uint8), what)
     wanted = {"format": FORMAT, "backend": backend, "bucket": str(bucket)}
@@ -87,7 +103,7 @@ def unpack(data: bytes, backend: str, bucket: int, source: str) -> bytes:
 
 
 def sha256(data: bytes) -> str:
-    """The digest of a whole capsule, as its entry in the manifest holds it; 64 hex digits."""
+    """Return the digest of a whole capsule, as in its manifest entry; 64 hex digits."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -96,14 +112,14 @@ GROUP = "freshet.backends"
 
 @cache
 def builtin() -> dict[str, type[Backend]]:
-    """The backends of this folder, by name, in the alphabet's order."""
+    """Return the backends of this folder, by name, in alphabetical order."""
     names = [module.name for module in iter_modules([str(Path(__file__).parent)])]
     modules = {name: import_module(f"{__package__}.{name}") for name in names}
     return {name: module.BACKEND for name, module in modules.items() if hasattr(module, "BACKEND")}
 
 
 def load_backend(name: str) -> Backend:
-    """The backend of that name; raises BadInput for an unknown one, or when its library is missing."""
+    """Return the backend of that name; raise BadInput if it is unknown or its library is missing."""
     if name in builtin():
         return builtin()[name]()
     added = {point.name: point for point in entry_points(group=GROUP)}
@@ -123,19 +139,26 @@ log = logging.getLogger("freshet.executables")
 
 
 class Package(Protocol):
-    """A version's files, as far as opening its executables needs them."""
+    """The files of a version that opening its executables needs."""
 
     @property
     def manifest(self) -> Manifest: ...
 
     def file(self, name: str) -> bytes:
-        """A verified file; raises Corrupt."""
+        """Return a verified file; raises Corrupt."""
 
 
 @dataclass(slots=True)
 class OpenedPrograms:
-    """programs: what serves, one a backend. chosen: bucket -> the manifest's entry. refused: why others are not.
-    bounded: what holds those of a lower precision."""
+    """The programs that serve a version's dense graph.
+
+    Attributes:
+        programs: One program per backend.
+        chosen: The manifest's entry that serves each bucket.
+        refused: Why other entries do not serve.
+        machine: The machine that they run on.
+        bounded: The program that checks buckets of a lower precision; None without any.
+    """
 
     programs: list[Program]
     chosen: dict[int, ExecutableEntry]
@@ -144,13 +167,16 @@ class OpenedPrograms:
     bounded: BoundedProgram | None = None
 
     def computes(self) -> dict[int, str]:
-        """What serves each bucket since the newest weights: backend, precision, and why it is no lower one."""
+        """Return what serves each bucket with the newest weights: backend, precision, and why it is not a lower one."""
         back = self.bounded.back if self.bounded else {}
         return {bucket: back.get(bucket, _computes(entry)) for bucket, entry in sorted(self.chosen.items())}
 
     def cost(self, threads: int) -> dict[int, float]:
-        """Seconds of one run per bucket as the manifest has them, where they are of this machine and of what serves
-        since the newest weights; else empty."""
+        """Return the seconds of one run per bucket as stored in the manifest.
+
+        Empty unless they were measured on this machine, with one thread, for the executables that serve with the newest
+        weights.
+        """
         known = all(e.cost_us > 0 and e.measured_on == self.machine.name for e in self.chosen.values())
         if not known or threads != 1 or (self.bounded and self.bounded.back):
             return {}
@@ -158,7 +184,7 @@ class OpenedPrograms:
 
 
 def executable_files(manifest: Manifest) -> set[str]:
-    """Every file of the manifest that is an executable or what one is compiled from."""
+    """Return all files of the manifest that are executables or that one is compiled from."""
     return {name for e in manifest.executables for name in (e.file, e.origin, e.rows) if name}
 
 
@@ -172,10 +198,20 @@ def open_programs(
     load: Callable[[str], Backend] = load_backend,
     role: str = WHOLE,
 ) -> OpenedPrograms:
-    """The programs that serve one part of a version's dense graph here; raises why a bucket cannot be served at all.
+    """Open the programs that serve one part of a version's dense graph here.
 
-    width, outputs: of that part; outputs: name -> columns. threads: that one run may use. runs: at once. machine, load:
-    for tests. role: which part (processor.package.roles).
+    Args:
+        package: The version's files.
+        width: Columns of the part's input.
+        outputs: Columns of each of its outputs, by name.
+        threads: Threads that one run may use.
+        runs: Maximum number of concurrent runs.
+        machine: The machine; for tests.
+        load: Loads a backend by name; for tests.
+        role: The part of the dense graph (processor.package.roles).
+
+    Raises:
+        FreshetError: A bucket cannot be served at all; the error says why.
     """
     machine = machine or this_machine()
     manifest = package.manifest
@@ -187,7 +223,7 @@ def open_programs(
     errors: dict[int, FreshetError] = {}
 
     def serve(entry: ExecutableEntry, anew: bool, programs: dict[str, Program]) -> bool:
-        """Whether one of the programs runs the entry's bucket from now on."""
+        """Add an entry's bucket to its backend's program; return False if it is refused."""
         name, bucket = entry.backend, entry.bucket
         try:
             _check_processor(entry, machine, anew)
@@ -204,7 +240,7 @@ def open_programs(
         return True
 
     def first(entries: Sequence[ExecutableEntry], programs: dict[str, Program]) -> ExecutableEntry | None:
-        """The first of a bucket's entries that serves."""
+        """Return the first of a bucket's entries that serves."""
         ways = ((entry, anew) for anew in (False, True) for entry in entries if entry.origin or not anew)
         return next((entry for entry, anew in ways if serve(entry, anew, programs)), None)
 
@@ -234,7 +270,7 @@ def open_programs(
 def _bounds(
     package: Package, width: int, bounded: Mapping[int, tuple[ExecutableEntry, ExecutableEntry]]
 ) -> dict[int, ScoreBound]:
-    """Of each bucket what holds it, given what serves it and what serves else; raises Corrupt."""
+    """Return the score bound of each bucket, given its entry and the float32 one; raise Corrupt for bad rows."""
     rows: dict[str, Matrix] = {}
     for entry, _ in bounded.values():
         if entry.rows not in rows:
@@ -254,7 +290,7 @@ def _computes(entry: ExecutableEntry) -> str:
 
 
 def _check_processor(entry: ExecutableEntry, machine: Machine, anew: bool) -> None:
-    """Raises BadInput for code that this processor cannot run; anew: for what it should not be asked to compile."""
+    """Raise BadInput for code that this processor cannot run or, with `anew`, for a precision that it lacks."""
     computes = {"bfloat16": machine.bfloat16, "int8": bool(machine.int8)}
     if anew and not computes.get(entry.precision, True):
         raise BadInput(f"foreign: this processor does not compute in {entry.precision}")
@@ -264,7 +300,7 @@ def _check_processor(entry: ExecutableEntry, machine: Machine, anew: bool) -> No
 
 
 def _artefact(package: Package, entry: ExecutableEntry, backend: Backend, anew: bool) -> Artefact:
-    """The entry's bytes, checked; raises why they are not to be run here. anew: only what to compile it from."""
+    """Return the entry's bytes, checked, or raise why they must not be run here; with `anew` only its portable form."""
     if anew:
         origin = package.file(entry.origin)
         return Artefact(entry.bucket, b"", entry.weights, entry.precision, entry.target, origin)

@@ -1,17 +1,19 @@
-"""Dense graphs on OpenVINO (oneDNN): loads and runs what compiler/backends/openvino.py wrote.
+"""Run dense graphs on OpenVINO (oneDNN), from the files that compiler/backends/openvino.py writes.
 
-An artefact is the library's own compiled model with the weights frozen inside, one a bucket: importing one takes a
-third of compiling it. Its origin is an ONNX model that takes the weights as inputs; here they are put in as constants,
-and the graph is compiled for the bucket. That is what happens when the weights are not the frozen ones: after a delta
-with dense weights, in the background, before its flip (some tens of milliseconds a bucket for a million parameters).
+An artefact is the library's own compiled model with the weights frozen inside, one per bucket: importing one takes a
+third of the time of compiling it. Its origin is an ONNX model that has the weights as inputs; here they are inserted as
+constants, and the graph is compiled for the bucket. That happens when the weights are not the frozen ones: after a
+delta with dense weights, in the background, before its flip (some tens of milliseconds per bucket for a million
+parameters).
 
-precision bfloat16 is a hint of the compilation: weights and activations of the matrix products are rounded. It is for
-processors that multiply bfloat16 in hardware; elsewhere the library emulates it at a fiftieth of the speed, so the
-manifest names the processor's feature among those that the executable needs. In int8 it is the model that says where
-values are quantised (compiler.backends.int8), and weights are as they go in.
+Precision bfloat16 is a hint for the compilation: weights and activations of the matrix products are rounded. It is
+meant for processors that multiply bfloat16 in hardware; elsewhere the library emulates it at a fiftieth of the speed,
+so the manifest lists the processor's feature among those that the executable needs. For int8 the model itself defines
+where values are quantised (compiler.backends.int8), and weights are passed unchanged.
 
-Infer requests hold the activations and are dear to make (milliseconds). As many as there may be runs at once are made
-with the executable, and warm; a binding takes one of these while there are any, and gives it back when it goes.
+Infer requests hold the activations and are expensive to create (milliseconds). As many as there may be concurrent runs
+are created and warmed with the executable; a binding takes one of these while there are any, and gives it back when it
+is freed.
 """
 
 from __future__ import annotations
@@ -43,12 +45,12 @@ from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 INPUT = "x"
 WEIGHT_PREFIX = "weights/"
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
-"""What products are computed in that the model itself does not say."""
+"""The precision of products that the model itself does not specify."""
 DEVICE = "CPU"
 
 
 class OpenVino:
-    """processor.backends.base.Backend by the library openvino."""
+    """The backend of the library openvino."""
 
     name = "openvino"
 
@@ -62,14 +64,16 @@ class OpenVino:
         self.library = f"openvino {openvino.__version__.partition('-')[0]}"
 
     def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> OpenVinoProgram:
-        """See processor.backends.base.Backend.open_program."""
+        """Return an empty program."""
         return OpenVinoProgram(self, width, dict(outputs), threads, runs)
 
 
 @contextmanager
 def _untold() -> Iterator[None]:
-    """The library's own telemetry stays out: with it, the process would fork and call a host on the Internet. Where the
-    telemetry package is not to be had, the library leaves it at that."""
+    """Keep the library's telemetry out: with it, the process would fork and call a host on the Internet.
+
+    If the telemetry package cannot be imported, the library does without it.
+    """
     name = "openvino_telemetry"
     before = sys.modules.get(name, ...)
     sys.modules[name] = None  # type: ignore[assignment]
@@ -83,7 +87,7 @@ def _untold() -> Iterator[None]:
 
 
 class OpenVinoProgram(Program):
-    """processor.backends.base.Program; compile() and export() are for the compiler."""
+    """A program over compiled models; compile() and export() are for the compiler."""
 
     def __init__(self, backend: OpenVino, width: int, columns: dict[str, int], threads: int, runs: int) -> None:
         self._backend, self._width, self._columns = backend, width, columns
@@ -93,7 +97,7 @@ class OpenVinoProgram(Program):
         self._imported: dict[int, Any] = {}
 
     def add(self, artefact: Artefact) -> None:
-        """See processor.backends.base.Program.add."""
+        """Import an artefact's compiled model, or keep its portable form to compile."""
         if artefact.precision not in PRECISIONS:
             wanted = ", ".join(PRECISIONS)
             raise BadInput(f"executable b{artefact.bucket}: precision one of {wanted} wanted, got {artefact.precision}")
@@ -109,11 +113,11 @@ class OpenVinoProgram(Program):
         self._artefacts[artefact.bucket] = artefact
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
-        """See processor.backends.base.Program.with_weights."""
+        """Return all buckets with these weights, compiling those whose frozen weights differ."""
         loaded: dict[int, Executable] = {}
         hashes: dict[tuple[str, ...], str] = {}
         for bucket, artefact in sorted(self._artefacts.items()):
-            # What was imported serves the first weights only: later ones differ, and its memory is not kept for them.
+            # The imported model serves the first weights only: later ones differ, so its memory is not kept for them.
             model = self._imported.pop(bucket, None)
             if model is not None:
                 names = tuple(artefact.weights)
@@ -127,7 +131,16 @@ class OpenVinoProgram(Program):
         return loaded
 
     def compile(self, artefact: Artefact, weights: Weights) -> Any:
-        """The artefact's origin with the weights inside, compiled for its bucket and precision."""
+        """Compile the artefact's portable form with the weights inside, for its bucket and precision.
+
+        Args:
+            artefact: The artefact.
+            weights: The weights, float32 by name.
+
+        Raises:
+            Corrupt: There is no portable form, or the library refuses it.
+            BadInput: A weight is missing or does not fit.
+        """
         library = self._backend.module
         if not artefact.origin:
             raise Corrupt(f"executable b{artefact.bucket}: other weights than the frozen ones want its portable form")
@@ -155,12 +168,13 @@ class OpenVinoProgram(Program):
             "NUM_STREAMS": self._runs,
             "INFERENCE_NUM_THREADS": self._runs * self._threads,
             "ENABLE_CPU_PINNING": False,
-            # Its compiler of small kernels crashes on graphs whose biases are zeros (2026.4), and gains nothing here.
+            # The library's compiler of small kernels crashes on graphs whose biases are zeros (2026.4) and is no faster
+            # here.
             "SNIPPETS_MODE": "DISABLE",
         }
 
     def _check_signature(self, model: Any, bucket: int) -> None:
-        """Raises BadInput unless the model maps x [bucket, width] to the outputs [bucket, columns]."""
+        """Raise BadInput unless the model maps x [bucket, width] to the outputs [bucket, columns]."""
         got = {name: tuple(port.shape) for port in model.inputs for name in port.names}
         if len(model.inputs) != 1 or got.get(INPUT) != (bucket, self._width):
             raise BadInput(f"executable b{bucket}: one input {INPUT!r} float32 [{bucket}, {self._width}] wanted")
@@ -182,7 +196,7 @@ def _weight(weights: Weights, name: str, parameter: Any) -> Matrix:
 
 
 class _Executable:
-    """processor.backends.base.Executable: a compiled model and warm requests for it."""
+    """An executable: a compiled model and warm infer requests for it."""
 
     def __init__(self, model: Any, bucket: int, width: int, columns: dict[str, int], runs: int) -> None:
         self.bucket = bucket
@@ -194,7 +208,7 @@ class _Executable:
             run()
 
     def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """See processor.backends.base.Executable.bind_buffers."""
+        """Bind buffers to a warm infer request, or to a new one if none is left."""
         check_buffers(self.bucket, self._width, self._columns, x, outputs)
         request = None
         with suppress(IndexError):
@@ -204,8 +218,11 @@ class _Executable:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One prepared run: a request whose tensors are the session's own buffers, held so that they stay. spare: where the
-    request goes when the run does."""
+    """One prepared run: an infer request whose tensors are the session's own buffers, kept alive here.
+
+    Attributes:
+        spare: The request returns here when the run is freed.
+    """
 
     request: Any
     x: Matrix

@@ -1,12 +1,12 @@
-"""Dense graphs on TensorRT: loads and runs what compiler/backends/tensorrt.py wrote. NVIDIA GPUs only.
+"""Run dense graphs on TensorRT, from the files that compiler/backends/tensorrt.py writes. NVIDIA GPUs only.
 
 An artefact is one engine, built for exactly one bucket (one profile) and refittable. New weights are refitted into a
-second copy of the engine, made from the same bytes beside the live one: a refit in place would show in runs under way.
+second copy of the engine, made from the same bytes beside the live one: a refit in place would affect concurrent runs.
 
-A binding has a stream, an execution context and device buffers of its own: a run copies x over, computes, copies the
-outputs back and waits, without the GIL.
+A binding has its own stream, execution context and device buffers: a run copies x over, computes, copies the outputs
+back and waits, without the GIL.
 
-This has not run on hardware by its authors: the machine that it was written on has neither the library nor a GPU.
+The authors have not run this on hardware: their machine has neither the library nor a GPU.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WORKSPACE_NBYTES = 1 << 30
 
 
 class TensorRt:
-    """processor.backends.base.Backend by the libraries tensorrt and cuda-python."""
+    """The backend of the libraries tensorrt and cuda-python."""
 
     name = "tensorrt"
 
@@ -49,11 +49,21 @@ class TensorRt:
         self.logger = tensorrt.Logger(tensorrt.Logger.ERROR)
 
     def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
-        """See processor.backends.base.Backend.open_program."""
+        """Return an empty program; `threads` and `runs` are ignored."""
         return _Program(self, width, dict(outputs))
 
     def build(self, model: bytes, bucket: int, width: int, precision: str) -> bytes:
-        """An engine for exactly `bucket` rows, from an ONNX model with its weights inside; raises BadInput."""
+        """Build an engine for exactly `bucket` rows.
+
+        Args:
+            model: An ONNX model with its weights inside.
+            bucket: Number of rows.
+            width: Columns of the input.
+            precision: One of PRECISIONS.
+
+        Raises:
+            BadInput: The library cannot compile the model.
+        """
         library = self.module
         builder = library.Builder(self.logger)
         network = builder.create_network(0)
@@ -77,7 +87,7 @@ class TensorRt:
 
 
 class _Program:
-    """processor.backends.base.Program."""
+    """A program over refittable engines."""
 
     def __init__(self, backend: TensorRt, width: int, columns: dict[str, int]) -> None:
         self._backend, self._width, self._columns = backend, width, columns
@@ -85,7 +95,7 @@ class _Program:
         self._artefacts: dict[int, Artefact] = {}
 
     def add(self, artefact: Artefact) -> None:
-        """See processor.backends.base.Program.add."""
+        """Deserialise an engine and check its inputs and outputs."""
         engine = self._engine(artefact)
         bucket = artefact.bucket
         shapes = {
@@ -98,7 +108,7 @@ class _Program:
         self._artefacts[bucket] = artefact
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
-        """See processor.backends.base.Program.with_weights."""
+        """Return all buckets, each with a new copy of its engine refitted with these weights."""
         return {
             bucket: _Executable(
                 self._refitted(artefact, weights), self._backend.cuda, bucket, self._width, self._columns
@@ -113,7 +123,7 @@ class _Program:
         return engine
 
     def _refitted(self, artefact: Artefact, weights: Weights) -> Any:
-        """A copy of the engine with these weights."""
+        """Return a copy of the engine with these weights."""
         engine, library = self._engine(artefact), self._backend.module
         refitter = library.Refitter(engine, self._backend.logger)
         for name in refitter.get_all_weights():
@@ -130,14 +140,14 @@ class _Program:
 
 
 class _Executable:
-    """processor.backends.base.Executable: an engine with its weights."""
+    """An executable: an engine with its weights."""
 
     def __init__(self, engine: Any, cuda: Cuda, bucket: int, width: int, columns: dict[str, int]) -> None:
         self.bucket = bucket
         self._engine, self._cuda, self._width, self._columns = engine, cuda, width, columns
 
     def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """See processor.backends.base.Executable.bind_buffers."""
+        """Create an execution context, device buffers and a stream for these buffers."""
         check_buffers(self.bucket, self._width, self._columns, x, outputs)
         context = self._engine.create_execution_context()
         buffers = {name: DeviceBuffer(self._cuda, array.nbytes) for name, array in {INPUT: x, **outputs}.items()}
@@ -148,7 +158,7 @@ class _Executable:
 
 
 class DeviceBuffer:
-    """Device memory that goes with the object."""
+    """Device memory that is freed with the object."""
 
     def __init__(self, cuda: Cuda, nbytes: int) -> None:
         self._cuda = cuda

@@ -1,18 +1,19 @@
-"""Dense graphs on XLA, through jaxlib's PJRT client alone: loads and runs what compiler/backends/xla.py wrote.
+"""Run dense graphs on XLA through jaxlib's PJRT client alone, from the files that compiler/backends/xla.py writes.
 
-Weights are arguments: new ones are copied to where the device reads them, once a flip, and the executable stays. An
+Weights are arguments: new ones are copied to where the device reads them, once per flip, and the executable stays. An
 artefact is a serialised PJRT executable in a capsule; its origin is a portable StableHLO artifact, which every later
-jaxlib reads for years, so that an executable from another processor or library can be compiled anew without TensorFlow.
+jaxlib can read for years, so that an executable from another processor or library can be compiled again without
+TensorFlow.
 
-How it runs. On a CPU a run computes in the calling thread: the client is made with as many threads as one run may use,
-and with one it has nobody to hand work to. The session's input buffer is the argument itself (64-byte aligned; else it
-is copied): a view without a copy, whose bytes each run reads anew. Outputs are copied out, a few microseconds. A run
-allocates its outputs inside PJRT and a handful of Python objects; the GIL is free while it computes. On a GPU inputs
-and outputs are copied over in each run; its machine code is of one kind of GPU, which the target names.
+How it runs. On a CPU a run computes in the calling thread: the client has as many threads as one run may use, so with
+one thread it has none to hand work to. The session's input buffer is the argument itself (if 64-byte aligned; else it
+is copied): a view without a copy, whose bytes each run reads again. Outputs are copied out, a few microseconds. A run
+allocates its outputs inside PJRT and a handful of Python objects; the GIL is released while it computes. On a GPU
+inputs and outputs are copied in each run; its machine code is for one kind of GPU, which the target names.
 
-Refused: jax.experimental.serialize_executable (it pickles); importing jax for a CPU (a second of start-up, which
-jaxlib's DLPack conversion and ExecuteResults.disassemble_into_single_device_arrays() pay too); the fusions of YNNPACK
-(they pack the weights anew in each run: 1.3 times the time of the plain products at 64 rows on one thread).
+Rejected: jax.experimental.serialize_executable (it pickles); importing jax for a CPU (a second of start-up, which
+jaxlib's DLPack conversion and ExecuteResults.disassemble_into_single_device_arrays() cost, too); the fusions of YNNPACK
+(they pack the weights again in each run: 1.3 times the time of the plain products at 64 rows on one thread).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _making = threading.Lock()
 
 
 class Xla:
-    """processor.backends.base.Backend by the library jaxlib. Targets: those that begin with "cuda" run on a GPU."""
+    """The backend of the library jaxlib. Targets that begin with "cuda" run on a GPU."""
 
     name = "xla"
 
@@ -65,19 +66,19 @@ class Xla:
         self.library = f"jaxlib {jaxlib.__version__}"
 
     def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> XlaProgram:
-        """See processor.backends.base.Backend.open_program. CPU runs beyond `threads` threads share the client's."""
+        """Return an empty program. Concurrent CPU runs share the client's `threads` threads; `runs` is ignored."""
         return XlaProgram(self, width, dict(outputs), threads)
 
 
 class XlaProgram(Program):
-    """processor.backends.base.Program; serialize() is for the compiler."""
+    """A program over PJRT executables; serialize() is for the compiler."""
 
     def __init__(self, backend: Xla, width: int, columns: dict[str, int], threads: int) -> None:
         self._backend, self._width, self._columns, self._threads = backend, width, columns, threads
         self._loaded: dict[int, tuple[Artefact, Device, Any]] = {}
 
     def add(self, artefact: Artefact) -> None:
-        """See processor.backends.base.Program.add."""
+        """Deserialise an artefact's machine code, or compile its portable form."""
         on = device(artefact.target, self._threads)
         if artefact.data and on.target not in ("cpu", artefact.target):
             raise BadInput(f"foreign: compiled for {artefact.target[:32]}, the device here is {on.target}")
@@ -95,13 +96,13 @@ class XlaProgram(Program):
         self._loaded[artefact.bucket] = artefact, on, executable
 
     def serialize(self, bucket: int) -> bytes:
-        """A bucket's executable as machine code."""
+        """Return a bucket's executable as machine code."""
         _, on, executable = self._loaded[bucket]
         code: bytes = on.client.serialize_executable(executable)
         return code
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
-        """See processor.backends.base.Program.with_weights; all buckets of a device share one copy of the weights."""
+        """Return all buckets with these weights; those of one device share one copy of the weights."""
         placed: dict[tuple[int, str], Any] = {}
         loaded: dict[int, Executable] = {}
         for bucket, (artefact, on, executable) in self._loaded.items():
@@ -119,31 +120,52 @@ class XlaProgram(Program):
 
 
 class Device(Protocol):
-    """A PJRT client and the one device of it that is used. target: what its machine code runs on; of a CPU the
-    manifest's features say that."""
+    """A PJRT client and the one device of it that is used.
+
+    Attributes:
+        target: Kind of device that its machine code runs on; for a CPU the manifest's features specify it.
+    """
 
     client: Any
     places: Any
     target: str
 
     def compile(self, stablehlo: bytes) -> Any:
-        """A portable StableHLO artifact, compiled for this device."""
+        """Compile a portable StableHLO artifact for this device."""
 
     def keep(self, array: Array) -> Any:
-        """A copy of the array as an argument."""
+        """Return a copy of the array as an argument."""
 
     def argument(self, x: Matrix) -> tuple[Any, Callable[[], Any] | None]:
-        """x as an argument of every run, or else what makes the argument of one run."""
+        """Return x as the argument of all runs, or a function that makes the argument of one run."""
 
     def handler(self, shape: tuple[int, ...], dtype: np.dtype[Any] = FLOAT32) -> Any:
-        """The handler that makes an array of one result of this shape."""
+        """Return the handler that makes an array of one result.
+
+        Args:
+            shape: The result's shape.
+            dtype: The result's dtype.
+        """
 
     def fetch(self, result: Any, into: Matrix) -> None:
-        """Copies a result out, once it is there."""
+        """Copy a result out once it is ready.
+
+        Args:
+            result: The result.
+            into: The array to copy into.
+        """
 
 
 def device(target: str, threads: int) -> Device:
-    """The device of a target, made once a process; raises BadInput where there is none."""
+    """Return the device of a target, created once per process.
+
+    Args:
+        target: The target.
+        threads: Threads of a CPU client.
+
+    Raises:
+        BadInput: There is no such device.
+    """
     kind = "cuda" if target.startswith("cuda") else "cpu"
     key = (kind, threads if kind == "cpu" else 0)
     with _making:
@@ -153,7 +175,7 @@ def device(target: str, threads: int) -> Device:
 
 
 class _Cpu:
-    """The client's pool has `threads` threads; of one, runs compute in the calling thread."""
+    """A CPU device. The client's pool has `threads` threads; with one, runs compute in the calling thread."""
 
     target = "cpu"
 
@@ -213,7 +235,7 @@ class _Cpu:
 
 @dataclass(frozen=True, slots=True)
 class _AbstractValue:
-    """What jaxlib asks of an abstract value, which jax would bring."""
+    """The attributes of an abstract value that jaxlib needs and jax would provide."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any] = FLOAT32
@@ -221,7 +243,7 @@ class _AbstractValue:
 
 
 def _single_device(places: Any, place: Any) -> Any:
-    """A placement on one device, with what jaxlib asks of one and jax would bring: importing jax takes a second."""
+    """Return a placement on one device with the attributes that jax would provide: importing jax takes a second."""
     from jaxlib import _jax, xla_client
 
     class DevicePlace(_jax.SingleDeviceSharding):  # type: ignore[misc]
@@ -235,7 +257,7 @@ def _single_device(places: Any, place: Any) -> Any:
 
 
 def cuda() -> Device:
-    """The first CUDA device, by jax's plug-in; raises BadInput that says what is missing."""
+    """Return the first CUDA device, through jax's plug-in; raise BadInput with what is missing."""
     if find_spec("jax_plugins") is None:
         raise missing("xla", "jax with CUDA", "gpu")
     try:
@@ -247,7 +269,7 @@ def cuda() -> Device:
 
 
 class JaxDevice:
-    """The first device of one of jax's platforms, for which jax is imported. Of "cuda"; tests take "cpu"."""
+    """The first device of one of jax's platforms, which imports jax. In use: "cuda"; tests use "cpu"."""
 
     def __init__(self, platform: str) -> None:
         import jax
@@ -266,7 +288,7 @@ class JaxDevice:
         return self.client.compile_and_load(stablehlo, self.places, _options(()))
 
     def keep(self, array: Array) -> Any:
-        # Of a copy, and waited for: the caller may change the array as soon as this returns.
+        # Copy, and wait for it: the caller may change the array as soon as this returns.
         return self._put(array.copy(), self._place).block_until_ready()
 
     def argument(self, x: Matrix) -> tuple[Any, Callable[[], Any] | None]:
@@ -288,7 +310,7 @@ def _options(overrides: Sequence[tuple[str, str]]) -> Any:
 
 
 class _Executable:
-    """processor.backends.base.Executable: a PJRT executable with its weights in place."""
+    """An executable: a PJRT executable with its weights in place."""
 
     def __init__(
         self, executable: Any, on: Device, weights: list[Any], bucket: int, width: int, columns: dict[str, int]
@@ -298,16 +320,16 @@ class _Executable:
         self._width, self._columns = width, columns
 
     def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """See processor.backends.base.Executable.bind_buffers."""
+        """Bind buffers: the input as an argument, a handler for each output."""
         check_buffers(self.bucket, self._width, self._columns, x, outputs)
-        # Results come in the order of the compiler, which is that of their names.
+        # Results come in the compiler's order, which is that of their names.
         ends = [outputs[name] for name in sorted(outputs)]
         first, refill = self._on.argument(x)
         handlers = [self._on.handler(end.shape) for end in ends]
         return _Run(self._executable, self._on, [first, *self._weights], refill, x, ends, handlers)
 
     def check(self) -> None:
-        """Runs once; raises BadInput unless the executable takes and gives what it is to."""
+        """Run once; raise BadInput unless inputs and outputs have the expected sizes."""
         x = aligned((self.bucket, self._width))
         outputs = {name: aligned((self.bucket, n)) for name, n in self._columns.items()}
         run = self.bind_buffers(x, outputs)
@@ -325,7 +347,12 @@ class _Executable:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One prepared run. x: the session's buffer, held so that it stays. refill: makes the first argument anew."""
+    """One prepared run.
+
+    Attributes:
+        refill: Makes the first argument again before each run; None if it is a view of `x`.
+        x: The session's buffer, kept alive here.
+    """
 
     executable: Any
     on: Device

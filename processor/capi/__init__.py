@@ -2,9 +2,9 @@
 
     python -m freshet_serving.processor.capi libfreshet.so      # and freshet.h beside it; needs cffi and a C compiler
 
-freshet.h says what each function does. example.c and example.go, beside this file, are callers.
+freshet.h documents each function. example.c and example.go, beside this file, are callers.
 
-embedded  what the functions of freshet.h do, in Python
+embedded  implements the functions of freshet.h in Python
 """
 
 __all__: list[str] = []

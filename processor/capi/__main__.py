@@ -1,4 +1,4 @@
-"""Builds the shared library. cffi makes the interpreter's start and the locking of threads; the rest is embedded.py."""
+"""Build the shared library. cffi provides the interpreter's start and thread locking; the rest is embedded.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from freshet_serving.processor.extras import needed
 
 HERE = Path(__file__).parent
 MODULE = "_freshet_capi"
-# Runs inside the library, once, before the first call. The paths are this interpreter's: a library is for one machine.
+# Runs inside the library, once, before the first call. The paths are this interpreter's, so a library is for one
+# machine.
 STARTED = """
 import site, sys
 for path in {paths!r}:
@@ -84,7 +85,7 @@ def freshet_close(model):
 
 
 def build(out: Path) -> None:
-    """Writes the library, and freshet.h beside it. Raises what cffi and the compiler raise."""
+    """Write the library, and freshet.h beside it. Raises the errors of cffi and of the compiler."""
     import cffi
 
     header = (HERE / "freshet.h").read_text()

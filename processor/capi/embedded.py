@@ -1,9 +1,9 @@
 """The functions of freshet.h, in Python.
 
 Invariants
-- Statuses are HTTP's: 200 with a reply, else with a message that may be shown to anyone. Nothing is raised into C.
-- A model is polled for by a thread of its own until it is closed; process() may be called from any number of threads.
-- A closed number is never given out again, so that a caller that mixes numbers up is told so, and harms nobody.
+- Statuses are HTTP's: 200 with a reply, else with a message that any client may see. Nothing is raised into C.
+- A thread of its own polls for each model until it is closed; process() may be called from any number of threads.
+- The number of a closed model is never reused, so that a caller that mixes up numbers gets an error and does no harm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("freshet.capi")
 
 MAX_CONFIG_NBYTES = 1 << 20
 POLL_INTERVAL_S = 0.05
-# Key -> types of its value.
+# Allowed types by key.
 OPTIONS: dict[str, tuple[type, ...]] = {
     "repository": (str,),
     "model": (str,),
@@ -42,7 +42,7 @@ class EmbeddedModel:
     """One model of a repository, kept up to date."""
 
     def __init__(self, config: bytes) -> None:
-        """config: JSON, see freshet.h. Raises FreshetError."""
+        """Load the model and start polling. config: JSON as freshet.h describes it. Raises FreshetError."""
         options = _options(config)
         interval_s = float(options.pop("poll_interval_s", POLL_INTERVAL_S))
         if not 0 < interval_s <= 3600:
@@ -58,11 +58,11 @@ class EmbeddedModel:
         self._poller.start()
 
     def process(self, data: bytes) -> bytes:
-        """A PredictResponse for a PredictRequest (processor.eas); raises FreshetError."""
+        """Return a PredictResponse for a PredictRequest (processor.eas); raises FreshetError."""
         return self._processor.process(data, self._model)
 
     def info(self) -> bytes:
-        """Versions, generation, freshness and memory of what is served, as JSON."""
+        """Return versions, generation, freshness and memory of what is served, as JSON."""
         return json.dumps(self._processor.info()).encode()
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class EmbeddedModel:
                 for line in self._processor.poll():
                     log.info("%s", line)
             except Exception:
-                # Whatever it is that lasts, it is told of now and then.
+                # Poll less often, so that a lasting error does not flood the log.
                 delay_s = max(interval_s, REST_S)
                 log.exception("polling the repository failed; next look in %g s", delay_s)
 
@@ -88,7 +88,7 @@ _open: dict[int, EmbeddedModel] = {}
 
 
 def initialize(config: bytes) -> tuple[int, bytes]:
-    """A number above 0 and nothing, or 0 and what was wrong."""
+    """Load a model; returns a number above 0 and no message, or 0 and the error."""
     try:
         embedded = EmbeddedModel(config)
     except FreshetError as error:
@@ -102,12 +102,17 @@ def initialize(config: bytes) -> tuple[int, bytes]:
 
 
 def process(number: int, data: bytes) -> tuple[int, bytes]:
-    """Status, and reply or message."""
+    """Answer a request; returns an HTTP status, and the reply or the error.
+
+    Args:
+        number: The model's number.
+        data: A serialized PredictRequest.
+    """
     return _answered(number, lambda embedded: embedded.process(data))
 
 
 def info(number: int) -> tuple[int, bytes]:
-    """Status, and JSON or message."""
+    """Return an HTTP status, and the model's info as JSON or the error."""
     return _answered(number, EmbeddedModel.info)
 
 

@@ -1,7 +1,7 @@
-"""DeepRec's messages, as PAI-EAS's callers send them.
+"""DeepRec's predict messages, as clients of PAI-EAS send them.
 
-codec             PredictRequest and PredictResponse to columns and back
-message_tree      how much a message would make of its bytes, told before it is parsed
+codec             converts PredictRequest and PredictResponse to columns and back
+message_tree      counts the values of a message before it is parsed
 predict_messages  predict.proto, compiled by `make -C loadtest protos`
 """
 

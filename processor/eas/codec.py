@@ -1,8 +1,8 @@
-"""DeepRec's PredictRequest and PredictResponse (predict.proto, as PAI-EAS's callers send them) to columns and back.
+"""Convert DeepRec's PredictRequest and PredictResponse (predict.proto, as PAI-EAS clients send it) to columns and back.
 
-Tensors are dense, as that message has no other: a ragged input is sent as [n, k], every row of k values. Protobuf is
-imported here and nowhere else on this floor; its definitions live in a pool of their own, so that callers may bring
-theirs into the same process.
+Tensors are dense, as that message has no others: a ragged input is sent as [n, k], every row with k values. Protobuf is
+imported here and nowhere else in processor/; its definitions are in a pool of their own, so that callers may have
+theirs in the same process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from freshet_serving.processor.package import Input, Manifest
 
 SIGNATURE = "serving_default"
 MAX_RANK = 8
-# ArrayDataType and the field that holds the values, of each of our types.
+# For each of our types: ArrayDataType, its name, and the field that holds the values.
 TYPES: dict[str, tuple[int, str, str]] = {
     "int64": (9, "DT_INT64", "int64_val"),
     "float32": (1, "DT_FLOAT", "float_val"),
@@ -44,8 +44,17 @@ _tree = MessageTree(Request.DESCRIPTOR)
 def decode(
     data: bytes | memoryview, manifest: Manifest, limits: RequestLimits = DEFAULTS
 ) -> tuple[dict[str, Column], tuple[str, ...]]:
-    """A serialized PredictRequest as the model's inputs, and the outputs that it wants, none for all. Raises BadInput,
-    TooLarge."""
+    """Return a serialized PredictRequest as the model's inputs, and the requested outputs, none for all.
+
+    Args:
+        data: The message.
+        manifest: The model's manifest.
+        limits: Limits of the request.
+
+    Raises:
+        BadInput: If it is not a valid request for the model.
+        TooLarge: If it exceeds the limits.
+    """
     _tree.check_limits(data, limits)
     try:
         request = Request.FromString(data)
@@ -70,7 +79,12 @@ def decode(
 
 
 def encode(outputs: Mapping[str, NDArray[np.float32]], wanted: Sequence[str] = ()) -> bytes:
-    """A serialized PredictResponse. outputs: float32 [n, columns] each. wanted: those to send, none for all."""
+    """Return a serialized PredictResponse.
+
+    Args:
+        outputs: float32 [n, columns] by name.
+        wanted: Names of the outputs to send, none for all.
+    """
     response = Response()
     for name in wanted or outputs:
         array = response.outputs[name]

@@ -1,7 +1,7 @@
-"""Kinds of protobuf messages as trees of fields: what tells how much one would make of some bytes, before it does.
+"""Trees of protobuf message types, which bound what a parser makes of a message's bytes before it is parsed.
 
-Two bytes can be a message of a hundred, and one byte a number of eight, so the length of a request says little. Made
-from descriptors, which are the caller's: of DeepRec's messages and of those of the ports alike.
+Two bytes can be a message of a hundred, and one byte a number of eight, so the length of a request says little. The
+trees are built from the caller's descriptors: of DeepRec's messages and of the ports' alike.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ from freshet_serving.processor.kernels.wire_format import (
     count_nodes,
 )
 
-# Of a descriptor's field types: those that are fixed in width, and those that never stand end to end.
+# By a descriptor's field type: types of fixed width, and strings and bytes, which are never packed.
 WIDTHS = {1: FIXED64, 2: FIXED32, 6: FIXED64, 7: FIXED32, 9: STRINGS, 12: STRINGS, 15: FIXED32, 16: FIXED64}
 
 
 class MessageTree:
-    """A kind of message, with all that it may hold."""
+    """A protobuf message type, with all that it may contain."""
 
     def __init__(self, descriptor: Any) -> None:
-        """descriptor: a message's, of the protobuf runtime. Its fields that hold messages or many values have numbers
-        below FIELDS."""
+        """Build the tree.
+
+        Args:
+            descriptor: The protobuf runtime's descriptor of a message. Its fields that hold messages or repeated values
+                have numbers below FIELDS.
+        """
         kinds, rows = [descriptor], []
-        # Grows while it is walked.
+        # The list grows while it is iterated.
         for kind in kinds:
             row = np.full(FIELDS, LEAF, np.int32)
             for field in kind.fields:
@@ -48,12 +52,17 @@ class MessageTree:
         self._kinds = np.stack(rows)
 
     def count(self, data: bytes | memoryview) -> int:
-        """See kernels.wire_format.count_nodes."""
+        """Return the number of fields and values in a message (kernels.wire_format.count_nodes)."""
         return int(count_nodes(np.frombuffer(data, np.uint8), self._kinds))
 
     def check_limits(self, data: bytes | memoryview, limits: RequestLimits) -> None:
-        """Raises TooLarge."""
-        # A message of nothing is the shortest of its weight: two bytes.
+        """Raise TooLarge if a message has more fields and values than allowed.
+
+        Args:
+            data: The message.
+            limits: Limits of the request.
+        """
+        # No encoding weighs more per byte than an empty message: HOLDER for two bytes. Short messages need no count.
         if HOLDER * len(data) > 2 * limits.max_nodes and (nodes := self.count(data)) > limits.max_nodes:
             wanted = f"at most {limits.max_nodes} fields and values wanted"
             raise TooLarge(f"max_nodes: {wanted}, got {nodes}; send tensors as bytes, or ask for fewer at once")

@@ -1,10 +1,10 @@
-"""Explanations of scores: what one row of a request has read, and what it would score under another generation.
+"""Explanations of scores: what one row of a request has read, and its score under another generation.
 
-explanation       the report: one row, under one generation or two
-feature_values    what each feature reads of a bound request
-spare_executable  executables of one bucket, opened apart from those that answer requests
-scoring_process   the same in a process of its own, for a supervisor
-movers            which feature, or the dense weights, moved a score
+explanation       explains one row, under one generation or two
+feature_values    finds what each feature reads of a bound request
+spare_executable  executables of one bucket, opened separately from those that answer requests
+scoring_process   runs spare executables in a process of their own, for a supervisor
+movers            attributes a change of score to features and dense weights
 """
 
 __all__ = ["explanation", "scoring_process"]

@@ -1,4 +1,4 @@
-"""`python -m freshet_serving.processor.explaining FD`: scores for explanations. Started by supervisors only."""
+"""Run the scoring process of a supervisor: `python -m freshet_serving.processor.explaining FD`."""
 
 import sys
 

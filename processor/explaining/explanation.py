@@ -1,27 +1,25 @@
-"""An explanation of one row of a request: what was looked up, what scored it, and the same under another generation.
+"""Explain one row of a request: its lookups, its score, and the same under another generation.
 
-Everything is read and computed beside the request path: in the caller's thread, in the process that writes (with
-several workers their supervisor), by an executable that is opened for it (processor.explaining.spare_executable). No
-session, no replica and no pin has a part in it, and nothing of it is counted. A supervisor runs no native code of a
-backend itself: it has a process for that (processor.explaining.scoring_process).
+Everything is read and computed outside the request path: in the caller's thread, in the process that writes (with
+several workers their supervisor), by an executable that is opened for it (processor.explaining.spare_executable). It
+involves no session, no replica and no pin, and none of it is counted. A supervisor runs no native code of a backend
+itself: it has a process for that (processor.explaining.scoring_process).
 
 Invariants
-- What is read of a generation is read at one moment, under the version's lock: no delta comes in between, and rows that
-  the undo log keeps are there. Rows are copied; the executable runs after the lock is free.
+- A generation is read at one moment, under the version's lock: no delta comes in between, and rows that the undo log
+  keeps are present. Rows are copied; the executable runs after the lock is released.
 - The dense graph's input is filled by the kernel that fills it for requests, from the tables that they read.
-- One explanation at a time, of one row of at most MAX_IDS ids: what holds up a delta is bounded by that, and so is the
-  memory.
+- One explanation at a time, of one row of at most MAX_IDS ids: this bounds the delay of a delta, and the memory.
 
-What it costs: under the lock some microseconds an id; after it one run of a bucket for the score, and one for as many
-features as it has rows, where two generations are compared.
+Costs: under the lock some microseconds per id; after it one run of a bucket for the score and, where two generations
+are compared, one for as many features as the bucket has rows.
 
-Refused: tables in a row store (the supervisor asks it for nothing), and with several workers versions with a stage,
-whose library only workers load.
+Rejected: tables in a row store (the supervisor never queries it), and with several workers versions with a stage, whose
+library only workers load.
 
-RowOrigin: where the rows of ids come from, as of an epoch: the walk of processor.kernels.rows, told rather than taken.
-
-The writer's: called under the version's lock, in which neither heads nor what they lead to change. A few microseconds
-an id, in Python: an explanation asks for some hundreds.
+RowOrigin is where the rows of ids come from, as of an epoch: the walk of processor.kernels.rows, reported instead of
+followed. It belongs to the writer: it is computed under the version's lock, during which neither heads nor what they
+lead to change. It takes a few microseconds per id, in Python: an explanation has some hundreds.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import CostTable
+from freshet_serving.processor.backends.cost import CostTable
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
 from freshet_serving.processor.explaining.feature_values import FeatureValues, feature_values
@@ -60,15 +58,25 @@ UNKNOWN = -1
 
 
 class RowOrigin(NamedTuple):
-    """kind: FILE, of the file that the version was loaded from; DELTA; REMOVED by a delta; NOWHERE, there is no row.
-    epoch: of the delta, UNKNOWN where the table has not kept it, and where there is none."""
+    """The origin of a row.
+
+    Attributes:
+        kind: FILE, the file that the version was loaded from; DELTA; REMOVED by a delta; NOWHERE, there is no row.
+        epoch: Epoch of the delta; UNKNOWN if the table has not kept it, or if there is no delta.
+    """
 
     kind: str
     epoch: int = UNKNOWN
 
 
 def row_origins(table: ServedTable, keys: NDArray[np.int64], epoch: int) -> list[RowOrigin]:
-    """The origin of each key's row, or of its absence."""
+    """Return the origin of each key's row, or of its absence.
+
+    Args:
+        table: The table.
+        keys: int64 [n].
+        epoch: The epoch that is read.
+    """
     arrays = table.arrays
     index, meta, base_rows = arrays["index"], arrays["meta"], len(arrays["base"])
     heads = np.empty(len(keys), np.int64)
@@ -86,7 +94,7 @@ def _origin(ref: int, meta: NDArray[np.int64], base_rows: int, epoch: int) -> Ro
         stamp, copied = meta[ref - SETTLED].tolist()
         if copied < 0:
             return RowOrigin(DELTA, stamp >> 1)
-        # A copy in memory of what lies in the file or in the log (processor.tables.tier).
+        # A copy in memory of a row of the file or of the log (processor.tables.tier).
         ref = copied
     if ref < 0:
         return RowOrigin(NOWHERE)
@@ -95,13 +103,18 @@ def _origin(ref: int, meta: NDArray[np.int64], base_rows: int, epoch: int) -> Ro
 
 MAX_IDS, MAX_NUMBERS = 4096, 65536
 PATIENCE_S = 10.0
-"""How long an explanation waits for the one before it, and for a delta that is being applied."""
+"""Seconds that an explanation waits for the previous one, and for a delta that is being applied."""
 
 Rows = NDArray[np.float32]
 
 
 class GenerationRef(NamedTuple):
-    """One side of an explanation. step: of the version's chain, None for what is served."""
+    """One side of an explanation.
+
+    Attributes:
+        version: The version.
+        step: A step of its change log, None for the served one.
+    """
 
     version: ServedVersion
     step: int | None = None
@@ -109,7 +122,17 @@ class GenerationRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowReads:
-    """A row as a generation of a version reads it. rows: by feature those of its ids; origins: where they come from."""
+    """A row as a generation of a version reads it.
+
+    Attributes:
+        standing: The state of the generation.
+        served: Whether the generation is the served one.
+        x: float32 [width], the dense graph's input.
+        rows: By feature, the rows of its ids.
+        origins: By feature, the origins of these rows.
+        look_up_s: Seconds for reading the rows.
+        pool_s: Seconds for filling x.
+    """
 
     standing: PastState
     served: bool
@@ -124,7 +147,12 @@ class Explainer:
     """Explains rows of requests, one at a time."""
 
     def __init__(self, computed_by: str, score: Score | None = None) -> None:
-        """computed_by: whose work it is, in words. score: by what; in this process, if None."""
+        """Set up an explainer.
+
+        Args:
+            computed_by: Name of the computing process, for people.
+            score: The function that scores; by default in this process.
+        """
         self._computed_by = computed_by
         self._score = score or SpareExecutables().score
         self._turn = threading.Lock()
@@ -140,10 +168,22 @@ class Explainer:
         limits: RequestLimits | None = None,
         vectors: bool = False,
     ) -> dict[str, Any]:
-        """The explanation of a row, JSON-able (numbers are numpy's); docs/how-to/explain.md says what stands in it.
+        """Return the explanation of a row, JSON-able except for numpy's numbers; see docs/how-to/explain.md.
 
-        inputs: of a request for `asked`, and for `against`. vectors: with the rows themselves. Raises BadInput and
-        TooLarge for what cannot be explained, Conflict for a generation that is out of reach, NotReady and Overloaded.
+        Args:
+            inputs: Inputs of a request that is valid for `asked`, and for `against`.
+            row: Number of the row in the request.
+            asked: The generation to explain.
+            against: A generation to compare it with.
+            limits: Limits of the request.
+            vectors: True to include the rows themselves.
+
+        Raises:
+            BadInput: If the row cannot be explained.
+            TooLarge: If it has too many ids or numbers.
+            Conflict: If a generation is out of reach.
+            NotReady: If a delta is being applied, or a file is damaged.
+            Overloaded: If another explanation is running.
         """
         with _held(self._turn, Overloaded("explain: one explanation at a time; ask again")):
             first, rows, told = self._side(inputs, row, asked, limits, vectors)
@@ -161,14 +201,14 @@ class Explainer:
             return answer
 
     def reaches(self, question: GenerationRef) -> bool:
-        """Whether a generation can be explained now."""
+        """Report whether a generation can be explained now."""
         with self._locked(question.version):
             return question.step is None or question.version.as_of(question.step) is not None
 
     def _side(
         self, inputs: Mapping[str, Column], row: int, asked: GenerationRef, limits: RequestLimits | None, vectors: bool
     ) -> tuple[ScoredRow, int, dict[str, Any]]:
-        """One side: the row as it is scored, rows of the request, and all of it as JSON has it."""
+        """Return one side: the row as it is scored, the number of rows of the request, and the JSON of the side."""
         version, manifest = asked.version, asked.version.manifest
         began_s = time.perf_counter()
         plan = self._plan(version)
@@ -210,7 +250,7 @@ class Explainer:
         return ScoredRow(manifest, read.x, dense, outputs, score), bound.rows, told
 
     def _plan(self, version: ServedVersion) -> SparsePlan:
-        """The sparse graph of a version, as a replica of this process has it, or one of our own."""
+        """Return the sparse graph of a version: that of this process's replica, or one of the explainer's own."""
         remote = [name for name, table in version.tables.items() if isinstance(table, RemoteTable)]
         if remote:
             raise BadInput(f"explain: table {remote[0]!r} is in a row store; ask a server that holds it in memory")
@@ -227,7 +267,7 @@ class Explainer:
     @contextmanager
     def _locked(self, version: ServedVersion) -> Iterator[None]:
         with _held(version.lock, NotReady("explain: a delta is being applied; ask again")):
-            # What is looked up may lie in a mapped file: nobody is to meet a page that has gone.
+            # Rows may lie in a mapped file: reading a page that is gone would end the process.
             if version.damage(SIZES):
                 raise NotReady("explain: a file of the version is damaged")
             yield
@@ -235,7 +275,7 @@ class Explainer:
 
 @contextmanager
 def _held(lock: Any, refusal: Exception) -> Iterator[None]:
-    """Holds a lock, or raises the refusal after PATIENCE_S."""
+    """Hold a lock, or raise the refusal after PATIENCE_S."""
     if not lock.acquire(timeout=PATIENCE_S):
         raise refusal
     try:
@@ -245,7 +285,7 @@ def _held(lock: Any, refusal: Exception) -> Iterator[None]:
 
 
 def _check_extent(values: list[FeatureValues], width: int, vectors: bool) -> None:
-    """Raises TooLarge for a row that is not explained, or not with its rows."""
+    """Raise TooLarge for a row with too many ids, or with too many numbers to include its rows."""
     ids = sum(len(v.keys) for v in values)
     if ids > MAX_IDS:
         raise TooLarge(f"explain: a row of at most {MAX_IDS} ids wanted, got {ids}")
@@ -262,7 +302,7 @@ def _read(
     row: int,
     values: list[FeatureValues],
 ) -> _RowReads:
-    """The row as of a step; raises Conflict for one that is out of reach. Under the version's lock."""
+    """Read the row as of a step, under the version's lock; raises Conflict for a step that is out of reach."""
     served = version.change.generation.step
     standing = version.as_of(served if step is None else step)
     if standing is None:
@@ -304,25 +344,25 @@ def _out_of_reach(version: ServedVersion, step: int) -> str:
 
 
 def _way(version: ServedVersion, bound: BoundRequest, row: int) -> ScoringPath:
-    """How a row would be scored, if its request came alone: in parts where a session would do so."""
+    """Return how a row would be scored if its request came alone: in parts where a session would do so."""
     costs: dict[str, dict[int, float]] = {}
     for entry in version.manifest.executables:
         costs.setdefault(entry.role, {}).setdefault(entry.bucket, entry.cost_us or float(entry.bucket))
     thresholds = version.replicas.user_split_thresholds
     if bound.user_split and sum(rows <= bound.rows for rows in thresholds) % 2:
         return ScoringPath(_covering(CostTable(costs[CANDIDATE]).bucket_plan(bound.rows), row), parts=True)
-    # Where no worker has reported yet there are none that were measured.
+    # Before the first worker has reported there are no measured costs.
     return ScoringPath(_covering(CostTable(version.replicas.cost or costs[WHOLE]).bucket_plan(bound.rows), row))
 
 
 def _covering(bucket_plan: Sequence[int], row: int) -> int:
-    """The bucket of a cover that a row lies in."""
+    """Return the bucket of a plan that contains a row."""
     ends = np.cumsum(bucket_plan)
     return bucket_plan[int(np.searchsorted(ends, row, side="right"))]
 
 
 def _told(version: ServedVersion, v: FeatureValues, n: int, read: _RowReads, vectors: bool) -> dict[str, Any]:
-    """What a feature has read, as JSON has it."""
+    """Return what a feature has read, as JSON."""
     f = v.feature
     fed = read.x[f.offset : f.offset + f.width]
     told: dict[str, Any] = {"kind": f.kind, "side": f.side, "input": v.input}
@@ -346,7 +386,7 @@ def _told(version: ServedVersion, v: FeatureValues, n: int, read: _RowReads, vec
 
 
 def _from(version: ServedVersion, origin: RowOrigin) -> dict[str, Any]:
-    """Where a row comes from, as JSON has it."""
+    """Return the origin of a row, as JSON."""
     if origin.kind == FILE:
         snapshot = version.files.snapshot
         return {"found": "row", "from": "snapshot" if snapshot else "version", "step": snapshot.step if snapshot else 0}

@@ -1,9 +1,8 @@
-"""What each feature of a model reads of one row of a bound request: keys to look up, as the client asked for them, or
-numbers.
+"""Find what each feature of a model reads of one row of a bound request: keys to look up, or numbers.
 
-Keys are those that the fused kernel looks up, in its order: they are read where bind() has left them. What the client
-asked for is found again through the transforms that work value by value (a hash bucket of a string is told as the
-string); behind any other, and behind a stage, it is the key itself.
+Keys are those that the fused kernel looks up, in its order: they are read where bind() has left them. The values that
+the client sent are recovered through the transforms that work value by value (a hash bucket of a string is shown as the
+string); after any other transform, and after a stage, the key itself is shown.
 """
 
 from __future__ import annotations
@@ -24,15 +23,23 @@ VALUE_BY_VALUE = {
     "farm", "murmur", "sip", "text", "lower", "upper", "strip", "bucketize", "int32", "within", "float32", "whole",
     "rows", *HASHES,
 }  # fmt: skip
-"""Transforms whose value number i is made of value number i of their one input."""
+"""Transforms whose value number i is made of value number i of their only input."""
 MAX_TEXT = 256
 
 
 @dataclass(slots=True)
 class FeatureValues:
-    """What a feature reads of a row. input: the request's, where that is known. keys: int64, to look up; asked: of each
-    what the client sent. length: values of the row, whether they are looked up or not; codes: keys of each. numbers: of
-    float kinds."""
+    """The values that a feature reads of a row.
+
+    Attributes:
+        feature: The feature.
+        input: The request's input if it is known, else the feature's.
+        keys: int64, the keys to look up.
+        asked: The value that the client sent for each key.
+        length: Number of values of the row, looked up or not.
+        codes: Keys per value.
+        numbers: float32, the values of float kinds.
+    """
 
     feature: Feature
     input: str
@@ -46,7 +53,15 @@ class FeatureValues:
 def feature_values(
     manifest: Manifest, plan: SparsePlan, inputs: Mapping[str, Column], bound: BoundRequest, row: int
 ) -> list[FeatureValues]:
-    """What every feature reads of a row, in the manifest's order. inputs: those that were bound, by name."""
+    """Return the values that every feature reads of a row, in the manifest's order.
+
+    Args:
+        manifest: The version's manifest.
+        plan: Its sparse graph.
+        inputs: The inputs that were bound, by name.
+        bound: The bound request.
+        row: Number of the row.
+    """
     roots = {i.name: (i.name, 1) for i in manifest.inputs}
     for t in manifest.transforms:
         if t.op in VALUE_BY_VALUE and len(t.inputs) == 1 and t.inputs[0] in roots:
@@ -88,7 +103,7 @@ def _values(
 
 
 def _text(column: Any, at: int) -> str:
-    """Value number `at` of a column, as text."""
+    """Return value number `at` of a column, as text."""
     if isinstance(column, Ragged):
         column = column.values
     if not isinstance(column, Strings):

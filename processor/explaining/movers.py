@@ -1,8 +1,8 @@
-"""What moved a score: what each feature, or the dense weights, of another generation would make of it, by itself.
+"""Attribute a change of score to features and dense weights, by replacing one at a time from another generation.
 
-Everything but one thing is as the explained generation has it; that one is put in from the other, and the very
-executable scores the row again. The scores of all features are one matrix, run bucket by bucket. Changes need not add
-up to the whole: a network lets features act together.
+Everything but one thing is as in the explained generation; that one is taken from the other, and the same executable
+scores the row again. The scores of all features are one matrix, run bucket by bucket. The changes need not add up to
+the whole: a network lets features interact.
 """
 
 from __future__ import annotations
@@ -23,8 +23,15 @@ Scores = Mapping[str, Row]
 
 
 class ScoredRow(NamedTuple):
-    """A row as one generation scores it. x: float32 [width], what the dense graph was given. outputs: float32 [columns]
-    by name. score: of rows [n, width], by the same executable."""
+    """A row as one generation scores it.
+
+    Attributes:
+        manifest: The version's manifest.
+        x: float32 [width], the dense graph's input.
+        dense: The dense weights.
+        outputs: float32 [columns] by name.
+        score: Scores rows [n, width] by the same executable.
+    """
 
     manifest: Manifest
     x: Row
@@ -34,7 +41,12 @@ class ScoredRow(NamedTuple):
 
 
 def comparable(one: Manifest, other: Manifest) -> bool:
-    """Whether the features of two versions have the same columns, and their scores the same names."""
+    """Report whether the features of two versions have the same columns, and their outputs the same names.
+
+    Args:
+        one: Manifest of a version.
+        other: Manifest of another.
+    """
 
     def shape(m: Manifest) -> Any:
         return m.width, sorted((f.name, f.offset, f.width) for f in m.features), m.outputs
@@ -43,8 +55,15 @@ def comparable(one: Manifest, other: Manifest) -> bool:
 
 
 def movers(side: ScoredRow, other: ScoredRow) -> tuple[list[dict[str, Any]], int]:
-    """How far a score falls when one thing is as `other` has it, the largest first, as JSON has it; and how many of the
-    smallest were left out. Of versions that are comparable()."""
+    """Return how far the score falls if one thing is as in `other`, as JSON, the largest change first.
+
+    Args:
+        side: The explained row.
+        other: The same row under a generation of a comparable() version.
+
+    Returns:
+        At most MOST_MOVED changes, and the number of smaller ones that were left out.
+    """
     features = [f for f in side.manifest.features if _differs(side.x, other.x, f.offset, f.width)]
     changed = np.repeat(side.x[None], len(features), 0)
     for row, f in zip(changed, features):
@@ -62,7 +81,12 @@ def movers(side: ScoredRow, other: ScoredRow) -> tuple[list[dict[str, Any]], int
 
 
 def changes(scores: Scores, others: Scores) -> dict[str, Row]:
-    """Scores less others, by output and column."""
+    """Return scores minus others, by output and column.
+
+    Args:
+        scores: float32 [columns] by output.
+        others: The same outputs of another generation.
+    """
     return {name: values - others[name] for name, values in scores.items()}
 
 

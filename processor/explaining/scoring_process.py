@@ -1,19 +1,19 @@
-"""Spare executables in a process of their own, for a supervisor: what a backend's native code does to its process,
-nobody who serves notices.
+"""Run spare executables in a process of their own: a crash of a backend's native code cannot reach a serving process.
 
-Who owns what: one thread at a time asks. The process is started when it is first asked, gives way to everybody else,
-and ends by itself: after IDLE_S without a question, and when the process that asked has gone. It opens the files of a
-version itself, as the manifest that it is sent names them; dense weights and rows are sent.
+Ownership: one thread at a time sends requests. The process is started by the first request, runs at low priority, and
+ends by itself: after IDLE_S without a request, and when the process that sends them is gone. It opens the files of a
+version itself, as the manifest that it receives names them; dense weights and rows are sent.
 
 Invariants
-- A process that dies, or does not answer within ANSWER_S and is killed, costs one answer (NotReady): the next question
+- A process that dies, or does not answer within ANSWER_S and is killed, costs one answer (NotReady): the next request
   starts another. One that has just ended by itself costs none.
-- A message is a safetensors file behind its length. Nothing of it is code.
+- A message is a safetensors file after its length. None of it is code.
 
-What it costs: half a second to start and its memory, while it is there; sending the weights, a millisecond each few MB.
+Costs: half a second to start and its memory while it runs; sending the weights, a millisecond per few MB.
 
-Refused: running executables in the supervisor (a library that ends its process would end the whole server), and in a
-worker (its requests would go with it); a process forked from the nursery (it would have all that workers import).
+Rejected: running executables in the supervisor (a library that ends its process would end the whole server), and in a
+worker (its requests would be lost with it); a process forked from the fork server (it would have all that workers
+import).
 """
 
 from __future__ import annotations
@@ -55,16 +55,26 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 class ScoringProcess:
-    """The process, as who asks sees it; close() ends it."""
+    """The requesting side of the process; close() ends it."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self._end: Callable[[], object] = lambda: None
 
     def score(self, files: VersionReader, way: ScoringPath, dense: Weights, x: Matrix) -> SpareRun:
-        """See processor.explaining.spare_executable.Score."""
+        """Score rows in the process (processor.explaining.spare_executable.Score), starting it if necessary.
+
+        Args:
+            files: The version's files.
+            way: How to score.
+            dense: The dense weights.
+            x: float32 [n, width].
+
+        Raises:
+            NotReady: If the process has ended or does not answer.
+        """
         manifest = np.frombuffer(files.manifest.to_json(), np.uint8)
-        # Bytes come last: what lies behind them would not be aligned.
+        # Bytes come last, since tensors after them would not be aligned.
         arrays: dict[str, NDArray[Any]] = {WEIGHT + name: weights for name, weights in dense.items()}
         arrays |= {X: x, MANIFEST: manifest}
         about = {"folder": str(files.folder.resolve()), "way": json.dumps(way)}
@@ -78,7 +88,7 @@ class ScoringProcess:
         return SpareRun(outputs, entry, told["computes"], told["open_s"], told["execute_s"])
 
     def close(self) -> None:
-        """Ends the process, if there is one."""
+        """End the process, if there is one."""
         self._socket = None
         self._end()
 
@@ -91,7 +101,7 @@ class ScoringProcess:
         except (OSError, EOFError, FreshetError) as error:
             self.close()
             if not fresh and not isinstance(error, TimeoutError):
-                # It may have ended by itself, for want of questions.
+                # It may have ended by itself after IDLE_S.
                 return self._ask(arrays, about)
             log.error("the process that scores for explanations has ended, or does not answer: %s", error)
             raise NotReady("explain: the process that scores has ended, or does not answer; see the log") from None
@@ -109,7 +119,7 @@ class ScoringProcess:
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, "PYTHONPATH": path},
             )
-        # Whenever it ends, somebody has waited for it.
+        # Reap the process whenever it ends.
         threading.Thread(target=process.wait, name="freshet-scoring", daemon=True).start()
         self._socket, self._end = mine, weakref.finalize(self, _end, process, mine)
         return mine
@@ -122,7 +132,7 @@ def _end(process: subprocess.Popen[bytes], there: socket.socket) -> None:
 
 
 def main(fd: int) -> int:
-    """The process whose end of the socket is this descriptor."""
+    """Run the process whose end of the socket is this descriptor."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):
@@ -142,17 +152,17 @@ def _answered(
     readers: dict[tuple[str, str], VersionReader],
     weights: dict[str, Weights],
 ) -> tuple[Arrays, dict[str, str]]:
-    """The answer to a message; readers, weights: what was opened and sent lately."""
+    """Return the answer to a message. readers, weights: what was opened and received lately."""
     try:
         manifest, folder = asked.arrays[MANIFEST].tobytes(), asked.metadata["folder"]
         key = folder, crc32(manifest)
         if key not in readers:
-            # As whoever serves has read it: the folder's may have been compiled anew since.
+            # Use the manifest that the server has read: the folder may have been recompiled since.
             readers[key] = VersionReader(Path(folder))
             readers[key].manifest = Manifest.from_json(manifest)
             _forget(readers, READERS_KEPT)
         sent = {name.removeprefix(WEIGHT): a for name, a in asked.arrays.items() if name.startswith(WEIGHT)}
-        # The same weights are the same object, so that they are not packed again.
+        # Reuse the object of equal weights, so that they are not packed again.
         dense = weights.setdefault(weights_hash(sent, list(sent)), sent)
         _forget(weights, WEIGHTS_KEPT)
         files = readers[key]
@@ -186,7 +196,7 @@ def _send(there: socket.socket, arrays: Arrays, about: Mapping[str, str]) -> Non
 
 
 def _receive(there: socket.socket) -> Tensors:
-    """The next message; raises EOFError where the other end is closed."""
+    """Return the next message; raises EOFError if the other end is closed."""
     nbytes = int.from_bytes(_read(there, LENGTH_NBYTES).tobytes(), "little")
     if nbytes > MAX_MESSAGE_NBYTES:
         raise EOFError

@@ -1,16 +1,15 @@
-"""Executables of one bucket at a time, opened apart from those that answer requests, from the same files.
+"""Open executables of one bucket at a time, separately from those that answer requests, from the same files.
 
-Who owns what: used by one thread at a time. What is opened belongs to nobody else: no session's buffers, no replica's
+Ownership: used by one thread at a time. What is opened is shared with nothing: no session's buffers, no replica's
 frame, no pin. A supervisor has it in a process of its own (processor.explaining.scoring_process).
 
-Which file serves a bucket is settled as for a replica (processor.backends.opening), by the same checks in the same
-order; so is whether float32 stands in for a lower precision with these weights.
+The file that serves a bucket is chosen as for a replica (processor.backends.opening), by the same checks in the same
+order; likewise whether float32 replaces a lower precision with these weights.
 
-What it costs: the memory of a few buckets of a version, KEPT of them, and of the weights that are packed into them, two
-sets a bucket; given up with the version. The first explanation of a version loads the backend's library where this
-process has not got it.
+Costs: the memory of KEPT buckets of a version, and of the weights that are packed into them, two sets per bucket; freed
+with the version. The first explanation of a version loads the backend's library if this process has not loaded it.
 
-Refused: running on a session's buffers, or in a worker (a request would wait for an explanation), and opening every
+Rejected: running on a session's buffers, or in a worker (a request would wait for an explanation), and opening every
 bucket (a second for a package of thirteen).
 """
 
@@ -52,9 +51,15 @@ KEPT, WEIGHTS_KEPT = 4, 2
 
 
 class SpareRun(NamedTuple):
-    """What a spare executable made of some rows. outputs: float32 [n, columns] by name. entry: the manifest's.
-    computes: backend and precision, and why it is no lower one. open_s: until it was there; execute_s: of one run,
-    warm."""
+    """The result of scoring rows with a spare executable.
+
+    Attributes:
+        outputs: float32 [n, columns] by name.
+        entry: The manifest's entry of the executable.
+        computes: Backend and precision, and why it is no lower precision.
+        open_s: Seconds until it was ready.
+        execute_s: Seconds of one warm run.
+    """
 
     outputs: dict[str, Matrix]
     entry: ExecutableEntry
@@ -64,16 +69,20 @@ class SpareRun(NamedTuple):
 
 
 class ScoringPath(NamedTuple):
-    """How rows are scored. bucket: that they are run in. parts: the user's part first, then that of candidates, which
-    the bucket is of (processor.package.roles)."""
+    """The way in which rows are scored.
+
+    Attributes:
+        bucket: The bucket in which they are run.
+        parts: True to run the user's part first, then the candidates' part, whose bucket it is
+            (processor.package.roles).
+    """
 
     bucket: int
     parts: bool = False
 
 
 Score = Callable[[VersionReader, ScoringPath, Weights, Matrix], SpareRun]
-"""Scores rows x [n, width] of a version's dense graph by its executables, with these weights; raises FreshetError where
-they cannot be had."""
+"""Scores rows x [n, width] with a version's executables and these dense weights; raises FreshetError if it cannot."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +109,14 @@ class SpareExecutables:
         self._kept: weakref.WeakKeyDictionary[VersionReader, dict[Key, _Bucket]] = weakref.WeakKeyDictionary()
 
     def score(self, files: VersionReader, way: ScoringPath, dense: Weights, x: Matrix) -> SpareRun:
-        """See Score."""
+        """Score rows with a spare executable, opening it if necessary (see Score).
+
+        Args:
+            files: The version's files.
+            way: How to score.
+            dense: The dense weights.
+            x: float32 [n, width].
+        """
         began_s = time.perf_counter()
         outputs = {o.name: o.columns for o in files.manifest.outputs}
         parts = division(files.manifest) if way.parts else None
@@ -154,7 +170,7 @@ class _OneBucket:
 def _in_parts(
     parts: UserSplitSpec, user: Executable, candidate: Executable, x: Matrix, outputs: Mapping[str, int]
 ) -> dict[str, Matrix]:
-    """Outputs for rows x [n, width] of the whole graph, each a request of its own: a lane holds one user."""
+    """Return the outputs of rows x [n, width] of the whole graph, each as its own request with its own user vector."""
     users = outputs_of(user, np.ascontiguousarray(x[:, columns(parts.user.features)]), parts.user.outputs)[USER_VECTOR]
     given = aligned((candidate.bucket, parts.candidate.width))
     room = {name: aligned((candidate.bucket, count)) for name, count in outputs.items()}
@@ -170,7 +186,7 @@ def _in_parts(
 
 
 def _timed(executable: Executable, x: Matrix, columns: Mapping[str, int]) -> float:
-    """Seconds of one run of the bucket, warm. x: float32 [width], all of its rows."""
+    """Return the seconds of one warm run of the bucket. x: float32 [width], repeated in all rows."""
     given = aligned((executable.bucket, len(x)))
     given[:] = x
     run = executable.bind_buffers(given, {name: aligned((executable.bucket, count)) for name, count in columns.items()})
@@ -181,5 +197,5 @@ def _timed(executable: Executable, x: Matrix, columns: Mapping[str, int]) -> flo
 
 
 def _same(some: Weights, others: Weights) -> bool:
-    """Whether these are the very same arrays."""
+    """Report whether these are the very same arrays."""
     return some is others or (some.keys() == others.keys() and all(a is others[name] for name, a in some.items()))

@@ -1,10 +1,10 @@
-"""The sparse graph: a request's named inputs in, the dense graph's input out.
+"""The sparse graph: turn a request's named inputs into the dense graph's input.
 
-limits      what a request may cost, known before a value of it is looked at
-plan        names, types and rows checked once, then the few integers that the kernel takes
+limits      limits of a request, checked before its values are read
+plan        checks names, types and rows once, then passes a few integers to the kernel
 evaluation  hash buckets, joins and crosses of a request's inputs
 key_codes   the keys of hashed tables
-stage       the seam to what runs an imported model's own preprocessing
+stage       the interface to the runtime of an imported model's own preprocessing
 """
 
 __all__ = ["evaluation", "key_codes", "limits", "plan", "stage"]

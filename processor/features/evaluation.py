@@ -1,8 +1,8 @@
-"""Evaluation of a version's transforms (processor.package.transforms): hash buckets, joins, crosses of inputs.
+"""Evaluate a version's transforms (processor.package.transforms): hash buckets, joins, crosses of inputs.
 
-Every op is a kernel or a few calls of numpy on whole columns. A column of one row stays one row: what is joined or
-crossed with longer ones is broadcast there. What a request can make of itself is bounded before it is made: texts by
-MAX_NBYTES, crosses by MAX_CROSSED values a row and MAX_VALUES in all.
+Every op is a kernel or a few calls of numpy on whole columns. A column of one row stays one row until it is joined or
+crossed with longer ones, which broadcasts it. What a request can expand to is limited before it is allocated: joined
+strings by MAX_NBYTES, crosses by MAX_CROSSED values per row and MAX_VALUES in all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INT32 = np.int64(2**32), np.int64(2**31)
 
 
 class FlatColumn(NamedTuple):
-    """A column's values one after another: `width` a row, or by splits."""
+    """A column's values one after another: `width` per row, or by splits."""
 
     values: Any
     rows: int
@@ -39,7 +39,7 @@ class FlatColumn(NamedTuple):
 
     @property
     def bounds(self) -> NDArray[np.int64]:
-        """int64 [rows + 1]: where each row's values end."""
+        """Ends of the rows' values, int64 [rows + 1]."""
         return np.arange(self.rows + 1, dtype=np.int64) * self.width if self.splits is None else self.splits
 
 
@@ -55,8 +55,10 @@ class Transforms:
         return bool(self._steps)
 
     def run(self, inputs: Mapping[str, Column]) -> dict[str, Column]:
-        """The columns of all transforms, by name. inputs: checked against the manifest. Raises BadInput where one
-        would grow beyond its bounds."""
+        """Return the columns of all transforms, by name, for inputs that were checked against the manifest.
+
+        Raises BadInput if a column would exceed its limit.
+        """
         flat = {name: _flat(inputs[name], width) for name, width in self._read.items() if name in inputs}
         found: dict[str, Column] = {}
         for transform, op, shape in self._steps:
@@ -105,7 +107,8 @@ def _text(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     signs = np.zeros(len(values), np.bool_)
     if values.dtype.kind == "f":
         values = _normal(values)
-        # The sign of a NaN is C's to print and not Python's, so it is written as what has one, and as wide.
+        # C and Python print the sign of a NaN differently, so a signed NaN is formatted as -inf, which has the same
+        # width.
         signs = np.isnan(values) & np.signbit(values)
         values = np.where(signs, -np.inf, values)
     written = [form % value for value in values.tolist()]
@@ -136,7 +139,7 @@ def _join(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
 
 
 def _places(flat: FlatColumn, count: int, width: int) -> NDArray[np.int64]:
-    """Which value of a column stands at each of `count` places of rows of `width`."""
+    """Return the index of the column's value at each of `count` places in rows of `width`."""
     if flat.splits is not None or count == len(flat.values):
         return np.arange(count, dtype=np.int64)
     row, column = np.divmod(np.arange(count, dtype=np.int64), width)
@@ -147,7 +150,7 @@ def _places(flat: FlatColumn, count: int, width: int) -> NDArray[np.int64]:
 
 
 def _rows_of(t: Transform, given: Sequence[FlatColumn]) -> int:
-    """The rows of columns that stand side by side; those of one are broadcast."""
+    """Return the row count of columns side by side; columns of one row are broadcast."""
     rows = {f.rows for f in given} - {1}
     if len(rows) > 1:
         first, second = sorted(rows)[:2]
@@ -174,7 +177,7 @@ def _strip(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
 
 
 def _normal(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """TensorFlow computes with numbers too small for their full digits as with 0, which keeps its sign."""
+    """Replace denormal numbers by 0 with their sign, as TensorFlow does."""
     return np.where(np.abs(values) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), values), values)
 
 
@@ -202,7 +205,7 @@ def _int32(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
 
 
 def _taken(values: Any, places: NDArray[np.int64]) -> Any:
-    """Values at these places, of numbers or strings."""
+    """Return the numbers or strings at these places."""
     if not isinstance(values, Strings):
         return values[places]
     lengths = np.diff(values.offsets)[places]
@@ -235,14 +238,14 @@ def _side_by_side(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
 
 
 def _kept(f: FlatColumn, keep: NDArray[np.bool_]) -> FlatColumn:
-    """Ragged rows of the values to keep."""
+    """Return the values to keep as ragged rows."""
     before = np.zeros(len(keep) + 1, np.int64)
     np.cumsum(keep, out=before[1:])
     return FlatColumn(_taken(f.values, np.flatnonzero(keep)), f.rows, 1, before[f.bounds])
 
 
 def _equal(values: Any, t: Transform) -> NDArray[np.bool_]:
-    """Which of a column's values are the transform's first text or number."""
+    """Return a mask of the values that equal the transform's first text or number."""
     if not isinstance(values, Strings):
         same: NDArray[np.bool_] = values == np.int64(t.integers[0])
         return same
@@ -315,7 +318,7 @@ def _cross(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     buckets, key = t.integers
     values = [fingerprints(f.values) if isinstance(f.values, Strings) else f.values.view(np.uint64) for f in given]
     starts = np.cumsum([0, *map(len, values[:-1])], dtype=np.int64)
-    # A column of one row is that row for all.
+    # Broadcast columns of one row to all rows.
     splits = np.empty((len(given), rows + 1), np.int64)
     if any(f.rows != rows for f in given):
         _check_count(t, max(len(f.values) * (rows // f.rows) for f in given))

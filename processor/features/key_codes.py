@@ -1,11 +1,11 @@
-"""The keys of a hashed table: what each of its transforms makes of an id, for training and serving alike.
+"""Compute the keys of a hashed table from ids, for training and serving alike.
 
-A hashed table has a fixed number of rows, of which every id has several; they add up to the id's row. Ids that share
-one of them are told apart by the others. Each key lies in a range of its own, so that no two mean the same row:
+A hashed table has a fixed number of rows. Every id has several of them, which add up to the id's row; ids that share
+one of them differ in others. Each key lies in a range of its own, so that two different keys never mean the same row:
 
     quotient_remainder   id modulo m * q, floored, so that -1 is the last; then remainder and quotient by m (Shi et al.
-                         2019). Keys: the remainder, in [0, m), and m + quotient, below m + q. Of any m * q ids in a
-                         row, negative ones among them, no two have both keys in common
+                         2019). Keys: the remainder, in [0, m), and m + quotient, below m + q. Of any m * q consecutive
+                         ids, including negative ones, no two have both keys in common
     k_way                key j is j * rows + hash j of the id, modulo rows (hash embeddings, Svenstrup et al. 2017)
     binary_code          the hashed id's bits in pieces of `bits`, from the lowest; key j is (j << bits) + piece j (Yan
                          et al. 2021)
@@ -57,4 +57,4 @@ CODES: dict[str, Callable[[Int64s, int, int], Int64s]] = {
     "k_way": _k_way,
     "binary_code": _binary_code,
 }
-"""By op: keys int64 [n, keys of a value] of ids [n]."""
+"""By op: a function from ids [n] to keys, int64 [n, keys per id]."""

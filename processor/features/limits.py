@@ -1,19 +1,20 @@
-"""The limits of requests: what one may cost, told by its length and its shapes before a value of it is looked at.
+"""Limit what a request may cost, by its length and its shapes, before any of its values is read.
 
-One table for every way a request comes, over HTTP and gRPC, as DeepRec's message, through the C interface, from a
-caller in this process. Each field has one place that holds a request to it, and what it refuses is answered 413 by
+One table for every way a request arrives: over HTTP and gRPC, as DeepRec's message, through the C interface, from a
+caller in this process. Each field is enforced in one place, and a request beyond it is answered 413 with the field's
 name:
 
-    max_body_bytes   whoever receives: the ports while a body comes, Processor.process() for a message
-    max_inflation    serving.codecs.wire.inflate(), while it inflates
-    max_json_bytes   the ports, by what a head says, and serving.codecs.wire.load_json(), before it parses
-    max_nodes        load_json(), and processor.eas.message_tree of messages: counted in the bytes, before they parse
-    max_rows         Extent, which codecs tell of an input as soon as they know its shape, and of which
-    max_ids          processor.features.plan.SparsePlan.bind(), which nobody passes by, asks again
+    max_body_bytes   by the receiver: the ports while a body arrives, Processor.process() for a message
+    max_inflation    by serving.codecs.wire.inflate(), while it inflates
+    max_json_bytes   by the ports, from the head, and by serving.codecs.wire.load_json(), before it parses
+    max_nodes        by load_json(), and by processor.eas.message_tree for messages: counted in the bytes before parsing
+    max_rows         by RequestSize, to which codecs report each input as soon as its shape is known; and again by
+    max_ids          processor.features.plan.SparsePlan.bind_inputs(), which every request passes
 
-Rows and ids may be a model's own (processor.versions.policy); the rest is spent before it is known whose request it is.
+A model may have its own limits of rows and ids (processor.versions.policy); the others apply before the request's model
+is known.
 
-Invariant: what is refused has cost no more than its own bytes: no array, list or string was made of its values.
+Invariant: a refused request has cost no more than its own bytes: no array, list or string was made of its values.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
     from freshet_serving.processor.package import Input
 
 REQUESTS = "Requests"
-# Rows that are computed at once: a row store is asked again for an input of one row, for so many rows of the others.
+# Rows computed at once: for each group of so many rows, an input of one row is fetched again from a row store.
 ROWS_AT_ONCE = 256
-# What a compressed body may become in any case: a body of zeros, of a request that nobody would call large.
+# A compressed body may always inflate to this size: a small request of zeros compresses by more than max_inflation.
 FREE_NBYTES = 256 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
-    """The limits, and their defaults."""
+    """The limits and their defaults."""
 
     max_rows: int = field(
         default=65_536,
@@ -90,11 +91,11 @@ class RequestLimits:
 
     @classmethod
     def of(cls, options: RequestLimits) -> RequestLimits:
-        """The limits among the options of something that has more."""
+        """Return the limits among the options of an object that has more."""
         return RequestLimits(**{f.name: getattr(options, f.name) for f in fields(RequestLimits)})
 
     def over(self, own: Mapping[str, int]) -> RequestLimits:
-        """These limits, and a model's own in their place."""
+        """Return these limits with a model's own in their place."""
         return replace(self, **own)
 
 
@@ -102,18 +103,26 @@ DEFAULTS = RequestLimits()
 
 
 class RequestSize:
-    """The extent of one request, as far as its shapes are known: one object a request, told of each of its inputs."""
+    """The size of one request, as far as its shapes are known: one object per request, updated with each input."""
 
     __slots__ = ("_broadcast", "_ids", "_limits", "_rows")
 
     def __init__(self, limits: RequestLimits) -> None:
         self._limits = limits
         self._rows = 1
-        # Of inputs of many rows, and of one.
+        # Ids of inputs with many rows, and of inputs with one row.
         self._ids = self._broadcast = 0
 
     def add_rows(self, rows: int, where: str) -> None:
-        """Something of so many rows, of which no more is known; raises TooLarge."""
+        """Count an input known by its row count only.
+
+        Args:
+            rows: Number of rows.
+            where: The input's name, for the error message.
+
+        Raises:
+            TooLarge: The request has too many rows.
+        """
         if rows > self._rows:
             most = self._limits.max_rows
             if rows > most:
@@ -123,8 +132,16 @@ class RequestSize:
             self._rows = rows
 
     def add(self, spec: Input, rows: int, values: int) -> None:
-        """An input of so many rows, of so many values in all; raises TooLarge. rows: 0 where they are told
-        elsewhere."""
+        """Count an input.
+
+        Args:
+            spec: The input.
+            rows: Its number of rows; 0 if they are counted elsewhere.
+            values: Its number of values in all rows.
+
+        Raises:
+            TooLarge: The request has too many rows or ids.
+        """
         limits = self._limits
         self.add_rows(rows, spec.name)
         if spec.dtype != "float32":

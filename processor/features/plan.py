@@ -1,18 +1,19 @@
-"""The sparse graph of a model: a request's named inputs in, the dense graph's input matrix out.
+"""Evaluate a model's sparse graph: a request's named inputs in, the dense graph's input matrix out.
 
 A SparsePlan is made once from the manifest. bind_inputs() checks a request against it and turns it into addresses;
-fill() runs the fused kernel over the bound requests of a batch. Bounds are checked in bind_inputs() and only there:
-the kernel trusts what bind_inputs() returns. So is the extent of a request, by shapes alone: before strings are
-hashed, transforms computed or a stage run (processor.features.limits).
+fill() runs the fused kernel over the bound requests of a batch. Bounds are checked in bind_inputs() and only there: the
+kernel trusts what bind_inputs() returns. The size of a request is checked there, too, by shapes alone: before strings
+are hashed, transforms computed or a stage run (processor.features.limits).
 
-A float that is infinite, or is so once it is scaled, is refused, for what a network makes of it says nothing; NaN is a
-missing value. fill() meets every float anyway and raises Unfit once it has written them all; whose it was, and where,
-non_finite_error() says, to whoever has to answer the batch. What a stage puts out is the model's own matter.
+A float that is infinite, or becomes so when scaled, is refused, because a network's output for it is meaningless; NaN
+is a missing value. fill() reads every float anyway and raises NonFiniteInput after writing all rows; non_finite_error()
+then finds the request and the position, for the code that answers the batch. Outputs of a stage are not checked for
+this.
 
-What a version computes of a request's inputs by itself, such as hash buckets (processor.features.evaluation), is
-computed in bind_inputs() too, once they are checked. A version with a stage (processor.features.stage) has part of its
-inputs computed elsewhere: bind_inputs() checks the request, runs the stage on it once, and checks what the stage puts
-out as it checks what clients send. That takes as long as the stage does, so callers on an event loop bind such versions
+A version's own transforms of a request's inputs, such as hash buckets (processor.features.evaluation), are computed in
+bind_inputs(), too, once the inputs are checked. A version with a stage (processor.features.stage) has part of its
+inputs computed elsewhere: bind_inputs() checks the request, runs the stage on it once, and checks the stage's outputs
+as it checks clients' inputs. That takes as long as the stage does, so callers on an event loop bind such versions
 elsewhere.
 """
 
@@ -42,7 +43,11 @@ KINDS = {"float": pool.KIND_FLOAT, "floats": pool.KIND_BLOCK, "id": pool.KIND_ON
 class BoundInput(NamedTuple):
     """One checked input as the kernel reads it: value v of row r at values[r * stride + v], or by row_splits.
 
-    values: int64 (strings hashed) or float32, contiguous; rows of 1 are broadcast.
+    Attributes:
+        values: int64 (strings hashed) or float32, contiguous.
+        rows: Number of rows; one row is broadcast.
+        stride: Values per row.
+        splits: Row splits of a ragged input; None for a dense one.
     """
 
     values: NDArray[Any]
@@ -52,9 +57,15 @@ class BoundInput(NamedTuple):
 
 
 class BoundRequest(NamedTuple):
-    """A checked request. rows: candidates. ids: what there is to look up, before rows of 1 are broadcast. words: int64
-    [sources, 4] as bytes (kernels.pool's inputs), addresses into `keep`, which must outlive it. once: whether the
-    user's inputs (processor.package.roles) have one row for all candidates."""
+    """A checked request.
+
+    Attributes:
+        rows: Number of candidates.
+        ids: Number of ids to look up, before inputs of one row are broadcast.
+        words: int64 [sources, 4] as bytes (kernels.pool's inputs), addresses into `keep`.
+        keep: The arrays, which must outlive `words`.
+        user_split: True if the user's inputs (processor.package.roles) have one row for all candidates.
+    """
 
     rows: int
     ids: int
@@ -64,7 +75,11 @@ class BoundRequest(NamedTuple):
 
 
 class BoundLayout(NamedTuple):
-    """How every Packed of one Places is bound. sources: offset of the values, rows and stride of each."""
+    """The binding shared by all PackedColumns of one BufferLayout.
+
+    Attributes:
+        sources: Offset of the values, rows and stride of each source.
+    """
 
     rows: int
     ids: int
@@ -73,11 +88,11 @@ class BoundLayout(NamedTuple):
 
 
 class NonFiniteInput(BadInput):
-    """A float of a request is infinite, or is so once it is scaled. Whatever was to be filled has been."""
+    """Raised if a float of a request is infinite, or becomes so when scaled. All rows have been written by then."""
 
 
 class Pooling(NamedTuple):
-    """Some features of a plan, and the columns of a matrix that they land in: kernels.pool's plan and scaling."""
+    """Some features of a plan and the matrix columns they fill: plan and scaling of kernels.pool."""
 
     plan: NDArray[np.int64]
     scaling: NDArray[np.float32]
@@ -91,15 +106,30 @@ class Pooling(NamedTuple):
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
     ) -> None:
-        """Writes rows spans[i] of each bound request, one request after another, into `out`; columns that no feature
-        of these fills are left as they are. Raises Unfit."""
+        """Write rows spans[i] of each bound request, one request after another; other features' columns are unchanged.
+
+        Args:
+            tables: Table descriptors, int64 [T, TABLE_FIELDS].
+            epoch: The epoch to read rows at.
+            bound: The bound requests.
+            spans: int64 [R, 2], first row and rows of each request.
+            out: float32 [rows, width], to write to.
+            counts: Lookups and misses by table, int64 [T, 2], to add to.
+
+        Raises:
+            NonFiniteInput: A float is infinite, or becomes so when scaled.
+        """
         if pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts):
             raise NonFiniteInput("inputs: numbers that stay finite once they are scaled wanted")
 
 
 class PoolingStep(NamedTuple):
-    """Some features of one row, or some ids of one feature's list. columns are divided by divisor once they are
-    filled."""
+    """Some features of one row, or some ids of one feature's list.
+
+    Attributes:
+        columns: The columns to divide once they are filled.
+        divisor: What to divide them by.
+    """
 
     pooling: Pooling
     bound: BoundRequest
@@ -107,15 +137,30 @@ class PoolingStep(NamedTuple):
     divisor: np.float32 = np.float32(1)
 
     def fill(self, tables: NDArray[np.int64], epoch: int, out: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
-        """Fills its columns of a row, float32 [1, width], in which the parts before it stand. Raises Unfit."""
+        """Fill this step's columns of a row in which earlier steps have written.
+
+        Args:
+            tables: Table descriptors, int64 [T, TABLE_FIELDS].
+            epoch: The epoch to read rows at.
+            out: float32 [1, width], the row.
+            counts: Lookups and misses by table, int64 [T, 2], to add to.
+
+        Raises:
+            NonFiniteInput: A float is infinite, or becomes so when scaled.
+        """
         self.pooling.fill(tables, epoch, [self.bound], np.array([[0, 1]], np.int64), out, counts)
         if self.divisor != 1:
             out[0, self.columns] /= self.divisor
 
 
 class RowInvariants(NamedTuple):
-    """What of a request is the same in all of its rows. ids: those of it. parts: to be filled one after another.
-    varying: the features that differ between rows, in the columns that SparsePlan.fill() writes them to."""
+    """The features of a request that are the same in all of its rows.
+
+    Attributes:
+        ids: Number of their ids.
+        parts: Steps to run one after another.
+        varying: The features that differ between rows, in the columns that SparsePlan.fill() writes them to.
+    """
 
     ids: int
     parts: Sequence[PoolingStep]
@@ -126,7 +171,12 @@ class SparsePlan:
     """The sparse graph of one model as a plan: what to read, look up and pool, in which columns of the dense input."""
 
     def __init__(self, manifest: Manifest, stage: Stage | None = None) -> None:
-        """stage: of a manifest that names one."""
+        """Make the plan.
+
+        Args:
+            manifest: The version's manifest.
+            stage: The loaded stage of a manifest that names one.
+        """
         self.width = manifest.width
         self.stage = stage
         self._inputs = {i.name: i for i in manifest.inputs}
@@ -140,10 +190,10 @@ class SparsePlan:
             seeds = {tables[f.table][1].hash_seed for f in manifest.features if f.input == name and f.table}
             for seed in sorted(seeds or {0}) if spec.dtype == "string" else [0]:
                 self._sources[name, seed] = len(self._sources)
-        # Floats that the kernel may never see: a transform or the stage makes something else of them.
+        # Floats that the kernel may never see, because a transform or the stage reads them.
         read_here = {name for t in manifest.transforms for name in t.inputs} | (set(self._inputs) if stage else set())
         finite = {i.name for i in manifest.inputs if i.dtype == "float32" and i.name in read_here}
-        # In the order of their sources' numbers: the request's inputs, the stage's outputs, the transforms.
+        # In the order of the sources' numbers: the request's inputs, the stage's outputs, the transforms.
         reads = [
             (
                 _InputReader(spec, name in looked_up, name in finite),
@@ -152,7 +202,7 @@ class SparsePlan:
             for name, spec in sources.items()
         ]
         self._transforms = Transforms(manifest)
-        # Where every row has as many ids, and none has to be hashed to be read, the rows tell the extent.
+        # If every row has the same number of ids and no string has to be hashed, the row count gives the size.
         self._plain = not any(i.ragged or i.dtype == "string" for i in manifest.inputs)
         self._row_ids = sum(i.columns or 1 for i in manifest.inputs if i.dtype == "int64")
         first = len(self._inputs)
@@ -188,10 +238,17 @@ class SparsePlan:
             self.scaling[row] = (f.log1p, f.mean, f.scale, np.inf if f.input in staged else pool.LARGEST)
 
     def bind_inputs(self, inputs: Mapping[str, Column], limits: RequestLimits | None = None) -> BoundRequest:
-        """Checks names, dtypes, shapes and rows; raises BadInput naming the input, the wanted and the got, and
-        TooLarge.
+        """Check names, dtypes, shapes and row counts of a request, and turn it into addresses for the kernel.
 
-        Inputs of one row are broadcast to the rows of the others. limits: of a request; None for what is no request.
+        Inputs of one row are broadcast to the rows of the others.
+
+        Args:
+            inputs: Columns by name.
+            limits: Limits of a request; None for inputs that are not a request.
+
+        Raises:
+            BadInput: An input is wrong; the message names it, with what was expected and received.
+            TooLarge: The request is beyond its limits.
         """
         if type(inputs) is PackedColumns and (layout := self._layout(inputs)) is not None:
             rows = layout.rows
@@ -219,7 +276,7 @@ class SparsePlan:
         return BoundRequest(rows, ids, self._pack(*words), keep, user_split)
 
     def _measure(self, inputs: Mapping[str, Column], limits: RequestLimits) -> None:
-        """Raises TooLarge for a request beyond its limits; looks at no value."""
+        """Raise TooLarge for a request beyond its limits, without reading a value."""
         extent = RequestSize(limits)
         for read, _ in self._reads:
             extent.add(read.spec, *_size(inputs[read.name], read.width))
@@ -232,8 +289,11 @@ class SparsePlan:
         words: list[int],
         keep: list[BoundInput],
     ) -> tuple[int, int, bool]:
-        """Adds these inputs' sources; returns the rows of all so far, the ids of these, and whether all of the user's
-        among them have one row."""
+        """Add the sources of these inputs.
+
+        Returns the rows of all inputs so far, the ids of these, and whether all of the user's inputs among them have
+        one row.
+        """
         ids, user_split = 0, bool(self._user)
         for read, seeds in reads:
             for seed in seeds:
@@ -254,7 +314,7 @@ class SparsePlan:
         return rows, ids, user_split
 
     def _layout(self, inputs: PackedColumns) -> BoundLayout | None:
-        """What bind_inputs() finds for these places, whatever their values; None where it has to look at values."""
+        """Return the binding for this buffer layout, whatever the values; None if bind_inputs() has to read values."""
         places = inputs.places
         layout = self._layouts.get(places)
         alone = self.stage is None and not self._transforms
@@ -285,15 +345,25 @@ class SparsePlan:
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
     ) -> None:
-        """Writes rows spans[i] of each bound request, one request after another, into `out` [rows, width]. Raises
-        Unfit."""
+        """Write rows spans[i] of each bound request, one request after another, into `out`.
+
+        Args:
+            tables: Table descriptors, int64 [T, TABLE_FIELDS].
+            epoch: The epoch to read rows at.
+            bound: The bound requests.
+            spans: int64 [R, 2], first row and rows of each request.
+            out: float32 [rows, width], to write to.
+            counts: Lookups and misses by table, int64 [T, 2], to add to.
+
+        Raises:
+            NonFiniteInput: A float is infinite, or becomes so when scaled.
+        """
         if pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts):
             refusals = filter(None, map(self.non_finite_error, bound))
             raise next(refusals, None) or NonFiniteInput("inputs: finite numbers (or NaN) wanted")
 
     def non_finite_error(self, bound: BoundRequest) -> NonFiniteInput | None:
-        """Why a request is refused that may be the one that fill() has met: a float of it is infinite, or is so once it
-        is scaled; None for another one."""
+        """Return the error of a request with a float that is infinite or becomes so when scaled; else None."""
         (inputs,) = inputs_of([bound])
         feature, row, column = pool.find_non_finite(self.plan, self.scaling, inputs)
         if feature < 0:
@@ -304,13 +374,17 @@ class SparsePlan:
         return _non_finite_error(name, c_float.from_address(values + 4 * (row * stride + column)).value, row, column)
 
     def largest(self, bound: BoundRequest) -> float:
-        """The size of the largest float that a request comes to, scaled where it is; 0 where there is none."""
+        """Return the magnitude of a request's largest float, after scaling if it is scaled; 0 without floats."""
         (inputs,) = inputs_of([bound])
         return float(pool.largest(self.plan, self.scaling, inputs))
 
     def row_invariants(self, bound: BoundRequest, max_ids: int) -> RowInvariants | None:
-        """What of a request is the same in all of its rows, in parts of at most so many ids each; None where all may
-        differ."""
+        """Return the features of a request that are the same in all rows, in steps; None if all may differ.
+
+        Args:
+            bound: The bound request.
+            max_ids: Maximum ids of a step.
+        """
         words = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS)
         sources, tables = self.plan[:, pool.SOURCE], self.plan[:, pool.TABLE]
         row_invariants = words[sources, 1] == 1
@@ -341,7 +415,7 @@ class SparsePlan:
     def _parts(
         self, bound: BoundRequest, words: NDArray[np.int64], row: int, length: int, max_ids: int
     ) -> Iterator[PoolingStep]:
-        """One feature's list, added up so many ids at a time: in the order and so to the bit as in one go."""
+        """Yield the steps that sum one feature's list: in order, so bit-identical to summing it at once."""
         scaling, plan = self.scaling[row : row + 1], self.plan[row : row + 1].copy()
         fields = [pool.SOURCE, pool.COMBINER, pool.OFFSET, pool.WIDTH, pool.CODES]
         source, combiner, offset, width, codes = plan[0, fields].tolist()
@@ -359,7 +433,7 @@ class SparsePlan:
             plan[0, pool.KIND] = pool.KIND_MORE
 
     def pooling(self, features: Sequence[Feature]) -> Pooling:
-        """The pooling of these features alone, side by side in their order from column 0 on."""
+        """Return the pooling of these features alone, side by side in their order from column 0 on."""
         rows = [self._features[f.name] for f in features]
         plan, widths = self.plan[rows], [f.width for f in features]
         plan[:, pool.OFFSET] = np.cumsum([0, *widths[:-1]])
@@ -367,7 +441,7 @@ class SparsePlan:
 
 
 def _length(words: NDArray[np.int64]) -> int:
-    """Ids in the one row of an input. words: int64 [4] (kernels.pool's inputs)."""
+    """Return the number of ids in an input's one row; `words` are int64 [4] (kernels.pool's inputs)."""
     _, _, stride, splits = words.tolist()
     return int(_read_word(splits + 8).value) if splits else int(stride)
 
@@ -378,7 +452,7 @@ def _non_finite_error(name: str, value: float, row: int, column: int) -> NonFini
 
 
 def blank_inputs(manifest: Manifest) -> dict[str, Column]:
-    """A request of one row: zeros, and empty strings; one value in each ragged input."""
+    """Return a request of one row: zeros and empty strings; one value in each ragged input."""
     inputs: dict[str, Column] = {}
     for spec in manifest.inputs:
         count = spec.columns or 1
@@ -393,20 +467,23 @@ def blank_inputs(manifest: Manifest) -> dict[str, Column]:
 
 
 def inputs_of(bound: Sequence[BoundRequest]) -> NDArray[np.int64]:
-    """The inputs of bound requests, as kernels read them: int64 [R, S, 4] (kernels.pool)."""
+    """Return the inputs of bound requests as kernels read them: int64 [R, S, 4] (kernels.pool)."""
     words = bytearray().join([b.words for b in bound])
     return np.frombuffer(words, np.int64).reshape(len(bound), -1, pool.INPUT_FIELDS)
 
 
 def address(array: NDArray[Any]) -> int:
-    """Address of an array's first element: array.ctypes.data at an eighth of its time, which each tensor of each
-    request would pay. PyArrayObject begins with the object's head, then the data pointer (numpy's stable ABI)."""
+    """Return the address of an array's first element, in an eighth of the time of array.ctypes.data.
+
+    Each tensor of each request would pay for that. PyArrayObject begins with the object's head, then the data pointer
+    (numpy's stable ABI).
+    """
     at: int = _read_word(id(array) + object.__basicsize__).value
     return at
 
 
 def address_of_bytes(data: bytes) -> int:
-    """Address of the first byte of a bytes object: behind the object's head."""
+    """Return the address of the first byte of a bytes object, which follows the object's head."""
     return id(data) + bytes.__basicsize__ - 1
 
 
@@ -421,7 +498,13 @@ class _InputReader:
     """Reads one input: contiguous and typed as the manifest says, or BadInput."""
 
     def __init__(self, spec: Input, looked_up: bool, finite: bool) -> None:
-        """finite: whether its values have to be, as far as they are read by more than the kernel."""
+        """Create a reader.
+
+        Args:
+            spec: The input.
+            looked_up: True if a feature looks its values up in a table.
+            finite: True if its values must be finite because not only the kernel reads them.
+        """
         self.name = spec.name
         self.spec = spec
         self.looked_up, self.finite = looked_up, finite
@@ -432,7 +515,7 @@ class _InputReader:
         self._shapes = ((spec.columns,),) if spec.columns else ((), (1,))
 
     def __call__(self, column: Column, seed: int) -> BoundInput:
-        # A dtype equals None when it is float64.
+        # Check for None first: a float64 dtype equals None.
         if self._dtype is not None and type(column) is np.ndarray and column.dtype == self._dtype:
             shape = column.shape
             if shape and shape[0] and shape[1:] in self._shapes:
@@ -447,7 +530,7 @@ class _InputReader:
         values = _ids(self.spec, column.values, seed, where)
         whole = column.row_splits.dtype.kind in "iu" and column.row_splits.ndim == 1
         splits = np.ascontiguousarray(column.row_splits, np.int64) if whole else np.empty(0, np.int64)
-        # Neighbours are compared, not subtracted: a difference can wrap around to a positive one.
+        # Compare neighbours, do not subtract them: a difference can wrap around to a positive number.
         if len(splits) < 2 or splits[0] != 0 or splits[-1] != len(values) or (splits[1:] < splits[:-1]).any():
             raise BadInput(f"{where}: row_splits ascending from 0 to {len(values)} wanted, for at least one row")
         return BoundInput(values, len(splits) - 1, 1, splits)
@@ -471,7 +554,7 @@ class _InputReader:
 
 
 def _size(column: Column, width: int) -> tuple[int, int]:
-    """Rows and values of a column, whether it is what was wanted or not. width: values of a row of strings."""
+    """Return rows and values of a column, whether or not it is valid; `width` is the values in a row of strings."""
     if isinstance(column, Ragged):
         return len(column.row_splits) - 1, len(column.values)
     if isinstance(column, Strings):

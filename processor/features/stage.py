@@ -1,9 +1,8 @@
-"""The seam between the engine and whatever runs a model's stage: the part of an imported model that is neither table
-lookups nor dense graph.
+"""Define the interface to runtimes of a stage: the part of an imported model that is neither lookups nor dense graph.
 
-A stage's runtime is a plug-in, found under the entry point group "freshet.stages" by the name that the manifest gives:
-the engine imports no framework, and a server without that plug-in, or without its library, refuses such a version with
-one line and serves the others. Only runtimes that are installed can be named; a package brings data, never code.
+A stage's runtime is a plug-in, found under the entry point group "freshet.stages" by the name in the manifest: the
+engine imports no framework, and a server without that plug-in, or without its library, refuses such a version with one
+line and serves the others. Only installed runtimes can be named; a package contains data, never code.
 """
 
 from __future__ import annotations
@@ -21,13 +20,17 @@ GROUP = "freshet.stages"
 
 
 class Stage(Protocol):
-    """A stage, loaded. Shared by all threads."""
+    """A loaded stage. Shared by all threads."""
 
     def run(self, inputs: Mapping[str, Column], rows: int) -> Mapping[str, Column]:
-        """The stage's outputs for a request of so many rows; inputs of one row are broadcast.
+        """Return the stage's outputs for a request; inputs of one row are broadcast.
 
-        inputs: by the manifest's names, checked against it. Every output has `rows` rows. Raises BadInput when the
-        model refuses the inputs.
+        Args:
+            inputs: Columns by the manifest's names, checked against it.
+            rows: Number of rows; every output has as many.
+
+        Raises:
+            BadInput: The model refuses the inputs.
         """
 
 
@@ -35,11 +38,29 @@ class StageRuntime(Protocol):
     """A runtime of stages, which an entry point names."""
 
     def __call__(self, data: bytes, inputs: Sequence[Input], outputs: Sequence[Input]) -> Stage:
-        """Loads a stage; raises BadInput when its library is missing, Corrupt when the bytes are none of its."""
+        """Load a stage.
+
+        Args:
+            data: The stage's bytes.
+            inputs: The manifest's inputs.
+            outputs: The stage's outputs.
+
+        Raises:
+            BadInput: The runtime's library is missing.
+            Corrupt: The bytes are not a stage of this runtime.
+        """
 
 
 def load_stage(manifest: Manifest, data: bytes) -> Stage:
-    """The stage of a manifest that has one; raises BadInput when nobody here can run it."""
+    """Return the loaded stage of a manifest.
+
+    Args:
+        manifest: A manifest that has a stage.
+        data: The stage's bytes.
+
+    Raises:
+        BadInput: Its runtime is not installed here.
+    """
     spec = manifest.stage
     assert spec is not None, "asked for by those whose manifest has one"
     for point in entry_points(group=GROUP, name=spec.runtime):

@@ -1,27 +1,27 @@
-"""Kernels, compiled by Numba: no GIL, no allocation a row.
+"""Numba kernels of the sparse graph and its tables: they run without the GIL and allocate nothing per row.
 
-`python -m freshet_serving.processor.kernels` fills the cache.
+`python -m freshet_serving.processor.kernels` fills the compilation cache.
 
-pool             the sparse graph: transform, look up and pool every feature of a batch
-list_sums        lists of keys, looked up and added up a block at a time
-index            a table's hash index
-rows             row versions, stamped with the epoch that wrote them
-row_tiering      rows between the tiers of a table with a memory budget
-remote           what a batch reads of tables in a row store
-row_cache        rows that a row store was asked for
-bucket_bytes     the buckets of a row store, as bytes
-hashing          strings to ids, ids to their first rows
+pool             the sparse graph: transforms, looks up and pools every feature of a batch
+list_sums        looks up and adds up lists of keys, a block at a time
+index            the hash index of a table
+rows             row versions (MVCC), stamped with the epoch that wrote them
+row_tiering      moves rows between the tiers of a table with a memory budget
+remote           collects the ids that a batch reads of tables in a row store
+row_cache        cache of rows fetched from a row store
+bucket_bytes     parses the buckets of a row store
+hashing          hashes strings to ids, and ids to their initial rows
 xxh3             XXH3 over a column of strings
-string_hashes    the hashes of strings that TensorFlow's features are made with
-texts            strings made of numbers and of other strings
-crosses          combinations of a row's values, hashed
-json_text        what a JSON text holds, booleans among it, told without parsing it
-wire_format      what a protobuf message holds, told without parsing it
-length_prefixed  byte strings that each stand behind their length
-row_sums         rows added up in registers
-conversion       float32 to what a table stores, and back
+string_hashes    the string hashes that TensorFlow's features use
+texts            builds strings from numbers and from other strings
+crosses          feature crosses: combinations of a row's values, hashed
+json_text        counts the values of a JSON text and detects booleans without parsing it
+wire_format      counts the values of a protobuf message without parsing it
+length_prefixed  splits a sequence of length-prefixed byte strings
+row_sums         adds up rows in registers
+conversion       converts float32 to a table's row type, and back
 bucket_plans     the cheapest buckets for every number of rows
-counting         what a batch was like, noted in one call
+counting         records the figures of a batch in one call
 pointers         raw addresses inside kernels, and stores that are ordered before every later load
 """
 

@@ -1,6 +1,6 @@
-"""python -m freshet_serving.processor.kernels: compiles every kernel into the cache, so that no first start has to.
+"""Compile every kernel into Numba's cache, so that no cold start has to: python -m freshet_serving.processor.kernels.
 
-Clears the cache first: Numba notices when a kernel's own file changes, not when one that it has inlined does.
+Clears the cache first: Numba notices when a kernel's own file changes, but not when the file of an inlined kernel does.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
-"""A row store's buckets as bytes: which bucket an id belongs to, and what it has for an id.
+"""Parse the buckets of a row store: find an id's bucket, and the id's row within the bucket.
 
-Statuses of ids that were asked for: LOST (could not be had), FOUND, NOWHERE (the store has no row for it).
+Statuses of requested ids: LOST (could not be fetched), FOUND, NOWHERE (the store has no row for it).
 """
 
 # mypy: ignore-errors
@@ -17,7 +17,13 @@ BUCKET_HEADER_NBYTES = 8
 
 @nb.njit(nb.void(nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64, nb.int64[::1]), cache=True, nogil=True)
 def buckets_of(ids, buckets, out):
-    """out[i] = the bucket that ids[i] belongs to."""
+    """Write the bucket of each id: out[i] = the bucket that ids[i] belongs to.
+
+    Args:
+        ids: int64 [n].
+        buckets: Number of buckets of the table.
+        out: int64 [n].
+    """
     for i in range(len(ids)):
         out[i] = home(ids[i], buckets)
 
@@ -37,10 +43,17 @@ def buckets_of(ids, buckets, out):
     boundscheck=False,
 )
 def unpack(data, starts, tag, ids, bucket, rows, status):
-    """Looks ids up in the buckets that came: status[i], and rows[i] where it is FOUND.
+    """Look ids up in the fetched buckets: fills status[i], and rows[i] where the status is FOUND.
 
-    data: buckets end to end; bucket b is data[starts[b]:starts[b + 1]], empty when it did not come. tag: what the
-    bucket's first four bytes have to be. A bucket of any other tag or length is as good as lost.
+    Args:
+        data: uint8 [nbytes], buckets end to end. Bucket b is data[starts[b]:starts[b + 1]], empty if it was not
+            fetched.
+        starts: int64 [fetched buckets + 1], offsets of the buckets in `data`.
+        tag: The value that a bucket's first four bytes must have. A bucket with another tag or length counts as lost.
+        ids: int64 [n].
+        bucket: int64 [n], the position in `starts` of each id's bucket.
+        rows: uint8 [n, bytes of a row].
+        status: uint8 [n].
     """
     source, nbytes = np.int64(data.ctypes.data), rows.shape[1]
     target = np.int64(rows.ctypes.data)

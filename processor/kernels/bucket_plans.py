@@ -1,4 +1,4 @@
-"""The cheapest way to cover every number of rows with buckets: dynamic programming, for all of them at once."""
+"""Compute the cheapest set of buckets for every number of rows at once, by dynamic programming."""
 
 # mypy: ignore-errors
 
@@ -8,10 +8,15 @@ import numpy as np
 
 @nb.njit(nb.void(nb.int64[::1], nb.float64[::1], nb.float64[::1], nb.int64[::1]), cache=True, nogil=True)
 def cheapest_bucket_plans(buckets, cost_s, best_s, last):
-    """Writes, for 0 to len(best_s) - 1 rows, the least sum of costs of buckets that hold them, and one of those:
-    the others hold the rows that it leaves.
+    """Write, for 0 to len(best_s) - 1 rows, the least total cost of buckets that hold them, and one of those buckets.
 
-    buckets: int64 [B], 1 or more each. cost_s: float64 [B]. best_s: float64 [n]; last: int64 [n].
+    The other buckets of a plan are those of the rows that remain after that one.
+
+    Args:
+        buckets: int64 [B], sizes of 1 or more.
+        cost_s: float64 [B], seconds of one execution of each bucket.
+        best_s: float64 [n], the least total cost; written.
+        last: int64 [n], one bucket of the cheapest plan, 0 for no rows; written.
     """
     best_s[0], last[0] = 0.0, 0
     for rows in range(1, len(best_s)):

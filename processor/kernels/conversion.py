@@ -1,12 +1,12 @@
-"""Row types: float32 rows to what a table stores, and back, element by element.
+"""Convert float32 rows to a table's row type and back, element by element.
 
-float32    as it is
+float32    unchanged
 float16    nearest, ties to even
 bfloat16   nearest, ties to even: the upper half of the float32
-int8       round(x / scale), ties to even, with one float32 scale a row = max |x| / 127, 0 for a row of zeros
+int8       round(x / scale), ties to even, with one float32 scale per row = max |x| / 127, 0 for a row of zeros
 
-Back is exact for the first three; for int8 it is one float32 product, step * scale. processor.package.tensors is the
-table of the types; how each is written and read is here alone.
+The way back is exact for the first three; for int8 it is one float32 product, step * scale. The table of the types is
+processor.package.tensors; only this module knows how each is written and read.
 """
 
 # mypy: ignore-errors
@@ -30,13 +30,13 @@ from freshet_serving.processor.package import ROW_TYPES
 FLOAT32, FLOAT16, BFLOAT16 = (ROW_TYPES[name].code for name in ("float32", "float16", "bfloat16"))
 STEPS = 127
 
-# Added and taken away again, it rounds a float32 below 2**22 to the nearest integer, ties to even.
+# Adding and then subtracting this rounds a float32 below 2**22 to the nearest integer, ties to even.
 ROUNDER = np.float32(1.5 * 2**23)
 
 
 @intrinsic
 def store_f16(typingctx, address, value):
-    """Stores a float32 as the nearest float16, ties to even."""
+    """Store a float32 as the nearest float16, ties to even."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], ir.HalfType().as_pointer())
@@ -75,7 +75,7 @@ def from_i8(builder, source, scale, lanes):
 
 
 def _mover(read, lanes):
-    """(target, source, scale): `lanes` elements of another type to float32."""
+    """Return an intrinsic (target, source, scale) that converts `lanes` elements of another type to float32."""
 
     @intrinsic
     def move(typingctx, target, source, scale):
@@ -96,7 +96,13 @@ copy_i8x8, copy_i8 = _mover(from_i8, 8), _mover(from_i8, 1)
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def copy_row(target, source, width):
-    """Copies width float32."""
+    """Copy a row of float32 between two addresses.
+
+    Args:
+        target: Address of the copy.
+        source: Address of the row.
+        width: Number of elements.
+    """
     whole = width & ~7
     for j in range(0, whole, 8):
         copy_f32x8(target + 4 * j, source + 4 * j)
@@ -106,7 +112,15 @@ def copy_row(target, source, width):
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
 def copy_typed(dtype, target, source, scale, width):
-    """Copies width elements of any type as float32; scale: the address of the row's, of scaled types only."""
+    """Copy a row of any type as float32.
+
+    Args:
+        dtype: Code of the source's row type.
+        target: Address of `width` float32.
+        source: Address of the row.
+        scale: Address of the row's float32 scale; read only for scaled types.
+        width: Number of elements.
+    """
     whole, one = width & ~7, np.float32(1.0)
     if dtype == FLOAT32:
         copy_row(target, source, width)
@@ -130,7 +144,12 @@ def copy_typed(dtype, target, source, scale, width):
 
 @nb.njit(nb.float32(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def scale_of(source, width):
-    """The scale of a row of width float32 for int8."""
+    """Return the int8 scale of a row of float32.
+
+    Args:
+        source: Address of the row.
+        width: Number of elements.
+    """
     most = np.float32(0.0)
     for j in range(width):
         most = max(most, abs(load_f32(source + 4 * j)))
@@ -139,7 +158,15 @@ def scale_of(source, width):
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
 def store_typed(dtype, target, scale, source, width):
-    """Stores width finite float32 as elements of any type; scale: where the row's goes, of scaled types only."""
+    """Store a row of finite float32 as any type.
+
+    Args:
+        dtype: Code of the target's row type.
+        target: Address of the stored row.
+        scale: Address at which the row's float32 scale is stored; used only for scaled types.
+        source: Address of `width` finite float32.
+        width: Number of elements.
+    """
     if dtype == FLOAT32:
         copy_row(target, source, width)
     elif dtype == FLOAT16:
@@ -153,7 +180,7 @@ def store_typed(dtype, target, scale, source, width):
         step = scale_of(source, width)
         store_f32(scale, step)
         for j in range(width):
-            # The scale of a row of the smallest numbers is itself rounded: a step may come out beyond the last.
+            # The scale of a row of subnormal numbers is itself rounded, so x / step may exceed STEPS.
             x = load_f32(source + 4 * j) / step if step > 0 else np.float32(0.0)
             x = min(max(x, np.float32(-STEPS)), np.float32(STEPS))
             store_i8(target + j, np.int64((x + ROUNDER) - ROUNDER))
@@ -161,13 +188,33 @@ def store_typed(dtype, target, scale, source, width):
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
 def store_rows(dtype, target, row_nbytes, scales, source, rows, width):
-    """store_typed for `rows` rows that lie one behind another; scales: one float32 a row."""
+    """Store consecutive float32 rows as any type: store_typed for each.
+
+    Args:
+        dtype: Code of the target's row type.
+        target: Address of the first stored row.
+        row_nbytes: Bytes from one stored row to the next.
+        scales: Address of one float32 per row; used only for scaled types.
+        source: Address of float32 [rows, width].
+        rows: Number of rows.
+        width: Elements per row.
+    """
     for i in range(rows):
         store_typed(dtype, target + i * row_nbytes, scales + 4 * i, source + 4 * width * i, width)
 
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
 def load_rows(dtype, target, source, row_nbytes, scales, rows, width):
-    """copy_typed for `rows` rows that lie one behind another."""
+    """Read consecutive rows of any type as float32: copy_typed for each.
+
+    Args:
+        dtype: Code of the source's row type.
+        target: Address of float32 [rows, width].
+        source: Address of the first stored row.
+        row_nbytes: Bytes from one stored row to the next.
+        scales: Address of one float32 per row; read only for scaled types.
+        rows: Number of rows.
+        width: Elements per row.
+    """
     for i in range(rows):
         copy_typed(dtype, target + 4 * width * i, source + i * row_nbytes, scales + 4 * i, width)

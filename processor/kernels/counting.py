@@ -1,11 +1,12 @@
-"""Counts what a batch was like, in one call: where its time went, its size, how its scores lie. No allocation, no GIL.
+"""Record the figures of a batch in one call: its times, its size and the distribution of its scores.
 
-A block is two arrays that one session writes for one version: int64 counts and float64 sums, laid out as below. Bins
-are read off the bits of a number, so that noting one is a shift, a comparison and an addition:
+The kernels allocate nothing and run without the GIL. A block is two arrays that one session writes for one version:
+int64 counts and float64 sums, laid out as below. The bin of a number is read off its bits, so recording one is a shift,
+a comparison and an addition:
 
-time    two bins an octave from 2^-18 s (3.8 us) to 2^1 s, the first and the last for all below and above
-rows    an octave each, from 1 to 4096
-score   eight bins an octave of its size from 2^-20 to 2^12, for either sign; one for all that is closer to 0
+time    two bins per octave from 2^-18 s (3.8 us) to 2^1 s; the first and the last take everything below and above
+rows    one bin per octave, from 1 to 4096
+score   eight bins per octave of the magnitude from 2^-20 to 2^12, for each sign; one bin for all that is closer to 0
 """
 
 # mypy: ignore-errors
@@ -23,7 +24,7 @@ SCORE_LOW, SCORE_OCTAVES = -20, 32
 SIGN_BINS = 8 * SCORE_OCTAVES
 SCORE_BINS = 1 + 2 * SIGN_BINS
 
-# Counts of a block. Each output: how many scores are NaN or infinite, then the bins of the others.
+# Counts of a block. For each output: the number of scores that are NaN or infinite, then the bins of the others.
 REQUESTS, BATCHES, ROWS, PADDED, FAILED = 0, 1, 2, 3, 4
 QUEUE = 5
 SPARSE = QUEUE + TIME_BINS
@@ -31,7 +32,7 @@ DENSE = SPARSE + TIME_BINS
 SIZES = DENSE + TIME_BINS
 OUTPUTS = SIZES + ROW_BINS
 OUTPUT_COUNTS = 1 + SCORE_BINS
-# Its sums: seconds, then one of the finite scores of each output.
+# Sums of a block: seconds, then the sum of the finite scores of each output.
 QUEUE_S, SPARSE_S, DENSE_S, SCORES = 0, 1, 2, 3
 
 _FIRST_SCORE_BIN = (127 + SCORE_LOW) << 3
@@ -39,7 +40,10 @@ _FIRST_SCORE_BIN = (127 + SCORE_LOW) << 3
 
 @nb.njit(nb.int64(nb.float64), cache=True, nogil=True, inline="always")
 def time_bin(seconds):
-    """Bin k > 0 holds [2^(LOW + (k - 1) / 2), ...) in steps of 1, 1.5, 2, 3, 4, ... times 2^LOW."""
+    """Return the bin of a duration.
+
+    Bin k > 0 begins at 2^LOW, 1.5 * 2^LOW, 2 * 2^LOW, 3 * 2^LOW, 4 * 2^LOW, ... for k = 1, 2, 3, 4, 5, ...
+    """
     if not seconds >= 2.0**TIME_LOW:
         return 0
     mantissa, exponent = math.frexp(seconds)
@@ -59,7 +63,15 @@ def _sum(address, more):
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
 def note_scores(counts, sums, output, scores, n):
-    """Adds n scores of one output: float32 at an address. Every address is the caller's to keep alive."""
+    """Add the scores of one output to a block. The caller keeps every address alive.
+
+    Args:
+        counts: Address of the block's counts.
+        sums: Address of the block's sums.
+        output: Number of the output.
+        scores: Address of float32 [n].
+        n: Number of scores.
+    """
     first, total, lost = counts + 8 * (OUTPUTS + output * OUTPUT_COUNTS), 0.0, 0
     for i in range(n):
         bits = load_f32_bits(scores + 4 * i)
@@ -87,8 +99,20 @@ def note_scores(counts, sums, output, scores, n):
     nogil=True,
 )  # fmt: skip
 def note_batch(counts, sums, requests, rows, padded, scores, n, queue_s, sparse_s, dense_s):
-    """Adds a batch, and the n scores of its first output. queue_s: the mean wait of its requests, each of which counts
-    with it."""
+    """Add a batch to a block, with the scores of its first output.
+
+    Args:
+        counts: Address of the block's counts.
+        sums: Address of the block's sums.
+        requests: Number of requests.
+        rows: Number of rows.
+        padded: Number of padding rows.
+        scores: Address of float32 [n], the scores of the first output.
+        n: Number of scores.
+        queue_s: Mean queueing time of the requests in seconds; each request is counted with this mean.
+        sparse_s: Seconds in the sparse graph.
+        dense_s: Seconds in the dense graph.
+    """
     _count(counts + 8 * REQUESTS, requests)
     _count(counts + 8 * BATCHES, 1)
     _count(counts + 8 * ROWS, rows)
@@ -109,7 +133,12 @@ def note_batch(counts, sums, requests, rows, padded, scores, n, queue_s, sparse_
 
 @nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True)
 def first_lost(scores, n):
-    """The place of the first of n scores (float32 at an address) that is NaN or infinite; -1 where there is none."""
+    """Return the position of the first score that is NaN or infinite, or -1 if there is none.
+
+    Args:
+        scores: Address of float32 [n].
+        n: Number of scores.
+    """
     for i in range(n):
         if load_f32_bits(scores + 4 * i) & 0x7FFFFFFF >= 0x7F800000:
             return i

@@ -1,4 +1,4 @@
-"""Crosses: every combination of a row's values of several columns, hashed into one id, as TensorFlow's SparseCross."""
+"""Feature crosses: hash each combination of a row's values of several columns into an id, as SparseCross does."""
 
 # mypy: ignore-errors
 
@@ -10,14 +10,19 @@ from freshet_serving.processor.kernels.string_hashes import cat
 
 @nb.njit(nb.boolean(nb.int64[:, ::1], nb.int64, nb.int64[::1]), cache=True, nogil=True)
 def count(splits, most, ends):
-    """ends [rows + 1]: where each row's combinations end; splits [columns, rows + 1]. False where a row has more than
-    `most`."""
+    """Write the end of each row's combinations; returns False if a row has more than `most`.
+
+    Args:
+        splits: int64 [columns, rows + 1], row splits of each column.
+        most: The largest number of combinations allowed per row.
+        ends: int64 [rows + 1], cumulative number of combinations; written.
+    """
     ends[0] = 0
     for row in range(len(ends) - 1):
         total = np.int64(1)
         for column in range(len(splits)):
             total *= splits[column, row + 1] - splits[column, row]
-            # Not one product runs over: neither factor is above what rows and values can be.
+            # No product overflows int64: each factor is bounded by the limits on rows and values.
             if total > most:
                 for rest in range(column + 1, len(splits)):
                     if splits[rest, row + 1] == splits[rest, row]:
@@ -35,9 +40,17 @@ def count(splits, most, ends):
     nogil=True,
 )
 def cross(values, starts, splits, ends, buckets, key, ids):
-    """ids[ends[row]:ends[row + 1]]: of each combination, the last column's values first.
+    """Write the ids of each row's combinations to ids[ends[row]:ends[row + 1]]; the last column's values vary fastest.
 
-    values: of all columns one after another, column c from starts[c] on. splits: as count() takes them."""
+    Args:
+        values: uint64, the hashed values of all columns, one column after another.
+        starts: int64 [columns], the position in `values` at which each column begins.
+        splits: int64 [columns, rows + 1], row splits of each column.
+        ends: int64 [rows + 1], as written by count().
+        buckets: Number of hash buckets.
+        key: Initial value of every combination's hash.
+        ids: int64 [ends[-1]]; written.
+    """
     columns = len(splits)
     place = np.empty(columns, np.int64)
     for row in range(len(ends) - 1):

@@ -1,4 +1,4 @@
-"""Strings to ids, and ids to their first rows: the same bits in training and in serving."""
+"""Hash strings to ids, and ids to their initial rows; training and serving get the same bits."""
 
 # mypy: ignore-errors
 
@@ -11,7 +11,12 @@ from freshet_serving.processor.kernels.xxh3 import SECRET_ADDRESS, hash_column
 
 
 def hash_strings(strings: Strings, seed: int) -> np.ndarray:
-    """int64 [n]: xxh3_64 of each string's UTF-8 bytes with the table's seed, as two's complement."""
+    """Return int64 [n]: xxh3_64 of each string's UTF-8 bytes, as two's complement.
+
+    Args:
+        strings: A column of n strings.
+        seed: The table's seed.
+    """
     hashes, longer = np.empty(len(strings), np.uint64), np.empty(len(strings), np.int64)
     data, offsets = strings.data, strings.offsets
     left = hash_column(data.ctypes.data, offsets, SECRET_ADDRESS, np.uint64(seed), hashes, longer)
@@ -33,7 +38,14 @@ def _mix(z):
     nogil=True,
 )
 def init_rows(keys, seed, limit, rows):
-    """rows[i] = uniform in [-limit, limit), a function of (seed, keys[i], column) and nothing else (splitmix64)."""
+    """Fill rows with uniform values in [-limit, limit) that depend only on seed, key and column (splitmix64).
+
+    Args:
+        keys: int64 [n].
+        seed: The table's seed.
+        limit: float32, the bound of the values.
+        rows: float32 [n, width]; written.
+    """
     golden = np.uint64(0x9E3779B97F4A7C15)
     for i in range(len(keys)):
         state = _mix(np.uint64(keys[i]) + seed * golden)

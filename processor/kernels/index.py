@@ -1,12 +1,12 @@
 """The hash index of a table: int64 key -> ref, open addressing, linear probing, any capacity below 2**32.
 
-index: int64 [capacity, 2], entry = (key, ref). Every int64 is a valid key; the ref says what the entry is:
+index: int64 [capacity, 2], entry = (key, ref). Every int64 is a valid key; the state of an entry is in its ref:
 
     EMPTY (-1)    never used: a probe ends here
     ABSENT (-2)   the key is known and has no row in any generation
-    ref >= 0      where the row is (the caller's meaning)
+    ref >= 0      location of the row (the caller defines its meaning)
 
-Home of a key: the high 32 bits of its mixed bits, scaled to the capacity, so that growth need not double. At most
+The home of a key is the high 32 bits of its mixed bits, scaled to the capacity, so that growth need not double. At most
 7/8 of the entries are ever used, so a probe always ends. Entries never move and are never emptied while readers
 hold the index; a claim stores the key before it releases the ref, so a reader never sees a ref with another key.
 """
@@ -23,16 +23,16 @@ ABSENT = -2
 LINE_ENTRIES = 4
 MAX_CAPACITY = 2**32 - LINE_ENTRIES
 BLOCK = 32
-"""Keys whose entries are asked for before the first of them is looked at."""
+"""Number of keys whose entries are prefetched before the first of them is read."""
 
 
 def capacity_for(keys: int) -> int:
-    """Entries for an index that starts with `keys` keys: load 0.75, whole cache lines."""
+    """Return the capacity of an index that starts with `keys` keys: load factor 0.75, whole cache lines."""
     return min(MAX_CAPACITY, max(16, -(-keys * 4 // 3 // LINE_ENTRIES) * LINE_ENTRIES + LINE_ENTRIES))
 
 
 def empty_index(capacity: int) -> np.ndarray:
-    """An index of `capacity` entries without a key."""
+    """Return an index of `capacity` entries without a key."""
     index = np.zeros((capacity, 2), np.int64)
     index[:, 1] = EMPTY
     return index
@@ -40,7 +40,12 @@ def empty_index(capacity: int) -> np.ndarray:
 
 @nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def home(key, capacity):
-    """The entry at which the probe for a key starts (splitmix64's finaliser, high half scaled)."""
+    """Return the entry at which the probe for a key starts (splitmix64's finaliser, high half scaled).
+
+    Args:
+        key: int64.
+        capacity: Number of entries of the index.
+    """
     z = np.uint64(key) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -50,9 +55,13 @@ def home(key, capacity):
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def probe_from(address, capacity, key, start):
-    """The entry that holds the key, or -1 - e where e is the empty entry at which the probe ended.
+    """Return the entry that holds the key, or -1 - e where e is the empty entry at which the probe ended.
 
-    start: the key's home; a caller that has prefetched it knows it already.
+    Args:
+        address: Address of the index.
+        capacity: Number of entries of the index.
+        key: int64.
+        start: The key's home, which a caller that has prefetched it has already computed.
     """
     e = start
     while True:
@@ -68,13 +77,25 @@ def probe_from(address, capacity, key, start):
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def probe(address, capacity, key):
-    """probe_from the key's home."""
+    """Return the entry of a key: probe_from its home.
+
+    Args:
+        address: Address of the index.
+        capacity: Number of entries of the index.
+        key: int64.
+    """
     return probe_from(address, capacity, key, home(key, capacity))
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True)), cache=True, nogil=True)
 def build(address, capacity, keys):
-    """Gives key i ref i in an empty index; returns -1, or the position of the first key that occurs twice."""
+    """Enter key i with ref i in an empty index; returns -1, or the position of the first key that occurs twice.
+
+    Args:
+        address: Address of the empty index.
+        capacity: Number of entries of the index.
+        keys: int64 [n].
+    """
     for i in range(len(keys)):
         e = probe(address, capacity, keys[i])
         if e >= 0:
@@ -88,7 +109,14 @@ def build(address, capacity, keys):
     nb.void(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]), cache=True, nogil=True
 )
 def find(address, capacity, keys, refs):
-    """refs[i] = ref of keys[i], ABSENT where the key is unknown."""
+    """Write the ref of each key, ABSENT where the key is unknown.
+
+    Args:
+        address: Address of the index.
+        capacity: Number of entries of the index.
+        keys: int64 [n].
+        refs: int64 [n]; written.
+    """
     for first in range(0, len(keys), BLOCK):
         last = min(first + BLOCK, len(keys))
         for i in range(first, last):
@@ -103,9 +131,15 @@ def find(address, capacity, keys, refs):
     nb.int64(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]), cache=True, nogil=True
 )
 def claim(address, capacity, keys, entries):
-    """entries[i] = entry of keys[i], claimed with ref ABSENT where the key was unknown; returns how many were.
+    """Find or create the entry of each key; returns the number of keys that were unknown.
 
-    The caller has made sure that the index has room for all of them.
+    A new entry has the ref ABSENT. The caller has made sure that the index has room for all of them.
+
+    Args:
+        address: Address of the index.
+        capacity: Number of entries of the index.
+        keys: int64 [n].
+        entries: int64 [n], the entry of each key; written.
     """
     claimed = 0
     for i in range(len(keys)):
@@ -121,7 +155,14 @@ def claim(address, capacity, keys, entries):
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
 def rehash(source, source_capacity, address, capacity):
-    """Copies every entry with a row into an empty index; returns how many there were."""
+    """Copy every entry that has a row into an empty index; returns the number of entries copied.
+
+    Args:
+        source: Address of the index to copy.
+        source_capacity: Number of its entries.
+        address: Address of the empty index.
+        capacity: Number of its entries.
+    """
     used = 0
     for i in range(source_capacity):
         ref = load_i64(source + 16 * i + 8)
@@ -136,7 +177,13 @@ def rehash(source, source_capacity, address, capacity):
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
 def audit(address, capacity, rows):
-    """Number of an index's entries that hold a row below `rows`, or -1 if any ref lies outside EMPTY and [0, rows)."""
+    """Return the number of entries that hold a row below `rows`, or -1 if any ref is neither EMPTY nor in [0, rows).
+
+    Args:
+        address: Address of the index.
+        capacity: Number of entries of the index.
+        rows: Number of rows of the table's file.
+    """
     used = 0
     for i in range(capacity):
         ref = load_i64(address + 16 * i + 8)

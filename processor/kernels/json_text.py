@@ -1,8 +1,9 @@
-"""What a JSON text holds, told by its bytes, before anybody parses it: outside strings, in one pass.
+"""Count the values of a JSON text and find literals in it before it is parsed, in one pass over its bytes.
 
-A string begins and ends at a quotation mark that no backslash stands before; that is all that has to be known of JSON.
+The kernels look outside strings only. A string begins and ends at a quotation mark that follows no backslash; they need
+to know nothing else of JSON.
 
-has_boolean_letters(): whether a JSON body may hold true or false.
+has_boolean_letters(): report whether a JSON body may hold true or false.
 """
 
 # mypy: ignore-errors
@@ -19,14 +20,14 @@ import numpy as np
 Bytes = nb.types.Array(nb.uint8, 1, "C", readonly=True)
 QUOTE, BACKSLASH, COMMA, COLON, MINUS = 34, 92, 44, 58, 45
 OPENING, CLOSING, SPACES, LETTER_N = (91, 123), (93, 125), (32, 10, 13, 9), 78
-# What a list or an object weighs, a number being 1; a string that is no name weighs 2, a NaN 3. As they do in memory.
+# Weight of a list or an object relative to a number's 1, as in memory; a string that is not a name weighs 2, a NaN 3.
 HOLDER = 4
-# Drawn anew by every process: what stands for NaN must be a number that nobody sends, or sends for what it is.
+# Random in each process: the number that stands for NaN must be one that no client sends.
 _drawn = secrets.randbelow(10**5)
 _spelled = [f" {first}.{_drawn:05d}e307 " for first in (7, 8)]
 NOT_A_NUMBER, INFINITE = map(float, _spelled)
 MEANT = {NOT_A_NUMBER: math.nan, INFINITE: math.inf, -INFINITE: -math.inf}
-"""What is meant by the numbers that spell_out() writes, which no float32 holds."""
+"""Values that the numbers written by spell_out() stand for; no float32 can hold those numbers."""
 
 _NAN, _INFINITY = np.frombuffer(b"NaN", np.uint8), np.frombuffer(b"Infinity", np.uint8)
 _SPELLED = np.frombuffer("".join(_spelled).encode(), np.uint8).reshape(2, -1)
@@ -34,11 +35,13 @@ _SPELLED = np.frombuffer("".join(_spelled).encode(), np.uint8).reshape(2, -1)
 
 @nb.njit(nb.int64(Bytes), cache=True, nogil=True)
 def count_nodes(text):
-    """The weight of the values and names of a document, of all that a parser makes an object of. Of a text that is no
-    JSON, no less than of what a parser makes before it refuses it.
+    """Return the total weight of a document's values and names, which bounds the objects that a parser creates.
 
-    Each begins at the text's own beginning, behind a comma or a colon, or as the first of a list or an object. A name
-    weighs what it takes less than a string would for the value behind its colon.
+    For a text that is not valid JSON it is at least the weight of what a parser creates before it rejects the text.
+
+    A value begins at the start of the text, after a comma or a colon, or as the first of a list or an object. Colons
+    add
+    nothing: a name weighs one less than another string, and that pays for the value after its colon.
     """
     count, at = 1, 0
     opened = inside = False
@@ -104,7 +107,8 @@ def _spell_out(text, out, nan, infinity, spelled):
             end += 1
             at += 1
         else:
-            # Spaces keep it apart from what it must not become a number with; a sign belongs to it, but not to NaN.
+            # Spaces separate it from adjacent digits. A minus sign before Infinity belongs to the number; one before
+            # NaN does not.
             first = 1 if which == 1 and at > 0 and text[at - 1] == MINUS else 0
             for i in range(first, spelled.shape[1]):
                 out[end] = spelled[which, i]
@@ -114,19 +118,19 @@ def _spell_out(text, out, nan, infinity, spelled):
 
 
 def spell_out(text: bytes) -> memoryview:
-    """The text with a number of MEANT in the place of each NaN and Infinity that is no string's: RFC 8259 has none."""
+    """Return the text with NaN and Infinity outside strings replaced by the numbers of MEANT: RFC 8259 has neither."""
     source = np.frombuffer(text, np.uint8)
     longer = _SPELLED.shape[1] - len(_NAN)
     out = np.empty(len(text) + longer * (text.count(b"NaN") + text.count(b"Infinity")), np.uint8)
     return memoryview(out)[: _spell_out(source, out, _NAN, _INFINITY, _SPELLED)]
 
 
-# Searching the words takes twenty times as long: half of what orjson needs to parse the body.
+# Searching for the whole words takes twenty times as long, half the time in which orjson parses the body.
 @nb.njit(nb.boolean(nb.types.Array(nb.uint8, 1, "C", readonly=True)), cache=True, nogil=True)
 def has_boolean_letters(body):
-    """Whether two letters of true or false stand side by side in a body, maybe in a name. body: uint8 [nbytes]."""
+    """Report whether two letters of true or false are adjacent in a body, uint8 [nbytes], perhaps within a name."""
     found = False
     for i in range(len(body) - 1):
-        # "ru" of true, and "al" of false; no early end, so that it is done many bytes at a time.
+        # "ru" of true and "al" of false. The loop has no early exit, so that it can be vectorised.
         found = found | ((body[i] == 114) & (body[i + 1] == 117)) | ((body[i] == 97) & (body[i + 1] == 108))
     return found

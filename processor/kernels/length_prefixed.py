@@ -1,4 +1,4 @@
-"""Byte strings that each stand behind their length, laid end to end without it.
+"""Split a sequence of length-prefixed byte strings: lay them end to end without their lengths.
 
 Positions depend on the lengths before them, so the walk is sequential.
 """
@@ -17,11 +17,15 @@ PREFIX_NBYTES = 4
     nogil=True,
 )
 def strip_lengths(source, data, offsets):
-    """Copies the elements end to end into `data`; returns how many bytes of `source` were read, or -1 - i
-    when element i reaches beyond it.
+    """Copy the elements end to end into `data`.
 
-    source: uint8 [nbytes], a little-endian length of PREFIX_NBYTES before each element. data: uint8
-    [nbytes - PREFIX_NBYTES * elements]. offsets: int64 [elements + 1], the first 0.
+    Args:
+        source: uint8 [nbytes], a little-endian length of PREFIX_NBYTES before each element.
+        data: uint8 [nbytes - PREFIX_NBYTES * elements]; written.
+        offsets: int64 [elements + 1], the first 0; the others are written.
+
+    Returns:
+        The number of bytes of `source` that were read, or -1 - i if element i reaches beyond it.
     """
     at, end = 0, 0
     for i in range(len(offsets) - 1):

@@ -1,14 +1,15 @@
-"""Lists of keys added up: looked up a block at a time, one list after another, without an operation for each key.
+"""Look up and add up lists of keys a block at a time, without one operation per key.
 
-A block holds the keys of lists, or of parts of long ones, and a note for each list. While it is written the index line
-of each key is asked for; when it is full all keys are resolved, list by list, so that what a table is made of is read
-once a list; then each list's rows are added up in their order. A list that does not fit goes on in the next block.
+A block holds the keys of lists, or of parts of long ones, and a note for each list. While a block is written, the index
+line of each key is prefetched. When it is full, all keys are resolved list by list, so that a table's descriptor is
+read once per list; then each list's rows are added up in their order. A list that does not fit continues in the next
+block.
 
-Single lookups have an operation of 48 bytes each (kernels.pool). Without them, and with the line behind a home asked
-for too, lists of 20 ids take 0.92 of the time with rows of 128 float32, 0.87 with int8 (40 alternating rounds).
+Single lookups have an operation of 48 bytes each (kernels.pool). Without these, and with the line after a key's home
+prefetched too, lists of 20 ids take 0.92 of the time with rows of 128 float32, 0.87 with int8 (40 alternating rounds).
 
-Refused: to compare a line's four entries at once (0.9 of the time of finding alone, and refs may be seen out of order
-with their keys, which is what the order of stores rules out).
+Rejected: comparing a line's four entries at once. It takes 0.9 of the time of the lookup alone, but refs may then be
+seen out of order with their keys, which the order of the stores must rule out.
 """
 
 # mypy: ignore-errors
@@ -46,21 +47,32 @@ from freshet_serving.processor.kernels.rows import (
 )
 from freshet_serving.processor.package import SCALED
 
-# A key, later its row's address; the row's type; nothing; the key's home, later the address of the row's scale.
+# int64 fields of a key: the key, later its row's address; the row's type; unused; the key's home, later the address of
+# the row's scale.
 KEYS, KEY_NBYTES = 64, 32
 ROW, TYPE, PLACE = 0, 8, 24
-# table, target, width, keys, whether the target holds a sum already, what to divide by (0: by nothing), by its root.
+# int64 fields of a list: table, target, width, number of keys, 1 if the target already holds a sum, divisor (0: none),
+# 1 to divide by its square root.
 LISTS, LIST_NBYTES = 32, 56
 NUMBER, TARGET, WIDTH, COUNT, MORE, SHARE, ROOT = range(0, LIST_NBYTES, 8)
 LINE_NBYTES = 64
-# A sixth of all probes end in the line behind that of the key's home.
+# A sixth of all probes end in the cache line after that of the key's home.
 FURTHER = 48
 BLOCK_NBYTES = KEYS * KEY_NBYTES + LISTS * LIST_NBYTES
 
 
 @nb.njit(nb.void(*[nb.int64] * 6), cache=True, nogil=True, boundscheck=False, error_model="numpy")
 def find_rows(keys, count, number, tables, epoch, counts):
-    """The rows of the keys of one list: their addresses, types and scales, asked for."""
+    """Resolve the keys of one list to the addresses, types and scales of their rows, and prefetch the rows.
+
+    Args:
+        keys: Address of the list's first key in the block.
+        count: Number of keys.
+        number: Number of the table.
+        tables: Address of the table descriptors (kernels.rows).
+        epoch: The epoch that is read.
+        counts: Address of int64 [T, 2], lookups and misses; added to.
+    """
     table = tables + number * TABLE_NBYTES
     index, capacity, base_rows = load_i64(table + INDEX), load_i64(table + CAPACITY), load_i64(table + BASE_ROWS)
     base, meta, row_nbytes = load_i64(table + BASE), load_i64(table + META), load_i64(table + ROW_NBYTES)
@@ -96,7 +108,15 @@ def find_rows(keys, count, number, tables, epoch, counts):
 
 @nb.njit(nb.void(*[nb.int64] * 5), cache=True, nogil=True, boundscheck=False, error_model="numpy")
 def add_list(keys, count, target, width, more):
-    """Adds up the rows of one list, in their order. more: the target holds a sum already."""
+    """Add up the rows of one list, in their order.
+
+    Args:
+        keys: Address of the list's first resolved key in the block.
+        count: Number of keys.
+        target: Address of `width` float32.
+        width: Elements per row.
+        more: 1 if the target already holds a sum to add to.
+    """
     at, end = keys, keys + count * KEY_NBYTES
     if not more:
         kind = load_i64(at + TYPE)
@@ -115,7 +135,15 @@ def add_list(keys, count, target, width, more):
 
 @nb.njit(nb.void(*[nb.int64] * 5), cache=True, nogil=True, boundscheck=False, error_model="numpy")
 def add_up(lists, block, tables, epoch, counts):
-    """Resolves and adds up the first `lists` lists of a block."""
+    """Resolve and add up the first `lists` lists of a block.
+
+    Args:
+        lists: Number of lists.
+        block: Address of the block.
+        tables: Address of the table descriptors (kernels.rows).
+        epoch: The epoch that is read.
+        counts: Address of int64 [T, 2], lookups and misses; added to.
+    """
     notes = block + KEYS * KEY_NBYTES
     keys = block
     for listed in range(notes, notes + lists * LIST_NBYTES, LIST_NBYTES):
@@ -143,10 +171,27 @@ def add_up(lists, block, tables, epoch, counts):
     error_model="numpy",
 )
 def take_list(values, start, stop, number, target, width, more, share, root, held, lists, block, tables, epoch, counts):
-    """Writes down a list of int64 keys, values[start:stop], not empty; returns how many keys and lists the block holds.
+    """Enter a list of int64 keys, values[start:stop], not empty, in the block, adding up the block whenever it is full.
 
-    more: the target holds a sum already. share: what its sum is divided by at the end, 0 for nothing; root: by the
-    root of that. held, lists: what the block holds.
+    Args:
+        values: Address of int64 keys.
+        start: Position of the list's first key.
+        stop: Position after its last key.
+        number: Number of the table.
+        target: Address of `width` float32 for the sum.
+        width: Elements per row.
+        more: 1 if the target already holds a sum to add to.
+        share: Divisor of the finished sum, 0 for none.
+        root: 1 to divide by the square root of `share`.
+        held: Number of keys that the block holds.
+        lists: Number of lists that the block holds.
+        block: Address of the block.
+        tables: Address of the table descriptors (kernels.rows).
+        epoch: The epoch that is read.
+        counts: Address of int64 [T, 2], lookups and misses; added to.
+
+    Returns:
+        The numbers of keys and of lists that the block holds now.
     """
     table = tables + number * TABLE_NBYTES
     index, capacity = load_i64(table + INDEX), load_i64(table + CAPACITY)

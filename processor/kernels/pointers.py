@@ -1,13 +1,13 @@
 """Raw addresses inside Numba kernels: one call can then walk any number of tables, features and requests.
 
 Contract: an address comes from a live numpy buffer that the caller keeps referenced for the length of the call, and
-every offset has been bounded before. Publication between threads goes through store_release / load_acquire.
+every offset has been bounds-checked before. Threads publish to each other through store_release / load_acquire.
 
-exchange(): stores that are ordered before every later load, of this thread and as other threads and processes see it.
+exchange() is a store that is ordered before every later load, of this thread and as other threads and processes see it.
 
-A reader announces what it is about to read and then looks whether that is still current; a writer replaces what is
-current and then looks who has announced what. Both need their store to be visible before their load: plain stores and
-loads may pass each other even on x86, an atomic exchange may not be passed.
+A reader announces what it is about to read and then checks that it is still current; a writer replaces what is
+current and then checks the readers' announcements. Both need their store to be visible before their load: plain stores
+and loads may be reordered even on x86, but nothing may be reordered before an atomic exchange.
 """
 
 # mypy: ignore-errors
@@ -24,7 +24,7 @@ FLOATS_8 = ir.VectorType(ir.FloatType(), 8)
 
 @intrinsic
 def load_i64(typingctx, address):
-    """The int64 at an address."""
+    """Load the int64 at an address."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
@@ -35,7 +35,7 @@ def load_i64(typingctx, address):
 
 @intrinsic
 def load_i64_anywhere(typingctx, address):
-    """The int64 at an address that need not be aligned: in a request's body."""
+    """Load the int64 at an address that need not be aligned, as in a request's body."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
@@ -46,7 +46,7 @@ def load_i64_anywhere(typingctx, address):
 
 @intrinsic
 def load_f32_anywhere(typingctx, address):
-    """The float32 at an address that need not be aligned."""
+    """Load the float32 at an address that need not be aligned."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], ir.FloatType().as_pointer())
@@ -57,7 +57,7 @@ def load_f32_anywhere(typingctx, address):
 
 @intrinsic
 def load_acquire(typingctx, address):
-    """The int64 at an address; what was stored before its store_release is visible after."""
+    """Load the int64 at an address; stores made before its store_release are visible afterwards."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
@@ -68,7 +68,7 @@ def load_acquire(typingctx, address):
 
 @intrinsic
 def add_relaxed(typingctx, address, value):
-    """Adds to the int64 at an address, which other threads add to as well; returns what was there."""
+    """Add to the int64 at an address that other threads add to as well; returns the old value."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
@@ -79,7 +79,7 @@ def add_relaxed(typingctx, address, value):
 
 @intrinsic
 def load_u8(typingctx, address):
-    """The byte at an address."""
+    """Load the byte at an address."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
@@ -90,7 +90,7 @@ def load_u8(typingctx, address):
 
 @intrinsic
 def store_release(typingctx, address, value):
-    """Stores an int64 after every earlier store of this thread."""
+    """Store an int64 after every earlier store of this thread."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
@@ -102,7 +102,7 @@ def store_release(typingctx, address, value):
 
 @intrinsic
 def store_i64(typingctx, address, value):
-    """Stores an int64 at an address."""
+    """Store an int64 at an address."""
 
     def codegen(context, builder, signature, args):
         builder.store(args[1], builder.inttoptr(args[0], ir.IntType(64).as_pointer()))
@@ -113,7 +113,7 @@ def store_i64(typingctx, address, value):
 
 @intrinsic
 def load_f32(typingctx, address):
-    """The float32 at an address."""
+    """Load the float32 at an address."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], ir.FloatType().as_pointer())
@@ -124,7 +124,7 @@ def load_f32(typingctx, address):
 
 @intrinsic
 def load_f64(typingctx, address):
-    """The float64 at an address."""
+    """Load the float64 at an address."""
 
     def codegen(context, builder, signature, args):
         return builder.load(builder.inttoptr(args[0], ir.DoubleType().as_pointer()))
@@ -134,7 +134,7 @@ def load_f64(typingctx, address):
 
 @intrinsic
 def store_f64(typingctx, address, value):
-    """Stores a float64 at an address."""
+    """Store a float64 at an address."""
 
     def codegen(context, builder, signature, args):
         builder.store(args[1], builder.inttoptr(args[0], ir.DoubleType().as_pointer()))
@@ -145,7 +145,7 @@ def store_f64(typingctx, address, value):
 
 @intrinsic
 def prefetch(typingctx, address):
-    """Asks for the cache line at an address; any address is allowed."""
+    """Prefetch the cache line at an address; any address is allowed."""
 
     def codegen(context, builder, signature, args):
         pointer = ir.IntType(8).as_pointer()
@@ -161,7 +161,7 @@ def prefetch(typingctx, address):
 
 @intrinsic
 def load_f32_bits(typingctx, address):
-    """The float32 at an address, as the int64 of its bits."""
+    """Load the float32 at an address, as the int64 of its bits."""
 
     def codegen(context, builder, signature, args):
         pointer = builder.inttoptr(args[0], ir.IntType(32).as_pointer())
@@ -171,7 +171,7 @@ def load_f32_bits(typingctx, address):
 
 
 def _int_store(bits):
-    """A store of the low bits of an int64."""
+    """Return an intrinsic that stores the low bits of an int64."""
 
     @intrinsic
     def store(typingctx, address, value):
@@ -190,7 +190,7 @@ store_i8, store_i16 = _int_store(8), _int_store(16)
 
 @intrinsic
 def copy_bytes(typingctx, target, source, nbytes):
-    """Copies bytes between addresses that do not overlap, of any alignment."""
+    """Copy bytes between addresses that do not overlap, of any alignment."""
 
     def codegen(context, builder, signature, args):
         pointer = ir.IntType(8).as_pointer()
@@ -203,7 +203,7 @@ def copy_bytes(typingctx, target, source, nbytes):
 
 @intrinsic
 def copy_f32x8(typingctx, target, source):
-    """Copies 8 float32, unaligned."""
+    """Copy 8 float32, unaligned."""
 
     def codegen(context, builder, signature, args):
         target, source = (builder.inttoptr(a, FLOATS_8.as_pointer()) for a in args)
@@ -215,7 +215,7 @@ def copy_f32x8(typingctx, target, source):
 
 @intrinsic
 def store_f32(typingctx, address, value):
-    """Stores a float32 at an address."""
+    """Store a float32 at an address."""
 
     def codegen(context, builder, signature, args):
         builder.store(args[1], builder.inttoptr(args[0], ir.FloatType().as_pointer()))
@@ -235,5 +235,10 @@ def _exchange(typingctx, address, value):
 
 @nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True)
 def exchange(address, value):
-    """Stores an int64 at an address that the caller keeps alive, as a full barrier; returns what was there."""
+    """Store an int64 at an address that the caller keeps alive, as a full barrier; returns the old value.
+
+    Args:
+        address: Address of the int64, aligned.
+        value: The new value.
+    """
     return _exchange(address, value)

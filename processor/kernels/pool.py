@@ -5,29 +5,29 @@ requests, runs without the GIL and allocates nothing but one block of 2.5 kB.
 
 tables   int64 [T, 15]     see kernels.rows
 plan     int64 [F, 9]      by name: KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES
-scaling  float32 [F, 4]    log1p (0 | 1), mean, scale of float features; the largest size a value may have
+scaling  float32 [F, 4]    log1p (0 | 1), mean, scale of float features; the largest magnitude a value may have
 inputs   int64 [R, S, 4]   per request and input: values, rows (1: broadcast), stride in values, row_splits (0: none)
-spans    int64 [R, 2]      per request: its first row in this call, how many rows
+spans    int64 [R, 2]      per request: its first row in this call, number of rows
 out      float32 [rows, width]   rows of the requests one after another
 counts   int64 [T, 2]      lookups and misses, added to
 
-Lookups are memory-bound, and one lookup is three dependent misses (index, row, perhaps a chain). So work is written
-down as operations first and carried out a block at a time: the index lines of a block are prefetched while it is
-written, its rows while it is resolved, and only then moved. A block runs across rows, features and tables, so a
-single candidate with 26 features overlaps its misses just as well as 64 candidates do.
+Lookups are memory-bound, and one lookup is three dependent cache misses (index, row, perhaps a version chain). So work
+is first written down as operations and then executed a block at a time: the index lines of a block are prefetched while
+it is written, its rows while it is resolved, and only then are they moved. A block runs across rows, features and
+tables, so a single candidate with 26 features overlaps its misses just as well as 64 candidates do.
 
-Floats of a block are copied as they are, without the transform of single float features. What a float comes to is held
-against its largest size while it is at hand, which costs nothing that can be measured; where one is beyond it, the
-caller is told that there is one, and find_non_finite() says which (a NaN is a missing value, never beyond).
+Floats of a block are copied unchanged, without the transform of single float features. Each resulting float is compared
+with its largest magnitude while it is in a register, which costs nothing measurable; if one exceeds it, run() reports
+that there is one, and find_non_finite() finds it (a NaN is a missing value and never exceeds it).
 
-Rows of another type than float32 are turned into it as they are moved, 8 elements at a time (kernels.conversion).
+Rows of another type than float32 are converted as they are moved, 8 elements at a time (kernels.conversion).
 
 Pooling adds rows in the order of the list, in float32, and divides once: training calls this very kernel, so pooled
 embeddings are equal to the bit. An empty list pools to zeros; an unseen id counts with the table's default row.
 Without a combiner the rows of a list are laid out one after another (package.manifest.Feature).
 
-A value of a hashed table (package.transforms) is CODES keys one after another, whose rows add up to the value's; of any
-other table it is one. MAX_LENGTH counts keys, combiners and places count values.
+A value of a hashed table (package.transforms) is CODES consecutive keys, whose rows add up to the value's; of any
+other table it is one key. MAX_LENGTH counts keys; combiners and places count values.
 """
 
 # mypy: ignore-errors
@@ -66,17 +66,17 @@ from freshet_serving.processor.kernels.rows import (
 )
 from freshet_serving.processor.package import COMBINERS, SCALED
 
-# MORE: a list whose beginning has been added up in `out` already.
+# MORE: a list whose first part has already been added up in `out`.
 KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK, KIND_MORE = 0, 1, 2, 3, 4
 MEAN, SQRTN, NONE = COMBINERS["mean"], COMBINERS["sqrtn"], COMBINERS["none"]
 PLAN_FIELDS, SCALING_FIELDS, INPUT_FIELDS = 9, 4, 4
 KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES = range(PLAN_FIELDS)
 LARGEST = np.finfo(np.float32).max
 
-# An operation is six int64: what, a, b, target address, width, start. COPY and ADD: a table's number, a key and its
-# home; once resolved, b is the row's address, start that of its scale, and what has TYPED * the row's type added.
-# Blocks and tables are walked by address: numpy indexing and arguments that carry array headers cost as much as the
-# lookup itself (134 against 82 ns a row of 16 floats).
+# An operation is six int64: what, a, b, target address, width, start. For COPY and ADD, a is the table's number, b a
+# key and start the key's home; once resolved, b is the row's address, start the address of its scale, and TYPED * the
+# row's type is added to what. Blocks and tables are walked by address, because numpy indexing and arguments with array
+# headers cost as much as the lookup itself (134 ns instead of 82 ns for a row of 16 floats).
 COPY, ADD, CLEAR, REPEAT = 0, 1, 2, 3
 TYPED = 8
 BLOCK, OP_NBYTES = 32, 48
@@ -85,7 +85,14 @@ LINE_NBYTES = 64
 
 @nb.njit(nb.float32(nb.float32, nb.float32, nb.float32, nb.float32), cache=True, nogil=True, inline="always")
 def transform(value, log1p, mean, scale):
-    """The value of one float feature: signed log1p if asked, standardised, 0 where missing (NaN)."""
+    """Return the value of one float feature: signed log1p if requested, standardised, 0 where missing (NaN).
+
+    Args:
+        value: float32.
+        log1p: 1 to apply the signed log1p, else 0.
+        mean: Subtracted from the value.
+        scale: Multiplied with the difference.
+    """
     if np.isnan(value):
         return np.float32(0.0)
     if log1p != 0:
@@ -102,7 +109,15 @@ def transform(value, log1p, mean, scale):
     error_model="numpy",
 )
 def carry_out(count, block, tables, epoch, counts):
-    """The first `count` operations of a block: finds all rows, then moves them, in order. All but epoch: addresses."""
+    """Execute the first `count` operations of a block: find all rows, then move them, in order.
+
+    Args:
+        count: Number of operations.
+        block: Address of the block.
+        tables: Address of the table descriptors.
+        epoch: The epoch that is read.
+        counts: Address of int64 [T, 2], lookups and misses; added to.
+    """
     for op in range(block, block + count * OP_NBYTES, OP_NBYTES):
         if load_i64(op) <= ADD:
             number = load_i64(op + 8)
@@ -163,7 +178,20 @@ def carry_out(count, block, tables, epoch, counts):
     inline="always",
 )
 def push(what, a, b, target, width, count, block, tables, epoch, counts):
-    """Writes one operation down, carrying out the block first when it is full; returns how many it holds now."""
+    """Append an operation to a block, executing the block first if it is full; returns the new number of operations.
+
+    Args:
+        what: COPY, ADD, CLEAR or REPEAT.
+        a: The table's number of COPY and ADD, the number of rows of REPEAT.
+        b: The key of COPY and ADD, the bytes between rows of REPEAT.
+        target: Address of the output.
+        width: Elements per row.
+        count: Number of operations that the block holds.
+        block: Address of the block.
+        tables: Address of the table descriptors.
+        epoch: The epoch that is read.
+        counts: Address of int64 [T, 2], lookups and misses; added to.
+    """
     if count == BLOCK:
         carry_out(count, block, tables, epoch, counts)
         count = 0
@@ -198,7 +226,21 @@ def push(what, a, b, target, width, count, block, tables, epoch, counts):
     error_model="numpy",
 )
 def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
-    """Fills out[:sum of rows, :] for all requests as of one epoch; returns whether a float is beyond its size."""
+    """Fill out[:sum of rows, :] for all requests as of one epoch; the module's head describes the arrays.
+
+    Args:
+        tables: int64 [T, 15].
+        plan: int64 [F, 9].
+        scaling: float32 [F, 4].
+        inputs: int64 [R, S, 4].
+        spans: int64 [R, 2].
+        epoch: The epoch that is read.
+        out: float32 [rows, width]; written.
+        counts: int64 [T, 2]; added to.
+
+    Returns:
+        1 if a float exceeds its largest magnitude, else 0.
+    """
     scratch = np.empty((BLOCK * OP_NBYTES + BLOCK_NBYTES) // 8, np.int64)
     block, state, tally = np.int64(scratch.ctypes.data), np.int64(tables.ctypes.data), np.int64(counts.ctypes.data)
     summed, held, lists = block + BLOCK * OP_NBYTES, 0, 0
@@ -237,7 +279,8 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                     if codes > 1:
                         length //= codes
                     if combiner == NONE:
-                        # One row's width, how far the next one lands, and what no row fills.
+                        # The width of one row, the bytes from one row to the next, and the address of the mask after
+                        # the places.
                         places = max_length // codes
                         each = width // places - 1
                         step = 4 * each
@@ -292,14 +335,22 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
             target += rows * pitch
     carry_out(count, block, state, epoch, tally)
     add_up(lists, summed, state, epoch, tally)
-    # Numba frees an array after its last use by name, and the block is used by address only.
+    # Numba frees an array after its last use by name, and the block is used only by address.
     scratch[0] = 0
     return non_finite
 
 
 @nb.njit(inline="always")
 def model_value(kind, scaling, source, row, column):
-    """A float of an input (int64 [4]) as the graph is fed with it; in a block it stays as it is."""
+    """Return a float of an input as the graph receives it: transformed if it is a single feature, unchanged in a block.
+
+    Args:
+        kind: KIND_FLOAT or KIND_BLOCK.
+        scaling: float32 [4], the feature's scaling.
+        source: int64 [4], the input.
+        row: Row of the input.
+        column: Column of the input.
+    """
     value = load_f32_anywhere(source[0] + 4 * (row * source[2] + column))
     return transform(value, scaling[0], scaling[1], scaling[2]) if kind == KIND_FLOAT else value
 
@@ -312,15 +363,24 @@ def model_value(kind, scaling, source, row, column):
     error_model="numpy",
 )
 def find_non_finite(plan, scaling, inputs):
-    """Where one request (int64 [S, 4]) has a float beyond its size: feature, row and column of its input; -1 for the
-    feature where there is none."""
+    """Find a float of one request that exceeds its largest magnitude.
+
+    Args:
+        plan: int64 [F, 9].
+        scaling: float32 [F, 4].
+        inputs: int64 [S, 4], the request's inputs.
+
+    Returns:
+        The feature, and the row and column of its input; the feature is -1 if there is no such float.
+    """
     for f in range(plan.shape[0]):
         kind, source, column = plan[f, KIND], plan[f, SOURCE], plan[f, COLUMN]
         if kind in (KIND_FLOAT, KIND_BLOCK):
             for i in range(inputs[source, 1]):
                 for j in range(column, column + plan[f, WIDTH]):
                     value = model_value(kind, scaling[f], inputs[source], i, j)
-                    # Of a block a NaN is a missing value; scaling has made 0 of it, and only overflow makes one there.
+                    # In a block a NaN is a missing value. A single feature's missing value is already 0, so a NaN there
+                    # is an overflow.
                     if abs(value) > scaling[f, 3] or (kind == KIND_FLOAT and np.isnan(value)):
                         return f, i, j
     return -1, 0, 0
@@ -334,7 +394,13 @@ def find_non_finite(plan, scaling, inputs):
     error_model="numpy",
 )
 def largest(plan, scaling, inputs):
-    """The size of the largest float that one request (int64 [S, 4]) comes to; 0 where there is none."""
+    """Return the largest magnitude of one request's floats after their transform, 0 if it has none.
+
+    Args:
+        plan: int64 [F, 9].
+        scaling: float32 [F, 4].
+        inputs: int64 [S, 4], the request's inputs.
+    """
     most = np.float32(0.0)
     for f in range(plan.shape[0]):
         kind, source, column = plan[f, KIND], plan[f, SOURCE], plan[f, COLUMN]

@@ -1,7 +1,7 @@
-"""Kernels for tables whose base rows live in a row store: what deltas brought here, and what a batch reads.
+"""Kernels for tables whose base rows are in a row store: local rows from deltas, and the ids that a batch reads.
 
-A remote table's local index holds only what deltas brought (base_rows is 0, a ref is a slot). A batch gets an index of
-its own, the stand-in, in which the fused kernel of kernels.pool finds every id that the batch reads:
+A remote table's local index holds only rows that deltas brought (base_rows is 0, a ref is a slot). Each batch gets an
+index of its own, the stand-in, in which the fused kernel of kernels.pool finds every id that the batch reads:
 
     ref p < bound           row p of the batch's fetched rows
     ref bound + slot        a local row, in the table's arena
@@ -29,10 +29,15 @@ BURIED, ELSEWHERE = -3, -4
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def local(ref, meta, epoch):
-    """The slot that is visible from a head of a remote table as of an epoch, BURIED, or ELSEWHERE: ask the store.
+    """Return the slot visible from a head of a remote table as of an epoch, BURIED, or ELSEWHERE (in the store).
 
-    kernels.rows.visible answers ABSENT both for a tombstone and for the far end of a chain; here they differ. A settled
-    slot keeps its stamp, which says whether it is a tombstone.
+    kernels.rows.visible returns ABSENT both for a tombstone and for the end of a chain; here they differ. A settled
+    slot keeps its stamp, which records whether it is a tombstone.
+
+    Args:
+        ref: The head.
+        meta: Address of the table's meta.
+        epoch: The epoch that is read.
     """
     while ref >= 0:
         slot = ref if ref < SETTLED else ref - SETTLED
@@ -45,7 +50,13 @@ def local(ref, meta, epoch):
 
 @nb.njit(nb.void(nb.int64[::1], nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]), cache=True, nogil=True)
 def claim(table, keys, tally):
-    """Gives unknown keys an entry whose ref is ABSENT; tally[0] goes up by how many there were."""
+    """Create entries with the ref ABSENT for unknown keys.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        keys: int64 [n].
+        tally: int64; tally[0] is increased by the number of unknown keys.
+    """
     index, capacity = table[INDEX // 8], table[CAPACITY // 8]
     for i in range(len(keys)):
         e = probe(index, capacity, keys[i])
@@ -57,7 +68,13 @@ def claim(table, keys, tally):
 
 @nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
 def vacuum(table, keys, slots):
-    """kernels.rows.vacuum for a remote table: tombstones are settled as rows are, where they are."""
+    """Settle versions of a remote table (kernels.rows.vacuum); a tombstone is settled in place, as a row is.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        keys: int64 [n].
+        slots: int64 [n], the version of each key that is settled.
+    """
     at = np.int64(table.ctypes.data)
     meta = table[META // 8]
     for i in range(len(keys)):
@@ -68,7 +85,14 @@ def vacuum(table, keys, slots):
 
 @nb.njit(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
 def live(table, epoch, keys, refs):
-    """kernels.rows.live for a remote table: the keys that have a row here, and its ref."""
+    """Write the keys with a row in a remote table's arena, and its refs (kernels.rows.live); returns their number.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        epoch: The epoch that is read.
+        keys: int64 [capacity of the index]; written.
+        refs: int64 [capacity of the index]; written.
+    """
     index, capacity, meta = table[INDEX // 8], table[CAPACITY // 8], table[META // 8]
     count = 0
     for e in range(capacity):
@@ -87,11 +111,16 @@ def live(table, epoch, keys, refs):
     boundscheck=False,
 )
 def lay_out(plan, inputs, spans, remote, stands, starts):
-    """Sizes what collect() fills; returns the entries of all stand-ins together.
+    """Compute the sizes of what collect() fills; returns the number of entries of all stand-ins together.
 
-    plan, inputs, spans: as kernels.pool.run takes them. remote int64 [T]: a table's k, or -1 for a local one.
-    stands int64 [K, 3]: first entry of a stand-in among all entries, its capacity (load 2/3), and its bound: the ids
-    read of table k, repeats counted. starts int64 [K + 1]: the bounds, summed up.
+    Args:
+        plan: As for kernels.pool.run.
+        inputs: As for kernels.pool.run.
+        spans: As for kernels.pool.run.
+        remote: int64 [T], the number k of a remote table, -1 for a local one.
+        stands: int64 [K, 3]; written: the first entry of a stand-in among all entries, its capacity (load factor 2/3),
+            and its bound: the number of ids read of table k, repeats counted.
+        starts: int64 [K + 1]; written: the cumulative bounds.
     """
     stands[:] = 0
     for f in range(plan.shape[0]):
@@ -131,7 +160,22 @@ def lay_out(plan, inputs, spans, remote, stands, starts):
     inline="always",
 )  # fmt: skip
 def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, wanted, entries, start, count):
-    """Enters a key in the stand-in unless it is there; returns how many keys wait for a row now."""
+    """Enter a key in the stand-in unless it is there; returns the number of keys that wait for a row now.
+
+    Args:
+        key: int64.
+        index: Address of the stand-in.
+        capacity: Number of its entries.
+        bound: The stand-in's bound.
+        local_index: Address of the table's local index.
+        local_capacity: Number of its entries.
+        meta: Address of the table's meta.
+        epoch: The epoch that is read.
+        wanted: int64, ids to fetch; the key is added if it has no local version.
+        entries: int64, addresses of the refs of `wanted`; added to likewise.
+        start: Position in `wanted` of the table's first id.
+        count: Number of the table's ids in `wanted`.
+    """
     e = probe(index, capacity, key)
     if e >= 0:
         return count
@@ -173,11 +217,21 @@ def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, 
     boundscheck=False,
 )
 def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, starts, wanted, entries, counts):
-    """Fills the stand-in indexes with every id that the spans read of remote tables, each once.
+    """Fill the stand-in indexes with every id that the spans read of remote tables, each once.
 
-    tables: the published descriptors. index_of_all int64 [entries, 2]: room for the stand-ins of lay_out(), whose
-    addresses go to stands[:, 0]. wanted, entries: from starts[k] on, counts[k] ids without a local version visible
-    in `epoch`, and the addresses of their refs.
+    Args:
+        tables: The published descriptors.
+        plan: As for kernels.pool.run.
+        inputs: As for kernels.pool.run.
+        spans: As for kernels.pool.run.
+        epoch: The epoch that is read.
+        remote: int64 [T], as for lay_out().
+        index_of_all: int64 [entries, 2], memory for the stand-ins of lay_out(); written.
+        stands: int64 [K, 3], as written by lay_out(); stands[:, 0] becomes the address of each stand-in.
+        starts: int64 [K + 1], as written by lay_out().
+        wanted: int64; written: from starts[k] on, counts[k] ids without a local version visible in `epoch`.
+        entries: int64; written: the addresses of the refs of `wanted`.
+        counts: int64 [K]; written: the number of ids to fetch of each table.
     """
     counts[:] = 0
     stood = np.int64(index_of_all.ctypes.data)

@@ -1,7 +1,7 @@
-"""The cache of rows that a row store was asked for: sets of WAYS ids, each with a mark and the value behind it.
+"""Set-associative cache of rows fetched from a row store: sets of WAYS ids, each with a mark and a value.
 
 A mark is a byte: 0 for an empty way, else a count of hits up to MOST, and HAS_ROW unless the store has no row for the
-id. A value is a row's bytes and, of a scaled type, its scale.
+id. A value is a row's bytes and, for a scaled type, its scale.
 """
 
 # mypy: ignore-errors
@@ -23,7 +23,16 @@ CACHE_FIELDS = 6
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def put(rows, row_nbytes, scales, number, value, nbytes):
-    """Copies a value's row, and its scale if it has one, to their place among others."""
+    """Copy a value's row, and its scale if it has one, to position `number` of an array of rows.
+
+    Args:
+        rows: Address of the rows.
+        row_nbytes: Bytes per row.
+        scales: Address of the rows' scales.
+        number: Position of the row.
+        value: Address of the value.
+        nbytes: Bytes of the value: of a row, or of a row and its scale.
+    """
     copy_bytes(rows + number * row_nbytes, value, row_nbytes)
     if nbytes > row_nbytes:
         copy_bytes(scales + 4 * number, value + row_nbytes, 4)
@@ -44,18 +53,24 @@ def put(rows, row_nbytes, scales, number, value, nbytes):
     boundscheck=False,
 )
 def take(cache, starts, counts, wanted, entries, rows, status):
-    """Serves waiting ids from the cache; returns how many it does not know.
+    """Serve waiting ids from the cache; returns the number of misses. The caller holds the cache's lock.
 
-    cache int64 [K, 6]: addresses of keys, marks and values, sets, bytes a value (a row with its scale), evictions.
-    rows int64 [K, 3]: where table k's fetched rows go, bytes of one, where their scales go. status[starts[k] + p]:
-    LOST for those that are to be fetched. Caller holds the cache's lock.
+    Args:
+        cache: int64 [K, 6], addresses of keys, marks and values, number of sets, bytes per value (a row with its
+            scale), evictions.
+        starts: int64 [K + 1], the position of each table's first id in `wanted`.
+        counts: int64 [K], the number of ids of each table.
+        wanted: int64, the waiting ids.
+        entries: int64, the addresses of the refs of `wanted`.
+        rows: int64 [K, 3], the address of table k's fetched rows, bytes per row, the address of their scales.
+        status: uint8; status[starts[k] + p] is set to LOST for ids that must be fetched.
     """
     unknown = 0
     for k in range(cache.shape[0]):
         keys, marks, kept, sets, nbytes = cache[k, 0], cache[k, 1], cache[k, 2], cache[k, 3], cache[k, 4]
         for p in range(counts[k]):
             if p % AHEAD == 0:
-                # Sets are far apart and two lines each: their misses overlap when asked for together.
+                # Sets are far apart in memory and two cache lines each; prefetching several overlaps their misses.
                 for q in range(p, min(p + AHEAD, counts[k])):
                     line = home(wanted[starts[k] + q], sets) * WAYS
                     prefetch(keys + 8 * line)
@@ -90,10 +105,16 @@ def take(cache, starts, counts, wanted, entries, rows, status):
     nb.void(nb.int64[::1], nb.int64[::1], nb.uint8[:, ::1], nb.uint8[::1]), cache=True, nogil=True, boundscheck=False
 )
 def keep(cache, ids, rows, status):
-    """Enters fetched ids in one table's cache: those FOUND with their row, those NOWHERE without.
+    """Enter fetched ids in one table's cache: those FOUND with their row, those NOWHERE without.
 
-    A full set gives up a way with the smallest count, each in its turn; every HALVE_EVERY-th eviction halves the counts
-    of its set. cache: a row of take()'s, its last field counts evictions. Caller holds the cache's lock.
+    A full set evicts a way with the smallest count, ties broken round-robin; every HALVE_EVERY-th eviction halves the
+    counts of its set. The caller holds the cache's lock.
+
+    Args:
+        cache: int64 [6], a row of take()'s; its last field counts evictions.
+        ids: int64 [n].
+        rows: uint8 [n, bytes per value].
+        status: uint8 [n].
     """
     keys, marks, kept, sets, nbytes = cache[0], cache[1], cache[2], cache[3], cache[4]
     source = np.int64(rows.ctypes.data)
@@ -129,10 +150,14 @@ def keep(cache, ids, rows, status):
     boundscheck=False,
 )
 def place(positions, entries, target, rows, status):
-    """Puts fetched rows where the stand-in expects them; returns how many ids are LOST.
+    """Copy fetched rows to where the stand-in expects them; returns the number of ids that are LOST.
 
-    positions[i]: which waiting id row i belongs to. entries: addresses of the waiting ids' refs. target: the table's
-    row of take()'s rows.
+    Args:
+        positions: int64 [n], the position among the waiting ids of each row's id.
+        entries: int64, the addresses of the waiting ids' refs.
+        target: int64 [3], the table's row of take()'s `rows`.
+        rows: uint8 [n, bytes per value].
+        status: uint8 [n].
     """
     lost, nbytes = 0, rows.shape[1]
     source = np.int64(rows.ctypes.data)

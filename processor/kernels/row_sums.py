@@ -1,7 +1,7 @@
-"""Rows added up where they are wanted: the sum stays in registers while one row after another comes.
+"""Add up rows with the sum kept in registers from one row to the next.
 
-Added to memory row by row, a list of 128 float32 loads and stores its sum once for each of its rows. Here a tile of
-columns is loaded, all rows of the list are added to it in their order, and it is stored: the same sums, to the bit.
+Adding to memory row by row would load and store the sum of a list of 128 float32 once for each of its rows. Here a tile
+of columns is loaded, all rows of the list are added to it in their order, and it is stored: the same sums, to the bit.
 """
 
 # mypy: ignore-errors
@@ -24,13 +24,16 @@ from freshet_serving.processor.kernels.conversion import (
 
 TILE, LANES = 64, 16
 SCALE = 24
-"""Where the address of a row's scale lies behind that of the row."""
+"""Offset from the address of a row's address to the address of its scale's address."""
 INT64, FLOAT = ir.IntType(64), ir.FloatType()
 
 
 def _adder(read, element_nbytes, scaled, lanes, vectors):
-    """(target, rows, stride, count, first): adds elements [first, first + lanes * vectors) of `count` rows of a type to
-    those of target; the addresses of the rows lie at rows, rows + stride, ..."""
+    """Return an intrinsic (target, rows, stride, count, first) that adds some columns of several rows to a target.
+
+    It adds elements [first, first + lanes * vectors) of `count` rows of a type to those of target; the addresses of the
+    rows are at rows, rows + stride, ...
+    """
 
     @intrinsic
     def add(typingctx, target, rows, stride, count, first):
@@ -83,9 +86,15 @@ _i8x64, _i8x8, _i8 = _adders(from_i8, 1, scaled=True)
 
 @nb.njit(nb.void(*[nb.int64] * 6), cache=True, nogil=True)
 def add_rows(dtype, target, rows, stride, count, width):
-    """Adds `count` rows of width elements of a type to width float32, one after another.
+    """Add `count` rows of a type to `width` float32, one after another.
 
-    rows: where the address of the first row lies, that of its scale SCALE bytes behind it; stride: to the next row's.
+    Args:
+        dtype: Code of the rows' type.
+        target: Address of `width` float32; added to.
+        rows: Address of the first row's address; that of its scale is SCALE bytes after it.
+        stride: Bytes from one row's address to the next row's.
+        count: Number of rows.
+        width: Elements per row.
     """
     tiled, whole = width & ~(TILE - 1), width & ~7
     if dtype == FLOAT32:

@@ -1,8 +1,8 @@
-"""The tiers of a table with a memory budget: rows between arena, file and log, and how often they are read.
+"""The tiers of a table with a memory budget: move rows between arena, file and log, and count how often they are read.
 
 Readers call note() for the lookups that are sampled(); everything else belongs to the writer. A row is moved by writing
-its copy where no head points, then swinging whatever held its old ref with one release store: readers meet either, and
-both are the same row. What is given up in this way may be read until every reader has met a later flip.
+its copy where no head points, then replacing the old ref wherever it is held with one release store: readers meet
+either, and both are the same row. Memory given up in this way may be read until every reader has met a later flip.
 """
 
 # mypy: ignore-errors
@@ -53,13 +53,19 @@ MOST_HITS = 255
 
 @nb.njit(nb.boolean(nb.int64), cache=True, nogil=True, inline="always")
 def sampled(lookups):
-    """Whether to note the lookup of this number: one in SAMPLE, in no step with requests of any length (Weyl)."""
+    """Report whether to note the lookup of this number: one in SAMPLE, out of step with any request length (Weyl)."""
     return np.uint64(lookups) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(64 - SAMPLE_BITS) == 0
 
 
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
 def note(table, key, ref):
-    """Notes one sampled lookup. Counts of several readers may overwrite each other: they rank rows and nothing else."""
+    """Note one sampled lookup. Concurrent readers may overwrite each other's counts, which serve only to rank rows.
+
+    Args:
+        table: Address of the table's descriptor.
+        key: int64.
+        ref: The ref of its row.
+    """
     ring = load_i64(table + RING)
     if ref >= SETTLED and ref < LOGGED:
         hits = load_i64(table + HITS) + ref - SETTLED
@@ -81,9 +87,18 @@ def note(table, key, ref):
     nogil=True,
 )
 def promote(table, keys, counts, slots, slot_keys, settled, hits):
-    """Copies the cold rows among `keys` into slots, in order; returns how many slots were used.
+    """Copy the cold rows among `keys` into slots, in order; returns the number of slots used.
 
-    counts: how often each was read lately. A key whose head is a version or a settled slot is passed over.
+    A key whose head is a version or a settled slot is skipped.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        keys: int64 [n].
+        counts: uint8 [n], the number of recent reads of each key.
+        slots: int64, free slots.
+        slot_keys: int64 [all slots], the key of each slot; written.
+        settled: bool [all slots], True for settled slots; written.
+        hits: uint8 [all slots], recent reads of each slot; written.
     """
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8]
@@ -110,8 +125,15 @@ def promote(table, keys, counts, slots, slot_keys, settled, hits):
 
 @nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[::1]), cache=True, nogil=True)
 def record(table, keys, refs, number, written):
-    """Writes the rows at `refs` as records number, number + 1, ... of the log, where no ref points yet; written: their
-    refs there."""
+    """Write the rows at `refs` as records number, number + 1, ... of the log, where no ref points yet.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        keys: int64 [n].
+        refs: int64 [n].
+        number: Number of the first record.
+        written: int64 [n], the rows' refs in the log; written.
+    """
     at = np.int64(table.ctypes.data)
     nbytes, scaled = table[ROW_NBYTES // 8], table[DTYPE // 8] % TIERED >= SCALED
     to = table[LOG // 8] + number * table[RECORD_NBYTES // 8]
@@ -126,7 +148,14 @@ def record(table, keys, refs, number, written):
 
 @nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
 def repoint(table, keys, refs, new_refs):
-    """Makes what held refs[i] for keys[i] hold new_refs[i], where the same row is."""
+    """Replace refs[i] of keys[i] by new_refs[i], which refers to the same row, wherever it is held.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        keys: int64 [n].
+        refs: int64 [n].
+        new_refs: int64 [n].
+    """
     at = np.int64(table.ctypes.data)
     for i in range(len(keys)):
         store_release(holder(at, keys[i], refs[i]), new_refs[i])
@@ -134,7 +163,15 @@ def repoint(table, keys, refs, new_refs):
 
 @nb.njit(nb.int64(nb.int64[::1], nb.int64, nb.int64, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
 def survivors(table, first, stop, keys, refs):
-    """Keys and refs of the records in [first, stop) that something still holds; returns how many."""
+    """Write the keys and refs of the records in [first, stop) that are still referenced; returns their number.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        first: Number of the first record.
+        stop: Number after the last record.
+        keys: int64; written.
+        refs: int64; written.
+    """
     at = np.int64(table.ctypes.data)
     count = 0
     for number in range(first, stop):
@@ -155,7 +192,14 @@ def _cell(key, row, width):
 
 @nb.njit(nb.void(nb.uint8[:, ::1], nb.int64[::1], nb.uint8[::1]), cache=True, nogil=True)
 def count_up(sketch, keys, counts):
-    """Counts each key once in a count-min sketch [rows, 2**k]; counts[i]: how often keys[i] was counted, at least."""
+    """Count each key once in a count-min sketch.
+
+    Args:
+        sketch: uint8 [rows, 2**k].
+        keys: int64 [n].
+        counts: uint8 [n], the new estimate of each key's count: too high if other keys share its cells, at most
+            MOST_HITS; written.
+    """
     for i in range(len(keys)):
         least = np.int64(MOST_HITS)
         for row in range(sketch.shape[0]):
@@ -168,7 +212,14 @@ def count_up(sketch, keys, counts):
 
 @nb.njit(nb.void(nb.uint8[:, ::1], nb.int64[::1], nb.uint8[::1]), cache=True, nogil=True)
 def estimate(sketch, keys, counts):
-    """counts[i]: how often keys[i] was counted, at least."""
+    """Write a count-min sketch's estimates.
+
+    Args:
+        sketch: uint8 [rows, 2**k].
+        keys: int64 [n].
+        counts: uint8 [n], the estimate of each key's count: too high if other keys share its cells, at most MOST_HITS;
+            written.
+    """
     for i in range(len(keys)):
         least = np.int64(MOST_HITS)
         for row in range(sketch.shape[0]):
@@ -182,7 +233,14 @@ def estimate(sketch, keys, counts):
     nogil=True,
 )
 def gather_settled(settled, start, stop, slots):
-    """Up to len(slots) settled slots from `start` on, wrapping at `stop`; returns how many."""
+    """Write up to len(slots) settled slots from `start` on, wrapping at `stop`; returns their number.
+
+    Args:
+        settled: bool [all slots].
+        start: The slot to begin at.
+        stop: Number of slots in use.
+        slots: int64; written.
+    """
     count = 0
     for i in range(stop):
         slot = start + i if start + i < stop else start + i - stop

@@ -1,15 +1,15 @@
-"""Row versions of a served table: arena rows stamped with the epoch that wrote them, chained to what they replaced.
+"""Row versions (MVCC) of a served table: arena rows stamped with their epoch and linked to their predecessors.
 
 ref < base_rows        a row of the loaded version's file
 ref < SETTLED          slot ref - base_rows of the arena: a version, stamped with its epoch
-ref < LOGGED           slot ref - SETTLED of the arena: the only version that any reader can still want
+ref < LOGGED           slot ref - SETTLED of the arena: the only version that any reader can still need
 ref >= LOGGED          record ref - LOGGED of the log (processor.tables.tier)
-meta int64 [slots, 2]  of a version: (epoch * 2 + tombstone, ref of what it replaced: a row, or ABSENT)
+meta int64 [slots, 2]  of a version: (epoch * 2 + tombstone, ref of the row it replaced, or ABSENT)
                        of a settled slot: (anything, ref of the file's row or the record that it copies, or ABSENT)
 
-All but versions are there in every epoch, and cost a reader no look at meta.
+All but versions exist in every epoch, so a reader need not read meta for them.
 
-A table is a row of int64 that names addresses and sizes, all in reach of its reader
+A table's descriptor is a row of int64 with addresses and sizes, all accessible to its reader
 (processor.tables.table.descriptor):
 
 index, capacity          the hash index (kernels.index)
@@ -17,11 +17,11 @@ base, base_rows          the file's rows; row_nbytes each, as the arena's
 arena, meta
 row_nbytes
 default                  float32 [dim], the row of an unseen id
-dtype                    the code of what rows are stored as (processor.package.tensors)
+dtype                    the code of the type that rows are stored as (processor.package.tensors)
                          plus TIERED for a table with a memory budget
-scales, arena_scales     float32, one a row, scaled types only
-log, record_nbytes       records of a key, a scale and a row (LOG_KEY, LOG_SCALE, LOG_ROW: where in a record)
-hits                     uint8 [slots], how often settled slots were read lately
+scales, arena_scales     float32, one per row, scaled types only
+log, record_nbytes       records of a key, a scale and a row (LOG_KEY, LOG_SCALE, LOG_ROW: offsets in a record)
+hits                     uint8 [slots], recent reads of settled slots
 ring                     int64 [RING_HEADER + RING_KEYS]: notes so far, cold lookups, hot lookups; keys of cold rows
 
 A reader of epoch g walks from the head to the first version that is not newer than g. The writer fills a slot that no
@@ -48,12 +48,19 @@ TIERED = 2 * SCALED
 LOG_KEY, LOG_SCALE, LOG_ROW = 0, 8, 16
 RING_HEADER, RING_KEYS = 8, 1 << 14
 BLOCK = 32
-"""Rows of a delta in flight at once: what each of them reads is somewhere else, and asked for before it is needed."""
+"""Rows of a delta in flight at once: each reads distant memory, which is prefetched before it is needed."""
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def visible(ref, base_rows, meta, epoch):
-    """The ref of the row that is visible from a head as of an epoch, or ABSENT."""
+    """Return the ref of the row that is visible from a head as of an epoch, or ABSENT.
+
+    Args:
+        ref: The head.
+        base_rows: Number of rows of the table's file.
+        meta: Address of the table's meta.
+        epoch: The epoch that is read.
+    """
     while ref >= base_rows and ref < SETTLED:
         stamp = load_i64(meta + 16 * (ref - base_rows))
         if stamp >> 1 <= epoch:
@@ -64,7 +71,13 @@ def visible(ref, base_rows, meta, epoch):
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def resolve(table, key, epoch):
-    """The ref of a key's row as of an epoch, or ABSENT. table: the address of its int64 row."""
+    """Return the ref of a key's row as of an epoch, or ABSENT.
+
+    Args:
+        table: Address of the table's descriptor.
+        key: int64.
+        epoch: The epoch that is read.
+    """
     index = load_i64(table + INDEX)
     e = probe(index, load_i64(table + CAPACITY), key)
     if e < 0:
@@ -74,7 +87,12 @@ def resolve(table, key, epoch):
 
 @nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def row_at(table, ref):
-    """Address of the row at a ref of 0 or more."""
+    """Return the address of the row at a ref.
+
+    Args:
+        table: Address of the table's descriptor.
+        ref: A ref of 0 or more.
+    """
     base_rows, row_nbytes = load_i64(table + BASE_ROWS), load_i64(table + ROW_NBYTES)
     if ref < base_rows:
         return load_i64(table + BASE) + ref * row_nbytes
@@ -87,7 +105,12 @@ def row_at(table, ref):
 
 @nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def scale_at(table, ref):
-    """Address of the row's scale, of a table of a scaled type."""
+    """Return the address of the row's scale, for a table of a scaled type.
+
+    Args:
+        table: Address of the table's descriptor.
+        ref: A ref of 0 or more.
+    """
     base_rows = load_i64(table + BASE_ROWS)
     if ref < base_rows:
         return load_i64(table + SCALES) + 4 * ref
@@ -112,12 +135,19 @@ def scale_at(table, ref):
     nogil=True,
 )
 def upsert(table, keys, rows, dim, slots, epoch, tally):
-    """Writes row i to slots[i] as the newest version of keys[i], of an epoch that no reader sees yet.
+    """Write row i to slots[i] as the newest version of keys[i], of an epoch that no reader sees yet.
 
-    rows: address of float32 [m, dim]; they are stored as the table's type. One call a table and not one a step: every
-    call gives up the GIL and has to win it back from busy sessions.
-    tally int64 [2]: goes up by the entries claimed for new ids, and by the keys that had no row. The table's own: a
-    writer that fails after this call has nothing left to count.
+    One call per table and not one per phase: every call releases the GIL and has to win it back from busy sessions.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        keys: int64 [m].
+        rows: Address of float32 [m, dim]; the rows are stored as the table's type.
+        dim: Elements per row.
+        slots: int64 [m].
+        epoch: The epoch of the new versions.
+        tally: int64 [2], increased by the number of entries claimed for new ids, and by the number of keys that had no
+            row. It is the table's own array, so that a writer that fails after this call has nothing left to count.
     """
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
@@ -131,7 +161,7 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
             prefetch(meta + 16 * slots[first + j])
             prefetch(row_at(at, base_rows + slots[first + j]))
         for j in range(count):
-            # From here on starts[j] is the key's entry.
+            # From here on starts[j] is the key's entry, no longer its home.
             e = probe_from(index, capacity, keys[first + j], starts[j])
             before[j] = ABSENT
             if e < 0:
@@ -162,7 +192,15 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
     nogil=True,
 )
 def add_tombstones(table, keys, slots, epoch, tally):
-    """Makes slots[i] a tombstone, the newest version of keys[i], which has a row. tally: as upsert's."""
+    """Make slots[i] a tombstone, the newest version of keys[i], which has a row.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        keys: int64 [m].
+        slots: int64 [m].
+        epoch: The epoch of the tombstones.
+        tally: int64 [2], as for upsert().
+    """
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
     for i in range(len(keys)):
         e = probe(index, capacity, keys[i])
@@ -174,9 +212,14 @@ def add_tombstones(table, keys, slots, epoch, tally):
 
 @nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
 def unpublish(table, keys, slots):
-    """Points the head of each key back at what slots[i] replaced, where slots[i] is its newest version.
+    """Point the head of each key back at the predecessor of slots[i], where slots[i] is the key's newest version.
 
-    Where it is not, it was never published: what was staged in part is taken back as well. Needs no memory.
+    Where it is not, it was never published: a partly staged delta is undone as well. Allocates no memory.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        keys: int64 [m].
+        slots: int64 [m].
     """
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
     for first in range(0, len(keys), BLOCK):
@@ -192,9 +235,14 @@ def unpublish(table, keys, slots):
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
 def holder(table, key, ref):
-    """Address of the int64 that holds a ref: the key's head, or what a version or settled slot points at; 0: none.
+    """Return the address of the int64 that holds a ref: a key's head, or the link of a version or settled slot.
 
-    For the writer alone: nobody else may change what it finds.
+    Returns 0 if the ref is not held. For the writer only: no other thread may change what it finds.
+
+    Args:
+        table: Address of the table's descriptor.
+        key: int64.
+        ref: The ref to find.
     """
     index, base_rows, meta = load_i64(table + INDEX), load_i64(table + BASE_ROWS), load_i64(table + META)
     e = probe(index, load_i64(table + CAPACITY), key)
@@ -217,10 +265,16 @@ def holder(table, key, ref):
     nogil=True,
 )
 def plan_vacuum(table, slots, rows, replaced, dead):
-    """What vacuum() of these versions will leave behind; changes nothing, so that room for it can be made first.
+    """Compute what vacuum() of these versions will leave behind; changes nothing, so that memory can be reserved first.
 
-    rows[i]: whether version i is a row. replaced[i]: the settled slot that it has replaced, dead[i]: the record of the
-    log, each -1 where there is none: nobody can want them any more once it is settled.
+    The slots and records written to `replaced` and `dead` are unreachable once the version is settled.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        slots: int64 [m], the versions.
+        rows: bool [m], False for a tombstone; written.
+        replaced: int64 [m], the settled slot that version i has replaced, -1 if none; written.
+        dead: int64 [m], the record of the log that version i has replaced, -1 if none; written.
     """
     meta = table[META // 8]
     for first in range(0, len(slots), BLOCK):
@@ -244,9 +298,15 @@ def plan_vacuum(table, slots, rows, replaced, dead):
 
 @nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
 def vacuum(table, keys, slots):
-    """Makes versions that every reader sees and nobody can undo the only ones of their keys; oldest deltas first.
+    """Settle versions that every reader sees and no rollback can undo: each becomes the only version of its key.
 
-    A row's slot becomes settled where it is. A tombstone's key becomes ABSENT; its slot may still be looked at.
+    Oldest deltas come first. A row's slot is settled in place. A tombstone's key becomes ABSENT; its slot may still be
+    read.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        keys: int64 [m].
+        slots: int64 [m].
     """
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
@@ -265,9 +325,13 @@ def vacuum(table, keys, slots):
 
 @nb.njit(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)
 def live(table, epoch, keys, refs):
-    """Every key with a row as of an epoch and the row's ref; returns how many.
+    """Write every key with a row as of an epoch, and the row's ref; returns their number.
 
-    Both outputs hold as many as the index has entries.
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        epoch: The epoch that is read.
+        keys: int64 [capacity of the index]; written.
+        refs: int64 [capacity of the index]; written.
     """
     at = np.int64(table.ctypes.data)
     index, capacity = table[INDEX // 8], table[CAPACITY // 8]
@@ -290,7 +354,14 @@ def live(table, epoch, keys, refs):
     nogil=True,
 )
 def look_up(table, epoch, keys, refs):
-    """refs[i] = the ref of the row of keys[i] as of an epoch, or ABSENT."""
+    """Write the ref of each key's row as of an epoch, or ABSENT.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        epoch: The epoch that is read.
+        keys: int64 [n].
+        refs: int64 [n]; written.
+    """
     at = np.int64(table.ctypes.data)
     for i in range(len(keys)):
         refs[i] = resolve(at, keys[i], epoch)
@@ -298,7 +369,13 @@ def look_up(table, epoch, keys, refs):
 
 @nb.njit(nb.void(nb.int64[::1], nb.int64[::1], nb.float32[:, ::1]), cache=True, nogil=True)
 def gather(table, refs, rows):
-    """rows[i] = the row at refs[i], as float32."""
+    """Write the rows at `refs` as float32.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        refs: int64 [n].
+        rows: float32 [n, dim]; written.
+    """
     at, out, dim = np.int64(table.ctypes.data), np.int64(rows.ctypes.data), rows.shape[1]
     for i in range(len(refs)):
         copy_typed(table[DTYPE // 8] % TIERED, out + 4 * dim * i, row_at(at, refs[i]), scale_at(at, refs[i]), dim)

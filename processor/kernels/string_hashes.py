@@ -1,4 +1,4 @@
-"""The 64-bit hashes of strings that TensorFlow's features are made with, to the bit: a whole column in one call.
+"""The 64-bit string hashes of TensorFlow's features, equal to the bit: a whole column in one call.
 
 FARM    FarmHash's Fingerprint64 (Geoff Pike): StringToHashBucketFast, Keras's Hashing, SparseCross
 MURMUR  MurmurHash64A with TensorFlow's seed: StringToHashBucket
@@ -42,7 +42,7 @@ def _both(u, v, mul):
 
 @nb.njit(nb.types.UniTuple(nb.uint64, 2)(nb.int64, nb.uint64, nb.uint64), cache=True, nogil=True, inline="always")
 def _weak(text, a, b):
-    """32 bytes with two seeds."""
+    """Hash 32 bytes with two seeds."""
     last = load_8(text + 24)
     a += load_8(text)
     b = _right(b + a + last, 21)
@@ -54,7 +54,12 @@ def _weak(text, a, b):
 
 @nb.njit(nb.uint64(nb.int64, nb.int64), cache=True, nogil=True)
 def farm(text, length):
-    """Fingerprint64 of `length` bytes at address `text`."""
+    """Return Fingerprint64 of a string.
+
+    Args:
+        text: Address of its bytes.
+        length: Number of bytes.
+    """
     n = U(length)
     mul = K2 + n * U(2)
     end = text + length
@@ -115,6 +120,12 @@ def farm(text, length):
 
 @nb.njit(nb.uint64(nb.int64, nb.int64), cache=True, nogil=True)
 def murmur(text, length):
+    """Return MurmurHash64A of a string, with TensorFlow's seed.
+
+    Args:
+        text: Address of its bytes.
+        length: Number of bytes.
+    """
     h = MURMUR_SEED ^ (U(length) * MURMUR_MUL)
     whole = text + length // 8 * 8
     while text != whole:
@@ -144,6 +155,14 @@ def _round(a, b, c, d):
 
 @nb.njit(nb.uint64(nb.int64, nb.int64, nb.uint64, nb.uint64), cache=True, nogil=True)
 def sip(text, length, key_0, key_1):
+    """Return SipHash-2-4 of a string.
+
+    Args:
+        text: Address of its bytes.
+        length: Number of bytes.
+        key_0: First half of the key.
+        key_1: Second half of the key.
+    """
     a, b, c, d = key_0 ^ SIP_0, key_1 ^ SIP_1, key_0 ^ SIP_2, key_1 ^ SIP_3
     whole = text + length // 8 * 8
     last = U(length & 0xFF) << U(56)
@@ -164,7 +183,12 @@ def sip(text, length, key_0, key_1):
 
 @nb.njit(nb.uint64(nb.uint64, nb.uint64), cache=True, nogil=True, inline="always")
 def cat(first, second):
-    """The fingerprint of two fingerprints, one after the other."""
+    """Return the fingerprint of two fingerprints, in this order.
+
+    Args:
+        first: uint64.
+        second: uint64.
+    """
     h = (first ^ MURMUR_MUL ^ (_shift_mix(second * MURMUR_MUL) * MURMUR_MUL)) * MURMUR_MUL
     return _shift_mix(_shift_mix(h) * MURMUR_MUL)
 
@@ -193,7 +217,13 @@ def _column(how, data, offsets, key_0, key_1, hashes):
 
 
 def fingerprints(strings: Strings, how: int = FARM, key: tuple[int, int] = (0, 0)) -> np.ndarray:
-    """uint64 [n]: the hash of each string's bytes. key: SIP's."""
+    """Return uint64 [n]: the hash of each string's bytes.
+
+    Args:
+        strings: A column of n strings.
+        how: FARM, MURMUR or SIP.
+        key: The key of SIP, in two halves.
+    """
     hashes = np.empty(len(strings), np.uint64)
     _column(how, strings.data.ctypes.data, strings.offsets, U(key[0]), U(key[1]), hashes)
     return hashes

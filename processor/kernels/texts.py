@@ -1,4 +1,4 @@
-"""Columns of strings made of others: whole numbers written out, strings joined, letters changed."""
+"""Build columns of strings from others: write out whole numbers, join strings, change letters."""
 
 # mypy: ignore-errors
 
@@ -12,7 +12,13 @@ DIGITS = 20
 
 @nb.njit(nb.int64(Offsets, nb.uint8[::1], nb.int64[::1]), cache=True, nogil=True)
 def write_numbers(values, data, offsets):
-    """values as decimal digits into data (DIGITS bytes a value are enough) and offsets [n + 1]; returns the bytes."""
+    """Write values as decimal digits; returns the number of bytes.
+
+    Args:
+        values: int64 [n].
+        data: uint8; DIGITS bytes per value are enough; written.
+        offsets: int64 [n + 1]; written.
+    """
     digits = np.empty(DIGITS, np.uint8)
     at = 0
     offsets[0] = 0
@@ -38,7 +44,15 @@ def write_numbers(values, data, offsets):
 
 @nb.njit(nb.void(Bytes, Offsets, nb.int64[::1], nb.int64[::1], nb.uint8[::1]), cache=True, nogil=True)
 def append(source, starts, picks, ends, data):
-    """Writes string picks[i] of the source at data[ends[i]:], and moves ends[i] behind it."""
+    """Write string picks[i] of the source at data[ends[i]:], and move ends[i] to its end.
+
+    Args:
+        source: uint8, the bytes of the source's strings.
+        starts: int64 [strings + 1], the source's offsets.
+        picks: int64 [n], positions of strings in the source.
+        ends: int64 [n]; advanced.
+        data: uint8; written.
+    """
     for i in range(len(picks)):
         first, last, at = starts[picks[i]], starts[picks[i] + 1], ends[i]
         for j in range(first, last):
@@ -48,7 +62,14 @@ def append(source, starts, picks, ends, data):
 
 @nb.njit(nb.void(nb.uint8[::1], nb.uint8, nb.uint8, nb.int64), cache=True, nogil=True)
 def shift_letters(data, first, last, by):
-    """Moves the letters from first to last by so many places of ASCII."""
+    """Add `by` to the ASCII codes of the letters from first to last, in place.
+
+    Args:
+        data: uint8, the letters.
+        first: The first code that is changed.
+        last: The last code that is changed.
+        by: The difference added.
+    """
     for i in range(len(data)):
         if first <= data[i] <= last:
             data[i] = np.uint8(np.int64(data[i]) + by)
@@ -56,7 +77,14 @@ def shift_letters(data, first, last, by):
 
 @nb.njit(nb.int64(Bytes, Offsets, nb.uint8[::1], nb.int64[::1]), cache=True, nogil=True)
 def strip(source, starts, data, offsets):
-    """Strings without white space of ASCII at both ends; returns the bytes."""
+    """Write the strings without ASCII white space at both ends; returns the number of bytes.
+
+    Args:
+        source: uint8, the bytes of the strings.
+        starts: int64 [n + 1], their offsets.
+        data: uint8; written.
+        offsets: int64 [n + 1]; written.
+    """
     at = 0
     offsets[0] = 0
     for i in range(len(offsets) - 1):

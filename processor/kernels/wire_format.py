@@ -1,7 +1,8 @@
-"""What a serialized protobuf message holds, told by its bytes, before anybody parses it.
+"""Count the values of a serialized protobuf message before it is parsed.
 
-kinds  int32 [kinds of messages, FIELDS]: what a field's bytes are: LEAF, or 1 + the kind of message, or one of many
-       STRINGS, or values end to end, VARINTS or so many bytes each (negative). Fields of higher numbers are leaves.
+kinds  int32 [kinds of messages, FIELDS]: the content of a field's bytes: LEAF, or 1 + the kind of message, or one
+       string of a repeated field (STRINGS), or packed values: VARINTS, or values of so many bytes each (negative).
+       Fields of higher numbers are leaves.
 """
 
 # mypy: ignore-errors
@@ -11,9 +12,9 @@ import numpy as np
 
 FIELDS = 128
 LEAF, VARINTS, STRINGS, FIXED32, FIXED64 = 0, -1, -2, -4, -8
-# The runtime refuses what is nested more deeply.
+# The protobuf runtime rejects messages that are nested more deeply.
 DEPTH = 128
-# A message takes as much as some numbers do.
+# Weight of a message, whose memory is that of a few numbers.
 HOLDER = 4
 VARINT, EIGHT_BYTES, LENGTH, BEGIN, END, FOUR_BYTES = range(6)
 MAX_VARINT_NBYTES = 10
@@ -21,11 +22,16 @@ MAX_VARINT_NBYTES = 10
 
 @nb.njit(nb.int64(nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.int32[:, ::1]), cache=True, nogil=True)
 def count_nodes(data, kinds):
-    """Fields of the message and of all within it, and values of packed ones: what a parser makes something of; each
-    message within it counts HOLDER times, each string of many twice. Counting ends where a parser refuses the message,
-    and no sooner.
+    """Count the fields of a message, of all messages within it, and the values of packed fields: what a parser creates.
 
-    A group is unknown to all of ours: the parser passes over it whole, so nothing within it is a message.
+    Each message within it counts HOLDER times, each string of a repeated field twice. Counting ends where a parser
+    rejects
+    the message, and no sooner. Our messages define no groups, and the parser skips an unknown group whole, so nothing
+    within a group is a message.
+
+    Args:
+        data: uint8 [nbytes], the serialized message.
+        kinds: int32 [kinds of messages, FIELDS], described in the module's head.
     """
     ends, outer = np.empty(DEPTH, np.int64), np.empty(DEPTH, np.int64)
     count, depth, groups, kind, at, end = 0, 0, 0, 0, 0, len(data)
@@ -35,7 +41,7 @@ def count_nodes(data, kinds):
                 return count
             depth -= 1
             end, kind = ends[depth], outer[depth]
-        # The key, and what follows it where that is a number too.
+        # The key, and the varint after it if the wire type has one (a value or a length).
         key, number = np.uint64(0), np.uint64(0)
         for which in range(2):
             if which == 1 and (key & np.uint64(7)) != VARINT and (key & np.uint64(7)) != LENGTH:

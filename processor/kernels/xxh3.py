@@ -1,7 +1,7 @@
 """XXH3, 64 bits with a seed, for strings of up to 240 bytes: a whole column in one call, without the GIL.
 
 The algorithm is that of xxHash 0.8 (Yann Collet), checked against the xxhash library for every length. Longer strings
-are rare among features and are left to the library: their positions are returned.
+are rare among features and are left to the library: the kernel returns their positions.
 """
 
 # mypy: ignore-errors
@@ -41,7 +41,7 @@ FLIP_HIGH_9_TO_16 = _word(40) ^ _word(48)
 
 
 def _loader(nbytes):
-    """A load of nbytes at an unaligned address as uint64, little end first."""
+    """Return an intrinsic that loads nbytes at an unaligned address as a little-endian uint64."""
 
     @intrinsic
     def load(typingctx, address):
@@ -60,7 +60,7 @@ load_1, load_4, load_8 = _loader(1), _loader(4), _loader(8)
 
 @intrinsic
 def _fold(typingctx, a, b):
-    """Low half xor high half of the 128-bit product."""
+    """Return the low half xor the high half of the 128-bit product."""
 
     def codegen(context, builder, signature, args):
         wide = ir.IntType(128)
@@ -73,7 +73,7 @@ def _fold(typingctx, a, b):
 
 @intrinsic
 def _swap(typingctx, value):
-    """The bytes of a uint64 in the other order."""
+    """Return a uint64 with its bytes reversed."""
 
     def codegen(context, builder, signature, args):
         return builder.bswap(args[0])
@@ -101,14 +101,21 @@ def rotate_left(h, bits):
 
 @nb.njit(nb.uint64(nb.int64, nb.int64, nb.uint64), cache=True, nogil=True, inline="always")
 def _mix(text, secret, seed):
-    """16 bytes of text with 16 of the secret."""
+    """Mix 16 bytes of text with 16 of the secret."""
     low, high = load_8(text), load_8(text + 8)
     return _fold(low ^ (load_8(secret) + seed), high ^ (load_8(secret + 8) - seed))
 
 
 @nb.njit(nb.uint64(nb.int64, nb.int64, nb.int64, nb.uint64), cache=True, nogil=True)
 def xxh3(text, length, secret, seed):
-    """Hash of `length` bytes, at most LONGEST, at address `text`; secret: the address of SECRET."""
+    """Return the hash of a string of at most LONGEST bytes.
+
+    Args:
+        text: Address of its bytes.
+        length: Number of bytes.
+        secret: Address of SECRET.
+        seed: uint64.
+    """
     n = U(length)
     if length == 0:
         return _avalanche_64(seed ^ EMPTY_FLIP)
@@ -154,9 +161,15 @@ def xxh3(text, length, secret, seed):
     nogil=True,
 )
 def hash_column(data, offsets, secret, seed, hashes, longer):
-    """hashes[i] = hash of string i of a column (columns.Strings); returns how many were too long for this kernel.
+    """Write the hash of each string of a column (columns.Strings); returns how many were too long for this kernel.
 
-    data: address of the bytes that offsets [n + 1] count from. longer: positions of those that are left out.
+    Args:
+        data: Address of the bytes that the offsets count from.
+        offsets: int64 [n + 1].
+        secret: Address of SECRET.
+        seed: uint64.
+        hashes: uint64 [n]; written.
+        longer: int64 [n], positions of the strings that are left out; written.
     """
     left = 0
     for i in range(len(hashes)):

@@ -1,13 +1,13 @@
-"""The on-disk format, read and written with numpy alone.
+"""The on-disk package format, read and written with numpy alone.
 
-manifest    model.json: what a version is
-delta       one file: what changed since the parent step; several as one
-tensors     safetensors files without a copy; what rows may be stored as
-regular_file  what of a repository may be opened at all, and read
-transforms  columns that are computed of a request's inputs
-roles       which features are the user's
-atomic      a whole file under its name, or no file
-signature   key files, signatures over bytes
+manifest    model.json, the description of a version
+delta       one file of changes since the parent step; merges several into one
+tensors     safetensors files without a copy; the types that rows may be stored as
+regular_file  opens and reads only regular files of bounded size
+transforms  columns computed from a request's inputs
+roles       divides the dense graph into user and candidate parts
+atomic      writes a file atomically
+signature   key files, and signatures over bytes
 """
 
 from freshet_serving.processor.package.atomic import atomic_file, exclusive_file, fsync_folder, give_name, hidden_beside

@@ -1,11 +1,11 @@
-"""Crash-safe writing: a reader sees a whole file under its name, or no file.
+"""Write files crash-safely: a reader sees a whole file under its name, or no file.
 
-Invariant: bytes go to a hidden temporary name in the same folder, are fsynced, then renamed, or linked where a name may
-be given once only; the folder is fsynced after. A crash leaves at most a temporary file, whose name starts with a dot
-and which no reader opens.
+Invariant: bytes go to a hidden temporary name in the same folder and are fsynced; the file is then renamed, or linked
+where a name may be given only once; the folder is fsynced after. A crash leaves at most a temporary file, whose name
+starts with a dot and which no reader opens.
 
-A file system without hard links gives a name once by O_EXCL: there a kill between the creation and the one write
-leaves an empty file, which its reader has to tell from a whole one.
+On a file system without hard links a name is given once by O_EXCL: there a kill between the creation and the one write
+leaves an empty file, which its reader must distinguish from a whole one.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 def atomic_file(path: Path) -> AbstractContextManager[BinaryIO]:
-    """Yields a binary file that appears as `path` only when the block ends without an error."""
+    """Yield a binary file that appears as `path` only when the block ends without an error."""
     return _whole_file(path, os.replace)
 
 
 def exclusive_file(path: Path) -> AbstractContextManager[BinaryIO]:
-    """Like atomic_file() for a name that nobody has: raises FileExistsError, at the end, where somebody was faster."""
+    """Yield a file as atomic_file() does, for a new name; raises FileExistsError at the end if it exists by then."""
     return _whole_file(path, give_name)
 
 
 @contextmanager
 def _whole_file(path: Path, name: Callable[[Path, Path], None]) -> Iterator[BinaryIO]:
-    """name: gives a whole file, by its temporary name, its own."""
+    """Yield a temporary file. name: gives it its final name, once it is complete."""
     temporary = hidden_beside(path)
     try:
         with open(temporary, "xb") as file:
@@ -47,7 +47,15 @@ def _whole_file(path: Path, name: Callable[[Path, Path], None]) -> Iterator[Bina
 
 
 def give_name(temporary: Path, path: Path) -> None:
-    """Gives a whole file a name that nobody has; raises FileExistsError. Not durable before the folder is."""
+    """Give a complete file a name that must be new. Not durable before the folder is fsynced.
+
+    Args:
+        temporary: Its temporary name.
+        path: The new name.
+
+    Raises:
+        FileExistsError: If the name exists.
+    """
     try:
         os.link(temporary, path)
     except OSError as error:
@@ -60,12 +68,12 @@ def give_name(temporary: Path, path: Path) -> None:
 
 
 def hidden_beside(path: Path) -> Path:
-    """A name beside a file or folder that nobody has and no reader opens."""
+    """Return an unused name beside a file or folder that no reader opens."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
 def fsync_folder(folder: Path) -> None:
-    """Makes the folder's entries durable."""
+    """Make the folder's entries durable."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

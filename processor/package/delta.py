@@ -1,4 +1,4 @@
-"""Deltas, each one file: what changed since the parent step, with its manifest in the safetensors header.
+"""Deltas, one file each: what changed since the parent step, with its manifest in the safetensors header.
 
 Tensors                          dense/<name>            the dense tensors that changed, whole
                                  tables/<table>/keys     int64 [m], ids upserted, distinct
@@ -9,17 +9,17 @@ Metadata (all strings)           format, model, version, step, parent_step, comp
                                  checksums (JSON: tensor -> crc32), checksum (crc32 over all the rest and over every
                                  tensor's name, dtype, shape)
 
-Every bit of the file is covered: tensor bytes by their own checksum, everything else by `checksum`. Nothing of a
+Every bit of the file is covered: tensor bytes by their own checksum, everything else by `checksum`. No part of a
 delta is used before all of it has been verified. A compacted delta replaces the run parent_step+1 .. step.
 
-A run of deltas as one: what several deltas, one after another, come to. Pure: arrays come in, arrays go out.
+DeltaRun merges consecutive deltas into one (compaction). Pure: arrays come in, arrays go out.
 
-Rows are whole values, never differences, so the newest row of each id is all that a run leaves; an id that a later
-delta removes is removed. So a run is staged, judged and served as one change (processor.versions.log_applier), and
-takes the memory of the ids that it changes rather than of all the rows that it carries.
+Rows are whole values, never differences, so a run leaves only the newest row of each id; an id that a later delta
+removes is removed. So a run is staged, judged and served as one change (processor.versions.log_applier), and takes the
+memory of the ids that it changes, not of all the rows that it carries.
 
-Cost: each row is sorted a constant number of times: what has been gathered is folded only once it is twice what it
-last folded to.
+Costs: each row is sorted a constant number of times, because what has been gathered is merged only once it is twice as
+large as the last merged result.
 """
 
 from __future__ import annotations
@@ -53,21 +53,29 @@ FORMAT = "freshet-delta/1"
 SUFFIX = ".safetensors"
 MAX_DELTA_NBYTES = 16 << 30
 MAX_TIME_S = 1e12
-"""Times are Unix seconds below this, so the milliseconds of any day since 2001 are beyond it."""
+"""Times are Unix seconds below this, which rejects milliseconds of any day since 2001."""
 MAX_NATURAL = 10**18
 MOST_IN_ROW = 2.0**56
+"""Bound of the magnitudes in a delta's rows.
+
+Rows are multiplied with each other and added up in float32: below this, squares and sums of 65,536 of them are finite,
+so that no score is infinity minus infinity. Rows of a full version may be larger, as in imported models.
+"""
 MOST_READ_NBYTES = 1 << 20
 _KEYS = re.compile(r"tables/.+/keys")
-"""Rows are multiplied with each other and added up in float32: of numbers below this, squares and sums of 65,536 of
-them are finite, so that no score is infinity less infinity. Rows of a full version may be larger, as imported ones."""
-
 DeltaBytes = bytes | bytearray | NDArray[np.uint8]
 """A delta's file in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableDelta:
-    """Changes of one table: keys int64 [m] with rows float32 [m, dim]; removed int64 [r]."""
+    """Changes of one table.
+
+    Attributes:
+        keys: int64 [m], ids upserted.
+        rows: float32 [m, dim], their rows.
+        removed: int64 [r], ids removed.
+    """
 
     keys: NDArray[np.int64]
     rows: NDArray[np.float32]
@@ -76,8 +84,21 @@ class TableDelta:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A verified delta. published_at, event_time: Unix seconds. events: training events that it carries.
-    checksum: that of the whole header, and through it of every tensor; tells two deltas apart."""
+    """A verified delta.
+
+    Attributes:
+        model: Name of the model.
+        version: Number of the version.
+        step: The step that it leads to.
+        parent_step: The step that it applies to.
+        tables: Changes by table.
+        dense: The dense tensors that changed, whole.
+        published_at: Unix seconds.
+        event_time: First and last training event that it carries, in Unix seconds.
+        events: Number of training events that it carries.
+        compacted: Whether it replaces the run parent_step + 1 .. step.
+        checksum: Checksum of the whole header, and through it of every tensor; identifies the delta.
+    """
 
     model: str
     version: int
@@ -106,8 +127,10 @@ class Delta:
         return sum(a.nbytes for a in (*parts, *self.dense.values()))
 
     def check_manifest(self) -> None:
-        """Raises BadInput unless the delta's own manifest (step, times, counts) is one that a reader takes. Readers and
-        writers both ask here: what cannot be read back is never written."""
+        """Raise BadInput unless the delta's own manifest (step, times, counts) is one that a reader accepts.
+
+        Readers and writers both call this: what cannot be read back is never written.
+        """
         for name in ("version", "step", "parent_step", "events"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value < MAX_NATURAL:
@@ -122,7 +145,7 @@ class Delta:
             check_time("event_time", time_s, -MAX_TIME_S)
 
     def check_fits(self, manifest: Manifest) -> None:
-        """Raises BadInput unless every tensor fits the model: names, shapes, distinct keys, finite values."""
+        """Raise BadInput unless every tensor fits the model: names, shapes, distinct keys, finite values."""
         tables = {t.name: t for t in manifest.tables}
         for name, table in self.tables.items():
             if name not in tables:
@@ -155,7 +178,7 @@ class Delta:
                 raise BadInput(f"delta: dense tensor {name!r} holds NaN or infinity")
 
     def _check_copy(self, manifest: Manifest, table: str) -> None:
-        """Raise BadInput where the model reads a table's rows in a second place that this delta does not change."""
+        """Raise BadInput if the model reads a table's rows in a second place that this delta does not change."""
         manifest.check_reachable(table)
         weight = manifest.copies.get(table)
         if weight is not None and weight not in self.dense:
@@ -166,12 +189,12 @@ class Delta:
 
 
 def check_time(name: str, time_s: float, least_s: float) -> None:
-    """Raises BadInput unless a time of a delta is in seconds and in bounds.
+    """Raise BadInput unless a time of a delta is in seconds and in bounds.
 
     Args:
-        name: the field, for the message.
+        name: The field, for the message.
         time_s: Unix seconds.
-        least_s: the smallest value that is taken; the largest is below MAX_TIME_S.
+        least_s: The smallest value accepted; the largest is below MAX_TIME_S.
     """
     if isinstance(time_s, bool) or not isinstance(time_s, (int, float, np.integer, np.floating)):
         raise BadInput(f"delta: {name}: expected seconds since 1970 as a number, got {type(time_s).__name__}")
@@ -181,20 +204,35 @@ def check_time(name: str, time_s: float, least_s: float) -> None:
 
 
 def all_finite(array: NDArray[np.float32]) -> bool:
-    """Whether no element is NaN or infinite; in blocks, so that the check needs no copy of the table."""
+    """Report whether no element is NaN or infinite; in blocks, so that the check needs no copy of the table."""
     flat = array.reshape(-1)
     return all(bool(np.isfinite(flat[at : at + CHECK_ROWS]).all()) for at in range(0, flat.size, CHECK_ROWS))
 
 
 def write_delta(path: Path, delta: Delta) -> None:
-    """Writes the delta's file by atomic rename, durable when the call returns. Into a version's folder: as a file that
-    was dropped there, which the chain has to adopt (processor.repository.log.change_log)."""
+    """Write the delta's file by atomic rename, durable when the call returns.
+
+    In a version's folder it is a file that was dropped there, which the change log must adopt
+    (processor.repository.log.change_log).
+
+    Args:
+        path: The file.
+        delta: The delta.
+    """
     with atomic_file(path) as file:
         stream_delta(file, delta)
 
 
 def stream_delta(file: BinaryIO, delta: Delta) -> None:
-    """Writes the bytes of a delta's file; raises BadInput, and writes none, for one that parse_delta() would refuse."""
+    """Write the bytes of a delta's file.
+
+    Args:
+        file: A binary file.
+        delta: The delta.
+
+    Raises:
+        BadInput: If parse_delta() would reject it; nothing is written then.
+    """
     delta.check_manifest()
     arrays: dict[str, NDArray[Any]] = {}
     for name, table in delta.tables.items():
@@ -222,12 +260,21 @@ def stream_delta(file: BinaryIO, delta: Delta) -> None:
 
 
 def read_delta(path: Path) -> Delta:
-    """Reads and verifies a delta file; what is returned is what was verified, whatever becomes of the file."""
+    """Read and verify a delta file; the result is what was verified, whatever happens to the file later."""
     return parse_delta(read_delta_file(path))
 
 
 def read_delta_file(path: Path, max_nbytes: int = MAX_DELTA_NBYTES) -> NDArray[np.uint8]:
-    """The bytes of a delta file; raises Corrupt for one that is larger, no regular file or unreadable."""
+    """Return the bytes of a delta file.
+
+    Args:
+        path: The file.
+        max_nbytes: Its largest size.
+
+    Raises:
+        Corrupt: If it is larger, not a regular file or unreadable.
+        NotReady: If it cannot be read for now.
+    """
     try:
         return read_file(path, max_nbytes)
     except OSError as error:
@@ -235,7 +282,7 @@ def read_delta_file(path: Path, max_nbytes: int = MAX_DELTA_NBYTES) -> NDArray[n
 
 
 def rows_of_file(path: Path) -> int:
-    """Return how many rows a delta's file changes, by its header alone: nothing of it is verified. Raises Corrupt."""
+    """Return how many rows a delta's file changes, from its header alone and without verification. Raises Corrupt."""
     try:
         with open_regular(path) as file:
             length = int.from_bytes(file.read(8), "little")
@@ -247,7 +294,7 @@ def rows_of_file(path: Path) -> int:
 
 
 def parse_delta(data: DeltaBytes) -> Delta:
-    """Verifies a delta file's bytes; raises Corrupt for anything that is not exactly what a trainer wrote."""
+    """Verify a delta file's bytes and return the delta; raises Corrupt unless they are exactly what a trainer wrote."""
     buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     tensors = parse_tensors(buffer, "delta")
     meta = tensors.metadata
@@ -341,18 +388,18 @@ def _json(meta: Mapping[str, str], key: str, kind: type) -> Any:
 
 
 FOLD_ROWS = 1 << 16
-"""So many rows are kept unfolded at least."""
+"""At least this many rows are kept unmerged."""
 
 
 class DeltaRun:
-    """Deltas of one version, each standing on the one before; at least one is added before folded()."""
+    """Consecutive deltas of one version, each applying to the one before; at least one is added before folded()."""
 
     def __init__(self) -> None:
         self._deltas: list[Delta] = []
         self._gathered = self._folded = 0
 
     def add(self, delta: Delta) -> None:
-        """The next delta; it has passed Delta.check_fits()."""
+        """Add the next delta, which has passed Delta.check_fits()."""
         self._deltas.append(delta)
         self._gathered += delta.rows + delta.removed
         if len(self._deltas) > 1 and self._gathered > FOLD_ROWS + 2 * self._folded:
@@ -360,13 +407,15 @@ class DeltaRun:
             self._gathered = self._folded = self._deltas[0].rows + self._deltas[0].removed
 
     def folded(self) -> Delta:
-        """The run as one delta; a run of one is that very delta."""
+        """Return the run as one delta; a run of one is that very delta."""
         return folded(self._deltas)
 
 
 def folded(deltas: Sequence[Delta]) -> Delta:
-    """One delta that leads where these lead one after another, from where the first of them stands. Its times and
-    checksum are the newest's, its events those of all."""
+    """Merge consecutive deltas into one that leads from the first one's parent to the last one's step.
+
+    Its times and checksum are the newest's, its events the sum of all.
+    """
     first, newest = deltas[0], deltas[-1]
     if len(deltas) == 1:
         return newest
@@ -391,13 +440,13 @@ def _folded(changes: Sequence[TableDelta]) -> TableDelta:
         return changes[0]
     newest_first = changes[::-1]
     keys = np.concatenate([part for c in newest_first for part in (c.keys, c.removed)])
-    # Where each has its row among all rows, -1 for one that is removed.
+    # Position of each key's row among all rows, -1 for a removed key.
     at, total = [], 0
     for change in newest_first:
         at.append(np.arange(total, total + len(change.keys)))
         at.append(np.full(len(change.removed), -1))
         total += len(change.keys)
-    # Of equal keys unique() names the first, which is the newest.
+    # Of equal keys unique() returns the first, which is the newest.
     unique, first = np.unique(keys, return_index=True)
     rows_at = np.concatenate(at)[first]
     kept = rows_at >= 0

@@ -1,7 +1,7 @@
-"""model.json: what a version is. Schema-checked on the way in and on the way out.
+"""model.json, the description of a version, schema-checked when it is read and when it is written.
 
-The manifest is written last, by atomic rename: where it exists, every file that it names is complete. Whatever a
-reader does not know it refuses, except under "notes", which is free for tools to use.
+The manifest is written last, by atomic rename: if it exists, every file that it names is complete. A reader rejects
+every key that it does not know, except under "notes", which is free for tools to use.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from freshet_serving.processor.package.transforms import MAX_TRANSFORMS, ColumnS
 
 FORMAT = "freshet/1"
 SIGNED = ("key", "signature", "edition", "vouched")
-"""Keys of a manifest that one without a signature does not have."""
+"""Keys that an unsigned manifest does not have."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 MAX_MANIFEST_NBYTES = 64 << 20
 
 KINDS = ("id", "string", "float", "ids", "strings")
 FLOATS = "floats"
 COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 3}
-"""By name, what kernels know them by."""
+"""Codes of the combiners in kernels, by name."""
 SIDES = ("user", "item", "context")
 ROLES = WHOLE, USER, CANDIDATE = "whole", "user", "candidate"
-"""Which part of the dense graph an executable is (processor.package.roles)."""
+"""The part of the dense graph that an executable is (processor.package.roles)."""
 MAX_USER_WIDTH = 1 << 16
 DTYPES = ("int64", "float32", "string")
 MAX_RANK = 8
 WHOLES = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64")
 DECLARED = {"int64": ("", *WHOLES), "float32": ("", "float16", "float64"), "string": ("",)}
-"""What an imported model may have declared where the engine computes on the key."""
+"""Types that an imported model may declare where the engine computes with the key's type."""
 OUTPUT_DTYPES = ("float32", "float16", "float64", "int64", *WHOLES)
 PRECISIONS = ("float32", "float16", "bfloat16", "int8")
 HEX64 = re.compile(r"[0-9a-f]{64}")
@@ -47,10 +47,16 @@ HEX64 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One tensor of a request. dtype: int64 | float32 | string. columns 0: shape [n]; k > 0: shape [n, k].
-    ragged: rows of varying length, sent as values + row_splits (or nested lists in JSON). declared: the type that an
-    imported model itself gives it, where that is another one; dims: the shape of a row, where that is another one than
-    [columns]: its values lie row by row."""
+    """One tensor of a request.
+
+    Attributes:
+        name: Its name.
+        dtype: int64 | float32 | string.
+        columns: 0 for shape [n]; k > 0 for shape [n, k].
+        ragged: True for rows of varying length, sent as values + row_splits (or nested lists in JSON).
+        declared: The type that an imported model itself gives it, if it differs.
+        dims: The shape of a row if it differs from [columns]; its values are in row-major order.
+    """
 
     name: str
     dtype: str
@@ -62,19 +68,26 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One feature: where its values come from and where its result lands in the dense graph's input.
+    """One feature: the source of its values, and the position of its result in the dense graph's input.
 
-    kind: id (int64) | string | float | ids (ragged int64) | strings (ragged); in imported models also floats: `width`
-    columns of the input from `column` on, as they are, NaN included.
-    input, column: column `column` of input tensor `input`; column is -1 when the tensor is the feature. The input is
-    one of the request's, one of the stage's outputs or a transform.
-    table: the embedding table ("" for kinds float and floats). combiner, max_length: pooling of ragged kinds; only the
-    first max_length values of a row count (0: all of them).
-    combiner none (ragged kinds, max_length 1 or more): no pooling. The first max_length values' rows lie one after
-    another, zeros where there are fewer values, and behind them max_length mask columns, 1.0 where there is a value and
-    0.0 where there is none: width (dim + 1) * max_length. The mask tells an absent value from a row of zeros.
-    log1p, mean, scale: kind float only: y = (sign(x)*log1p(|x|) if log1p else x); y = (y - mean) * scale; NaN -> 0.
-    offset, width: columns [offset, offset + width) of the dense input.
+    Attributes:
+        name: Its name.
+        kind: id (int64) | string | float | ids (ragged int64) | strings (ragged); in imported models also floats:
+            `width` columns of the input from `column` on, unchanged, NaN included.
+        input: Name of the tensor that it reads: an input of the request, an output of the stage or a transform.
+        column: The column of `input`; -1 if the tensor is the feature.
+        side: One of SIDES.
+        table: The embedding table; "" for kinds float and floats.
+        combiner: Pooling of ragged kinds. none (ragged kinds, max_length 1 or more) does not pool: the rows of the
+            first max_length values lie one after another, zeros where there are fewer values, followed by max_length
+            mask columns, 1.0 where there is a value and 0.0 where there is none: width (dim + 1) * max_length. The mask
+            distinguishes an absent value from a row of zeros.
+        max_length: Only the first max_length values of a row of ragged kinds count; 0 for all of them.
+        log1p: Kind float only: y = sign(x) * log1p(|x|) if set, else x.
+        mean: Kind float only: then y = (y - mean) * scale; NaN -> 0.
+        scale: See mean.
+        offset: First column in the dense input.
+        width: Number of columns in the dense input.
     """
 
     name: str
@@ -93,20 +106,33 @@ class Feature:
 
     @property
     def length(self) -> int:
-        """Rows that lie one after another, with a mask behind them; 0 where there is a combiner."""
+        """Number of rows that lie one after another, with a mask after them; 0 if there is a combiner."""
         return self.max_length if self.combiner == "none" else 0
 
 
 def feature_width(combiner: str, dim: int, max_length: int) -> int:
-    """Columns of the dense input that a feature of rows of `dim` floats fills, as Feature describes them."""
+    """Return the columns of the dense input that a feature of rows of `dim` floats fills, as Feature describes them.
+
+    Args:
+        combiner: The feature's combiner.
+        dim: Floats per row.
+        max_length: The feature's max_length.
+    """
     return (dim + 1) * max_length if combiner == "none" else dim
 
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """The entry of one embedding table. default: the row of an unseen id, [dim], or [] for zeros; float32 whatever the
-    rows are. dtype: what its rows are stored as, float32 | float16 | bfloat16 | int8 (processor.tables.quantise);
-    deltas carry float32. hash_seed: seed of xxh3_64 over UTF-8 bytes for string features."""
+    """The entry of one embedding table.
+
+    Attributes:
+        name: Its name.
+        dim: Elements per row.
+        rows: Number of rows in the version's file.
+        dtype: Row type, float32 | float16 | bfloat16 | int8 (processor.tables.quantise); deltas carry float32.
+        default: The row of an unseen id, [dim], or [] for zeros; float32 whatever the row type.
+        hash_seed: Seed of xxh3_64 over UTF-8 bytes for string features.
+    """
 
     name: str
     dim: int
@@ -118,8 +144,13 @@ class TableEntry:
 
 @dataclass(frozen=True, slots=True)
 class StageEntry:
-    """An imported model's stage, which its own library computes from a request's inputs, before the sparse graph:
-    `outputs`, inputs of features as any other. runtime: who runs it (processor.features.stage); file: what it runs."""
+    """An imported model's stage (fallback partition), which its own library computes before the sparse graph.
+
+    Attributes:
+        runtime: Name of the runtime that runs it (processor.features.stage).
+        file: The file that it runs.
+        outputs: What it computes from a request's inputs; inputs of features like any other.
+    """
 
     runtime: str
     file: str
@@ -128,8 +159,14 @@ class StageEntry:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One named output, computed as float32 [n, columns]. dims: the shape of a row in replies; None for [columns], []
-    for replies of rank 1. dtype: the type in replies."""
+    """One named output, computed as float32 [n, columns].
+
+    Attributes:
+        name: Its name.
+        columns: Number of columns.
+        dims: Shape of a row in replies; None for [columns], [] for replies of rank 1.
+        dtype: Type in replies.
+    """
 
     name: str
     columns: int = 1
@@ -139,8 +176,13 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of the package, by its path relative to the version's folder. sha256: where the manifest is signed, as
-    crc32 keeps nobody from making another file of the same."""
+    """A file of the package; its key is its path relative to the version's folder.
+
+    Attributes:
+        nbytes: Its size.
+        crc32: Its checksum.
+        sha256: Its SHA-256 if the manifest is signed, because another file with the same crc32 is easily made.
+    """
 
     nbytes: int
     crc32: str
@@ -149,17 +191,31 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class ExecutableEntry:
-    """The dense graph compiled for one backend, target and bucket. source: hash of what it was compiled from.
-    weights: names of the dense tensors that it takes, in the artefact's own order. role: which part of the dense graph
-    it is (processor.package.roles).
+    """The dense graph compiled for one backend, target and bucket.
 
-    precision: what it computes in. The next five are of machine code, and empty where any machine can read the file:
-    library: the very version that reads it. features: what the processor must have. sha256: of the file. frozen: hash
-    of the weights inside (processor.backends.base.weights_hash). origin: the file that it can be compiled from anew,
-    without TensorFlow.
-    cost_us: median time of one run on one thread, on the machine measured_on; error: how far its outputs were off from
-    TensorFlow's (compiler.building.calibrate). 0 where not measured. max_error: of a lower precision, how far it may be
-    off; rows: the file of rows on which that is checked again with new dense weights (processor.backends.bounded)."""
+    library, features, sha256, frozen and origin describe machine code, and are empty if any machine can read the file.
+    cost_us and error are 0 if they were not measured.
+
+    Attributes:
+        backend: Name of the backend.
+        target: Name of the target.
+        bucket: The bucket.
+        file: The executable's file.
+        source: Hash of what it was compiled from.
+        weights: Names of its dense tensors, in the artefact's own order.
+        precision: Precision in which it computes.
+        library: The exact version of the library that can read it.
+        features: Processor features that it needs.
+        sha256: SHA-256 of the file.
+        frozen: Hash of the weights inside (processor.backends.base.weights_hash).
+        origin: The file from which it can be recompiled without TensorFlow.
+        cost_us: Median microseconds of one run on one thread, on the machine measured_on.
+        error: Distance of its outputs from TensorFlow's (compiler.building.calibrate).
+        measured_on: The machine that cost_us was measured on.
+        role: The part of the dense graph that it is (processor.package.roles).
+        max_error: Largest error allowed to a lower precision.
+        rows: File of rows on which the error is checked again with new dense weights (processor.backends.bounded).
+    """
 
     backend: str
     target: str
@@ -183,8 +239,12 @@ class ExecutableEntry:
 
 @dataclass(frozen=True, slots=True)
 class TrustedRecordPrefix:
-    """Records that a manifest's signature vouches for, whoever signed them: up to a number, and the SHA-256 of that
-    one, which names all before it."""
+    """Records that a manifest's signature vouches for, whatever key signed them.
+
+    Attributes:
+        number: Number of the last such record.
+        sha256: SHA-256 of that record, which names all before it.
+    """
 
     number: int
     sha256: str
@@ -192,13 +252,35 @@ class TrustedRecordPrefix:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The whole of model.json. executables: of each role and bucket, what is to serve it first, then what replaces that
-    where it cannot be run. event_time: [first, last] event of the training data, Unix seconds, or [].
-    width: columns of the dense input. dense: name -> shape of every dense tensor (float32). user_width: numbers that
-    the dense graph's user part computes of a request; 0 where it is not divided (processor.package.roles).
-    copies: tables whose rows an imported model holds a second time: by table, the dense weight that does, or "" for a
-    constant of the stage. Delta.check() refuses a delta that would change one of the two alone.
-    key, signature: who has signed to_sign(), "" for nobody. edition: how often it was signed anew."""
+    """The whole of model.json.
+
+    Attributes:
+        model: Name of the model.
+        version: Number of the version.
+        arch: Name of the architecture.
+        created_at: Unix seconds.
+        inputs: Inputs of a request.
+        features: Features of the sparse graph.
+        tables: Embedding tables.
+        outputs: Outputs.
+        width: Columns of the dense input.
+        dense: Shape of every dense tensor (float32), by name.
+        files: Files of the package, by path.
+        executables: For each role and bucket, the preferred one first, then its replacements where it cannot be run.
+        stage: An imported model's stage.
+        transforms: Columns computed from inputs.
+        event_time: [first, last] event of the training data in Unix seconds, or [].
+        format: FORMAT.
+        notes: Free for tools to use.
+        user_width: Numbers that the dense graph's user part computes of a request; 0 if it is not divided
+            (processor.package.roles).
+        copies: Tables whose rows an imported model holds a second time: by table, the dense weight that does, or "" for
+            a constant of the stage. Delta.check_fits() rejects a delta that would change only one of the two.
+        key: Id of the key that signed to_sign(), "" if unsigned.
+        signature: The signature.
+        edition: Number of times it was signed again.
+        vouched: Records that the signature vouches for.
+    """
 
     model: str
     version: int
@@ -225,15 +307,15 @@ class Manifest:
     vouched: TrustedRecordPrefix | None = None
 
     def to_json(self) -> bytes:
-        """The file's bytes; raises BadInput when the manifest contradicts itself."""
+        """Return the file's bytes; raises BadInput if the manifest contradicts itself."""
         validate(self)
         document = dataclasses.asdict(self)
         for name in ("transforms", "copies"):
-            # A server from before there were any refuses a key that it does not know.
+            # Left out if empty: servers that predate them reject unknown keys.
             if not document[name]:
                 del document[name]
         staged = document["stage"]["outputs"] if document["stage"] else ()
-        # The same of keys that only imported models have.
+        # The same for keys that only imported models have.
         for entry, key, default in (
             *((i, "declared", "") for i in (*document["inputs"], *staged)),
             *((i, "dims", None) for i in (*document["inputs"], *staged, *document["outputs"])),
@@ -249,12 +331,12 @@ class Manifest:
         return (json.dumps(document, indent=1) + "\n").encode()
 
     def to_sign(self) -> bytes:
-        """What its signature is of: its bytes without it."""
+        """Return the signed bytes: those of the manifest without its signature."""
         return dataclasses.replace(self, signature="").to_json()
 
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:
-        """Parses and validates; raises BadInput that names the field, the wanted and the got."""
+        """Parse and validate a manifest; raises BadInput that names the field, the expected and the actual value."""
         if len(data) > MAX_MANIFEST_NBYTES:
             raise BadInput(f"manifest: at most {MAX_MANIFEST_NBYTES} bytes wanted, got {len(data)}")
         try:
@@ -271,7 +353,7 @@ class Manifest:
         return next(t for t in self.tables if t.name == name)
 
     def check_reachable(self, table: str) -> None:
-        """Raise BadInput where the model reads a table's rows in its stage too, which no delta changes."""
+        """Raise BadInput if the model reads a table's rows in its stage too, which no delta changes."""
         if self.copies.get(table) == "":
             raise BadInput(
                 f"table {table!r} cannot be changed by deltas: the model reads its rows in its stage too, where they "
@@ -283,15 +365,14 @@ class Manifest:
 
     @property
     def sources(self) -> list[Input]:
-        """All that features read: the request's inputs, the stage's outputs, then the transforms."""
+        """All inputs of features: the request's inputs, the stage's outputs, then the transforms."""
         shapes = self.shapes
         computed = [Input(t.name, *shapes[t.name]) for t in self.transforms]
         return [*self.inputs, *(self.stage.outputs if self.stage else ()), *computed]
 
     @property
     def shapes(self) -> dict[str, ColumnShape]:
-        """What the request's inputs and the transforms are like, by name; raises BadInput for a transform that cannot
-        be."""
+        """Shapes of the request's inputs and the transforms, by name; raises BadInput for an invalid transform."""
         found = {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in self.inputs}
         for t in self.transforms:
             for name in t.inputs:
@@ -304,7 +385,7 @@ WORDS: dict[type, str] = {str: "a string", int: "a whole number", float: "a numb
 
 
 def _build(kind: Any, raw: Any, where: str) -> Any:
-    """Checks `raw` against the annotation `kind` and builds dataclasses from dicts on the way."""
+    """Check `raw` against the annotation `kind`, building dataclasses from dicts on the way."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return raw
@@ -331,7 +412,7 @@ def _build(kind: Any, raw: Any, where: str) -> Any:
             raise BadInput(f"{where}: an object wanted, got {json_kind(raw)}")
         return {str(k): _build(args[1], v, f"{where}[{k!r}]") for k, v in raw.items()}
     if kind is float and type(raw) in (int, float):
-        # JSON's numbers are unbounded, and Python's reader takes NaN and Infinity for numbers too.
+        # JSON's numbers are unbounded, and Python's parser accepts NaN and Infinity as numbers too.
         if not -sys.float_info.max <= raw <= sys.float_info.max:
             raise BadInput(f"{where}: a finite number wanted, got {str(raw)[:40]}")
         raw = float(raw)
@@ -356,7 +437,7 @@ def _unique(names: list[str], where: str) -> None:
 
 
 def validate(manifest: Manifest) -> None:
-    """Raises BadInput unless every part of the manifest agrees with the others."""
+    """Raise BadInput unless every part of the manifest agrees with the others."""
     m = manifest
     _want(m.format == FORMAT, f"manifest.format: {FORMAT!r} wanted, got {m.format[:40]!r}")
     _want(NAME.fullmatch(m.model) is not None, f"manifest.model: a plain name wanted, got {m.model[:64]!r}")
@@ -446,7 +527,7 @@ def validate(manifest: Manifest) -> None:
 
 
 def _fills(dims: list[int], columns: int) -> bool:
-    """Whether a row of these sizes has so many values."""
+    """Report whether a row of these sizes has exactly `columns` values."""
     return len(dims) < MAX_RANK and min(dims, default=1) > 0 and math.prod(dims) == columns
 
 

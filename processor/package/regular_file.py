@@ -1,16 +1,16 @@
-"""Files of a repository, opened as what they have to be: regular files, and no larger than they may be.
+"""Open a repository's files only if they are regular files, and read them only up to a maximum size.
 
-A repository is written by others: under a file's name may lie a pipe, which holds up whoever opens it for good, a
-device, a file of a terabyte without a byte of it on disk. Everything that is read of one is opened here.
+A repository is written by others: under a file's name may lie a pipe, which blocks its reader for ever, a device, or a
+file of a terabyte without a byte of it on disk. Every file of a repository that is read is opened here.
 
 Invariants
-- Only regular files are opened. What lies there is looked at before, because opening a device may do something, and
-  again after, because it may have been replaced; and it is opened so that a pipe does not wait for its writer.
-- What is read whole is known to be no larger than the caller says before memory is taken for it.
-- Bytes come by system calls: a file that is cut short meanwhile is an error, where a mapping would end the process.
+- Only regular files are opened. The kind is checked before opening, because opening a device may have effects, and
+  again after, because the file may have been replaced; and it is opened so that a pipe does not wait for its writer.
+- A file that is read whole is known to be no larger than the caller allows before memory is allocated for it.
+- Bytes come by system calls: a file that is truncated meanwhile is an error, where a mapping would end the process.
 
-Links are followed; that they lead nowhere outside is asked before (processor.repository.version.inside). What is left:
-on a mount that hangs whoever reads hangs too.
+Links are followed; the caller has checked that they do not lead outside (processor.repository.version.inside). What
+remains: on a mount that hangs, the reader hangs too.
 """
 
 from __future__ import annotations
@@ -37,8 +37,16 @@ KINDS = {
 
 
 def open_regular(path: Path, name: str = "") -> FileIO:
-    """A regular file, open for reading; raises Corrupt for anything else, OSError for what the system refuses.
-    name: what messages call it; by default its last part."""
+    """Open a regular file for reading.
+
+    Args:
+        path: The file.
+        name: Its name in messages; by default its last part.
+
+    Raises:
+        Corrupt: If it is not a regular file.
+        OSError: If the system refuses.
+    """
     _check_kind(name or path.name, os.stat(path).st_mode)
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -50,7 +58,17 @@ def open_regular(path: Path, name: str = "") -> FileIO:
 
 
 def read_file(path: Path, max_nbytes: int, name: str = "") -> NDArray[np.uint8]:
-    """The file's bytes; raises Corrupt for more than max_nbytes and for what is no regular file, OSError."""
+    """Return the file's bytes.
+
+    Args:
+        path: The file.
+        max_nbytes: Its largest size.
+        name: Its name in messages; by default its last part.
+
+    Raises:
+        Corrupt: If it is larger or not a regular file.
+        OSError: If the system refuses.
+    """
     name = name or path.name
     with open_regular(path, name) as file:
         nbytes = os.fstat(file.fileno()).st_size
@@ -66,13 +84,18 @@ def read_file(path: Path, max_nbytes: int, name: str = "") -> NDArray[np.uint8]:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes as 64 hexadecimal digits; raises Corrupt for what is no regular file, OSError."""
+    """Return the SHA-256 of a file's bytes in hexadecimal; raises Corrupt if it is no regular file, or OSError."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def same_content(path: Path, digest: str) -> bool:
-    """Whether there is a file whose SHA-256 is this one."""
+    """Report whether the file exists and its SHA-256 is this one.
+
+    Args:
+        path: The file.
+        digest: SHA-256 as hexadecimal digits.
+    """
     try:
         return file_sha256(path) == digest
     except (Corrupt, OSError):
@@ -80,7 +103,16 @@ def same_content(path: Path, digest: str) -> bool:
 
 
 def fd_sha256(fd: int, nbytes: int) -> str:
-    """SHA-256 of the first bytes of an open file; raises Corrupt where there are fewer, OSError."""
+    """Return the SHA-256 of the first bytes of an open file.
+
+    Args:
+        fd: Its descriptor.
+        nbytes: Number of bytes.
+
+    Raises:
+        Corrupt: If the file is shorter.
+        OSError: If the system refuses.
+    """
     found, at = hashlib.sha256(), 0
     while at < nbytes:
         data = os.pread(fd, min(HASH_NBYTES, nbytes - at), at)

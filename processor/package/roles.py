@@ -1,13 +1,15 @@
-"""Roles of executables, by which features are the user's: those that a request sends once, for all of its candidates.
+"""Roles of executables: divide the dense graph into a user part and a candidate part (user/candidate split).
 
-A feature counts as the user's where its side is "user" and so is that of every feature that reads the same input: an
-input that holds columns of both sides has a row for each candidate anyway.
+The user's features are those that a request sends once, for all of its candidates. A feature counts as the user's if
+its side is "user" and so is that of every feature that reads the same input: an input that holds columns of both sides
+has a row for each candidate anyway.
 
-The user-once division of a dense graph (compiler.passes.user_candidate_split) takes the dense input x [rows, width]
-apart by this rule: the user's columns in their order, then the others in theirs. What the user's graph computes, u
-[requests, user_width], is lent to the candidates' graph in a lane of further columns behind theirs: number i of u is
-at row i // lane, column i % lane of it. So one matrix is all that an executable reads, and nothing is repeated for
-every candidate. The smallest bucket of the candidates' executables has rows enough for all of u.
+The user/candidate split of a dense graph (compiler.passes.user_candidate_split) divides the dense input x [rows, width]
+by this rule: the user's columns in their order, then the others in theirs. The user vector, u [requests, user_width],
+is the output of the user's graph. The candidates' graph receives it in further columns after its own, the user columns:
+number i of u is at row i // user_columns, column i % user_columns of them. So an executable reads a single matrix, and
+nothing is repeated for every candidate. The smallest bucket of the candidates' executables has rows enough for all of
+u.
 """
 
 from __future__ import annotations
@@ -25,8 +27,13 @@ USER_VECTOR = "u"
 
 @dataclass(frozen=True, slots=True)
 class RolePart:
-    """The part of one role: what its executables read and write. features: in the order of their columns. width: of x,
-    with the lane. outputs: name -> columns."""
+    """The part of one role: what its executables read and write.
+
+    Attributes:
+        features: Its features, in the order of their columns.
+        width: Columns of its input, including the user columns.
+        outputs: Columns by name.
+    """
 
     features: list[Feature]
     width: int
@@ -35,7 +42,15 @@ class RolePart:
 
 @dataclass(frozen=True, slots=True)
 class UserSplitSpec:
-    """The division of a version's dense graph. rows: of the smallest bucket of candidates."""
+    """The user/candidate split of a version's dense graph.
+
+    Attributes:
+        user: The user's part.
+        candidate: The candidates' part.
+        user_width: Length of the user vector.
+        rows: Rows of the smallest bucket of candidates.
+        user_columns: Number of user columns.
+    """
 
     user: RolePart
     candidate: RolePart
@@ -45,23 +60,28 @@ class UserSplitSpec:
 
 
 def user_features(features: Sequence[Feature]) -> list[Feature]:
-    """The user's features among these, in the order of their columns."""
+    """Return the user's features among these, in the order of their columns."""
     mixed = {f.input for f in features if f.side != "user"}
     return sorted((f for f in features if f.input not in mixed), key=lambda f: f.offset)
 
 
 def columns(features: Sequence[Feature]) -> list[int]:
-    """The columns of the dense input that these features have, in order."""
+    """Return the columns of the dense input that these features have, in order."""
     return [column for f in features for column in range(f.offset, f.offset + f.width)]
 
 
 def user_column_count(user_width: int, rows: int) -> int:
-    """Columns of the lane for `user_width` numbers in so many rows."""
+    """Return the number of user columns for a user vector.
+
+    Args:
+        user_width: Length of the user vector.
+        rows: Rows of the smallest bucket of candidates.
+    """
     return -(-user_width // rows)
 
 
 def division(manifest: Manifest) -> UserSplitSpec | None:
-    """The division of a manifest's dense graph, None where it is not divided."""
+    """Return the split of a manifest's dense graph, None if it is not divided."""
     if not manifest.user_width:
         return None
     user = user_features(manifest.features)
@@ -80,7 +100,13 @@ def division(manifest: Manifest) -> UserSplitSpec | None:
 
 
 def write_user_vector(part: UserSplitSpec, u: NDArray[np.float32], x: NDArray[np.float32]) -> None:
-    """Writes what was computed of a user, float32 [user_width], into the lane of a candidates' input."""
+    """Write a user vector into the user columns of a candidates' input.
+
+    Args:
+        part: The split.
+        u: float32 [user_width], the user vector.
+        x: float32 [bucket, width], the candidates' input; written.
+    """
     whole = part.user_width // part.user_columns
     own = x.shape[1] - part.user_columns
     x[:whole, own:] = u[: whole * part.user_columns].reshape(whole, part.user_columns)

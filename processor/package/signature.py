@@ -1,8 +1,8 @@
-"""Ed25519: key files, and signatures over bytes. What is signed, and who is trusted, processor.repository.keyring says.
+"""Ed25519 key files, and signatures over bytes. processor.repository.keyring decides what is signed and who is trusted.
 
-A key is known by its id, the first 16 hexadecimal digits of the SHA-256 of its 32 raw public bytes. A private key is a
-PKCS8 PEM file without a password that its owner alone may read, a public one a PEM file; both are what openssl and
-other tools read. The library comes with the extra `signed`, and is imported where a key is opened, not before.
+A key is identified by its id, the first 16 hexadecimal digits of the SHA-256 of its 32 raw public bytes. A private key
+is a PKCS8 PEM file without a password that only its owner may read, a public one a PEM file; openssl and other tools
+read both. The library comes with the extra `signed`, and is imported only when a key is opened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ SUBJECT = "a signature"
 
 
 class PublicKey:
-    """Who may have signed. id: see above."""
+    """A public key, which verifies signatures.
+
+    Attributes:
+        id: The key's id, see the module's head.
+    """
 
     def __init__(self, key: Ed25519PublicKey) -> None:
         from cryptography.hazmat.primitives import serialization as form
@@ -37,7 +41,7 @@ class PublicKey:
 
     @classmethod
     def read(cls, path: str | Path) -> PublicKey:
-        """From a file of a public key, or of a private one; raises BadInput."""
+        """Read a file of a public key, or of a private one; raises BadInput."""
         with needed(SUBJECT):
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
             from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -53,7 +57,12 @@ class PublicKey:
         return cls(key)
 
     def verify(self, signature: str, data: bytes) -> bool:
-        """Whether this key has signed these bytes."""
+        """Report whether this key has signed these bytes.
+
+        Args:
+            signature: 128 hexadecimal digits.
+            data: The bytes.
+        """
         from cryptography.exceptions import InvalidSignature
 
         if not SIGNATURE.fullmatch(signature):
@@ -66,7 +75,12 @@ class PublicKey:
 
 
 class Signer:
-    """Who signs. public: the key that its signatures are checked by."""
+    """A private key, which signs.
+
+    Attributes:
+        public: The public key that verifies its signatures.
+        id: The key's id.
+    """
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key, self.public = key, PublicKey(key.public_key())
@@ -74,7 +88,7 @@ class Signer:
 
     @classmethod
     def read(cls, path: str | Path) -> Signer:
-        """From a file of a private key; raises BadInput."""
+        """Read a file of a private key; raises BadInput."""
         with needed(SUBJECT):
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
             from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -88,12 +102,19 @@ class Signer:
         return cls(key)
 
     def sign(self, data: bytes) -> str:
-        """The signature as 128 hexadecimal digits; the same bytes have the same one."""
+        """Return the signature as 128 hexadecimal digits; deterministic."""
         return self._key.sign(data).hex()
 
 
 def new_key(name: str) -> tuple[Path, Path, str]:
-    """Makes a key: NAME.key and NAME.pub, and its id. Neither file is ever replaced: raises Conflict."""
+    """Create a key: NAME.key and NAME.pub.
+
+    Returns:
+        The two files and the key's id.
+
+    Raises:
+        Conflict: If either file exists; neither is ever replaced.
+    """
     with needed(SUBJECT):
         from cryptography.hazmat.primitives import serialization as form
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

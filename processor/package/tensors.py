@@ -1,16 +1,16 @@
 """Safetensors files, read as views over an mmap and written as a stream, both without copying a tensor.
 
 The format is that of the safetensors library (8 bytes of header length, a JSON header, the tensors end to end), and
-files written here load there. Written by hand because the library copies every tensor into Python bytes on the way
-out and gives no mmap views to numpy on the way in: a table of 20 million rows must load without reading it.
+files written here load there. This is our own implementation because the library copies every tensor into Python bytes
+when writing and gives numpy no mmap views when reading: a table of 20 million rows must load without being read.
 
-Invariants of what is read: header and offsets are checked before any view exists; tensors tile the data section
-without hole or overlap; no view reaches outside the file. Writing pads the header so that the data section, and with
-it every tensor whose predecessors are multiples of 64 bytes, is aligned to a cache line.
+Invariants of reading: header and offsets are checked before any view exists; tensors tile the data section without hole
+or overlap; no view reaches outside the file. Writing pads the header so that the data section, and with it every tensor
+whose predecessors are multiples of 64 bytes, is aligned to a cache line.
 
-Row types: what the rows of a table may be stored as, and which float32 values each type can hold.
+Row types are the types that a table's rows may be stored as, each with the float32 values that it can hold.
 
-numpy has no bfloat16: in memory it is uint16, the upper halves of float32; the file says BF16.
+numpy has no bfloat16: in memory it is uint16, the upper halves of float32; the file's tag is BF16.
 """
 
 from __future__ import annotations
@@ -39,9 +39,14 @@ SCALED = 128
 
 @dataclass(frozen=True, slots=True)
 class RowType:
-    """One row type. code: what kernels know it by; from SCALED on a row comes with a float32 scale, max |x| / 127.
-    tag: what a safetensors file calls its elements. dtype: theirs in memory, of no other tag.
-    below: magnitudes from here on would round to infinity."""
+    """One row type.
+
+    Attributes:
+        code: Its code in kernels; from SCALED on a row has a float32 scale, max |x| / 127.
+        tag: Name of its elements in a safetensors file.
+        dtype: Their type in memory, unique to the tag.
+        below: Magnitudes from here on would round to infinity.
+    """
 
     code: int
     tag: str
@@ -59,16 +64,21 @@ ROW_TYPES = {
     "bfloat16": RowType(2, "BF16", np.dtype("<u2"), float.fromhex("0x1.ffp127")),
     "int8": RowType(SCALED, "I8", np.dtype("i1"), np.inf),
 }
-"""All that is said of row types outside of the kernel that converts them (processor.kernels.conversion)."""
+"""All properties of row types outside of the kernel that converts them (processor.kernels.conversion)."""
 
 
 def all_below(array: NDArray[np.float32], limit: float) -> bool:
-    """Whether every element is a number of a magnitude below `limit`; in blocks, so that no copy is needed."""
+    """Report whether every element is a number with a magnitude below `limit`; in blocks, so that no copy is needed.
+
+    Args:
+        array: float32 of any shape.
+        limit: The exclusive bound.
+    """
     flat = array.reshape(-1)
     return all(bool((np.abs(flat[at : at + CHECK_ROWS]) < limit).all()) for at in range(0, flat.size, CHECK_ROWS))
 
 
-# What rows are stored as, and what else a package holds.
+# Row types, and the other types that a package holds.
 DTYPES: dict[str, np.dtype[Any]] = {
     **{kind.tag: kind.dtype for kind in ROW_TYPES.values()},
     "I64": np.dtype("<i8"),
@@ -82,37 +92,59 @@ MAX_RANK = 8
 MAX_ELEMENTS = 1 << 48
 ALIGNMENT = 64
 CHUNK_NBYTES = 16 << 20
-# Of a file: what is read stays in a core's cache until it is summed.
+# A block read from a file stays in a core's cache until its checksum is computed.
 READ_NBYTES = 1 << 20
 PARALLEL_NBYTES = 64 << 20
 MAX_WORKERS = 8
-# How files begin that people take for others.
+# First bytes of files that are often mistaken for safetensors.
 MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "a zip archive", b"PAR1": "Parquet", b"{": "JSON", b"\x80": "a pickle"}
 POLYNOMIAL = 0xEDB88320
 
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """The content of one safetensors file: metadata (str -> str) and tensors as read-only views."""
+    """The content of one safetensors file.
+
+    Attributes:
+        metadata: str -> str.
+        arrays: The tensors as read-only views.
+    """
 
     metadata: dict[str, str]
     arrays: dict[str, NDArray[Any]]
 
 
 def crc32(data: Any) -> str:
-    """Checksum of a buffer as 8 hex digits. Runs outside the GIL, in chunks that keep the writer interruptible; those
-    of a large buffer on all cores."""
+    """Return the checksum of a buffer as 8 hex digits.
+
+    It runs outside the GIL, in chunks that keep the writer interruptible; a large buffer is divided among all cores.
+    """
     view = memoryview(data).cast("B")
     return _in_parts(len(view), MAX_WORKERS, lambda start, stop: _crc32(view[start:stop]))
 
 
 def file_crc32(fd: int, nbytes: int, max_workers: int = MAX_WORKERS) -> str:
-    """The same of the first bytes of an open file, read by system calls; raises Corrupt where there are fewer."""
+    """Return the checksum of the first bytes of an open file, read by system calls.
+
+    Args:
+        fd: Its descriptor.
+        nbytes: Number of bytes.
+        max_workers: Largest number of threads.
+
+    Raises:
+        Corrupt: If the file is shorter.
+    """
     return _in_parts(nbytes, max_workers, lambda start, stop: _read_crc32(fd, start, stop))
 
 
 def _in_parts(nbytes: int, max_workers: int, crc_of: Callable[[int, int], int]) -> str:
-    """The checksum of so many bytes, made of those of parts. crc_of: from a first byte to the byte after the last."""
+    """Combine the checksum of `nbytes` bytes from those of parts.
+
+    Args:
+        nbytes: Number of bytes.
+        max_workers: Largest number of threads.
+        crc_of: Returns the checksum from a first byte to the byte after the last.
+    """
     workers = min(max_workers, nbytes // PARALLEL_NBYTES)
     if workers < 2 or (workers := min(workers, os.cpu_count() or 1)) < 2:
         return f"{crc_of(0, nbytes):08x}"
@@ -145,9 +177,9 @@ def _read_crc32(fd: int, start: int, stop: int) -> int:
 
 
 # A CRC is a polynomial over GF(2), bits reversed: 1 << 31 is 1, 1 << 30 is x. Bytes appended to a text multiply its CRC
-# by x ** bits, so the CRC of a whole is made of those of its parts (zlib's crc32_combine).
+# by x ** bits, so the CRC of a whole is combined from those of its parts (zlib's crc32_combine).
 def _times(a: int, b: int) -> int:
-    """a * b modulo the polynomial of CRC-32."""
+    """Return a * b modulo the polynomial of CRC-32."""
     product = 0
     while b:
         if b & 1 << 31:
@@ -158,7 +190,7 @@ def _times(a: int, b: int) -> int:
 
 
 def _power(n: int) -> int:
-    """x ** n modulo the polynomial of CRC-32."""
+    """Return x ** n modulo the polynomial of CRC-32."""
     result, square = 1 << 31, 1 << 30
     while n:
         if n & 1:
@@ -169,14 +201,20 @@ def _power(n: int) -> int:
 
 
 def array_crc32(array: NDArray[Any]) -> str:
-    """Checksum of an array's bytes in C order."""
+    """Return the checksum of an array's bytes in C order."""
     return crc32(np.ascontiguousarray(array).data) if array.size else crc32(b"")
 
 
 def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Streams a safetensors file; tensors are laid out in the order given.
+    """Stream a safetensors file; tensors are laid out in the order given.
 
-    Raises BadInput, before it writes a byte, for a dtype that DTYPES does not name (big-endian ones too).
+    Args:
+        file: A binary file.
+        arrays: The tensors by name.
+        metadata: The metadata.
+
+    Raises:
+        BadInput: Before a byte is written, for a dtype that is not in DTYPES (including big-endian ones).
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
@@ -200,7 +238,7 @@ def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: 
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
-    """The file's bytes as a read-only mmap; raises Corrupt for one that is empty, unreadable or no regular file."""
+    """Return the file's bytes as a read-only mmap; raises Corrupt if it is empty, unreadable or not a regular file."""
     try:
         with open_regular(path) as file:
             nbytes = os.fstat(file.fileno()).st_size
@@ -213,13 +251,21 @@ def map_file(path: Path) -> NDArray[np.uint8]:
 
 
 def parse_tensors(data: NDArray[np.uint8], what: str) -> Tensors:
-    """Views over a whole safetensors file in memory; raises Corrupt, naming `what`, for anything malformed."""
+    """Return views over a whole safetensors file in memory.
+
+    Args:
+        data: uint8 [nbytes], the file.
+        what: Its name in messages.
+
+    Raises:
+        Corrupt: If anything is malformed.
+    """
     nbytes, begins = data.nbytes, data[:9].tobytes()
     if nbytes < 8:
         raise Corrupt(f"{what}: not a safetensors file: at least 8 bytes wanted, got {nbytes}")
     (length,) = struct.unpack("<Q", begins[:8])
     if length > min(MAX_HEADER_NBYTES, nbytes - 8):
-        # A header begins with a brace: what has one is a file of ours that was cut short.
+        # A header begins with a brace: a file that has one is a truncated safetensors file.
         fits = f"a header of {length} bytes does not fit the file of {nbytes}"
         raise Corrupt(
             f"{what}: {fits}" if begins[8:] == b"{" else f"{what}: not a safetensors file{_kind(begins)}: {fits}"
@@ -252,19 +298,20 @@ def parse_tensors(data: NDArray[np.uint8], what: str) -> Tensors:
 
 
 def _kind(begins: bytes) -> str:
-    """What a file is instead, by how it begins; "" where that says nothing."""
+    """Return the kind of another file by its first bytes; "" if they are unknown."""
     named = next((name for magic, name in MAGIC.items() if begins.startswith(magic)), "")
     return f", but {named}" if named else ""
 
 
 def _view(body: NDArray[np.uint8], address: int, entry: Any, where: str) -> tuple[int, int, NDArray[Any]]:
-    """(first byte, the byte after the last, the tensor), of a body that lies at an address and cannot be written."""
+    """Return (first byte, byte after the last, tensor) of an entry, for a read-only body at an address."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise Corrupt(f"{where}: dtype, shape and data_offsets wanted")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise Corrupt(f"{where}: dtype one of {', '.join(DTYPES)} wanted, got {str(dtype)[:16]!r}")
-    # A size of 0 makes any other dimension free of bytes: numpy refuses what passes 64 bits, so it is bounded here.
+    # With a size of 0 other dimensions need no bytes and could be huge: numpy fails beyond 64 bits, so they are bounded
+    # here.
     if not _naturals(shape) or len(shape) > MAX_RANK or math.prod(d or 1 for d in shape) > MAX_ELEMENTS:
         raise Corrupt(f"{where}: a shape of at most {MAX_RANK} dimensions and {MAX_ELEMENTS} elements wanted")
     if not _naturals(offsets) or len(offsets) != 2:
@@ -285,8 +332,12 @@ def _view(body: NDArray[np.uint8], address: int, entry: Any, where: str) -> tupl
 
 
 def header_checksum(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """The checksum under a file's own `checksum`: of the rest of its metadata, and of every tensor's name, dtype and
-    shape."""
+    """Return a file's own `checksum`: of the rest of its metadata, and of every tensor's name, dtype and shape.
+
+    Args:
+        metadata: The metadata; an existing `checksum` is ignored.
+        arrays: The tensors by name.
+    """
     rest = {k: v for k, v in metadata.items() if k != "checksum"}
     shapes = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
     return crc32(json.dumps([rest, shapes], sort_keys=True).encode())

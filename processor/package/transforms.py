@@ -1,8 +1,8 @@
-"""Transforms: columns that the sparse graph computes from a request's inputs before it looks anything up, such as hash
-buckets and crosses. A table of what there is, with what each takes and gives; processor.features.evaluation computes.
+"""Transforms: columns that the sparse graph computes from a request's inputs before lookups, such as hash buckets.
 
-A transform works on each value of a column (or of ragged rows) by itself, or row by row on several columns; those of
-one row are broadcast. Its numbers are bounded here, because a manifest may come from anybody.
+This is the table of the operations, with the inputs and the result of each; processor.features.evaluation computes
+them. A transform works on each value of a column (or of ragged rows) by itself, or row by row on several columns; a
+column of one row is broadcast. Its numbers are bounded here, because a manifest may come from an untrusted source.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_INPUTS = 256
 MAX_COLUMNS = 65536
 MAX_TEXT = 4096
 MAX_CROSSED = 1 << 16
-"""Values that a cross may make of one row."""
+"""Largest number of values that a cross may make of one row."""
 FORMAT = re.compile(r"%[ 0+-]?[0-9]{0,3}(\.[0-9]{1,3})?[dfeg]")
 CASES = ("lower", "upper", "strip")
 HASHES = ("quotient_remainder", "k_way", "binary_code")
@@ -29,7 +29,7 @@ ARITHMETIC = ("add", "multiply", "floor_divide", "floor_modulo")
 
 
 class ColumnShape(NamedTuple):
-    """What a column is like: as processor.package.manifest.Input says it."""
+    """Type and shape of a column, as in processor.package.manifest.Input."""
 
     dtype: str
     columns: int = 0
@@ -45,35 +45,44 @@ class ColumnShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """A column that is computed: `name`, like an input's. op: one of OPS. inputs: names of the request's inputs and of
-    transforms before this one. integers, floats, texts: of the op, as OPS says.
+    """A computed column.
 
     farm, murmur   strings -> FarmHash's Fingerprint64, or MurmurHash64A, modulo integers [buckets]
     sip            strings -> SipHash-2-4, integers [buckets, two halves of the key]
-    text           numbers -> strings, texts [a format of printf]
+    text           numbers -> strings, texts [a printf format]
     join           columns -> texts[0] + first + texts[1] + second + ... + texts[-1]
     lower, upper, strip   strings -> strings: ASCII letters, white space at both ends
-    bucketize      float32 -> how many of the ascending `floats` a number is not below
+    bucketize      float32 -> the number of the ascending `floats` that a number is not below
     add, multiply, floor_divide, floor_modulo   two columns, or one and integers [c] or one of each column
-    int32          whole numbers -> as 32 bits hold them
+    int32          whole numbers -> truncated to 32 bits
     pick           a matrix -> its columns `integers`, [n] for one of them
     side_by_side   columns -> one matrix
     drop           a column or rows -> ragged rows without the values that equal integers [c] or texts [c]
     rows           a column or matrix -> ragged rows of the same values
-    within         whole numbers -> integers[2] in place of those below integers[0], or not below integers[1]
+    within         whole numbers -> those below integers[0], or not below integers[1], replaced by integers[2]
     drop_below     ragged rows of whole numbers -> without those below integers [c]
     fill           ragged rows of whole numbers -> with one value integers [c] in each empty row
     empty          ragged rows -> float32 [n], 1.0 for an empty row
     float32        whole numbers -> floats
-    whole          floats -> int64, cut off toward 0 as integers [32 or 64] bits hold them
+    whole          floats -> int64, truncated toward 0 and to integers [32 or 64] bits
     one_hot        whole numbers -> for each, float32 of integers [size]: 1.0 at its place
-    tally          whole numbers -> float32 [n, integers[0]]: how often a row has each below it; integers[1] 1: whether
+    tally          whole numbers -> float32 [n, integers[0]]: how often a row has each number below it; with integers[1]
+    1:
+                   1.0 if it has it
     mask           two columns -> the second; the last of the integers where the first is integers[0] or texts[0]
     quotient_remainder, k_way, binary_code   ids or strings -> ragged rows of a hashed table's keys, several for each
                    value (codes_a_value): integers [seed of xxh3_64, remainders, quotients], [seed, rows of each, keys],
                    [seed, bits of each, keys] (processor.features.key_codes)
-    cross          columns or ragged rows -> for every combination of a row's values, as TensorFlow's SparseCross hashes
-                   them: integers [buckets, key]; ragged where one of them is, else [n, combinations]
+    cross          columns or ragged rows -> for every combination of a row's values, a hash as of TensorFlow's
+                   SparseCross: integers [buckets, key]; ragged where one of them is, else [n, combinations]
+
+    Attributes:
+        name: Its name, like an input's.
+        op: One of OPS, listed above.
+        inputs: Names of inputs of the request and of earlier transforms.
+        integers: Integers of the op.
+        floats: Floats of the op.
+        texts: Strings of the op.
     """
 
     name: str
@@ -85,7 +94,15 @@ class Transform:
 
 
 def shape_of(transform: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape:
-    """The shape of a transform's column, for those of its inputs; raises BadInput for what it cannot take."""
+    """Return the shape of a transform's column.
+
+    Args:
+        transform: The transform.
+        shapes: Shapes of its inputs.
+
+    Raises:
+        BadInput: If the op is unknown or cannot process these inputs.
+    """
     where = f"manifest.transforms[{transform.name}]"
     if transform.op not in OPS:
         raise BadInput(f"{where}.op: one of {', '.join(OPS)} wanted, got {transform.op[:40]!r}")
@@ -103,7 +120,7 @@ def shape_of(transform: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape
 
 
 Rule = Callable[[Transform, Sequence[ColumnShape]], ColumnShape | None]
-"""What an op makes of these shapes; None where it cannot take them, or its own numbers are wrong."""
+"""Returns the shape of an op's result for these inputs; None if it cannot process them, or its numbers are wrong."""
 
 
 def _hash(keys: int) -> Rule:
@@ -238,14 +255,18 @@ def _codes(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
 
 
 def codes_a_value(transform: Transform) -> int:
-    """Keys that a transform makes of each value, one after another, whose rows add up to the value's; 1 for any but
-    those of a hashed table."""
+    """Return the number of keys that a transform makes of each value, one after another.
+
+    It is 1 except for transforms of a hashed table, where the rows of these keys add up to the value's.
+    """
     return {"quotient_remainder": 2}.get(transform.op) or (transform.integers[2] if transform.op in HASHES else 1)
 
 
 def _alike(shapes: Sequence[ColumnShape]) -> ColumnShape | None:
-    """Columns that are joined value by value: plain ones of one width, or of one column beside it; or one of ragged
-    rows alone."""
+    """Return the shape of columns that are joined value by value, None if they do not match.
+
+    Plain columns must have one width, or a single column beside it; ragged rows must be alone.
+    """
     if any(s.ragged for s in shapes):
         return shapes[0] if len(shapes) == 1 else None
     widths = {s.width for s in shapes} - {1}

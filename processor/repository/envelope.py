@@ -1,8 +1,8 @@
-"""What a repository keeps beside its versions and replaces as it changes (labels, traffic), in a signed envelope.
+"""Signed envelope of the files that a repository keeps beside its versions and replaces: labels and traffic.
 
-Without keys there is no envelope: the document is the file. With a key its signature is over the model, the file's
-name, a serial number that grows with every change, and the document, so that neither another model's nor an older one
-is taken.
+Without keys there is no envelope: the document is the file. With a key, the signature covers the model, the file's
+name, a serial number that grows with every change, and the document, so that a document of another model or an older
+one is not accepted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ KEYS = {"format", "model", "file", "serial", "document", "key", "signature"}
 def wrap_envelope(
     document: dict[str, Any], before: Mapping[str, Any], model: str, file: str, keyring: Keyring
 ) -> dict[str, Any]:
-    """What is to be written. before: what lies there now, as it was read. Raises SigningKeyRequired."""
+    """Return the document to write, in an envelope if it must be signed; raise SigningKeyRequired.
+
+    Args:
+        document: The new document.
+        before: The current content of the file.
+        model: Name of the model.
+        file: Name of the file.
+        keyring: Keys to sign with and to trust.
+    """
     sealed = before.get("format") == FORMAT
     signer = keyring.key_for(file.partition(".")[0], str(before.get("key", ""))[:16] if sealed else "")
     if signer is None:
@@ -40,8 +48,14 @@ def wrap_envelope(
 
 
 def opened(raw: dict[str, Any], model: str, file: str, keyring: Keyring) -> dict[str, Any]:
-    """The document of what was read; raises Corrupt where it is not one that the keyring trusts, or older than one that
-    was trusted."""
+    """Return the document of a file's content; raise Corrupt if it is not trusted, or older than one that was.
+
+    Args:
+        raw: Content of the file.
+        model: Name of the model.
+        file: Name of the file.
+        keyring: Keys to trust.
+    """
     if raw.get("format") != FORMAT:
         if raw:
             keyring.check_signature(file, "", "", b"")

@@ -1,35 +1,36 @@
-"""The keys of one process: the one that it signs with, those that it trusts, and what it has trusted before.
+"""Keys of one process: the signing key, the trusted keys, and a memory of what was trusted before.
 
 Invariants
-- Without keys nothing is signed and nothing is asked for: every byte that is written is what it was before there were
-  signatures.
-- Who trusts takes nothing that one of the trusted keys has not signed: manifests, records, labels and traffic. Files
-  of a version and of a snapshot are known by their SHA-256, which what is signed says.
-- Who signs trusts, by default the own key alone: what somebody else has put into a repository is never vouched for by
-  building on it.
-- Who has no key writes nothing where signatures are asked for, or where what is there is signed (SigningKeyRequired): a server
-  that is told to roll back, or whose guard holds, does so here alone.
+- Without keys nothing is signed and no signature is required: every byte that is written is the same as before
+  signatures were introduced.
+- A process with trusted keys accepts only what one of them has signed: manifests, records, labels and traffic. Files of
+  a version and of a snapshot are identified by their SHA-256, which is part of what is signed.
+- A process with a signing key also trusts, by default only its own key: it never vouches for content that another party
+  has put into a repository by building on it.
+- A process without a key writes nothing where signatures are required, or where the existing content is signed
+  (SigningKeyRequired): if a server is requested to roll back, or its guard holds a delta, it does so on this server
+  alone.
 
-Refused: adopting what is dropped without a record where signatures are asked for, also by who could sign: everybody who
-can write to a bucket could then have rows signed. Certificates and expiry: a file of a key that is trusted is what
-deployments know how to hand out and to take back.
+Rejected: adopting a file without a record where signatures are required, even by a process that could sign: anyone who
+can write to a bucket could then have rows signed. Certificates and expiry: a key file that is trusted is what
+deployments know how to distribute and to revoke.
 
-TrustMemory: what a process has trusted, remembered across restarts: an old state of a repository is signed too.
+TrustMemory remembers across restarts what a process has trusted, because an old state of a repository is signed too.
 
-    <folder>/<model>.json      one small file a model
+    <folder>/<model>.json      one small file per model
 
-Of a model the newest version that was served and how often its labels and its traffic were signed; of each version the
-edition of its manifest and the newest record, each with the SHA-256 of its bytes. All that counts only grows, so two
-processes with one folder merge by the larger.
+For a model: the newest version that was served, and how often its labels and its traffic were signed. For each version:
+the edition of its manifest and the newest record, each with the SHA-256 of its bytes. All numbers only grow, so two
+processes with one folder merge by taking the larger.
 
 Invariants
-- What is remembered is durable before what it is about is served.
-- Something older than what is remembered is refused, and so is something else under the same number. A person accepts
+- An entry is durable before what it describes is served.
+- Anything older than what is remembered is refused, and so is different content under the same number. A person accepts
   it by `freshet keys accept`, which forgets the model.
-- Nothing of a repository is written here but numbers and digests.
+- Nothing of a repository is written here except numbers and digests.
 
-What it costs: a file made durable for each look that brings records. What it cannot do: a folder that is lost, or a
-replica that is new, knows nothing: the first state that it meets, if it is signed, is believed.
+Costs: one durable file for each poll that brings records. Limit: a lost folder, or a new replica, remembers nothing:
+the first state that it sees is trusted if it is signed.
 """
 
 from __future__ import annotations
@@ -44,17 +45,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from freshet_serving.processor.errors import BadInput, Corrupt, SigningKeyRequired, NotReady
-from freshet_serving.processor.package import atomic_file
-from freshet_serving.processor.package import read_file
-from freshet_serving.processor.package import PublicKey, Signer
+from freshet_serving.processor.errors import BadInput, Corrupt, NotReady, SigningKeyRequired
+from freshet_serving.processor.package import PublicKey, Signer, atomic_file, read_file
 
 KEY_VARIABLE, TRUST_VARIABLE = "FRESHET_KEY", "FRESHET_TRUST"
 
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """See above. memory: None where nothing is remembered, as by commands."""
+    """The signing key and the trusted keys of a process.
+
+    Attributes:
+        signer: Key to sign with; None for none.
+        trusted: Trusted public keys by id.
+        memory: What was trusted before; None if nothing is remembered, as in commands.
+    """
 
     signer: Signer | None = None
     trusted: Mapping[str, PublicKey] = field(default_factory=dict)
@@ -62,7 +67,13 @@ class Keyring:
 
     @classmethod
     def of(cls, key: str | Path = "", trust: Iterable[str | Path] = (), memory: str | Path = "") -> Keyring:
-        """The keyring of these files. memory: the folder of what was trusted before. Raises BadInput."""
+        """Return the keyring of these files; raise BadInput.
+
+        Args:
+            key: File of the signing key; "" for none.
+            trust: Files of trusted public keys.
+            memory: Folder of the trust memory; "" for none.
+        """
         signer = Signer.read(key) if key else None
         keys = [PublicKey.read(path) for path in trust]
         if signer is not None:
@@ -71,8 +82,12 @@ class Keyring:
 
     @classmethod
     def of_writer(cls, key: str | Path = "", trust: Iterable[str | Path] = ()) -> Keyring:
-        """The keyring of a process that writes to repositories: the key that is given, or else the environment's, and
-        the keys that the environment trusts, and `trust`. Raises BadInput."""
+        """Return the keyring of a process that writes to repositories; raise BadInput.
+
+        Args:
+            key: File of the signing key; "" for the one in the environment.
+            trust: Files of public keys to trust in addition to those in the environment.
+        """
         listed = os.environ.get(TRUST_VARIABLE, "")
         named = [one.strip() for one in listed.split(",") if one.strip()]
         if listed and not named:
@@ -81,12 +96,18 @@ class Keyring:
 
     @property
     def trusts(self) -> bool:
-        """Whether signatures are asked for."""
+        """True if signatures are required."""
         return bool(self.trusted)
 
     def check_signature(self, what: str, key: str, signature: str, data: bytes) -> None:
-        """Raises Corrupt unless a trusted key has signed these bytes; fine where signatures are not asked for.
-        key, signature: as they are said to be, "" for none."""
+        """Raise Corrupt unless a trusted key has signed these bytes; pass if signatures are not required.
+
+        Args:
+            what: Name of the data, for the message.
+            key: Id of the key that is named as the signer; "" for none.
+            signature: The signature; "" for none.
+            data: The signed bytes.
+        """
         if not self.trusted:
             return
         wanted = f"{what}: signed by key {' or '.join(self.trusted)} wanted"
@@ -98,11 +119,20 @@ class Keyring:
             raise Corrupt(f"{wanted}, got a signature that is not of these bytes")
 
     def key_for(self, what: str, signed: str = "") -> Signer | None:
-        """Who is to sign what is about to be written; None where nothing is signed. signed: the key that signed what is
-        there already. Raises SigningKeyRequired where a signature is needed and there is no key."""
+        """Return the key that must sign what is about to be written; None if nothing is signed.
+
+        Args:
+            what: Name of the data, for the message.
+            signed: Id of the key that signed the existing content; "" for none.
+
+        Raises:
+            SigningKeyRequired: A signature is required and there is no key.
+        """
         if self.signer is None and (self.trusted or signed):
             why = f"is signed by key {signed}" if signed else "takes nothing unsigned"
-            raise SigningKeyRequired(f"{what}: the repository {why}, and there is no key here: --key or {KEY_VARIABLE} wanted")
+            raise SigningKeyRequired(
+                f"{what}: the repository {why}, and there is no key here: --key or {KEY_VARIABLE} wanted"
+            )
         return self.signer
 
 
@@ -116,7 +146,7 @@ ACCEPT = "`freshet keys accept` forgets that"
 
 
 def default_memory(repository: str) -> Path:
-    """Where what was trusted of a repository is remembered unless somebody says otherwise."""
+    """Return the default folder of the trust memory of a repository."""
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
     where = repository if "://" in repository else os.path.realpath(repository)
     return state / "freshet" / "trust" / hashlib.sha256(where.encode()).hexdigest()[:16]
@@ -124,7 +154,15 @@ def default_memory(repository: str) -> Path:
 
 @dataclass(slots=True)
 class KnownVersion:
-    """Of a version: its root hash, its manifest's edition and SHA-256, its newest record's number and SHA-256."""
+    """Trusted state of a version.
+
+    Attributes:
+        root: Its root hash.
+        edition: Edition of its manifest; -1 if unknown.
+        manifest: SHA-256 of its manifest.
+        number: Number of its newest record.
+        record: SHA-256 of that record.
+    """
 
     root: str = ""
     edition: int = -1
@@ -135,7 +173,13 @@ class KnownVersion:
 
 @dataclass(slots=True)
 class KnownModel:
-    """Of a model: see above. serials: of each file that is signed anew when it changes, the newest serial number."""
+    """Trusted state of a model.
+
+    Attributes:
+        newest: Newest version that was served.
+        versions: Trusted state of each version.
+        serials: Newest serial number of each file that is signed again when it changes.
+    """
 
     newest: int = 0
     versions: dict[int, KnownVersion] = field(default_factory=dict)
@@ -143,10 +187,10 @@ class KnownModel:
 
 
 class TrustMemory:
-    """One folder of it. Threads may share it."""
+    """A folder of trust memory. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises BadInput where nothing can be written there."""
+        """Raise BadInput if the folder is not writable."""
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -157,7 +201,7 @@ class TrustMemory:
             raise BadInput(f"trust_memory: a folder that can be written wanted: {error.strerror}") from None
 
     def of(self, model: str) -> KnownModel:
-        """What is remembered of a model; raises NotReady where that cannot be read: then nobody knows."""
+        """Return what is remembered of a model; raise NotReady if it cannot be read, because trust is unknown then."""
         try:
             raw = json.loads(read_file(self._path(model), MAX_MEMORY_NBYTES).tobytes())
             if raw.pop("format") != FORMAT:
@@ -170,7 +214,15 @@ class TrustMemory:
             raise NotReady(f"trust: what is remembered of {model!r} cannot be read; {ACCEPT}") from None
 
     def check_manifest(self, model: str, version: int, root: str, edition: int, digest: str) -> None:
-        """Raises Corrupt for a manifest that is older than one that was trusted, or another one."""
+        """Raise Corrupt for a manifest that is older than a trusted one, or different.
+
+        Args:
+            model: Name of the model.
+            version: The version.
+            root: Its root hash.
+            edition: Edition of its manifest.
+            digest: SHA-256 of its manifest.
+        """
         known = self.of(model).versions.get(version)
         if known is None or known.edition < 0:
             return
@@ -181,13 +233,27 @@ class TrustMemory:
             raise Corrupt(f"manifest: edition {known.edition} or newer was trusted here, got {got}; {ACCEPT}")
 
     def check_serial(self, model: str, what: str, serial: int) -> None:
-        """Raises Corrupt for a file of a model that is older than one that was trusted."""
+        """Raise Corrupt for a file of a model that is older than a trusted one.
+
+        Args:
+            model: Name of the model.
+            what: Name of the file.
+            serial: Its serial number.
+        """
         known = self.of(model).serials.get(what, 0)
         if serial < known:
             raise Corrupt(f"{what}: serial {known} or newer was trusted here, got {serial}; {ACCEPT}")
 
     def note_version(self, model: str, version: int, root: str, edition: int, digest: str) -> None:
-        """A version is about to be served. root, edition, digest: see KnownVersion."""
+        """Remember a version that is about to be served.
+
+        Args:
+            model: Name of the model.
+            version: The version.
+            root: Its root hash.
+            edition: Edition of its manifest.
+            digest: SHA-256 of its manifest.
+        """
 
         def change(known: KnownModel) -> None:
             one = known.versions.setdefault(version, KnownVersion())
@@ -198,7 +264,14 @@ class TrustMemory:
         self._change(model, change)
 
     def note_record(self, model: str, version: int, number: int, digest: str) -> None:
-        """A record was trusted. digest: SHA-256 of its bytes."""
+        """Remember a trusted record.
+
+        Args:
+            model: Name of the model.
+            version: The version.
+            number: Number of the record.
+            digest: SHA-256 of its bytes.
+        """
 
         def change(known: KnownModel) -> None:
             one = known.versions.setdefault(version, KnownVersion())
@@ -208,18 +281,24 @@ class TrustMemory:
         self._change(model, change)
 
     def note_serial(self, model: str, what: str, serial: int) -> None:
-        """A file of a model was trusted."""
+        """Remember a trusted file of a model.
+
+        Args:
+            model: Name of the model.
+            what: Name of the file.
+            serial: Its serial number.
+        """
         self._change(model, lambda known: known.serials.update({what: max(serial, known.serials.get(what, 0))}))
 
     def forget(self, model: str) -> bool:
-        """Forgets a model; whether there was something to forget."""
+        """Forget a model; return True if anything was remembered."""
         with self._alone(model):
             there = self._path(model).exists()
             self._path(model).unlink(missing_ok=True)
             return there
 
     def _change(self, model: str, change: Callable[[KnownModel], object]) -> None:
-        """Changes what is remembered, durably; raises NotReady."""
+        """Change what is remembered, durably; raise NotReady."""
         try:
             with self._alone(model):
                 known = self.of(model)
@@ -247,12 +326,22 @@ class TrustMemory:
 
 
 def newest_trusted(memory: TrustMemory | None, model: str) -> int:
-    """Return the newest version of a model that was served before; 0 where nothing is remembered."""
+    """Return the newest version of a model that was served before; 0 if nothing is remembered.
+
+    Args:
+        memory: The trust memory, or None.
+        model: Name of the model.
+    """
     return memory.of(model).newest if memory is not None else 0
 
 
 def check_downgrade(newest: int, number: int) -> None:
-    """Raise Corrupt for an older version in the place of the newest that was trusted."""
+    """Raise Corrupt if a version is older than the newest that was trusted.
+
+    Args:
+        newest: The newest trusted version.
+        number: The version to serve.
+    """
     if number < newest:
         raise Corrupt(f"version {newest} that was trusted here wanted, got {number}; {ACCEPT}")
 

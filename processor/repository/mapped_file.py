@@ -1,18 +1,18 @@
-"""A file of a package that stays mapped while its version is served, and whether it still is what was verified.
+"""Memory-mapped file of a served version, and detection of its damage.
 
-Only tables stay mapped: they may be larger than memory. Everything else is read once, into memory that nobody else can
-change. What a mapping cannot survive: the pages of a file that was cut short are gone, and whoever touches one is ended
-by SIGBUS, whatever it would catch; so are those that a disk cannot read any more. Bytes that are written over in place
-are simply read. A file that is replaced by rename, or removed, changes nothing: the mapping keeps the one that it had.
+Only tables stay mapped: they may be larger than memory. Everything else is read once, into memory that no other process
+can change. A mapping does not survive truncation: the pages are gone, and a process that touches one is killed by
+SIGBUS, which it cannot catch. The same holds for pages that a disk can no longer read. Bytes that are overwritten in
+place are simply read. Replacing the file by rename, or removing it, changes nothing: the mapping keeps the file it had.
 
-So nobody writes to a mapped file while it is served, where the kernel can see to that: a lease (fcntl(2), F_SETLEASE)
-makes whoever opens it for writing, or cuts it short, wait until nobody maps it any more, at most for
-/proc/sys/fs/lease-break-time (45 s). A look finds that somebody waits, and the version is served no more. There is no
-lease on a file of somebody else's (without CAP_LEASE), on most network file systems, and on a file that is open for
+So, where the kernel supports it, no process writes to a mapped file while it is served: with a lease (fcntl(2),
+F_SETLEASE), a process that opens it for writing, or truncates it, waits until it is no longer mapped, at most for
+/proc/sys/fs/lease-break-time (45 s). A check finds that a process is waiting, and the version is unloaded. There is no
+lease on a file of another owner (without CAP_LEASE), on most network file systems, and on a file that is open for
 writing when it is mapped.
 
-For the rest each mapped file is looked at, by its descriptor and never through the mapping, with as much effort as
-there is reason for: its size; whether anything about it has moved, and then its checksum; its checksum in any case.
+Apart from that, each mapped file is checked through its descriptor, never through the mapping, with one of three levels
+of effort: its size; whether its metadata has changed, and if so its checksum; its checksum in any case.
 """
 
 from __future__ import annotations
@@ -29,33 +29,43 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import Corrupt, unreadable
 from freshet_serving.processor.memory import SharedMap
-from freshet_serving.processor.package import fd_sha256, open_regular
-from freshet_serving.processor.package import file_crc32
+from freshet_serving.processor.package import fd_sha256, file_crc32, open_regular
 
 SIZES, CHANGES, BYTES = range(3)
-"""Efforts of a look: sizes alone; besides, the bytes of files about which anything has changed; those of all files."""
+"""Efforts of a check: sizes alone; also the bytes of files whose metadata has changed; the bytes of all files."""
 
 Stat = tuple[int, int, int]
-"""Inode, size, and when the content was changed: another content has another."""
+"""Inode, size and modification time: different content has a different one."""
 
 
 def stat_of(fd: int) -> Stat:
-    """What tells an open file's content from another one. The time of the inode's own changes is left out: a backup
-    by hard links, or a removal, changes it for every file, and all of them would be read again."""
+    """Return the values that distinguish an open file's content from other content.
+
+    The change time of the inode is left out: a backup by hard links, or a removal, changes it for every file, and all
+    of them would be read again.
+    """
     about = os.fstat(fd)
     return about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def has_content(fd: int, nbytes: int, crc32: str, sha256: str, threads: int = 0) -> bool:
-    """Whether an open file has the content that is wanted. sha256: "" where nobody has signed it."""
+    """Return True if an open file has the expected content.
+
+    Args:
+        fd: Descriptor of the file.
+        nbytes: Expected size.
+        crc32: Expected checksum.
+        sha256: Expected SHA-256, compared instead of the checksum; "" if it was not signed.
+        threads: Threads that compute the checksum; 0 for the default number.
+    """
     if sha256:
-        # It says more than the checksum, and reading twice would cost twice.
+        # It is stronger than the checksum, and reading twice would cost twice.
         return fd_sha256(fd, nbytes) == sha256
     return (file_crc32(fd, nbytes, threads) if threads else file_crc32(fd, nbytes)) == crc32
 
 
 def lease(fd: int) -> bool:
-    """Whether whoever wants to write to an open file will have to wait until it is closed."""
+    """Take a lease, so that writers to the open file wait until it is closed; return True if it was granted."""
     try:
         _take_lease(fd)
     except (AttributeError, OSError):
@@ -64,16 +74,16 @@ def lease(fd: int) -> bool:
 
 
 def _take_lease(fd: int) -> None:
-    """Raises OSError where there is none, EAGAIN while the file is open for writing."""
-    # A look asks, so nobody is to be sent a signal: SIGIO would end most processes, and SIGURG, which may still come
-    # before the owner is taken back, is passed over by all that do not ask for it.
+    """Take a lease; raise OSError if there is none, with EAGAIN while the file is open for writing."""
+    # The lease is polled, so no signal is needed: SIGIO would end most processes. SIGURG, which may still arrive before
+    # the owner is cleared, is ignored by default.
     fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
     fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     fcntl.fcntl(fd, fcntl.F_SETOWN, 0)
 
 
 def is_written_to(path: Path) -> bool:
-    """Whether somebody has a file open for writing, or waits to; False where that cannot be known."""
+    """Return True if a process has the file open for writing, or waits to; False if that is unknown."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -91,10 +101,18 @@ def is_written_to(path: Path) -> bool:
 
 @dataclass(slots=True, eq=False)
 class MappedFile:
-    """A mapped file. path: where it lies; name: in its package. crc32, sha256: see has_content(). array: its bytes. seen: its
-    stat when they were those. leased: whether nobody can write to it meanwhile.
+    """A mapped file. Any thread may check it: only `seen` changes, and either of two values is valid.
 
-    Looked at by any thread: `seen` alone changes, and any of two values will do."""
+    Attributes:
+        path: Path of the file.
+        name: Its name in the package.
+        crc32: Its checksum.
+        array: Its bytes.
+        mapping: The mapping.
+        seen: Its stat when it had this content.
+        leased: True if no process can write to it while it is mapped.
+        sha256: Its SHA-256; "" if it was not signed.
+    """
 
     path: Path
     name: str
@@ -107,8 +125,18 @@ class MappedFile:
 
     @classmethod
     def of(cls, path: Path, name: str, crc32: str, verified: Stat | None, sha256: str = "") -> MappedFile:
-        """Maps the file at `path`. verified: what it was when it was verified, None where it was not; raises Corrupt
-        where it has changed since, where it is no regular file, empty or unreadable."""
+        """Map a file.
+
+        Args:
+            path: Path of the file.
+            name: Its name in the package.
+            crc32: Its checksum.
+            verified: Its stat when it was verified; None if it was not.
+            sha256: Its SHA-256; "" if it was not signed.
+
+        Raises:
+            Corrupt: It has changed since it was verified, or is not a regular file, empty or unreadable.
+        """
         try:
             with open_regular(path, name) as file:
                 leased = lease(file.fileno())
@@ -123,8 +151,11 @@ class MappedFile:
         return cls(path, name, crc32, np.frombuffer(mapping, np.uint8), mapping, seen, leased, sha256)
 
     def damage(self, effort: int) -> str:
-        """Why the file is not what was verified any more, "" as far as that effort can tell. Where nothing has changed
-        the first two take two system calls. What is read keeps one core busy, not those that answer requests."""
+        """Return why the file is no longer what was verified; "" if this effort finds nothing.
+
+        If nothing has changed, the first two efforts take two system calls. Reading keeps one core busy, not the cores
+        that answer requests.
+        """
         try:
             if self.leased and fcntl.fcntl(self.mapping.fd, fcntl.F_GETLEASE) != fcntl.F_RDLCK:
                 return "is about to be written to while it is served; it waits until nobody reads it any more"

@@ -1,17 +1,15 @@
-"""The model repository as the engine sees it: which models and versions there are, and what is kept of a model.
+"""Model repository in a folder: list models and versions, open them, and keep labels and traffic of a model.
 
-Reading looks at one folder at a time and only when its modification time moved, so watching costs a few stat calls
-however large the tree is. Names that start with a dot are somebody's unfinished work and are never opened. What a
-version serves, and every delta of it, is its chain's to say and to write (processor.repository.log.change_log).
+A folder is listed only when its modification time has changed, so polling costs a few stat calls however large the tree
+is. Names that start with a dot are unfinished work and are never opened. What a version serves, and each of its deltas,
+is read and written by its change log alone (processor.repository.log.change_log).
 
-A folder that cannot be listed for now is not an empty one, nor is a file that cannot be read one that is not there:
-NotReady is raised, and whoever had been told of a change asks for it again.
+A folder that cannot be listed at the moment is not an empty one, nor is a file that cannot be read a missing one:
+NotReady is raised, and the caller that was notified of a change asks for it again.
 
-VersionFolders: which folder of a model holds which version: `3`, or with leading zeros `0003`, as TensorFlow Serving
-takes them.
-
-Two folders that mean one number are refused: neither is chosen, and the log says so once. A version that was seen
-before the second folder came keeps its own, so that a stray copy takes nothing out of service.
+VersionFolders maps the version numbers of a model to folders: `3`, or with leading zeros `0003`, as TensorFlow Serving
+accepts them. Two folders for the same number are rejected: neither is used, and this is logged once. A version that was
+seen before the second folder appeared keeps its own, so that a stray copy takes nothing out of service.
 """
 
 from __future__ import annotations
@@ -35,12 +33,10 @@ from freshet_serving.processor.errors import (
     nearest_file,
     shortage,
 )
-from freshet_serving.processor.package import atomic_file
-from freshet_serving.processor.repository.envelope import wrap_envelope, opened
+from freshet_serving.processor.package import NAME, atomic_file, read_file
+from freshet_serving.processor.repository.envelope import opened, wrap_envelope
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
-from freshet_serving.processor.package import NAME
 from freshet_serving.processor.repository.storage import FolderStorage, VersionStorage
-from freshet_serving.processor.package import read_file
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader, VersionWriter, inside
 
 log = logging.getLogger("freshet.repository")
@@ -54,10 +50,10 @@ MAX_KEPT_NBYTES = 16 << 20
 
 
 class FolderWatch:
-    """Tells whether a folder's entries may have changed since the last look.
+    """Detector of changes to a folder's entries since the last check.
 
-    A change within the clock tick of the last look leaves the modification time as it was, so a folder that
-    changed less than two seconds before a look counts as changed at the next one too.
+    A change within the clock tick of the last check leaves the modification time as it was, so a folder that changed
+    less than two seconds before a check counts as changed at the next one too.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,13 +70,17 @@ class FolderWatch:
         return seen != (mtime_ns, True)
 
     def again(self) -> None:
-        """The folder counts as changed at the next look: nothing could be made of the last one."""
+        """Make the next check report a change, because the last one could not be acted on."""
         self._seen = None
 
 
 class Repository:
-    """A folder of models; every path it hands out lies inside it. remote: it is the mirror of one that lies elsewhere
-    (processor.repository.mirror)."""
+    """A folder of models; every path that it returns lies inside it.
+
+    Attributes:
+        remote: True if it is the mirror of a repository that lies elsewhere (processor.repository.mirror).
+        keyring: Keys to sign with and to trust.
+    """
 
     remote = False
     keyring = NO_KEYS
@@ -94,27 +94,27 @@ class Repository:
             raise NotFound(f"repository: {str(root)!r} is not a folder; create it or pass --repository{hint}")
 
     def with_keys(self, keyring: Keyring) -> Self:
-        """The same, read by whom this keyring trusts and written by whom it signs for."""
+        """Set the keyring and return this repository."""
         self.keyring = keyring
         return self
 
     def models(self) -> list[str]:
-        """Names of the folders that may be models."""
+        """Return the names of the folders that may be models."""
         return sorted(e.name for e in _entries(self.root) if NAME.fullmatch(e.name) and e.is_dir())
 
     def check_models(self, wanted: Iterable[str]) -> None:
-        """Raises UnknownModel for a name that no folder has; an empty repository is one whose models are to come."""
+        """Raise UnknownModel for a name without a folder; an empty repository passes: its models are still to come."""
         there = self.models()
         for name in wanted if there else ():
             if name not in there:
                 raise unknown_model(name, there)
 
     def versions(self, model: str) -> list[int]:
-        """Committed versions, ascending: folders with a number for a name (version_folders) and a manifest inside."""
+        """Return the committed versions, ascending: folders named by a number (VersionFolders) with a manifest."""
         return sorted(number for number, folder in self._numbered(model) if os.path.isfile(folder / MANIFEST))
 
     def uncommitted(self, model: str) -> dict[int, Path]:
-        """Folders of versions that are no packages yet."""
+        """Return the folders of versions without a manifest, by number."""
         return {number: folder for number, folder in self._numbered(model) if not os.path.isfile(folder / MANIFEST)}
 
     def _numbered(self, model: str) -> list[tuple[int, Path]]:
@@ -122,8 +122,7 @@ class Repository:
         return [(n, folder / name) for n, name in self._folders.of(model, [e.name for e in _entries(folder)]).items()]
 
     def sources(self, model: str) -> dict[int, Path]:
-        """Versions that are no packages yet but hold what one is imported from: a SavedModel, or one Keras or ONNX
-        file."""
+        """Return versions without a manifest that can be imported: a SavedModel, or one Keras or ONNX file."""
         found = {}
         for version, folder in self.uncommitted(model).items():
             names = {entry.name for entry in _entries(folder)}
@@ -138,11 +137,21 @@ class Repository:
         return inside(self.root, self.path(model, version).relative_to(self.root).as_posix())
 
     def path(self, model: str, version: int) -> Path:
-        """Return a version's folder, there or to come, without following links."""
+        """Return a version's folder, existing or not, without following links.
+
+        Args:
+            model: Name of the model.
+            version: The version.
+        """
         return self._folders.path(model, version)
 
     def version(self, model: str, number: int | None = None) -> VersionReader:
-        """Opens a version, or the newest; raises NotFound where there is none, Corrupt where it is not sound."""
+        """Open a version; raise NotFound if there is none, Corrupt if it is damaged.
+
+        Args:
+            model: Name of the model.
+            number: The version; None for the newest.
+        """
         known = self.versions(model)
         if not known:
             raise unknown_model(model, [name for name in self.models() if self.versions(name)])
@@ -152,48 +161,82 @@ class Repository:
         return self.reader(model, known[-1] if number is None else number)
 
     def reader(self, model: str, number: int) -> VersionReader:
-        """Opens a version that is known to be there."""
+        """Open a version that is known to exist.
+
+        Args:
+            model: Name of the model.
+            number: The version.
+        """
         return VersionReader(self.folder(model, number), storage=self.storage(model, number), keyring=self.keyring)
 
     def writer(self, model: str, number: int, beside: bool = False) -> VersionWriter:
-        """Begins a version; see VersionWriter. Raises Conflict where there is one."""
+        """Begin a version (VersionWriter); raise Conflict if it exists.
+
+        Args:
+            model: Name of the model.
+            number: The version.
+            beside: True if the version's folder exists and has no manifest yet.
+        """
         return VersionWriter(self.root, model, number, beside, self.storage(model, number), self.keyring)
 
     def storage(self, model: str, number: int) -> VersionStorage:
-        """Where a version lives, or is to live."""
+        """Return the storage in which a version lives, or will live.
+
+        Args:
+            model: Name of the model.
+            number: The version.
+        """
         return FolderStorage(self.path(model, number))
 
     def ready(self, model: str, number: int) -> bool:
-        """Whether all that it takes to load a version is here; where it is not, it is on its way then. Raises why it
-        cannot be had."""
+        """Return True if all files needed to load a version are here; otherwise start to fetch them.
+
+        Raises an error if they cannot be fetched.
+
+        Args:
+            model: Name of the model.
+            number: The version.
+        """
         return True
 
     def prepare(self, model: str, number: int) -> None:
-        """Has all that it takes to load a version be here; raises why it cannot be had."""
+        """Fetch all files needed to load a version; raise an error if that fails.
+
+        Args:
+            model: Name of the model.
+            number: The version.
+        """
 
     def release(self, model: str, number: int) -> None:
-        """A version is not served any longer: nobody here needs its files."""
+        """Note that a version is no longer served: this process does not need its files.
+
+        Args:
+            model: Name of the model.
+            number: The version.
+        """
 
     def seen_s(self) -> float:
-        """Seconds since it could last be asked what is new: 0.0 for a folder that is there."""
+        """Return seconds since the repository could last be checked for changes; 0.0 for a folder that exists."""
         now_s = time.monotonic()
         if self.root.is_dir():
             self._seen_at_s = now_s
         return now_s - self._seen_at_s
 
     def concern(self) -> str:
-        """Why new models, versions and labels are not seen, although what is served is sound; "" where they are. The
-        same words for as long as it lasts."""
+        """Return why new models, versions and labels are not seen, although what is served is sound; "" if they are.
+
+        The text stays the same for as long as the reason lasts.
+        """
         return ""
 
     def follow(self) -> None:
-        """From now on somebody looks for what is new all the time, and who reads does not wait for a network."""
+        """Start polling in the background, so that reads do not wait for a network."""
 
     def close(self) -> None:
-        """Nobody does any longer."""
+        """Stop polling in the background."""
 
     def resolve(self, path: str) -> Path:
-        """A file inside the repository by relative or absolute path; raises NotFound for anything else."""
+        """Return a file inside the repository by relative or absolute path; raise NotFound for anything else."""
         if "\0" in path or len(path) > 4096:
             raise NotFound("path: a file inside the repository wanted")
         relative = os.path.relpath(path, self.root) if os.path.isabs(path) else path
@@ -203,7 +246,7 @@ class Repository:
         return found
 
     def labels(self, model: str) -> dict[str, int]:
-        """Labels as last set; none when the file is missing or not ours."""
+        """Return the labels as last set; none if the file is missing or not in the expected format."""
         raw = self._kept(model, LABELS)
         return raw if all(type(v) is int for v in raw.values()) else {}
 
@@ -211,14 +254,19 @@ class Repository:
         self._keep(model, LABELS, labels)
 
     def traffic(self, model: str) -> dict[str, Any]:
-        """The traffic that keep_traffic() kept; nothing when the file is missing or not ours."""
+        """Return what keep_traffic() stored; empty if the file is missing or not in the expected format."""
         return self._kept(model, TRAFFIC)
 
     def keep_traffic(self, model: str, traffic: dict[str, Any]) -> None:
         self._keep(model, TRAFFIC, traffic)
 
     def re_sign_kept(self, model: str, unsigned: bool = False) -> None:
-        """Signs labels and traffic anew. unsigned: also where nobody has signed them."""
+        """Sign labels and traffic again.
+
+        Args:
+            model: Name of the model.
+            unsigned: Also sign files without a signature.
+        """
         keyring = self.keyring
         for name in (LABELS, TRAFFIC):
             kept = self.with_keys(NO_KEYS if unsigned else keyring)._kept(model, name)
@@ -227,7 +275,7 @@ class Repository:
                 self._keep(model, name, kept)
 
     def check_kept(self, model: str) -> None:
-        """Raises Corrupt where labels or traffic are not signed by whom the keyring trusts."""
+        """Raise Corrupt if labels or traffic are not signed by a trusted key."""
         for name in (LABELS, TRAFFIC):
             if os.path.isfile(self.root / model / name):
                 raw = json.loads(read_file(self.root / model / name, MAX_KEPT_NBYTES).tobytes())
@@ -267,21 +315,36 @@ class Repository:
 
 
 def listed(names: Iterable[str], between: str = ", ") -> str:
-    """Names for a message: at most MAX_LISTED of them, and how many more there are."""
+    """Return names for a message: at most MAX_LISTED of them, and the number of the others.
+
+    Args:
+        names: The names.
+        between: Separator.
+    """
     found = list(names)
     more = f"{between}and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
     return between.join(found[:MAX_LISTED]) + more or "nothing"
 
 
 def unknown_model(name: str, known: Iterable[str]) -> UnknownModel:
-    """The error that says which models there are instead."""
+    """Return the error for an unknown model, which names the known ones.
+
+    Args:
+        name: The unknown name.
+        known: Names of the known models.
+    """
     names = sorted(known)
     there, hint = listed(names), nearest(name, names)
     return UnknownModel(f"model {name[:64]!r} is not in the repository, which holds {there}{hint}", there)
 
 
 def check_name(name: str, what: str) -> str:
-    """`name` if it may be a model's or a label's; raises BadInput."""
+    """Return `name` if it is a valid name of a model or label; raise BadInput.
+
+    Args:
+        name: The name.
+        what: Kind of name, for the message.
+    """
     if NAME.fullmatch(name) is None:
         raise BadInput(f"{what}: expected a name of letters, digits, '_', '.', '-', got {name[:64]!r}")
     return name
@@ -304,7 +367,7 @@ PADDED = re.compile(r"0{0,17}[1-9][0-9]{0,17}")
 class VersionFolders:
     """The version folders of one repository's models, as they were last listed."""
 
-    # Of all repositories of a process: several may be opened of one folder, the importer's with every look.
+    # Shared by all repositories of the process: one folder may be opened several times, by the importer with each poll.
     _told: ClassVar[set[tuple[str, ...]]] = set()
 
     def __init__(self, root: Path) -> None:
@@ -316,10 +379,10 @@ class VersionFolders:
 
         Args:
             model: The model whose folder was listed.
-            names: What the model's folder holds.
+            names: Names in the model's folder.
 
         Returns:
-            One folder name for each number; numbers that two folders mean are left out.
+            One folder name for each number; numbers with two folders are left out.
         """
         found: dict[int, list[str]] = {}
         for name in names:
@@ -336,7 +399,12 @@ class VersionFolders:
         return chosen
 
     def path(self, model: str, number: int) -> Path:
-        """Return the folder of a version, or where a new one belongs: the number without leading zeros."""
+        """Return the folder of a version, or the path for a new one: the number without leading zeros.
+
+        Args:
+            model: Name of the model.
+            number: The version.
+        """
         folder, plain = self._root / model, str(number)
         known = self._names.get((model, number))
         if known is not None and (known == plain or os.path.lexists(folder / known)):

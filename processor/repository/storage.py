@@ -1,8 +1,8 @@
-"""Where the files of one version live: in the folder that they are read from, or elsewhere, with that folder a mirror.
+"""Access to the files of one version: in the folder where they are read, or elsewhere with that folder as mirror.
 
-Whoever reads opens files below `folder`, always; whoever writes says what is to be durable where the version lives, and
-in which order. In a folder of models that is the same place, and most of this is nothing (FolderStorage). A version in an
-object store is brought here and sent there by processor.repository.mirror.
+Readers always open files below `folder`. Writers request durability where the version lives, in a given order. In a
+folder of models both are the same place, and most methods do nothing (FolderStorage). A version in an object store is
+downloaded and uploaded by processor.repository.mirror.
 
 Names are relative to the version's folder, with "/".
 """
@@ -20,73 +20,99 @@ from freshet_serving.processor.package import atomic_file, exclusive_file, fsync
 
 
 class VersionStorage(Protocol):
-    """One version's. Every method may raise NotReady where the version lives elsewhere and cannot be reached, and
-    OSError for what the folder itself refuses."""
+    """The storage of one version.
+
+    Every method may raise NotReady if the version lives elsewhere and cannot be reached, and OSError if the folder
+    itself fails.
+    """
 
     folder: Path
     remote: bool
 
     def look_for(self, name: str) -> None:
-        """Has a file that may have come to be lie in the folder, if it has. Does not wait for a network where somebody
-        looks all the time."""
+        """Bring a file that may have appeared into the folder, if it exists.
+
+        Does not wait for a network while the mirror polls in the background.
+        """
         ...
 
     def fetch(self, name: str, nbytes: int) -> None:
-        """Has a file of so many bytes lie in the folder that has to be somewhere; one that is nowhere does not. Raises
-        Corrupt for one that is larger."""
+        """Bring a file into the folder, if it exists anywhere; raise Corrupt if it is larger than expected.
+
+        Args:
+            name: Name of the file.
+            nbytes: Its expected size.
+        """
         ...
 
     def again(self, name: str) -> bool:
-        """Whether a file that is not what it should be was a copy, which is dropped now, so that fetch() may bring
-        another."""
+        """Drop a damaged file if it is a copy, so that fetch() brings another; return True if it was one."""
         ...
 
     def newest(self, named: Callable[[int], str]) -> int:
-        """The highest of the numbers from 1 on, without a gap, under whose names there are files; 0 for none."""
+        """Return the highest number whose file exists, counting from 1 without a gap; 0 for none.
+
+        Args:
+            named: Returns the name of a number's file.
+        """
         ...
 
     def has(self, name: str) -> bool:
-        """Whether the version has such a file, in the folder or elsewhere."""
+        """Return True if the version has this file, in the folder or elsewhere."""
         ...
 
     def gone(self, name: str) -> bool:
-        """Whether a file that is missing in the folder is known to be nowhere."""
+        """Return True if a file that is missing in the folder is known to exist nowhere."""
         ...
 
     def create(self, name: str, data: bytes) -> None:
-        """Makes a file that nobody has made, durable when the call returns; raises FileExistsError where somebody was
-        faster: look_for() finds theirs then."""
+        """Create a file exclusively, durable when the call returns.
+
+        Raises FileExistsError if another writer was faster; look_for() finds its file then.
+
+        Args:
+            name: Name of the file.
+            data: Its content.
+        """
         ...
 
     def give(self, aside: Path, name: str) -> None:
-        """create() for a file that lies whole and durable under another name in the folder of its own."""
+        """Create a file exclusively from a complete and durable file in the same folder.
+
+        Args:
+            aside: Path of that file.
+            name: Name to create.
+        """
         ...
 
     def send(self, name: str) -> None:
-        """Makes a file or folder that was written below the folder, and that nobody else writes, part of the
-        version."""
+        """Add a file or folder that was written below the folder, by this writer alone, to the version."""
         ...
 
     def replace(self, name: str, data: bytes) -> None:
-        """Puts a file, or another in its place, durable when the call returns."""
+        """Write or replace a file, durable when the call returns.
+
+        Args:
+            name: Name of the file.
+            data: Its content.
+        """
         ...
 
     def remove(self, name: str) -> None:
-        """Removes a file or folder; one that is gone already is fine."""
+        """Remove a file or folder; it may already be gone."""
         ...
 
     def install(self, built: Path) -> None:
-        """Makes a folder that was built beside it, whole and durable, the version; raises Conflict where there is
-        one."""
+        """Turn a complete and durable folder that was built beside it into the version; raise Conflict if it exists."""
         ...
 
     def end(self) -> None:
-        """Removes the version, for whoever looks at once."""
+        """Remove the version; readers see it disappear at once."""
         ...
 
 
 class FolderStorage:
-    """A version that lives where it is read. See VersionStorage."""
+    """A version that lives where it is read."""
 
     remote = False
 
@@ -94,10 +120,10 @@ class FolderStorage:
         self.folder = folder
 
     def look_for(self, name: str) -> None:
-        """It is there or it is not."""
+        """Do nothing: the folder is the version."""
 
     def fetch(self, name: str, nbytes: int) -> None:
-        """The same."""
+        """Do nothing: the folder is the version."""
 
     def again(self, name: str) -> bool:
         return False
@@ -123,7 +149,7 @@ class FolderStorage:
         fsync_folder(path.parent)
 
     def send(self, name: str) -> None:
-        """It was written where it belongs."""
+        """Do nothing: the file was written where it belongs."""
 
     def replace(self, name: str, data: bytes) -> None:
         with atomic_file(self.folder / name) as file:
@@ -152,8 +178,12 @@ class FolderStorage:
 
 
 def newest(there: Callable[[int], bool], known: int = 0) -> int:
-    """The highest number for which there is something, without a gap from 1 on: by doubling, then by halves. known:
-    one for which there is."""
+    """Return the highest number that exists, counting from 1 without a gap: search by doubling, then by bisection.
+
+    Args:
+        there: Returns True if a number exists.
+        known: A number that is known to exist.
+    """
     low, high = known, known + 1
     while there(high):
         low, high = high, known + 2 * (high - known)

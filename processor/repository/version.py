@@ -1,11 +1,11 @@
-"""A version's folder: written aside and committed by one rename, read through its manifest only.
+"""A version's folder: written aside, committed by one rename, and read through its manifest only.
 
-Invariants: a version is built in a hidden sibling folder and renamed into place after its manifest, so a folder with
-a number for a name and a model.json inside is always complete. A version made from what lies in its folder already (an
+Invariants: a version is built in a hidden sibling folder and renamed into place after its manifest, so a folder with a
+number for a name and a model.json inside is always complete. A version made from what already lies in its folder (an
 imported SavedModel) is moved in beside it, the manifest last. A reader opens nothing that the manifest does not name,
-resolves every path inside the folder (links that lead out are refused), and checks size and checksum of every file
-before it hands out a view of it. Tables alone are handed out mapped, because they may be larger than memory
-(processor.repository.mapped_file); all else is read into memory, and checked there.
+resolves every path inside the folder (links that lead out are rejected), and checks size and checksum of every file
+before it returns a view of it. Only tables are returned mapped, because they may be larger than memory
+(processor.repository.mapped_file); everything else is read into memory, and checked there.
 """
 
 from __future__ import annotations
@@ -26,13 +26,24 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import Conflict, Corrupt, NotFound, unreadable
 from freshet_serving.processor.memory import reserve
-from freshet_serving.processor.package import atomic_file, fsync_folder, hidden_beside
+from freshet_serving.processor.package import (
+    MAX_MANIFEST_NBYTES,
+    File,
+    Manifest,
+    atomic_file,
+    crc32,
+    file_crc32,
+    file_sha256,
+    fsync_folder,
+    hidden_beside,
+    open_regular,
+    parse_tensors,
+    read_file,
+    write_tensors,
+)
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
-from freshet_serving.processor.package import MAX_MANIFEST_NBYTES, File, Manifest
 from freshet_serving.processor.repository.mapped_file import MappedFile, Stat, has_content, stat_of
 from freshet_serving.processor.repository.storage import FolderStorage, VersionStorage
-from freshet_serving.processor.package import file_sha256, open_regular, read_file
-from freshet_serving.processor.package import crc32, file_crc32, parse_tensors, write_tensors
 
 MANIFEST = "model.json"
 DENSE = "dense.safetensors"
@@ -41,16 +52,21 @@ SNAPSHOTS = "snapshots"
 SNAPSHOT_FORMAT = "freshet-snapshot/1"
 GRAPH = "graph"
 MOST_NBYTES = 16 << 30
-"""Of a file that is read into memory."""
+"""Maximum size of a file that is read into memory."""
 
 
 def table_file(name: str) -> str:
-    """The table's file, relative to the version's folder: tensors keys, index, rows."""
+    """Return the table's file, relative to the version's folder: tensors keys, index, rows."""
     return f"tables/{name}.safetensors"
 
 
 def inside(root: Path, relative: str) -> Path:
-    """`relative` resolved below `root`; raises NotFound when it would leave it."""
+    """Return `relative` resolved below `root`; raise NotFound if it would leave it.
+
+    Args:
+        root: The folder.
+        relative: Path relative to it.
+    """
     try:
         base = root.resolve()
         path = (base / relative).resolve()
@@ -63,10 +79,16 @@ def inside(root: Path, relative: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotManifest:
-    """What a snapshot holds: the tables and dense weights of a version as of a step.
+    """The manifest of a snapshot: the tables and dense weights of a version as of a step.
 
-    folder: relative to the version's. digest: of that generation. rows: by table. files: by the names that the version
-    has them under. published_at, event_time: of that step.
+    Attributes:
+        folder: Folder of the snapshot, relative to the version's.
+        step: The step.
+        digest: Digest of its generation.
+        rows: Number of rows by table.
+        files: Files by the names that the version has them under.
+        published_at: Publication time of the step, in Unix seconds.
+        event_time: Event times of the step; empty if unknown.
     """
 
     folder: str
@@ -86,7 +108,7 @@ class SnapshotManifest:
 
     @classmethod
     def from_json(cls, data: bytes) -> SnapshotManifest:
-        """Raises Corrupt for what to_json() would not have written."""
+        """Parse the result of to_json(); raise Corrupt for anything that it would not have written."""
         try:
             raw = json.loads(data)
             files = {
@@ -104,7 +126,7 @@ class SnapshotManifest:
 
 
 class VersionWriter:
-    """Builds <repository>/<model>/<version>; nothing is visible there until commit().
+    """A writer of <repository>/<model>/<version>; nothing is visible there until commit().
 
     Use as a context manager: leaving the block without a commit removes what was written.
     """
@@ -118,9 +140,20 @@ class VersionWriter:
         storage: VersionStorage | None = None,
         keyring: Keyring = NO_KEYS,
     ) -> None:
-        """beside: the version's folder is there already and holds what the version is made from, but no manifest.
-        place: where it is to live, if not in the folder (processor.repository.model_repository.Repository.writer). keyring: who
-        signs it. Raises SigningKeyRequired where it is to be signed and cannot be."""
+        """Create the hidden folder to build the version in.
+
+        Args:
+            repository: Folder of the repository.
+            model: Name of the model.
+            version: The version.
+            beside: True if the version's folder exists and holds what the version is made from, but no manifest.
+            storage: Storage of the version, if not the folder (Repository.writer).
+            keyring: Keys to sign with.
+
+        Raises:
+            SigningKeyRequired: It must be signed and cannot be.
+            Conflict: The version exists.
+        """
         keyring.key_for(f"version {version}")
         self.keyring = keyring
         self.model, self.version = model, version
@@ -143,12 +176,23 @@ class VersionWriter:
     def tensors(
         self, relative: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
     ) -> None:
-        """Writes one safetensors file of the package."""
+        """Write one safetensors file of the package.
+
+        Args:
+            relative: Name of the file.
+            arrays: Tensors by name.
+            metadata: Metadata of the file.
+        """
         with atomic_file(self._place(relative)) as file:
             write_tensors(file, arrays, metadata or {})
 
     def file(self, relative: str, data: bytes) -> None:
-        """Writes one file of any other kind."""
+        """Write one file of any other kind.
+
+        Args:
+            relative: Name of the file.
+            data: Its content.
+        """
         self._place(relative).write_bytes(data)
 
     def _place(self, relative: str) -> Path:
@@ -157,7 +201,7 @@ class VersionWriter:
         return path
 
     def commit(self, manifest: Manifest) -> Path:
-        """Fills in the manifest's list of files, writes it last and renames the folder into place."""
+        """Fill in the manifest's list of files, write it last and rename the folder into place; return the folder."""
         files = {}
         for path in sorted(p for p in self.folder.rglob("*") if p.is_file()):
             files[path.relative_to(self.folder).as_posix()] = _file_of(path)
@@ -172,7 +216,7 @@ class VersionWriter:
         return self._target
 
     def _move_in(self) -> None:
-        """Moves everything into the folder that is there, the manifest last: what an earlier try left is replaced."""
+        """Move everything into the existing folder, the manifest last; leftovers of an earlier try are replaced."""
         for path in sorted(self.folder.iterdir(), key=lambda p: p.name == MANIFEST):
             storage = self._target / path.name
             if storage.is_dir() and not storage.is_symlink():
@@ -184,10 +228,17 @@ class VersionWriter:
 
 
 def sealed(manifest: Manifest, folder: Path, keyring: Keyring, before: Manifest | None = None) -> Manifest:
-    """A manifest as it is to be written: signed where there is a key, without a signature where none is asked for.
+    """Return a manifest as it is to be written: signed if there is a key, unsigned if no signature is required.
 
-    folder: where files lie whose SHA-256 it does not know. before: the one that it comes in the place of. Raises
-    SigningKeyRequired, Corrupt.
+    Args:
+        manifest: The manifest.
+        folder: Folder of the files whose SHA-256 it does not have yet.
+        keyring: Keys to sign with.
+        before: The manifest that it replaces, if any.
+
+    Raises:
+        SigningKeyRequired: It must be signed and there is no key.
+        Corrupt: A file is not a regular file.
     """
     signer = keyring.key_for(f"version {manifest.version}", before.key if before else "")
     if signer is None:
@@ -201,27 +252,36 @@ def sealed(manifest: Manifest, folder: Path, keyring: Keyring, before: Manifest 
 
 
 def add_file(version: VersionReader, name: str, data: bytes) -> None:
-    """Puts one file more, or another in its place, into a committed version, and into its manifest; raises NotFound.
+    """Add or replace a file of a committed version, and update its manifest; raise NotFound.
 
-    A reader between the two renames finds a file that the manifest does not describe: one that it did not name before,
-    and so does not open, or one whose checksum does not match, which refuses the version until the next look.
+    A reader between the two renames finds a file that the manifest does not describe: either one that it did not name
+    before, which is not opened, or one whose checksum does not match, so that the version is refused until the next
+    poll.
+
+    Args:
+        version: The version.
+        name: Name of the file.
+        data: Its content.
     """
     manifest = VersionReader(version.folder, storage=version.storage, keyring=version.keyring).manifest
     sha256 = hashlib.sha256(data).hexdigest() if version.keyring.signer else ""
     files = {**manifest.files, name: File(len(data), crc32(data), sha256)}
-    # Before anything is written: there may be no key.
+    # Sign before anything is written: there may be no key.
     text = sealed(replace(manifest, files=files), version.folder, version.keyring, manifest).to_json()
     version.storage.replace(name, data)
     version.storage.replace(MANIFEST, text)
 
 
 class VersionReader:
-    """A committed version's folder, as it was published or as of a snapshot; raises NotFound or Corrupt on construction
-    when the manifest is not sound.
+    """A committed version's folder, as it was published or as of a snapshot.
 
-    manifest: with the tables' rows and files of what is read. root_manifest: as it was published. mapped: the files
-    that views were handed out of. place: where the version lives, if not in the folder. keyring: whom it has to be
-    signed by. digest: SHA-256 of its manifest's bytes.
+    Attributes:
+        manifest: The manifest, with the rows and files of what is read.
+        root_manifest: The manifest as it was published.
+        mapped: Files of which views were returned.
+        storage: Storage of the version.
+        keyring: Keys that must have signed it.
+        digest: SHA-256 of its manifest's bytes.
     """
 
     def __init__(
@@ -231,6 +291,18 @@ class VersionReader:
         storage: VersionStorage | None = None,
         keyring: Keyring = NO_KEYS,
     ) -> None:
+        """Read and check the manifest.
+
+        Args:
+            folder: Folder of the version.
+            snapshot: Snapshot to read; None for the version as it was published.
+            storage: Storage of the version, if not the folder.
+            keyring: Keys that must have signed it.
+
+        Raises:
+            NotFound: There is no manifest.
+            Corrupt: The manifest is damaged or not trusted.
+        """
         self.folder, self.snapshot, self.storage = folder, snapshot, storage or FolderStorage(folder)
         self.keyring = keyring
         self.mapped: list[MappedFile] = []
@@ -254,11 +326,16 @@ class VersionReader:
         manifest = self.manifest
         if manifest.key and manifest.to_json() != data:
             raise Corrupt("manifest: is signed, and not spelled as manifests are")
-        self.keyring.check_signature("manifest", manifest.key, manifest.signature, manifest.to_sign() if manifest.key else b"")
+        self.keyring.check_signature(
+            "manifest", manifest.key, manifest.signature, manifest.to_sign() if manifest.key else b""
+        )
 
     def verify(self, names: Iterable[str] | None = None) -> None:
-        """Checks size and checksum of every file of the package, or of `names`; raises Corrupt naming the first that
-        fails."""
+        """Check size and checksum of every file of the package, or of `names`.
+
+        Raises:
+            Corrupt: A file fails; the message names the first one.
+        """
         workers = max(1, min(8, os.cpu_count() or 1))
         with ThreadPoolExecutor(workers, "freshet-verify") as pool:
             for _ in pool.map(self._verify_file, self.manifest.files if names is None else names):
@@ -288,7 +365,7 @@ class VersionReader:
         self._verified[name] = seen
 
     def tensors(self, name: str) -> dict[str, NDArray[Any]]:
-        """Views of one safetensors file that the manifest names, mapped: what verify() has read, where it has."""
+        """Map one safetensors file that the manifest names and return views; it must be unchanged since verify()."""
         entry = self._entry(name)
         file = MappedFile.of(self._brought(name), name, entry.crc32, self._verified.get(name), entry.sha256)
         arrays = parse_tensors(file.array, name).arrays
@@ -296,7 +373,7 @@ class VersionReader:
         return arrays
 
     def file(self, name: str) -> bytes:
-        """The bytes of one file that the manifest names, checked against its size and checksum."""
+        """Return the bytes of one file that the manifest names, checked against its size and checksum."""
         return self._read(name).tobytes()
 
     def _read(self, name: str) -> NDArray[np.uint8]:
@@ -327,7 +404,7 @@ class VersionReader:
         return self.manifest.files[name]
 
     def dense(self) -> dict[str, NDArray[np.float32]]:
-        """Dense tensors by name, in memory that can be shared; checked against the manifest's checksum and shapes."""
+        """Return dense tensors by name, in memory that can be shared, checked against checksum and shapes."""
         arrays: dict[str, NDArray[Any]] = {}
         if self.manifest.dense:
             data = self._read(DENSE)
@@ -338,7 +415,7 @@ class VersionReader:
         return arrays
 
     def fetch(self, names: Iterable[str] | None = None) -> None:
-        """Has every file of the package, or of `names`, lie in the folder."""
+        """Bring every file of the package, or of `names`, into the folder."""
         for name in self.manifest.files if names is None else names:
             self._brought(name)
 
@@ -349,7 +426,7 @@ class VersionReader:
         return path
 
     def where(self, name: str) -> str:
-        """Where a file that the manifest names lies, below the folder: of a snapshot, in its own."""
+        """Return the path of a file that the manifest names, below the folder; a snapshot has a folder of its own."""
         snapshot = self.snapshot
         return f"{snapshot.folder}/{name}" if snapshot and name in snapshot.files else name
 
@@ -363,7 +440,7 @@ def _as_of(manifest: Manifest, snapshot: SnapshotManifest) -> Manifest:
 
 
 def _file_of(path: Path) -> File:
-    """What the manifest says of a file: durable when the call returns."""
+    """Return a file's entry for the manifest; the file is durable when the call returns."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         nbytes = os.fstat(file.fileno()).st_size

@@ -1,12 +1,13 @@
-"""warmup.safetensors: recorded requests that a version is warmed with before it serves.
+"""warmup.safetensors: recorded requests that a version is warmed up with before it serves.
 
 Tensors, for request n and input X (`n/X` is the prefix):
     n/X                          int64 or float32, as the input is sent
     n/X/data, n/X/offsets        strings: uint8 bytes end to end, int64 starts
-    n/X/row_splits               besides, where rows are ragged: int64 starts of rows among the values
-Metadata: format, requests (how many). The manifest names the file like any other, so it is verified like any other.
+    n/X/row_splits               for ragged inputs, in addition: int64 starts of rows among the values
+Metadata: format, requests (their number). The manifest names the file like any other, so it is verified like any other.
 
-The columns of recorded requests beside the features: serving.telemetry.request_recorder writes, models.joining reads them.
+Also here: names of the columns that recorded requests have besides their features. serving.telemetry.request_recorder
+writes them, models.joining reads them.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
-from freshet_serving.processor.package import Input
+from freshet_serving.processor.package import Input, parse_tensors, write_tensors
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.package import parse_tensors, write_tensors
 from freshet_serving.processor.repository.version import VersionWriter
 
 WARMUP = "warmup.safetensors"
@@ -34,7 +34,7 @@ Inputs = Mapping[str, Column]
 
 
 def dump_warmup(requests: Sequence[Inputs]) -> bytes:
-    """The file's bytes; raises BadInput for too many requests, or none."""
+    """Return the bytes of the file; raise BadInput for too many requests, or none."""
     if not 1 <= len(requests) <= MAX_REQUESTS:
         raise BadInput(f"warm-up: 1 to {MAX_REQUESTS} requests wanted, got {len(requests)}")
     arrays: dict[str, NDArray[Any]] = {}
@@ -56,7 +56,12 @@ def dump_warmup(requests: Sequence[Inputs]) -> bytes:
 
 
 def parse_warmup(data: bytes, inputs: Sequence[Input]) -> list[dict[str, Column]]:
-    """Requests with the model's inputs; raises Corrupt. What they hold is checked when they are bound."""
+    """Parse the requests, with the model's inputs; raise Corrupt. Values are checked when requests are bound.
+
+    Args:
+        data: Bytes of the file.
+        inputs: Inputs of the model.
+    """
     tensors = parse_tensors(np.frombuffer(data, np.uint8), WARMUP)
     count = tensors.metadata.get("requests", "")
     if tensors.metadata.get("format") != FORMAT or not count.isdigit() or not 1 <= int(count) <= MAX_REQUESTS:
@@ -67,8 +72,16 @@ def parse_warmup(data: bytes, inputs: Sequence[Input]) -> list[dict[str, Column]
 
 
 def carry_warmup(repository: Repository, model: str, inputs: Sequence[Input], writer: VersionWriter) -> None:
-    """Warms the version that is being written with the requests of the model's newest, if that has the same inputs. One
-    that is damaged holds nobody up."""
+    """Copy the recorded requests of the model's newest version into a new one, if both have the same inputs.
+
+    If the newest version is damaged, nothing is copied and no error is raised.
+
+    Args:
+        repository: The model repository.
+        model: Name of the model.
+        inputs: Inputs of the new version.
+        writer: Writer of the new version.
+    """
     with contextlib.suppress(FreshetError):
         before = repository.version(model)
         if WARMUP in before.manifest.files and before.manifest.inputs == list(inputs):
@@ -88,7 +101,7 @@ def _column(arrays: Mapping[str, NDArray[Any]], prefix: str, spec: Input) -> Col
 
 
 def _starts(offsets: NDArray[Any], nbytes: int) -> NDArray[np.int64]:
-    """Offsets of strings that lie within so many bytes: nothing later looks at them again."""
+    """Return the offsets of strings after checking that they lie within the bytes: they are not checked again."""
     sound = offsets.dtype == np.int64 and offsets.ndim == 1 and offsets.size > 0
     if not sound or offsets[0] != 0 or offsets[-1] != nbytes or (offsets[1:] < offsets[:-1]).any():
         raise Corrupt(f"{WARMUP}: offsets of strings ascending from 0 to {nbytes} wanted")

@@ -1,19 +1,19 @@
-"""Sessions, which compute: requests in, batches over the replicas of versions, replies out.
+"""Sessions: queue requests, form batches, compute them on replicas of versions and deliver replies.
 
-predictor        requests in, replies out: what every process that answers has
-placement        the groups of a process: which models, how many sessions, which cores
-occupancy        who computes now on the cores that several processes share
+predictor        the entry point for requests in every process that answers them
+placement        the session groups of a process: their models, session counts and cores
+occupancy        shared record of which cores are computing, for the processes that share them
 session_options  the options of sessions, as users write them
 group            a SessionGroup: N sessions and the queues in front of them
 session          one executor with its own buffers
-batcher          which queued requests run together, when, and which not at all
-split_request    a large request on several sessions, answered as one
-device           device stages: threads that run what sessions have filled
-staging_pool     trays between those that fill and those that run
-background_worker  work on requests that were answered: a bounded queue, a thread
-shadow           scores of a further version, after the reply
-canary_trial     what a canary is judged on: what the baseline makes of its requests
-request          what travels through a group
+batcher          auto-batching: batch formation, ordering, expiry and load shedding
+split_request    a large request divided over sessions and answered as one
+device           device stages: threads that run the batches that sessions have filled
+staging_pool     staging buffers between the sessions that fill them and the stage that runs them
+background_worker  bounded queue and thread for work on already answered requests
+shadow           shadow scoring: scores of a further version, computed after the reply
+canary_trial     evidence about canaries: the baseline scores the canary's requests, too
+request          the values that travel through a group: request, reply, work item
 """
 
 __all__ = ["group", "occupancy", "placement", "predictor", "request", "session", "session_options", "shadow"]

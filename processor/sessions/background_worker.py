@@ -1,7 +1,7 @@
-"""Work on requests that were answered, aside from those that wait: a bounded queue and the one thread behind it.
+"""Run work on already answered requests in the background: a bounded queue and one thread.
 
-Invariants: whoever answers requests offers and never waits; what finds no room is not taken. No more than
-MAX_QUEUED_NBYTES of inputs wait (but one). After close() nothing is looked at any more.
+Invariants: threads that answer requests offer items and never wait; an item that finds no room is dropped. At most
+MAX_QUEUED_NBYTES of inputs wait (except for a single larger item). After close() no item is processed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Generic, Protocol, TypeVar
 log = logging.getLogger("freshet.background")
 
 MAX_QUEUED_NBYTES = 32 << 20
-# A reply that has been handed over has been sent by then.
+# Time after which a delivered reply has been sent.
 SETTLE_S = 0.005
-# Rows that are looked at in one batch.
+# Maximum rows scored in one batch.
 MAX_ROWS = 256
 
 
 class HasNbytes(Protocol):
-    """What keeps inputs. nbytes: of them."""
+    """An item that keeps inputs; nbytes is their size."""
 
     @property
     def nbytes(self) -> int: ...
@@ -32,7 +32,12 @@ T = TypeVar("T", bound=HasNbytes)
 
 
 class BackgroundWorker(Generic[T]):
-    """A queue and its thread. look: called on the thread whenever something waits; it takes that, and perhaps more."""
+    """A bounded queue and its thread.
+
+    Args:
+        name: The thread's name.
+        look: Called on the thread whenever an item waits; takes that item, and perhaps more.
+    """
 
     def __init__(self, name: str, look: Callable[[], None]) -> None:
         self._look = look
@@ -45,11 +50,16 @@ class BackgroundWorker(Generic[T]):
         self._thread.start()
 
     def full(self, most: int) -> bool:
-        """Whether so many wait."""
+        """Return True if at least `most` items wait."""
         return len(self._queue) >= most
 
     def offer(self, item: T, most: int) -> bool:
-        """Whether it was taken: there is room among `most` and for its bytes."""
+        """Queue an item if fewer than `most` wait and its bytes fit; return whether it was queued.
+
+        Args:
+            item: The item.
+            most: Maximum number of waiting items.
+        """
         with self._lock:
             if self.full(most) or (self._queue and self._queued_nbytes + item.nbytes > MAX_QUEUED_NBYTES):
                 return False
@@ -59,24 +69,24 @@ class BackgroundWorker(Generic[T]):
         return True
 
     def take(self) -> T:
-        """What has waited longest; for look()."""
+        """Remove and return the oldest item; for look()."""
         with self._lock:
             item = self._queue.popleft()
             self._queued_nbytes -= item.nbytes
             return item
 
     def take_if(self, wanted: Callable[[T], bool]) -> T | None:
-        """What would be taken next, if there is something and it is wanted; for look()."""
+        """Remove and return the oldest item if there is one and the predicate accepts it; for look()."""
         if not (self._queue and wanted(self._queue[0]) and self._waiting.acquire(blocking=False)):
             return None
         return self.take()
 
     def rest(self, seconds: float) -> bool:
-        """Whether the thread is to end, at the latest known after so long; for look()."""
+        """Wait for up to `seconds`; return True if the thread should end; for look()."""
         return self._closing.wait(seconds)
 
     def close(self) -> None:
-        """What waits is looked at no more."""
+        """Stop the thread; items still queued are dropped."""
         self._closing.set()
         self._waiting.release()
         self._thread.join()

@@ -1,39 +1,41 @@
-"""The auto-batcher: which queued requests run together, when, and which not at all. Pure: the clock's readings come in.
+"""Auto-batching: decide which queued requests run together, when, and which are refused or expired.
 
-Order. Of one target, the earliest deadline first; a ticket without a deadline is ordered as if it had one PATIENCE_S
-after its arrival; equal deadlines go by arrival. A batch holds tickets of one target. Models take turns, by the work
-that each was given (start-time fair queueing: Goyal, Vin, Cheng 1996), so that a ticket of a model that asks for little
-waits for the batch that runs, and not for the queue of a neighbour that is saturated. One whose deadline would pass in
-its turn's wait goes before, but never to more than PATIENCE_S of work ahead of the model whose turn it is; so nobody
-starves.
+Pure: the caller passes the clock's readings.
 
-Division. A ticket that says how many of its rows may run in one go (chunk_rows) shares a batch with nobody and leaves
-in pieces, the first rows first, and before them what is looked up for all rows; between two of them others go. The
-batches and the pieces of one model take turns as models do, so what is not divided waits for a piece and not for a
-request, and what is divided is given half of its model's work whatever else comes. Of divided tickets the first is the
-one that would be done first if they all ran at once (fair queueing: Demers, Keshav, Shenker 1989): in order of arrival
-where they are alike, each run to its end; a smaller one that comes later goes before, but none that comes when as much
-has been done as the larger one itself is.
+Order. Within a target, the earliest deadline goes first; a ticket without a deadline is ordered as if it had one
+PATIENCE_S after its arrival; equal deadlines go by arrival. A batch holds tickets of one target. Models take turns by
+the work that each has been given (start-time fair queueing: Goyal, Vin, Cheng 1996), so that a ticket of a lightly used
+model waits for the running batch and not for the queue of a saturated neighbour. A ticket whose deadline would pass
+while it waits for its turn goes first, but only while its model is less than PATIENCE_S of work ahead of the model
+whose turn it is; so no model starves.
+
+Division. A ticket that limits how many of its rows may run at once (chunk_rows) shares a batch with no other and leaves
+in chunks, first rows first, preceded by the lookups shared by all rows; other tickets may run between two chunks. The
+batches and the chunks of one model take turns as models do, so undivided tickets wait for a chunk and not for a
+request, and divided ones get half of their model's work whatever else arrives. Among divided tickets the first is the
+one that would finish first if they all ran at once (fair queueing: Demers, Keshav, Shenker 1989): equal ones in order
+of arrival, each run to its end; a smaller one that arrives later overtakes, unless its queue has by then been given as
+much work as the larger one needs in total.
 
 Invariants
-- Every row leaves exactly once: in a batch, as expired, or by drain(). What is left of a divided ticket leaves whole
-  when it expires or is drained.
-- A batch has at most `max_rows` rows, unless it is one ticket that is larger (its session runs several buckets); a
-  piece has at most the ticket's chunk_rows. A batch does not grow by ids that take longer than CostTable.heavy_ids.
-- What is divided and what is not have a queue's bounds each: neither can shut the other out.
-- What a model was given counts for as long as others are behind it, whether a ticket of it waits all that time or not:
-  one that comes anew with every turn is not first every time.
+- Every row leaves exactly once: in a batch, as expired, or by drain(). The rest of a divided ticket leaves whole when
+  it expires or is drained.
+- A batch has at most `max_rows` rows, unless it is one larger ticket (its session runs several buckets); a chunk has at
+  most the ticket's chunk_rows. A batch does not grow by ids that take longer than CostTable.heavy_ids.
+- Divided and undivided tickets each have the full queue bounds: neither kind can shut the other out.
+- Work given to a model counts for as long as others are behind it, whether or not one of its tickets waits all that
+  time: a model that queues one ticket per turn is not first every time.
 - An expired ticket is never computed. Neither is one that would be late even if it ran alone from now on, as long as
-  something else waits: its reply would be worth nothing and would make others late (goodput). When nothing else waits
-  it runs all the same, for a wrong prediction has to be found out by a measurement.
+  something else waits: its reply would be worthless and would make others late (goodput). If nothing else waits it runs
+  all the same, because only a measurement can correct a wrong prediction.
 - A batch does not grow past its earliest deadline: a ticket stays behind if the batch would be in time without it and
   late with it.
 
-Costs O(log n) a ticket, and O(targets) a batch; O(divided tickets) for admitting one more of those. Refused: one heap
-for all targets (a batch would end at the first ticket of another one), summing up a queue on admission (kept per octave
-of patience instead), divided tickets by deadline (one of 65,536 rows that is in a hurry would go before all others that
-have more than a batch, for as long as it takes), each of them by turns of its own (all would be under way at once, and
-deltas wait for every one of them).
+Costs O(log n) per ticket, O(targets) per batch, and O(divided tickets) to admit another divided one. Rejected: one heap
+for all targets (a batch would end at the first ticket of another one); summing the queue on admission (sums are kept
+per octave of slack instead); divided tickets by deadline (an urgent one of 65,536 rows would block all other divided
+tickets for as long as it takes); turns for each divided ticket (all would be under way at once, and deltas wait for
+every one of them).
 """
 
 from __future__ import annotations
@@ -45,26 +47,26 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
-from freshet_serving.processor.backends import CostTable, smoothed
+from freshet_serving.processor.backends.cost import CostTable, smoothed
 from freshet_serving.processor.errors import Overloaded
 
 PATIENCE_S = 1.0
-# Octaves of time to go: from below a microsecond to an hour.
+# Octaves of slack: from below a microsecond to an hour.
 SLACK_BUCKETS = 32
-# What a batch's prediction may be off by before a ticket that was let into it makes one late.
+# Factor by which a batch's predicted time may be wrong before a ticket added to it makes one late.
 MARGIN = 1.15
-# The same for the wait of a request that is admitted: more, since an overloaded event loop reads late as well. It costs
-# nothing, for a queue of two thirds of a deadline keeps sessions as busy. At 3x saturation, 64 candidates and deadlines
-# of 100 ms, four alternating rounds: 1.7 times the goodput of a margin of 1.15, and 1.2 times that of 2.
+# The same for the wait of a request at admission. It is larger because an overloaded event loop also reads late. It
+# costs nothing: a queue of two thirds of a deadline keeps sessions as busy. At 3x saturation, 64 candidates and
+# deadlines of 100 ms, four alternating rounds: 1.7 times the goodput of a margin of 1.15, and 1.2 times that of 2.
 WAIT_MARGIN = 1.5
 
 
-# So few ids never take long.
+# Up to this many ids never take long.
 LIGHT_IDS = 1 << 16
 
 
 class BatchTarget(Protocol):
-    """A target: tickets of one may share a batch. Told apart by identity."""
+    """A batching target, compared by identity: tickets of one target may share a batch."""
 
     @property
     def costs(self) -> CostTable:
@@ -73,10 +75,19 @@ class BatchTarget(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A queued request. deadline_s: on the batcher's clock, or None. chunk_rows: how many of its rows may run in one
-    go, with nobody else's; 0 for one that is not divided. invariant_ids: of its ids, those that are looked up once for
-    all rows, with the first of them, or before that in so many pieces of no rows (lookup_chunks). The rest is the
-    batcher's own."""
+    """A queued request.
+
+    Attributes:
+        rows: Candidate rows left in the ticket.
+        ids: Ids left to look up.
+        deadline_s: Deadline on the batcher's clock; None for none.
+        chunk_rows: Maximum rows of this ticket in one run, shared with no other ticket; 0 if it is not divided.
+        invariant_ids: How many of its ids are looked up once for all rows, with the first rows or before them.
+        lookup_chunks: Number of chunks without rows that look up the invariant ids first; 0 to do so with the first
+            rows.
+
+    The other attributes belong to the batcher.
+    """
 
     rows: int
     ids: int = 0
@@ -89,7 +100,7 @@ class Ticket:
     slack_bucket: int = field(default=0, init=False)
 
     def take_chunk(self, rows: int) -> Self:
-        """Its first piece as a ticket of its own; the others stay. rows: of a piece that has some."""
+        """Remove and return the first chunk as a ticket; `rows` is its size if it has rows."""
         head = copy(self)
         invariant_ids = self.invariant_ids
         if self.lookup_chunks:
@@ -107,8 +118,13 @@ T = TypeVar("T", bound=Ticket)
 
 
 class NextBatch(NamedTuple, Generic[T]):
-    """A take: what one call of take() removed from the queue. until_s: when there may be a batch although nothing is
-    put; None when there is one, or nothing waits."""
+    """Tickets that one call of take() removed from the queue.
+
+    Attributes:
+        batch: Tickets to run together.
+        expired: Tickets removed because they are late.
+        until_s: When a batch may become due without another put(); None if there is a batch or nothing waits.
+    """
 
     batch: list[T]
     expired: list[T]
@@ -116,9 +132,13 @@ class NextBatch(NamedTuple, Generic[T]):
 
 
 class _FairShare:
-    """What the targets of one table of costs, a model's, have been given, on the batcher's own clock of work. whole_s,
-    divided_s: the same of what is not divided and of what is, since there has been something that is, on a clock of the
-    account's; given_s: where that clock stands."""
+    """Work given to the targets of one cost table, that is, of one model, on the batcher's virtual clock of work.
+
+    Attributes:
+        whole_s, divided_s: Work given to undivided and to divided tickets since there have been divided ones, on a
+            virtual clock of this account.
+        given_s: Current reading of that clock.
+    """
 
     __slots__ = ("costs", "divided_s", "given_s", "target_queues", "whole_s", "work_s")
 
@@ -128,8 +148,10 @@ class _FairShare:
 
 
 class _Backlog:
-    """What waits, divided or not. Nothing does without rows; and that weighs nothing, whatever rounding has left over
-    elsewhere."""
+    """Totals of the waiting tickets of one kind, divided or undivided.
+
+    Without rows there are no tickets; work_s is then reset to 0, whatever rounding has left over.
+    """
 
     __slots__ = ("ids", "rows", "work_s")
 
@@ -139,8 +161,13 @@ class _Backlog:
 
 
 class _TargetQueue(Generic[T]):
-    """The tickets of one target that are divided, or those that are not. heap: by when they are due; divided ones by
-    the work at which they would be done, given_s being where the lane stands. since_s: no later than any's arrival."""
+    """The divided or the undivided tickets of one target.
+
+    Attributes:
+        heap: Ordered by due time; divided tickets by the virtual work at which they would finish.
+        given_s: Virtual work given to this queue so far.
+        since_s: Lower bound of its tickets' arrival times.
+    """
 
     __slots__ = ("account", "divided", "given_s", "heap", "key", "rows", "since_s", "target")
 
@@ -151,13 +178,13 @@ class _TargetQueue(Generic[T]):
 
     @property
     def turn(self) -> tuple[float, float, bool]:
-        """Whose is the least is next."""
+        """Sort key of the queue: the least is next."""
         account, divided = self.account, self.divided
         return account.work_s, account.divided_s if divided else account.whole_s, divided
 
     @property
     def due(self) -> tuple[float, int]:
-        """When its first ticket is due, and which that is."""
+        """When its first ticket is due, and that ticket's number."""
         due_s, number, ticket = self.heap[0]
         if self.divided:
             due_s = ticket.arrived_s + PATIENCE_S if ticket.deadline_s is None else ticket.deadline_s
@@ -170,14 +197,14 @@ class Batcher(Generic[T]):
     def __init__(self, max_rows: int, max_queue_rows: int, window_s: float = 0.0, max_queue_ids: int = 1 << 62) -> None:
         self._max_rows, self._window_s = max_rows, window_s
         self._max_queue_rows, self._max_queue_ids = max_queue_rows, max_queue_ids
-        # By id of the target, and by its complement for what is divided.
+        # Keyed by id of the target; divided tickets by its complement.
         self._target_queues: dict[int, _TargetQueue[T]] = {}
-        # By id of the table of costs, as long as one of its lanes is there, or another account is behind it.
+        # Keyed by id of the cost table; kept while one of its queues exists or another account is behind it.
         self._accounts: dict[int, _FairShare] = {}
-        # Where the account stood that was served last: who comes now begins there, whatever was done without it.
+        # Reading of the account served last: a new account begins there, whatever work was done without it.
         self._given_s = 0.0
         self._slack_cost_s = [0.0] * SLACK_BUCKETS
-        # What is not divided, what is, and what a piece of that costs.
+        # Undivided tickets, divided tickets, and the cost of one chunk of those.
         self._whole, self._divided, self._chunk_s = _Backlog(), _Backlog(), 0.0
         self._arrivals = self._count = 0
         self.slowdown = 1.0
@@ -187,11 +214,17 @@ class Batcher(Generic[T]):
 
     @property
     def queue_rows(self) -> int:
-        """Rows that wait."""
+        """Number of rows that wait."""
         return self._whole.rows + self._divided.rows
 
     def put(self, ticket: T, target: BatchTarget, now_s: float) -> None:
-        """Queues a ticket for a target, whether there is room or not: check_capacity() is asked before."""
+        """Queue a ticket for a target without checking for room; call check_capacity() first.
+
+        Args:
+            ticket: The ticket; its arrival and cost are set here.
+            target: The target to run it on.
+            now_s: The clock's reading.
+        """
         slack_s = PATIENCE_S if ticket.deadline_s is None else ticket.deadline_s - now_s
         ticket.arrived_s = now_s
         ticket.slack_bucket = slack_bucket = PATIENT if ticket.deadline_s is None else _slack_bucket(slack_s)
@@ -229,11 +262,22 @@ class Batcher(Generic[T]):
         ids: int = 0,
         divided: bool = False,
     ) -> None:
-        """Raises Overloaded when so many rows or ids more may not wait, or when they cannot be answered in time.
+        """Check that a request may be queued.
 
-        own_s: what they cost alone, by predict_s(); running_s: predicted of the batches being run. divided: whether
-        they would leave in pieces. What finds nothing before it is always admitted: so a wrong prediction cannot shut
-        the door for good. What finds nothing of its kind has room, however large it is.
+        A request that finds the queue empty is always admitted: so a wrong prediction cannot block requests forever.
+        One that finds no ticket of its kind has room, however large it is.
+
+        Args:
+            rows: Rows of the request.
+            own_s: Seconds that it takes alone, by predict_s().
+            slack_s: Seconds until its deadline; None for no deadline.
+            sessions: Number of sessions.
+            running_s: Predicted seconds of the batches being run.
+            ids: Ids of the request.
+            divided: True if it would leave in chunks.
+
+        Raises:
+            Overloaded: The queue has no room for its rows or ids, or it cannot be answered in time.
         """
         if not self._count:
             return
@@ -256,7 +300,7 @@ class Batcher(Generic[T]):
                 raise Overloaded(message, wait_s, late=True)
 
     def batches(self, most: int) -> int:
-        """Number of sessions, of `most`, that what is queued could keep busy, each with a batch worth its while."""
+        """Return how many of `most` sessions the queue could keep busy, each with a batch worth running."""
         return min(
             most,
             sum(
@@ -269,30 +313,33 @@ class Batcher(Generic[T]):
 
     @property
     def work_s(self) -> float:
-        """Predicted seconds of a session for all that is queued."""
+        """Predicted session-seconds of all queued work."""
         return self.slowdown * (self._whole.work_s + self._divided.work_s)
 
     @property
     def wait_s(self) -> float:
-        """Predicted seconds of a session before a ticket that came now, divided by nothing, would be taken."""
+        """Predicted session-seconds before an undivided ticket arriving now would be taken."""
         return self._interleaved_s(self.slowdown * self._whole.work_s)
 
     def work_before_s(self, slack_s: float) -> float:
-        """The same for a ticket with so long to go.
+        """Return the predicted session-seconds queued ahead of a ticket with this slack.
 
-        Sums octaves of patience: of two tickets in one octave each counts for the other.
+        Sums octaves of slack: two tickets in the same octave each count as ahead of the other.
         """
         return self._interleaved_s(self.slowdown * sum(self._slack_cost_s[: _slack_bucket(slack_s) + 1]))
 
     def _interleaved_s(self, before_s: float) -> float:
-        """So much work, and what of the divided tickets takes turns with it."""
+        """Return `before_s` plus the work of divided tickets that takes turns with it."""
         if not self._divided.rows:
             return before_s
         return before_s + min(before_s + self.slowdown * self._chunk_s, self.slowdown * self._divided.work_s)
 
     def _before_split_s(self, own_s: float) -> float:
-        """What is done before the last piece of a divided ticket of so much work: of others like it those that go
-        before, of each as much as is left; of what is not divided as much as of itself."""
+        """Return the work done before the last chunk of a divided ticket of `own_s` work.
+
+        Other divided tickets count as far as they go before it, each with what is left of it; undivided work counts as
+        much as its own.
+        """
         ahead_s = sum(
             [min(own_s, self.slowdown * ticket.cost_s)
              for target_queue in self._target_queues.values() if target_queue.divided for _, _, ticket in
@@ -301,19 +348,37 @@ class Batcher(Generic[T]):
         return ahead_s + (own_s if self._whole.rows else 0.0)
 
     def predict_s(self, target: BatchTarget, rows: int, ids: int) -> float:
-        """Seconds of a batch, at the pace that sessions have."""
+        """Return the predicted seconds of a batch at the sessions' measured pace.
+
+        Args:
+            target: The target.
+            rows: Rows of the batch.
+            ids: Ids of the batch.
+        """
         return self.slowdown * target.costs.batch_s(rows, ids)
 
     def record_duration(self, predicted_s: float, measured_s: float) -> None:
-        """A batch that predict_s() gave so long took that long, with everything around it that its session does."""
+        """Update the measured pace from a finished batch.
+
+        Args:
+            predicted_s: Seconds that predict_s() returned.
+            measured_s: Measured seconds, including the session's overhead.
+        """
         if predicted_s > 0 and measured_s > 0:
             self.slowdown = smoothed(self.slowdown, self.slowdown * measured_s / predicted_s)
 
     def take(self, now_s: float, free: int = 1, hurry: bool = False, sessions: int = 1) -> NextBatch[T]:
-        """Removes the next batch and every expired ticket met on the way; both are empty when nothing is due.
+        """Remove the next batch and every expired ticket met on the way; both are empty when nothing is due.
 
-        free: sessions that could take a batch now; one leaves the others their share, if that is worth a batch.
-        hurry: the window does not count. sessions: how many may run pieces of one ticket at the same time.
+        Args:
+            now_s: The clock's reading.
+            free: Number of sessions that could take a batch now; the rows are shared among them if that is worth a
+                batch each.
+            hurry: True to ignore the batching window.
+            sessions: Number of sessions that may run chunks of one ticket at the same time.
+
+        Returns:
+            The batch, the expired tickets, and when to call again if no batch is due yet.
         """
         expired: list[T] = []
         while self._target_queues:
@@ -344,14 +409,14 @@ class Batcher(Generic[T]):
         return NextBatch([], expired)
 
     def drain(self) -> Iterator[tuple[T, BatchTarget]]:
-        """Removes every ticket, the most urgent of each target first; each with its target."""
+        """Remove every ticket, the most urgent of each target first; yield each with its target."""
         for target_queue in list(self._target_queues.values()):
             while target_queue.heap:
                 yield self._pop(target_queue), target_queue.target
             self._close(target_queue)
 
     def _account(self, costs: CostTable, divided: bool) -> _FairShare:
-        """The account of one lane more."""
+        """Return the account of a new queue's model, creating it if needed."""
         account = self._accounts.get(id(costs))
         if account is None:
             account = self._accounts[id(costs)] = _FairShare(costs, self._given_s)
@@ -370,12 +435,12 @@ class Batcher(Generic[T]):
         if not self._target_queues:
             self._accounts.clear()
         elif not target_queue.account.target_queues:
-            # Kept as long as it has been given more than others, who would have to wait for it once more.
+            # Keep accounts that were given more work than others: dropping one would give it that work again.
             given_s = self._given_s
             self._accounts = {key: a for key, a in self._accounts.items() if a.target_queues or a.work_s > given_s}
 
     def _next(self, now_s: float, hurry: bool) -> tuple[_TargetQueue[T] | None, float | None]:
-        """The lane whose turn it is among those that may go, else None and when one may."""
+        """Return the queue whose turn it is among those that may run, else None and when one may."""
         best: _TargetQueue[T] | None = None
         first: _TargetQueue[T] | None = None
         until_s: float | None = None
@@ -437,7 +502,7 @@ class Batcher(Generic[T]):
         return batch
 
     def _take_chunk(self, target_queue: _TargetQueue[T], now_s: float, sessions: int, expired: list[T]) -> list[T]:
-        """The next piece of a divided lane, alone; none where all of its tickets are late."""
+        """Return the next chunk of a divided queue, alone; an empty list if all its tickets are late."""
         heap, target = target_queue.heap, target_queue.target
         while heap:
             ticket = heap[0][2]
@@ -452,7 +517,7 @@ class Batcher(Generic[T]):
             head = ticket.take_chunk(ticket.chunk_rows)
             head.cost_s = min(ticket.cost_s, target.costs.amortised_s(head.rows, head.ids))
             ticket.cost_s -= head.cost_s
-            # From now on the others wait anew.
+            # From now on the rest counts as newly arrived.
             ticket.arrived_s = now_s
             target_queue.rows -= head.rows
             waiting = self._divided
@@ -465,7 +530,7 @@ class Batcher(Generic[T]):
     def _is_late(
         self, ticket: T, target: BatchTarget, deadline_s: float, now_s: float, batch: list[T], sessions: int = 1
     ) -> bool:
-        """Whether it would be late alone, while there is something better to do."""
+        """Return True if a ticket would be late even alone while other work waits."""
         if not batch and self._count == 1:
             return False
         return now_s + self.predict_s(target, ticket.rows, ticket.ids) / sessions > deadline_s
@@ -487,7 +552,7 @@ class Batcher(Generic[T]):
 
 
 def _slack_bucket(seconds: float) -> int:
-    """Which power of two a time to go lies below, from microseconds on."""
+    """Return the index of the power of two that bounds a slack, counted in microseconds."""
     if seconds >= 2048.0:
         return SLACK_BUCKETS - 1
     return max(0, math.frexp(seconds * 1e6)[1]) if seconds > 0 else 0

@@ -1,27 +1,29 @@
-"""Trials of canaries: what is evidence for or against one, and how it is gathered. processor.watching.canary_judge
-concludes.
+"""Gather evidence for and against canaries; processor.watching.canary_judge draws the conclusions.
 
-Evidence is what canary and baseline make of the same rows, of requests that the split sent to the canary. So nobody who
-asks chooses what one side is asked and not the other: not by a label or a version (such requests are no evidence), not
-by a sticky key on the canary's side, not by numbers that no network bears, or that one bears just not.
+Evidence compares canary and baseline on the same rows, taken from requests that the split routed to the canary. So a
+client cannot choose what only one side has to score: not by a label or a version (such requests are no evidence), not
+by a sticky key on the canary's side, and not by numbers that overflow every network, or that lie just beyond what one
+network can handle.
 
 Invariants
-- A request counts when the split chose who answers it: it names neither version nor label, and is no shadow's copy.
-- What the canary has not borne, an error that is not the client's or a score that is no number, counts once the
-  baseline has borne the same rows. Scores are compared over a sample that both have scored.
-- The baseline's opinion is asked after the reply has gone, on one thread a process with a session and a reader's word
-  of its own (processor.versions.control), so no request waits for it. It takes at most SHARE of the time, busy or not:
-  an overload must not keep a bad canary. What finds the queue full is no evidence.
-- A request with a number FAR from the usual ones is no evidence: with patience somebody finds one that the one network
-  just bears and the other does not. What is usual the requests say that were looked at; until there are USUAL of them
-  nothing is concluded.
-- A trial is of two replicas. When one of them is another, as after a version was built anew, counting begins anew.
+- A request counts only if the split chose the version that answers it: it names neither version nor label and is not a
+  shadow's copy.
+- A fault of the canary (an error that is not the client's, or a score that is not finite) counts only if the baseline
+  has handled the same rows. Scores are compared over a sample that both have scored.
+- The baseline scores after the reply has been delivered, on one thread per process with its own session and reader slot
+  (processor.versions.control), so no request waits for it. It uses at most SHARE of the time, whether the process is
+  busy or not: an overload must not protect a bad canary. Samples that find the queue full are dropped.
+- A request with a number more than FAR times the usual is no evidence: a patient client could find a number that one
+  network just handles and the other does not. The usual size is the median over recent samples; nothing is counted
+  until there are USUAL of them.
+- A trial belongs to two replicas. If one of them is replaced, for example after a version was rebuilt, counting starts
+  again.
 
-Costs: nothing where no traffic is split, and nothing for the baseline's requests; for the canary's a closure and a look
-at each score.
+Costs: nothing if no traffic is split, and nothing for the baseline's requests; for the canary's a closure and a scan of
+the scores.
 
-Refused: the counts of the baseline's own requests (who holds a key of the canary's side would choose the difference);
-the baseline's opinion on every request (twice the work of a canary at 50 %).
+Rejected: counting the baseline's own requests (a client with a key on the canary's side could choose the difference);
+scoring every request on the baseline (twice the work of a canary at 50 %).
 """
 
 from __future__ import annotations
@@ -55,8 +57,14 @@ SHARE = 0.02
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairedScores:
-    """What both sides made of the same rows of a request: scores by output, or None for a failure. largest: number in
-    it. fault: whether the canary has not borne it; else it is a sample."""
+    """Scores of both sides for the same rows of a request.
+
+    Attributes:
+        largest: Largest number in the request.
+        fault: True if the canary failed on it; False for a sample.
+        mine: The canary's scores by output; None if it failed.
+        theirs: The baseline's scores by output; None if it failed.
+    """
 
     largest: float
     fault: bool
@@ -65,7 +73,12 @@ class PairedScores:
 
 
 class CanaryTrial:
-    """One canary's trial. mine: the canary's block; theirs: its baseline's; both by the canary's outputs."""
+    """One canary's trial.
+
+    Attributes:
+        mine: Statistics of the canary.
+        theirs: Statistics of its baseline; both have the canary's outputs.
+    """
 
     def __init__(self, canary: Replica, baseline: Replica) -> None:
         self.canary, self.baseline = canary, baseline
@@ -80,7 +93,7 @@ class CanaryTrial:
         return CanaryEvidence(Sketch.total(count, [self.theirs]), Sketch.total(count, [self.mine]))
 
     def add_pair(self, pair: PairedScores) -> None:
-        """Counts a finding, and those before it, unless it is far from the usual ones."""
+        """Count a pair and those kept before it, once the usual size is known and except those far from it."""
         self._usual.append(pair.largest)
         self._found.append(pair)
         if len(self._usual) >= USUAL:
@@ -110,8 +123,13 @@ class CanaryTrial:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CanarySample:
-    """A request that a canary has answered, for the baseline to look at. outputs: the canary's, None where it failed.
-    first: the row to look at from. fault: whether the canary has not borne it; else it is a sample."""
+    """A request that a canary has answered, queued for scoring on the baseline.
+
+    Attributes:
+        outputs: The canary's outputs; None if it failed.
+        first: The row to start scoring at.
+        fault: True if the canary failed on it; False for a sample.
+    """
 
     trial: CanaryTrial
     inputs: Mapping[str, Column]
@@ -122,19 +140,19 @@ class CanarySample:
 
 
 class CanaryTrials:
-    """A tap of Predictor, and the thread behind it."""
+    """Interceptor of a Predictor that samples the requests of canaries, and the thread that scores them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._trials: dict[Replica, CanaryTrial] = {}
-        # Of what trials have counted: sessions' threads answer, and the thread of trials weighs.
+        # Guards the trials' counts: sessions' threads record answers while the trials' thread records pairs.
         self._lock = threading.Lock()
         self._session = Session(TRIAL_READER, clock)
         self._pause_s = SETTLE_S
         self._worker: BackgroundWorker[CanarySample] = BackgroundWorker("freshet-trials", self._look)
 
     def update_traffic(self, pairs: Iterable[Pair]) -> None:
-        """Who is on trial against whom; whenever that has changed."""
+        """Set the pairs of canary and baseline on trial; called whenever they change."""
         trials = {}
         for canary, baseline in pairs:
             trial = self._trials.get(canary)
@@ -144,12 +162,12 @@ class CanaryTrials:
         self._trials = trials
 
     def evidence(self) -> dict[Pair, CanaryEvidence]:
-        """All that has been gathered of who is on trial now."""
+        """Return all evidence gathered so far about the pairs now on trial."""
         with self._lock:
             return {(trial.canary, trial.baseline): trial.evidence for trial in self._trials.values()}
 
     def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
-        """See Predictor.intercept."""
+        """Wrap `done` to sample the canary's answer; return it unchanged for requests that are no evidence."""
         trial = self._trials.get(replica)
         if trial is None or request.version is not None or request.label is not None:
             return done
@@ -165,7 +183,7 @@ class CanaryTrials:
         return tried
 
     def close(self) -> None:
-        """What waits is weighed no more."""
+        """Stop the thread; samples still queued are dropped."""
         self._worker.close()
 
     def _answered(self, trial: CanaryTrial, inputs: Mapping[str, Column], outputs: Outputs, rows: int) -> None:
@@ -195,7 +213,7 @@ class CanaryTrials:
             self._pause_s = max(SETTLE_S, (self._clock.now_s() - began_s) * (1 / SHARE - 1))
 
     def _score_on_baseline(self, sample: CanarySample) -> None:
-        """The baseline's opinion on a request."""
+        """Score a sample on the baseline and count the pair."""
         trial, first = sample.trial, sample.first
         try:
             bound = trial.baseline.plan.bind_inputs(sample.inputs)
@@ -211,7 +229,7 @@ class CanaryTrials:
         theirs = None if isinstance(opinion, FreshetError) else opinion.outputs
         mine = None
         if sample.outputs is not None:
-            # Copies: they are slices of what a whole batch has scored.
+            # Copy: these are slices of the scores of a whole batch.
             mine = {name: scores[first : first + rows].copy() for name, scores in sample.outputs.items()}
         with self._lock:
             trial.add_pair(PairedScores(trial.baseline.plan.largest(bound), sample.fault, mine, theirs))

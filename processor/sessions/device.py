@@ -1,33 +1,35 @@
-"""Device stages: sessions fill trays on the CPU, and M threads beside them run what is in the trays, in large batches.
+"""Device stages: sessions fill staging buffers on the CPU, and M threads run their content in large batches.
 
-    N sessions ── look up and pool straight into rows of a tray ──▶ queue of tray numbers ──▶ M device stages
+    N sessions ── look up and pool straight into staging rows ──▶ queue of buffer numbers ──▶ M device stages
         ▲                                                                                          │ one run a batch
-        └────────────── trays that are free again ◀── outputs copied to their requests ◀───────────┘
+        └────────── staging buffers that are free again ◀── outputs copied to their requests ◀─────┘
 
-For a device that wants larger batches than a session has: a GPU, or a CPU backend with threads of its own. A tray is
-one of a replica's Buffers, as many rows as its largest bucket, bound to every executable before a request or
-a flip needs it. So whatever several sessions have filled of it is one run, and nothing is gathered. Where to use the
-device and where not is the manifest's to say: a stage runs what was chosen for the bucket, as any session does.
+For a device that needs larger batches than one session has: a GPU, or a CPU backend with threads of its own. A staging
+buffer is one of a replica's Buffers, with as many rows as its largest bucket, bound to every executable before a
+request or a flip needs it. So all that several sessions have filled of it is one run, and nothing is gathered. The
+manifest decides where the device is used: a stage runs the executable chosen for the bucket, as any session does.
 
-Who owns what
-- A tray's rows: until filled() the session that reserved them; from take() until release() the stage that took it.
-- The lock guards the hand-over and the free buffers. Nothing is computed and no done() is called under it; a pin is
-  taken and given back under it.
-- Each tray has a reader's word of its own (processor.versions.control). It is pinned when the tray is opened and
-  unpinned when its outputs have been copied, so a tray, and every request in it, is computed under one state. A session
-  joins an open tray only while that tray's state is the one that is served, and else opens another: a delta is seen by
-  whatever is filled after its flip.
-- Shares of a scattered request share trays with nobody else: their state is the one that their scatter has pinned.
+Ownership
+- A staging buffer's rows belong to the session that reserved them until mark_filled(), and to the stage that took the
+  buffer from take() until release().
+- The lock guards the hand-over and the free buffers. Nothing is computed and no done() is called under it; pins are
+  taken and released under it.
+- Each staging buffer has its own reader slot (processor.versions.control). It is pinned when the buffer is opened and
+  unpinned when its outputs have been copied, so a buffer, and every request in it, is computed under one state. A
+  session joins an open buffer only while that buffer's state is the served one, and otherwise opens another: whatever
+  is filled after a delta's flip sees the delta.
+- Chunks of a split request do not share buffers with other requests: their state is the one that their SplitRequest has
+  pinned.
 
-What may never be seen: rows of two states or two models in one run; a reply before all of its rows have been computed;
-a tray filled anew while outputs of it are read. An error of a run is told to the requests of that tray, an error of
-filling to the requests of that span, and to nobody else.
+Must never happen: rows of two states or two models in one run; a reply before all of its rows have been computed; a
+buffer filled again while outputs of it are read. An error of a run is sent to the requests of that buffer only, an
+error of filling to the requests of that span only.
 
-Bounded: there are STAGING_PER_STAGE trays a stage and one more. A session that finds none free waits, its next batch
-grows in the batcher meanwhile, and the batcher sheds by the pace that it measures. close() runs what has been filled,
-answers it, and ends the stages; sessions have ended before.
+Bounded: there are STAGING_PER_STAGE buffers per stage and one more. A session that finds none free waits; its next
+batch grows in the batcher meanwhile, and the batcher sheds load by the pace that it measures. close() runs and answers
+what has been filled and ends the stages; sessions have ended before.
 
-The user-once division is not for stages: a request goes whole, with the same scores.
+Stages do not use the user/candidate split: a request runs whole, with the same scores.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from freshet_serving.processor.backends import Buffers
+from freshet_serving.processor.backends.buffers import Buffers
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import FreshetError
@@ -55,15 +57,23 @@ STAGING_PER_STAGE = 2
 
 
 def staging_count(stages: int) -> int:
-    """Trays of so many device stages: one that each runs, one that waits for it, and one that is being filled."""
+    """Return the number of staging buffers: for each stage one running and one waiting, plus one being filled."""
     return STAGING_PER_STAGE * stages + 1
 
 
 @dataclass(slots=True, eq=False)
 class DeviceBatch:
-    """A tray's content. owned: whether the tray's own word pins the state. spans: those that are to be answered.
-    requests, wait_s, sparse_s: how many there are but for shares, and what they have waited and their filling has
-    taken, summed."""
+    """The content of a staging buffer.
+
+    Attributes:
+        owned: True if the buffer's own reader slot pins the state.
+        rows: Number of rows reserved.
+        requests: Number of requests, not counting chunks of split requests.
+        wait_s: Total wait of its work items in seconds.
+        sparse_s: Total seconds spent on filling.
+        began_s: When the buffer was opened.
+        spans: The spans to be answered, with their work items.
+    """
 
     replica: Replica
     state: State
@@ -78,11 +88,17 @@ class DeviceBatch:
 
 
 class DeviceStages:
-    """M stages and the trays in front of them."""
+    """M stages and the staging buffers in front of them."""
 
     def __init__(self, stages: int, words: Sequence[int], clock: Clock, cpus: frozenset[int] = frozenset()) -> None:
-        """words: reader's words that nobody else uses, staging_count(stages) of them. cpus: cores of the stages'
-        threads."""
+        """Start the stages' threads.
+
+        Args:
+            stages: Number of stages.
+            words: Unused reader slots, staging_count(stages) of them.
+            clock: The clock.
+            cpus: Cores of the stages' threads; empty for any.
+        """
         self._words, self._clock, self._cpus = words, clock, cpus
         self._staging_pool = StagingPool(len(words))
         self._batches: dict[int, DeviceBatch] = {}
@@ -100,8 +116,16 @@ class DeviceStages:
             thread.start()
 
     def reserve(self, replica: Replica, rows: int, sub_request: SubRequest | None = None) -> tuple[Span, DeviceBatch]:
-        """Rows to fill, at most the replica's largest bucket, and under which state; waits for a tray. Every
-        reserve() is followed by a filled(). share: of a scattered request, whose state is used."""
+        """Reserve rows to fill, waiting for a staging buffer. Every reserve() is followed by a mark_filled().
+
+        Args:
+            replica: The replica.
+            rows: Number of rows, at most the replica's largest bucket.
+            sub_request: The chunk of a split request, whose state is then used.
+
+        Returns:
+            The rows, and the batch with the state to fill them under.
+        """
         target, capacity = (replica if sub_request is None else sub_request.split_request), replica.costs.max_rows
         with self._lock:
             while True:
@@ -132,13 +156,19 @@ class DeviceStages:
         return buffers
 
     def blocks(self, replica: Replica) -> list[StatsBlock]:
-        """The sketch of a replica's batches, a block a tray."""
+        """Return the statistics blocks of a replica's batches, one per staging buffer."""
         with self._lock:
             return [buffers.block for buffers in self._borrowed.get(replica, ())]
 
     def mark_filled(self, span: Span, works: Sequence[Work], wait_s: float = 0.0, sparse_s: float = 0.0) -> None:
-        """The span's rows are those of these works, which the stages answer from now on; none where filling failed.
-        wait_s: the mean wait of the works. sparse_s: what filling took."""
+        """Mark a span as filled; the stages answer its work items from now on.
+
+        Args:
+            span: The span.
+            works: The work items of its rows; empty if filling failed.
+            wait_s: Mean wait of the work items.
+            sparse_s: Seconds that filling took.
+        """
         with self._lock:
             if works:
                 batch = self._batches[span.staging]
@@ -150,7 +180,7 @@ class DeviceStages:
                 self._due.notify()
 
     def close(self) -> None:
-        """Runs and answers what has been filled, then ends the stages. Whoever fills has ended before."""
+        """Run and answer what has been filled, then end the stages. The sessions that fill must have ended before."""
         with self._lock:
             self._closing = True
             self._due.notify_all()
@@ -158,7 +188,7 @@ class DeviceStages:
             thread.join()
 
     def _serve(self, stats: SessionStats) -> None:
-        """The life of a stage's thread."""
+        """Run a stage's thread until close()."""
         run_on(self._cpus)
         while (staging := self._take()) is not None:
             self._run(staging, stats)
@@ -211,7 +241,7 @@ class DeviceStages:
                     answer(work.done, error or PredictReply(mine, generation, model, timing))
 
     def _compute(self, batch: DeviceBatch, stats: SessionStats) -> tuple[Outputs, float, int]:
-        """Outputs of all rows of a batch by the cheapest cover of its rows, how long they took, and rows of padding."""
+        """Run a batch by the cheapest bucket plan; return its outputs, the seconds of the runs, and rows of padding."""
         replica, buffers, rows = batch.replica, batch.buffers, batch.rows
         costs, now_s = replica.costs, self._clock.now_s
         results = {n: np.empty((rows, c), np.float32) for n, c in replica.outputs.items()}
@@ -223,7 +253,7 @@ class DeviceStages:
             stop = min(at + bucket, rows)
             x, outputs, run = buffers.get(batch.state.executables[bucket])
             if at:
-                # Every bucket reads from the first row on. What was there has been run; the largest bucket goes first.
+                # Every bucket reads from the first row on. The rows there have been run: the largest bucket goes first.
                 x[: stop - at] = filled[at:stop]
             started_s = now_s()
             run()
@@ -244,19 +274,19 @@ class DeviceStages:
                 batch.replica.unpin(self._words[staging])
             self._buffers.setdefault(batch.replica, []).append(batch.buffers)
             self._staging_pool.release(staging)
-            # All of them: what one waits for may not fit into what the next opens.
+            # Wake all: what the first to wake needs may not fit into the buffer that it opens.
             self._room.notify_all()
 
 
 class StagedSession(Session):
-    """The sparse half of a session: it fills trays, and the stages answer."""
+    """The sparse half of a session: it fills staging buffers, and the stages answer."""
 
     def __init__(self, number: int, clock: Clock, stages: DeviceStages) -> None:
         super().__init__(number, clock)
         self._stages = stages
 
     def run(self, batch: Sequence[Work]) -> None:
-        """Hands over a batch of one target, in pieces of the largest bucket at most."""
+        """Hand over a batch of one target, in groups of at most the largest bucket."""
         if isinstance(batch[0], SubRequest):
             self._hand_over_sub_request(batch[0])
             return
@@ -295,14 +325,14 @@ class StagedSession(Session):
         sub_request.split_request.release()
 
     def _counted(self, replica: Replica) -> Buffers:
-        """The rows are the trays'; what a session keeps of a replica is what it counts."""
+        """Return a replica's counters in this session; the rows are in staging buffers."""
         counted = self.buffers.get(replica)
         if counted is None:
             counted = self.buffers[replica] = Buffers({}, len(replica.manifest.tables), len(replica.outputs))
         return counted
 
     def _fill(self, works: Sequence[Work], sub_request: SubRequest | None) -> None:
-        """Writes the works' rows into a tray; raises why that failed, and then nobody else answers them."""
+        """Write the work items' rows into a staging buffer; if that raises, the stages do not answer them."""
         replica = works[0].replica
         rows = sum([work.rows for work in works])
         counted = self._counted(replica)
@@ -325,7 +355,7 @@ class StagedSession(Session):
 
 
 def _chunks(works: Sequence[Work], most: int) -> Iterator[list[Work]]:
-    """The works in order, together while they have at most so many rows."""
+    """Yield the work items in order, in groups of at most `most` rows."""
     piece: list[Work] = []
     rows = 0
     for work in works:
@@ -338,7 +368,7 @@ def _chunks(works: Sequence[Work], most: int) -> Iterator[list[Work]]:
 
 
 def _answered(batch: DeviceBatch, results: Outputs) -> Outputs:
-    """The rows that are answered: all, unless filling has failed somewhere."""
+    """Return the rows to be answered: all, unless filling failed for some."""
     spans = [span for span, _ in batch.spans]
     if sum([span.rows for span in spans]) == batch.rows:
         return results
@@ -349,7 +379,7 @@ def _answered(batch: DeviceBatch, results: Outputs) -> Outputs:
 
 
 def _finish(sub_request: SubRequest, outputs: Outputs, error: FreshetError | None) -> bool:
-    """One share of a scattered request is done with; whether it was answered with that."""
+    """Finish a chunk of a split request; return True if that answered the request."""
     if error is not None:
         sub_request.split_request.fail(error)
     else:

@@ -1,33 +1,33 @@
-"""A SessionGroup: N sessions over one copy of the variables, and the queues in front of them.
+"""Run a session group: N sessions over one copy of the variables, and the queues in front of them.
 
-Policies say which queue a request joins: `shared` is one queue that idle sessions pull from; `round-robin`, `mod` (by
-caller) and `least-loaded` (by predicted work) are one queue a session.
+The policy decides which queue a request joins: `shared` is one queue that idle sessions pull from; `round-robin`, `mod`
+(by caller) and `least-loaded` (by predicted work) have one queue per session.
 
-A request that idle sessions share, or that is larger than what may run in one go (CostTable.piece_rows), is scattered
-(processor.sessions.split_request): it is queued as one ticket, or one a queue, and leaves in pieces. Inline, the
-owner's loop turns between two of them, so that others are read, answered and take their turns while a large request is
-computed.
+A request that is worth sharing among idle sessions, or that is larger than one run may be (CostTable.chunk_rows), is
+split (processor.sessions.split_request): it is queued as one ticket, or one per queue, and leaves in chunks. Inline,
+the owner's event loop runs between two chunks, so that other requests are read, answered and take their turns while a
+large one is computed.
 
-Computing happens on the sessions' own threads, or `inline`: one session without a thread, driven through run_once() by
-an owner (an event loop that set_owner() has named) or, without one, by whoever waits for a reply. Inline there is no
-hand-over between threads at all: what arrived in one turn of the owner's loop is the next batch. Further sessions of an
-inline group are helpers, with threads: they take what is worth a hand-over, and only while a core is spare that no
-process of the server computes on (processor.sessions.occupancy). So a large request, or a queue that only this process
-has, is computed on all cores; and where all processes are busy, nobody is in anybody's way.
+Sessions compute on their own threads, or `inline`: one session without a thread, driven through run_once() by an owner
+(an event loop registered by set_owner()) or, without one, by the thread that waits for a reply. Inline there is no
+hand-over between threads at all: the requests that arrived in one turn of the owner's loop are the next batch. Further
+sessions of an inline group are helpers, with threads: they take only work that is worth a hand-over, and only while a
+core is spare that no process of the server computes on (processor.sessions.occupancy). So a large request, or a queue
+that only this process has, is computed on all cores; and when all processes are busy, none gets in another's way.
 
-Who owns what
+Ownership
 - The group's lock guards queues, idle sessions and counts; nothing is computed and no done() is called under it.
 - A thread's session is its own. The inline session belongs to the holder of the `_turn` lock.
-- A session sleeps on its gate, a lock that it has taken once and that whoever wakes it releases. It stands in its
-  queue's `idle` exactly as long as nobody has woken it; so a wake-up is never lost and never spent twice.
-- Inline, done() is called on the owner's thread: a helper hands its replies home.
-- Numbers are reader's words of processor.versions.control: sessions use those below SESSION_READERS, scattered
-  requests those from there on, trays of device stages the last of these, processor.sessions.shadow and .trial the very
-  last. A number is used again only after its session has ended. One group at most serves a version.
+- A session sleeps on its gate, a lock that it has acquired once and that the waking thread releases. It is in its
+  queue's `idle` exactly as long as no thread has woken it; so a wake-up is never lost and never used twice.
+- Inline, done() is called on the owner's thread: a helper posts its replies to it.
+- Numbers are reader slots of processor.versions.control: sessions use those below SESSION_READERS, split requests those
+  from there on, staging buffers of device stages the last of these; previews, shadow and canary trials have the very
+  last ones. A number is used again only after its session has ended. At most one group serves a version.
 
-A wake-up costs a change of threads, the dearest thing on this path. So a queue that a woken session is already on its
-way to wakes another only when it holds more than one batch's worth (CostTable.splits), and a session that takes a batch
-leaves the rest, if it is worth it, to the next, which it wakes.
+A wake-up costs a thread switch, the most expensive step on this path. So while a woken session is on its way to a
+queue, another one is woken only if the queue holds more than one batch's worth (CostTable.splits), and a session that
+takes a batch leaves the rest, if it is worth it, to the next session, which it wakes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import FREE, WORTH
+from freshet_serving.processor.backends.cost import FREE, WORTH
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
@@ -63,16 +63,22 @@ log = logging.getLogger("freshet.sessions")
 Wake = Callable[[float], None]
 Post = Callable[[Done, PredictReply | FreshetError], None]
 SESSION_READERS = MAX_SESSIONS
-# What it takes to give a helper work and to have its reply back; half of a request has to take longer.
+# Seconds to hand work to a helper and get its reply back; half of a request has to take longer.
 HANDOVER_S = 1e-4
-# How fast the cost of the usual request is followed.
+# Smoothing rate of the typical request's cost.
 TYPICAL_COST_RATE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions(SessionOptions):
-    """The options that a session group is made with. sessions: with compute "inline" all but one are helpers. cpus:
-    cores for each session in turn; empty for any."""
+    """The options of one session group.
+
+    Attributes:
+        sessions: Number of sessions; with compute "inline" all but one are helpers.
+        max_batch_rows: Maximum rows in a batch.
+        compute: "threads" or "inline".
+        cpus: Cores for each session in turn; empty for any.
+    """
 
     sessions: int = 1
     max_batch_rows: int = 256
@@ -81,7 +87,7 @@ class GroupOptions(SessionOptions):
 
     @property
     def runs(self) -> int:
-        """Buffers that a version is to have ready."""
+        """Number of buffers that a version must have ready."""
         return staging_count(self.device_stages) if self.device_stages else self.sessions
 
     @property
@@ -104,17 +110,25 @@ class Queue:
 
     @property
     def load_s(self) -> float:
-        """Predicted seconds of a session for all that waits or runs."""
+        """Predicted session-seconds of all waiting and running work."""
         return self.batcher.work_s + self.running_s
 
     def wake(self) -> None:
-        """Wakes a session, unless those on their way will do."""
+        """Wake a session unless those already waking suffice."""
         if self.idle and (not self.waking or self.batcher.batches(self.waking + 1) > self.waking):
             self.waking += 1
             self.idle.pop().gate.release()
 
     def take(self, session: Session, now_s: float, hurry: bool, free: int, sessions: int) -> NextBatch[Work]:
-        """The next batch, as the session's own from now on. free, sessions: see Batcher.take."""
+        """Take the next batch for a session and record it as running.
+
+        Args:
+            session: The session that will run it.
+            now_s: The clock's reading.
+            hurry: True to ignore the batching window.
+            free: Number of sessions that could take a batch now.
+            sessions: Number of sessions that may run chunks of one ticket at the same time.
+        """
         taken = self.batcher.take(now_s, free, hurry, sessions)
         if taken.batch:
             rows, ids, arrived_s = 0, 0, 0.0
@@ -131,7 +145,12 @@ class Queue:
         return taken
 
     def finish(self, session: Session, now_s: float) -> None:
-        """The session has answered its batch. While work waits, what it does between two batches counts as theirs."""
+        """Account for a finished batch. Gaps between batches count as busy time while work is queued.
+
+        Args:
+            session: The session.
+            now_s: The clock's reading.
+        """
         if session.predicted_s:
             self.running_s = max(0.0, self.running_s - session.predicted_s)
             measured_s = now_s - session.started_s
@@ -159,10 +178,16 @@ class SessionThread(threading.Thread):
 
 
 class SessionGroup:
-    """Runs bound requests on its sessions; close() answers what is queued and ends them."""
+    """Runs bound requests on its sessions; close() answers queued requests and ends the sessions."""
 
     def __init__(self, options: GroupOptions, clock: Clock, occupancy: Occupancy | None = None) -> None:
-        """occupancy: of the cores that inline sessions share with those of other processes, if there are others."""
+        """Start the sessions.
+
+        Args:
+            options: The group's options.
+            clock: The clock that deadlines are measured on.
+            occupancy: Occupancy of the cores that inline sessions share with other processes; None without any.
+        """
         self.options = options
         self._clock, self._occupancy = clock, occupancy or Occupancy(options.sessions)
         self._lock = threading.Lock()
@@ -176,7 +201,7 @@ class SessionGroup:
         if options.device_stages:
             words = [self._free_readers.pop() for _ in range(staging_count(options.device_stages))]
             self._device = DeviceStages(options.device_stages, words, clock, options.all_cpus)
-        # Of sessions that have ended, and of requests that no session has met.
+        # Counts of ended sessions, and of requests that never reached a session.
         self._past = SessionStats()
         self._past_counts: weakref.WeakKeyDictionary[Replica, NDArray[np.int64]] = weakref.WeakKeyDictionary()
         self._past_sketches: weakref.WeakKeyDictionary[Replica, Sketch] = weakref.WeakKeyDictionary()
@@ -201,16 +226,24 @@ class SessionGroup:
 
     @property
     def spare(self) -> bool:
-        """Whether nothing waits and a session has nothing to do, as far as can be told without the lock."""
+        """True if nothing waits and a session is idle, as far as can be seen without the lock."""
         queues = self._queues
         idle = self._inline is not None or any(queue.idle for queue in queues)
         return idle and not any(queue.batcher for queue in queues)
 
     def check_room(self, timeout_s: float | None, waited_s: float = 0.0) -> None:
-        """Raises Overloaded for a request that would be refused if it is like those that came before it: before it is
-        read, at little cost. A queue that is overloaded stands where one like them has no place any more; so if this
-        took one of no rows for granted, it would let all of them pass, to be refused when they have been read.
-        timeout_s: what is left of it. waited_s: to be read, which counts as waiting in the queue does."""
+        """Shed load before a request is read: refuse what enqueue() would refuse if it costs as much as recent ones.
+
+        An overloaded queue settles at a length where a typical request no longer fits. A check that assumed a request
+        of no cost would admit all of them, only for enqueue() to refuse them after they have been read.
+
+        Args:
+            timeout_s: Seconds left of the request's deadline; None for no deadline.
+            waited_s: Seconds that it waited to be read, which count like waiting in the queue.
+
+        Raises:
+            Overloaded: The request would be refused.
+        """
         if waited_s and timeout_s is not None:
             timeout_s -= (WAIT_MARGIN - 1.0) * waited_s
             if timeout_s <= 0:
@@ -225,8 +258,12 @@ class SessionGroup:
             self._check(queue, 1, 0, queue.typical_cost_s, timeout_s)
 
     def enqueue(self, work: Work) -> None:
-        """Queues work; raises NotReady, or Overloaded with the time that the queue takes to drain. Its deadline is on
-        the group's clock."""
+        """Queue a work item; its deadline is on the group's clock.
+
+        Raises:
+            NotReady: The group is closed.
+            Overloaded: There is no room or no time; carries the time that the queue needs to drain.
+        """
         with self._lock:
             if self._closing:
                 raise NotReady("the processor is closed")
@@ -251,9 +288,15 @@ class SessionGroup:
                 self._request_run(0.0)
 
     def set_owner(self, wake: Wake, post: Post) -> bool:
-        """Makes the calling thread the owner: done() is called on it, within run_once(), which it calls soon after
-        wake(delay_s) was called, from any thread, or soon after post(done, reply) was. False with compute "threads":
-        nothing changes."""
+        """Make the calling thread the owner, which computes inline; done() is called on it, within run_once().
+
+        Args:
+            wake: Called as wake(delay_s), from any thread, to have the owner call run_once() soon after the delay.
+            post: Called as post(done, reply), from any thread, to have the owner call done(reply) soon.
+
+        Returns:
+            False with compute "threads": nothing changes.
+        """
         with self._lock:
             if self._inline is None:
                 return False
@@ -268,12 +311,18 @@ class SessionGroup:
 
     @property
     def driven(self) -> bool:
-        """Whether a thread that waits for a reply has to call run_once() for it."""
+        """True if a thread that waits for a reply has to call run_once() for it."""
         return self._inline is not None and (self._wake is None or self._owner == threading.get_ident())
 
     def run_once(self, hurry: bool = False) -> bool:
-        """Inline: computes the next batch in this thread and answers it; whether there was one. hurry: without waiting
-        for the window."""
+        """Compute the next batch inline, in this thread, and answer it.
+
+        Args:
+            hurry: True to ignore the batching window.
+
+        Returns:
+            True if there was a batch.
+        """
         session, queue = self._inline, self._queues[0]
         if session is None:
             raise RuntimeError("the sessions of this group have threads of their own")
@@ -298,7 +347,7 @@ class SessionGroup:
             return bool(taken.batch)
 
     def serve(self, thread: SessionThread) -> None:
-        """The life of a session's thread."""
+        """Run a session's thread until it retires or the group closes."""
         session, queue = thread.session, thread.queue
         taken: NextBatch[Work] = NextBatch([], [])
         while True:
@@ -309,7 +358,7 @@ class SessionGroup:
                     thread.computing = False
                     self._occupancy.change(-1)
                 if thread.retired:
-                    # It may have been woken for work that another one has to do now.
+                    # It may have been woken for work that another session must do now.
                     self._wake_session(queue)
                     break
                 if self._inline is None:
@@ -335,7 +384,8 @@ class SessionGroup:
                         for work in taken.batch:
                             work.done = partial(self._deliver, work.done)
                     session.run(taken.batch)
-                # A session that waits must not hold the replica of its last batch: its version may be served no more.
+                # A waiting session must not keep the replica of its last batch alive: its version may no longer be
+                # served.
                 taken = NextBatch([], [])
                 continue
             in_time = thread.gate.acquire(timeout=-1 if taken.until_s is None else max(0.0, taken.until_s - now_s))
@@ -349,8 +399,10 @@ class SessionGroup:
         self._end(thread)
 
     def resize(self, sessions: int) -> None:
-        """So many sessions from now on. Those that are too many finish their batch; what waits for them goes to the
-        others. Raises BadInput."""
+        """Change the number of sessions.
+
+        Surplus sessions finish their batch; tickets in their queues move to the others. Raises BadInput.
+        """
         if not 1 <= sessions <= SESSION_READERS:
             raise BadInput(f"sessions: 1 to {SESSION_READERS} wanted, got {sessions}")
         with self._lock:
@@ -366,12 +418,12 @@ class SessionGroup:
                 self._retire(self._queues[-1])
 
     def statistics(self) -> list[SessionStats]:
-        """The counts of every session and device stage, and the group's own for what no session has met."""
+        """Return the counts of every session and device stage, and the group's own for requests that reached none."""
         staged = self._device.stats if self._device else []
         return [self._past, *(s.stats for s in self._sessions()), *staged]
 
     def counts(self, replica: Replica) -> NDArray[np.int64]:
-        """int64 [T, 2]: lookups and misses of a replica's tables over all sessions."""
+        """Return lookups and misses of a replica's tables over all sessions, int64 [T, 2]."""
         total = np.zeros((max(1, len(replica.manifest.tables)), 2), np.int64)
         past = self._past_counts.get(replica)
         if past is not None:
@@ -383,9 +435,9 @@ class SessionGroup:
         return total
 
     def sketch(self, replica: Replica) -> Sketch:
-        """The sketch of a replica's batches, over all sessions."""
+        """Return the sketch of a replica's batches over all sessions."""
         with self._lock:
-            # Together: what a session has counted that ends meanwhile is in the one or in the other.
+            # Both under the lock: a session that ends meanwhile is counted in one or the other, not in both.
             found = [s.buffers.get(replica) for s in self._sessions()]
             past = self._past_sketches.get(replica)
         blocks = [buffers.block for buffers in found if buffers is not None]
@@ -395,7 +447,7 @@ class SessionGroup:
         return whole if past is None else whole + past
 
     def close(self) -> None:
-        """Answers what is queued, then ends the sessions; enqueue() raises NotReady from now on."""
+        """Answer queued requests, then end the sessions; enqueue() raises NotReady from now on."""
         with self._lock:
             self._closing = True
             self._wake = None
@@ -425,7 +477,7 @@ class SessionGroup:
         else:
             session = StagedSession(number, clock, staged)
         thread = SessionThread(session, self, queue, cpus[number % len(cpus)] if cpus else frozenset())
-        # Helpers are not counted on: a queue is promised to be answered in time without them.
+        # Helpers do not count: predicted waits assume none.
         queue.sessions += self._inline is None
         self._count += 1
         self._threads.append(thread)
@@ -448,7 +500,7 @@ class SessionGroup:
                 other.wake()
 
     def _end(self, thread: SessionThread) -> None:
-        """Keeps what an ended session has counted."""
+        """Keep the counts of an ended session."""
         with self._lock:
             self._threads.remove(thread)
             self._past = total([self._past, thread.session.stats])
@@ -472,8 +524,11 @@ class SessionGroup:
             raise
 
     def _split_count(self, work: Work) -> int:
-        """On how many sessions to run a request at the same time: as many as there are, if that costs no more than
-        being done sooner is worth, or nothing when no session idles."""
+        """Return on how many sessions to run a request at the same time.
+
+        As many as there are, if the extra cost is worth the shorter latency, or if splitting is free when no session is
+        idle.
+        """
         sessions = self._count
         if sessions == 1 or work.rows == 1 or not self._free_readers:
             return 1
@@ -488,12 +543,14 @@ class SessionGroup:
         return work.replica.costs.splits(work.rows, sessions, WORTH if idle > 1 else FREE)
 
     def _most_rows(self, work: Work) -> int:
-        """Rows of a request that run in one go at most. With device stages they have to fit into a tray."""
+        """Return the maximum rows of a request in one run. With device stages they must fit into a staging buffer."""
         return self.options.max_batch_rows if self._device is None else work.replica.costs.max_rows
 
     def _is_large(self, work: Work) -> bool:
-        """Whether others would have to wait long for a request in one go, or it would not fit into a tray; raises
-        Overloaded when too many such are under way."""
+        """Return True if a request would delay others for long in one run or does not fit into a staging buffer.
+
+        Raises Overloaded if too many such requests are under way.
+        """
         few = work.ids <= LIGHT_IDS or work.ids <= work.replica.costs.heavy_ids
         if few and work.rows <= self._most_rows(work):
             return False
@@ -502,7 +559,7 @@ class SessionGroup:
         return True
 
     def _enqueue_split(self, work: Work, splits: int, now_s: float) -> None:
-        """Queues a request that leaves in pieces, for so many sessions at a time."""
+        """Queue a request that leaves in chunks, for `splits` sessions at a time."""
         if self._inline is not None:
             work.done = partial(self._deliver, work.done)
         split_request = SplitRequest(work, splits, self._most_rows(work), self._free_readers)
@@ -510,12 +567,12 @@ class SessionGroup:
         for sub_request in tickets:
             queue = self._route(sub_request)
             queue.batcher.put(sub_request, work.replica, now_s)
-            # Inline, one of those that are to compute is the owner.
+            # Inline, the owner is one of the sessions that compute it.
             for _ in range(splits // len(tickets) - (self._inline is not None)):
                 self._wake_session(queue)
 
     def _route(self, work: Work) -> Queue:
-        """The queue that a request joins."""
+        """Return the queue that a request joins."""
         queues, policy = self._queues, self.options.policy
         if len(queues) == 1:
             return queues[0]
@@ -526,32 +583,35 @@ class SessionGroup:
         return queues[next(self._turns) % len(queues)]
 
     def _helpers(self, queue: Queue) -> int:
-        """Helpers that could take a batch now, beside the session that asks: idle, each with a core to itself and work
-        for more than the hand-over. None where sessions have threads of their own."""
+        """Return the number of helpers that could take a batch now, besides the calling session.
+
+        They are idle, each with a core to itself and more work than a hand-over costs. 0 if sessions have threads of
+        their own.
+        """
         if not queue.idle or queue.batcher.work_s < 2 * HANDOVER_S:
             return 0
         return max(0, min(len(queue.idle), self._occupancy.spare - 1))
 
     def _wake_session(self, queue: Queue) -> None:
-        """Wakes a session for what is queued; inline a helper, where a core is spare for it."""
+        """Wake a session for queued work; inline, a helper if a core is spare for it."""
         if self._inline is None or (queue.batcher.work_s >= HANDOVER_S and self._occupancy.spare > queue.waking):
             queue.wake()
 
     def _deliver(self, done: Done, reply: PredictReply | FreshetError) -> None:
-        """Calls done() on the owner's thread, where there is one."""
+        """Call done() on the owner's thread, if there is an owner."""
         if self._post is None or threading.get_ident() == self._owner:
             done(reply)
         else:
             self._post(done, reply)
 
     def _request_run(self, delay_s: float) -> None:
-        """Has the owner call run_once(), once for as many requests as come before it does."""
+        """Have the owner call run_once(): one call for all requests that arrive before it runs."""
         if self._wake is not None and not self._run_requested:
             self._run_requested = delay_s == 0
             try:
                 self._wake(delay_s)
             except RuntimeError:
-                # The owner's loop has closed: whoever waits for a reply drives from now on.
+                # The owner's loop has closed: threads that wait for a reply compute from now on.
                 self._wake = self._post = None
 
     def _expire(self, expired: Sequence[Work]) -> None:

@@ -1,12 +1,12 @@
-"""The cores that several processes compute on, how many of them are taken now, and who gets on.
+"""Track how many of the shared cores are computing, and each process's heartbeat, across processes.
 
-Two words a process, written by it alone and read by all, without a lock.
+Each process has two words, which it alone writes and all processes read, without a lock.
 
-computing    threads of it that are computing. A hint: two processes may both take the last core for the length of a
-             batch, which then takes longer, and no more.
-beats        counts up while the process gets on: with every run of an executable, and while its loop turns. Several
-             threads of the process write it, and one of two increments at once may be lost; what is looked for is
-             whether it moves (serving.workers.worker_pool).
+computing    number of its threads that are computing. A hint: two processes may both take the last core for the length
+of a batch, which then takes longer, but nothing else goes wrong.
+beats        heartbeat: counts up while the process makes progress, with every run of an executable and while its event
+loop runs. Several threads of the process write it, and one of two simultaneous increments may be lost; readers only
+check whether it changes (serving.workers.worker_pool).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 
 class Occupancy:
-    """Who computes on so many cores. Its own word has one writer at a time, whose lock is the caller's."""
+    """Occupancy of a set of cores. Its own word has one writer at a time; the caller must hold the lock for that."""
 
     def __init__(
         self,
@@ -25,28 +25,35 @@ class Occupancy:
         slot: int = 0,
         beats: NDArray[np.int64] | None = None,
     ) -> None:
-        """words, beats: int64 [processes], shared by all; None for a process alone. seat: this process's word."""
-        # Items of a memoryview come at a fraction of what those of an array take.
+        """Attach to the shared words.
+
+        Args:
+            cores: Number of cores.
+            words: Computing threads of each process, int64 [processes], shared by all; None for a process alone.
+            slot: Index of this process's words.
+            beats: Heartbeats of each process, int64 [processes], shared by all; None for a process alone.
+        """
+        # Reading an item of a memoryview costs a fraction of reading one of an array.
         self._words, self._beats = (
             memoryview((np.zeros(slot + 1, np.int64) if given is None else given).data) for given in (words, beats)
         )
         self._cores, self._slot, self._own = cores, slot, 0
 
     def change(self, threads: int) -> None:
-        """So many threads more compute in this process; fewer, when negative."""
+        """Count `threads` more computing threads in this process; fewer if negative."""
         self._own += threads
         self._words[self._slot] = self._own
 
     def beat(self) -> None:
-        """This process gets on."""
+        """Record progress of this process."""
         self._beats[self._slot] += 1
 
     @property
     def crowded(self) -> bool:
-        """Whether more than one thread computes, here or in another process."""
+        """True if more than one thread computes, in this process or in any."""
         return sum(self._words) > 1
 
     @property
     def spare(self) -> int:
-        """Cores that nobody computes on."""
+        """Number of cores that no thread computes on."""
         return self._cores - sum(self._words)

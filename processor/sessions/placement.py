@@ -1,8 +1,8 @@
-"""The session groups of a process: which models each serves, on how many sessions, on which cores.
+"""Place the session groups of a process: which models each serves, on how many sessions and which cores.
 
-The core plan. A group that names cores has them to itself: they are taken away from the sessions of every other group,
-so a neighbour that is saturated slows it down no more. A model that no group names goes to the group with "*", else to
-the group "default", which has the options of the process.
+Core plan. A group that names cores has them to itself: they are removed from the sessions of every other group, so a
+saturated neighbour does not slow it down. A model that no group names goes to the group with "*", else to the group
+"default", which has the options of the process.
 """
 
 from __future__ import annotations
@@ -30,10 +30,16 @@ DEFAULT, ANY = "default", "*"
 def plan(
     config: SessionConfig, allowed: frozenset[int], nodes: Sequence[frozenset[int]], busy: int | None = None
 ) -> dict[str, tuple[tuple[str, ...], GroupOptions]]:
-    """Models and options of every group; raises BadInput where they contradict each other. Pure.
+    """Return the models and options of every group, by name. Pure.
 
-    allowed: the process's cores. nodes: memory nodes, as cores.numa_nodes() gives them. busy: of its cores, how many it
-    can keep busy all the time; None for all.
+    Args:
+        config: The options of the process and its groups.
+        allowed: The process's cores.
+        nodes: Memory nodes, as cores.numa_nodes() returns them.
+        busy: Number of those cores that it can keep busy all the time; None for all.
+
+    Raises:
+        BadInput: The options contradict each other.
     """
     check(config)
     groups = dict(config.groups)
@@ -75,7 +81,7 @@ def plan(
         check(own_options, "" if name == DEFAULT else f"groups.{name[:64]}.")
         if own_options.device_stages and config.compute == "inline":
             raise BadInput("compute: threads wanted with device_stages, got inline")
-        # Inline the loop's thread is a session, and others help it only where that was asked for.
+        # Inline, the event loop's thread is a session; helpers are added only on request.
         sessions = own_options.sessions or (1 if config.compute == "inline" else min(cores, MAX_SESSIONS))
         options = GroupOptions(**{**asdict(own_options), "sessions": sessions}, compute=config.compute, cpus=cpus)
         models = [ANY] if name == DEFAULT else group.models or [name]
@@ -84,7 +90,7 @@ def plan(
 
 
 def _own_options(config: SessionConfig, group: GroupConfig) -> SessionOptions:
-    """The options of a group: its own, else those of the process. A group with cores of its own has a session each."""
+    """Return the options of a group: its own, else the process's. A group with own cores gets one session per core."""
     own = {f.name: value for f in fields(SessionOptions) if (value := getattr(group, f.name)) is not None}
     others = {f.name: getattr(config, f.name) for f in fields(SessionOptions)}
     if group.cpus:
@@ -93,10 +99,16 @@ def _own_options(config: SessionConfig, group: GroupConfig) -> SessionOptions:
 
 
 class Groups:
-    """The groups of this process, running."""
+    """The running session groups of this process."""
 
     def __init__(self, config: SessionConfig, clock: Clock, occupancy: Occupancy | None = None) -> None:
-        """occupancy: see SessionGroup."""
+        """Start the groups.
+
+        Args:
+            config: The options of the process and its groups.
+            clock: The clock.
+            occupancy: See SessionGroup.
+        """
         self._groups: dict[str, SessionGroup] = {}
         self._by_model: dict[str, SessionGroup] = {}
         cores = ResourceLimits.here().cores
@@ -107,23 +119,32 @@ class Groups:
         self._any = self._by_model.pop(ANY)
 
     def of(self, model: str) -> SessionGroup:
-        """The group that serves a model, whether there is such a model or not."""
+        """Return the group that serves a model, whether or not the model exists."""
         return self._by_model.get(model, self._any)
 
     @property
     def inline(self) -> SessionGroup | None:
-        """The group that an owner drives, and then the only one; None when sessions have threads."""
+        """The group that an owner drives, which is then the only one; None if sessions have threads."""
         return self._any if self._any.inline else None
 
     def resize(self, sessions: int, name: str | None = None) -> None:
-        """So many sessions in one group, or in every one; raises NotFound or BadInput."""
+        """Change the number of sessions in one group, or in every group if `name` is None.
+
+        Args:
+            sessions: The new number.
+            name: Name of a group.
+
+        Raises:
+            NotFound: There is no such group.
+            BadInput: The number is out of range.
+        """
         if name is not None and name not in self._groups:
             raise NotFound(f"group {name[:64]!r} is not one of {', '.join(self._groups)}")
         for group in self._groups.values() if name is None else [self._groups[name]]:
             group.resize(sessions)
 
     def describe(self, name: str) -> dict[str, Any]:
-        """A group for people, JSON-able: its models, sessions, cores, policy and queue."""
+        """Return a JSON-able description of a group: its models, sessions, cores, policy and queue."""
         group = self._groups[name]
         options = group.options
         models = sorted(model for model, other in self._by_model.items() if other is group)
@@ -139,21 +160,21 @@ class Groups:
         }
 
     def statistics(self) -> dict[str, GroupStats]:
-        """A snapshot of each group, by name."""
+        """Return a snapshot of each group's statistics, by name."""
         return {
             name: GroupStats(len(group), group.queue_rows, total(group.statistics()))
             for name, group in self._groups.items()
         }
 
     def counts(self, replica: Replica) -> NDArray[np.int64]:
-        """See SessionGroup.counts."""
+        """Return a replica's lookups and misses (see SessionGroup.counts)."""
         return self.of(replica.manifest.model).counts(replica)
 
     def sketch(self, replica: Replica) -> Sketch:
-        """See SessionGroup.sketch."""
+        """Return a replica's sketch (see SessionGroup.sketch)."""
         return self.of(replica.manifest.model).sketch(replica)
 
     def close(self) -> None:
-        """Answers what is queued, then ends all sessions."""
+        """Answer queued requests, then stop all sessions."""
         for group in self._groups.values():
             group.close()

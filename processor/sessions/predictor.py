@@ -1,4 +1,4 @@
-"""Requests in, replies out: what every process that answers has, whether it loads models or is told of them.
+"""Accept requests and deliver replies: the entry point of every process that answers predictions.
 
 A request is validated in the caller's thread and computed by the SessionGroup. Thread-safe.
 """
@@ -26,36 +26,47 @@ from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.traffic import Traffic
 from freshet_serving.processor.watching import CanaryEvidence, ShadowComparison
 
-# How often a thread that waits for an inline reply looks whether the owner is still there to compute it.
+# How often a thread that waits for an inline reply checks that the owner is still there to compute it.
 OWNER_GONE_S = 0.05
 
 
 Interceptor = Callable[[PredictRequest, Replica, BoundRequest, Done], Done]
-"""Sees every request on its way in; what it returns is called in the place of done. It must neither block nor raise."""
+"""Sees every incoming request; returns the callback to use instead of done. It must neither block nor raise."""
 
 
 class Predictor(ABC):
-    """Answers requests by the replicas that replica() picks."""
+    """Answers requests by the replicas that replica() and route() pick."""
 
     def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
-        """limits: of a request, where its model has none of its own."""
+        """Create a predictor over a process's session groups.
+
+        Args:
+            groups: The session groups.
+            clock: The clock that deadlines are measured on.
+            limits: Limits of a request for models that have none of their own.
+        """
         self.groups, self._clock, self._limits = groups, clock, limits
         self._own_limits: dict[str, RequestLimits] = {}
-        # Models whose requests are split by the value of an input; nearly always none.
+        # Models whose requests are split by the value of an input; usually none.
         self._by_input: dict[str, Callable[[PredictRequest], Replica | None]] = {}
         self._interceptors: tuple[Interceptor, ...] = ()
         self._shadow: Shadow | None = None
         self._trials: CanaryTrials | None = None
 
     def intercept(self, intercept: Interceptor) -> None:
-        """Adds a tap, which requests pass from now on."""
+        """Add an interceptor for all requests from now on."""
         self._interceptors = (*self._interceptors, intercept)
 
     def update_traffic(
         self, traffic: Mapping[str, Traffic], shadows: Mapping[str, Replica], trials: Sequence[Pair]
     ) -> None:
-        """The traffic of every model, the shadows of those that have one, and who is on trial, whenever they have
-        changed: what submit() has to look at beyond route()."""
+        """Update what submit() needs beyond route(); called whenever it changes.
+
+        Args:
+            traffic: The traffic settings of every model.
+            shadows: The shadow replicas of the models that have one.
+            trials: The pairs of canary and baseline on trial.
+        """
         self._own_limits = {model: self._limits.over(t.limits) for model, t in traffic.items() if t.limits}
         self._by_input = {
             model: partial(self._route_by_input, t.sticky_input)
@@ -76,34 +87,54 @@ class Predictor(ABC):
             self._trials.update_traffic(trials)
 
     def shadow_comparisons(self) -> dict[tuple[str, int], ShadowComparison]:
-        """The shadows' snapshots, by model and version."""
+        """Return the shadows' comparisons by model and version."""
         return self._shadow.shadow_comparisons() if self._shadow is not None else {}
 
     def evidence(self) -> dict[Pair, CanaryEvidence]:
-        """What has been gathered of the canaries that are on trial."""
+        """Return the evidence gathered about the canaries on trial."""
         return self._trials.evidence() if self._trials is not None else {}
 
     def close(self) -> None:
-        """Answers what is queued, then ends shadow, trials and sessions."""
+        """Answer queued requests, then stop shadow, trials and sessions."""
         for aside in (self._shadow, self._trials):
             if aside is not None:
                 aside.close()
         self.groups.close()
 
     def limits(self, model: str) -> RequestLimits:
-        """What a request for a model may cost, whether there is such a model or not."""
+        """Return the limits of a request for a model, whether or not the model exists."""
         return self._own_limits.get(model, self._limits)
 
     @abstractmethod
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
-        """The replica that stands for a model where traffic is not split; raises NotFound or NotReady."""
+        """Return the replica that represents a model where traffic is not split.
+
+        Args:
+            model: The model's name.
+            version: The requested version; None for any.
+            label: The requested label; None for any.
+
+        Raises:
+            NotFound: There is none.
+            NotReady: It is loading.
+        """
 
     @abstractmethod
     def route(
         self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
     ) -> Replica:
-        """The replica that answers a request; raises NotFound or NotReady. key: requests of one are answered by one
-        version, as long as the split stays."""
+        """Return the replica that answers a request.
+
+        Args:
+            model: The model's name.
+            version: The requested version; None for any.
+            label: The requested label; None for any.
+            key: Sticky key: requests with the same key are answered by one version as long as the split stays.
+
+        Raises:
+            NotFound: There is none.
+            NotReady: It is loading.
+        """
 
     def select_replica(
         self,
@@ -114,14 +145,14 @@ class Predictor(ABC):
         key: bytes | None = None,
         waited_s: float = 0.0,
     ) -> Replica:
-        """Find the replica that a request is to be read for and submitted with. Costs a fraction of reading it.
+        """Find the replica to read a request for and submit it with. Costs a fraction of reading the request.
 
         Args:
             model: The model's name.
-            version: The version that is asked for; None for any.
-            label: The label that is asked for; None for any.
+            version: The requested version; None for any.
+            label: The requested label; None for any.
             timeout_s: Seconds that the request may still take; None for any time.
-            key: See route().
+            key: Sticky key, see route().
             waited_s: Seconds that it has waited to be read.
 
         Returns:
@@ -137,8 +168,13 @@ class Predictor(ABC):
         return replica
 
     def submit(self, request: PredictRequest, done: Done, replica: Replica | None = None) -> None:
-        """Validates and queues; done() is called once, on a session's thread or the owner's, and must not block.
-        replica: what select_replica() gave for the request, if it was asked."""
+        """Validate and queue a request.
+
+        Args:
+            request: The request.
+            done: Called once with the reply or error, on a session's thread or the owner's; it must not block.
+            replica: The result of select_replica() for the request, if it was called.
+        """
         if replica is None:
             replica = self.route(request.model, request.version, request.label, request.key)
         if self._by_input and request.model in self._by_input:
@@ -154,37 +190,47 @@ class Predictor(ABC):
         )
 
     def _route_by_input(self, name: str, request: PredictRequest) -> Replica | None:
-        """The replica that answers a request by the first value of an input; None where another thing says so, or it is
-        not there. Versions of a split have the same inputs, so what was read for one can be bound to another."""
+        """Return the replica chosen by the first value of an input.
+
+        None if the request names a version, label or key, or has no such input. Versions of a split have the same
+        inputs, so a request read for one can be bound to another.
+        """
         if request.version is not None or request.label is not None or request.key is not None:
             return None
         key = first_value(request.inputs.get(name))
         return None if key is None else self.route(request.model, key=key)
 
     def set_owner(self, wake: Wake, post: Post) -> bool:
-        """Inline compute: makes the calling thread, an event loop's, the one that computes; see SessionGroup.set_owner.
-        False where sessions have threads: done() is called on those."""
+        """Make the calling event loop's thread the one that computes inline (see SessionGroup.set_owner).
+
+        Args:
+            wake: See SessionGroup.set_owner.
+            post: See SessionGroup.set_owner.
+
+        Returns:
+            False if sessions have threads of their own: done() is then called on those.
+        """
         inline = self.groups.inline
         return inline is not None and inline.set_owner(wake, post)
 
     def run_once(self) -> None:
-        """Inline compute: the next batch, in this thread."""
+        """Compute the next batch inline, in this thread."""
         inline = self.groups.inline
         if inline is not None:
             inline.run_once()
 
     def process(self, request: PredictRequest) -> PredictReply:
-        """Scores one request, waiting for it; raises FreshetError."""
+        """Score one request and wait for its reply; raises FreshetError."""
         (reply,) = self.batch_process([request])
         if isinstance(reply, FreshetError):
             raise reply
         return reply
 
     def batch_process(self, requests: Sequence[PredictRequest]) -> list[PredictReply | FreshetError]:
-        """Scores requests together; each gets its own reply or its own error, in order."""
+        """Score requests together and return a reply or an error for each, in order."""
         inline = self.groups.inline
         replies: list[PredictReply | FreshetError | None] = [None] * len(requests)
-        # Counts by its length: append() is atomic, and done() comes from several threads.
+        # The list's length is the counter: append() is atomic, and done() comes from several threads.
         answered: list[None] = []
         finished = threading.Event()
 
@@ -202,13 +248,23 @@ class Predictor(ABC):
         while requests and not finished.is_set():
             if inline is not None and inline.driven:
                 if not inline.run_once(hurry=True):
-                    # What is left is computed by others, who answer it.
+                    # The rest is computed by other threads, which answer it.
                     finished.wait(OWNER_GONE_S)
             else:
                 finished.wait(OWNER_GONE_S if inline is not None else None)
         return [r for r in replies if r is not None]
 
     def manifest(self, model: str, version: int | None = None, label: str | None = None) -> tuple[Manifest, Generation]:
-        """The manifest and the generation that a request would be answered by; raises NotFound or NotReady."""
+        """Return the manifest and the generation that would answer a request.
+
+        Args:
+            model: The model's name.
+            version: The requested version; None for any.
+            label: The requested label; None for any.
+
+        Raises:
+            NotFound: There is none.
+            NotReady: It is loading.
+        """
         replica = self.replica(model, version, label)
         return replica.manifest, replica.generation

@@ -1,5 +1,7 @@
-"""Requests and replies, as they travel through a Predictor and its SessionGroups: a request in, bound to a replica as
-work, a reply or an error out."""
+"""Define requests and replies as they travel through a Predictor and its SessionGroups.
+
+A request becomes a work item once it is bound to a replica, and ends as a reply or an error.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,16 @@ Outputs = dict[str, NDArray[np.float32]]
 
 
 class Timing(NamedTuple):
-    """The timing of a batch, on the group's clock; one object for all its replies. sparse_s, dense_s: how long each
-    took, of all its buckets together."""
+    """The timing of a batch on the group's clock; one object for all its replies.
+
+    Attributes:
+        began_s: When the batch began.
+        ended_s: When it ended.
+        sparse_s: Seconds of lookups and pooling, over all its buckets.
+        dense_s: Seconds of executables, over all its buckets.
+        requests: Number of requests.
+        rows: Number of rows.
+    """
 
     began_s: float
     ended_s: float
@@ -37,9 +47,18 @@ class Timing(NamedTuple):
 
 @dataclass(slots=True)
 class PredictRequest:
-    """One client's request. inputs: by the manifest's names; rows of 1 are broadcast. version or label: which version,
-    else as traffic is routed. timeout_s: an answer later than that is worth nothing. caller: who asks, for the policy
-    "mod". key: requests of one are answered by one version of a split. request_id: the client's, or ""."""
+    """One client's request.
+
+    Attributes:
+        model: The model's name.
+        inputs: Columns by the manifest's names; inputs of one row are broadcast.
+        version: The requested version; None to route by label or traffic.
+        label: The requested label; None to route by version or traffic.
+        timeout_s: Seconds after which an answer is worthless; None for no deadline.
+        caller: Number of the caller, for the policy "mod".
+        key: Sticky key: requests with the same key are answered by one version of a split.
+        request_id: The client's id, or "".
+    """
 
     model: str
     inputs: Mapping[str, Column]
@@ -52,8 +71,14 @@ class PredictRequest:
 
 
 class PredictReply(NamedTuple):
-    """The answer to a PredictRequest. outputs: float32 [rows, columns] by name, all of one generation. timing: of its
-    batch; None where several sessions have shared the request."""
+    """The answer to a PredictRequest.
+
+    Attributes:
+        outputs: float32 [rows, columns] by name, all of one generation.
+        generation: The generation that computed them.
+        model: The model's name.
+        timing: Timing of its batch; None if several sessions shared the request.
+    """
 
     outputs: Outputs
     generation: Generation
@@ -66,8 +91,15 @@ Done = Callable[[PredictReply | FreshetError], None]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Work(Ticket):
-    """Rows of one bound request, from row `first` on. replica: what computes them. caller: who asks, for the policy
-    "mod"."""
+    """A work item: rows of one bound request, from row `first` on.
+
+    Attributes:
+        replica: The replica that computes them.
+        bound: The bound request.
+        done: Called once with the reply or error.
+        caller: Number of the caller, for the policy "mod".
+        first: First row.
+    """
 
     replica: Replica
     bound: BoundRequest
@@ -77,7 +109,12 @@ class Work(Ticket):
 
 
 def answer(done: Done, result: PredictReply | FreshetError) -> None:
-    """Calls done(); what a callback raises is the caller's fault and must not end the session."""
+    """Call done(); an exception of the callback is logged and must not end the session.
+
+    Args:
+        done: The callback.
+        result: The reply or error.
+    """
     try:
         done(result)
     except Exception:

@@ -1,11 +1,11 @@
-"""A session: one executor with its own buffers, over variables that all sessions share.
+"""Run batches: a session is one executor with its own buffers, over variables that all sessions share.
 
-Who owns what: a session is used by one thread at a time; nobody else touches its buffers, its bindings or its pin. A
-batch runs wholly on one session, under one pinned state, so every reply it gives carries one generation. A scattered
-request is several works, on one session or several: their Scatter holds one pin for all of them, so it carries one
-generation too. done() of a request is called exactly once, with a reply or an error; an error in one batch never
-reaches another, and what is one request's own fault (floats that are refused, rows that cannot be had) none of its
-batch. What a batch allocates is the arrays that its replies are made of; everything else is kept from batch to batch.
+Ownership. A session is used by one thread at a time; no other thread touches its buffers, its bindings or its pin. A
+batch runs wholly on one session, under one pinned state, so all its replies carry one generation. A split request is
+several work items, on one session or several: their SplitRequest holds one pin for all of them, so its reply carries
+one generation, too. done() of a request is called exactly once, with a reply or an error. An error in one batch never
+reaches another, and a fault of one request (refused floats, unavailable rows) never fails the rest of its batch. A
+batch allocates only the arrays that its replies consist of; everything else is reused from batch to batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import Buffers, CostTable
+from freshet_serving.processor.backends.buffers import Buffers
+from freshet_serving.processor.backends.cost import CostTable
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput, address
@@ -32,14 +33,21 @@ from freshet_serving.processor.watching import SessionStats, StatsBlock, note_ba
 
 log = logging.getLogger("freshet.sessions")
 
-# Of a session's batches, how often one tries the way that the cost table thinks dearer.
+# One in this many batches of a session tries the plan that the cost table considers more expensive.
 EXPLORE_EVERY = 64
 
 
 @dataclass(slots=True, eq=False)
 class RunningBatch:
-    """A batch while it is computed. tables: int64 [T, TABLE_FIELDS], remote rows stood in for. fill: SparsePlan.fill,
-    or a scatter's. sparse_s to padded: of all its runs so far."""
+    """A batch while it is computed.
+
+    Attributes:
+        tables: Table descriptors, int64 [T, TABLE_FIELDS], with substitutes for remote rows.
+        fill: SparsePlan.fill, or that of a split request.
+        sparse_s: Seconds of lookups and pooling in all its runs so far.
+        dense_s: Seconds of executables in all its runs so far.
+        padded: Rows of padding in all its runs so far.
+    """
 
     replica: Replica
     state: State
@@ -62,7 +70,18 @@ def record_batch(
     sparse_s: float,
     dense_s: float,
 ) -> None:
-    """Notes what a batch was like, and its scores. wait_s: the mean of its requests."""
+    """Record a batch and its scores in a statistics block.
+
+    Args:
+        block: The statistics block.
+        requests: Number of requests answered.
+        rows: Number of rows.
+        padded: Rows of padding.
+        results: Scores by output, float32 [rows, columns].
+        wait_s: Mean wait of its requests in seconds.
+        sparse_s: Seconds of lookups and pooling.
+        dense_s: Seconds of executables.
+    """
     for n, scores in enumerate(results.values()):
         if n == 0:
             note_batch(
@@ -74,21 +93,31 @@ def record_batch(
 
 
 class Session:
-    """A session: one executor with its own buffers. number: of the reader's word that it pins with, for any replica."""
+    """One executor with its own buffers.
+
+    Attributes:
+        number: Number of the reader slot that it pins with, in any replica.
+    """
 
     def __init__(self, number: int, clock: Clock, occupancy: Occupancy | None = None) -> None:
-        """occupancy: of the cores that others compute on as well; none where it stands for itself."""
+        """Create a session.
+
+        Args:
+            number: Number of its reader slot.
+            clock: The clock.
+            occupancy: Occupancy of the cores shared with others; None for a session alone.
+        """
         self.number = number
         self._clock, self._occupancy = clock, occupancy or Occupancy(1)
-        # Weak: a replica that is asked no more is freed with its last batch, and its buffers with it.
+        # Weak references: a replica no longer in use is freed with its last batch, and its buffers with it.
         self.buffers: weakref.WeakKeyDictionary[Replica, Buffers] = weakref.WeakKeyDictionary()
         self.stats = SessionStats()
-        # The batch that it is in, written by its group: 0 where there is none. wait_s: the mean wait of its requests.
+        # The batch in progress, written by its group; 0 if there is none. wait_s is the mean wait of its requests.
         self.predicted_s = self.started_s = self.wait_s = 0.0
         self._spans = np.zeros((16, 2), np.int64)
 
     def run(self, batch: Sequence[Work]) -> None:
-        """Computes a batch of one target and answers every request of it."""
+        """Compute a batch of one target and answer every request in it."""
         if isinstance(batch[0], SubRequest):
             self._run_sub_request(batch[0])
             return
@@ -160,7 +189,7 @@ class Session:
             self._buffers(sub_request.replica).block.done(1)
 
     def _look_up(self, sub_request: SubRequest) -> Timing:
-        """A share of no rows: looks up some of what all rows have in common."""
+        """Run a chunk without rows: look up some of the features shared by all rows."""
         replica, state, began_s = sub_request.replica, sub_request.split_request.state, self._clock.now_s()
         sub_request.split_request.look_up(state.tables, state.epoch, self._buffers(replica).counts)
         ended_s = self._clock.now_s()
@@ -184,11 +213,20 @@ class Session:
         requests: int,
         split_request: SplitRequest | None = None,
     ) -> Timing:
-        """Scores of all rows of the works, one after another; notes what the batch was like. requests: those that this
-        answers. scatter: of the one work, a share."""
+        """Score all rows of the work items, one after another, and record the batch.
+
+        Args:
+            replica: The replica.
+            state: Its pinned state.
+            works: The work items.
+            rows: Their number of rows.
+            results: Arrays that the scores are written to, by output.
+            requests: Number of requests that this batch answers.
+            split_request: The split request if the one work item is a chunk of it.
+        """
         began_s = self._clock.now_s()
         buffers = self._buffers(replica)
-        # Rows that live elsewhere come in one round trip a batch; what they stand in must outlive the last fill().
+        # Remote rows are fetched in one round trip per batch; their substitutes must outlive the last fill().
         batch_tables = None
         if replica.remote is not None:
             batch_tables = replica.remote.batch_tables(state.tables, state.epoch, *self._slice_works(works, 0, rows))
@@ -217,7 +255,7 @@ class Session:
     def _run_cheapest(
         self, batch: RunningBatch, user_split: UserSplitRuntime, works: Sequence[Work], rows: int
     ) -> None:
-        """Each of the works whole or in parts, whichever takes less."""
+        """Run each work item whole or split into user and candidates, whichever is predicted to be cheaper."""
         alone: list[tuple[Work, int]] = []
         together: list[Work] = []
         at = 0
@@ -237,7 +275,7 @@ class Session:
             self._run_user_split(batch, user_split, alone)
 
     def _run_whole(self, batch: RunningBatch, works: Sequence[Work], rows: int, first: int) -> None:
-        """All rows of the works, bucket by bucket, to the results from row `first` on; measures what they cost."""
+        """Run all rows of the work items bucket by bucket, into the results from row `first` on; measure the cost."""
         replica, state, tables, buffers = batch.replica, batch.state, batch.tables, batch.buffers
         costs, fill, now_s, stats = replica.costs, batch.fill, self._clock.now_s, self.stats
         timer_s = self._timer(replica)
@@ -267,8 +305,13 @@ class Session:
     def _run_user_split(
         self, batch: RunningBatch, user_split: UserSplitRuntime, works: Sequence[tuple[Work, int]]
     ) -> None:
-        """Requests whose user's part is computed once, several users at a time; then each one's candidates. works: with
-        the row of the results where each begins."""
+        """Compute the user's part once for each work item, several users per run, then each one's candidates.
+
+        Args:
+            batch: The batch.
+            user_split: The version's user/candidate split.
+            works: Work items, each with its first row in the results.
+        """
         done = 0
         for users in user_split.costs[USER].bucket_plan(len(works)):
             group = works[done : done + users]
@@ -281,7 +324,7 @@ class Session:
     def _run_users(
         self, batch: RunningBatch, user_split: UserSplitRuntime, works: Sequence[Work], bucket: int = 0
     ) -> NDArray[np.float32]:
-        """What is computed of each work's user, float32 [bucket, user_width]; in buffers that the next call uses."""
+        """Return the user vectors of the work items, float32 [bucket, user_width], in reused buffers."""
         state, buffers, now_s = batch.state, batch.buffers, self._clock.now_s
         costs, timer_s = user_split.costs[USER], self._timer(batch.replica)
         bucket = bucket or costs.bucket_plan(len(works))[0]
@@ -301,7 +344,7 @@ class Session:
     def _run_candidates(
         self, batch: RunningBatch, user_split: UserSplitRuntime, u: NDArray[np.float32], work: Work, first: int
     ) -> None:
-        """One work's candidates by what was computed of its user, to the results from row `first` on."""
+        """Run one work item's candidates with its user vector, into the results from row `first` on."""
         state, buffers, now_s = batch.state, batch.buffers, self._clock.now_s
         costs, timer_s, at = user_split.costs[CANDIDATE], self._timer(batch.replica), 0
         for bucket in costs.bucket_plan(work.rows):
@@ -322,17 +365,17 @@ class Session:
             at = stop
 
     def _timed_run(self, run: Callable[[], None], costs: CostTable, bucket: int, timer_s: Callable[[], float]) -> None:
-        """Runs a bucket, and has the costs learn from it."""
+        """Run a bucket and record its time in the cost table."""
         crowded, began_s = self._occupancy.crowded, timer_s()
         run()
         costs.record_run(bucket, timer_s() - began_s, crowded or self._occupancy.crowded)
 
     def _timer(self, replica: Replica) -> Callable[[], float]:
-        """What the replica's runs are timed by."""
+        """Return the function that times the replica's runs."""
         return self._clock.core_s if replica.in_thread else self._clock.now_s
 
     def _record_run(self, batch: RunningBatch, bucket: int, rows: int) -> None:
-        """Notes a run of so many rows in a bucket."""
+        """Record a run of `rows` rows in a bucket."""
         batch.padded += bucket - rows
         self.stats.record_run(bucket, rows)
         self._occupancy.beat()
@@ -340,7 +383,7 @@ class Session:
     def _slice_works(
         self, works: Sequence[Work], start: int, stop: int
     ) -> tuple[list[BoundRequest], NDArray[np.int64]]:
-        """The requests that rows [start, stop) of the batch belong to, and int64 [R, 2]: first row and rows of each."""
+        """Return the requests of the batch rows [start, stop) and, int64 [R, 2], first row and row count of each."""
         if len(works) == 1:
             work, spans = works[0], self._spans[:1]
             spans[0, 0], spans[0, 1] = work.first + start, stop - start
@@ -361,8 +404,14 @@ class Session:
 
 
 def retry_groups(works: Sequence[Work], error: Exception) -> Sequence[Sequence[Work]] | None:
-    """After an error that is not the whole batch's: in which parts the others are computed again. Those whose floats
-    are refused are answered. None for any other error."""
+    """Return the groups in which to compute a batch again after an error that some of its requests caused.
+
+    Requests with refused floats are answered with their error here. None for an error of the whole batch.
+
+    Args:
+        works: The work items of the batch.
+        error: The error.
+    """
     if isinstance(error, NonFiniteInput):
         sound = []
         for work in works:
@@ -374,13 +423,13 @@ def retry_groups(works: Sequence[Work], error: Exception) -> Sequence[Sequence[W
         if len(sound) < len(works):
             return [sound] if sound else []
     if isinstance(error, NotReady) and len(works) > 1:
-        # Rows that one request reads could not be had: the others are not to fail with it.
+        # Rows of one request were unavailable: the others must not fail with it.
         return [[work] for work in works]
     return None
 
 
 def client_error(error: Exception) -> FreshetError:
-    """The error that the client is told; a failure that is not its own is logged."""
+    """Return the error to send to the client; an internal failure is logged and replaced by a general message."""
     if isinstance(error, FreshetError):
         return error
     log.error("a batch failed", exc_info=error)

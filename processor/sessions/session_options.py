@@ -1,5 +1,7 @@
-"""The options of sessions, as users write them: for a process, and for its groups. Light to import: the command line
-reads its options here."""
+"""Define the options of sessions, for a process and for its groups.
+
+Light to import: the command line reads its options here.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ COMPUTING = "Computing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """The options of a process's sessions, where their group has none of its own."""
+    """The options of a process's sessions, which apply to groups that do not override them."""
 
     sessions: int = field(
         default=0,
@@ -74,8 +76,12 @@ class SessionOptions:
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """A group as the user writes it: what is None is as for the process. sessions: 0 for one a core. cpus: cores such
-    as "0-1", or one set for each session in turn, such as "0-1;2-3"; "" for any."""
+    """A session group as the user writes it; None means the process's option.
+
+    Attributes:
+        sessions: Number of sessions; 0 for one per core.
+        cpus: Cores such as "0-1", or one set for each session in turn, such as "0-1;2-3"; "" for any.
+    """
 
     models: list[str] = field(default_factory=list)
     sessions: int | None = None
@@ -90,7 +96,7 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionConfig(SessionOptions):
-    """The options of a process's sessions; groups may have their own. cpus: see GroupConfig."""
+    """The options of a process's sessions, with the groups that override them. For cpus see GroupConfig."""
 
     cpus: str = ""
     compute: Compute = field(default="threads", metadata=option("Where sessions compute", one_of(*COMPUTES)))
@@ -98,6 +104,6 @@ class SessionConfig(SessionOptions):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """The SessionConfig of options as JSON or TOML holds them: every group an object of its own options."""
+        """Return the SessionConfig of options read from JSON or TOML; each group is an object of its own options."""
         groups = {name: GroupConfig(**group) for name, group in options["groups"].items()}
         return cls(**{**options, "groups": groups})

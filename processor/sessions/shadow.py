@@ -1,15 +1,16 @@
-"""Shadow traffic: a share of the requests is scored by another version too, after they were answered, and compared.
+"""Shadow traffic: score a share of the requests on a further version, after the reply, and compare the scores.
 
 Invariants
-- A copy is made when the reply has been handed over, and is looked at SETTLE_S later, when it has been sent.
-- Copies run on one thread of their own, with its own session and its own word of every version
-  (processor.versions.control); they never stand in a queue that a request waits in, and never hold a session.
-- Whoever is short of anything drops copies first: no more than MAX_QUEUED wait, nor more than MAX_QUEUED_NBYTES of
-  inputs (but one), for no longer than PATIENCE_S, and none is run while a request waits, while no session of the group
-  idles, or while the thread that requests come from has been busy, or kept waiting for a core, for more than BUSY of
-  its time. Dropped copies are counted.
+- A copy is made when the reply has been delivered, and is processed SETTLE_S later, when the reply has been sent.
+- Copies run on one thread of their own, with its own session and its own reader slot in every version
+  (processor.versions.control); they never stand in a queue that a request waits in, and never occupy a session that
+  serves requests.
+- Copies are the first load to be shed: at most MAX_QUEUED wait, with at most MAX_QUEUED_NBYTES of inputs (except for a
+  single larger one), for at most PATIENCE_S. None runs while a request waits, while no session of the group is idle, or
+  while the thread that requests come from has been running, or waiting for a core, for more than BUSY of its time.
+  Dropped copies are counted.
 
-Refused: a lower priority for the thread (it would hold the GIL when the scheduler takes its core away).
+Rejected: a lower priority for the thread (it would hold the GIL while the scheduler takes its core away).
 """
 
 from __future__ import annotations
@@ -41,8 +42,14 @@ BUSY_INTERVAL_S = 0.05
 
 @dataclass(slots=True, eq=False)
 class ShadowTarget:
-    """A model's shadow: what scores copies. share: of the requests of its model. block: differences of scores, as if
-    they were scores."""
+    """A model's shadow replica, which scores copies.
+
+    Attributes:
+        share: Share of the model's requests to copy.
+        block: Statistics of the differences between scores, kept like those of scores.
+        credit: Accumulated share; a copy is made when it reaches 1.
+        dropped: Number of copies dropped.
+    """
 
     replica: Replica
     share: float
@@ -53,7 +60,13 @@ class ShadowTarget:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShadowRequest:
-    """A copy of a request that was answered. nbytes: of its inputs. outputs: of the version that answered."""
+    """A copy of an answered request.
+
+    Attributes:
+        nbytes: Size of the inputs.
+        outputs: Outputs of the version that answered.
+        due_s: When it may be scored.
+    """
 
     target: ShadowTarget
     inputs: Mapping[str, Column]
@@ -64,7 +77,7 @@ class ShadowRequest:
 
 
 class Shadow:
-    """A tap of Predictor, and the thread behind it."""
+    """Interceptor of a Predictor that copies requests to shadows, and the thread that scores the copies."""
 
     def __init__(self, groups: Groups, clock: Clock) -> None:
         self._groups, self._clock = groups, clock
@@ -75,7 +88,7 @@ class Shadow:
         self._worker: BackgroundWorker[ShadowRequest] = BackgroundWorker("freshet-shadow", self._look)
 
     def update_traffic(self, shadows: Mapping[str, tuple[Replica, float]]) -> None:
-        """The shadow of each model that has one, and its share; whenever that has changed."""
+        """Set the shadow replica and the share for each model that has one; called whenever they change."""
         kept = {}
         targets = {}
         for model, (replica, share) in shadows.items():
@@ -87,7 +100,7 @@ class Shadow:
         self._kept, self._targets = kept, targets
 
     def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
-        """See Predictor.intercept: requests that name no version are copied."""
+        """Wrap `done` to copy the request; return it unchanged for requests that name a version or are not sampled."""
         target = self._targets.get(request.model)
         if target is None or request.version is not None or request.label is not None or replica is target.replica:
             return done
@@ -111,14 +124,14 @@ class Shadow:
         return copied
 
     def shadow_comparisons(self) -> dict[tuple[str, int], ShadowComparison]:
-        """The comparisons with what was answered, by model and version, of the shadows that there are."""
+        """Return the comparisons with the answering version, by model and version, for the current shadows."""
         return {
             key: ShadowComparison(Sketch.total(len(t.replica.outputs), [t.block]), t.dropped)
             for key, t in self._kept.items()
         }
 
     def close(self) -> None:
-        """Copies that wait are dropped."""
+        """Stop the thread; copies still queued are dropped."""
         self._worker.close()
 
     def _look(self) -> None:
@@ -130,7 +143,7 @@ class Shadow:
             copy.target.dropped += 1
 
     def _may_run(self, copy: ShadowRequest) -> bool:
-        """Whether there is time to spare, now or soon."""
+        """Wait briefly for spare capacity; return False if there is none in time."""
         group = self._groups.of(copy.target.replica.manifest.model)
         while not group.spare or self._cpu_usage.share() > BUSY:
             if self._clock.now_s() > copy.due_s + PATIENCE_S or self._worker.rest(POLL_S):
@@ -138,7 +151,7 @@ class Shadow:
         return True
 
     def _alike(self, first: ShadowRequest) -> list[ShadowRequest]:
-        """What waits behind a copy and may share its batch."""
+        """Take the queued copies that may share this copy's batch."""
         found, rows, now_s = list[ShadowRequest](), first.rows, self._clock.now_s()
 
         def fits(copy: ShadowRequest) -> bool:
@@ -165,7 +178,7 @@ class Shadow:
 
 
 def _comparing(copy: ShadowRequest) -> Done:
-    """What takes a shadow's reply."""
+    """Return the callback that compares a shadow's reply with the one sent."""
     block, names = copy.target.block, list(copy.target.replica.outputs)
 
     def compare(result: PredictReply | FreshetError) -> None:
@@ -183,18 +196,28 @@ def _comparing(copy: ShadowRequest) -> Done:
 
 
 class ThreadCpuUsage:
-    """The share of the time that a thread of this process has been on a core, or has waited for one, by the kernel's
-    own account. thread: native id. Where the kernel keeps none, nobody is ever busy."""
+    """The share of time that a thread of this process ran on a core or waited for one, as the kernel accounts it.
+
+    If the kernel keeps no such account, every thread counts as idle.
+
+    Attributes:
+        thread: Native id of the thread to measure.
+    """
 
     def __init__(self, clock: Clock, read: Callable[[int], float | None] | None = None) -> None:
-        """read: seconds of a thread so far."""
+        """Create a meter.
+
+        Args:
+            clock: The clock.
+            read: Returns a thread's seconds so far, or None if unknown; by default from /proc.
+        """
         self.thread = 0
         self._clock, self._read = clock, read or _scheduled_s
         self._last: tuple[int, float, float] | None = None
         self._share = 0.0
 
     def share(self) -> float:
-        """Over at least BUSY_INTERVAL_S, up to about now."""
+        """Return the share, measured over at least BUSY_INTERVAL_S up to about now."""
         now_s = self._clock.now_s()
         last = self._last
         if last is not None and last[0] == self.thread and now_s - last[2] < BUSY_INTERVAL_S:

@@ -1,33 +1,35 @@
-"""A large request in shares: on several sessions at once, or in turns with other requests; answered as one.
+"""Divide a large request into sub-requests that run on several sessions or between other requests; answer it as one.
 
-A request of more rows than a batch has, or of more ids than one go may take, is not run in one go: others would wait
-for all of it. It is queued as a ticket that the batcher divides (processor.sessions.batcher): whenever its turn comes,
-the rows that make one go leave the queue as a share. So there are never more shares than sessions that run one, and the
-one that is left of it waits in the queue. Where all rows have so many ids in common that one go would not do, shares of
-no rows look them up first.
+A request with more rows than a batch holds, or with more ids than one run may look up, is not run in one go: others
+would wait for all of it. It is queued as a ticket that the batcher divides (processor.sessions.batcher): at each of its
+turns, the rows of one run leave the queue as a chunk. So there is never more than one chunk for each session that runs
+one, and the rest waits in the queue. If the ids that all rows have in common are too many for one run, chunks without
+rows look them up first.
 
 Invariants
-- Every share is computed under one state. The first share to be run pins it for all of them, with a reader's word that
-  no session uses (a hold); the last to be done with, run or not, releases it. A session's own pin is not involved.
-- Shares divide the request's rows: each is computed once, and written straight into its place in the request's results.
-  So rejoining costs nothing and order cannot change.
-- done() is called once, by whoever is done with the last share. Once a share has failed or expired the others are not
-  run; the pin is held until then all the same, for one of them may be running.
-- What is the same for every row is looked up once, part after part (features.plan.RowInvariants), and copied to the
-  rows; who comes meanwhile waits. The user's part of a version that has one (processor.versions.user_split) is
-  computed once and kept; sessions that begin at the same moment may each compute it. Rows of a row store are not kept:
-  each share asks for its own.
+- All chunks are computed under one state. The first chunk to run pins it for all of them, with a reader slot that no
+  session uses; the last chunk to finish, run or not, releases it. A session's own pin is not involved.
+- Chunks divide the request's rows: each row is computed once and written straight into its place in the request's
+  results. So joining the results costs nothing and the order cannot change.
+- done() is called once, by the thread that finishes the last chunk. Once a chunk has failed or expired, the others are
+  not run; the pin is held until the last one is finished all the same, because one of them may be running.
+- Features that are the same for all rows are looked up once, part after part (features.plan.RowInvariants), and copied
+  to the rows; sessions that need them meanwhile wait. The user's part of a version with a user/candidate split
+  (processor.versions.user_split) is computed once and kept; sessions that begin at the same moment may each compute it.
+  Rows of a row store are not kept: each chunk fetches its own.
 
-What the pin costs. It is taken when the first share runs, not when the request is queued: a delta waits for pins, not
-for queues. It is held until the last share is done, and between shares others have their turns, so it is held for up to
-twice the time that the request takes alone, and once more for smaller ones that come before its end. Meanwhile a delta
-is published and served to everybody else at once. But the call that brought it returns, and the next delta of the
-version is taken, once the pin is gone; until then the rows that it replaced are kept, of one delta at most; a rollback
-waits likewise before it takes rows back. So a model's limit of rows a request is a limit for its deltas' delay, too.
-There are as many holds as control words are left over by sessions: who finds none is refused.
+Cost of the pin. It is taken when the first chunk runs, not when the request is queued: a delta waits for pins, not for
+queues. It is held until the last chunk is done. Between chunks other requests have their turns, so it is held for up to
+twice the time that the request takes alone, plus that time once more for smaller requests that arrive before its end.
+Meanwhile a delta is published and served to all other requests at once. But the call that brought it returns, and the
+next delta of the version is accepted, only when the pin is released; until then the rows that it replaced are kept, of
+one delta at most; a rollback waits likewise before it removes rows. So a model's limit of rows per request also limits
+its deltas' delay. There are as many reader slots for split requests as control words are left over by sessions: a
+request that finds no free one is refused.
 
-Refused: a state a share (replies would mix generations), a hold that is given up in favour of a delta (the request
-would have to begin again), all shares in the queue at once (256 tickets for one request, in everybody's sums).
+Rejected: one state per chunk (replies would mix generations), releasing the pin early in favour of a delta (the request
+would have to start again), queueing all chunks at once (256 tickets for one request, each of them in every sum over the
+queue).
 """
 
 from __future__ import annotations
@@ -48,13 +50,13 @@ from freshet_serving.processor.versions.replica import State
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SubRequest(Work):
-    """Some rows of a scattered request."""
+    """Some rows of a split request."""
 
     split_request: SplitRequest
 
     def take_chunk(self, rows: int) -> Self:
-        """See Ticket.take_chunk."""
-        # Not super(): a class with slots is made anew by dataclass().
+        """Remove and return the first chunk, and register it with the split request."""
+        # dataclass(slots=True) creates a new class, so super() without arguments would fail here.
         head = Work.take_chunk(self, rows)
         self.first += head.rows
         self.split_request.add_part()
@@ -62,12 +64,22 @@ class SubRequest(Work):
 
 
 class SplitRequest:
-    """The shares of one request and what they have in common. lent: what was computed of its user, float32
-    [user_width], once there is something. lookup_chunks: see Ticket."""
+    """The chunks of one request and what they share.
+
+    Attributes:
+        user_vector: Output of the user's part of the network, float32 [user_width]; None until it is computed.
+        lookup_chunks: Number of chunks without rows that look up the shared ids first (see Ticket).
+    """
 
     def __init__(self, whole: Work, sessions: int, most: int, free_readers: list[int]) -> None:
-        """sessions: how many are to compute it at the same time. most: rows that may run in one go at most. holds:
-        reader's words that are free; one is taken out until the request has been answered."""
+        """Prepare to divide a request; takes one reader slot until the request is answered.
+
+        Args:
+            whole: The request as one work item.
+            sessions: Number of sessions that should compute it at the same time.
+            most: Maximum number of rows in one run.
+            free_readers: Free reader slots. One is removed here and put back with the answer.
+        """
         self.state: State
         self.user_vector: NDArray[np.float32] | None = None
         self._whole, self._unfinished = whole, 0
@@ -94,7 +106,7 @@ class SplitRequest:
         return self._whole.rows
 
     def splits(self, count: int) -> list[SubRequest]:
-        """The tickets to queue, one a queue, in order of their rows."""
+        """Return the tickets to queue, one for each of `count` queues, in the order of their rows."""
         whole, tickets, first, invariant_ids = self._whole, [], 0, self._invariant_ids
         lookup_chunks = self.lookup_chunks
         for n in range(count, 0, -1):
@@ -121,12 +133,12 @@ class SplitRequest:
         return tickets
 
     def add_part(self) -> None:
-        """There is one share more."""
+        """Count one more chunk as unfinished."""
         with self._lock:
             self._unfinished += 1
 
     def acquire(self) -> bool:
-        """Whether a share is to be run: `state` is pinned then. Every acquire() is followed by a release()."""
+        """Return True if a chunk should run, with `state` pinned. Every acquire() is followed by a release()."""
         with self._lock:
             if self._error is not None:
                 return False
@@ -146,7 +158,16 @@ class SplitRequest:
         out: NDArray[np.float32],
         counts: NDArray[np.int64],
     ) -> None:
-        """SparsePlan.fill() for rows of this request: looks up once what is the same for all."""
+        """Fill rows of this request like SparsePlan.fill(), looking up features shared by all rows only once.
+
+        Args:
+            tables: Table descriptors, int64 [T, TABLE_FIELDS].
+            epoch: The epoch to read rows at.
+            bound: Bound requests of the rows.
+            spans: int64 [1, 2], the first row and the number of rows.
+            out: Executable input to fill, float32 [rows, width].
+            counts: Lookup counters to add to.
+        """
         if self._invariants is None:
             self._whole.replica.plan.fill(tables, epoch, bound, spans, out, counts)
             return
@@ -156,7 +177,16 @@ class SplitRequest:
         self._invariants.varying.fill(tables, epoch, bound, spans, out, counts)
 
     def look_up(self, tables: NDArray[np.int64], epoch: int, counts: NDArray[np.int64]) -> None:
-        """The next part of what is the same for all rows, if there is one left. Raises Unfit."""
+        """Look up the next part of the features shared by all rows, if one is left.
+
+        Args:
+            tables: Table descriptors, int64 [T, TABLE_FIELDS].
+            epoch: The epoch to read rows at.
+            counts: Lookup counters to add to.
+
+        Raises:
+            NonFiniteInput: A float of the request is infinite, or becomes so when scaled.
+        """
         with self._lookup_lock:
             if self._invariant_row is None:
                 self._invariant_row = np.zeros((1, self._whole.replica.plan.width), np.float32)
@@ -165,13 +195,18 @@ class SplitRequest:
                 self._lookup_steps.popleft()
 
     def results_for(self, sub_request: SubRequest) -> Outputs:
-        """The rows of the request's outputs that a share fills."""
+        """Return the slices of the request's outputs that a sub-request fills."""
         return {
             n: result[sub_request.first : sub_request.first + sub_request.rows] for n, result in self._results.items()
         }
 
     def record_run(self, session: int, timing: Timing) -> None:
-        """A session has computed a share."""
+        """Record that a session has computed a chunk, and add up its timing.
+
+        Args:
+            session: Number of the session.
+            timing: The chunk's timing.
+        """
         with self._lock:
             self._sessions.add(session)
             first = self._timing or timing
@@ -185,12 +220,12 @@ class SplitRequest:
             )
 
     def fail(self, error: FreshetError) -> None:
-        """The request is answered with the first error of any share."""
+        """Record an error; the request is answered with the first one recorded."""
         with self._lock:
             self._error = self._error or error
 
     def release(self) -> bool:
-        """Ends a share, run or not; the last one releases the pin and answers. Returns whether it was that."""
+        """Finish a chunk, run or not; return True if it was the last one, which unpins the state and answers."""
         with self._lock:
             self._unfinished -= 1
             if self._unfinished:
@@ -198,7 +233,7 @@ class SplitRequest:
         whole = self._whole
         reply: PredictReply | FreshetError = FreshetError("the request was not run")
         if self._pinned:
-            # Sessions that work at the same time have no timing in common.
+            # Runs of different sessions overlap, so their timings do not add up to one.
             timing = self._timing if len(self._sessions) == 1 else None
             reply = PredictReply(self._results, self.state.generation, whole.replica.manifest.model, timing)
             del self.state

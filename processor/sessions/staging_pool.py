@@ -1,25 +1,24 @@
-"""Trays between those that fill batches and those that run them: which is free, filled, due. Pure bookkeeping.
+"""Track staging buffers between the threads that fill batches and those that run them. Pure bookkeeping.
 
-A tray is rows that several writers fill side by side and one reader then takes whole. It is
+A staging buffer holds rows that several writers fill side by side and one reader then takes whole. Its states:
 
     free ─reserve─▶ open ─full, other tag, or a reader waits─▶ closed ─last mark_filled()─▶ due ─take─▶ taken ─▶ free
 
-Prior art: the batch that is put together in place, by claims on the ring of the LMAX Disruptor; here a claim is a span
-of rows, and the ring holds numbers of trays only, so nothing of a batch is copied or allocated on the way.
+Prior art: assembling a batch in place by claims on a ring, as in the LMAX Disruptor. Here a claim is a span of rows,
+and only numbers of buffers are passed on, so nothing of a batch is copied or allocated on the way.
 
 Invariants
-- A tray is in exactly one state. It leaves `taken` only by release().
-- Spans of one tray do not overlap and lie within its capacity. All have one target and one tag, as reserved: a tray
+- A buffer is in exactly one state. It leaves `taken` only by release().
+- Spans of one buffer do not overlap and lie within its capacity. All have one target and one tag, as reserved: a buffer
   never holds rows of two models or two generations.
-- A tray is taken only when every span of it has been filled, and then once: what is reserved is taken exactly once.
-- An open tray is given to a reader that has nothing else to do, so no row waits for others to come. It is closed
-  even while spans are being filled: who comes after that goes to another tray, and the reader waits for those that
-  were there, never for more.
-- Due trays are taken in the order in which they became so.
+- A buffer is taken only when each of its spans has been filled, and then once: reserved rows are taken exactly once.
+- An idle reader is given an open buffer, so no row waits for others to arrive. The buffer is closed even while spans
+  are being filled: later writers go to another buffer, and the reader waits for the spans that exist, never for more.
+- Due buffers are taken in the order in which they became due.
 
-Costs O(1) a call, but for take(), which may look at as many open trays as there are targets. Refused: trays of one
-batch each, gathered by the reader (every row is copied once more, by the thread that has the least time); waiting a
-while for a tray to fill (it fills by itself while the readers are busy).
+Costs O(1) per call, except for take(), which may scan as many open buffers as there are targets. Rejected: one buffer
+per batch, gathered by the reader (every row is copied once more, by the busiest thread); waiting a while for a buffer
+to fill (buffers fill by themselves while the readers are busy).
 """
 
 from __future__ import annotations
@@ -31,7 +30,14 @@ from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """A reservation. opens: whether it is its tray's first."""
+    """A reservation of rows in a staging buffer.
+
+    Attributes:
+        staging: Number of the buffer.
+        first: First row.
+        rows: Number of rows.
+        opens: True if it is the buffer's first span.
+    """
 
     staging: int
     first: int
@@ -41,7 +47,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class _StagingBuffer:
-    """A tray that is open, closed or due. unfilled: spans of it that are being written."""
+    """An open, closed or due staging buffer; unfilled counts its spans that are still being written."""
 
     number: int
     target: Hashable
@@ -53,7 +59,7 @@ class _StagingBuffer:
 
 
 class StagingPool:
-    """The trays of device stages. Not thread-safe: its owner locks."""
+    """The staging buffers of device stages. Not thread-safe: its owner locks."""
 
     def __init__(self, count: int) -> None:
         self._free = list(range(count))
@@ -63,14 +69,20 @@ class StagingPool:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is reserved that nobody has taken."""
+        """True if rows are reserved or due that no reader has taken."""
         return bool(self._filling or self._due)
 
     def reserve(self, target: Hashable, tag: Hashable, rows: int, capacity: int) -> Span | None:
-        """Rows of the target's open tray, or of a free one; None where there is none: to be asked again after a
-        release().
+        """Reserve rows in the target's open buffer or in a free one.
 
-        tag: what may share a tray with others of the target. rows: at most capacity, which is the target's own.
+        Args:
+            target: What the rows are for; spans of one target may share a buffer.
+            tag: Spans of different tags never share a buffer.
+            rows: Number of rows, at most `capacity`.
+            capacity: Rows of a buffer of this target.
+
+        Returns:
+            The span, or None if no buffer is free: try again after a release().
         """
         staging = self._open.get(target)
         if staging is not None and (staging.tag != tag or staging.rows + rows > capacity):
@@ -90,14 +102,14 @@ class StagingPool:
         return span
 
     def abandon(self, span: Span) -> None:
-        """Takes back the reservation that has opened a tray, before anybody else has one in it."""
+        """Undo the reservation that opened a buffer, before there is another one in it."""
         staging = self._filling.pop(span.staging)
         if not staging.closed:
             del self._open[staging.target]
         self._free.append(span.staging)
 
     def mark_filled(self, span: Span) -> bool:
-        """The span's rows are written, or never will be; whether a reader could take something now."""
+        """Mark a span's rows as written, or as never to be; return True if a reader could take a buffer now."""
         staging = self._filling[span.staging]
         staging.unfilled -= 1
         if staging.closed and not staging.unfilled:
@@ -105,13 +117,13 @@ class StagingPool:
         return bool(self._due) or not (staging.closed or staging.unfilled)
 
     def take(self) -> int | None:
-        """The next tray to run, as the caller's own until release(); None: to be asked again after a mark_filled()."""
+        """Take the next buffer to run; it is the caller's until release(). None: try again after a mark_filled()."""
         if not self._due and self._open:
             self._close(next((s for s in self._open.values() if not s.unfilled), next(iter(self._open.values()))))
         return self._due.popleft() if self._due else None
 
     def release(self, number: int) -> None:
-        """The tray may be filled anew."""
+        """Make a buffer free to be filled again."""
         self._free.append(number)
 
     def _close(self, staging: _StagingBuffer) -> None:

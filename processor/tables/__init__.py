@@ -1,12 +1,12 @@
-"""Embedding tables as they are served: the version's rows, newer rows beside them, any budget of memory.
+"""Serve embedding tables: a version's rows and newer rows beside them, within any memory budget.
 
-table     one served table: rows of the version in their mmap, newer rows in an arena
-arena     slots of an arena, given out and given back
-tier      a table larger than its memory: hot rows in the arena, cold ones on disk
-row_log   the log that such a table keeps its changed cold rows in; those of training keep all of theirs in one
-budgets   how much memory the rows of a table may take
-quantise  float32 rows to the type that a table stores
-compaction  a chain of deltas folded into a snapshot
+table     one served table: the version's rows in their mmap, newer rows in an arena
+arena     slot allocator of an arena, with deferred reuse of freed slots
+tier      tiered storage for a table larger than its memory: hot rows in the arena, cold ones on disk
+row_log   on-disk log of changed cold rows for serving, and of all cold rows for training
+budgets   memory budgets of tables
+quantise  conversion of float32 rows to the type that a table stores, and back
+compaction  compacts a version's change log into a snapshot
 remote    tables whose rows are in a row store
 """
 

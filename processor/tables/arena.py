@@ -1,8 +1,8 @@
-"""Slots of an arena: given out, and given back once every reader that could have met them has gone.
+"""Allocate the slots of an arena, and reuse freed ones only when no reader can see them any more (deferred free).
 
-Belongs to the table's writer. A slot that is given back waits in limbo for a flip that all readers must have reached.
+Belongs to the table's writer. A slot that readers may still see waits until all of them have reached a given flip.
 
-Invariant: a call that raises has changed nothing. What it needs is made first; then come assignments alone.
+Invariant: a call that raises has changed nothing. Everything it needs is allocated first; only assignments follow.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ Int64s = NDArray[np.int64]
 
 
 class SlotAllocator:
-    """Numbers below `capacity`, each held by at most one owner. bump: those from here on were never given out."""
+    """Hands out numbers below `capacity`, each to at most one owner; numbers from `bump` on were never used."""
 
     def __init__(self, capacity: int, what: str) -> None:
-        """what: names the arena in messages."""
+        """Create an allocator.
+
+        Args:
+            capacity: Number of slots.
+            what: Name of the arena in error messages.
+        """
         self.capacity = capacity
         self.bump = 0
         self._what = what
@@ -32,21 +37,21 @@ class SlotAllocator:
 
     @property
     def used(self) -> int:
-        """Slots that are held; those in limbo are not."""
+        """Number of slots in use, without those that wait to be reused."""
         return self.bump - self._freed - self._waiting
 
     @property
     def room(self) -> int:
-        """Number of slots that allocate() can give out."""
+        """Number of slots that allocate() can return."""
         return self.capacity - self.bump + self._freed
 
     @property
     def waiting(self) -> int:
-        """Slots in limbo."""
+        """Number of freed slots that wait for readers."""
         return self._waiting
 
     def allocate(self, count: int) -> Int64s:
-        """int64 [count]; raises TooLarge when there are not so many."""
+        """Return `count` slots, int64 [count]; raise TooLarge if there are fewer."""
         if count > self.room:
             raise TooLarge(f"{self._what}: the arena of {self.capacity} rows is full; publish a new version")
         fresh = max(0, count - self._freed)
@@ -72,21 +77,26 @@ class SlotAllocator:
         return given
 
     def free_deferred(self, slots: Int64s, safe_seq: int) -> None:
-        """Takes slots back that may be used again once every reader has reached `safe_seq`."""
+        """Free slots that may be reused once every reader has reached the flip `safe_seq`.
+
+        Args:
+            slots: The slots.
+            safe_seq: Sequence number of the flip.
+        """
         if len(slots):
             waiting = self._waiting + len(slots)
             self._deferred.append((safe_seq, slots))
             self._waiting = waiting
 
     def free(self, slots: Int64s) -> None:
-        """Takes slots back that no reader can have met, or can meet any more."""
+        """Free slots that no reader can have seen or can still see."""
         if len(slots):
             freed = self._freed + len(slots)
             self._free.append(slots)
             self._freed = freed
 
     def reclaim(self, oldest_seq: int) -> None:
-        """Every reader has reached `oldest_seq`."""
+        """Make waiting slots available, now that every reader has reached the flip `oldest_seq`."""
         while self._deferred and self._deferred[0][0] <= oldest_seq:
             slots = self._deferred[0][1]
             waiting = self._waiting - len(slots)

@@ -1,5 +1,7 @@
-"""Memory budgets: how many bytes of memory the rows of a table may take; colder rows stay on disk
-(processor.tables.tier)."""
+"""Parse memory budgets: how many bytes of memory a table's rows may take.
+
+Colder rows stay on disk (processor.tables.tier).
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,27 @@ MIN_NBYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """nbytes: by "model/table", or "model/*" for each table of a model that is not named itself. scratch: a folder for
-    the log of changed rows; its files have no name and go with the process."""
+    """Memory budgets of tables.
+
+    Attributes:
+        nbytes: Bytes by "model/table", or by "model/*" for each table of a model that is not named itself.
+        scratch: Folder for the log of changed rows; its files have no name and disappear with the process.
+    """
 
     nbytes: Mapping[str, int]
     scratch: Path
 
     @classmethod
     def parse(cls, texts: Iterable[str], scratch: str | Path) -> Self:
-        """The Budgets of texts such as "ctr/user=512M" or "ctr/*=64M"; raises BadInput."""
+        """Parse budgets such as "ctr/user=512M" or "ctr/*=64M".
+
+        Args:
+            texts: One text per budget.
+            scratch: An existing folder, see Budgets.
+
+        Raises:
+            BadInput: A text cannot be parsed, a budget is too small, or the folder does not exist.
+        """
         found: dict[str, int] = {}
         for text in texts:
             name, _, size = text.partition("=")
@@ -44,5 +58,10 @@ class Budgets:
         return cls(found, Path(scratch))
 
     def of(self, model: str, table: str) -> int:
-        """Bytes for one table; 0: all that it takes."""
+        """Return the budget of one table in bytes; 0 for no limit.
+
+        Args:
+            model: The model's name.
+            table: The table's name.
+        """
         return self.nbytes.get(f"{model}/{table}", self.nbytes.get(f"{model}/*", 0))

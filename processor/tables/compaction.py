@@ -1,11 +1,12 @@
-"""A chain folded into a snapshot: tables and dense weights as of its newest generation, beside whoever serves it.
+"""Compact a version's change log into a snapshot of its newest generation: tables and dense weights.
 
-Rows come out as servers hold them, to the bit: those of the base are copied as they are stored, with their scales, and
-those that deltas brought are narrowed once, as a server narrows them on arrival. A key keeps how often training met it.
+It runs beside the processes that serve the version. Rows come out bit-identical to those that servers hold: rows of the
+base are copied as they are stored, with their scales; rows of deltas are quantised once, as a server does on arrival. A
+key keeps its training frequency.
 
 Everything is durable before the record that names it is written, and nothing has to be renamed: a kill at any moment
-leaves the chain as it was, and at most a folder that no record names, which `freshet repository prune` removes. Memory
-is that of what changed, and of one table at a time.
+leaves the change log as it was, and at most a folder that no record names, which `freshet repository prune` removes.
+Memory: the changed rows, and one table at a time.
 """
 
 from __future__ import annotations
@@ -39,17 +40,27 @@ from freshet_serving.processor.tables.table import packed_stored
 
 SNAPSHOT_LIST = "snapshot.json"
 MET_ONCE = 1
-"""How often training met a key that a delta brought: it does not say, and it was once at least."""
+"""Frequency of a key that a delta added: deltas do not carry it, and training used the key at least once."""
 
 Progress = Callable[[int, int], None]
 
 
 def compact(version: VersionReader, change_log: ChangeLog, progress: Progress | None = None) -> ChainLink | None:
-    """Commits a snapshot of the generation that is to be served, and returns that; None where it is whole already.
+    """Commit a snapshot of the generation to be served.
 
-    version: as it was published. progress: called with the files that are written, and all of them. Raises NotReady
-    where the repository cannot be written, Conflict where the generation was rolled back meanwhile, Corrupt or Diverged
-    for files that are not as they were recorded.
+    Args:
+        version: The version as it was published.
+        change_log: Its change log.
+        progress: Called with the number of files written so far and in all.
+
+    Returns:
+        The snapshot's link, or None if that generation is stored whole already.
+
+    Raises:
+        NotReady: The repository cannot be written.
+        Conflict: The generation was rolled back meanwhile.
+        Corrupt: A file is not as it was recorded.
+        Diverged: A file is not as it was recorded.
     """
     change_log.look()
     change_log.may_write()
@@ -70,7 +81,7 @@ def compact(version: VersionReader, change_log: ChangeLog, progress: Progress | 
         change_log.snapshot(link, f"{name}/{SNAPSHOT_LIST}", sha256(data), len(data))
     except OSError as error:
         with contextlib.suppress(OSError):
-            # Where nothing can be written nothing can be removed, and there is nothing to remove.
+            # Cleanup is best effort: if nothing can be written, nothing was left behind.
             version.storage.remove(name)
         raise NotReady(f"snapshot: the repository cannot be written: {os.strerror(error.errno or 0)}") from None
     except BaseException:
@@ -83,7 +94,7 @@ def compact(version: VersionReader, change_log: ChangeLog, progress: Progress | 
 def _written(
     contents: VersionContents, storage: Path, name: str, progress: Progress | None, signed: bool
 ) -> SnapshotManifest:
-    """Writes tables and dense weights; returns the list of their files."""
+    """Write tables and dense weights; return the list of their files."""
     folder, tables = storage / name, contents.base.manifest.tables
     (folder / "tables").mkdir(parents=True)
     rows: dict[str, int] = {}
@@ -105,7 +116,7 @@ def _written(
 
 
 def _folded(base: VersionReader, table: TableEntry, changes: TableChanges) -> dict[str, NDArray[Any]]:
-    """The tensors of a table's file after its changes: rows that stay keep their places, those that are new follow."""
+    """Return the tensors of a table's file with its changes: kept rows stay in order, new ones follow."""
     base.verify([table_file(table.name)])
     old = base.tensors(table_file(table.name))
     keys, frequencies = old["keys"], old.get("frequencies")
@@ -139,7 +150,7 @@ def _tensors(path: Path, arrays: Mapping[str, NDArray[Any]], signed: bool) -> Fi
 
 
 def _write(path: Path, write: Callable[[Any], object]) -> None:
-    """A new file, durable when the call returns; its folder is the caller's to make durable."""
+    """Write a new file, durable when the call returns; the caller must make its folder durable."""
     with open(path, "xb") as file:
         write(file)
         file.flush()

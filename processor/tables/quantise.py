@@ -1,10 +1,10 @@
-"""Rows of float32 to the type that a table stores, and back: the one way for export, deltas and serving.
+"""Convert rows of float32 to the type that a table stores, and back: the one way for export, deltas and serving.
 
 An export quantises whole tables here, a server quantises each delta's rows on arrival, both by the same kernel
-(kernels.conversion): a version and its deltas hold the same bits as the version that is published whole.
+(kernels.conversion): a version and its deltas hold the same bits as a version that is published whole.
 
 |stored - x| is at most, for a row of largest magnitude m: float16 2**-11 |x| (2**-25 below 2**-14), bfloat16 2**-8 |x|,
-int8 m / 254, each but for the last bit of a float32.
+int8 m / 254, each apart from the last bit of a float32.
 """
 
 from __future__ import annotations
@@ -22,14 +22,22 @@ from freshet_serving.processor.package import ROW_TYPES, all_below
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """Rows as a table stores them: [n, dim] of the type's dtype, and float32 scales [n], [0] where it has none."""
+    """Rows as a table stores them: [n, dim] of the type's dtype; scales float32 [n], or [0] if the type has none."""
 
     rows: NDArray[Any]
     scales: NDArray[np.float32]
 
 
 def quantise(rows: NDArray[np.float32], dtype: str) -> StoredRows:
-    """float32 [n, dim] as the named type; raises BadInput for a number that it cannot hold."""
+    """Convert float32 rows to a row type.
+
+    Args:
+        rows: float32 [n, dim].
+        dtype: The row type.
+
+    Raises:
+        BadInput: The type cannot hold a number.
+    """
     kind = ROW_TYPES[dtype]
     if not all_below(rows, kind.below):
         raise BadInput(f"rows: finite numbers below {kind.below:g} wanted for {dtype}")
@@ -50,7 +58,12 @@ def quantise(rows: NDArray[np.float32], dtype: str) -> StoredRows:
 
 
 def dequantise(stored: StoredRows, dtype: str) -> NDArray[np.float32]:
-    """float32 [n, dim], as the kernels read the stored rows."""
+    """Return stored rows as float32 [n, dim], exactly as the kernels read them.
+
+    Args:
+        stored: The rows.
+        dtype: Their row type.
+    """
     source = np.ascontiguousarray(stored.rows)
     scales = np.ascontiguousarray(stored.scales)
     rows = np.empty(source.shape, np.float32)

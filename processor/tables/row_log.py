@@ -1,8 +1,10 @@
-"""The log of a table with a memory budget: records in segments of a file without a name. Of serving's tables (see
-processor.tables.tier), read through its mapping, and of training's (models.embedding.cold_rows), by system calls.
+"""Store rows of a table with a memory budget in a log on disk: records in segments of a file without a name.
 
-Belongs to the table's writer. Records are only ever appended to the newest segment; a segment that holds no living
-record is given up, and used again, its room given back to the disk, once every reader has reached a later flip.
+Serving's tables (processor.tables.tier) read it through its mapping, training's (models.embedding.cold_rows) by system
+calls.
+
+Belongs to the table's writer. Records are only ever appended to the newest segment. A segment without live records is
+freed: once every reader has reached a later flip its disk space is released and it may be used again.
 """
 
 from __future__ import annotations
@@ -27,16 +29,25 @@ Int64s = NDArray[np.int64]
 
 
 def record_nbytes(spec: TableEntry) -> int:
-    """Bytes of one record of the table's log."""
+    """Return the size of one record of the table's log."""
     row_nbytes = spec.dim * ROW_TYPES[spec.dtype].dtype.itemsize
     return row_kernels.LOG_ROW + -(-row_nbytes // 8) * 8
 
 
 class RowLog:
-    """Records in segments: where the next ones go, how many of each segment live, which are free again."""
+    """The log's segments: where the next records go, how many of each segment are live, which are free."""
 
     def __init__(self, table: str, record_nbytes: int, folder: Path) -> None:
-        """record_nbytes: a multiple of 8. Raises BadInput where the folder is not writable."""
+        """Create the log file.
+
+        Args:
+            table: The table's name, for error messages.
+            record_nbytes: Size of a record, a multiple of 8.
+            folder: The folder to create the file in.
+
+        Raises:
+            BadInput: The folder is not writable.
+        """
         try:
             self.file = ScratchFile(folder, MOST_RECORDS * record_nbytes)
         except OSError as error:
@@ -55,33 +66,38 @@ class RowLog:
         return (self._opened - len(self._free)) * self._segment_nbytes
 
     def place(self, count: int) -> tuple[int, int]:
-        """(first record number, how many of `count` fit there); raises OSError when there is no room on disk."""
+        """Return the first record number and how many of `count` records fit there; raise OSError on a full disk."""
         if self._fill == SEGMENT_RECORDS:
             self._open()
         return self._tail * SEGMENT_RECORDS + self._fill, min(count, SEGMENT_RECORDS - self._fill)
 
     def commit(self, count: int) -> None:
-        """`count` records at place() are written and held."""
+        """Mark `count` records at place() as written and live."""
         self._fill += count
         self._live[self._tail] += count
 
     def count(self, records: Int64s) -> Int64s:
-        """Records by segment, for drop_records(): int64 [segments], or [0] of none."""
+        """Count records by segment, for drop_records(): int64 [segments], or [0] for no records."""
         if not len(records):
             return np.empty(0, np.int64)
         return np.bincount(records // SEGMENT_RECORDS, minlength=len(self._live))
 
     def drop_records(self, counted: Int64s) -> None:
-        """Gives up records that nothing holds any more, as count() has counted them."""
+        """Drop records that nothing refers to any more, as counted by count()."""
         if len(counted):
             self._live -= counted
 
     def drop_moved(self, segment: int, records: int) -> None:
-        """Gives up so many records of one segment."""
+        """Drop `records` records of one segment.
+
+        Args:
+            segment: Number of the segment.
+            records: Number of records.
+        """
         self._live[segment] -= records
 
     def emptiest(self) -> int:
-        """The closed segment with the fewest live records, when they are half of it or fewer; -1: none."""
+        """Return the closed segment with the fewest live records if at most half are live; -1 if there is none."""
         if not self._opened:
             return -1
         live = np.where(self._closed[: self._opened], self._live[: self._opened], SEGMENT_RECORDS)
@@ -93,11 +109,16 @@ class RowLog:
 
     @property
     def waiting(self) -> bool:
-        """Whether a segment waits for a flip."""
+        """True if a freed segment waits for a flip."""
         return bool(self._deferred)
 
     def free_segment(self, segment: int, safe_seq: int) -> None:
-        """No record of the segment lives; it is used again once every reader has reached the flip."""
+        """Free a segment without live records; it may be reused once every reader has reached `safe_seq`.
+
+        Args:
+            segment: Number of the segment.
+            safe_seq: Sequence number of the flip that readers must reach.
+        """
         self._closed[segment] = False
         self._deferred.append((safe_seq, segment))
 

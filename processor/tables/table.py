@@ -1,28 +1,29 @@
-"""One served table: the loaded version's rows in their read-only mmap, newer rows in an arena beside them.
+"""Serve one table: the loaded version's rows in their read-only mmap, newer rows in an arena beside them (MVCC).
 
-Who owns what: one writer (the version's lock holder) calls everything but the kernels; readers only ever see the
-descriptor, a row of plain integers, through a published state, and walk it in kernels without a lock.
+Ownership. One writer (the version's lock holder) calls everything but the kernels; readers only ever see the
+descriptor, a row of plain integers, through a published state, and read it in kernels without a lock.
 
 Invariants
 - Rows of the file are never written. An arena slot is written only while no head points at it.
-- The index is private memory. Its entries are claimed and their refs replaced, never moved or emptied; growth builds
-  another index beside it, which readers meet with the next state.
-- A slot is reused only after every reader that could have held a ref to it has gone (processor.tables.arena).
-- Deltas that nobody can undo and every reader sees are settled, in their order: what they replaced is given up, and
-  their rows are the only ones of their keys, reached without a look at a version's stamp. So a chain holds versions of
-  deltas that are not settled, newest first, and ends in one settled row or none.
-- Only the writer follows a chain beyond the version that it wants, and nothing in it has been given up.
-- A call that raises has changed nothing that matters: what it needs (slots, copies, the index's next size) is made
-  first, and the caller holds all that undo() takes before the first head moves. Undoing asks for no array, and may be
-  asked for what was staged in part or not at all. Counts are kept by the kernel that changes what they count.
-- `torn` is set before the first change that has to be finished, and cleared when it is: a call that raises in between
-  leaves it set, without asking for memory. A table that is torn is right for its readers, and changed no more.
+- The index is private memory. Its entries are claimed and their refs replaced, but never moved or emptied; to grow,
+  another index is built beside it, which readers get with the next state.
+- A slot is reused only after every reader that could hold a ref to it has gone (processor.tables.arena).
+- Deltas that cannot be undone and that every reader sees are vacuumed (settled) in order: the rows that they replaced
+  are freed, and their own rows become the only ones of their keys, reached without comparing epochs. So a version chain
+  holds the versions of deltas that are not settled, newest first, and ends in at most one settled row.
+- Only the writer follows a version chain past the row version that it needs, and no row in the chain has been freed.
+- A call that raises has changed nothing that matters: everything it needs (slots, copies, a larger index) is allocated
+  first, and the caller holds everything that undo() needs before the first head moves. undo() allocates no array, and
+  may be called for a delta that was staged in part or not at all. Counts are kept by the kernel that changes what they
+  count.
+- `torn` is set before the first change that must be completed, and cleared once it is: a call that raises in between
+  leaves it set, without allocating memory. A torn table is correct for its readers, but is not changed any more.
 
-Costs: a delta of m rows costs m probes and m rows of memory, settling it m probes more; a superseded row is reclaimed
-once the delta that replaced it is settled. Growing the index costs O(keys), amortised, in the writer, outside the GIL.
+Costs: a delta of m rows costs m probes and m rows of memory, vacuuming it m probes more; a superseded row is freed once
+the delta that replaced it is settled. Growing the index costs O(keys), amortised, in the writer, without the GIL.
 
-Refused: an overlay index that is folded in later (a second probe for every unseen id and for every id of the file, on
-each read) and rows updated in place (no atomicity, no rollback).
+Rejected: an overlay index that is merged later (a second probe for every unseen id and for every id of the file, on
+each read) and updating rows in place (no atomicity, no rollback).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ MIN_ARENA_SLOTS = 1 << 26
 MAX_REFS = 2**31 - 1
 GROW_AT = (7, 8)
 SETTLE_ROWS = 256
-"""A delta settles so many retired rows at least: a few microseconds."""
+"""Minimum number of retired rows that a delta vacuums: a few microseconds."""
 
 Int64s = NDArray[np.int64]
 
@@ -59,11 +60,18 @@ Int64s = NDArray[np.int64]
 def packed(
     keys: Int64s, rows: NDArray[np.float32], dtype: str = "float32", frequencies: NDArray[np.uint32] | None = None
 ) -> dict[str, NDArray[Any]]:
-    """The tensors of a table file: the index prebuilt, rows as `dtype` and on cache lines.
+    """Return the tensors of a table file, with the index prebuilt and the rows stored as `dtype`.
 
-    keys: int64 [n]; rows: float32 [n, dim]; frequencies: uint32 [n], how often training met each key, for tables whose
-    memory is bounded. Raises BadInput for an id given twice and for rows that the type cannot
-    hold. pad: bytes that bring what follows the rows to a cache line again, so that it can be mapped as it lies.
+    Rows begin on cache lines; the tensor `pad` aligns what follows them, too, so that the file can be mapped as it is.
+
+    Args:
+        keys: int64 [n].
+        rows: float32 [n, dim].
+        dtype: Row type to store.
+        frequencies: How often training used each key, uint32 [n], for tables with a memory budget.
+
+    Raises:
+        BadInput: An id occurs twice, or the type cannot hold a row.
     """
     if frequencies is not None and (frequencies.dtype != np.uint32 or frequencies.shape != keys.shape):
         raise BadInput(f"table: {len(keys)} uint32 frequencies wanted, got {frequencies.dtype.name}")
@@ -77,7 +85,17 @@ def packed_stored(
     scales: NDArray[np.float32] | None = None,
     frequencies: NDArray[np.uint32] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """packed() for rows as a table stores them already; scales: float32 [n], where the type has them."""
+    """Return the tensors of packed() for rows in the type that the table stores.
+
+    Args:
+        keys: int64 [n].
+        rows: [n, dim] of the table's type.
+        scales: float32 [n] if the type has scales.
+        frequencies: uint32 [n], see packed().
+
+    Raises:
+        BadInput: An id occurs twice.
+    """
     index = hash_index.empty_index(hash_index.capacity_for(len(keys)))
     twice = hash_index.build(index.ctypes.data, len(index), keys)
     if twice >= 0:
@@ -92,9 +110,12 @@ def packed_stored(
 
 
 def descriptor(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
-    """A table as readers' kernels take it: addresses, bounds and sizes (see kernels.pool).
+    """Return a table's descriptor for readers' kernels: addresses, bounds and sizes (see kernels.pool).
 
-    arrays: those of ServedTable.arrays, or mappings of the same bytes in another process; they must outlive its use.
+    Args:
+        spec: The table's manifest entry.
+        arrays: Those of ServedTable.arrays, or mappings of the same bytes in another process; they must outlive the
+            descriptor's use.
     """
     return [
         arrays["index"].ctypes.data,
@@ -113,12 +134,12 @@ def descriptor(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int
 
 
 def descriptors(tables: Sequence[Sequence[int]]) -> Int64s:
-    """Descriptors as kernels take those of all tables, int64 [T, TABLE_FIELDS]; a row of zeros where there are none."""
+    """Return the descriptors of all tables for kernels, int64 [T, TABLE_FIELDS]; one row of zeros without tables."""
     return np.array(tables or [[0] * row_kernels.TABLE_FIELDS], np.int64)
 
 
 def _checked(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """The file's rows and scales; raises Corrupt unless all of its tensors fit the manifest and each other."""
+    """Return the file's rows and scales; raise Corrupt unless all tensors fit the manifest and each other."""
     where, kind = f"table {spec.name!r}", ROW_TYPES[spec.dtype]
     keys, index, rows = (arrays.get(name) for name in ("keys", "index", "rows"))
     if keys is None or index is None or rows is None:
@@ -150,7 +171,7 @@ def _sound(scales: NDArray[np.float32]) -> bool:
 
 
 def _index(spec: TableEntry, index: Int64s) -> Int64s:
-    """The index in memory of its own, known to lead to one row an entry: what kernels walk is what was looked at."""
+    """Return a private copy of the index, checked to have one entry for each row: readers never see unchecked bytes."""
     copy = private_copy(index, f"index-{spec.name}")
     if hash_index.audit(copy.ctypes.data, len(copy), spec.rows) != spec.rows:
         raise Corrupt(f"table {spec.name!r}: the index does not hold one entry a row")
@@ -163,8 +184,13 @@ USED, ROWS = 0, 1
 
 @dataclass(slots=True)
 class RowVersions:
-    """Row versions that one delta made in one table: int64 [m] keys, and the slots that hold versions or tombstones;
-    rows: how many rows the table had before. Without slots nothing was staged."""
+    """Row versions that one delta made in one table. Without slots nothing was staged.
+
+    Attributes:
+        keys: int64 [m].
+        slots: The slots that hold the versions or tombstones, int64 [m].
+        rows: Number of rows in the table before the delta.
+    """
 
     keys: Int64s = field(default_factory=lambda: NONE)
     slots: Int64s = field(default_factory=lambda: NONE)
@@ -172,22 +198,29 @@ class RowVersions:
 
 
 class ServedTable:
-    """Rows by key, as of any epoch that is still pinned or undoable."""
+    """The rows of one table by key, as of any epoch that is still pinned or can be restored by undo()."""
 
     def __init__(
         self, spec: TableEntry, arrays: dict[str, NDArray[Any]], *, budget_nbytes: int = 0, scratch: Path | None = None
     ) -> None:
-        """arrays: the table file's (views), see packed(); raises Corrupt when they do not fit the manifest.
+        """Map a table file's arrays and reserve memory for newer rows.
 
-        budget_nbytes: memory for rows, 0: all that it takes; then scratch is a folder with room for the rows that
-        deltas change (processor.tables.tier); raises BadInput where it cannot be written to.
+        Args:
+            spec: The table's manifest entry.
+            arrays: Views of the table file's tensors, see packed().
+            budget_nbytes: Memory budget for rows; 0 for no limit.
+            scratch: With a budget: a folder with room for the rows that deltas change (processor.tables.tier).
+
+        Raises:
+            Corrupt: The arrays do not fit the manifest.
+            BadInput: The scratch folder cannot be written to.
         """
         self.spec = spec
         self._type = ROW_TYPES[spec.dtype]
         self._row_nbytes = spec.dim * self._type.dtype.itemsize
         self._base, self._scales = _checked(spec, arrays)
         self._index = _index(spec, arrays["index"])
-        # Entries of the index that are used, and rows in the newest epoch: kernels count them.
+        # Used entries of the index, and rows in the newest epoch; the kernels update them.
         self._counts = np.array([spec.rows, spec.rows])
         self._torn = False
         slots = min(max(MIN_ARENA_SLOTS, 4 * spec.rows), MAX_REFS - spec.rows)
@@ -206,8 +239,8 @@ class ServedTable:
                 raise BadInput(f"table {spec.name!r}: a folder for scratch wanted beside a memory budget")
             self._tier = Tier(spec, self._slots, self._meta, budget_nbytes, scratch)
             advise(self._base, mmap.MADV_RANDOM)
-        # The descriptor for the writer's own kernels: of a small delta, making it for each step of each table was a
-        # fifth, and undoing is to need no memory.
+        # The descriptor for the writer's own kernels, kept because building it for each step of each table took a fifth
+        # of a small delta's time, and because undo() must not allocate memory.
         self._row = np.array(self.descriptor())
         if self._tier and "frequencies" in arrays:
             self._tier.fill(self._row, arrays["keys"], arrays["frequencies"])
@@ -216,9 +249,9 @@ class ServedTable:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Every buffer that readers use, by name; a state keeps these referenced.
 
-        Of the file: base [rows, dim], scales float32 [rows], [0] where the type has none. Reserved memory: index int64
-        [capacity, 2], another array once it has grown; arena [slots, dim], arena_scales float32 [slots] or [0], meta
-        int64 [slots, 2], default float32 [dim]. With a memory budget also those of Tier.arrays.
+        From the file: base [rows, dim]; scales float32 [rows], or [0] if the type has none. Reserved memory: index
+        int64 [capacity, 2], another array once it has grown; arena [slots, dim]; arena_scales float32 [slots] or [0];
+        meta int64 [slots, 2]; default float32 [dim]. With a memory budget also those of Tier.arrays.
         """
         return {
             "index": self._index,
@@ -232,21 +265,26 @@ class ServedTable:
         }
 
     def descriptor(self) -> list[int]:
-        """The table as it is now, for readers of this process."""
+        """Return the table's current descriptor, for readers of this process."""
         return descriptor(self.spec, self.arrays)
 
     @property
     def rows(self) -> int:
-        """Rows in the newest epoch."""
+        """Number of rows in the newest epoch."""
         return int(self._counts[ROWS])
 
     @property
     def torn(self) -> bool:
-        """Whether a change was left half done: no other may follow."""
+        """True if a change was interrupted: no other may follow."""
         return self._torn or (self._tier is not None and self._tier.torn)
 
     def some_keys(self, most: int, where: float = 0.0) -> Int64s:
-        """A few ids that have or had a row, whichever lie next in the index. where: from which part of it on."""
+        """Return up to `most` ids that have or had a row, in the order of the index.
+
+        Args:
+            most: Maximum number of ids.
+            where: Where in the index to start, from 0 to 1.
+        """
         first = int(where * max(0, len(self._index) - 64 * most))
         entries: Int64s = self._index[first : first + 64 * most]
         keys: Int64s = entries[entries[:, 1] >= 0, 0]
@@ -254,7 +292,7 @@ class ServedTable:
 
     @property
     def nbytes(self) -> dict[str, int]:
-        """Memory by part: file rows (mapped), index, arena in use."""
+        """Memory by part: file rows (mapped), index, arena in use; with a budget also log and bookkeeping."""
         slot_nbytes = self._row_nbytes + 16 + (4 if self._type.scaled else 0)
         rows = self._base.nbytes + self._scales.nbytes
         parts = {"rows": rows, "index": self._index.nbytes, "arena": self._slots.bump * slot_nbytes}
@@ -262,21 +300,21 @@ class ServedTable:
 
     @property
     def tiered(self) -> bool:
-        """Whether there is a memory budget to keep."""
+        """True if the table has a memory budget."""
         return self._tier is not None
 
     @property
     def tier(self) -> TierStats | None:
-        """The tally of the tiers, what they hold and have done; None without a memory budget."""
+        """Statistics of the tiers; None without a memory budget."""
         return self._tier.tally() if self._tier else None
 
     def apply(self, delta: TableDelta, epoch: int, versions: RowVersions | None = None) -> RowVersions:
-        """Stages and publishes the delta's rows; readers of epochs before `epoch` see no change.
+        """Stage and publish a delta's rows; readers of epochs before `epoch` see no change.
 
         Args:
-            delta: the table's part of it.
-            epoch: one that no row carries yet.
-            versions: filled before the first row is published, and returned; undo() takes it also when this raises.
+            delta: The table's part of the delta.
+            epoch: An epoch that no row carries yet.
+            versions: Filled before the first row is published, and returned; undo() accepts it even if this raises.
         """
         versions = versions or RowVersions()
         removed = self._present(delta.removed) if len(delta.removed) else delta.removed
@@ -293,7 +331,12 @@ class ServedTable:
         return versions
 
     def undo(self, versions: RowVersions, safe_seq: int) -> None:
-        """Takes the newest delta's versions back, once. No reader may be pinned to an epoch that sees them."""
+        """Remove the newest delta's row versions, once. No reader may be pinned to an epoch that sees them.
+
+        Args:
+            versions: The result of apply().
+            safe_seq: The next flip; the slots are reused once every reader has reached it.
+        """
         if not len(versions.slots):
             return
         self._torn = True
@@ -303,15 +346,24 @@ class ServedTable:
         self._torn = False
 
     def retire(self, versions: RowVersions, publish_seq: int) -> None:
-        """The delta can no longer be undone, nor any before it; `publish_seq` is one at which readers see it."""
+        """Mark a delta as one that can no longer be undone, nor any before it.
+
+        Args:
+            versions: The result of apply().
+            publish_seq: A flip at which readers see the delta.
+        """
         self._retired.append((publish_seq, versions))
 
     def reclaim(self, oldest_seq: int, safe_seq: int, coming: int = 0) -> None:
-        """Settles retired deltas that every reader sees, and makes what was given up usable again.
+        """Vacuum retired deltas that every reader sees, and make freed slots usable again.
 
-        oldest_seq: every reader has reached it. safe_seq: the next one that will be published, as everywhere.
-        coming: rows that the next delta brings. Of the retired ones twice as many are settled, so that a small delta
-        does not pay for a large one; all, where the arena would be full without.
+        It vacuums twice as many rows as the next delta brings, so that a small delta does not pay for a large one; or
+        all of them if the arena would be full otherwise.
+
+        Args:
+            oldest_seq: A flip that every reader has reached.
+            safe_seq: The next flip; slots freed here are reused once every reader has reached it.
+            coming: Number of rows that the next delta brings.
         """
         most = max(SETTLE_ROWS, 2 * coming) if coming <= self._slots.room else sys.maxsize
         while most > 0 and self._retired and self._retired[0][0] <= oldest_seq:
@@ -331,10 +383,17 @@ class ServedTable:
             self._tier.reclaim(oldest_seq)
 
     def maintain(self, oldest_seq: int, safe_seq: int, now_s: float) -> bool:
-        """reclaim(), and a slice of keeping the table within its memory budget; about a millisecond.
+        """Run reclaim() and one slice of keeping the table within its memory budget; about a millisecond.
 
-        Call it again and again under the version's lock. True: something was given up that waits for safe_seq, so
-        that a flip, even to the same content, lets it be used again.
+        Call it repeatedly under the version's lock.
+
+        Args:
+            oldest_seq: A flip that every reader has reached.
+            safe_seq: The next flip.
+            now_s: A monotonic clock's reading.
+
+        Returns:
+            True if freed places wait for safe_seq: a flip, even to the same content, makes them usable again.
         """
         self.reclaim(oldest_seq, safe_seq)
         return self._tier.maintain(self._row, safe_seq, now_s, self._base) if self._tier else False
@@ -343,7 +402,7 @@ class ServedTable:
         count = len(versions.keys)
         rows, replaced, dead = np.empty(count, np.bool_), np.empty(count, np.int64), np.empty(count, np.int64)
         row_kernels.plan_vacuum(self._row, versions.slots, rows, replaced, dead)
-        # Every reader sees the delta: none walks on to what it replaced. A tombstone itself may be looked at still.
+        # Every reader sees the delta, so none follows the chain to the rows it replaced. Tombstones may still be read.
         freed, buried = replaced[replaced >= 0], versions.slots[~rows]
         books = self._tier.plan_vacuum(versions.keys, versions.slots, replaced, rows, dead) if self._tier else None
         self._torn = True
@@ -355,7 +414,7 @@ class ServedTable:
         self._torn = False
 
     def export(self, epoch: int) -> tuple[Int64s, NDArray[np.float32]]:
-        """Every key, ascending, with its row as of an epoch: int64 [n], float32 [n, dim] (copies)."""
+        """Return every key, ascending, and its row as of an epoch: int64 [n], float32 [n, dim] (copies)."""
         table, capacity = self._row, len(self._index)
         keys, refs = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
         count = row_kernels.live(table, epoch, keys, refs)
@@ -365,7 +424,15 @@ class ServedTable:
         return keys[:count][order], rows
 
     def look_up(self, keys: Int64s, epoch: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Which of `keys` have a row in memory as of an epoch, bool [n]; the rows of those m, float32 [m, dim]."""
+        """Look up the rows that are in memory as of an epoch.
+
+        Args:
+            keys: int64 [n].
+            epoch: The epoch.
+
+        Returns:
+            bool [n], true for keys with a row, and the rows of those m keys, float32 [m, dim].
+        """
         refs = np.empty(len(keys), np.int64)
         row_kernels.look_up(self._row, epoch, keys, refs)
         known = refs >= 0
@@ -374,7 +441,7 @@ class ServedTable:
         return known, rows
 
     def _present(self, keys: Int64s) -> Int64s:
-        """Those of `keys` that have a row in the newest epoch."""
+        """Return those of `keys` that have a row in the newest epoch."""
         refs = np.empty(len(keys), np.int64)
         hash_index.find(self._index.ctypes.data, len(self._index), keys, refs)
         present = refs >= 0
@@ -383,7 +450,7 @@ class ServedTable:
         return keys[present]
 
     def _make_room(self, keys: Int64s) -> None:
-        """Grows the index when the unknown ones of `keys` could fill it beyond 7/8; readers keep the one they have."""
+        """Grow the index if the unknown ones of `keys` could fill it beyond 7/8; readers keep the index they have."""
         if self._fits(len(keys)):
             return
         refs = np.empty(len(keys), np.int64)
@@ -391,7 +458,7 @@ class ServedTable:
         unknown = int(np.count_nonzero(refs == hash_index.ABSENT))
         if self._fits(unknown):
             return
-        # Entries that are ABSENT for good are left behind: ids that come and go must not grow the index for ever.
+        # Entries that stay ABSENT are not copied: ids that come and go must not grow the index forever.
         most = int(np.count_nonzero(self._index[:, 1] >= 0)) + unknown
         capacity = hash_index.capacity_for(most + most // 4)
         if most >= capacity:

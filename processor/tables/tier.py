@@ -1,35 +1,38 @@
-"""A table larger than its memory: hot rows in the arena, cold ones in the version's file or in a log, same scores.
+"""Tiered storage for a table larger than its memory: hot rows in the arena, cold ones on disk, with the same scores.
 
-Cold rows are read where they lie, through read-only mappings: of the version's file (rows as published) and of the log
-(rows that deltas have changed). Both are files: the page cache behind them is the kernel's, counts as nobody's memory
-and is given up under pressure. The budget is for what the process must hold: arena, meta and the books kept here, slot
-by slot. The index is not part of it, nor are the versions of deltas that can still be undone, which are in the arena
-whatever the budget; rows that settle are held to what is left.
+Cold rows are read in place, through read-only mappings of the version's file (rows as published) and of a log (rows
+that deltas have changed). Both are files: the kernel owns the page cache behind them, which is not counted as the
+process's memory and is dropped under memory pressure. The budget limits what the process must hold: arena, meta and the
+per-slot bookkeeping kept here. It does not include the index, nor the row versions of deltas that can still be undone,
+which are in the arena whatever the budget; settled rows must fit into what is left.
 
 Invariants
-- Readers never block and never lock, and a row is the same bits in every tier. Moving a row is: write its copy where
-  nothing points, then swing what held its old ref by one release store (kernels.movement).
-- A settled slot that copies a row of the file or a record of the log says so in meta, and is demoted by one store. One
-  that is a delta's own row (meta says ABSENT) is written to the log first.
-- What a row has left, a slot or a segment of the log, is used again only after every reader has met a later flip.
-- A record lives while a head, a version or a settled slot holds it. Compaction copies the live records of the emptiest
-  segment to the tail, slice by slice, and then gives the segment up.
-- Crash-safe because nothing here has to survive: the log is a file without a name. What is served after a crash is
-  built from the version and its deltas, as ever.
-- A full disk moves nothing: rows stay in memory, beyond the budget, until there is room again. Nor does a shortage of
-  memory: arrays are made before the first ref moves. What is half done all the same says so (torn).
+- Readers never block and never lock, and a row has the same bits in every tier. To move a row, write its copy where
+  nothing points, then replace its old ref by one release store (kernels.row_tiering).
+- Meta marks a settled slot that copies a row of the file or a record of the log; such a slot is demoted by one store. A
+  slot with a delta's own row (meta says ABSENT) is written to the log first.
+- The place that a row has left, a slot or a segment of the log, is reused only after every reader has reached a later
+  flip.
+- A record is live while a head, a row version or a settled slot refers to it. Log compaction copies the live records of
+  the emptiest segment to the tail, slice by slice, and then frees the segment.
+- Crash-safe because nothing here has to survive: the log is a file without a name. After a crash the table is rebuilt
+  from the version and its deltas.
+- On a full disk nothing moves: rows stay in memory, beyond the budget, until there is room again. The same holds when
+  memory is short: arrays are allocated before the first ref moves. If a change is interrupted all the same, the tier
+  says so (torn).
 
-Which rows are hot: LFU. Training's frequencies choose the first (table file); then one lookup in SAMPLE is counted, of
-hot rows in a byte a slot, of cold rows through a ring that the keeper drains into a count-min sketch. A cold row takes
-the place of the coldest of a few hot ones when it was read more often (TinyLFU; Einziger et al., 2017). All counts are
-halved after AGE samples a slot. Counting is racy on purpose: lost counts cost a little of the ranking, no lookup.
+Which rows are hot: LFU. Training's frequencies choose the first ones (table file); then one lookup in SAMPLE is
+counted, for hot rows in one byte per slot, for cold rows through a ring that maintain() drains into a count-min sketch.
+A cold row replaces the coldest of a few hot ones if it was read more often (TinyLFU; Einziger et al., 2017). All counts
+are halved after AGE samples per slot. Counting is racy on purpose: lost counts make the ranking slightly worse, but no
+lookup wrong.
 
-Cost: nothing for a table without a budget but one compare with a field that is read anyway. maintain() works in slices
-of at most MOVES rows.
+Costs: for a table without a budget only one comparison with a field that is read anyway. maintain() works in slices of
+at most MOVES rows.
 
-Refused: a cache of its own beside the arena (a third place to look, and invalidation on every delta); reading cold rows
-by system calls (one for each, also for what is in the page cache); fetching an id once a batch (of a batch's cold rows
-under Zipf-1.05, one in 2,400 comes twice).
+Rejected: a separate cache beside the arena (a third place to look up, and invalidation on every delta); reading cold
+rows by system calls (one for each row, even in the page cache); deduplicating ids within a batch (of a batch's cold
+rows under Zipf-1.05, one in 2,400 occurs twice).
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ SKETCH_ROWS, LEAST_CELLS, MOST_CELLS = 4, 1 << 12, 1 << 27
 COMPACT_RECORDS = 2048
 DROP_S = 30.0
 
-# Beside its row and scale: meta, key, flag and count, and its share of the sketch.
+# Per slot, besides its row and scale: meta, key, flag, count, and its share of the sketch.
 SLOT_BOOKS_NBYTES = 16 + 8 + 1 + 1 + SKETCH_ROWS
 
 Int64s = NDArray[np.int64]
@@ -68,8 +71,15 @@ _NOBODY: Read = (np.empty(0, np.int64), np.empty(0, np.uint8))
 
 @dataclass(frozen=True, slots=True)
 class TierStats:
-    """A tiered table's snapshot. hot_rows: settled rows in memory. hot_lookups, cold_lookups: since the start, from
-    samples. log_nbytes: on disk. compactions: segments of the log that were emptied."""
+    """A snapshot of a tiered table.
+
+    Attributes:
+        hot_rows: Settled rows in memory.
+        hot_lookups: Lookups of hot rows since the start, from samples.
+        cold_lookups: Lookups of cold rows since the start, from samples.
+        log_nbytes: Size of the log on disk.
+        compactions: Number of log segments that were emptied.
+    """
 
     hot_rows: int
     hot_lookups: int
@@ -80,8 +90,16 @@ class TierStats:
 
 @dataclass(frozen=True, slots=True)
 class VacuumPlan:
-    """The books of versions that are about to be settled. keys, slots, counts: of rows, and how hot they are. gone:
-    slots that are settled no more. dead: records that nothing will hold, by segment. hot: settled rows, then."""
+    """Bookkeeping changes for row versions about to be settled.
+
+    Attributes:
+        keys: Keys of the rows.
+        slots: Their slots.
+        counts: Their read counts.
+        gone: Slots that are no longer settled.
+        dead: Number of dead records by log segment.
+        hot: Number of settled rows afterwards.
+    """
 
     keys: Int64s
     slots: Int64s
@@ -92,7 +110,12 @@ class VacuumPlan:
 
 
 def tier_fields(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
-    """The last fields of a table's descriptor: log, record_nbytes, hits, ring; zeros without a budget."""
+    """Return the last fields of a table's descriptor: log, record_nbytes, hits, ring; zeros without a budget.
+
+    Args:
+        spec: The table's manifest entry.
+        arrays: The table's arrays, see ServedTable.arrays.
+    """
     if "ring" not in arrays:
         return [0, 0, 0, 0]
     return [
@@ -104,12 +127,26 @@ def tier_fields(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[in
 
 
 class Tier:
-    """The writer's books of one table's tiers. Methods take its descriptor as it is now, int64 [TABLE_FIELDS]."""
+    """The writer's bookkeeping of one table's tiers.
+
+    Methods expect the table's current descriptor, int64 [TABLE_FIELDS].
+    """
 
     def __init__(
         self, spec: TableEntry, slots: SlotAllocator, meta: NDArray[np.int64], budget_nbytes: int, scratch: Path
     ) -> None:
-        """slots, meta: the arena's. budget_nbytes: of rows in memory. Raises BadInput where scratch is not writable."""
+        """Reserve the bookkeeping arrays and open the log.
+
+        Args:
+            spec: The table's manifest entry.
+            slots: The arena's allocator.
+            meta: The arena's meta, int64 [slots, 2].
+            budget_nbytes: Memory budget for rows.
+            scratch: Folder for the log.
+
+        Raises:
+            BadInput: The scratch folder is not writable.
+        """
         self._slots, self._meta = slots, meta
         kind = ROW_TYPES[spec.dtype]
         slot_nbytes = spec.dim * kind.dtype.itemsize + (4 if kind.scaled else 0) + SLOT_BOOKS_NBYTES
@@ -130,7 +167,7 @@ class Tier:
         self._compactions = 0
         self._dropped_s = -np.inf
         self.torn = False
-        """Whether a change of the books was left half done; see ServedTable.torn."""
+        """True if a change of the bookkeeping was interrupted; see ServedTable.torn."""
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -139,7 +176,7 @@ class Tier:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the books, beside the arena and its meta."""
+        """Memory of the bookkeeping, besides the arena and its meta."""
         return self._slots.bump * 10 + self._sketch.nbytes + self._ring.nbytes
 
     def tally(self) -> TierStats:
@@ -152,7 +189,13 @@ class Tier:
         )
 
     def fill(self, table: Int64s, keys: Int64s, frequencies: NDArray[np.uint32]) -> None:
-        """Promotes the rows that training met most into an empty arena, as many as the budget allows."""
+        """Promote the rows that training used most into an empty arena, as many as the budget allows.
+
+        Args:
+            table: The table's descriptor.
+            keys: int64 [n].
+            frequencies: How often training used each key, uint32 [n].
+        """
         count = min(self._budget, len(keys))
         if count:
             most = np.argpartition(frequencies, len(keys) - count)[len(keys) - count :]
@@ -162,12 +205,14 @@ class Tier:
     def plan_vacuum(
         self, keys: Int64s, slots: Int64s, replaced: Int64s, rows: NDArray[np.bool_], dead: Int64s
     ) -> VacuumPlan:
-        """What the books will say once these versions have become the only ones of their keys; changes nothing.
+        """Compute the bookkeeping after these row versions are vacuumed (settled); change nothing.
 
         Args:
             keys: int64 [m].
-            slots: int64 [m], that hold the versions.
-            replaced, rows, dead: [m], see kernels.rows.plan_vacuum.
+            slots: int64 [m], the slots that hold the versions.
+            replaced: int64 [m], see kernels.rows.plan_vacuum.
+            rows: bool [m], see kernels.rows.plan_vacuum.
+            dead: int64 [m], see kernels.rows.plan_vacuum.
         """
         stay, before = keys[rows], replaced[rows]
         counts = np.zeros(len(stay), np.uint8)
@@ -179,7 +224,7 @@ class Tier:
         return VacuumPlan(stay, slots[rows], counts, gone, self._log.count(dead[dead >= 0]), hot)
 
     def vacuum(self, coming: VacuumPlan) -> None:
-        """Makes the books say so: what plan_vacuum() returned, settled."""
+        """Apply the bookkeeping changes that plan_vacuum() returned."""
         self.torn = True
         self._settled[coming.gone] = False
         self._keys[coming.slots] = coming.keys
@@ -193,9 +238,16 @@ class Tier:
         self._log.reclaim(oldest_seq)
 
     def maintain(self, table: Int64s, safe_seq: int, now_s: float, base: NDArray[Any]) -> bool:
-        """Tends the tiers, one slice: counts reads, demotes, promotes, compacts; whether anything waits for a flip.
+        """Maintain the tiers, one slice: count reads, demote, promote, compact the log.
 
-        now_s: a monotonic clock. base: the file's rows, whose pages are let go of now and then.
+        Args:
+            table: The table's descriptor.
+            safe_seq: The next flip; places freed here are reused once every reader has reached it.
+            now_s: A monotonic clock's reading.
+            base: The file's rows, whose pages are released now and then.
+
+        Returns:
+            True if freed places wait for a flip.
         """
         read = self._drain()
         self._age()
@@ -211,7 +263,13 @@ class Tier:
         return self._slots.waiting > 0 or self._log.waiting
 
     def promote(self, table: Int64s, keys: Int64s, counts: NDArray[np.uint8]) -> int:
-        """Copies cold rows among `keys` into memory; counts: how often they were read. Returns how many there were."""
+        """Copy cold rows among `keys` into memory; return how many there were.
+
+        Args:
+            table: The table's descriptor.
+            keys: int64 [n].
+            counts: How often each key was read, uint8 [n].
+        """
         slots = self._slots.allocate(len(keys))
         self.torn = True
         used: int = tiers.promote(table, keys, counts, slots, self._keys, self._settled, self._hits)
@@ -221,11 +279,20 @@ class Tier:
         return used
 
     def demote(self, table: Int64s, slots: Int64s, safe_seq: int) -> int:
-        """Takes settled slots out of memory, writing delta's rows to the log; returns how many it could."""
+        """Move settled slots out of memory, writing rows of deltas to the log.
+
+        Args:
+            table: The table's descriptor.
+            slots: The slots to demote.
+            safe_seq: The next flip; the slots are reused once every reader has reached it.
+
+        Returns:
+            How many were moved: fewer when the disk is full.
+        """
         origins = self._meta[slots, 1]
         clean = origins >= 0
         own = slots[~clean]
-        # Those that need no record come first: on a full disk they can go all the same.
+        # Slots that need no log record come first: they can be demoted even on a full disk.
         done = np.concatenate([slots[clean], own])
         keys, refs, copied = self._keys[done], done + row_kernels.SETTLED, len(done) - len(own)
         targets = np.concatenate([origins[clean], own])
@@ -240,7 +307,7 @@ class Tier:
         return count
 
     def _exchange(self, table: Int64s, read: Read, safe_seq: int) -> None:
-        """Promotes into what room there is; for the rest, hotter than the coldest rows, makes room at the next flip."""
+        """Promote cold rows into free room; for those hotter than the coldest hot rows, make room at the next flip."""
         keys, counts = (np.concatenate([w, r]) for w, r in zip(self._wanted, read))
         self._wanted = _NOBODY
         room = max(0, min(MOVES, self._budget - self._slots.used - self._slots.waiting))
@@ -254,7 +321,7 @@ class Tier:
         self.demote(table, victims[:hotter], safe_seq)
 
     def _compact(self, table: Int64s, safe_seq: int) -> None:
-        """Moves the live ones among the next records of the segment that is being emptied."""
+        """Move the live records among the next ones of the segment that is being emptied."""
         if self._segment < 0:
             self._segment, self._compacting = self._log.emptiest(), 0
         if self._segment < 0:
@@ -278,7 +345,7 @@ class Tier:
             self._segment = -1
 
     def _write(self, table: Int64s, keys: Int64s, refs: Int64s, written: Int64s) -> int:
-        """Appends rows to the log; written: their new refs. Returns how many: fewer when the disk is full."""
+        """Append rows to the log and fill `written` with their new refs; return how many: fewer on a full disk."""
         at = 0
         while at < len(keys):
             try:
@@ -291,7 +358,7 @@ class Tier:
         return at
 
     def _coldest(self, count: int) -> tuple[Int64s, NDArray[np.uint8]]:
-        """Slots of the least read among the next few settled rows, and how often each was read, ascending."""
+        """Return slots and read counts, ascending by count, of the least read among the next few settled rows."""
         slots = np.empty(min(count * SCAN_A_MOVE, self._hot), np.int64)
         found = tiers.gather_settled(self._settled, self._hand % max(1, self._slots.bump), self._slots.bump, slots)
         slots = slots[:found]
@@ -302,7 +369,7 @@ class Tier:
         return slots[order], hits[order]
 
     def _drain(self) -> Read:
-        """Distinct cold keys that were noted since the last time, the most read first."""
+        """Return the distinct cold keys noted since the last call, the most read first, with their counts."""
         position = int(self._ring[0])
         count = min(position - self._drained, NOTES)
         self._drained = position
@@ -312,7 +379,7 @@ class Tier:
         keys = self._ring[row_kernels.RING_HEADER + places]
         counts = np.empty(count, np.uint8)
         tiers.count_up(self._sketch, keys, counts)
-        # Counts only rise: of a key's notes the last one says most.
+        # Counts only rise: the last note of a key has its highest count.
         keys, last = np.unique(keys[::-1], return_index=True)
         counts = counts[::-1][last]
         order = np.argsort(counts, kind="stable")[::-1]

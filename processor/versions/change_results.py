@@ -1,4 +1,4 @@
-"""What a change of a served model answers: the values that callers of processor.versions.model get."""
+"""Results of changing a served model, returned by processor.versions.model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from freshet_serving.processor.generation import Generation
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """An applied delta, and what it did. apply_ms: from the verified file until every session serves it."""
+    """The result of applying a delta.
+
+    Attributes:
+        model: Name of the model.
+        generation: The generation that is served now.
+        rows: Rows that the delta set.
+        removed: Rows that the delta removed.
+        apply_ms: Milliseconds from the verified file until every session serves it.
+    """
 
     model: str
     generation: Generation
@@ -20,9 +28,15 @@ class ApplyResult:
 
 @dataclass(frozen=True, slots=True)
 class RollbackResult:
-    """A rollback, and what follows from it. undone: generations that are served no more, oldest first. next_step: what
-    the next delta will be called. recorded: whether the repository could be told, and with it other servers. kept: what
-    undone deltas that do not stand on the one that was rejected have become."""
+    """The result of a rollback.
+
+    Attributes:
+        generation: The generation that is served now.
+        undone: Generations that are no longer served, oldest first.
+        next_step: The step that the next delta will have.
+        recorded: True if the rollback was written to the repository, so that other servers follow it.
+        kept: Generations under which undone deltas that do not depend on the rejected one were published again.
+    """
 
     generation: Generation
     undone: list[Generation]

@@ -1,33 +1,37 @@
-"""A version's control words: which flip is served, what it stands for, and who reads it. All that a flip changes.
+"""Shared control words of a version: which flip is served, what it refers to, and which readers pin it.
+
+A flip changes nothing else.
 
 words    int64 [HEADER + ENTRIES * ENTRY + processes * WORDS], mapped by every process that reads the version
 
-    header    [HEADER]            the flip that is served; the rest of its cache line is spare, for readers write pins
-    entries   [ENTRIES, ENTRY]    flip f's are at f % ENTRIES: epoch, step, number of the frame, digest in two words
+    header    [HEADER]            the served flip; the rest of its cache line is unused, because readers write pins
+    entries   [ENTRIES, ENTRY]    flip f is at f % ENTRIES: epoch, step, number of the frame, digest in two words
     pins      [processes, WORDS]  for each reader the flip that it has pinned, or IDLE
 
-A flip is one number, one higher than the last, and never used again. Its entry says what is read under it: the epoch
-of the rows, the step and digest that replies name, and the frame (processor.versions.replica): buffers and executables,
-which every reader holds already. So a delta of rows is published by a few words and one store, and nobody is asked.
+A flip is one number, one higher than the last, and never reused. Its entry describes what is read under it (an MVCC
+snapshot): the epoch of the rows, the step and digest that replies name, and the frame (processor.versions.replica),
+which is the buffers and executables that every reader already holds. So a delta of rows is published by a few words and
+one store, without any message to readers.
 
-Who writes what: the writer the header and the entries; a reader its own pin, and one thread at a time does that. What a
-process that has died leaves in its pins the writer clears when it has buried it.
+Ownership: the writer writes the header and the entries. A reader writes its own pin, one thread at a time. When a
+process has died and has been reaped, the writer clears the pins it left behind.
 
 Invariants
-- An entry is whole before its flip is served: publish() writes it, then stores the flip as a full barrier.
-- pin() announces a flip and then looks again: if another is served by now, it announces anew. Both stores are full
-  barriers, so either the reader sees the new flip or the writer sees the pin. What is read under a pin that was not
-  confirmed: nothing, not even the entry. The number looked at twice cannot have come back in between: flips only rise.
-- An entry is overwritten ENTRIES flips later, and only when no pin names its flip or an older one: has_room() is asked
-  before anything of a change is made. A reader that has not confirmed yet may announce a flip whose entry is gone; it
-  finds another flip served and lets go.
-- A frame that an entry names is held by every reader when the flip is stored, and until no pin is older than the flip
-  that replaced it (processor.versions.served_version, processor.versions.replica).
-- Rollback is a flip like any other, with an older epoch and step under a new number; a process that is replaced starts
-  with IDLE words and maps the same ones, so it needs to be told of frames only, whatever is published meanwhile.
+- An entry is complete before its flip is served: publish() writes it, then stores the flip as a full barrier.
+- pin() announces a flip and then reads the served flip again; if it has changed, pin() announces the new one. Both
+  stores are full barriers, so either the reader sees the new flip or the writer sees the pin. Nothing may be read under
+  an unconfirmed pin, not even the entry. The number cannot have changed and come back between the two reads, because
+  flips only rise.
+- An entry is overwritten ENTRIES flips later, and only when no pin names its flip or an older one: has_room() is
+  checked before any part of a change is made. A reader that has not confirmed its pin may announce a flip whose entry
+  is gone; it then finds that another flip is served and drops the pin.
+- Every reader holds the frame that an entry names when the flip is stored, and keeps it until no pin is older than the
+  flip that replaced it (processor.versions.served_version, processor.versions.replica).
+- Rollback is a flip like any other, with an older epoch and step under a new number. A replacement process starts with
+  IDLE words and maps the same ones, so it only has to receive frames, whatever is published meanwhile.
 
-Refused: one word that holds it all (a step alone may take 60 bits); a sequence lock around one entry (a reader would
-copy what is being written, and need fences that Python has not); reference counts (a lock, or an atomic
+Rejected: one word that holds everything (a step alone may take 60 bits); a sequence lock around one entry (a reader
+would copy what is being written, and needs fences that Python does not have); reference counts (a lock, or an atomic
 read-modify-write of a word that all sessions share, for each batch).
 """
 
@@ -47,15 +51,24 @@ HEADER, ENTRIES, ENTRY = 8, 64, 5
 PINS = HEADER + ENTRIES * ENTRY
 WORDS = 2048
 READERS = WORDS - 1
-"""Readers of one process; the word after theirs is the process's own (Pins.ASKING)."""
+"""Number of readers in one process; the word after theirs belongs to the process itself (Pins.ASKING)."""
 PREVIEW_READER, SHADOW_READER, TRIAL_READER = READERS - 3, READERS - 2, READERS - 1
-"""The words of the threads that preview a state (processor.versions.preview), that score shadow traffic
-(processor.sessions.shadow) and the requests of canaries once more (processor.sessions.canary_trial): no session, no
-scattered request has them."""
+"""Pin words of the threads that preview a state (processor.versions.preview), score shadow traffic
+(processor.sessions.shadow) and score canary requests again (processor.sessions.canary_trial). No session and no
+scattered request uses them.
+"""
 
 
 class ControlEntry(NamedTuple):
-    """A flip's entry: what it stands for."""
+    """The entry of a flip: the state that it refers to.
+
+    Attributes:
+        epoch: Epoch of the table rows.
+        step: Step of the generation.
+        frame: Number of the frame.
+        high: First 8 bytes of the generation's digest, as a big-endian signed integer.
+        low: Last 8 bytes of it.
+    """
 
     epoch: int
     step: int
@@ -65,21 +78,31 @@ class ControlEntry(NamedTuple):
 
     @classmethod
     def of(cls, epoch: int, frame: int, generation: Generation) -> ControlEntry:
-        """What a flip to a generation stands for."""
+        """Build the entry of a flip.
+
+        Args:
+            epoch: Epoch of the table rows.
+            frame: Number of the frame.
+            generation: Generation that is served under the flip.
+        """
         words = np.frombuffer(bytes.fromhex(generation.digest or 32 * "0"), ">i8").tolist()
         return cls(epoch, generation.step, frame, *words)
 
     @property
     def digest(self) -> str:
-        """Of the generation, 32 hexadecimal digits."""
+        """Digest of the generation, 32 hexadecimal digits."""
         return np.array([self.high, self.low], ">i8").tobytes().hex()
 
 
 class ControlWords:
-    """The words of one version. The writer's methods are called under the version's lock."""
+    """The control words of one version. The writer's methods are called under the version's lock."""
 
     def __init__(self, words: NDArray[np.int64]) -> None:
-        """words: those of reserve(), or a mapping of them."""
+        """Wrap existing words.
+
+        Args:
+            words: The words of reserve(), or a mapping of them.
+        """
         self.words = words
         self._entries = words[HEADER:PINS].reshape(ENTRIES, ENTRY)
         self._pins = words[PINS:]
@@ -87,7 +110,7 @@ class ControlWords:
 
     @classmethod
     def reserve(cls, processes: int) -> ControlWords:
-        """Control words for so many processes: flip 0 is served, at epoch 0, step 0, frame 0; nobody reads."""
+        """Allocate control words for this many processes: flip 0 served, at epoch 0, step 0, frame 0; no reader."""
         count = PINS + processes * WORDS
         control = cls(reserve(count * 8, "control").view(np.int64)[:count])
         control.words[:PINS], control._pins[:] = 0, IDLE
@@ -95,33 +118,38 @@ class ControlWords:
 
     @property
     def publish_seq(self) -> int:
-        """The flip that is served."""
+        """The served flip."""
         return int(self.words[0])
 
     def entry(self, publish_seq: int) -> ControlEntry:
-        """The entry of a flip: what it stands for. For whoever has pinned it, and for the writer."""
+        """Return the entry of a flip. Only for a reader that has pinned it, and for the writer."""
         return ControlEntry(*self._entries[publish_seq % ENTRIES].tolist())
 
     def publish(self, publish_seq: int, entry: ControlEntry) -> None:
-        """The one store that every session of every process meets with its next batch. The writer's; flip: the next."""
+        """Store the flip that every session of every process picks up with its next batch. Writer only.
+
+        Args:
+            publish_seq: The next flip, one more than the served one.
+            entry: What the flip refers to.
+        """
         self._entries[publish_seq % ENTRIES] = entry
         exchange(self._address, publish_seq)
 
     def has_room(self, publishes: int) -> bool:
-        """Whether the writer may publish so many more flips."""
+        """Return True if the writer may publish this many more flips."""
         return self.oldest_pin() > self.publish_seq + publishes - ENTRIES
 
     def oldest_pin(self) -> int:
-        """The oldest flip that anybody has pinned; IDLE: none."""
+        """Return the oldest flip that any reader has pinned, IDLE if there is none."""
         return int(self._pins.min())
 
     def clear(self, process: int) -> None:
-        """Takes back every pin of a process that is dead."""
+        """Clear every pin of a dead process."""
         self._pins[process * WORDS : (process + 1) * WORDS] = IDLE
 
 
 class Pins:
-    """The words of one process's readers."""
+    """The pin words of one process's readers."""
 
     ASKING = READERS
 
@@ -131,7 +159,11 @@ class Pins:
         self._address: int = self._pins.ctypes.data
 
     def pin(self, reader: int) -> int:
-        """The flip that is served, which stands until this reader's unpin(). reader: below READERS, or ASKING."""
+        """Pin the served flip and return it; it stays readable until this reader's unpin().
+
+        Args:
+            reader: A number below READERS, or ASKING.
+        """
         words, own = self._words, self._address + 8 * reader
         while True:
             publish_seq = int(words[0])

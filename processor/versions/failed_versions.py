@@ -1,24 +1,24 @@
-"""Refusals: the versions of a model that could not be served, and when each is worth another try.
+"""Failed versions of a model and when to retry each; dirty versions whose log must be read again.
 
-A version is tried again when one of the files that it is loaded from has changed, wherever in its folder that lies: who
-mends a table leaves the manifest as it was. What comes with every delta (chain, deltas, snapshots) is left out: a
-stream of them would have the version read whole again and again. Of a copy the manifest alone counts: trying brings
-files, which must not make it worth another try.
+A version is retried when one of the files that it is loaded from has changed, wherever it lies in the folder: repairing
+a table leaves the manifest as it was. Files that arrive with every delta (chain, deltas, snapshots) are left out: a
+stream of them would cause the whole version to be read again and again. For a mirrored version only the manifest
+counts: a try downloads files, and these must not trigger another try.
 
-Costs: nothing where nothing is refused; else a stat a file, every LOOK_S. A change counts once nothing has moved for
-so long, so that a file that is still being copied is not taken for the mended one.
+Costs: nothing while no version has failed; otherwise one stat per file every LOOK_S. A change counts once the files
+have stayed the same from one check to the next, so that a file that is still being copied is not taken for the repaired
+one.
 
-What the server is short of (memory, descriptors, a worker, a row store) is no fault of a version: that one waits, and
-is tried again, later and later, up to every MOST_WAIT_S.
+A shortage on the server (memory, descriptors, a worker, a row store) is not a fault of the version: such a version
+waits and is retried with a growing delay, up to MOST_WAIT_S.
 
-Doubts: versions of which a change may have failed with their log half read.
+Dirty versions are those of which a change may have failed with the log half read. The state that follows a version's
+log (its history, what failed, what waits) is updated step by step during a change. A FreshetError leaves it consistent,
+because the code that raises one has planned for it. Any other exception, above all MemoryError, may occur between any
+two steps. So the next change does not trust that state and reads the log again, which is a few records.
 
-What follows a version's log (its history, what was refused, what waits) is changed step by step while a change is under
-way. A FreshetError leaves it whole: whoever raises one has planned for it. Anything else, a MemoryError above all, may
-come between any two steps. So the next change does not believe it, and reads the log again: a few records.
-
-Invariant: a version is doubted before a change of it begins, and no more once the change has ended as planned. So where
-there is no memory left nothing has to be noted.
+Invariant: a version is marked dirty before a change of it begins, and unmarked once the change has ended as planned. So
+nothing has to be recorded when no memory is left.
 """
 
 from __future__ import annotations
@@ -39,23 +39,33 @@ MAX_FILES = 10_000
 GROWING = {CHAIN, DELTAS, SNAPSHOTS}
 
 Files = Mapping[str, Identity]
-"""What the files of a version are, by path."""
+"""Identity of each file of a version, by path."""
 
 
 class FailureMessage(str):
-    """A line that wants somebody's attention: what cannot be served, and why."""
+    """An event line that needs attention: what cannot be served, and why."""
 
     __slots__ = ()
 
 
 def report(log: logging.Logger, lines: Iterable[str]) -> None:
-    """Logs what poll() says has happened, refusals as errors."""
+    """Log the events that poll() returned, failures as errors.
+
+    Args:
+        log: The logger.
+        lines: The events.
+    """
     for line in lines:
         log.log(logging.ERROR if isinstance(line, FailureMessage) else logging.INFO, "%s", line)
 
 
 def load_error(what: str, error: Exception) -> FreshetError:
-    """What a version that cannot be loaded suffers from, in words that anybody may read. what: names it in the log."""
+    """Return a client-safe error for a version that cannot be loaded.
+
+    Args:
+        what: Name of the version in the log.
+        error: The original exception.
+    """
     if (short := shortage(error)) is not None:
         return short
     if isinstance(error, OSError) and error.strerror:
@@ -65,22 +75,29 @@ def load_error(what: str, error: Exception) -> FreshetError:
 
 
 class FailedVersions:
-    """The refused versions of one model, by the files that they were refused with. Used under the model's lock."""
+    """The failed versions of one model, with the files that they failed with. Used under the model's lock."""
 
     def __init__(self, folder: Callable[[int], Path], clock: Clock, copied: bool = False) -> None:
-        """folder: a version's. copied: it is a copy of one that lies elsewhere."""
+        """Start without failed versions.
+
+        Args:
+            folder: Returns the folder of a version.
+            clock: Source of time.
+            copied: True if the folder is a copy of a version that lies elsewhere.
+        """
         self._folder, self._clock, self._copied = folder, clock, copied
         self._refused: dict[int, Files] = {}
         self._seen: dict[int, Files] = {}
         self._next_s = 0.0
-        # Of those that wait: how often each has been tried, and when it is to be tried again.
+        # For waiting versions: how often each has been tried, and when it is to be retried.
         self._tries: dict[int, int] = {}
         self._due_s: dict[int, float] = {}
 
     def worth_a_try(self, number: int) -> Files | None:
-        """What the files of a version are now, if there are any, they were not refused before, and it need not wait.
+        """Return the version's current files if it should be tried, else None.
 
-        To be asked before the version is read: it may be replaced meanwhile.
+        None if there are no files, if the version failed with the very same ones, or if it has to wait. Call this
+        before the version is read: it may be replaced meanwhile.
         """
         if self.rests(number):
             return None
@@ -88,29 +105,34 @@ class FailedVersions:
         return None if not files or self._refused.get(number) == files else files
 
     def note(self, number: int, files: Files) -> None:
-        """The version was refused, its files being these."""
+        """Record that the version failed to load.
+
+        Args:
+            number: The version.
+            files: Its files when it failed.
+        """
         self.forget(number)
         self._refused[number] = files
 
     def wait(self, number: int) -> None:
-        """The version could not be had, for reasons that pass."""
+        """Schedule another try of a version that failed for a temporary reason."""
         tries = self._tries[number] = self._tries.get(number, 0) + 1
         wait_s = min(FIRST_WAIT_S * 2.0 ** min(tries - 1, 16), MOST_WAIT_S)
         self._due_s[number] = self._clock.now_s() + wait_s
 
     def rests(self, number: int) -> bool:
-        """Whether it is too early to try the version again."""
+        """Return True if it is too early to retry the version."""
         return self._clock.now_s() < self._due_s.get(number, 0.0)
 
     def forget(self, number: int) -> None:
-        """The version is served, or is not asked for any more."""
+        """Forget a version that is served or no longer requested."""
         self._refused.pop(number, None)
         self._seen.pop(number, None)
         self._tries.pop(number, None)
         self._due_s.pop(number, None)
 
     def changed(self) -> bool:
-        """Whether a version is worth another try: one that waits, or, looked at every LOOK_S, one that was refused."""
+        """Return True if a waiting version is due, or a failed one has changed (checked every LOOK_S)."""
         now_s = self._clock.now_s()
         due = [number for number, due_s in self._due_s.items() if now_s >= due_s]
         for number in due:
@@ -139,20 +161,27 @@ class FailedVersions:
 
 
 class DirtyVersions:
-    """The doubted versions of one model. Used under the model's lock."""
+    """The dirty versions of one model. Used under the model's lock."""
 
     def __init__(self, reload_log: Callable[[int], None]) -> None:
-        """relearn: reads the log of a version anew; may raise."""
+        """Start without dirty versions.
+
+        Args:
+            reload_log: Reads the log of a version again; may raise.
+        """
         self._reload_log = reload_log
         self._doubted: set[int] = set()
 
     def changing(self, number: int) -> DirtyGuard:
-        """A change of a version, to be entered once: not within another one of the same version."""
+        """Return a context for a change of a version; do not nest it for the same version."""
         return DirtyGuard(self._doubted, number, self._reload_log)
 
 
 class DirtyGuard:
-    """The context of one change. No generator: where that cannot be resumed, nobody ends what it has begun."""
+    """The context of one change.
+
+    A class and not a generator: if a generator cannot be resumed, its cleanup never runs.
+    """
 
     __slots__ = ("_doubted", "_number", "_reload_log")
 

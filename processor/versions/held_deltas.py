@@ -1,27 +1,27 @@
-"""What becomes of deltas that are held: when a hold may end by itself, and what a rejected delta leaves.
+"""Held (quarantined) deltas: when a hold may be released automatically, and which deltas survive a rejected one.
 
-What a rejected delta leaves of those behind it: which stand on it, and which are published anew.
+Deltas behind a rejected one
+In the change log every delta names its parent, so the deltas behind a bad one are undone with it. But a delta contains
+whole rows and tensors, not differences: one that shares nothing with the bad delta means the same without it. A delta
+depends on a bad one if it changes a row that the bad one changed or removed too, or if it changes any dense tensor and
+the bad one did so too: its values were learned from the ones that are discarded. What depends on a bad delta is bad,
+and what depends on that too. The other deltas are published again on top of what is served, in their order and under
+new steps (a step names one content for good), and are checked like any delta.
 
-In the chain every delta names its parent, so what comes behind a bad one is undone with it. But a delta holds whole
-rows and tensors, not differences: one that shares nothing with the bad delta means the same without it. A delta stands
-on a bad one where it changes a row that the bad one changed or removed too, or any dense tensor where the bad one
-changed some: what it holds of them was learned from what is thrown away. What stands on a bad delta is bad, and what
-stands on that too. The others are published on what is served, in their order and under new steps (a step names one
-content for good), and judged like any delta.
+So nothing is kept of a trainer that publishes its dense weights with every delta: it rolls back itself, and learns the
+rows again or skips them. What is kept are deltas of other tables, other shards or other jobs.
 
-So of a trainer that publishes its dense weights with every delta nothing is kept: it goes back itself, and learns the
-rows again or skips them. Kept are deltas of other tables, other shards or other jobs.
+Rejected: keeping parts of a delta (rows that were learned beside poisoned weights, without those weights, are a model
+that was never trained); keeping what differs by little (it is unknown how far poison reaches).
 
-Refused: parts of a delta (rows that were learned beside poisoned weights, without them, are a model that nobody has
-trained); what differs by little (how far poison reaches is what nobody knows).
+Automatic release
+A gate may be lifted only by the party that set it. Guards of servers mark their holds by how the reason begins
+(held_reason). Any other hold, by a person or a trainer, must be lifted by them, also where a guard has moved the gate
+further back since.
 
-When a hold may end by itself: whose it is, and when it is worth another look. Pure.
-
-A gate is lifted by who set it. Servers' guards sign the reasons of their holds by how they begin (held_reason); what
-else holds a chain, a person or a trainer, is theirs to lift, also where a guard has moved the gate further back since.
-
-A look stages and scores everything behind the gate, so it costs what all of that holds. It is made once for each pair
-of what is served and what is newest, and takes at most a LOOK_SHAREth of the time however long the hold lasts.
+Checking a release stages and scores everything behind the gate, so it costs as much as all of that holds. It is done
+once for each pair of served and newest generation, and after each check the next one waits LOOK_SHARE times as long as
+it took, however long the hold lasts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,12 @@ from freshet_serving.processor.repository import HOLD, MAX_REASON, RELEASE, ROLL
 
 
 def sound_behind(change_log: ChangeLog, gate: ChainLink) -> list[Delta]:
-    """The deltas behind a gate that do not stand on the first of them; none where one of them cannot be read."""
+    """Return the deltas behind a gate that do not depend on the first of them; none if one of them cannot be read.
+
+    Args:
+        change_log: Change log of the version.
+        gate: The generation that is served; the deltas behind it are held.
+    """
     history = change_log.history
     held = [link for link in history.back(history.head) if link.step > gate.step][::-1]
     try:
@@ -51,7 +56,12 @@ def sound_behind(change_log: ChangeLog, gate: ChainLink) -> list[Delta]:
 
 
 def apart_from(bad: Delta, later: Sequence[Delta]) -> list[Delta]:
-    """Those of deltas behind a bad one that do not stand on it, in their order."""
+    """Return the deltas behind a bad one that do not depend on it, in order.
+
+    Args:
+        bad: The rejected delta.
+        later: The deltas behind it, in order.
+    """
     touched = {name: _ids(bad, name) for name in bad.tables}
     dense, apart = bool(bad.dense), list[Delta]()
     for delta in later:
@@ -67,8 +77,14 @@ def apart_from(bad: Delta, later: Sequence[Delta]) -> list[Delta]:
 
 
 def publish_anew(change_log: ChangeLog, deltas: Sequence[Delta]) -> list[int]:
-    """Publishes deltas on the head under new steps, which it returns; up to the first that cannot be, as where somebody
-    else has published meanwhile."""
+    """Publish deltas on the head under new steps, and return those steps.
+
+    Stops at the first delta that cannot be published, for example because another writer has published meanwhile.
+
+    Args:
+        change_log: Change log of the version.
+        deltas: The deltas, in order.
+    """
     steps = list[int]()
     for delta in deltas:
         head = change_log.history.head
@@ -90,22 +106,27 @@ def _ids(delta: Delta, table: str) -> NDArray[np.int64]:
 
 LOOK_SHARE = 20
 AUTOMATIC = "automatic: "
-"""Begins the reason of a release that no person has asked for."""
+"""Prefix of the reason of a release that no person requested."""
 BY_GUARD = re.compile(r"[0-9]+\.[0-9]+ held: ")
 
 
 def held_reason(generation: Generation, reason: str) -> str:
-    """What a guard's hold says of the first generation that is not served."""
+    """Return the reason of a guard's hold.
+
+    Args:
+        generation: The first generation that is not served.
+        reason: Finding of the guard.
+    """
     return f"{generation} held: {reason}"[:MAX_REASON]
 
 
 def set_by_guard(history: History) -> bool:
-    """Whether servers' guards alone have asked for the gate that is there."""
+    """Return True if the current gate was requested by guards of servers alone."""
     if history.gate is None or not BY_GUARD.match(history.held):
         return False
     for record in reversed(history.events):
         if record.kind == RELEASE or (record.kind == ROLLBACK and record.step <= history.gate.step):
-            # It lifted whatever gate was there.
+            # This record lifted any gate set before it.
             return True
         if record.kind == HOLD and not BY_GUARD.match(record.reason):
             return False
@@ -113,16 +134,27 @@ def set_by_guard(history: History) -> bool:
 
 
 class ReleaseBackoff:
-    """The looks of one server at what one version holds."""
+    """Schedule of one server's release checks for one version."""
 
     def __init__(self) -> None:
         self._pair = ("", "")
         self._next_s = 0.0
 
     def due(self, pair: tuple[str, str], now_s: float) -> bool:
-        """Whether to look. pair: digests of what is served and of what is newest."""
+        """Return True if a check is due.
+
+        Args:
+            pair: Digests of the served and of the newest generation.
+            now_s: Current time in seconds.
+        """
         return pair != self._pair and now_s >= self._next_s
 
     def looked(self, pair: tuple[str, str], began_s: float, now_s: float) -> None:
-        """A look at a pair has ended."""
+        """Record that a check of a pair has ended.
+
+        Args:
+            pair: Digests of the served and of the newest generation.
+            began_s: When the check began, in seconds.
+            now_s: Current time in seconds.
+        """
         self._pair, self._next_s = pair, now_s + LOOK_SHARE * (now_s - began_s)

@@ -1,15 +1,15 @@
-"""The models of a repository and their one writer: what is loaded and changed, whoever answers requests.
+"""All models of a repository in one process: load versions, apply changes and report readiness. The only writer.
 
-Changes run in the caller's thread under the model's lock and never block a request; a model that takes its time keeps
-nobody but itself waiting (processor.versions.poll_rounds). Once a second, and more often while a delta is watched, a
-thread looks at what has been counted, over all processes that answer, takes out canaries that are bad and has deltas
-taken back that are (look()); another looks at the files that are served from where they lie, and ends versions whose
-files are damaged (examine()).
+Changes run in the caller's thread under the model's lock and never block a request. A model that takes long delays no
+other model (processor.versions.poll_rounds). Once a second, and more often while a delta is monitored, a thread
+evaluates the statistics of all processes that answer requests: it ejects bad canaries and has bad deltas rolled back
+(look()). Another thread checks the files that are served by memory mapping, and unloads versions whose files are
+damaged (examine()).
 
-All threads that changes need stand by from the start (processor.standby_thread): where memory is short none could be
-had. A change that has held its model's lock for a minute is a line in the log and a metric, and the host is not ready
-until it has ended: what is served is right, but nothing new can come. Nothing here waits for it: not readiness, not
-metrics, not close().
+All threads that changes need are started in advance and stand by (processor.standby_thread), because none could be
+started when memory is short. A change that has held its model's lock for a minute is reported by a log line and a
+metric, and makes the host unready until it has ended: what is served is correct, but nothing new can arrive. Nothing
+here waits for it: not readiness, not metrics, not close().
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ REST_S = 5.0
 HELD_UP = f"a change has held up all others for more than {LONG_S:g} s"
 CLOSE_S = 5.0
 REACHED_WITHIN_S = 5.0
-"""A repository that could not be asked for longer is out of reach."""
+"""A repository that did not respond for longer than this counts as unreachable."""
 
 
 class ModelHost(ABC):
-    """Every model of a repository, loaded and kept up to date. connect() says who answers by a version."""
+    """Every model of a repository, loaded and kept up to date. connect() supplies the replicas of a version."""
 
     def __init__(
         self,
@@ -83,18 +83,30 @@ class ModelHost(ABC):
         delta_guard: str = ON,
         max_staleness_s: float = 0.0,
     ) -> None:
-        """models: the only ones to serve, or None. processes: how many may read a version. remote: where the rows of
-        remote tables are. budgets: memory for the rows of tables. policies: by model, as configured. delta_guard: its
-        mode (processor.watching.delta_guard) for models whose policy has no such section. max_staleness_s: beyond it
-        nothing is ready; 0 for no bound."""
+        """Create the host without loading anything; load_all() does that.
+
+        Args:
+            repository: The model repository.
+            models: Names of the only models to serve; None for all.
+            undo_depth: Number of deltas of a version that can be undone in memory.
+            clock: Source of time.
+            processes: Number of processes that may read a version.
+            remote: Source of the rows of remote tables.
+            budgets: Memory for the rows of tables.
+            policies: Configured policies by model.
+            delta_guard: Mode of the delta guard (processor.watching.delta_guard) for models whose policy has no such
+                section.
+            max_staleness_s: Staleness in seconds beyond which nothing is ready; 0 for no bound.
+        """
         self.repository = repository
         self._wanted, self._undo_depth, self._processes, self._clock = models, undo_depth, processes, clock
         self._root = FolderWatch(self.repository.root)
         self._models: dict[str, ServedModel] = {}
-        # Folders without a version yet: the first one to come changes such a folder, not the root.
+        # Folders without a version yet: the first version changes such a folder, not the root.
         self._empty: dict[str, FolderWatch] = {}
         self._changing = threading.Lock()
-        # Makes a delta's file durable while its rows are staged; takes back deltas that turn out to be bad.
+        # One makes a delta's file durable while its rows are staged; the other rolls back deltas that turn out to be
+        # bad.
         self._beside, self._undoing = StandbyThread("freshet-keep"), StandbyThread("freshet-undo")
         for thread in (self._beside, self._undoing):
             thread.start()
@@ -104,9 +116,9 @@ class ModelHost(ABC):
         self._policies = policies or {}
         guarded = DeltaBounds(mode=delta_guard)
         self._default = ModelPolicy(delta_guard=guarded, given=frozenset({"delta_guard"} if delta_guard != ON else ()))
-        # When a model whose poll() went wrong is looked at again.
+        # Time at which a model whose poll() failed is polled again.
         self._resting: dict[str, float] = {}
-        # Written by look() only, replaced whole: by model and version.
+        # Written by look() only, replaced as a whole: by model and version.
         self._canary_judges: dict[tuple[str, int], CanaryJudge] = {}
         self._trends: dict[tuple[str, int], Trend] = {}
         self._periodic_threads: list[PeriodicThread] = []
@@ -116,52 +128,63 @@ class ModelHost(ABC):
         self._told_concerns: tuple[str, ...] = ()
         self._stuck = ""
         self._reached = False
-        # Whether the first look at an object store has yet to come through.
+        # True while the first listing of an object store has not succeeded yet.
         self._unseen = False
         self._expected = frozenset(models or ())
-        # Of those, models that were refused and have not answered since: they keep the others from nobody.
+        # Expected models that failed to load and have not answered since: readiness does not wait for them.
         self._excused: frozenset[str] = frozenset()
 
     @abstractmethod
     def connect(self, version: ServedVersion) -> Replicas:
-        """The replicas that are to answer by a version; raises FreshetError when its executables cannot be served."""
+        """Return the replicas that answer by a version; raise FreshetError if its executables cannot be served."""
 
     @abstractmethod
     def group_stats(self) -> dict[str, GroupStats]:
-        """The stats of every session group: what its sessions have done since the start, and what waits now."""
+        """Return the statistics of every session group: work of its sessions since the start, and the current queue."""
 
     @abstractmethod
     def resize(self, sessions: int, group: str | None = None) -> None:
-        """So many sessions from now on, in one group or in every one; no request fails for it. Raises NotFound,
-        BadInput."""
+        """Set the number of sessions in one group or in every one; no request fails. Raise NotFound, BadInput.
+
+        Args:
+            sessions: Number of sessions.
+            group: Name of the group; None for all.
+        """
 
     @abstractmethod
     def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
-        """int64 [T, 2]: embedding lookups by a version, by table, and those of them that got the default row."""
+        """Return embedding lookups of a version by table, int64 [T, 2]: all, and those that got the default row."""
 
     @abstractmethod
     def sketch(self, version: ServedVersion) -> Sketch:
-        """The sketch of a version's batches, over all processes."""
+        """Return the sketch of a version's batches, over all processes."""
 
     @abstractmethod
     def canary_evidence(self, canary: ServedVersion, baseline: ServedVersion) -> CanaryEvidence:
-        """The evidence for and against a canary, over all processes."""
+        """Return the evidence for and against a canary, over all processes.
+
+        Args:
+            canary: The version on trial.
+            baseline: The version that it is compared with.
+        """
 
     @abstractmethod
     def shadow_comparison(self, version: ServedVersion) -> ShadowComparison | None:
-        """A version's scores as a shadow, compared, over all processes; None where it is none."""
+        """Return the comparison of a version's shadow scores, over all processes; None if it is not a shadow."""
 
     @abstractmethod
     def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
-        """A version's reads of remote tables; None if it has none."""
+        """Return the statistics of a version's reads of remote tables; None if it has none."""
 
     @abstractmethod
     def info(self) -> dict[str, Any]:
-        """Everything a person would ask, JSON-able: versions, labels, generation, freshness, sessions, memory."""
+        """Return a JSON-able report for people: versions, labels, generation, freshness, sessions, memory."""
 
     def close(self) -> None:
-        """Later calls raise NotReady. A slice of work that is being done is waited for, but not for long: it may itself
-        wait for a lock that nobody will let go."""
+        """Make later calls raise NotReady, and stop the threads.
+
+        Waits for work in progress, but not for long: it may itself wait for a lock that is never released.
+        """
         self._closed = True
         self.repository.close()
         self._rounds.close()
@@ -171,49 +194,52 @@ class ModelHost(ABC):
             periodic_thread.close(0.0 if self._stuck else CLOSE_S)
 
     def refresh(self) -> None:  # noqa: B027
-        """Has whoever answers requests report anew, before what they have counted is looked at."""
+        """Make the processes that answer requests report their statistics again, before they are evaluated."""
 
     def on_routes_changed(self) -> None:  # noqa: B027
-        """Called when what answers a model's requests has changed, and in whose words."""
+        """Handle a change of a model's routes, or of the models that readiness waits for."""
 
     def on_staleness_changed(self, stale: str) -> None:  # noqa: B027
-        """Called when the line of `stale` has changed, or that of `stuck`, or `concerns`."""
+        """Handle a change of `stale`, `stuck` or `concerns`."""
 
     def models(self) -> list[str]:
         return sorted(self._models)
 
     @property
     def catalogue(self) -> Mapping[str, ServedModel]:
-        """Every model that is known, by name, whether it serves or not; replaced whole, never edited."""
+        """Every known model by name, whether it serves or not; replaced as a whole, never edited."""
         return self._models
 
     def model(self, name: str) -> ServedModel:
-        """The model of that name; raises NotFound, or NotReady once the host has closed."""
+        """Return the model of that name; raise NotFound, or NotReady once the host is closed."""
         if self._closed:
             raise NotReady("the processor is closed")
         return find(self._models, name)
 
     def status(self, model: str) -> list[VersionStatus]:
-        """The status of each version of a model, newest first; raises NotFound."""
+        """Return the status of each version of a model, newest first; raise NotFound."""
         return self.model(model).status()
 
     @property
     def ready(self) -> bool:
-        """Whether every model that is expected answers, by what is not too old and can be changed."""
+        """True if every expected model answers, no version is too stale and no change hangs."""
         return self.answering and not self.stale
 
     @property
     def answering(self) -> bool:
-        """Whether every model that is expected answers: those that were named, or that were there at the start. One of
-        which nothing can be read keeps nobody waiting; but where nothing answers at all, nothing is ready. One that is
-        added later does not change it."""
+        """True if every expected model answers.
+
+        Expected models are those that were named, or that existed at the start; a model that is added later does not
+        count. A model that failed to load delays no other, but if no expected model answers at all, the host is not
+        ready.
+        """
         models, expected = self._models, self._expected
         answered = not expected or any(name in models and models[name].ready for name in expected)
         return not self._closed and answered and not self.pending_models and not self._unseen
 
     @property
     def stale(self) -> str:
-        """Why what is served is too old, or is about to be because a change hangs, in one line; "" where it is not."""
+        """Reason in one line why what is served is too stale, or will be because a change hangs; "" if neither."""
         if self._stuck:
             return self._stuck
         found = find_stale(self._stalenesses(), self._max_staleness_s) if self._max_staleness_s else None
@@ -221,9 +247,11 @@ class ModelHost(ABC):
 
     @property
     def concerns(self) -> tuple[str, ...]:
-        """What keeps something that is there from being served: a line of the repository, where it cannot be listed,
-        and one for each version. It makes no server unready: a refused delta is refused by every replica, and what each
-        serves is sound. Who would rather have no answer than an old one sets max_staleness_s."""
+        """Lines on what keeps existing files from being served, for the repository and for each version.
+
+        The repository has a line if it cannot be listed. Concerns do not make a server unready: every replica refuses
+        the same delta, and what each of them serves is sound. To prefer no answer to an old one, set max_staleness_s.
+        """
         repository = (concern,) if (concern := self.repository.concern()) else ()
         return repository + tuple(
             f"model {name!r} version {number}: {status.state}: {status.reason}"
@@ -234,16 +262,16 @@ class ModelHost(ABC):
 
     @property
     def stuck(self) -> bool:
-        """Whether a change of a model has held its lock for too long, as of the last look."""
+        """True if a change of a model has held its lock for too long, as of the last check."""
         return bool(self._stuck)
 
     @property
     def reachable(self) -> bool:
-        """Whether the repository can be asked: the last look at it came through."""
+        """True if the last poll could reach the repository."""
         return self._reached
 
     def _stalenesses(self) -> Iterator[Staleness]:
-        """Of every version that requests to an expected model come to without naming it."""
+        """Yield the staleness of every version that answers requests without a version, for expected models."""
         for name in sorted(self._expected):
             if (model := self._models.get(name)) is not None:
                 for number in model.routes.shares():
@@ -251,12 +279,16 @@ class ModelHost(ABC):
 
     @property
     def pending_models(self) -> list[str]:
-        """The models that readiness waits for: expected, not answering, and not refused either."""
+        """The models that readiness waits for: expected, not answering, and not failed."""
         models = self._models
         return sorted(n for n in self._expected - self._excused if n not in models or not models[n].ready)
 
     def load_all(self, strict: bool = False) -> None:
-        """The first look at the repository. strict: raises why models that are there cannot be served."""
+        """Poll the repository for the first time.
+
+        Args:
+            strict: Raise if a model that exists cannot be served.
+        """
         try:
             events = self.poll()
         except NotReady as error:
@@ -274,17 +306,18 @@ class ModelHost(ABC):
         self.repository.follow()
 
     def expect(self, models: Iterable[str]) -> None:
-        """Has readiness wait for these models too, until each of them answers or is refused."""
+        """Make readiness wait for these models too, until each of them answers or fails to load."""
         with self._changing:
             more = frozenset(models)
             self._expected, self._excused = self._expected | more, self._excused - more
             self._excuse()
 
     def poll(self, patience_s: float | None = None) -> list[str]:
-        """Looks at the repository once: loads new versions, applies new deltas; cheap when nothing changed.
+        """Poll the repository once: load new versions, apply new deltas. Return the events. Cheap if nothing is new.
 
-        patience_s: how long the other models wait for one that takes its time (processor.versions.poll_rounds): what
-        happens there is returned by a later call. None: as long as it takes.
+        Args:
+            patience_s: Seconds that the other models wait for a slow one (processor.versions.poll_rounds), whose events
+                are returned by a later call. None: wait as long as it takes.
         """
         with self._changing:
             if self._closed:
@@ -310,7 +343,7 @@ class ModelHost(ABC):
         return events
 
     def _find_models(self) -> None:
-        """Takes note of models that have come or gone."""
+        """Register models that have appeared, and drop those that are gone."""
         if self._root.changed():
             try:
                 wanted, there = self._wanted, self.repository.models()
@@ -319,7 +352,7 @@ class ModelHost(ABC):
                 raise
             gone = (self._models.keys() | self._expected) - set(there)
             if late := {name for name in gone if self._rounds.at_work(name)}:
-                # What is loading may be served in a moment: it is asked again then.
+                # A version that is loading may be served in a moment: the folder is listed again then.
                 self._root.again()
             self._drop(gone - late)
             for name in there:
@@ -340,7 +373,7 @@ class ModelHost(ABC):
                 raise
 
     def _poll_model(self, name: str) -> list[str]:
-        """One model's poll(). What goes wrong there is that model's alone, which rests a while then."""
+        """Poll one model. An error affects that model alone, which then pauses for a while."""
         now_s, model = self._clock.now_s(), self._models.get(name)
         if model is None or now_s < self._resting.get(name, now_s):
             return []
@@ -352,7 +385,12 @@ class ModelHost(ABC):
             return [FailureMessage(f"{name}: {type(error).__name__}: {why}; next look in {REST_S:g} s")]
 
     def tell(self, model: str, status: VersionStatus) -> None:
-        """Makes the state of a version that is not served known: one that is being made here, or could not be."""
+        """Publish the state of a version that is not served: one that is being built here, or that failed.
+
+        Args:
+            model: Name of the model.
+            status: Status of the version.
+        """
         with self._changing:
             if not self._closed and model not in self._models:
                 self._models = self._models | {model: self._new_model(model)}
@@ -362,56 +400,114 @@ class ModelHost(ABC):
                 self._excuse()
 
     def apply_delta(self, model: str, data: bytes | bytearray | None = None, path: str | None = None) -> ApplyResult:
-        """Serves a delta given as bytes, or as a path inside the repository; raises why it was refused."""
+        """Serve a delta; raise if it is refused.
+
+        Args:
+            model: Name of the model.
+            data: The delta's bytes.
+            path: Path of its file inside the repository, instead of `data`.
+        """
         served = self.model(model)
         if (data is None) == (path is None):
             raise BadInput("delta: either the file itself or a path wanted")
         return served.apply_bytes(data) if data is not None else served.apply_file(self.repository.resolve(str(path)))
 
     def rollback(self, model: str, generation: Generation, reason: str = "") -> RollbackResult:
-        """Serves an earlier generation again, here and on every server of the repository; see ServedModel.rollback."""
+        """Serve an earlier generation again, on every server of the repository (ServedModel.rollback).
+
+        Args:
+            model: Name of the model.
+            generation: The generation to serve.
+            reason: Reason for the record.
+        """
         return self.model(model).rollback(generation, reason)
 
     def release_deltas(self, model: str, version: int | None = None, reason: str = "") -> Generation:
-        """Serves what is held of a version (default: the newest), here and on every server of the repository; see
-        ServedModel.release."""
+        """Serve the held deltas of a version, on every server of the repository (ServedModel.release).
+
+        Args:
+            model: Name of the model.
+            version: The version; None for the default one.
+            reason: Reason for the record.
+        """
         served = self.model(model)
         return served.release(served.pick(version).manifest.version, reason)
 
     def reject_deltas(self, model: str, version: int | None = None, reason: str = "") -> RollbackResult:
-        """Undoes what is held of a version (default: the newest); see ServedModel.reject."""
+        """Discard the held deltas of a version (ServedModel.reject).
+
+        Args:
+            model: Name of the model.
+            version: The version; None for the default one.
+            reason: Reason for the record.
+        """
         served = self.model(model)
         return served.reject(served.pick(version).manifest.version, reason)
 
     def calibrated(self, model: str, generation: Generation, evidence: LabelSums) -> None:
-        """Labels have come of rows that a generation has scored: deltas that are off are taken back by them."""
+        """Add labels of rows that a generation has scored, by which miscalibrated deltas are rolled back.
+
+        Args:
+            model: Name of the model.
+            generation: The generation that scored the rows.
+            evidence: Sums of scores and labels.
+        """
         self.model(model).calibrated(generation, evidence)
 
     def load(self, model: str, version: int, by_hand: bool = True) -> None:
-        """Loads a version beside those served. by_hand: it stays when a newer one comes."""
+        """Load a version beside those served.
+
+        Args:
+            model: Name of the model.
+            version: The version.
+            by_hand: True to keep it when a newer one is served.
+        """
         self.model(model).load(version, by_hand)
 
     def unload(self, model: str, version: int) -> None:
-        """Stops serving a version."""
+        """Stop serving a version.
+
+        Args:
+            model: Name of the model.
+            version: The version.
+        """
         self.model(model).unload(version)
 
     def set_label(self, model: str, label: str, version: int) -> None:
-        """Points a label at a version."""
+        """Point a label at a version.
+
+        Args:
+            model: Name of the model.
+            label: The label.
+            version: The version.
+        """
         self.model(model).set_label(label, version)
 
     def set_policy(self, model: str, changes: Any) -> ModelPolicy:
-        """See ServedModel.set_policy; returns the policy that counts now."""
+        """Set keys of a model's policy (ServedModel.set_policy); return the policy now in force.
+
+        Args:
+            model: Name of the model.
+            changes: New values by key; None unsets a key.
+        """
         served = self.model(model)
         served.set_policy(changes)
         return served.policy
 
     def readmit(self, model: str, version: int) -> None:
-        """Gives a version that was taken out its share of traffic again."""
+        """Return its traffic share to an ejected version.
+
+        Args:
+            model: Name of the model.
+            version: The version.
+        """
         self.model(model).readmit(version)
 
     def look(self) -> None:
-        """Judges every canary by the evidence, follows the scores of every version, and has what turns out to be bad
-        of its newest deltas taken back. What goes wrong with one model keeps nobody from looking at the others."""
+        """Judge every canary, follow the scores of every version, roll back newest deltas that turn out to be bad.
+
+        An error with one model does not stop the others from being checked.
+        """
         now_s = self._clock.now_s()
         judges: dict[tuple[str, int], CanaryJudge] = {}
         trends: dict[tuple[str, int], Trend] = {}
@@ -425,8 +521,13 @@ class ModelHost(ABC):
         self._canary_judges, self._trends = judges, trends
 
     def examine(self, efforts: Sequence[int] = (SIZES, CHANGES)) -> list[str]:
-        """Looks at every mapped file, with one effort after another (processor.repository.mapped_file), and serves no
-        more what is damaged; returns what has happened. Waits for nobody who changes a model."""
+        """Check every mapped file, and unload versions with damaged files; return the events.
+
+        Does not wait for changes of a model in progress.
+
+        Args:
+            efforts: Kinds of checks to run, one after another (processor.repository.mapped_file).
+        """
         events: list[str] = []
         for effort in efforts:
             for name, model in self._models.items():
@@ -438,11 +539,11 @@ class ModelHost(ABC):
 
     @property
     def corruption_unloads(self) -> int:
-        """How often a version was served no more because of a damaged file."""
+        """Number of times that a version was unloaded because of a damaged file."""
         return sum(model.damaged.total() for model in self._models.values())
 
     def _judged(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], CanaryJudge]:
-        """Judges the model's canaries; their judges, to be asked again."""
+        """Judge the model's canaries; return their judges for the next time."""
         judges = {}
         for canary, baseline in model.routes.trials():
             key = model.name, canary.manifest.version
@@ -454,7 +555,7 @@ class ModelHost(ABC):
         return judges
 
     def _followed(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], Trend]:
-        """Follows the scores of the model's versions; their trends."""
+        """Follow the scores of the model's versions; return their trends."""
         trends = {}
         for number, version in model.routes.served.items():
             trend = trends[model.name, number] = self.trend(model.name, number)
@@ -462,11 +563,11 @@ class ModelHost(ABC):
         return trends
 
     def _watched(self, model: ServedModel, now_s: float) -> None:
-        """Watches what the newest deltas of the model's versions have come to."""
+        """Monitor the newest deltas of the model's versions after deployment."""
         for number, version in model.routes.served.items():
             verdict = model.watch(now_s, number, self.sketch(version))
             if verdict is not None:
-                # A change of the model may be under way, and take its time: canaries do not wait for it.
+                # A change of the model may be in progress and take long: canaries do not wait for it.
                 self._undoing.try_run_detached(partial(self._auto_rollback, model, verdict))
 
     def _auto_rollback(self, model: ServedModel, verdict: AutoRollback) -> None:
@@ -475,25 +576,33 @@ class ModelHost(ABC):
                 log.error("%s", line)
         except Exception as error:
             log.error("%s %s could not be taken back: %s", model.name, verdict.bad, error)
-            # It is asked for again all the time.
+            # The rollback is requested again with every check.
             time.sleep(REST_S)
 
     def trend(self, model: str, version: int) -> Trend:
-        """The trend of a version's scores, how they have moved, as of the last look()."""
+        """Return the trend of a version's scores as of the last look().
+
+        Args:
+            model: Name of the model.
+            version: The version.
+        """
         return self._trends.get((model, version)) or Trend()
 
     def _excuse(self) -> None:
-        """Settles whom readiness does not wait for. Another try, and another refusal, do not make it wait again."""
+        """Update the models that readiness does not wait for.
+
+        Another try, and another failure, do not make it wait again.
+        """
         there = [(name, self._models[name]) for name in self._expected if name in self._models]
         answering = {name for name, model in there if model.ready}
-        # Without a state nothing of it is there any more.
+        # A model without any version state has no files left.
         excused = (self._excused - answering) | {name for name, model in there if model.refused or not model.status()}
         if excused != self._excused:
             self._excused = excused
             self.on_routes_changed()
 
     def _drop(self, gone: Set[str]) -> None:
-        """Forgets models whose folders have gone, unless they are still served from memory."""
+        """Forget models whose folders are gone, unless they are still served from memory."""
         idle = {name for name in gone if name not in self._models or not self._models[name].ready}
         if idle:
             self._models = {name: model for name, model in self._models.items() if name not in idle}
@@ -507,7 +616,7 @@ class ModelHost(ABC):
         )
 
     def _load_version(self, files: VersionReader) -> ServedVersion:
-        # Asked before the version's files are: a store that is not ready costs no verification.
+        # Check the row store before the files: if it is not ready, no time is spent on verification.
         remote = [t.table for t in self._remote.stored(files.manifest)] if self._remote else []
         return ServedVersion(files, self._undo_depth, self._clock, self._processes, remote, self._budgets, self._beside)
 
@@ -521,12 +630,12 @@ class ModelHost(ABC):
         for periodic_thread in self._periodic_threads:
             periodic_thread.start()
         if self._closed:
-            # close() may have come too early to see them.
+            # close() may have been called before these threads existed.
             for periodic_thread in self._periodic_threads:
                 periodic_thread.close()
 
     def _look(self) -> bool:
-        """Looks once a second, and at once where something is served that is not known to be good."""
+        """Check once a second, and on every beat while a served delta is still being monitored."""
         self._beats += 1
         self._find_stuck()
         self._tell_stale()
@@ -538,16 +647,18 @@ class ModelHost(ABC):
         return False
 
     def _find_stuck(self) -> None:
-        """Looks whether a change of a model has held its lock for too long."""
+        """Check whether a change of a model has held its lock for too long."""
         now_s = self._clock.now_s()
         held = {name: model.lock_watch.look(now_s) for name, model in self._models.items()}
         stuck = next((name for name, held_s in held.items() if held_s >= LONG_S), None)
-        # The same words as long as it lasts: each change of them is a line in the log.
+        # Keep the text constant while it lasts: each change of it is a line in the log.
         self._stuck = f"model {stuck!r}: {HELD_UP}" if stuck else ""
 
     def _tell_stale(self) -> None:
-        """Says once that what is served has become too old, or cannot be changed, and that it is not so any more; and
-        how old, whoever asks; and what concerns there are."""
+        """Log once when the host becomes unready by staleness or a hanging change, and once when that ends.
+
+        Also pass the line and the concerns on when either has changed.
+        """
         line, told, concerns = self.stale, self._told_unready, self.concerns
         if line == told and concerns == self._told_concerns:
             return
@@ -564,7 +675,7 @@ class ModelHost(ABC):
         return False
 
     def _maintain(self) -> bool:
-        """One slice for every table that has a memory budget; the keeper's work."""
+        """Do one slice of work for every table with a memory budget; return True if more remains."""
         busy = False
         for model in self._models.values():
             for version in model.served.values():

@@ -1,37 +1,39 @@
-"""How a version in memory follows its chain on disk: the writer's eye, between a ledger and a ServedVersion.
+"""Keep a loaded version in sync with its change log on disk.
 
-What is served is made what the records say, not record by record: the target is the newest generation of the line that
-is not behind a gate, the version goes back to the nearest generation that both have, and forward from there. So deltas
-that were undone before they were seen are never read, and a rollback reaches every server of a repository with its
-next look.
+A LogApplier reads a change log and drives a ServedVersion (the writer side of replication). It does not apply record by
+record: the target is the newest generation of the line that is not behind a gate. The version goes back to the nearest
+generation that both have, and forward from there. So deltas that were undone before they were seen are never read, and
+a rollback reaches every server of a repository with its next poll.
 
-Deltas that come together are one change: they are folded (processor.package.delta), judged as one from what is
-served, and served by one flip. Where that is out of line they are taken one after another, each judged by itself, up to
-the first that is not in line: what comes together may do what it may do in turn, and no more. So a reader never meets a
-generation in the middle of a run that nobody has looked at, a bad delta that the next one mends is never served at all,
-and a run costs what its deltas hold, twice at most. Beyond what a version can stage at once it waits, refused. To go
-back into the middle of a run the version is built anew beside what is served: memory has its two ends.
+Deltas that arrive together are one change: they are folded (processor.package.delta), checked as one from what is
+served, and served by one flip. If that change is out of line, the deltas are applied one after another, each checked by
+itself, up to the first that is out of line: deltas that arrive together may do no more than they may do in turn. So a
+reader never meets a generation in the middle of a run that was not checked, a bad delta that the next one repairs is
+never served at all, and a run costs what its deltas hold, at most twice. A run that is larger than a version can stage
+at once waits, refused. To go back into the middle of a run, the version is rebuilt beside what is served: memory has
+only the two ends of the run.
 
-What a guard holds a guard releases: when something new has come behind the gate, everything from what is served to the
-newest generation is judged as one change, and where it is in line that is recorded as a release and served by one flip.
-The record comes after the judging and before the flip, exclusively, and only if the head is still the one that was
-judged; so of many servers one writes it, and the others follow. A gate that a person or a trainer has set is theirs to
-lift, also where a guard has moved it further back (processor.versions.held_deltas).
+A hold that a guard set, a guard releases. When something new has arrived behind the gate, everything from what is
+served to the newest generation is checked as one change. If it is in line, a release is recorded and the change is
+served by one flip. The record is written after the check and before the flip, exclusively, and only if the head is
+still the one that was checked; so one of many servers writes it, and the others follow. A gate that a person or a
+trainer has set can only be lifted by them, also where a guard has moved it further back
+(processor.versions.held_deltas).
 
 States
     CURRENT    serves the target
-    WAITING    something is there that cannot be served: a recorded delta that was refused, or a file that continues
+    WAITING    something exists that cannot be served: a recorded delta that was refused, or a file that continues
                nothing
-    HELD       serves the gate: what is behind it waits for a release, or a rollback. A delta that the guard
-               (processor.versions.pre_deploy_check) finds out of line is held so: by a record, which all servers of the
-               repository follow, whichever of them was first; in memory alone where none can be written
-    DIVERGED   what is on disk is not what is served under its name: nothing further is taken, until the file that says
-               so is put back as it was, a repair sets it aside (processor.repository.log.repair), or the version is
-               loaded anew
+    HELD       serves the gate: the deltas behind it wait for a release, or a rollback. A delta that the guard
+               (processor.versions.pre_deploy_check) finds out of line is held by a record, which all servers of the
+               repository follow, whichever of them was first; in memory alone where no record can be written
+    DIVERGED   the files on disk are not what is served under their name: nothing further is applied until the file that
+               shows it is restored, a repair sets it aside (processor.repository.log.repair), or the version is loaded
+               again
 
-Staleness is how long ago a look last found that what is served is what the records say: CURRENT, or HELD, which is a
-decision and the same everywhere. A look that finds something newer and cannot serve it, or that cannot be made at all,
-leaves it to grow, and so does the time until the next look.
+Staleness is the time since a poll last found that what is served matches the records: CURRENT, or HELD, which is a
+decision and the same on every server. It grows while a poll finds something newer that it cannot serve, while polls
+fail, and until the next poll.
 """
 
 from __future__ import annotations
@@ -83,16 +85,23 @@ from freshet_serving.processor.watching import (
 
 FOR_GOOD = -1
 LEARNED = 32
-"""Of many that are replayed, the guard looks at so many, the newest."""
+"""Number of newest deltas that the guard learns from when many are replayed."""
 
 
 class RebuildRequired(Exception):
-    """The target cannot be reached from what is in memory: the version has to be built anew from its files."""
+    """The target cannot be reached from memory: the version has to be rebuilt from its files."""
 
 
 @dataclass(slots=True)
 class _ReadRun:
-    """Deltas of a run that could be read. stopped: what happened at the first that could not, None where all could."""
+    """The deltas of a run that could be read.
+
+    Attributes:
+        run: The deltas, folded.
+        links: Their links.
+        entries: Their log entries.
+        stopped: Error at the first delta that could not be read; None if all could.
+    """
 
     run: DeltaRun = field(default_factory=DeltaRun)
     links: list[ChainLink] = field(default_factory=list)
@@ -101,7 +110,7 @@ class _ReadRun:
 
 
 class LogApplier:
-    """Follows the chain of one version. Used under its model's lock; status is replaced whole."""
+    """The applier of one version's change log. Used under its model's lock; `status` is replaced as a whole."""
 
     def __init__(
         self,
@@ -111,35 +120,44 @@ class LogApplier:
         pre_deploy_check: PreDeployCheck,
         seen_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """seen_s: see Repository.seen_s."""
+        """Start at the head of the change log as far as it was read.
+
+        Args:
+            model: Name of the model.
+            change_log: Change log of the version.
+            clock: Source of time.
+            pre_deploy_check: Check of new deltas.
+            seen_s: Returns the seconds since the repository was last seen (Repository.seen_s).
+        """
         self.change_log, self.pre_deploy_check = change_log, pre_deploy_check
         self._clock, self._seen_s = clock, seen_s
         self.current_at_s = clock.now_s()
-        """When it last was known to serve what the records say; at first, when it began to follow them."""
+        """Time at which it was last known to serve what the records say; initially the time of creation."""
         self._model, self._dropped_deltas = model, DeltaFolderScanner(change_log.folder, clock.now_s)
-        # Path -> what the file was, and at how many records (or FOR_GOOD) it was refused.
+        # Path -> identity of the file, and the number of records (or FOR_GOOD) at which it was refused.
         self._refused: dict[Path, tuple[Identity, int]] = {}
         self._diverged = self._logged = self._told = ""
-        # The file that says so, and what it was when it last said so.
+        # The file that shows the divergence, and its identity when it last did.
         self._diverged_file: Path | None = None
         self._seen: Identity | tuple[()] | None = ()
-        # The record number at which a recorded delta was refused, and why.
+        # Record number at which a recorded delta was refused, and the reason.
         self._blocked: tuple[int, str] | None = None
-        # Gone back to here alone, because the repository could not be written; and why, where it was held.
+        # Generation that only this server goes back to, because the repository is not writable; and the reason of a
+        # hold.
         self._here: ChainLink | None = None
         self._held_here = ""
         self._vouched_here = 0
-        # The newest step that a person has released, and the records that say so.
+        # Newest step that a person has released, and the number of records read for it.
         self._by_person = self._noted = 0
-        # Looks at what is held, and what the last one failed by.
+        # Schedule of release checks, and the error of the last one.
         self._looks, self._stays = ReleaseBackoff(), ""
         self._waiting: dict[Path, str] = {}
-        # What was served at how many records, and how many generations that was behind.
+        # (Digest served, number of records), and how many generations that is behind.
         self._counted: tuple[tuple[str, int], int] = (("", -1), 0)
         self.status = ChainStatus(CURRENT, "", change_log.history.head.digest, 0, 1, 0)
 
     def renewed(self, change_log: ChangeLog) -> LogApplier:
-        """A follower that knows of the records what it reads now, and of the rest what this one knew."""
+        """Return an applier that reads the records again and keeps everything else that this one knows."""
         other = LogApplier(self._model, change_log, self._clock, self.pre_deploy_check, self._seen_s)
         other.start()
         other.override(self._here, self._held_here)
@@ -153,28 +171,34 @@ class LogApplier:
         return self._here or self.change_log.history.target
 
     def recorded_by(self, number: int) -> ChainLink:
-        """The newest generation on the way to the target whose record had come by a record's number."""
+        """Return the newest generation on the way to the target that was recorded up to a record number."""
         links = self.change_log.history.back(self.target)
         return next((link for link in links if link.record is None or link.record.number <= number), self.target)
 
     @property
     def vouched(self) -> int:
-        """The newest step that was released: nothing up to it is judged."""
+        """The newest released step: nothing up to it is checked."""
         return max(self.change_log.history.vouched, self._vouched_here)
 
     @property
     def by_person(self) -> int:
-        """The newest step that a person has released since this server follows: nobody watches what it comes to."""
+        """The newest step that a person has released since this server started to follow; it is not monitored."""
         return self._by_person
 
     @property
     def needs_reload(self) -> bool:
-        """Whether it has left what the records say: only loading the version anew is sure to bring it back."""
+        """True if it has departed from what the records say: only loading the version again is sure to repair that."""
         return bool(self._diverged) or self._here is not None
 
     def start(self, from_snapshot: bool = True) -> None:
-        """The first look, before anything is loaded. Raises Diverged where what follows the newest snapshot is no
-        chain: what comes before it may be."""
+        """Read the log before anything is loaded.
+
+        Args:
+            from_snapshot: Begin at the newest snapshot instead of the version's first record.
+
+        Raises:
+            Diverged: The records after the newest snapshot are not a valid log; those before it may be.
+        """
         self.change_log.recall()
         if from_snapshot:
             with contextlib.suppress(Diverged):
@@ -187,25 +211,24 @@ class LogApplier:
             self._diverge(error)
 
     def unreachable(self, why: str) -> list[str]:
-        """What the records say cannot be served at all; tried again once they say something else."""
+        """Record that the target cannot be served, to be retried once there are other records. Return new events."""
         told = self._blocked is not None and self._blocked[1] == why
         self._blocked = self.change_log.history.number, why
         return [] if told else [f"{self._model} {why}"]
 
     def wait(self, why: str) -> list[str]:
-        """Tells once of what will be tried again at the next look."""
+        """Record a temporary failure, which is tried again at the next poll. Return an event if the reason is new."""
         told, self._told = self._told == why, why
         self._blocked = FOR_GOOD, why
         return [] if told else [f"{self._model} {why}"]
 
     def follow(self, version: ServedVersion) -> list[str]:
-        """One look: takes what has come, and makes the version serve it; returns what happened. Raises
-        RebuildRequired."""
+        """Read new records, make the version serve them, and return the events; raise RebuildRequired."""
         events: list[str] = []
-        # Served, so to be followed, also while nothing of it is read.
+        # A served version must be followed even while none of its files is read.
         self.change_log.storage.look_for(MANIFEST)
         if self._diverged and self._diverged_file is not None:
-            # Before it is read: what is put back while it is must not go unnoticed.
+            # Take the identity before the file is read: a file restored during the read must be noticed.
             now = identity_of(self._diverged_file)
             if now != self._seen:
                 self._seen, self._diverged = now, ""
@@ -229,7 +252,7 @@ class LogApplier:
                     events += self._adopt(version)
             except Diverged as error:
                 events += self._diverge(error)
-                # What was read before it broke still counts.
+                # Records read before the error still count.
                 events += self.reconcile(version, self.target)
             except NotReady as error:
                 events += self.wait(str(error))
@@ -242,7 +265,15 @@ class LogApplier:
         return events
 
     def reconcile(self, version: ServedVersion, target: ChainLink) -> list[str]:
-        """Makes the version serve a generation of the chain, as far as that can be; raises RebuildRequired."""
+        """Make the version serve a generation of the log, as far as possible; return the events.
+
+        Args:
+            version: The loaded version.
+            target: The generation to serve.
+
+        Raises:
+            RebuildRequired: The target cannot be reached from memory.
+        """
         number = self.change_log.history.number
         if target.digest == version.digest:
             self._blocked = None
@@ -260,7 +291,7 @@ class LogApplier:
         ahead.reverse()
         back = step != version.position.step
         if back and ahead and version.opened and not self._is_new(ahead[0]):
-            # It was served in the middle of a run: nobody is to meet what came before that run again.
+            # The generation is in the middle of a run: readers must not see the state before that run again.
             raise RebuildRequired
         self._blocked = None
         events: list[str] = []
@@ -272,7 +303,7 @@ class LogApplier:
         return events + self._apply_each(version, ahead)
 
     def _apply_each(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> list[str]:
-        """Serves deltas one after another, up to the first that cannot be, or is out of line."""
+        """Serve deltas one after another, up to the first that cannot be served or is out of line."""
         events: list[str] = []
         for left, link in zip(range(len(ahead), 0, -1), ahead):
             try:
@@ -290,7 +321,7 @@ class LogApplier:
         return events
 
     def _apply_together(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> list[str]:
-        """Serves a run of deltas by one flip; one after another where it is out of line as a whole."""
+        """Serve a run of deltas by one flip, or one after another if it is out of line as a whole."""
         taken, events = self._read_run(version, ahead), list[str]()
         if taken.links:
             newest = taken.links[-1]
@@ -308,11 +339,11 @@ class LogApplier:
         return events
 
     def _is_new(self, link: ChainLink) -> bool:
-        """Whether a generation has come since this server last served what the records said."""
+        """Return True if a generation was recorded after this server last served what the records said."""
         return link.record is not None and link.record.number > self.pre_deploy_check.known
 
     def _read_run(self, version: ServedVersion, ahead: Sequence[ChainLink]) -> _ReadRun:
-        """Reads deltas that follow each other, up to the first that cannot be applied."""
+        """Read consecutive deltas, up to the first that cannot be applied."""
         manifest, taken = version.manifest, _ReadRun()
         step = version.position.step
         for link in ahead:
@@ -338,7 +369,15 @@ class LogApplier:
         asked: str,
         commit: Callable[[], None] = lambda: None,
     ) -> None:
-        """Serves the newest of a run, by one flip; raises GuardViolation."""
+        """Serve the newest delta of a run by one flip; raise GuardViolation.
+
+        Args:
+            version: The loaded version.
+            taken: The run.
+            judged: True if it may be refused.
+            asked: RUN or GATED.
+            commit: Called once the change may be served, before the flip.
+        """
         delta, digest = taken.run.folded(), taken.links[-1].digest
 
         def examine(change: StateChange) -> None:
@@ -348,7 +387,7 @@ class LogApplier:
         self.pre_deploy_check.served(version, delta, taken.entries[:-1])
 
     def _stopped(self, link: ChainLink, error: FreshetError) -> list[str]:
-        """What a delta that cannot be served comes to."""
+        """Record why a delta cannot be served; return the events."""
         if isinstance(error, Diverged):
             return self._diverge(error)
         if isinstance(error, NotReady):
@@ -357,7 +396,7 @@ class LogApplier:
         return [f"{self._model} {self._blocked[1]}"]
 
     def _release_if_sound(self, version: ServedVersion) -> list[str]:
-        """Lifts a gate that a guard has set, where the newest generation behind it is in line with what is served."""
+        """Lift a gate that a guard has set if the newest generation behind it is in line with what is served."""
         history, gate = self.change_log.history, self.target
         pair = gate.digest, history.head.digest
         if not version.opened or gate is history.head or self._blocked is not None or version.digest != gate.digest:
@@ -387,7 +426,7 @@ class LogApplier:
         return [f"{self._model} {version.generation} served: the hold is released: {reason}"]
 
     def _commit_release(self, reason: str, pair: tuple[str, str]) -> None:
-        """Lifts the gate, unless something has happened since it was looked at: raises Conflict then."""
+        """Lift the gate; raise Conflict if there are new records since it was checked."""
         if self._held_here:
             self._vouched_here = self.change_log.history.head.step
             self.override(None)
@@ -403,7 +442,7 @@ class LogApplier:
 
     @property
     def held_by_guard(self) -> bool:
-        """Whether something is held that nobody but servers' guards has asked for."""
+        """True if something is held, and only by guards of servers."""
         if self._here is not None:
             return BY_GUARD.match(self._held_here) is not None and self.change_log.history.gate is None
         return set_by_guard(self.change_log.history)
@@ -418,7 +457,19 @@ class LogApplier:
         commit: Callable[[], None] = lambda: None,
         judged: bool = True,
     ) -> float:
-        """ServedVersion.apply(), on probation. judged: it may be held. Raises GuardViolation."""
+        """Check a delta and apply it by ServedVersion.apply(); return the milliseconds it took.
+
+        Args:
+            version: The loaded version.
+            delta: The delta.
+            digest: Digest of the generation that it leads to.
+            keep: Makes the delta durable while its rows are staged.
+            commit: Makes it part of the log once it can be served.
+            judged: True if it may be held.
+
+        Raises:
+            GuardViolation: The delta is out of line.
+        """
         judged = judged and delta.step > self.vouched
 
         def examine(change: StateChange) -> None:
@@ -429,11 +480,11 @@ class LogApplier:
         return apply_ms
 
     def _hold(self, link: ChainLink, error: GuardViolation) -> list[str]:
-        """Has everybody serve what a delta stands on, and not the delta; raises Diverged."""
+        """Make all servers serve the parent of a delta instead of the delta; raise Diverged."""
         reason = held_reason(Generation(self.change_log.manifest.version, link.step), error.reason)
         before = self.change_log.history.links[link.parent]
         if link is self.change_log.history.head:
-            # It has just been looked at.
+            # It has just been checked.
             now_s = self._clock.now_s()
             self._looks.looked((before.digest, link.digest), now_s, now_s)
         try:
@@ -445,7 +496,7 @@ class LogApplier:
         return [f"{self._model} {reason}"]
 
     def release(self, reason: str) -> None:
-        """Lifts the gate, for everybody where it is one of the records. Raises Conflict where nothing is held."""
+        """Lift the gate, for all servers if it is one of the records; raise Conflict if nothing is held."""
         if self._held_here:
             self._vouched_here = self._by_person = self.change_log.history.head.step
             self.override(None)
@@ -456,7 +507,7 @@ class LogApplier:
         self.change_log.release(reason)
 
     def ready(self, version: ServedVersion) -> None:
-        """Raises Conflict unless the version serves the head of its chain, so that something may be put on it."""
+        """Raise Conflict or NotReady unless the version serves the head of its log and a delta may be added."""
         self.tell(version)
         if self._blocked is not None and self._blocked[0] == FOR_GOOD:
             raise NotReady(f"chain: {self._blocked[1]}")
@@ -464,12 +515,18 @@ class LogApplier:
             raise Conflict(f"chain: {self.status.state}: {self.status.reason}")
 
     def override(self, link: ChainLink | None, held: str = "") -> None:
-        """Serves this generation, whatever the records say, until one of them rolls back: the repository cannot be
-        written. None: what the records say. held: why what follows it is."""
+        """Serve this generation, whatever the records say, until one of them rolls back or repairs.
+
+        Used when the repository is not writable.
+
+        Args:
+            link: The generation; None to serve what the records say.
+            held: Reason of the hold, if later deltas are held.
+        """
         self._here, self._held_here = link, held
 
     def _adopt(self, version: ServedVersion) -> list[str]:
-        """Gives files that were dropped their records, and serves them; again as long as one follows another."""
+        """Record and serve delta files that were dropped into the folder, as long as one continues another."""
         events: list[str] = []
         history = self.change_log.history
         self._waiting = {
@@ -523,6 +580,7 @@ class LogApplier:
         return [f"{self._model} {version.generation} served"]
 
     def _diverge(self, error: Diverged) -> list[str]:
+        """Record a divergence; return an event if it is new."""
         told, self._diverged = self._logged == str(error), str(error)
         self._logged = self._diverged
         if error.file != self._diverged_file:
@@ -530,7 +588,7 @@ class LogApplier:
         return [] if told else [f"{self._model} DIVERGED: {error}"]
 
     def tell(self, version: ServedVersion) -> None:
-        """Says in `status` where the version stands now."""
+        """Update `status` to where the version stands now."""
         history = self.change_log.history
         state, reason, obstacle = CURRENT, "", ""
         if self._diverged:
@@ -545,7 +603,7 @@ class LogApplier:
         elif history.gate is not None:
             state, reason, obstacle = HELD, history.held or "held", GATE
         elif self._waiting:
-            # The one that comes next, if it is among them: only that keeps others from being served.
+            # Report the delta that comes next, if it is among them: only that one blocks the others.
             step, path = min((int(path.name.removesuffix(SUFFIX)), path) for path in self._waiting)
             refused = step == history.top + 1 and self._refused.get(path, ((), 0))[1] == FOR_GOOD
             state, reason, obstacle = WAITING, self._waiting[path], REFUSED if refused else GAP
@@ -554,7 +612,7 @@ class LogApplier:
             self._counted = seen, _distance(history, version.digest)
         behind = self._counted[1] + len(self._waiting)
         if state in (CURRENT, HELD) and self.change_log.folder.is_dir():
-            # Where the folder has gone nobody has looked at anything, though no record was missed.
+            # If the folder has gone, nothing was read, although no record was missed.
             self.current_at_s = max(self.current_at_s, self._clock.now_s() - self._seen_s())
         now = ChainStatus(state, reason, version.digest, history.number, history.top + 1, behind, obstacle)
         if now != self.status:
@@ -562,7 +620,7 @@ class LogApplier:
 
 
 def _distance(history: History, digest: str) -> int:
-    """Generations of the line after one of it; all of them where it is none of it."""
+    """Return the number of generations of the line after one of it, or all of them if it is not on the line."""
     if digest == history.head.digest:
         return 0
     links = list(history.back(history.head))

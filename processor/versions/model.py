@@ -1,15 +1,15 @@
 """A served model: its loaded versions, its labels, and the single writer that changes them.
 
-Invariants: every change runs under the model's lock; requests only ever read `routes`, which is replaced whole, never
-edited, and whoever else answers by it is told at once. A version is offered to requests only once it is loaded,
-verified, warm and caught up with its chain of deltas; the version it replaces goes only after that, and is closed only
-when nobody is sent to it any more. A version that was refused is not tried again until its files change; one that
-nobody was there to serve is. The policy says which versions are served; those that a label names, or that were loaded
-by hand, stay beside them.
+Invariants: every change runs under the model's lock. Requests only ever read `routes`, which is replaced as a whole,
+never edited, and every other process that answers by it is notified at once. A version is offered to requests only once
+it is loaded, verified, warm and caught up with its change log. The version it replaces is removed only after that, and
+is closed only when no request is sent to it any more. A version that failed to load is not retried until its files
+change; one that failed because the server was short of something is. The policy selects the versions to serve; those
+that a label names, or that were loaded by hand, stay beside them.
 
-Traffic belongs to a lock of its own (processor.versions.routed_model). So does the end of a version whose files are
-damaged (examine()): whoever touches what is gone of a mapped file dies. The next poll() then reads its files as they
-are now, which says what is wrong with them, and looks for another version that is sound.
+Traffic has its own lock (processor.versions.routed_model). So has the removal of a version whose files are damaged
+(examine()): a process that touches a missing page of a mapped file is killed. The next poll() then reads the files as
+they are now, which shows what is wrong with them, and finds another version that is sound.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ log = logging.getLogger("freshet.model")
 
 
 class ServedModel(RoutedModel):
-    """The versions of one model in memory; poll(), load() and apply() change them, pick() reads them."""
+    """The versions of one model in memory; poll(), load() and apply_bytes() change them, pick() reads them."""
 
     def __init__(
         self,
@@ -85,45 +85,62 @@ class ServedModel(RoutedModel):
         changed: Callable[[], None] = lambda: None,
         policy: ModelPolicy | None = None,
     ) -> None:
-        """load: a version as its folder has it, without deltas. connect: who is to answer by it. changed: called after
-        `routes` was replaced. policy: the configuration's; what the repository has kept counts over it."""
+        """Create the model without loading a version.
+
+        Args:
+            name: Name of the model.
+            repository: The model repository.
+            load: Loads a version as its folder has it, without deltas.
+            connect: Returns the replicas that answer by a version.
+            clock: Source of time.
+            changed: Called after `routes` was replaced.
+            policy: The configured policy; what the repository has kept overrides it.
+        """
         super().__init__(name, repository, clock, changed, policy)
         self._load, self._connect = load, connect
         self._lock = threading.RLock()
         self.lock_watch = LockWatchdog(self._lock)
         self._dirty_versions = DirtyVersions(self._reload_log)
         self._by_hand: set[int] = set()
-        # Versions that are on their way here.
+        # Versions that are being downloaded.
         self._coming: set[int] = set()
         self._unloaded: set[int] = set()
         self._refusals = FailedVersions(partial(repository.path, name), clock, repository.remote)
         self._folder = FolderWatch(repository.root / name)
         self._log_appliers: dict[int, LogApplier] = {}
-        # What was served no more because of its files: they may still be written to.
+        # Mapped files of versions that were unloaded as damaged: they may still be written to.
         self._disturbed: dict[int, list[Path]] = {}
         self.damaged: Counter[str] = Counter()
-        """How often a version was condemned, by the file that was damaged."""
+        """Number of times that a version was unloaded as damaged, by the damaged file."""
         self.guard_stats = GuardStats()
 
     def chain(self, version: int) -> ChainStatus | None:
-        """Where a loaded version stands against its chain."""
+        """Return how a loaded version stands against its change log; None if it is not loaded."""
         log_applier = self._log_appliers.get(version)
         return log_applier.status if log_applier else None
 
     def staleness_s(self, version: int) -> float:
-        """Seconds since a version was last known to serve the newest record; 0.0 for one that is not loaded."""
+        """Return seconds since a version was last known to serve the newest record; 0.0 if it is not loaded."""
         log_applier = self._log_appliers.get(version)
         return max(0.0, self._clock.now_s() - log_applier.current_at_s) if log_applier else 0.0
 
     def timeline(self, number: int, most: int) -> dict[str, Any]:
-        """The newest records of a loaded version (processor.versions.timeline); takes no lock. Raises NotFound."""
+        """Return the newest records of a loaded version (processor.versions.timeline). Takes no lock.
+
+        Args:
+            number: The version.
+            most: Maximum number of records.
+
+        Raises:
+            NotFound: The version is not loaded.
+        """
         version, log_applier = self.served.get(number), self._log_appliers.get(number)
         if version is None or log_applier is None:
             raise NotFound(f"version {number} of model {self.name!r} is not loaded")
         return timeline(version, log_applier, most)
 
     def poll(self) -> list[str]:
-        """Looks at the model's folders once: loads a newer version, applies new deltas. Returns what happened."""
+        """Poll the model's folders once: load a newer version, apply new deltas. Return the events."""
         with self._lock:
             self.lock_watch.turn()
             events = []
@@ -141,16 +158,29 @@ class ServedModel(RoutedModel):
             return events
 
     def examine(self, effort: int) -> list[str]:
-        """Serves no more what is not what was verified; returns what has happened. Takes no lock but that of routes.
-        effort: see processor.repository.mapped_file."""
+        """Unload versions whose files are no longer what was verified; return the events.
+
+        Takes no lock except that of routes.
+
+        Args:
+            effort: Thoroughness of the check (processor.repository.mapped_file).
+        """
         found = [(number, version, version.damage(effort)) for number, version in self.served.items()]
         return [line for number, version, why in found if why for line in self._unload_corrupt(number, version, why)]
 
     def load(self, number: int, by_hand: bool = True) -> None:
-        """Loads a version beside those served, or one anew that does not serve what its chain says; raises NotFound or
-        why it cannot be served."""
+        """Load a version beside those served, or reload one that has departed from its change log.
+
+        Args:
+            number: The version.
+            by_hand: True to keep it when a newer one is served.
+
+        Raises:
+            NotFound: It is not in the repository.
+            FreshetError: It cannot be served.
+        """
         if number in self._repository.versions(self.name):
-            # Before anybody has to wait for it.
+            # Before the lock is taken, so that no other change waits for it.
             self._repository.prepare(self.name, number)
         with self._lock:
             self.lock_watch.turn()
@@ -166,7 +196,7 @@ class ServedModel(RoutedModel):
                 self._by_hand.add(number)
 
     def unload(self, number: int) -> None:
-        """Stops serving a version; requests already queued for it are still answered."""
+        """Stop serving a version; requests already queued for it are still answered."""
         with self._lock:
             if number not in self.served:
                 raise NotFound(f"version {number} of model {self.name!r} is not loaded")
@@ -177,7 +207,12 @@ class ServedModel(RoutedModel):
             self._unloaded.add(number)
 
     def set_label(self, label: str, number: int) -> None:
-        """Points a label at a version, loading it if need be; kept across restarts."""
+        """Point a label at a version, loading it if necessary; kept across restarts.
+
+        Args:
+            label: The label.
+            number: The version.
+        """
         check_name(label, "label")
         if number not in self.served and number in self._repository.versions(self.name):
             self._repository.prepare(self.name, number)
@@ -189,8 +224,11 @@ class ServedModel(RoutedModel):
             self._publish(lambda routes: {"labels": {**routes.labels, label: number}})
 
     def apply_bytes(self, data: DeltaBytes) -> ApplyResult:
-        """Verifies a delta, commits it to its version's chain, serves it. One that is served already, as the newest and
-        bit for bit, answers as if just applied: whoever lost the first answer may ask again."""
+        """Verify a delta, commit it to its version's change log and serve it.
+
+        Idempotent for the newest served delta: if the bytes are identical, the result is as if it had just been
+        applied, so that a client that lost the first reply may retry.
+        """
         delta, content = parse_delta(data), sha256(data)
         with self._lock, self._dirty_versions.changing(delta.version):
             self.lock_watch.turn()
@@ -206,12 +244,18 @@ class ServedModel(RoutedModel):
             return self._apply(version, delta, data, content)
 
     def apply_file(self, path: Path) -> ApplyResult:
-        """The same for a delta in the repository; it is copied into the version's folder if it is not there."""
+        """Apply a delta file in the repository; it is copied into the version's folder if it is not there."""
         return self.apply_bytes(read_delta_file(path))
 
     def rollback(self, generation: Generation, reason: str = "") -> RollbackResult:
-        """Serves an earlier generation of a loaded version, and commits that to its chain: the later deltas are undone
-        on every server of the repository, and a trainer goes on from there."""
+        """Serve an earlier generation of a loaded version, and commit the rollback to its change log.
+
+        The later deltas are undone on every server of the repository, and a trainer goes on from there.
+
+        Args:
+            generation: The generation to serve.
+            reason: Reason for the record.
+        """
         with self._lock, self._dirty_versions.changing(generation.version):
             self.lock_watch.turn()
             version, log_applier = self._loaded(generation.version)
@@ -235,7 +279,7 @@ class ServedModel(RoutedModel):
                 alone = None
             except (NotReady, SigningKeyRequired) as error:
                 if isinstance(error, NotReady) and self._repository.remote:
-                    # An outage passes: a rollback that only this server knows would not.
+                    # An outage ends by itself; a rollback known to this server alone would not.
                     raise
                 alone = link
             if rebuilt is None:
@@ -248,8 +292,19 @@ class ServedModel(RoutedModel):
             return RollbackResult(reached, steps, change_log.history.top + 1, recorded=alone is None)
 
     def release(self, number: int, reason: str = "") -> Generation:
-        """Serves what is held of a loaded version, and commits that to its chain; returns what is served then. Raises
-        NotFound, Conflict."""
+        """Serve the held deltas of a loaded version, and commit the release to its change log.
+
+        Args:
+            number: The version.
+            reason: Reason for the record.
+
+        Returns:
+            The generation that is served now.
+
+        Raises:
+            NotFound: The version is not loaded.
+            Conflict: Nothing of it is held.
+        """
         with self._lock, self._dirty_versions.changing(number):
             self.lock_watch.turn()
             version, log_applier = self._loaded(number)
@@ -258,8 +313,18 @@ class ServedModel(RoutedModel):
             return self._still(number).generation
 
     def reject(self, number: int, reason: str = "") -> RollbackResult:
-        """Undoes what is held of a loaded version: a rollback to what is served. Of what a guard has held, deltas are
-        published anew that do not stand on the first of them. Raises NotFound, Conflict."""
+        """Discard the held deltas of a loaded version: roll back to what is served.
+
+        If a guard has held them, those that do not depend on the first of them are published again.
+
+        Args:
+            number: The version.
+            reason: Reason for the record.
+
+        Raises:
+            NotFound: The version is not loaded.
+            Conflict: Nothing of it is held.
+        """
         with self._lock:
             self.lock_watch.turn()
             version, log_applier = self._loaded(number)
@@ -276,7 +341,7 @@ class ServedModel(RoutedModel):
             return replace(done, generation=reached, kept=kept, next_step=change_log.history.top + 1)
 
     def auto_rollback(self, verdict: AutoRollback) -> list[str]:
-        """Undoes what is served and turns out to be bad, unless somebody has done so; returns what has happened."""
+        """Roll back deltas that turn out to be bad, unless that has already been done; return the events."""
         number = verdict.bad.version
         with self._lock:
             self.lock_watch.turn()
@@ -291,7 +356,13 @@ class ServedModel(RoutedModel):
             return [f"{self.name} rolled back to {done.generation}: {reason}"]
 
     def watch(self, now_s: float, number: int, sketch: Sketch) -> AutoRollback | None:
-        """Looks at what a version's newest deltas have come to; takes no lock. sketch: see ModelHost.sketch."""
+        """Evaluate a version's newest deltas after deployment; return the rollback to make, or None. Takes no lock.
+
+        Args:
+            now_s: Current time in seconds.
+            number: The version.
+            sketch: Sketch of the version's batches (ModelHost.sketch).
+        """
         log_applier, version = self._log_appliers.get(number), self.served.get(number)
         if log_applier is None or version is None or self.policy.delta_guard.mode == OFF:
             return None
@@ -302,7 +373,7 @@ class ServedModel(RoutedModel):
 
     @property
     def monitored(self) -> bool:
-        """Whether a version serves deltas that are still watched."""
+        """True if a version serves deltas that are still being monitored."""
         if self.policy.delta_guard.mode == OFF:
             return False
         pairs = [(self._log_appliers.get(number), version) for number, version in self.served.items()]
@@ -312,19 +383,28 @@ class ServedModel(RoutedModel):
         )
 
     def calibrated(self, generation: Generation, evidence: LabelSums) -> None:
-        """Labels have come of rows that a generation has scored; raises NotFound, BadInput for sums that none are."""
+        """Add labels of rows that a generation has scored.
+
+        Args:
+            generation: The generation that scored the rows.
+            evidence: Sums of scores and labels.
+
+        Raises:
+            NotFound: The generation is unknown.
+            BadInput: The sums are invalid.
+        """
         evidence.validate()
         log_applier = self._log_appliers.get(generation.version)
         if log_applier is None:
             raise NotFound(f"version {generation.version} of model {self.name!r} is not loaded")
         history = log_applier.change_log.history
-        # What was before the snapshot that the server began with it cannot know.
+        # Generations before the snapshot that the server started from are unknown here.
         if generation.step >= history.base.step and history.known(generation.step) is None:
             raise NotFound(f"generation {generation} of model {self.name!r} never was")
         log_applier.pre_deploy_check.post_deploy_monitor.tell(generation, evidence)
 
     def _reload_log(self, number: int) -> None:
-        """Reads a version's log anew."""
+        """Read a version's change log again."""
         if (log_applier := self._log_appliers.get(number)) is not None:
             change_log = ChangeLog(self._repository.reader(self.name, number), self._clock.unix_s)
             self._log_appliers[number] = log_applier.renewed(change_log)
@@ -344,10 +424,10 @@ class ServedModel(RoutedModel):
         self._log_appliers = {number: self._log_appliers[number] for number in self.served}
         events = []
         first = wanted | (chosen - self._unloaded)
-        # The newest that was trusted before any older one, which is served beside it alone.
+        # The newest trusted version first: an older one may only be served beside it.
         for number in sorted(first, key=lambda number: (number != self._newest_trusted(), number)):
             events += self._try(number)
-        # Nothing to fall back on in memory, as at a start: the newest version that loads is the last good one.
+        # No version is served to fall back on, as at a start: the newest version that loads is the last good one.
         others = set() if policy.versions else set(known) - first - self._unloaded
         for number in sorted(others, reverse=True):
             if self.served or newest in self._unloaded or self._coming:
@@ -361,12 +441,12 @@ class ServedModel(RoutedModel):
         self._forget({v for v in known if v < newest} - first if newest in self.served else set(), named)
         missing = named - set(known) - self.served.keys()
         if missing:
-            # What is being imported is there.
+            # A version that is being imported is not missing.
             events += self._miss(sorted(missing - self._repository.uncommitted(self.name).keys()), known)
         return events
 
     def _miss(self, numbers: Sequence[int], known: Sequence[int]) -> list[str]:
-        """Tells of versions that the policy or a label names and that are not there."""
+        """Report versions that the policy or a label names and that do not exist; return new events."""
         why = f"it is asked for, but not in the repository, which holds {listed(map(str, reversed(known)))}"
         states = {n: VersionStatus(n, END, why) for n in numbers}
         if all(self.routes.states.get(n) == state for n, state in states.items()):
@@ -375,8 +455,10 @@ class ServedModel(RoutedModel):
         return [FailureMessage(f"{self.name} version {n} refused: {why}") for n in states]
 
     def _forget(self, outdone: set[int], named: set[int]) -> None:
-        """Forgets what was refused, or told of as coming, once nobody asks for it: a newer version is served, or its
-        folder has gone."""
+        """Forget versions that failed, or were announced as loading, once they are not needed.
+
+        A newer version is served then, or the folder is gone.
+        """
         states, path = self.routes.states, self._repository.path
         unserved = {v for v, state in states.items() if state.error or state.state == LOADING}
         gone = {v for v in unserved if v in outdone or (v not in named and not os.path.exists(path(self.name, v)))}
@@ -386,19 +468,19 @@ class ServedModel(RoutedModel):
             self._publish(lambda routes: {"states": {v: s for v, s in routes.states.items() if v not in gone}})
 
     def _try(self, number: int) -> list[str]:
-        """Loads a version unless it is served or was refused as it is; returns what happened."""
+        """Load a version unless it is served or has failed with the same files; return the events."""
         if number in self.served or (seen := self._refusals.worth_a_try(number)) is None:
             return []
         if number in self._disturbed:
             if any(map(is_written_to, self._disturbed[number])):
-                # Looked at again whether or not the folder will have changed.
+                # Try again even if the folder does not change.
                 self._folder.again()
                 return []
             del self._disturbed[number]
         before = self.routes.states.get(number)
         try:
             if not self._repository.ready(self.name, number):
-                # What is served goes on meanwhile. Looked at again whether or not the folder will have changed.
+                # The served version goes on meanwhile. Try again even if the folder does not change.
                 self._folder.again()
                 self._coming.add(number)
                 if before is None:
@@ -420,7 +502,12 @@ class ServedModel(RoutedModel):
         return newest_trusted(self._repository.keyring.memory, self.name)
 
     def _admit(self, number: int, by_itself: bool = False) -> ServedVersion:
-        """Loads a version, replays its deltas, then offers it to requests. by_itself: nobody has asked for it."""
+        """Load a version, replay its deltas, then offer it to requests.
+
+        Args:
+            number: The version.
+            by_itself: True if it was not requested explicitly: it must not be a downgrade then.
+        """
         self._state(VersionStatus(number, LOADING))
         try:
             if by_itself:
@@ -440,7 +527,12 @@ class ServedModel(RoutedModel):
         return version
 
     def _rebuild(self, number: int, target: ChainLink | None = None) -> tuple[ServedVersion, LogApplier]:
-        """A version as its chain has it, at a generation of it (default: the one that is to be served), and open."""
+        """Return an open version as its change log has it, and its applier.
+
+        Args:
+            number: The version.
+            target: The generation to build; None for the one that is to be served.
+        """
         with self.lock_watch.excused():
             return self._rebuild_now(number, target)
 
@@ -470,14 +562,14 @@ class ServedModel(RoutedModel):
         log_applier = LogApplier(self.name, change_log, self._clock, pre_deploy_check, self._repository.seen_s)
         log_applier.start(from_snapshot)
         anew = target is None and pre_deploy_check.known >= 0
-        # What has come since it was served last is judged once the version is open.
+        # Records that arrived since it was last served are checked once the version is open.
         until = log_applier.recorded_by(pre_deploy_check.known) if anew else target or log_applier.target
         if until.step < change_log.history.base.step:
             change_log.reach_back()
         record = change_log.history.snapshot(until) if from_snapshot else None
         version = self._load(files if record is None else open_snapshot(files, record))
         if version.files.snapshot is None:
-            # Rows that are in a row store are those that the version was published with.
+            # Rows in a row store are those that the version was published with.
             change_log.reach_back()
         events = log_applier.reconcile(version, until)
         for event in events if target or anew else [*events, *log_applier.follow(version)]:
@@ -488,12 +580,12 @@ class ServedModel(RoutedModel):
         return PreDeployCheck(lambda: self.policy.delta_guard, self.guard_stats, self._clock)
 
     def _follow(self, number: int, version: ServedVersion) -> list[str]:
-        """One look at a version's chain; where memory does not reach back far enough, the version is built anew."""
+        """Poll a version's change log; rebuild the version if memory does not reach back far enough."""
         with self._dirty_versions.changing(number):
             return self._look(number, version)
 
     def _look(self, number: int, version: ServedVersion) -> list[str]:
-        """_follow() within a change of the version."""
+        """Do the work of _follow() within a change of the version."""
         log_applier = self._log_appliers[number]
         if self._refusals.rests(number):
             return []
@@ -514,7 +606,14 @@ class ServedModel(RoutedModel):
     def _swap(
         self, number: int, version: ServedVersion, log_applier: LogApplier, override: ChainLink | None = None
     ) -> None:
-        """Serves a version that was built anew in the place of the one that is served."""
+        """Serve a rebuilt version in place of the served one.
+
+        Args:
+            number: The version.
+            version: The rebuilt version.
+            log_applier: Its applier.
+            override: Generation that only this server goes back to, or None.
+        """
         old = self.served.get(number)
         log_applier.override(override)
         self._log_appliers[number] = log_applier
@@ -534,21 +633,21 @@ class ServedModel(RoutedModel):
         self._repository.release(self.name, number)
 
     def _unload_corrupt(self, number: int, version: ServedVersion, why: str) -> list[str]:
-        """Serves a version with a damaged file no more, whoever else changes the model meanwhile."""
+        """Unload a version with a damaged file, without waiting for a change in progress."""
         with self._routing:
             if self.routes.served.get(number) is not version:
                 return []
             self.routes = replace(self.routes, **without(self.routes, number, why))
             self.damaged[why.partition(":")[0]] += 1
             self._disturbed[number] = [file.path for file in version.files.mapped]
-            # So that the next poll() looks at the versions there are.
+            # Makes the next poll() list the versions.
             self._folder.again()
         self._changed()
         version.close()
         return [FailureMessage(f"{self.name} version {number} is served no more: {why}")]
 
     def _still(self, number: int) -> ServedVersion:
-        """A version that was served a moment ago; raises NotReady where it was condemned meanwhile."""
+        """Return a version that was served a moment ago; raise NotReady if it has been unloaded as damaged since."""
         version = self.served.get(number)
         if version is None:
             raise NotReady(f"version {number} of model {self.name!r} is served no more")
@@ -574,8 +673,16 @@ class ServedModel(RoutedModel):
         return version
 
     def _apply(self, version: ServedVersion, delta: Delta, data: DeltaBytes, content: str) -> ApplyResult:
-        """Serves a delta on the head of its chain: kept while its rows are staged, part of the chain once it can be
-        served. content: SHA-256 of its bytes."""
+        """Serve a delta on the head of its change log.
+
+        The delta is made durable while its rows are staged, and recorded once it can be served.
+
+        Args:
+            version: The loaded version.
+            delta: The delta.
+            data: Its bytes.
+            content: SHA-256 of its bytes.
+        """
         log_applier = self._log_appliers[version.manifest.version]
         change_log = log_applier.change_log
         change_log.may_write()
@@ -601,14 +708,22 @@ class ServedModel(RoutedModel):
             for one in kept:
                 change_log.forget(one)
             raise
-        # Who has the answer may ask at once for the next step.
+        # A client that has the reply may query the next step at once.
         log_applier.tell(version)
         return ApplyResult(self.name, version.generation, delta.rows, delta.removed, apply_ms)
 
     def _hold(
         self, log_applier: LogApplier, version: ServedVersion, delta: Delta, kept: DurableDelta, held: GuardViolation
     ) -> Conflict:
-        """Makes a delta that is not to be served part of its chain, behind a gate; returns what it is refused by."""
+        """Record a delta that must not be served, behind a gate; return the error to raise.
+
+        Args:
+            log_applier: The version's applier.
+            version: The loaded version.
+            delta: The delta.
+            kept: Its durable file.
+            held: Reason of the hold.
+        """
         change_log = log_applier.change_log
         where = Generation(delta.version, delta.step)
         try:

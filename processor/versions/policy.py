@@ -1,17 +1,17 @@
-"""A model's policy, as an operator wants it: versions to serve, split of traffic, what a canary may do. Pure values.
+"""An operator's policy for a model: versions to serve, traffic split, bounds of canaries and deltas. Pure values.
 
-The same keys are written in the configuration file ([model.NAME]) and sent to the admin API; what the admin API was
-told counts over the file until it is taken back.
+The configuration file ([model.NAME]) and the admin API use the same keys; a key set through the admin API overrides the
+file until it is unset.
 
     versions       "latest:N" | "all" | a list of versions
     labels         label -> version
     split          label -> weight; the first label is the baseline
-    sticky_input   input whose first value is the key of requests that bring none
-    split_salt     another number deals sticky keys anew
-    shadow         label that gets a copy of requests; shadow_share: of how many
-    guard          what a canary may do: processor.watching.canary_judge.CanaryBounds
-    delta_guard    what a delta may do: processor.watching.delta_guard.DeltaBounds
-    max_rows       of a request, in the place of the server's; max_ids: the same (processor.features.limits)
+    sticky_input   input whose first value is the sticky key of requests that bring none
+    split_salt     another number reassigns sticky keys
+    shadow         label that receives a copy of requests; shadow_share: of this share of them
+    guard          bounds of a canary: processor.watching.canary_judge.CanaryBounds
+    delta_guard    bounds of a delta: processor.watching.delta_guard.DeltaBounds
+    max_rows       rows of a request, instead of the server's limit; max_ids: likewise (processor.features.limits)
 """
 
 from __future__ import annotations
@@ -33,13 +33,18 @@ DEFAULT_SHADOW_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
-    """latest: so many of the newest; 0 for all; or exactly `versions`, where there are any."""
+    """Selection of the versions to serve.
+
+    Attributes:
+        latest: This many of the newest; 0 for all.
+        versions: Exactly these versions, if there are any; `latest` is ignored then.
+    """
 
     latest: int = 1
     versions: tuple[int, ...] = ()
 
     def choose(self, known: Sequence[int]) -> set[int]:
-        """The versions to serve, of those in the repository."""
+        """Return the versions to serve out of those in the repository."""
         if self.versions:
             return set(self.versions) & set(known)
         return set(sorted(known)[-self.latest :]) if self.latest else set(known)
@@ -61,7 +66,22 @@ class VersionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelPolicy:
-    """An operator's wishes for a model. given: the keys that somebody has written."""
+    """An operator's settings for a model.
+
+    Attributes:
+        versions: Versions to serve.
+        labels: Version by label.
+        split: Weight by label; the first label is the baseline.
+        sticky_input: Input whose first value is the sticky key of requests that bring none; "" for none.
+        split_salt: Salt of sticky keys.
+        shadow: Label that receives a copy of requests; "" for none.
+        shadow_share: Share of requests that are copied.
+        guard: Bounds of a canary.
+        delta_guard: Bounds of a delta.
+        max_rows: Rows of a request; 0 for the server's limit.
+        max_ids: Ids of a request; 0 for the server's limit.
+        given: The keys that were set explicitly.
+    """
 
     versions: VersionPolicy = field(default_factory=VersionPolicy)
     labels: Mapping[str, int] = field(default_factory=dict)
@@ -78,7 +98,12 @@ class ModelPolicy:
 
     @classmethod
     def parse(cls, raw: Any, where: str) -> ModelPolicy:
-        """A policy as JSON or TOML holds it; raises BadInput that names the key, the wanted and the got."""
+        """Parse a policy from JSON or TOML; raise BadInput that names the key, the expected and the actual value.
+
+        Args:
+            raw: The parsed JSON or TOML.
+            where: Prefix of keys in messages.
+        """
         if not isinstance(raw, dict):
             raise BadInput(f"{where}: a section wanted, got {json_kind(raw)}")
         for key in raw:
@@ -89,23 +114,28 @@ class ModelPolicy:
 
     @property
     def limits(self) -> dict[str, int]:
-        """The model's own limits of requests, by name."""
+        """The model's own request limits, by name."""
         own = {"max_rows": self.max_rows, "max_ids": self.max_ids}
         return {name: most for name, most in own.items() if most}
 
     def to_json(self) -> dict[str, Any]:
-        """The keys that were given, as parse() takes them."""
+        """Return the keys that were set, in the form that parse() accepts."""
         whole = {**asdict(self), "versions": self.versions.spelled}
         return {key: whole[key] for key in KEYS if key in self.given}
 
     def over(self, other: ModelPolicy) -> ModelPolicy:
-        """The policy of this one's keys, and the other's where this one says nothing."""
+        """Return this policy's keys, completed by the other's where this one sets none."""
         mine = {key: getattr(self, key) for key in self.given}
         others = {key: getattr(other, key) for key in other.given}
         return ModelPolicy(**(others | mine), given=self.given | other.given)
 
     def changed(self, changes: Any, where: str) -> ModelPolicy:
-        """This policy with other keys set, or given up where they are None; raises BadInput."""
+        """Return this policy with keys set, or unset where they are None; raise BadInput.
+
+        Args:
+            changes: New values by key.
+            where: Prefix of keys in messages.
+        """
         if not isinstance(changes, dict):
             raise BadInput(f"{where}: an object wanted, got {json_kind(changes)}")
         kept = {key: value for key, value in {**self.to_json(), **changes}.items() if value is not None}

@@ -1,18 +1,18 @@
-"""Rounds over many models, in which nobody waits for the slow: one look at each, again and again.
+"""Poll many models in rounds without waiting for slow ones.
 
-A look takes microseconds where nothing has come, and minutes where a version of a hundred gigabytes loads. So a round
-runs on a thread of its own, one model after another; a model that takes longer than the caller's patience keeps that
-thread, and another one goes on with the rest. Rounds leave a model out while a thread is still at work on it.
+A poll takes microseconds if nothing has arrived, and minutes while a version of a hundred gigabytes loads. So a round
+runs on its own thread, one model after another. A model that takes longer than the caller's patience keeps that thread,
+and another thread goes on with the rest. Rounds skip a model while a thread is still working on it.
 
 Invariants
-- One thread at a time looks at a model, and what happens to one model happens in its order.
-- What a look returns is returned once, by the round in which it ended or the next one.
-- At most MOST_SLOW threads are left behind; beyond that the others wait for one of them.
-- Whoever asks for a round never waits for a thread that does not come: where memory is short a new one may die before
+- One thread at a time polls a model, and the events of one model are in order.
+- The lines that a poll returns are returned once, by the round in which it ended or the next one.
+- At most MOST_SLOW threads are left behind; beyond that the other models wait for one of them.
+- The caller of a round never waits for a thread that does not start: where memory is short, a new thread may die before
   it has begun.
 
-Costs: two switches between threads a round, however many models there are. Refused: a thread a model (a thousand models
-are a thousand threads for nothing) and a pool that every look goes through (two switches a look).
+Costs: two thread switches per round, however many models there are. Rejected: one thread per model (a thousand idle
+threads for a thousand models) and a pool that runs every poll (two thread switches per poll).
 """
 
 from __future__ import annotations
@@ -30,23 +30,33 @@ MOST_SLOW = 8
 
 
 class PollRounds:
-    """Rounds for one caller. look: at what has a name; it does not raise."""
+    """Poll rounds for one caller."""
 
     def __init__(self, look: Callable[[str], list[str]]) -> None:
+        """Create the rounds; no thread is started yet.
+
+        Args:
+            look: Polls the model of a name and returns its events; must not raise.
+        """
         self._look = look
         self._changed = threading.Condition()
         self._waiting: deque[str] = deque()
-        # Names that a thread is at work on: the runner's, and those of threads that were left behind.
+        # Names that a thread is working on: the runner's, and those of threads that were left behind.
         self._busy: set[str] = set()
         self._current, self._began_s = "", 0.0
-        # Stands for the thread that takes what waits; when it was made, and whether it has come.
+        # Identifies the thread that takes waiting names; when it was created, and whether it has started.
         self._runner: object | None = None
         self._made_s, self._come = 0.0, False
         self._lines: list[str] = []
         self._closed = False
 
     def go(self, names: Sequence[str], patience_s: float) -> list[str]:
-        """One round; returns what has happened since the last. patience_s: how long the others wait for each."""
+        """Run one round and return the events since the last one.
+
+        Args:
+            names: Names to poll.
+            patience_s: Seconds that the other names wait for each.
+        """
         with self._changed:
             self._waiting = deque(name for name in names if name not in self._busy)
             self._changed.notify_all()
@@ -71,18 +81,18 @@ class PollRounds:
             return lines
 
     def at_work(self, name: str) -> bool:
-        """Whether a thread is looking at it."""
+        """Return True if a thread is polling this name."""
         with self._changed:
             return name in self._busy
 
     def close(self) -> None:
-        """No look begins any more; those at work end by themselves."""
+        """Prevent further polls; those in progress end by themselves."""
         with self._changed:
             self._closed, self._runner = True, None
             self._changed.notify_all()
 
     def _run(self, runner: object) -> None:
-        """The body of a runner, until it has been left behind."""
+        """Poll waiting names until this runner has been left behind."""
         try:
             while name := self._next(runner):
                 lines: list[str] = []
@@ -97,14 +107,14 @@ class PollRounds:
                             if not self._waiting:
                                 self._changed.notify_all()
         except Exception:
-            # It was told where it happened, or there was no memory for that: the next round has another runner.
+            # It was logged where it happened, unless memory was short; the next round has another runner.
             with self._changed:
                 if self._runner is runner:
                     self._runner = None
                     self._changed.notify_all()
 
     def _next(self, runner: object) -> str:
-        """What the runner is to look at; "" where it is the runner no more."""
+        """Wait for the runner's next name and return it; return "" once this is no longer the runner."""
         with self._changed:
             self._come = self._come or self._runner is runner
             while self._runner is runner:

@@ -1,20 +1,23 @@
-"""Deltas on probation: each is looked at before it is served, and watched for a while after.
+"""Check deltas before they are served (delta guard), and keep what post-deployment monitoring needs.
 
-Before the flip, in the writer's thread, once its rows are staged and its executables ready: the figures of what it
-changes, and of what it would do to the scores of rows that were asked for lately (processor.versions.preview). What is
-out of line raises GuardViolation: nothing is flipped, and what was staged is taken back. Who applies the delta then
-has the records say so (processor.versions.log_applier, processor.versions.model).
+The check runs before the flip, in the writer's thread, once the delta's rows are staged and its executables are ready.
+It computes figures of what the delta changes, and of its effect on the scores of recently requested rows
+(processor.versions.preview). A delta that is out of line raises GuardViolation: nothing is flipped, and what was staged
+is taken back. The caller that applies the delta then records the hold (processor.versions.log_applier,
+processor.versions.model).
 
 Invariants
-- Nothing that readers see was judged by nobody, but for what was recorded when this server started: that is replayed.
-  What a start finds others have served, or nobody can know whether they have; it has no request yet to judge it by.
-  What comes later in a run is judged whole, as one change from what is served (processor.versions.log_applier).
-- What is released is not judged again.
-- What is learned is what is served: a delta that fails on the way, or is held, leaves nothing behind.
-- A preview that fails costs the delta nothing: it is judged by what else is known of it.
-- Nobody outside can know which rows of a delta are looked at: the generator is seeded from the system's entropy.
-- A hold is released by a server that knows more than nothing: by scores, or by what it was held by itself; where it
-  has not learned what is usual, by the floors.
+- Everything that readers see has been checked, except what was recorded before this server started: that is replayed.
+  Other servers have served it, or it cannot be known whether they did, and a starting server has no requests yet to
+  check it with. Deltas that arrive later in one run are checked as a whole, as one change from what is served
+  (processor.versions.log_applier).
+- A released delta is not checked again.
+- The guard learns only from what is served: a delta that fails on the way, or is held, leaves nothing behind.
+- A failed preview does not count against the delta: it is checked by the other figures.
+- The rows of a delta that are sampled cannot be predicted from outside: the generator is seeded from the system's
+  entropy.
+- A server releases a hold only with evidence: by scores, or if it held the delta itself for another reason than scores.
+  Where it has not learned what is usual, the floors apply.
 """
 
 from __future__ import annotations
@@ -61,15 +64,23 @@ from freshet_serving.processor.watching.delta_figures import delta_figures
 log = logging.getLogger("freshet.guard")
 
 LENGTHS_OF = 256
-"""Rows of a table whose lengths are looked at, once."""
+"""Rows of a table whose lengths are measured, once."""
 STRICT_ROWS, STRICT_S = 4096, 2.0
 ONE, RUN, GATED = "one", "run", "gated"
-"""What a change is: a delta, which is held if it is out of line; a run of deltas, which are looked at one by one then;
-what is held already, and is released if it is in line."""
+"""Kinds of change.
+
+ONE is one delta, which is held if it is out of line. RUN is a run of deltas, which are checked one by one if it is out
+of line. GATED is held deltas, which are released if they are in line.
+"""
 
 
 class GuardViolation(Conflict):
-    """A delta is not served: it is out of line. kind, reason: see processor.watching.canary_judge.Verdict."""
+    """A delta is not served because it is out of line.
+
+    Attributes:
+        kind: Kind of violation (processor.watching.canary_judge.Verdict).
+        reason: Reason for people.
+    """
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -77,8 +88,14 @@ class GuardViolation(Conflict):
 
 
 class GuardStats:
-    """What the guard of one model has done. held, auto_rollbacks: deltas by kind of verdict. released: holds that
-    it has lifted by itself. preview_s: each of them."""
+    """Statistics of the guard of one model.
+
+    Attributes:
+        held: Held deltas, by kind of verdict.
+        auto_rollbacks: Automatically rolled back deltas, by kind of verdict.
+        released: Number of holds that the guard has lifted automatically.
+        preview_s: Histogram of the seconds of each preview.
+    """
 
     def __init__(self) -> None:
         self.held: Counter[str] = Counter()
@@ -88,8 +105,10 @@ class GuardStats:
 
 
 class PreDeployCheck:
-    """The probation of one version's deltas. Used under its model's lock but for `post_deploy_monitor`, which has its
-    own owner (processor.versions.host)."""
+    """The delta checks of one version.
+
+    Used under its model's lock, except `post_deploy_monitor`, which has its own owner (processor.versions.host).
+    """
 
     def __init__(
         self,
@@ -98,43 +117,52 @@ class PreDeployCheck:
         clock: Clock,
         random: np.random.Generator | None = None,
     ) -> None:
-        """bounds: as they are now. random: draws the rows that are looked at; secret, but for tests."""
+        """Start without any knowledge of usual deltas.
+
+        Args:
+            bounds: Returns the current bounds.
+            done: Statistics to update.
+            clock: Source of time.
+            random: Generator that selects the sampled rows; secret, except in tests.
+        """
         self._bounds, self._done, self._clock = bounds, done, clock
-        # Seeded by the system where it is not given.
+        # Seeded by the system if it is not given.
         self._random = random or np.random.default_rng()
         self._guard, self._drift, self._lengths = DeltaGuard(), Drift(), RowLengths()
         self._figures: list[Figure] = []
         self._parent = ""
         self._verdict = UNJUDGED
-        # The kind of verdict that this server held the newest hold by, "" where it was another server.
+        # Kind of verdict for which this server set the newest hold, "" if another server set it.
         self._held = ""
         self.post_deploy_monitor = PostDeployMonitor()
         self.log = DeltaLog()
         self.moved = 0
-        """The newest step that may have moved the scores of the same rows."""
+        """The newest step that may have changed the scores of the same rows."""
         self.known = -1
-        """Records that were there when what is served was last made what they say: those before are replayed where the
-        version is built anew. -1: none of it, at a start."""
+        """Number of records when the served state last matched them; -1 at a start, when nothing is known.
+
+        Records up to this number are replayed without a check if the version is rebuilt.
+        """
 
     @property
     def judges(self) -> bool:
-        """Whether anything is held at all."""
+        """True if deltas can be held at all."""
         return self._bounds().mode != OFF
 
     def examine(
         self, version: ServedVersion, delta: Delta, change: StateChange, judged: bool, asked: str = ONE
     ) -> None:
-        """Looks at a change that could be served.
+        """Check a change that is ready to be served.
 
         Args:
-            version: that serves what the change begins with.
-            delta: all that the change brings, a run of deltas folded into one.
-            change: staged and prepared.
-            judged: not only to learn from it.
+            version: The version; it serves the state that the change begins with.
+            delta: Everything that the change brings, a run of deltas folded into one.
+            change: The change, staged and prepared.
+            judged: False to learn from it only.
             asked: ONE, RUN or GATED.
 
         Raises:
-            GuardViolation: it is not to be served.
+            GuardViolation: The change must not be served.
         """
         bounds = self._bounds()
         self._figures, self._parent, self._verdict = [], version.digest, UNJUDGED
@@ -155,13 +183,19 @@ class PreDeployCheck:
         self._verdict = IN_LINE if judged else UNJUDGED
 
     def served(self, version: ServedVersion, delta: Delta, others: Sequence[DeltaEntry] = ()) -> None:
-        """What was looked at is served. others: deltas of the run before the newest."""
+        """Record that the checked change is served.
+
+        Args:
+            version: The version that serves it.
+            delta: The delta, a run folded into one.
+            others: The deltas of the run before the newest.
+        """
         for entry in others:
             self.log.add(replace(entry, verdict=self._verdict))
         self._note(delta, version.digest, self._verdict, version)
         self._guard.learn(self._figures, delta.events, delta.rows)
         now_s, bounds = self._clock.now_s(), self._bounds()
-        # Only what nobody has judged goes beyond the bound.
+        # Only unchecked changes exceed the bound.
         anew = self._too_far(bounds) is not None
         self._drift.serve(self._figures, self._parent, version.digest, now_s, anew)
         for kind, table, value in self._figures:
@@ -172,11 +206,16 @@ class PreDeployCheck:
             self.moved = delta.step
 
     def released(self) -> None:
-        """A hold was lifted by itself."""
+        """Count a hold that was lifted automatically."""
         self._done.released += 1
 
     def replayed(self, version: ServedVersion, delta: Delta) -> None:
-        """A delta is served that others have served before, and nobody has looked at."""
+        """Record a delta that is served without a check, because it was recorded before.
+
+        Args:
+            version: The version that serves it.
+            delta: The delta.
+        """
         self._figures = []
         self._note(delta, version.digest, REPLAYED, version)
 
@@ -188,7 +227,7 @@ class PreDeployCheck:
             if not scored and not blind:
                 return Verdict("unknown", "no row that was asked for can be scored: nobody knows what it does")
             caution = not self._held and not self._guard.knows(bounds)
-        # A bad delta is no better for the good ones that have come with it: how much they bring is no excuse.
+        # Good deltas in the same run do not excuse a bad one, so their size is not credited.
         events, rows = (delta.events, delta.rows) if asked == ONE else (0, 0)
         return self._guard.judge(bounds, self._figures, events, rows, caution) or self._too_far(bounds)
 
@@ -196,7 +235,7 @@ class PreDeployCheck:
         return self._drift.judge(self._figures, self._parent, self._clock.now_s(), bounds.hour, bounds.day)
 
     def _rows_and_weights(self, version: ServedVersion, delta: Delta) -> list[Figure]:
-        # Of rows that are in a row store nobody here can count how many there are.
+        # The number of rows in a row store is not known here.
         rows = {
             name: math.inf if isinstance(table, RemoteTable) else table.rows for name, table in version.tables.items()
         }
@@ -232,5 +271,11 @@ class PreDeployCheck:
 
 
 def entry_of(delta: Delta, digest: str, verdict: str = UNJUDGED) -> DeltaEntry:
-    """What a log says of a delta that leads to a generation."""
+    """Return the log entry of a delta.
+
+    Args:
+        delta: The delta.
+        digest: Digest of the generation that it leads to.
+        verdict: Result of the check.
+    """
     return DeltaEntry(digest, delta.rows, delta.removed, len(delta.dense), delta.events, verdict)

@@ -1,22 +1,22 @@
-"""A preview of a state: rows that were asked for lately, scored under it before anybody is served by it.
+"""Preview of a new state: score recently requested rows under it before any request is served by it.
 
-A replica keeps a sample of the rows that it is asked for, and what they scored under the generation that is served. A
-new state scores them once; whether its scores may be served is for others to say (processor.watching.delta_guard).
+A replica keeps a sample of the rows that it is requested to score, and their scores under the served generation. A new
+state scores them once. Whether its scores may be served is decided elsewhere (processor.watching.delta_guard).
 
-Who owns what: requests on their way in add to the sample that is being gathered, and only while it is wanted: one look
-at one attribute, nearly always. Everything else is under the lock, in the thread of changes, on buffers that no session
-has. What a row holds is kept alive by it, as its request sent it.
+Ownership: arriving requests add to the sample that is being gathered, and only while more rows are needed, so nearly
+always they read one attribute and do nothing. Everything else is done under the lock, in the thread that makes changes,
+on buffers that no session has. A sampled row keeps the data it refers to alive, as its request sent it.
 
 Invariants
-- Both states score the very same rows, by the same bucket, so that what differs is the delta's doing. Scores of the
-  state that is served are those that it had when it was new, or are made under a pin.
-- A row whose input is the same to the bit under the same executable has the score that it had: it is not run again.
-- The new state is read without a pin: its rows and its frame are the writer's, who waits for the scores.
-- Nothing of it is counted: no lookups, no scores, no costs.
+- Both states score the very same rows, with the same bucket, so that any difference is caused by the delta. Scores of
+  the served state are those that it had when it was new, or are computed under a pin.
+- A row whose input is bit-identical under the same executable has the score that it had: it is not run again.
+- The new state is read without a pin: its rows and its frame belong to the writer, who waits for the scores.
+- A preview is not counted: no lookups, no scores, no costs.
 
-What it costs: a lookup of as many rows as fit the time that it may take, and runs of the executable for those that the
-delta changes, off the GIL; runs for all of them, twice, for the first delta after the sample was gathered anew, which
-is every REFRESH_S. A request pays for a look, and once in a while for an append.
+Costs: a lookup of as many rows as fit the allowed time, and runs of the executable for those that the delta changes,
+off the GIL. For the first delta after the sample was refreshed, which is every REFRESH_S, all rows are run, twice.
+A request pays for reading one attribute, and occasionally for an append.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import Buffers, Executable, Matrix
+from freshet_serving.processor.backends import Executable, Matrix
+from freshet_serving.processor.backends.buffers import Buffers
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput, SparsePlan
@@ -37,17 +38,23 @@ from freshet_serving.processor.watching import LEAST_ROWS, Figure, score_figures
 
 REFRESH_S = 300.0
 ROWS_OF_ONE, IDS_OF_ONE = 8, 16384
-"""Of one request: rows that are taken, and how many ids it may hold at most to be kept."""
+"""Limits for one request: rows that are sampled, and the most ids it may hold to be sampled at all."""
 RUN_ROWS = 64
-"""Rows of one run, where there is such a bucket: others may wait for it."""
+"""Rows of one run, if there is a bucket that small: other work may be waiting for it."""
 MOST_ROWS = 256
 
 Outputs = Mapping[str, NDArray[np.float32]]
 
 
 class PreviewState(NamedTuple):
-    """A state to look at. digest: of its generation. tables: int64 [T, TABLE_FIELDS] (kernels.rows). executables: of
-    the whole dense graph, by bucket."""
+    """A state to preview.
+
+    Attributes:
+        digest: Digest of its generation.
+        epoch: Epoch of its table rows.
+        tables: int64 [T, TABLE_FIELDS] (kernels.rows).
+        executables: Executables of the whole dense graph, by bucket.
+    """
 
     digest: str
     epoch: int
@@ -56,15 +63,27 @@ class PreviewState(NamedTuple):
 
 
 class SampleRows(NamedTuple):
-    """The first rows of a request. rows: how many."""
+    """The first rows of a request.
+
+    Attributes:
+        bound: The bound request.
+        rows: Number of rows.
+    """
 
     bound: BoundRequest
     rows: int
 
 
 class SampleScores(NamedTuple):
-    """The sample's scores under one generation. sample: the very list that was scored. x: float32 [rows, width], what
-    its first rows were to the executable."""
+    """The sample's scores under one generation.
+
+    Attributes:
+        digest: Digest of the generation.
+        sample: The very list that was scored.
+        executable: The executable that scored it.
+        x: Inputs of the executable for the sample's first rows, float32 [rows, width].
+        outputs: Scores by output name.
+    """
 
     digest: str
     sample: Sequence[SampleRows]
@@ -74,7 +93,13 @@ class SampleScores(NamedTuple):
 
 
 class PreviewResult(NamedTuple):
-    """What a state would do to scores. rows: how many were scored. figures: see processor.watching.delta_figures."""
+    """The effect of a state on scores.
+
+    Attributes:
+        rows: Number of rows that were scored.
+        seconds: Seconds that the preview took.
+        figures: Figures that compare the scores (processor.watching.delta_figures).
+    """
 
     rows: int
     seconds: float
@@ -82,19 +107,26 @@ class PreviewResult(NamedTuple):
 
 
 class Preview:
-    """One replica's sample, and its scores."""
+    """The sample of one replica, and its scores."""
 
     def __init__(self, plan: SparsePlan, outputs: Mapping[str, int], buffers: Callable[[], Buffers], clock: Clock):
-        """outputs: name -> columns. buffers: makes some, when they are needed first."""
+        """Start with an empty sample.
+
+        Args:
+            plan: Sparse plan of the version.
+            outputs: Number of columns by output name.
+            buffers: Creates buffers when they are first needed.
+            clock: Source of time.
+        """
         self.wanted = True
-        """Whether take() is to be called for a request."""
+        """True while take() is to be called for requests."""
         self.example: Mapping[str, Column] | None = None
-        """The inputs of the newest request that is part of the sample, for people to begin with."""
+        """Inputs of the newest sampled request, as an example for people to start from."""
         self._plan, self._outputs, self._make, self._clock = plan, outputs, buffers, clock
         self._buffers: Buffers | None = None
         self._lock = threading.Lock()
         self._most = MOST_ROWS
-        # Appended to by whoever brings requests.
+        # Appended to by the threads that bring requests.
         self._gathered: list[SampleRows] = []
         self._gathered_rows = self._sample_rows = 0
         self._sample: Sequence[SampleRows] = ()
@@ -102,12 +134,17 @@ class Preview:
         self._scored: SampleScores | None = None
 
     def take(self, bound: BoundRequest, inputs: Mapping[str, Column] | None = None) -> None:
-        """A request that is about to be answered: some of its rows become part of the sample. inputs: as sent."""
+        """Add some rows of a request that is about to be answered to the sample.
+
+        Args:
+            bound: The bound request.
+            inputs: Its inputs as sent.
+        """
         if bound.ids <= IDS_OF_ONE:
             self.example = inputs or self.example
             rows = min(bound.rows, ROWS_OF_ONE)
             self._gathered.append(SampleRows(bound, rows))
-            # Two that add at once may count one: a few rows more are gathered then.
+            # Two threads that add at once may count only one of them: a few more rows are gathered then.
             self._gathered_rows += rows
             if self._gathered_rows >= self._most:
                 self.wanted = False
@@ -115,8 +152,15 @@ class Preview:
     def look(
         self, before: PreviewState, after: PreviewState, costs: Mapping[int, float], max_rows: int, max_s: float
     ) -> PreviewResult | None:
-        """What the state `after`, which nobody is served, would do to the scores of `before`, which is served and
-        pinned; None while there are too few rows. costs: seconds of a run, by bucket. max_rows, max_s: of a look."""
+        """Compare the scores of a new state with those of the served one; None while there are too few rows.
+
+        Args:
+            before: The served state, pinned.
+            after: The new state, which no request is served by yet.
+            costs: Seconds of a run, by bucket.
+            max_rows: Maximum number of rows to score.
+            max_s: Seconds that the preview may take.
+        """
         with self._lock:
             began_s = self._clock.now_s()
             self._renew(max_rows)
@@ -132,7 +176,7 @@ class Preview:
             return PreviewResult(rows, self._clock.now_s() - began_s, figures)
 
     def _renew(self, max_rows: int) -> None:
-        """Makes what has been gathered the sample, once it is worth it, and has more gathered in time."""
+        """Replace the sample by the gathered rows once there are enough, and start gathering again when it is due."""
         self._most = max_rows
         full = self._gathered_rows >= max_rows
         if full or self._gathered_rows >= max(LEAST_ROWS, 2 * self._sample_rows):
@@ -144,14 +188,21 @@ class Preview:
             self.wanted = True
 
     def _score(self, state: PreviewState, bucket: int, rows: int, known: SampleScores | None) -> SampleScores:
-        """Scores the first rows of the sample; known: of the same rows, under another state."""
+        """Score the first rows of the sample.
+
+        Args:
+            state: The state to score them under.
+            bucket: Bucket to run.
+            rows: Number of rows.
+            known: Scores of the same rows under another state; unchanged rows are not run again.
+        """
         if self._buffers is None:
             self._buffers = self._make()
         executable, whole = state.executables[bucket], self._buffers.rows()
         every, at = np.empty((rows, whole.shape[1]), np.float32), 0
         for bound, spans in runs(self._sample, rows, len(whole)):
             stop = min(at + len(whole), rows)
-            # A row whose floats are refused is one all the same: under both states alike.
+            # A row whose floats are rejected still counts as a row, under both states alike.
             with suppress(NonFiniteInput):
                 self._plan.fill(state.tables, state.epoch, bound, spans, whole, self._buffers.counts)
             every[at:stop] = whole[: stop - at]
@@ -160,7 +211,7 @@ class Preview:
             changed = np.arange(rows)
             results = {name: np.empty((rows, columns), np.float32) for name, columns in self._outputs.items()}
         else:
-            # As bits: what is not a number is equal to itself here.
+            # Compare bits, so that NaN equals itself.
             changed = np.flatnonzero((every.view(np.uint32) != known.x[:rows].view(np.uint32)).any(axis=1))
             results = {name: scores[:rows].copy() for name, scores in known.outputs.items()}
         x, outputs, run = self._buffers.get(executable)
@@ -174,8 +225,15 @@ class Preview:
 
 
 def extent(costs: Mapping[int, float], rows: int, max_s: float) -> tuple[int, int]:
-    """The bucket to score so many rows by, and how many of them fit the time: whole runs of it, LEAST_ROWS at least
-    where there are as many."""
+    """Return the bucket to score with, and the number of rows that fit the time.
+
+    The rows are whole runs of the bucket, and at least LEAST_ROWS if there are that many.
+
+    Args:
+        costs: Seconds of a run, by bucket.
+        rows: Number of rows available.
+        max_s: Seconds allowed.
+    """
     small = [bucket for bucket in costs if bucket <= RUN_ROWS] or [min(costs)]
     bucket = min(small, key=lambda one: (costs[one] / one, -one))
     fit = int(max_s / max(costs[bucket], 1e-9)) * bucket
@@ -185,7 +243,13 @@ def extent(costs: Mapping[int, float], rows: int, max_s: float) -> tuple[int, in
 def runs(
     sample: Sequence[SampleRows], rows: int, bucket: int
 ) -> Iterator[tuple[list[BoundRequest], NDArray[np.int64]]]:
-    """The first rows of a sample, a bucket at a time: as fill() takes them."""
+    """Yield the first rows of a sample one bucket at a time, in the form that fill() accepts.
+
+    Args:
+        sample: The sampled requests.
+        rows: Number of rows in all.
+        bucket: Rows per step.
+    """
     part, spans, left = [], [], bucket
     for bound, count in sample:
         first = 0

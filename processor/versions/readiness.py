@@ -1,22 +1,19 @@
-"""What makes a server that answers unready: a change that hangs (LockWatchdog), and what is served being too old.
+"""Readiness checks of a serving process: a change that hangs (LockWatchdog) and staleness.
 
-LockWatchdog: how long one holder has had a model's lock, as far as looks from outside can tell.
-
-A change that hangs (a disk that does not answer, a thread that never came) holds its model's lock, and every delta,
-rollback and look at the repository waits behind it, while predictions go on as if nothing were wrong. So somebody has
-to say it who needs neither the lock nor the holder.
+LockWatchdog measures, from outside, for how long one holder has had a model's lock. A change that hangs (a disk that
+does not respond, a thread that never started) holds its model's lock. Every delta, rollback and poll of the repository
+then waits behind it, while predictions go on as if nothing were wrong. It has to be detected by a thread that needs
+neither the lock nor the holder.
 
 Invariants
-- Nothing here can keep the lock from being let go, or taken: who holds it bumps a number, no more. Whether it is held
-  at all the looks find out themselves, by trying to take it.
-- A lock that many hold in turn is not held for long: another turn begins the count anew. Nor is one under which a
-  version is loaded: that takes minutes for large ones, and their state says so.
+- Nothing here can prevent the lock from being released or acquired: its holder only increments a number. The check
+  finds out whether the lock is held by trying to acquire it.
+- A lock that many holders take in turn does not count as held for long: each turn restarts the count. Nor does one
+  under which a version is being loaded: that takes minutes for large versions, and their state says so.
 
-Staleness: for how long what is served has not been known to be the repository's newest record, and when that is too
-long.
-
-It falls to next to nothing with every look that finds nothing newer, so one that is within its bound again stays there
-for as long as the bound: no hysteresis is needed, and none is there. A version that is not served yet makes none.
+Staleness is the time since what is served was last known to be the repository's newest record. It drops to almost zero
+with every poll that finds nothing newer, so a version that is within its bound again stays there for at least as long
+as the bound. Hysteresis is therefore not needed, and there is none. A version that is not served yet has no staleness.
 """
 
 from __future__ import annotations
@@ -27,11 +24,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 LONG_S = 60.0
-"""Held for so long, a lock is held for too long."""
+"""A lock that is held for this many seconds is held for too long."""
 
 
 class LockWatchdog:
-    """The watch of one lock. turn() and excused() are its holder's, look() is one other thread's."""
+    """A watchdog for one lock. The holder calls turn() and excused(); one other thread calls look()."""
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
@@ -39,16 +36,16 @@ class LockWatchdog:
         self._excused = False
         self._since_s: float | None = None
         self.held_s = 0.0
-        """Seconds, as of the last look; 0.0 where it is free."""
+        """Seconds for which the lock has been held, as of the last check; 0.0 if it is free."""
 
     def turn(self) -> None:
-        """Somebody holds the lock now who did not a moment ago."""
+        """Record that the lock has a new holder."""
         self._excused = False
         self._turns += 1
 
     @contextmanager
     def excused(self) -> Iterator[None]:
-        """What takes as long as it takes."""
+        """Exempt the enclosed work, which may take any length of time."""
         self._excused = True
         try:
             yield
@@ -56,7 +53,7 @@ class LockWatchdog:
             self._excused = False
 
     def look(self, now_s: float) -> float:
-        """Looks whether the lock is held, and since when; returns `held_s`."""
+        """Check whether the lock is held, and since when; return `held_s`."""
         turns = self._turns
         if self._lock.acquire(blocking=False):
             self._lock.release()
@@ -69,14 +66,20 @@ class LockWatchdog:
 
 
 class Staleness(NamedTuple):
-    """Of one version that is served."""
+    """Staleness of one served version.
+
+    Attributes:
+        model: Name of the model.
+        version: Number of the version.
+        seconds: Seconds since it was last known to serve the newest record.
+    """
 
     model: str
     version: int
     seconds: float
 
     def line(self, bound_s: float) -> str:
-        """Why a server with this bound is not ready."""
+        """Return the reason why a server with this bound is not ready."""
         return (
             f"model {self.model!r} version {self.version}: what is served was the newest record "
             f"{self.seconds:.0f} s ago, at most {bound_s:g} s wanted"
@@ -84,6 +87,11 @@ class Staleness(NamedTuple):
 
 
 def find_stale(found: Iterable[Staleness], bound_s: float) -> Staleness | None:
-    """The one that is farthest beyond the bound, the first of equals; None where all are within it."""
+    """Return the version farthest beyond the bound (the first of equals), or None if all are within it.
+
+    Args:
+        found: Staleness of each served version.
+        bound_s: Largest allowed staleness in seconds.
+    """
     beyond = [each for each in found if each.seconds > bound_s]
     return max(beyond, key=lambda each: each.seconds, default=None)

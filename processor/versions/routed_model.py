@@ -1,8 +1,8 @@
 """A model as requests see it: its routes, and the policy that they follow from.
 
-Invariants: requests only ever read `routes`, which is replaced whole, never edited, and whoever else answers by it is
-told at once. Traffic (the split, the shadow, what has been taken out) belongs to a lock of its own, which is held only
-while `routes` is replaced: a bad canary is taken out at once, though another version may be loading for minutes.
+Invariants: requests only ever read `routes`, which is replaced as a whole, never edited, and every other process that
+answers by them is notified at once. Traffic (the split, the shadow, ejected versions) has its own lock, which is held
+only while `routes` is replaced: a bad canary is ejected at once, even while another version takes minutes to load.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("freshet.model")
 
 
 class RoutedModel:
-    """One model's routes and policy; who loads its versions is processor.versions.model."""
+    """Routes and policy of one model. processor.versions.model loads its versions."""
 
     def __init__(
         self,
@@ -37,7 +37,15 @@ class RoutedModel:
         changed: Callable[[], None],
         policy: ModelPolicy | None,
     ) -> None:
-        """See processor.versions.model.ServedModel."""
+        """Read the labels and traffic settings kept in the repository.
+
+        Args:
+            name: Name of the model.
+            repository: The model repository.
+            clock: Source of time.
+            changed: Called after `routes` was replaced.
+            policy: The configured policy; what the repository has kept overrides it.
+        """
         self.name = name
         self._repository, self._clock, self._changed = repository, clock, changed
         self._routing = threading.Lock()
@@ -55,8 +63,7 @@ class RoutedModel:
 
     @property
     def refused(self) -> str:
-        """Why nothing of it is served, as far as anybody knows: its newest version that was refused, and the reason. ""
-        while one is served, or one is loaded that was never refused."""
+        """The newest version that failed to load, with the reason; "" while a version is served or is loading."""
         return self.routes.refused
 
     @property
@@ -65,19 +72,24 @@ class RoutedModel:
 
     @property
     def served(self) -> Mapping[int, ServedVersion]:
-        """Loaded versions; the largest is the default."""
+        """Loaded versions by number; the largest is the default."""
         return self.routes.served
 
     def status(self) -> list[VersionStatus]:
-        """Every version known, newest first."""
+        """Return the status of every known version, newest first."""
         return self.routes.status()
 
     def pick(self, version: int | None = None, label: str | None = None) -> ServedVersion:
-        """See Routes.pick."""
+        """Return the target of a version or label without splitting traffic; raise NotFound or NotReady.
+
+        Args:
+            version: Version that the request names.
+            label: Label that the request names. Without version and label, the default target is returned.
+        """
         return self.routes.pick(version, label)
 
     def tell(self, status: VersionStatus) -> None:
-        """Makes the state of a version that is not served known; waits for nobody who changes the model."""
+        """Publish the state of a version that is not served, without waiting for a change of the model in progress."""
         self._publish(
             lambda routes: (
                 {} if status.version in routes.served else {"states": {**routes.states, status.version: status}}
@@ -85,8 +97,10 @@ class RoutedModel:
         )
 
     def set_policy(self, changes: Any) -> None:
-        """Sets keys of the policy, or takes back, where they are None, what was set; kept across restarts. Versions
-        that it asks for are loaded at the next poll(). Raises BadInput, NotReady."""
+        """Set keys of the policy, or unset those given as None; kept across restarts. Raise BadInput, NotReady.
+
+        Versions that the policy adds are loaded at the next poll().
+        """
         if isinstance(changes, dict) and "labels" in changes:
             raise BadInput("policy.labels: labels are set one by one")
         with self._routing:
@@ -101,12 +115,18 @@ class RoutedModel:
                 raise
             self._told = told
             self.routes = replace(self.routes, traffic=traffic)
-        # What was kept has changed the model's folder: the next poll() looks at its versions.
+        # Saving the policy has changed the model's folder, so the next poll() checks its versions.
         self._changed()
 
     def eject(self, number: int, reason: str) -> None:
-        """Takes a version out: it answers only who asks for it by number or label, until readmit(); kept across
-        restarts where the repository can be written."""
+        """Eject a version: it answers only requests that name its number or label, until readmit().
+
+        Kept across restarts if the repository is writable.
+
+        Args:
+            number: The version.
+            reason: Reason, shown to operators.
+        """
         with self._routing:
             out = {**self.routes.traffic.out, number: EjectedVersion(reason, self._clock.unix_s())}
             traffic = replace(self.routes.traffic, out=out)
@@ -118,7 +138,7 @@ class RoutedModel:
         self._changed()
 
     def readmit(self, number: int) -> None:
-        """Gives a version that was taken out its share again; raises NotFound."""
+        """Return its traffic share to an ejected version; raise NotFound."""
         with self._routing:
             if number not in self.routes.traffic.out:
                 raise NotFound(f"version {number} of model {self.name!r} has not been taken out")
@@ -129,13 +149,22 @@ class RoutedModel:
         self._changed()
 
     def _publish(self, changes: Callable[[Routes[ServedVersion]], Mapping[str, Any]]) -> None:
-        """Replaces the routes, and tells whoever answers by them. changes: of the routes that there are then."""
+        """Replace the routes and notify the processes that answer by them.
+
+        Args:
+            changes: Returns the fields to replace, given the current routes.
+        """
         with self._routing:
             self.routes = replace(self.routes, **changes(self.routes))
         self._changed()
 
     def _traffic(self, split: TrafficSplit | None, out: Mapping[int, EjectedVersion]) -> Traffic:
-        """What the policy comes to. split: as it was: its segments stay where the weights do."""
+        """Return the traffic settings of the policy.
+
+        Args:
+            split: The former split, whose segments stay where the weights do.
+            out: Ejected versions.
+        """
         policy, salt = self.policy, xxhash.xxh3_64_intdigest(self.name.encode(), self.policy.split_salt)
         if not policy.split:
             split = None
@@ -146,7 +175,7 @@ class RoutedModel:
         return Traffic(split, policy.sticky_input, policy.shadow, policy.shadow_share, out, policy.limits)
 
     def _kept_traffic(self) -> tuple[ModelPolicy, TrafficSplit | None, dict[int, EjectedVersion]]:
-        """What the repository has kept; nothing where it is not ours."""
+        """Return what the repository has kept; nothing if it cannot be parsed."""
         kept = self._repository.traffic(self.name)
         try:
             told = ModelPolicy.parse(kept.get("policy", {}), "policy")

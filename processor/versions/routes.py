@@ -1,8 +1,8 @@
-"""Routes of a model, which version answers a request: by number, by label, by the split of traffic, else the newest.
-Values, replaced whole.
+"""Routes of a model: select the version that answers a request, by number, label or traffic split, else the newest.
 
-The process that loads versions and the processes that are told of them pick by the same rules, in the same words. What
-a request needs is worked out when routes are made, so that a request without a split pays for none.
+Routes are immutable values, replaced as a whole. The process that loads versions and the processes that receive the
+routes select by the same rules, with the same messages. What a request needs is computed when routes are made, so a
+request without a split does not pay for one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _turns = new_turns()
 
 
 class RouteTarget(Protocol):
-    """A version, as routes that lead to it see it."""
+    """A version, as far as routes need it."""
 
     @property
     def manifest(self) -> Manifest: ...
@@ -34,7 +34,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """The status of one version. state: LOADING, AVAILABLE or END; error: why it ended, or ""."""
+    """The status of one version.
+
+    Attributes:
+        version: Number of the version.
+        state: LOADING, AVAILABLE or END.
+        error: Reason why it ended, or "".
+    """
 
     version: int
     state: str
@@ -43,8 +49,18 @@ class VersionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Routes(Generic[S]):
-    """A model's routes. served: what answers, by version. labels: version by label. states: every version known.
-    default, table, shadow: what the traffic comes to with what is served; None where there is none."""
+    """The routes of one model.
+
+    Attributes:
+        model: Name of the model.
+        served: The target that answers, by version.
+        labels: Version by label.
+        states: Status of every known version.
+        traffic: Split, shadow and ejected versions.
+        default: Target of requests that name no version and are not split; None if nothing is served.
+        table: The traffic split over targets; None if all requests go to `default`.
+        shadow: Target of shadow traffic; None if there is none.
+    """
 
     model: str
     served: Mapping[int, S] = field(default_factory=dict)
@@ -71,14 +87,24 @@ class Routes(Generic[S]):
             object.__setattr__(self, "shadow", self._beside(default, self.traffic.shadow))
 
     def route(self, version: int | None = None, label: str | None = None, key: bytes | None = None) -> S:
-        """The target that answers; raises NotFound or NotReady. key: see traffic.TrafficSplit; where no version is
-        named."""
+        """Return the target that answers a request; raise NotFound or NotReady.
+
+        Args:
+            version: Version that the request names.
+            label: Label that the request names.
+            key: Sticky key (traffic.TrafficSplit); used if neither version nor label is named.
+        """
         if version is None and label is None and self.table is not None:
             return self.table.pick(key)
         return self.pick(version, label)
 
     def pick(self, version: int | None = None, label: str | None = None) -> S:
-        """The same where no traffic is split: without number and label, what stands for the model."""
+        """Return the target of a version or label without splitting traffic; raise NotFound or NotReady.
+
+        Args:
+            version: Version that the request names.
+            label: Label that the request names. Without version and label, the default target is returned.
+        """
         if version is None and label is None:
             if self.default is None:
                 why = self.refused
@@ -96,18 +122,18 @@ class Routes(Generic[S]):
 
     @property
     def refused(self) -> str:
-        """The newest version that was refused, and why, where nothing is served and nothing loads; else ""."""
+        """The newest version that failed to load, with the reason; "" if a version is served or is loading."""
         states = [] if self.served else self.status()
         if any(state.state == LOADING for state in states):
             return ""
         return next((f"version {state.version}: {state.error}" for state in states if state.error), "")
 
     def status(self) -> list[VersionStatus]:
-        """Every version known, newest first."""
+        """Return the status of every known version, newest first."""
         return [self.states[v] for v in sorted(self.states, reverse=True)]
 
     def shares(self) -> dict[int, float]:
-        """Share of the requests that name no version, by the version that answers them."""
+        """Return the share of requests without a version that each version answers."""
         split, default = self.traffic.split, self.default
         if default is None:
             return {}
@@ -120,8 +146,10 @@ class Routes(Generic[S]):
         return shares
 
     def active(self) -> dict[str, int]:
-        """The version by label of every label of the split that answers its own share; the baseline first. Nothing
-        where the baseline cannot answer: then nobody can be judged."""
+        """Return the version of each label of the split that answers its own share, the baseline first.
+
+        Empty if the baseline cannot answer, because then no canary can be judged.
+        """
         if self.traffic.split is None or self.default is None:
             return {}
         labels = self.traffic.split.labels
@@ -129,23 +157,28 @@ class Routes(Generic[S]):
         return found if labels[0] in found else {}
 
     def trials(self) -> list[tuple[S, S]]:
-        """Who is on trial, and the baseline that it is judged against."""
+        """Return pairs of canary and the baseline that it is judged against."""
         baseline, *canaries = dict.fromkeys(self.active().values()) or [0]
         return [(self.served[number], self.served[baseline]) for number in canaries]
 
     def _labelled(self, label: str) -> S | None:
-        """What a label points at, if that is loaded and has not been taken out."""
+        """Return the target of a label if it is loaded and not ejected, else None."""
         version = self.labels.get(label)
         return None if version is None or version in self.traffic.out else self.served.get(version)
 
     def _beside(self, baseline: S, label: str) -> S | None:
-        """What a label points at, if it can take the baseline's requests: inputs are the same, name by name."""
+        """Return the target of a label if it accepts the baseline's requests (same inputs by name), else None."""
         served = self._labelled(label)
         return served if served is not None and served.manifest.inputs == baseline.manifest.inputs else None
 
 
 def find(models: Mapping[str, T], name: str) -> T:
-    """The model of that name; raises UnknownModel."""
+    """Return the model of that name; raise UnknownModel.
+
+    Args:
+        models: Models by name.
+        name: Name of the model.
+    """
     model = models.get(name)
     if model is None:
         raise unknown_model(name, models)
@@ -153,11 +186,17 @@ def find(models: Mapping[str, T], name: str) -> T:
 
 
 def _those(what: str, names: Sequence[Any]) -> str:
-    """Names after what they are, for a message."""
+    """Return names after their kind, for a message."""
     return f"{what}{'s' * (len(names) > 1)} {listed(map(str, names))}" if names else f"no {what}"
 
 
 def without(routes: Routes[S], number: int, why: str = "") -> Mapping[str, Any]:
-    """What changes of routes when a version is served no more. why: where that is an error."""
+    """Return the fields of routes that change when a version is no longer served.
+
+    Args:
+        routes: The current routes.
+        number: The version.
+        why: Reason, if it is an error.
+    """
     served = {v: s for v, s in routes.served.items() if v != number}
     return {"served": served, "states": {**routes.states, number: VersionStatus(number, END, why)}}

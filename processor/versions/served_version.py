@@ -1,44 +1,46 @@
-"""A loaded version and the life of its deltas: stage, flip, reclaim, undo. The writer's side of
-processor.versions.replica.
+"""Writer side of a loaded version: stage, flip, reclaim and undo deltas. Reader side: processor.versions.replica.
 
-Who owns what. One writer at a time (the lock) moves a version from state to state. Its readers are sessions of this
-process or of workers: each owns one word of `control` and may only pin before a batch and unpin after it.
+Ownership: one writer at a time (the lock) moves a version from state to state. Its readers are sessions of this process
+or of workers: each owns one word of `control` and may only pin before a batch and unpin after it.
 
-What may never be seen
-- Half a delta. A state is immutable and names everything a batch reads: the epoch, the tables' buffers, the
-  executables with their weights. Its frame (buffers and executables) is prepared by every process that reads, if they
-  do not have it yet, and the state is published by one store to the control words; a reader takes one state for a whole
-  batch, for every share of a scattered request, and so for every reply.
+Readers must never see
+- Half a delta. A state is immutable and names everything a batch reads: the epoch, the tables' buffers, the executables
+  with their weights. Every reading process prepares its frame (buffers and executables) if it does not have it yet, and
+  the state is published by one store to the control words. A reader uses one state for a whole batch, for every share
+  of a scattered request, and so for every reply.
 - A row that is being reused. A pin is announced before anything is read and confirmed against the flip; the writer
-  reuses a slot only when every pin has reached the flip the slot waits for.
-- A flip without its numbers. Before anything of a change is made, the control words have room for its flips: a reader
-  that stands still for ENTRIES of them holds up the next change, and after a minute refuses it; its own state stays.
-- What was refused. A change that fails at any point (no memory, no thread, no descriptor) is taken back before the lock
-  is let go: all that this takes was made before the first row was published, and an epoch is never used twice. `torn`
-  is set before the first step that has to be finished, and cleared when the change, or its undoing, is complete; where
-  an undo fails all the same it stays set, which needs no memory either. What is served is still whole then (the rows
-  that were left carry an epoch that nobody reads), but nothing is put on it any more, or they would be seen: damage()
-  says so, and the version is served no more and opened anew from its log.
-- A lock held for good. Work beside the writer is lent to a thread that stands by (processor.standby_thread), or done
-  by the writer where there is none; no thread is made here.
-- A state that a crash would lose. An upload's file is made durable while its rows are staged; once it can be served its
-  record is written, and then it is. What cannot be recorded is taken back, and what cannot be served is not recorded.
-- An unverified byte: checksums where the file is read (processor.package.delta), chain, names, shapes and finiteness
-  here, before any change. What can still fail after that (a full arena, executables that cannot be built from the new
-  weights) leaves the state as it was: rows staged for an epoch that nobody reads are taken back. Of files the tables'
-  rows alone are read where they lie, and those are looked at again and again (damage()): whoever is told that one is
-  not what was verified serves the version no more. Everything else is in memory that nobody outside can change.
+  reuses a slot only when every pin has reached the flip that the slot waits for.
+- A flip without a free entry. Before any part of a change is made, the control words have room for its flips: a reader
+  that stands still for ENTRIES flips holds up the next change, which is refused after a minute; the state that this
+  reader uses stays.
+- A refused change. A change that fails at any point (no memory, no thread, no descriptor) is taken back before the lock
+  is released: everything that this needs was allocated before the first row was published, and an epoch is never used
+  twice. `torn` is set before the first step that has to be completed, and cleared when the change, or its undoing, is
+  complete. If an undo fails all the same, `torn` stays set, which needs no memory either. What is served is still whole
+  then (the rows that were left have an epoch that no reader uses), but no further change is applied, because it would
+  expose them: damage() reports it, and the version is unloaded and opened again from its log.
+- A lock held forever. Work beside the writer is handed to a standby thread (processor.standby_thread), or done by the
+  writer if there is none; no thread is created here.
+- A state that a crash would lose. The file of an upload is made durable while its rows are staged; once it can be
+  served its record is written, and then it is served. What cannot be recorded is taken back, and what cannot be served
+  is not recorded.
+- An unverified byte. Checksums are verified where the file is read (processor.package.delta); parent, names, shapes and
+  finiteness are verified here, before any change. What can still fail after that (a full arena, executables that cannot
+  be built from the new weights) leaves the state as it was: rows staged for an epoch that no reader uses are taken
+  back. Only the tables' rows are read from mapped files, and those are checked periodically (damage()): if one is no
+  longer what was verified, the caller unloads the version. Everything else is in memory that cannot be changed from
+  outside.
 
-What it costs. A flip is O(delta) for rows, and no other process has a part in it: readers are asked only about a new
-frame, which is an index that has grown or new dense weights. Those cost one re-pack in each process that reads, off the
-GIL, before the flip. The disk is waited for meanwhile, twice, for a file and its folder: on busy cores a quarter of the
-time until a small delta is served. Then the writer waits for the batches that run under the state before, looking an
-eighth later each time: it waits at most an eighth too long, and looks seldom. Rollback costs O(rows of the deltas
-undone), plus a re-pack where dense tensors change back. The undo log keeps keys and slots of the last `undo_depth`
-deltas, and the dense tensors that they replaced.
+Costs: a flip is O(delta) for rows, and no other process takes part in it: readers are contacted only about a new frame,
+which is an index that has grown or new dense weights. Those cost one re-pack in each reading process, off the GIL,
+before the flip. Meanwhile the writer waits for the disk, twice, for a file and its folder: on busy cores this is a
+quarter of the time until a small delta is served. Then the writer waits for the batches that run under the state
+before. It polls with a delay of an eighth of the time waited so far, so it waits at most an eighth too long and polls
+rarely. Rollback costs O(rows of the deltas undone), plus a re-pack if dense tensors change back. The undo log keeps
+keys and slots of the last `undo_depth` deltas, and the dense tensors that they replaced.
 
-Refused: locks or reference counts on the read path; one copy of the model per version of it; undoing by re-reading
-old delta files (they may be gone).
+Rejected: locks or reference counts on the read path; one copy of the model per generation; undoing by re-reading old
+delta files (they may be gone).
 """
 
 from __future__ import annotations
@@ -72,15 +74,22 @@ from freshet_serving.processor.watching import LONG_S, SHORT_S, Histogram
 FIRST_LOOK_S, LAST_LOOK_S, LOOK_PART = 0.0001, 0.002, 1 / 8
 GRACE_TIMEOUT_S = 60.0
 FLIPS = 2
-"""Flips of one change, at most."""
+"""Maximum number of flips of one change."""
 TORN = "change: one failed and could not be taken back, for want of memory"
 STAMPS = 1 << 14
-"""Deltas whose rows are known by their step, the newest."""
+"""Number of newest deltas for which the step of an epoch is remembered."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateChange:
-    """A change of a version: what one flip publishes."""
+    """A change of a version: what one flip publishes.
+
+    Attributes:
+        publish_seq: The flip.
+        epoch: Epoch of the table rows.
+        generation: The generation that is served under the flip.
+        frame: Buffers and dense weights.
+    """
 
     publish_seq: int
     epoch: int
@@ -90,7 +99,16 @@ class StateChange:
 
 @dataclass(slots=True)
 class UndoEntry:
-    """An entry of the undo log: what it takes to go back over one delta."""
+    """An entry of the undo log: everything needed to go back over one delta.
+
+    Attributes:
+        epoch: Epoch before the delta.
+        versions: Row versions that the delta staged, by table.
+        dense: Dense tensors that it replaced.
+        published_at: `published_at` before the delta.
+        event_time: `event_time` before the delta.
+        digest: Digest of the generation before the delta.
+    """
 
     epoch: int
     versions: dict[str, RowVersions]
@@ -102,7 +120,13 @@ class UndoEntry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PastState:
-    """What a generation stands on: the epoch of its rows, and its dense tensors."""
+    """The state of a generation.
+
+    Attributes:
+        generation: The generation.
+        epoch: Epoch of its rows.
+        dense: Its dense tensors.
+    """
 
     generation: Generation
     epoch: int
@@ -110,7 +134,7 @@ class PastState:
 
 
 class ServedVersion:
-    """One version in memory, moved along its chain of deltas by one writer; read through `replicas` once open."""
+    """One version in memory, moved along its log of deltas by one writer; read through `replicas` once open."""
 
     def __init__(
         self,
@@ -122,10 +146,20 @@ class ServedVersion:
         budgets: Budgets | None = None,
         beside: StandbyThread | None = None,
     ) -> None:
-        """Loads and verifies the version; raises FreshetError when it cannot be served. Deltas may be applied before
-        attach_replicas(). processes: how many may read it. remote: tables whose rows are in a row store, which vouches
-        for their checksum; their files are not opened. budgets: memory for the rows of tables, which maintain() keeps.
-        beside: a thread for work beside the writer's."""
+        """Load and verify the version; raise FreshetError if it cannot be served.
+
+        Deltas may be applied before attach_replicas().
+
+        Args:
+            files: The version's files.
+            undo_depth: Number of deltas that can be undone.
+            clock: Source of time.
+            processes: Number of processes that may read it.
+            remote: Tables whose rows are in a row store, which is responsible for their checksum; their files are not
+                opened.
+            budgets: Memory for the rows of tables, enforced by maintain().
+            beside: A standby thread for work beside the writer's.
+        """
         self.manifest: Manifest = files.manifest
         self.files = files
         self.lock = threading.RLock()
@@ -134,8 +168,7 @@ class ServedVersion:
         self._replicas: Replicas | None = None
         self._beside = beside
         self._closed = self._torn = False
-        # Dense weights and executables are verified where they are read: one of these that is damaged may have another
-        # to replace it.
+        # Dense weights and executables are verified where they are read: a damaged one may have a replacement.
         elsewhere = {table_file(name) for name in remote} | executable_files(self.manifest) | {DENSE}
         files.verify(self.manifest.files.keys() - elsewhere)
         self.tables: dict[str, ServedTable] = {
@@ -153,7 +186,7 @@ class ServedVersion:
         times = (snapshot or self.manifest).event_time
         self.event_time = (times[0], times[1]) if times else None
         self.delta_count = self.delta_rows = self.delta_nbytes = 0
-        # Of deltas: how long each took to apply, and how old it and its newest event were when it was served.
+        # Per delta: seconds to apply it, and its age and that of its newest event when it was served.
         self.apply_s, self.age_s, self.event_age_s = Histogram(SHORT_S), Histogram(LONG_S), Histogram(LONG_S)
         self.last_apply_ms = self.last_freshness_s = 0.0
         self.change = StateChange(
@@ -174,12 +207,12 @@ class ServedVersion:
 
     @property
     def digest(self) -> str:
-        """Of the generation that is served."""
+        """Digest of the served generation."""
         return self.change.generation.digest
 
     @property
     def opened(self) -> bool:
-        """Whether anybody reads it."""
+        """True once replicas read it."""
         return self._replicas is not None
 
     @property
@@ -190,13 +223,13 @@ class ServedVersion:
         return self._replicas
 
     def attach_replicas(self, replicas: Replicas) -> None:
-        """Lets these read the version from now on, at the step that it stands at."""
+        """Open the version to these replicas, at its current step."""
         with self.lock:
             replicas.prepare(self.change.frame)
             self._replicas = replicas
 
     def close(self) -> None:
-        """The version is served no more; requests that hold it are still answered."""
+        """Stop serving the version; requests that hold it are still answered."""
         with self.lock:
             self._closed = True
             if self._replicas is not None:
@@ -204,7 +237,7 @@ class ServedVersion:
 
     @property
     def torn(self) -> bool:
-        """Whether a change has failed and could not be taken back: no other is taken. False while one is under way."""
+        """True if a change has failed and could not be taken back: no other is accepted. False during a change."""
         if not self._unfinished or not self.lock.acquire(blocking=False):
             return False
         try:
@@ -217,15 +250,20 @@ class ServedVersion:
         return self._torn or any(table.torn for table in self.tables.values())
 
     def damage(self, effort: int) -> str:
-        """The first mapped file that is not what was verified any more, and why, "" where none is; takes no lock.
-        effort: see processor.repository.mapped_file."""
+        """Return the first mapped file that no longer is what was verified, with the reason; "" if there is none.
+
+        Takes no lock, except to try it once while a change is unfinished.
+
+        Args:
+            effort: Thoroughness of the check (processor.repository.mapped_file).
+        """
         if self.torn:
             return TORN
         found = ((file.name, file.damage(effort)) for file in self.files.mapped)
         return next((f"{name}: {why}" for name, why in found if why), "")
 
     def check_delta(self, delta: Delta) -> None:
-        """Raises BadInput or Conflict unless the delta continues this version's chain and fits its shapes."""
+        """Raise BadInput or Conflict unless the delta continues this version's log and fits its shapes."""
         self.position.check_parent(delta.model, delta.version, delta.step, delta.parent_step, delta.compacted)
         delta.check_fits(self.manifest)
 
@@ -238,14 +276,16 @@ class ServedVersion:
         examine: Callable[[StateChange], None] = lambda change: None,
         commit: Callable[[], None] = lambda: None,
     ) -> float:
-        """Takes the version to the delta's step; returns milliseconds from the call until every reader serves it.
+        """Move the version to the delta's step; return milliseconds from the call until every reader serves it.
 
-        digest: of the generation that it leads to; by default what follows from the delta's own checksum.
+        An exception of `keep`, `examine` or `commit` refuses the delta.
 
-        keep: called once the delta is verified, to make it durable: on another thread while its rows are staged, where
-        one stands by.
-        examine: called once it can be served, to say whether it may be: preview() tells of its scores then. commit:
-        called after that, to make it part of the chain. What any of them raises refuses the delta.
+        Args:
+            delta: The delta.
+            digest: Digest of the generation that it leads to; by default derived from the delta's own checksum.
+            keep: Makes the verified delta durable; runs on the standby thread, if there is one, while rows are staged.
+            examine: Called once the change can be served, to decide whether it may be; may call preview().
+            commit: Called after that, to make the delta part of the log.
         """
         started_s = self._clock.now_s()
         with self.lock:
@@ -305,32 +345,44 @@ class ServedVersion:
             return self.last_apply_ms
 
     def preview(self, change: StateChange, max_rows: int, max_s: float) -> PreviewResult | None:
-        """What a change that is prepared would do to scores; None before attach_replicas(), and where nobody can
-        tell."""
+        """Return the effect of a prepared change on scores; None if it is unknown, or before attach_replicas().
+
+        Args:
+            change: The prepared change.
+            max_rows: Maximum number of rows to score.
+            max_s: Seconds that the preview may take.
+        """
         if self._replicas is None:
             return None
         return self._replicas.preview(change.frame.number, change.epoch, change.generation, max_rows, max_s)
 
     def forget_refused(self) -> None:
-        """Has replicas let go of frames that were prepared and never served."""
+        """Make replicas release frames that were prepared and never served."""
         with self.lock:
             if self._replicas is not None and self._frames > self.change.frame.number:
                 self._replicas.forget(self.change.frame.number, self.change.frame.number)
 
     def look_up(self, table: str, keys: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """A table's rows as of the generation that is served; see ServedTable.look_up. The writer's."""
+        """Return a table's rows as of the served generation (ServedTable.look_up). Writer only.
+
+        Args:
+            table: Name of the table.
+            keys: int64 [n].
+        """
         return self.tables[table].look_up(keys, self.change.epoch)
 
     def step_of(self, digest: str) -> int | None:
-        """The step of a generation that is served or can be gone back to by rollback(); None for any other."""
+        """Return the step of a generation that is served or within reach of rollback(); None for any other."""
         if digest == self.digest:
             return self.position.step
         undone = ((step, entry.digest) for step, entry in zip(self.position.undoable, self._undo))
         return next((step for step, known in undone if known == digest), None)
 
     def as_of(self, step: int) -> PastState | None:
-        """What a step stands on that is served or can be gone back to by rollback(); None for any other. Its rows are
-        there for as long as the caller holds the lock."""
+        """Return the state of a step that is served or within reach of rollback(); None for any other.
+
+        Its rows stay for as long as the caller holds the lock.
+        """
         count = self.position.undo_count(step)
         if count is None:
             return None
@@ -343,15 +395,20 @@ class ServedVersion:
         return PastState(Generation(self.manifest.version, step, oldest.digest), oldest.epoch, dense)
 
     def stamped(self, epoch: int) -> int | None:
-        """The step of the delta whose rows carry this epoch; None for one of long ago."""
+        """Return the step of the delta whose rows carry this epoch; None if it is too old."""
         return self._stamps.get(epoch)
 
     def can_undo(self, step: int) -> bool:
         return self.position.undo_count(step) is not None
 
     def rollback(self, step: int) -> None:
-        """Serves an earlier step again; returns when every session does. The caller has asked can_undo(). Raises
-        NotReady, and changes nothing, where a reader holds it up."""
+        """Serve an earlier step again; return when every session does.
+
+        The caller has checked can_undo().
+
+        Raises:
+            NotReady: A reader holds it up, and nothing has changed; or the step is beyond the undo log.
+        """
         with self.lock:
             count = self.position.undo_count(step)
             if count is None:
@@ -370,7 +427,7 @@ class ServedVersion:
             try:
                 self._wait_readers()
             except BaseException:
-                # Somebody still reads what is to be taken back: it stays, and so does the state that names it.
+                # A reader still uses the rows to be taken back: they stay, and so does the state that names them.
                 self._publish(replace(before, publish_seq=change.publish_seq + 1))
                 self._torn = False
                 raise
@@ -380,8 +437,8 @@ class ServedVersion:
             for entry in reversed(undone):
                 self._remove_staged(entry.versions)
             del self._undo[-count:]
-            # Slots that a late reader still names carry old epochs: none may ever be given out again, so the epoch
-            # that is served moves on to the newest one, at the same content.
+            # Slots that a late reader still names carry old epochs, which must never be reused, so the served epoch
+            # moves on to the newest one with the same content.
             again = self._next(change.generation, self._epoch, dense)
             self._prepare(again)
             self._publish(again)
@@ -389,13 +446,13 @@ class ServedVersion:
             self._release_frames()
 
     def maintain(self) -> bool:
-        """A slice of keeping tables within their memory budgets; True when more waits to be done.
+        """Do a slice of work to keep tables within their memory budgets; return True if more remains.
 
-        What was given up can be used again after a flip; where no delta brings one, the same content is published anew.
-        The lock is free between two tables, so that a delta never waits for more than a slice.
+        Released rows can be reused after a flip; if no delta brings one, the same content is published again. The lock
+        is released between two tables, so that a delta never waits for more than a slice.
         """
         given_up = False
-        # Rows are copied out of mapped files here: the writer must not meet a page that has gone.
+        # Rows are copied out of mapped files here: the writer must not touch a page that is gone.
         if self.damage(SIZES):
             return False
         for table in self.tables.values():
@@ -416,12 +473,12 @@ class ServedVersion:
         return given_up
 
     def export(self) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]], Dense]:
-        """The whole model as of the served generation: per table ascending keys and rows, and the dense tensors."""
+        """Return the whole model as of the served generation: ascending keys and rows per table, and dense tensors."""
         with self.lock:
             return {name: t.export(self.change.epoch) for name, t in self.tables.items()}, dict(self.dense)
 
     def memory(self) -> dict[str, int]:
-        """Bytes by part: mapped rows, index, arena, dense."""
+        """Return bytes by part: mapped rows, index, arena, dense."""
         parts = {"dense": sum(a.nbytes for a in self.dense.values())}
         for table in self.tables.values():
             for part, nbytes in table.nbytes.items():
@@ -437,13 +494,13 @@ class ServedVersion:
             self.tables[name].apply(changes, self._epoch, into[name])
 
     def _unstage(self, staged: dict[str, RowVersions]) -> None:
-        """Undoes _stage() at once: nothing was flipped, so no reader sees the newest epoch."""
+        """Undo _stage() at once: nothing was flipped, so no reader sees the newest epoch."""
         with suppress(BaseException):
             self._remove_staged(staged)
             self._torn = False
 
     def _remove_staged(self, staged: dict[str, RowVersions]) -> None:
-        """Takes the newest delta's rows out of every table, also where that fails in one of them; raises why."""
+        """Take the newest delta's rows out of every table, continuing after an error; raise that error at the end."""
         failed: BaseException | None = None
         for name in staged:
             try:
@@ -457,7 +514,7 @@ class ServedVersion:
         return tuple(t.arrays for t in self.tables.values())
 
     def _next(self, generation: Generation, epoch: int, dense: Dense) -> StateChange:
-        """The next change; over the frame that is served, unless a buffer or a dense tensor is another one."""
+        """Return the next change; it has a new frame only if a buffer or a dense tensor is a different object."""
         frame, arrays = self.change.frame, self._arrays()
         if not (_same(dense, frame.dense) and all(map(_same, arrays, frame.arrays))):
             self._frames += 1
@@ -469,12 +526,15 @@ class ServedVersion:
             self._replicas.prepare(change.frame)
 
     def _wait_room(self) -> None:
-        """Returns when the control words have room for all flips of one change. A reader that was descheduled between
-        reading a flip and announcing it may announce a very old one; it lets go as soon as it runs again."""
+        """Wait until the control words have room for all flips of one change.
+
+        A reader that was descheduled between reading a flip and announcing it may announce a very old one; it drops
+        that pin as soon as it runs again.
+        """
         self._wait(lambda: self.control.has_room(FLIPS))
 
     def _publish(self, change: StateChange) -> None:
-        """Publishes a change whose frame is prepared."""
+        """Publish a change whose frame is prepared."""
         entry = ControlEntry.of(change.epoch, change.frame.number, change.generation)
         torn, self._torn = self._torn, True
         self.change = change
@@ -482,12 +542,12 @@ class ServedVersion:
         self._torn = torn
 
     def _wait_readers(self) -> None:
-        """Returns when no session is pinned to a state older than the one that is served."""
+        """Wait until no session is pinned to a state older than the served one."""
         publish_seq = self.change.publish_seq
         self._wait(lambda: self.control.oldest_pin() >= publish_seq)
 
     def _release_frames(self) -> None:
-        """Lets go of frames that no session can reach any more: nobody is pinned to an older state."""
+        """Release frames that no session can reach any more: no pin is older than the served state."""
         frame = self.change.frame.number
         if self._replicas is not None and self._forgotten < frame:
             self._replicas.forget(frame)
@@ -510,10 +570,10 @@ class ServedVersion:
 
 
 def _gathered(dense: Dense) -> Dense:
-    """Dense tensors that a delta has brought, apart from the rest of its bytes, in memory that can be shared."""
+    """Copy a delta's dense tensors out of its buffer into memory that can be shared."""
     return dict(zip(dense, gather(list(dense.values()), "dense")))
 
 
 def _same(some: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> bool:
-    """Whether these are the very same arrays."""
+    """Return True if both map the same names to the very same arrays."""
     return some is others or (some.keys() == others.keys() and all(a is others[name] for name, a in some.items()))

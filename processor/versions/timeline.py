@@ -1,8 +1,8 @@
-"""The timeline of a version: its newest records as a person reads them, each with what became of it on this server.
+"""Timeline of a version: its newest records in a form for people, each with its state on this server.
 
-Read in any thread while the writer goes on: links and events are taken in one step each and never changed once they are
-there, so a timeline is at worst a record behind. It costs a walk over as many links as it tells of, and of the deltas
-that wait, MOST_READ at most, a look at the head of the file; no lock.
+Safe to call from any thread while the writer goes on: links and events are each copied in one step and are immutable,
+so a timeline is at most one record behind. It takes no lock. It costs a walk over as many links as it reports, and for
+deltas that are not served yet, at most MOST_READ of them, reading the header of the file.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ from freshet_serving.processor.watching import DeltaEntry, score_shift
 
 MOST, MOST_READ = 500, 100
 STATES = SERVED, CURRENT, UNDONE, WAITS = "served", "current", "undone", "waits"
-"""Of a delta: a part of what is served, the newest of it, taken back, or not served yet."""
+"""State of a delta: part of what is served, the newest part of it, undone, or not served yet."""
 
 
 def timeline(version: ServedVersion, log_applier: LogApplier, most: int) -> dict[str, Any]:
-    """The version's newest records, at most so many, the newest first; JSON-able."""
+    """Return the newest records of a version, newest first, as a JSON-able dict.
+
+    Args:
+        version: The loaded version.
+        log_applier: The applier of its change log.
+        most: Maximum number of records.
+    """
     history, known = log_applier.change_log.history, log_applier.pre_deploy_check.log.entries()
     links = [link for link in islice(reversed(history.links.values()), most) if link.record is not None]
     records = [*(link.record for link in links if link.record), *islice(reversed(history.events), most)]
@@ -46,7 +52,7 @@ def timeline(version: ServedVersion, log_applier: LogApplier, most: int) -> dict
 
 
 def _rows(log_applier: LogApplier, link: ChainLink) -> int | None:
-    """The rows of a delta that nobody has read here yet; None where its file cannot be read."""
+    """Return the rows of a delta that this server has not read yet, or None if its file cannot be read."""
     try:
         return rows_of_file(log_applier.change_log.path_of(link))
     except FreshetError:
@@ -54,12 +60,12 @@ def _rows(log_applier: LogApplier, link: ChainLink) -> int | None:
 
 
 def _states(history: History, links: list[ChainLink], served: str) -> dict[str, str]:
-    """The state of each link, by digest."""
+    """Return the state of each link, by digest."""
     if not links:
         return {}
     lowest = min(link.step for link in links)
     states = {link.digest: UNDONE for link in links}
-    # What is in front of the one that is served waits; what is behind it is served.
+    # Deltas newer than the served one are waiting; older ones are part of what is served.
     state = WAITS if any(link.digest == served for link in history.back(history.head)) else SERVED
     for link in history.back(history.head):
         if link.step < lowest:

@@ -1,19 +1,19 @@
-"""Traffic, the requests that name no version: a split of it over labels, and what has been taken out of it. Pure.
+"""Traffic, the requests that name no version: its split over labels, and the ejected versions. Pure.
 
-A split is a line of 2^32 buckets, cut into segments that each belong to a label. A sticky key has one bucket for good
-(xxh3_64 with the split's salt, its upper half), a request without a key takes the next bucket of a sequence that fills
-the line evenly.
+A split is a line of 2^32 buckets, cut into segments that each belong to a label. A sticky key has one fixed bucket (the
+upper half of xxh3_64 with the split's salt). A request without a key takes the next bucket of a sequence that fills the
+line evenly.
 
 Invariants
 - While the weights stay, no segment moves, so a sticky key never changes sides.
-- reweighted() takes from the labels that lose and gives exactly that to those that gain: of all keys no more change
-  sides than the weights themselves say.
-- A label without weight keeps no segment. The first label is the baseline: the others are judged by it, and what a
-  label that cannot answer would get goes to it.
+- reweighted() takes from the labels that lose and gives exactly that to those that gain: no more keys change sides than
+  the weights themselves require.
+- A label without weight keeps no segment. The first label is the baseline: the others are judged by it, and it receives
+  the share of a label that cannot answer.
 
-Refused: weighted rendezvous hashing (needs no state, but a change of one weight of three moves keys between the other
-two, and every pick costs a hash a label); a random number a request (its share is off by its own variance, and the
-sequence costs the same).
+Rejected: weighted rendezvous hashing (it needs no state, but changing one weight of three moves keys between the other
+two, and every pick costs one hash per label); a random number per request (its share is off by its own variance, and
+the sequence costs the same).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from freshet_serving.processor.errors import BadInput
 BUCKETS = 1 << 32
 MAX_TARGETS = 16
 MAX_SEGMENTS = 4096
-# 2^32 over the golden ratio, made odd: the multiples of it, modulo 2^32, are as evenly spread as multiples can be.
+# 2^32 over the golden ratio, made odd: its multiples modulo 2^32 are spread as evenly as multiples can be.
 STEP = 0x9E3779B1
 
 T = TypeVar("T")
@@ -40,8 +40,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TrafficSplit:
-    """A split of traffic. labels: the baseline first. Segment i is buckets [ends[i - 1], ends[i]) and belongs to
-    owners[i]; the last end is 2^32, and no two neighbours have one owner. salt: of sticky keys."""
+    """A split of traffic. Segment i is buckets [ends[i - 1], ends[i]) and belongs to owners[i].
+
+    Attributes:
+        labels: The labels, baseline first.
+        ends: End of each segment, ascending; the last one is 2^32.
+        owners: Label of each segment; neighbours made by reweighted() have different owners.
+        salt: Salt of sticky keys.
+    """
 
     labels: tuple[str, ...]
     ends: tuple[int, ...]
@@ -50,18 +56,23 @@ class TrafficSplit:
 
     @classmethod
     def of(cls, weights: Mapping[str, float], salt: int) -> TrafficSplit:
-        """Segments one after another, in the weights' order; raises BadInput."""
+        """Return a split with one segment per label, in the order of the weights; raise BadInput.
+
+        Args:
+            weights: Weight by label, baseline first.
+            salt: Salt of sticky keys.
+        """
         nobody = cls(tuple(weights), (BUCKETS,), (next(iter(weights), ""),), salt)
         return nobody.reweighted(weights)
 
     def reweighted(self, weights: Mapping[str, float]) -> TrafficSplit:
-        """The same split with other weights, moving as little as can be; raises BadInput."""
+        """Return the same split with other weights, moving as few buckets as possible; raise BadInput."""
         wanted, had = _sizes(weights), self.sizes()
         surplus = {owner: max(0, size - wanted.get(owner, 0)) for owner, size in had.items()}
         lacking = [(label, size - had.get(label, 0)) for label, size in wanted.items() if size > had.get(label, 0)]
         pieces = list(zip((0, *self.ends), self.ends, self.owners))
-        # The baseline gives the end of what it has and the others the beginning of theirs: going back to former weights
-        # gives the very same buckets back.
+        # The baseline gives up the end of its segments and the others the beginning of theirs, so going back to former
+        # weights restores the very same buckets.
         base = [n for n, (_, _, owner) in enumerate(pieces) if owner == self.labels[0]]
         gives = {}
         for n in [*reversed(base), *(n for n in range(len(pieces)) if n not in base)]:
@@ -88,15 +99,15 @@ class TrafficSplit:
         return TrafficSplit(tuple(weights), tuple(e for e, _ in merged), tuple(o for _, o in merged), self.salt)
 
     def bucket(self, key: bytes) -> int:
-        """A sticky key's place on the line."""
+        """Return the bucket of a sticky key."""
         return xxhash.xxh3_64_intdigest(key, self.salt) >> 32
 
     def pick(self, bucket: int) -> str:
-        """The label whose segment the bucket is in."""
+        """Return the label that owns a bucket."""
         return self.owners[bisect_right(self.ends, bucket)]
 
     def sizes(self) -> dict[str, int]:
-        """Number of buckets by label."""
+        """Return the number of buckets by label."""
         sizes: dict[str, int] = {}
         start = 0
         for end, owner in zip(self.ends, self.owners):
@@ -105,7 +116,7 @@ class TrafficSplit:
         return sizes
 
     def shares(self) -> dict[str, float]:
-        """Share of all traffic by label, the baseline first; 0 for a label without weight."""
+        """Return the share of all traffic by label, the baseline first; 0 for a label without weight."""
         sizes = self.sizes()
         return {label: sizes.get(label, 0) / BUCKETS for label in self.labels}
 
@@ -116,7 +127,7 @@ class TrafficSplit:
 
     @classmethod
     def from_json(cls, raw: Any) -> TrafficSplit:
-        """Reads to_json(); raises BadInput for anything that is no split."""
+        """Parse the result of to_json(); raise BadInput if it is not a valid split."""
         try:
             split = cls(tuple(raw["labels"]), tuple(raw["ends"]), tuple(raw["owners"]), raw["salt"])
             whole = all(type(end) is int for end in split.ends) and type(split.salt) is int
@@ -130,7 +141,7 @@ class TrafficSplit:
 
 
 def _sizes(weights: Mapping[str, float]) -> dict[str, int]:
-    """Buckets by label, in all 2^32; raises BadInput."""
+    """Return the number of buckets by label, 2^32 in all; raise BadInput."""
     if not 1 <= len(weights) <= MAX_TARGETS:
         raise BadInput(f"split: 1 to {MAX_TARGETS} labels wanted, got {len(weights)}")
     for label, weight in weights.items():
@@ -145,7 +156,7 @@ def _sizes(weights: Mapping[str, float]) -> dict[str, int]:
         end = round(so_far / whole * BUCKETS)
         sizes[label] = end - at
         at = end
-    # Rounding may leave the very end to nobody: it is the last label's that has weight.
+    # Rounding may leave the very end unassigned: it goes to the last label that has weight.
     last = next(label for label in reversed(list(weights)) if weights[label] > 0)
     sizes[last] += BUCKETS - at
     return {label: size for label, size in sizes.items() if size}
@@ -153,7 +164,12 @@ def _sizes(weights: Mapping[str, float]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class EjectedVersion:
-    """A version that has been taken out: why, and when, in Unix seconds."""
+    """An ejected version.
+
+    Attributes:
+        reason: Reason of the ejection.
+        at: Time of the ejection, in Unix seconds.
+    """
 
     reason: str
     at: float
@@ -161,10 +177,16 @@ class EjectedVersion:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The traffic of a model: how requests that name no version find theirs, and what any may cost. sticky_input: the
-    input whose first value is the key of requests without one; "" for none. shadow: the label that gets a copy of
-    shadow_share of them; "" for none. out: versions that answer only who asks for them by number or label. limits: the
-    model's own, by name (processor.features.limits)."""
+    """The traffic of a model: how requests that name no version find theirs, and the limits of any request.
+
+    Attributes:
+        split: The split over labels; None if there is none.
+        sticky_input: Input whose first value is the sticky key of requests without one; "" for none.
+        shadow: Label that receives a copy of requests; "" for none.
+        shadow_share: Share of requests that are copied.
+        out: Ejected versions, which answer only requests that name their number or label.
+        limits: The model's own request limits, by name (processor.features.limits).
+    """
 
     split: TrafficSplit | None = None
     sticky_input: str = ""
@@ -185,7 +207,7 @@ class Traffic:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Traffic:
-        """The Traffic of what to_json() said, in another process of this server."""
+        """Parse the result of to_json() in another process of this server."""
         return cls(
             TrafficSplit.from_json(raw["split"]) if raw["split"] else None,
             raw["sticky_input"],
@@ -197,12 +219,18 @@ class Traffic:
 
 
 class Router(Generic[T]):
-    """A split with its labels resolved: what a request is routed by."""
+    """A split with its labels resolved to targets, for routing requests."""
 
     __slots__ = ("_ends", "_next", "_salt", "_targets")
 
     def __init__(self, split: TrafficSplit, targets: Sequence[T], turns: Callable[[], int]) -> None:
-        """targets: what answers each segment. turns: numbers that go up by STEP."""
+        """Resolve a split.
+
+        Args:
+            split: The traffic split.
+            targets: The target of each segment.
+            turns: Returns numbers that rise by STEP.
+        """
         self._ends, self._salt, self._targets, self._next = list(split.ends), split.salt, list(targets), turns
 
     def pick(self, key: bytes | None) -> T:
@@ -214,5 +242,5 @@ class Router(Generic[T]):
 
 
 def new_turns() -> Callable[[], int]:
-    """The sequence that requests without a key take their buckets from; each process starts somewhere else."""
+    """Return the sequence that requests without a key take their buckets from; its start differs by process."""
     return count(random.getrandbits(32), STEP).__next__

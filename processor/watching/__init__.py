@@ -1,14 +1,14 @@
-"""Counts of batches and scores, and what is concluded from them. Values; nothing here acts.
+"""Statistics of batches and scores, and the verdicts drawn from them. Pure values; nothing here acts.
 
-Names are imported from here, but for the function delta_figures(), which is called as its module is.
+Import names from here, except the function delta_figures(), which has the name of its module.
 
-sketch     what a version's batches were like, in counts that add up
-canary_judge  whether a canary may stay
+sketch     mergeable counts of a version's batches
+canary_judge  judges whether a canary may stay
 trend      how far a version's scores have moved
-delta_figures  what a delta is like, beside what was there
-delta_guard    whether a delta may be served, and what became of the newest
-drift          how far scores have come within an hour and a day
-post_deploy_monitor  whether a delta may stay once it is served
+delta_figures  figures of a delta, relative to the state before it
+delta_guard    judges whether a delta may be served, and logs the newest deltas
+drift          limits how far scores may move within an hour and a day
+post_deploy_monitor  judges whether a served delta must be rolled back
 stats      snapshots of sessions, groups, models, versions
 """
 

@@ -1,13 +1,13 @@
-"""Judges whether a canary may stay: its errors, its scores that are no numbers, how far they lie from the baseline's.
+"""Judge whether a canary may stay, by its errors, its non-finite scores and their distance from the baseline's.
 
-Pure: evidence comes in, with the time (processor.sessions.canary_trial says what becomes evidence). A window begins
-with what has been counted so far and is closed once it is old enough and full enough, so with little traffic it is as
-long as it has to be; verdicts are looked for all along.
+Pure: evidence and the time are arguments (processor.sessions.canary_trial defines what becomes evidence). A window
+begins with the counts so far and is closed once it is old enough and full enough, so with little traffic it is as long
+as necessary; verdicts are sought all along.
 A share that is above its bound whatever the rest of the window brings is above it now: ten failures out of ten need no
-two hundred requests to be told apart from two in a hundred.
+two hundred requests to be distinguished from two in a hundred.
 
-Refused: a test of significance for errors (what an operator can state is a share); comparing means alone (a canary that
-has turned its scores around may have the same mean).
+Rejected: a significance test for errors (an operator can state a share); comparing means alone (a canary that has
+reversed its scores may have the same mean).
 """
 
 from __future__ import annotations
@@ -21,9 +21,16 @@ from freshet_serving.processor.watching.sketch import Sketch
 
 @dataclass(frozen=True, slots=True)
 class CanaryBounds:
-    """The bounds within which a canary may stay. window_s: how long it is watched before counting begins anew.
-    min_requests: of each side, for errors and shift; min_scores: of each side, for shift. max_error_share,
-    max_nonfinite_share: more than the baseline's; 1 for any. max_score_shift: Scores.shift() of any output."""
+    """Bounds within which a canary may stay.
+
+    Attributes:
+        window_s: Seconds for which it is watched before counting begins again.
+        min_requests: Requests of each side that errors and shift are judged on.
+        min_scores: Scores of each side that shift is judged on.
+        max_error_share: Largest share of failures above the baseline's; 1 for any.
+        max_nonfinite_share: Largest share of non-finite scores above the baseline's; 1 for any.
+        max_score_shift: Largest Scores.shift() of any output.
+    """
 
     window_s: float = 60.0
     min_requests: int = 200
@@ -34,7 +41,15 @@ class CanaryBounds:
 
     @classmethod
     def parse(cls, raw: Any, where: str) -> CanaryBounds:
-        """The Bounds of JSON or TOML; raises BadInput."""
+        """Read bounds from JSON or TOML.
+
+        Args:
+            raw: The parsed section.
+            where: Its name, for messages.
+
+        Raises:
+            BadInput: If it is not a section with known keys and values in range.
+        """
         if not isinstance(raw, dict):
             raise BadInput(f"{where}: a section wanted, got {json_kind(raw)}")
         known = {f.name: int if f.type == "int" else float for f in fields(cls)}
@@ -52,35 +67,54 @@ class CanaryBounds:
 
 
 class CanaryEvidence(NamedTuple):
-    """The evidence for and against a canary: what both sides made of the same requests. canary: requests and rows that
-    the split had it answer; its failures, and scores that are no numbers, where the baseline had none; its other scores
-    of a sample. baseline: what it made of that sample."""
+    """The evidence for and against a canary: what both sides made of the same requests.
+
+    Attributes:
+        baseline: The baseline's scores of the sample.
+        canary: Requests and rows that the split sent to the canary; its failures and non-finite scores where the
+            baseline had none; its other scores of a sample.
+    """
 
     baseline: Sketch
     canary: Sketch
 
     @classmethod
     def none(cls, outputs: int) -> CanaryEvidence:
-        """That of a canary with so many outputs whom nobody has asked."""
+        """Return the evidence of a canary with so many outputs that has had no request."""
         return cls(Sketch.empty(outputs), Sketch.empty(outputs))
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verdict, why a canary is to go. kind: errors | nonfinite | shift."""
+    """A verdict against a canary or a delta.
+
+    Attributes:
+        kind: errors | nonfinite | shift; for a delta also the kind of a figure, drift or calibration.
+        reason: Explanation for people.
+    """
 
     kind: str
     reason: str
 
 
 class CanaryJudge:
-    """Judges one canary against one baseline."""
+    """The judge of one canary against one baseline."""
 
     def __init__(self) -> None:
         self._began: tuple[float, Sketch, Sketch] | None = None
 
     def look(self, bounds: CanaryBounds, now_s: float, baseline: Sketch, canary: Sketch) -> Verdict | None:
-        """baseline, canary: all the evidence that there has been, since whenever."""
+        """Judge the canary by its evidence up to now.
+
+        Args:
+            bounds: The configured bounds.
+            now_s: Monotonic seconds.
+            baseline: All evidence of the baseline so far; the judge subtracts what came before its window.
+            canary: All evidence of the canary so far.
+
+        Returns:
+            The verdict if the canary must go, else None.
+        """
         if self._began is None:
             self._began = (now_s, baseline, canary)
             return None
@@ -96,8 +130,14 @@ class CanaryJudge:
 
 
 def weigh(bounds: CanaryBounds, baseline: Sketch, canary: Sketch, traffic: bool = False) -> Verdict | None:
-    """Why one side of the evidence is out of the bounds, measured by the other. traffic: scores may have moved because
-    other requests have come, so that their shift says nothing."""
+    """Return a verdict if one side of the evidence is out of bounds, measured by the other.
+
+    Args:
+        bounds: The configured bounds.
+        baseline: Evidence of the side that is measured by.
+        canary: Evidence of the side that is judged.
+        traffic: True if scores may have moved because the requests are different ones; their shift is then ignored.
+    """
     verdict = _errors(bounds, baseline, canary) or _nonfinite(bounds, baseline, canary)
     return verdict if verdict or traffic else _shift(bounds, baseline, canary)
 
@@ -116,7 +156,7 @@ def _errors(bounds: CanaryBounds, b: Sketch, c: Sketch) -> Verdict | None:
 
 def _nonfinite(bounds: CanaryBounds, b: Sketch, c: Sketch) -> Verdict | None:
     for mine, theirs in zip(c.every(), b.every()):
-        # Of what the canary has scored alone the rows are known.
+        # Outside the sample only the canary's rows are counted, not its finite scores.
         made = max(mine.count + mine.lost, c.rows)
         share = theirs.lost / max(1, theirs.count + theirs.lost)
         if mine.lost > (share + bounds.max_nonfinite_share) * max(made, bounds.min_scores):

@@ -1,48 +1,51 @@
-"""Says whether a delta may be served, by its figures and those of the deltas before it. Pure.
+"""Judge whether a delta may be served, by its figures and those of the deltas before it (anomaly detection). Pure.
 
-What is usual decides. Of each figure the two largest that were served are remembered, and fade: half of them is left
-after HALF_LIFE deltas. The second of them is what is usual: one odd delta makes nothing usual. To hold no more than
-one good delta in a thousand it has to remember about a thousand. Of figures whose tail falls by the square it holds 1.4
-in a thousand with this half-life, and of those whose tail falls by the cube 0.6; with one of 100 deltas 6.4 and 3.6.
+Deltas are compared with what is usual. Of each figure the guard remembers the two largest values that were served,
+decayed to half after HALF_LIFE deltas. The second of them is what is usual, so that one odd delta makes nothing usual.
+To hold at most one good delta in a thousand, it has to remember about a thousand. With this half-life it holds 1.4 in a
+thousand of figures whose tail falls with the square, and 0.6 of those whose tail falls with the cube; with a half-life
+of 100 deltas, 6.4 and 3.6.
 
 A delta is held for a figure of its scores that is above the floor of its kind and above `factor` times what is usual.
-Below the floor nothing is ever held, so that a stream of still deltas does not make a lively one suspect. Until `learn`
-deltas have shown a figure nothing is usual, and only what no delta is ever like is held: the ceiling of its kind. Then
-twice the factor counts, and less with every delta. Scores that are no numbers any more are held whatever is usual.
+Below the floor nothing is ever held, so that after a stream of small deltas a livelier one is not suspect. Until
+`learn` deltas have shown a figure nothing is usual, and only values that no good delta has are held: those above the
+ceiling of the kind. From then on the factor is doubled, and the excess shrinks with every delta. Scores that become
+non-finite are held whatever is usual.
 
-The ceiling of a kind is absolute: nothing that was learned, and nothing that a delta says of itself, lifts a bound
-above it. A delta that carries more training events than usual, after a pause, may move things as many times as far as
-is usual, MOST_GROWTH times at most: as far as sixteen deltas come in which chance is all that moves. How many events it
-carries is its maker's word, so its rows have to bear it out, by their root: a table that was zeroed or permuted brings
-many rows too. What it says is worth ROWS_GROWTH times its rows, at most.
+The ceiling of a kind is absolute: nothing that was learned, and no claim of a delta about itself, lifts a bound
+above it. A delta that carries more training events than usual, after a pause for example, may move things
+proportionally further, at most MOST_GROWTH times: as far as sixteen deltas move by random walk alone. The event count
+is the publisher's claim, so the number of rows must support it, by its square root: a table that was zeroed or permuted
+brings many rows too. The claim counts for at most ROWS_GROWTH times that root.
 
-The floors of figures of scores hold for LEAST_ROWS different rows. Fewer say less: a mean or a width of n rows is off
-by chance by 1 / sqrt(n) of what one row is, and disorder, which is a mean of squares, by the square of that: of four
-rows two neighbours that change places are a fifth of all the order there is. So these floors widen. What is usual does
-not: it was learned from such samples. Nor do few rows say that a delta leaves scores alone, so rows and weights are
-judged as where there are none.
+The floors of figures of scores apply to LEAST_ROWS different rows. Fewer rows give less evidence: a mean or a width of
+n rows is off by chance by 1 / sqrt(n) of one row's, and disorder, which is a mean of squares, by the square of that:
+with four rows, two neighbours that change places are a fifth of all the order there is. So these floors widen. What is
+usual does not: it was learned from such samples. Nor are few rows evidence that a delta leaves scores alone, so its
+rows and weights are then judged as if there were no scores.
 
-Rows and weights are means, scores the end: one that has moved further than usual is held where nobody can tell what it
-does to scores, or where they have moved beyond a floor. So a model that was retrained whole, and scores as before, is
-served. But the rows that are scored are those that were asked for lately: beyond LOUD rows and weights are held
-although these scores stay. Rows far longer than any before, and floods of new ids, are held whatever scores do.
+Rows and weights are the means, scores the end: a delta whose rows or weights have moved further than usual is held if
+its effect on scores is unknown, or if scores have moved beyond a floor. So a model that was retrained completely but
+scores as before is served. But the rows that are scored are those that were requested lately: beyond LOUD, rows and
+weights are held although these scores stay. Rows far longer than any before, and floods of new ids, are held whatever
+scores do.
 
-With caution (a hold is to be released by a server that does not know what is usual) the floors are the bounds.
+With caution (when a hold is to be released by a server that does not know what is usual) the floors are the bounds.
 
-A delta that was held is not learned from; one that a person has released is: then it is usual.
+The guard does not learn from a delta that was held; it does from one that a person has released: then it is usual.
 
-What it costs: a dozen comparisons a delta, three numbers a figure. Small steps that add up are for
+Costs: a dozen comparisons per delta, three numbers per figure. Small steps that add up are detected by
 processor.watching.drift.
 
-Refused: a mean and deviation of each figure (figures of good streams have long tails: of 2,000 deltas some lie beyond
+Rejected: a mean and deviation of each figure (figures of good streams have long tails: of 2,000 deltas some lie beyond
 any number of deviations; docs/decisions/0065); bounds in absolute terms alone (a delta every ten seconds and one a day
 differ by more than a good delta and a bad one); a bound on the number of rows (a delta after a pause is a large one).
 
-DeltaLog: what became of a version's newest deltas on this server: how long each took, how old it was, what the guard
-found.
+DeltaLog records what became of a version's newest deltas on this server: how long each took, how old it was, what the
+guard found.
 
-Values. One thread writes (the version's writer), any reads: the entries are replaced whole. The chain has what was
-published; this is what happened here since the start, and is forgotten with the process.
+Values. One thread writes (the version's writer), any thread reads: the entries are replaced whole. The change log has
+what was published; this is what happened on this server since its start, and is lost with the process.
 """
 
 from __future__ import annotations
@@ -59,10 +62,10 @@ from freshet_serving.processor.watching.delta_figures import EVIDENCE, LEAST_ROW
 MODES = OFF, ON, STRICT = "off", "on", "strict"
 HALF_LIFE = 700
 MOST_NONFINITE = 0.01
-"""Of served scores: a request may ask for one, so a few are nobody's fault."""
+"""Largest share of non-finite served scores: a request may provoke one, so a few are not the delta's fault."""
 FADE = 0.5 ** (1 / HALF_LIFE)
 SIZE_FADE = 0.5 ** (1 / 100)
-"""Of the mean number of events and rows: a trainer may be set anew."""
+"""Decay of the mean numbers of events and rows, since a trainer may be reconfigured."""
 CEILINGS = {
     "bias": 1.0,
     "spread": 2.3,
@@ -74,9 +77,12 @@ CEILINGS = {
     "removed": 0.95,
     "dense": math.inf,
 }
-"""Young rows and weights move by any share of their length, so that of these two nothing is out of line at first."""
+"""Absolute limit of each figure.
+
+None for moved and dense, because young rows and weights move by any share of their length.
+"""
 LOUD = {"moved": 5.0, "size": 4.6, "removed": 0.95, "dense": 5.0}
-"""What may happen to rows and weights while the scores of the rows that were asked for stay."""
+"""Limits of rows and weights while the scores of the requested rows stay."""
 MOST_GROWTH, ROWS_GROWTH = 4.0, 2.0
 SAID = {
     "nonfinite": "{value} of the scores{what} would be no numbers",
@@ -96,19 +102,36 @@ MOST_LOG = 700.0
 NOT_JUDGED = (*SIGNED, *PLACES, EVIDENCE)
 OF_SCORES = ("nonfinite", "bias", "spread", "disorder")
 WIDENS = {"bias": 0.5, "spread": 0.5, "disorder": 1.0}
-"""By which power of what rows are missing the floor of a figure is wider."""
+"""Exponent with which a figure's floor widens as rows are missing."""
 ALWAYS = ("longest", "new")
-"""Judged whatever scores do."""
+"""Figures judged whatever scores do."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaBounds:
-    """What a delta may do to a model. mode: see MODES; strict scores every recorded row. bias to dense: floors, by
-    figure (processor.watching.delta_figures). hour, day: how many times as high or low the mean score may be as within
-    the last hour and day (processor.watching.drift). factor: times what is usual. learn: deltas until something is
-    usual. preview_ms: what scoring rows may cost a delta; preview_rows: how many at most. watch_s: how long a delta is
-    watched once it is served; max_drift: Scores.shift() of what it scores then; max_miscalibration: see
-    processor.watching.post_deploy_monitor."""
+    """Bounds on what a delta may do to a model. The floors are of figures of processor.watching.delta_figures.
+
+    Attributes:
+        mode: One of MODES; strict scores every recorded row.
+        bias: Floor of bias.
+        spread: Floor of spread.
+        disorder: Floor of disorder.
+        moved: Floor of moved.
+        size: Floor of size.
+        longest: Floor of longest.
+        new: Floor of new.
+        removed: Floor of removed.
+        dense: Floor of dense.
+        hour: Largest factor by which the mean score may rise or fall within an hour (processor.watching.drift).
+        day: The same within a day.
+        factor: Largest multiple of what is usual.
+        learn: Deltas until something is usual.
+        preview_ms: Milliseconds that scoring rows may cost a delta.
+        preview_rows: Largest number of rows that are scored.
+        watch_s: Seconds for which a delta is monitored once it is served.
+        max_drift: Largest Scores.shift() of the scores that it serves.
+        max_miscalibration: Largest relative change of calibration (processor.watching.post_deploy_monitor).
+    """
 
     mode: str = ON
     bias: float = 0.05
@@ -132,12 +155,20 @@ class DeltaBounds:
 
     @property
     def served(self) -> CanaryBounds:
-        """The bounds within which a delta may stay once it is served."""
+        """Bounds within which a delta may stay once it is served."""
         return CanaryBounds(window_s=self.watch_s, max_nonfinite_share=MOST_NONFINITE, max_score_shift=self.max_drift)
 
     @classmethod
     def parse(cls, raw: Any, where: str) -> DeltaBounds:
-        """The DeltaBounds of JSON or TOML; raises BadInput."""
+        """Read bounds from JSON or TOML.
+
+        Args:
+            raw: The parsed section.
+            where: Its name, for messages.
+
+        Raises:
+            BadInput: If it is not a section with known keys and values in range.
+        """
         if not isinstance(raw, dict):
             raise BadInput(f"{where}: a section wanted, got {json_kind(raw)}")
         known = {f.name: f.type for f in fields(cls)}
@@ -160,14 +191,20 @@ class DeltaBounds:
 
 @dataclass(frozen=True, slots=True)
 class DecayedMaxima:
-    """What is usual of one figure. largest, second: of those that were served, faded. seen: how many."""
+    """The usual size of one figure.
+
+    Attributes:
+        largest: The largest value that was served, decayed.
+        second: The second largest, decayed; this is what is usual.
+        seen: Number of values that were served.
+    """
 
     largest: float = 0.0
     second: float = 0.0
     seen: int = 0
 
     def after(self, value: float) -> DecayedMaxima:
-        """Once another one is served."""
+        """Return the maxima once another value is served."""
         largest, second = self.largest * FADE, self.second * FADE
         return DecayedMaxima(max(largest, value), max(second, min(largest, value)), self.seen + 1)
 
@@ -176,25 +213,25 @@ UNKNOWN = DecayedMaxima()
 
 
 class DeltaGuard:
-    """What the deltas of one version usually do, and a verdict on each new one."""
+    """The delta guard of one version: the usual figures of its deltas, and a verdict on each new delta."""
 
     def __init__(self) -> None:
-        # By kind and what.
+        # By kind, and table or output.
         self._usual: dict[tuple[str, str], DecayedMaxima] = {}
-        # Means, faded; 0 before the first delta.
+        # Decayed means; 0 before the first delta.
         self._events = self._rows = 0.0
 
     def judge(
         self, bounds: DeltaBounds, figures: Sequence[Figure], events: int = 0, rows: int = 0, caution: bool = False
     ) -> Verdict | None:
-        """Why a delta with these figures is to be held; None where it may be served.
+        """Return a verdict if a delta with these figures must be held, None if it may be served.
 
         Args:
-            bounds: what is configured.
-            figures: of the delta.
-            events: that it says to carry.
-            rows: that it carries.
-            caution: the floors are the bounds of what too few deltas have shown.
+            bounds: The configured bounds.
+            figures: Figures of the delta.
+            events: Training events that it claims to carry.
+            rows: Rows that it carries.
+            caution: True to judge figures that too few deltas have shown by their floors.
         """
         growth, evidence = self._growth(events, rows), _evidence(figures)
         quiet = is_quiet(bounds, figures) and evidence >= LEAST_ROWS
@@ -202,7 +239,7 @@ class DeltaGuard:
         others = [f for f in figures if f.kind not in OF_SCORES and f.kind not in NOT_JUDGED]
         for figure in [*scores, *others]:
             floor = _floor(bounds, figure, evidence)
-            # No bound is below the floor, and nearly all figures are.
+            # No limit is below the floor, and nearly all figures are.
             if figure.value <= floor:
                 continue
             limit, why = self._limit(bounds, figure, floor, growth, caution)
@@ -213,11 +250,17 @@ class DeltaGuard:
         return None
 
     def knows(self, bounds: DeltaBounds) -> bool:
-        """Whether enough deltas have shown what they do to scores."""
+        """Report whether enough deltas have shown what they do to scores."""
         return any(kind in OF_SCORES and usual.seen >= bounds.learn for (kind, _), usual in self._usual.items())
 
     def learn(self, figures: Sequence[Figure], events: int = 0, rows: int = 0) -> None:
-        """Such a delta is served."""
+        """Learn from a delta that is served.
+
+        Args:
+            figures: Figures of the delta.
+            events: Training events that it claims to carry.
+            rows: Rows that it carries.
+        """
         self._events = self._events * SIZE_FADE + events * (1 - SIZE_FADE) if self._events else float(events)
         self._rows = self._rows * SIZE_FADE + rows * (1 - SIZE_FADE) if self._rows else float(rows)
         for kind, what, value in figures:
@@ -226,7 +269,7 @@ class DeltaGuard:
             self._usual[kind, what] = self._usual.get((kind, what), UNKNOWN).after(value)
 
     def _growth(self, events: int, rows: int) -> float:
-        """How many times as far as usual a delta may move things, for what it carries."""
+        """Return how many times further than usual a delta may move things, given its events and rows."""
         more = math.sqrt(max(1.0, rows / self._rows if self._rows else 1.0))
         if self._events:
             more = max(1.0, min(events / self._events, ROWS_GROWTH * more))
@@ -235,14 +278,14 @@ class DeltaGuard:
     def _limit(
         self, bounds: DeltaBounds, figure: Figure, floor: float, growth: float, caution: bool
     ) -> tuple[float, str]:
-        """What a figure may be, and why."""
+        """Return the limit of a figure and the reason for it."""
         if figure.kind == "nonfinite":
             return 0.0, "no delta may"
         usual = self._usual.get((figure.kind, figure.what), UNKNOWN)
         ceiling = max(floor, CEILINGS[figure.kind])
         if usual.seen < bounds.learn:
             return (floor, "too little is known") if caution else (ceiling, "no delta may")
-        # What few deltas have shown may be the still part of a lively stream.
+        # The few deltas seen so far may be the quiet part of a lively stream.
         limit = max(floor, bounds.factor * (1 + bounds.learn / usual.seen) * usual.second * growth)
         if limit >= ceiling:
             return ceiling, "no delta may"
@@ -250,13 +293,18 @@ class DeltaGuard:
 
 
 def is_quiet(bounds: DeltaBounds, figures: Sequence[Figure]) -> bool:
-    """Whether a delta is known to leave the scores of the same rows alone."""
+    """Report whether a delta is known to leave the scores of the same rows alone.
+
+    Args:
+        bounds: The configured bounds.
+        figures: Figures of the delta.
+    """
     scores, evidence = [figure for figure in figures if figure.kind in OF_SCORES], _evidence(figures)
     return bool(scores) and all(figure.value <= _floor(bounds, figure, evidence) for figure in scores)
 
 
 def _evidence(figures: Sequence[Figure]) -> float:
-    """How many different rows the figures of scores are worth; enough where they do not say."""
+    """Return the number of different rows that the figures of scores are worth; LEAST_ROWS if they do not state it."""
     return next((figure.value for figure in figures if figure.kind == EVIDENCE), float(LEAST_ROWS))
 
 
@@ -274,7 +322,7 @@ def _said(figure: Figure) -> str:
 
 
 def _amount(kind: str, value: float) -> str:
-    """A figure, or a bound of it, in the unit of its kind."""
+    """Format a figure, or a limit of it, in the unit of its kind."""
     if kind in PERCENT:
         return f"{100 * value:.3g}%"
     if kind == "disorder":
@@ -288,9 +336,20 @@ VERDICTS = IN_LINE, OUT_OF_LINE, UNJUDGED, REPLAYED = "in line", "out of line", 
 
 @dataclass(frozen=True, slots=True)
 class DeltaEntry:
-    """One delta. digest: of the generation that it leads to. dense: how many dense tensors it brought. events: rows of
-    training that it has learned from, 0 where it does not say. age_s: from its publication until it was served.
-    verdict: one of VERDICTS; reason: of one that is out of line. figures: see processor.watching.delta_figures."""
+    """One delta in the DeltaLog.
+
+    Attributes:
+        digest: Digest of the generation that it leads to.
+        rows: Rows that it upserts.
+        removed: Rows that it removes.
+        dense: Dense tensors that it replaces.
+        events: Training events that it has learned from, 0 if it does not state them.
+        verdict: One of VERDICTS.
+        reason: The guard's reason if it is out of line.
+        apply_ms: Milliseconds that applying it took.
+        age_s: Seconds from its publication until it was served.
+        figures: Its figures (processor.watching.delta_figures).
+    """
 
     digest: str
     rows: int
@@ -311,11 +370,11 @@ class DeltaLog:
         self._entries: tuple[DeltaEntry, ...] = ()
 
     def add(self, entry: DeltaEntry) -> None:
-        """Notes a delta; the oldest entry goes where there are too many."""
+        """Record a delta, dropping the oldest entry if there are more than MOST_ENTRIES."""
         self._entries = (*self._entries[1 - MOST_ENTRIES :], entry)
 
     def entries(self) -> dict[str, DeltaEntry]:
-        """What is known, by digest; of a delta that came twice the newer entry."""
+        """Return the entries by digest; for a delta that came twice, the newer one."""
         return {entry.digest: entry for entry in self._entries}
 
     def __len__(self) -> int:
@@ -323,5 +382,5 @@ class DeltaLog:
 
 
 def score_shift(figures: Sequence[Figure]) -> float | None:
-    """How far the mean score has moved, of the output that has moved furthest; None where nothing was scored."""
+    """Return how far the mean score has moved, for the output that moved furthest; None if nothing was scored."""
     return max((figure.value for figure in figures if figure.kind == "bias"), default=None)

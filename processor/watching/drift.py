@@ -1,27 +1,27 @@
-"""How far the scores of the same rows have come within an hour and a day, however small the steps. Pure.
+"""Limit how far the scores of the same rows move within an hour and a day, however small the steps. Pure.
 
-A guard that judges each delta by itself can be walked past: fifty deltas that move the mean score by 4.9 % each make it
-ten times as high, and none of them is unusual. So each generation has a place: the sum of the signed steps that led to
-it, of the logarithm of the mean score and of the width of the scores. Of an output that can be negative the step is the
-change relative to the larger mean. Each step has an equal and opposite one, so a tide that comes and goes adds up to
-nothing. A step is measured on rows that were scored under both states, so other traffic is no drift.
+A guard that judges each delta by itself can be evaded: fifty deltas that move the mean score by 4.9 % each make it
+ten times as high, and none of them is unusual. So each generation has a position: the sum of the signed steps that led
+to it, in the logarithm of the mean score and in that of the width of the scores. Of an output that can be negative the
+step is the change relative to the larger mean. Each step has an equal and opposite one, so a daily tide adds up to
+nothing. A step is measured on rows that were scored under both states, so different traffic is not a drift.
 
-Such sums creep where rows are asked for before they are learned from: each delta sets the sampled rows a little
-further apart, or higher, and the next sample begins where the last one did. Good streams widened by 0.2 % a delta so,
-and a tide of three times came to 6.6. So it is a drift only where the scores themselves lie so much higher or wider, or
-lower or narrower, than any did within that time.
+Such sums creep where rows are requested before they are learned from: each delta sets the sampled rows a little
+further apart, or higher, and the next sample begins where the last one did. This widened good streams by 0.2 % per
+delta, and turned a tide by a factor of three into 6.6. So it is a drift only if the scores themselves lie so much
+higher or wider, or lower or narrower, than any did within that time.
 
 Invariants
-- No delta that is judged takes a place further from any place of the last hour, or day, than the bound allows, unless
-  the scores lie within it. The bound is absolute: nothing that was learned lifts it.
-- A step back is never held. One that a person has released beyond the bound begins the record anew.
-- A place belongs to a generation: after a rollback what follows stands on the place that was gone back to.
+- No judged delta takes a position further from any position of the last hour, or day, than the bound allows, unless
+  the scores themselves lie within it. The bound is absolute: nothing that was learned lifts it.
+- A step back is never held. One beyond the bound that a person has released begins the record again.
+- A position belongs to a generation: after a rollback the next delta starts from the position rolled back to.
 
-Cost: a few comparisons a delta; two numbers for each five minutes of a day and figure, and places of the newest
-GENERATIONS. A window is up to SLOT_S longer than it is called.
+Costs: a few comparisons per delta; two numbers for each five minutes of a day and figure, and positions of the newest
+GENERATIONS. A window is up to SLOT_S longer than its name.
 
-Refused: scores of fixed rows kept for a day (their features and their traffic are of yesterday, and scoring them again
-would double what a delta costs); sums of sizes without signs (the noise of a day would add up to a drift).
+Rejected: scores of fixed rows kept for a day (their features and their traffic would be yesterday's, and scoring them
+again would double the cost of a delta); sums of unsigned steps (the noise of a day would add up to a drift).
 """
 
 from __future__ import annotations
@@ -37,14 +37,20 @@ from freshet_serving.processor.watching.delta_figures import LEVEL, PLACES, SHIF
 HOUR_S, DAY_S, SLOT_S = 3600.0, 86400.0, 300.0
 GENERATIONS = 512
 MOST_STRETCH = 10.0
-"""Times that scores may lie wider or narrower than within the last day."""
+"""Largest factor by which scores may lie wider or narrower than within the last day."""
 
 Key = tuple[str, str]
 Places = dict[Key, float]
 
 
 class TimeSlot(NamedTuple):
-    """The lowest and highest place of a stretch of time. number: of the stretch, in SLOT_S."""
+    """The lowest and highest position within one slot of time.
+
+    Attributes:
+        number: The slot's time in units of SLOT_S.
+        low: The lowest position.
+        high: The highest position.
+    """
 
     number: int
     low: float
@@ -52,7 +58,7 @@ class TimeSlot(NamedTuple):
 
 
 class Drift:
-    """The places of one version's generations."""
+    """The positions of one version's generations."""
 
     def __init__(self) -> None:
         self._slots: dict[Key, deque[TimeSlot]] = {}
@@ -61,14 +67,14 @@ class Drift:
     def judge(
         self, figures: Sequence[Figure], parent: str, now_s: float, times_in_hour: float, times_in_day: float
     ) -> Verdict | None:
-        """Why a delta would go too far, None where it does not.
+        """Return a verdict if a delta would move scores too far, else None.
 
         Args:
-            figures: of the delta; those whose kind is one of SIGNED count here.
-            parent: digest of the generation that is served, which the delta's scores were compared with.
-            now_s: monotonic seconds.
-            times_in_hour: how many times as high, or as low, the mean score may be as within the last hour.
-            times_in_day: the same of the last day.
+            figures: Figures of the delta; those whose kind is one of SIGNED are judged.
+            parent: Digest of the served generation, with which the delta's scores were compared.
+            now_s: Monotonic seconds.
+            times_in_hour: Largest factor by which the mean score may rise or fall within the last hour.
+            times_in_day: The same for the last day.
         """
         for figure in figures:
             if figure.kind not in SIGNED:
@@ -82,8 +88,15 @@ class Drift:
         return None
 
     def serve(self, figures: Sequence[Figure], parent: str, digest: str, now_s: float, anew: bool) -> None:
-        """A delta with these figures leads from one generation to another, and is served. anew: what came before is
-        nothing to compare with any more."""
+        """Record that a delta leads from one generation to another and is served.
+
+        Args:
+            figures: Figures of the delta.
+            parent: Digest of the generation that it starts from.
+            digest: Digest of the generation that it leads to.
+            now_s: Monotonic seconds.
+            anew: True to discard earlier positions, which are no longer comparable.
+        """
         before, now = self._place(parent), int(now_s // SLOT_S)
         after = dict(before)
         for figure in figures:
@@ -96,7 +109,7 @@ class Drift:
             self._slots.clear()
         for key, place in after.items():
             slots = self._slots.setdefault(key, deque())
-            # What is measured is no sum that begins at nought.
+            # PLACES are measured values; they are not sums that start at 0.
             passed: tuple[float, ...] = (place,) if anew or key[0] in PLACES else (place, before.get(key, 0.0))
             if slots and slots[-1].number == now:
                 last = slots.pop()
@@ -109,7 +122,7 @@ class Drift:
             self._places.popitem(last=False)
 
     def _far(self, figure: Figure, parent: str, now_s: float, window_s: float) -> float:
-        """How far from the furthest place of a window the figure leads, in its own direction."""
+        """Return how far the figure leads from the furthest position of a window, in its own direction."""
         key = figure.kind, figure.what
         here = self._place(parent).get(key, 0.0)
         slots, there = self._within(key, now_s, window_s), here + figure.value
@@ -118,8 +131,10 @@ class Drift:
         return there - max([here, *(slot.high for slot in slots)]) if figure.value < 0 else 0.0
 
     def _lie_there(self, figures: Sequence[Figure], step: Figure, times: float, now_s: float, window_s: float) -> bool:
-        """Whether scores would lie so many times further in a step's direction than any within a window; also where
-        nobody knows."""
+        """Report whether scores would lie `times` further in a step's direction than any within a window.
+
+        True if it is unknown.
+        """
         key = LEVEL if step.kind == SHIFT else WIDTH, step.what
         place, slots = next((f.value for f in figures if f[:2] == key), None), self._within(key, now_s, window_s)
         if place is None or not slots:
@@ -133,7 +148,7 @@ class Drift:
         return [slot for slot in self._slots.get(key, ()) if slot.number >= oldest]
 
     def _place(self, digest: str) -> Places:
-        """Of a generation; of one that is not known the newest."""
+        """Return the position of a generation, or the newest position if the generation is unknown."""
         known = digest if digest in self._places else next(reversed(self._places), "")
         return self._places.get(known, {})
 

@@ -1,15 +1,15 @@
-"""What becomes of a delta once it is served: whether it is to be taken back. Pure: counts come in, with the time.
+"""Judge whether a delta that is served must be rolled back. Pure: counts and the time are arguments.
 
-Generations that come too fast to be told apart are taken together, from the first whose evidence is not full yet, and
-are compared with what was served before it: failures, scores that are no numbers, and how the scores lie
-(processor.watching.canary_judge, as a canary against its baseline). Traffic may change at the same moment: where the
-preview has seen that the delta leaves the scores of the same rows alone, it is not what has moved them.
+Generations that follow each other too fast to be told apart are judged together, from the first whose evidence is not
+full yet, and are compared with what was served before them: failures, non-finite scores, and the distribution of scores
+(processor.watching.canary_judge, as a canary against its baseline). Traffic may change at the same moment: if the
+preview has shown that the delta leaves the scores of the same rows alone, the delta has not moved the scores.
 
-Calibration is told by whoever joins labels: sums of scores and labels by generation. It is compared with the
-generations before: a model that is trained on every tenth negative is off by the same factor all the time.
+Calibration comes from the process that joins labels, as sums of scores and labels by generation. It is compared with
+the generations before: a model that is trained on every tenth negative is off by the same factor all the time.
 
-Refused: one window for each generation (a delta every second would never be judged); going back to the generation just
-before the newest (it may be the bad one).
+Rejected: one window for each generation (with a delta every second none would ever be judged); rolling back to the
+generation just before the newest (it may be the bad one).
 """
 
 from __future__ import annotations
@@ -25,12 +25,18 @@ from freshet_serving.processor.watching.sketch import Sketch
 
 LEAST_LABELS, MOST_LABELS = 50, 1e6
 SURE = 4.0
-"""Standard deviations."""
+"""Standard deviations of chance that a change of calibration must exceed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelSums:
-    """What a generation scored rows whose labels have come: sums, and how many rows."""
+    """Sums over rows that a generation scored and whose labels have come.
+
+    Attributes:
+        scores: Sum of the scores.
+        labels: Sum of the labels.
+        rows: Number of rows.
+    """
 
     scores: float = 0.0
     labels: float = 0.0
@@ -40,7 +46,7 @@ class LabelSums:
         return LabelSums(self.scores + other.scores, self.labels + other.labels, self.rows + other.rows)
 
     def validate(self) -> None:
-        """Raises BadInput unless they can be sums over so many rows, each of a score and a label from 0 to 1."""
+        """Raise BadInput unless these can be sums over so many rows, each with a score and a label from 0 to 1."""
         for name, value in (("scores", self.scores), ("labels", self.labels)):
             if not 0 <= value <= self.rows:
                 raise BadInput(f"{name}: expected a sum from 0 to {self.rows}, the number of rows, got {value:g}")
@@ -51,7 +57,13 @@ class LabelSums:
 
 @dataclass(frozen=True, slots=True)
 class AutoRollback:
-    """A verdict on what is served. bad: the first generation that is to go; good: the one to go back to."""
+    """A verdict to roll back what is served.
+
+    Attributes:
+        bad: The first generation to undo.
+        good: The generation to go back to.
+        verdict: The reason.
+    """
 
     bad: Generation
     good: Generation
@@ -59,32 +71,48 @@ class AutoRollback:
 
 
 class PostDeployMonitor:
-    """The aftermath of one version's deltas."""
+    """The post-deployment monitor of one version's deltas."""
 
     def __init__(self) -> None:
         self._seen: Generation | None = None
-        # What is known to be good, and the first that is not known to be.
+        # The newest generation known to be good, and the first that is not.
         self._good: Generation | None = None
         self._monitored: Generation | None = None
         self._began: tuple[float, Sketch] | None = None
         self._before: Sketch | None = None
-        # By whoever joins labels, until the next look.
+        # Label sums reported since the last look().
         self._told: list[tuple[Generation, LabelSums]] = []
         self._calibrated = self._calibrated_now = LabelSums()
 
     def monitored(self, generation: Generation) -> bool:
-        """Whether a generation that is served is not known to be good."""
+        """Report whether a served generation is not yet known to be good."""
         return self._monitored is not None or (self._seen is not None and generation != self._seen)
 
     def tell(self, generation: Generation, evidence: LabelSums) -> None:
-        """Labels have come of rows that a generation has scored; in any thread."""
+        """Add label sums of rows that a generation has scored. Any thread may call it.
+
+        Args:
+            generation: The generation that scored the rows.
+            evidence: Sums over these rows.
+        """
         self._told.append((generation, evidence))
 
     def look(
         self, bounds: DeltaBounds, now_s: float, generation: Generation, sketch: Sketch, moved: int, vouched: int = 0
     ) -> AutoRollback | None:
-        """What is to be taken back, and why. sketch: all that has been counted of the version by now. moved: the newest
-        step that may have moved the scores of the same rows. vouched: the newest that a person has released."""
+        """Judge the served generations by the counts up to now.
+
+        Args:
+            bounds: The configured bounds.
+            now_s: Monotonic seconds.
+            generation: The generation that is served.
+            sketch: All counts of the version so far.
+            moved: The newest step that may have moved the scores of the same rows.
+            vouched: The newest step that a person has released.
+
+        Returns:
+            The rollback to make and the reason, or None.
+        """
         mine = None if self._began is None else sketch.since(self._began[1])
         back = self._seen is not None and generation.step < self._seen.step
         if self._began is None or mine is None or back or (generation != self._seen and generation.step <= vouched):
@@ -115,7 +143,7 @@ class PostDeployMonitor:
         self._monitored, self._began = None, (now_s, sketch)
 
     def _settle(self, mine: Sketch, bounds: DeltaBounds) -> None:
-        """What has been counted is that of good generations."""
+        """Add the counts to those of good generations."""
         known = self._before is not None and not _full(bounds, mine)
         self._before = self._before + mine if known and self._before is not None else mine
         self._calibrated = self._calibrated + self._calibrated_now
@@ -133,7 +161,7 @@ class PostDeployMonitor:
 
 
 def _full(bounds: DeltaBounds, mine: Sketch) -> bool:
-    """Whether there is enough to be judged by."""
+    """Report whether there is enough evidence for a judgement."""
     wanted = bounds.served
     return mine.requests >= wanted.min_requests and all(s.count >= wanted.min_scores for s in mine.every())
 
@@ -143,7 +171,7 @@ def _miscalibrated(bounds: DeltaBounds, before: LabelSums, now: LabelSums) -> Ve
         return None
     was, is_now = before.scores / before.labels, now.scores / now.labels
     off = abs(math.log(is_now / was))
-    # Of counts; labels that are no counts vary less.
+    # The standard deviation of counts; labels that are not counts vary less.
     chance = SURE * math.sqrt(1 / before.labels + 1 / now.labels)
     if off <= max(math.log1p(bounds.max_miscalibration), chance):
         return None

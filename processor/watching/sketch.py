@@ -1,8 +1,8 @@
-"""Sketches of what a version's batches were like: counts and sums that add up over sessions and processes. Values.
+"""Mergeable sketches of a version's batches: counts and sums that add up over sessions and processes. Values.
 
-A Sketch is the sum of the blocks that sessions write (kernels.counting); of two of one version, taken one after the
-other, the later one tells what happened since. Scores is one output of it: a histogram fine enough for means,
-quantiles (within a sixteenth of an octave) and comparisons.
+A Sketch is the sum of the blocks that sessions write (kernels.counting). The difference of two sketches of one version
+is what happened between them. Scores is one output of a sketch: a histogram fine enough for means, quantiles (within a
+sixteenth of an octave) and comparisons.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from freshet_serving.processor.kernels.counting import first_lost, note_batch, n
 __all__ = ["Scores", "Sketch", "StatsBlock", "first_lost", "note_batch", "note_scores"]
 
 PHASES = {"queue": (k.QUEUE, k.QUEUE_S), "sparse": (k.SPARSE, k.SPARSE_S), "dense": (k.DENSE, k.DENSE_S)}
-# Upper bounds of every bin but the last, which has none.
+# Upper bounds of all bins but the last, which is unbounded.
 TIME_BOUNDS_S = tuple(2.0**k.TIME_LOW * 2 ** (n // 2) * (1.5 if n % 2 else 1) for n in range(k.TIME_BINS - 1))
 ROW_BOUNDS = tuple(1 << n for n in range(k.ROW_BINS - 1))
-# How many parts of about equal mass two distributions are compared in.
+# Number of parts of about equal mass in which two distributions are compared.
 PARTS = 10
 
 
@@ -39,27 +39,48 @@ class StatsBlock:
         self.counts_address, self.sums_address = self.counts.ctypes.data, self.sums.ctypes.data
 
     def fail(self, requests: int) -> None:
-        """So many requests were answered with an error."""
+        """Count requests that were answered with an error."""
         self.counts[k.FAILED] += requests
 
     def done(self, requests: int, rows: int = 0) -> None:
-        """So many requests more were answered, whose batches have been noted without them; rows: likewise."""
+        """Count requests that were answered and whose batches were recorded without them.
+
+        Args:
+            requests: Number of requests.
+            rows: Number of rows that were not recorded with the batches.
+        """
         self.counts[k.REQUESTS] += requests
         self.counts[k.ROWS] += rows
 
     def note(self, output: int, scores: NDArray[np.float32]) -> None:
-        """Notes scores of one output, whatever their shape."""
+        """Add scores of one output.
+
+        Args:
+            output: Number of the output.
+            scores: float32 of any shape.
+        """
         flat = np.ascontiguousarray(scores, np.float32)
         note_scores(self.counts_address, self.sums_address, output, flat.ctypes.data, flat.size)
 
     def lose(self, output: int, scores: int) -> None:
-        """So many scores of one output are NaN or infinite, and have not been noted."""
+        """Count scores of one output that are NaN or infinite and were not added.
+
+        Args:
+            output: Number of the output.
+            scores: Number of scores.
+        """
         self.counts[k.OUTPUTS + output * k.OUTPUT_COUNTS] += scores
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of one output. lost: NaN or infinite ones. bins: int64 [SCORE_BINS] of the others; total: their sum."""
+    """The distribution of one output's scores.
+
+    Attributes:
+        lost: Number of NaN or infinite scores.
+        bins: int64 [SCORE_BINS], counts of the finite scores.
+        total: Sum of the finite scores.
+    """
 
     lost: int
     bins: NDArray[np.int64]
@@ -67,7 +88,7 @@ class Scores:
 
     @classmethod
     def of(cls, scores: NDArray[np.float32]) -> Scores:
-        """The scores of an array, whatever its shape."""
+        """Return the distribution of an array of any shape."""
         block = StatsBlock(1)
         block.note(0, scores)
         return Sketch(block.counts, block.sums).scores(0)
@@ -79,11 +100,11 @@ class Scores:
 
     @property
     def mean(self) -> float:
-        """NaN where there are none."""
+        """Mean of the finite scores; NaN if there are none."""
         return self.total / self.count if self.count else float("nan")
 
     def quantile(self, share: float) -> float:
-        """The score below which that share lies; NaN where there are none."""
+        """Return the score below which a share of the scores lies; NaN if there are none."""
         if not self.count:
             return float("nan")
         ascending = self.bins[_ORDER]
@@ -94,13 +115,16 @@ class Scores:
         return float(low + (high - low) * min(max(inside, 0.0), 1.0))
 
     def shift(self, other: Scores) -> float:
-        """The shift between two distributions of scores: the population stability index over parts of about equal mass
-        of both together. 0 for equal ones; above 0.25 is called a significant shift. 0 where either is empty."""
+        """Return the population stability index (PSI) of two distributions.
+
+        It is taken over parts of about equal mass of both together. 0 for equal ones; above 0.25 is called a
+        significant shift. 0 if either is empty.
+        """
         if not (self.count and other.count):
             return 0.0
         mine, theirs = self.bins[_ORDER] / self.count, other.bins[_ORDER] / other.count
         both = (mine + theirs) / 2
-        # By the middle of each bin's mass, so that one large bin is a part of its own.
+        # Assigned by the middle of each bin's mass, so that one large bin is a part of its own.
         part = np.minimum(((np.cumsum(both) - both / 2) * PARTS).astype(np.int64), PARTS - 1)
         p, q = (np.bincount(part, d * n, PARTS) for d, n in ((mine, self.count), (theirs, other.count)))
         there = p + q > 0
@@ -110,7 +134,12 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """A sketch of a version's batches. counts, sums: as kernels.counting lays them out, summed over blocks."""
+    """A sketch of a version's batches.
+
+    Attributes:
+        counts: int64, laid out as in kernels.counting, summed over blocks.
+        sums: float64, likewise.
+    """
 
     counts: NDArray[np.int64]
     sums: NDArray[np.float64]
@@ -121,7 +150,12 @@ class Sketch:
 
     @classmethod
     def total(cls, outputs: int, blocks: Sequence[StatsBlock]) -> Sketch:
-        """The sum of blocks that their sessions may still be writing."""
+        """Return the sum of blocks that their sessions may still be writing.
+
+        Args:
+            outputs: Number of the version's outputs.
+            blocks: The blocks.
+        """
         whole = StatsBlock(outputs)
         for block in blocks:
             whole.counts += block.counts
@@ -129,8 +163,10 @@ class Sketch:
         return cls(whole.counts, whole.sums)
 
     def since(self, earlier: Sketch) -> Sketch | None:
-        """What has been counted since an earlier sketch of the same; None where counting has begun anew, as it does
-        when a version is built anew for a rollback that nothing in memory reaches."""
+        """Return the counts since an earlier sketch of the same version, or None if counting has begun again.
+
+        It begins again when a version is rebuilt for a rollback that nothing in memory reaches.
+        """
         counts = self.counts - earlier.counts
         return None if counts.min() < 0 else Sketch(counts, self.sums - earlier.sums)
 
@@ -159,7 +195,7 @@ class Sketch:
         return int(self.counts[k.PADDED])
 
     def phase(self, name: str) -> tuple[NDArray[np.int64], float]:
-        """Batches (of "queue": requests) by time bin, and the seconds of all; name: one of PHASES."""
+        """Return batches (for "queue": requests) by time bin, and the total seconds. name: one of PHASES."""
         first, total = PHASES[name]
         return self.counts[first : first + k.TIME_BINS], float(self.sums[total])
 
@@ -174,11 +210,11 @@ class Sketch:
         return Scores(int(self.counts[first]), bins, float(self.sums[k.SCORES + output]))
 
     def every(self) -> Iterator[Scores]:
-        """The Scores of each output."""
+        """Iterate over the Scores of each output."""
         return (self.scores(n) for n in range(self.outputs))
 
     def to_json(self) -> dict[str, Any]:
-        """The sketch as JSON, which adds up key by key with those of other processes."""
+        """Return the sketch as JSON, which adds up key by key with those of other processes."""
         places = np.flatnonzero(self.counts)
         return {
             "counts": dict(zip(map(str, places.tolist()), self.counts[places].tolist())),
@@ -187,7 +223,12 @@ class Sketch:
 
     @classmethod
     def from_json(cls, outputs: int, raw: Mapping[str, Any] | None) -> Sketch:
-        """The Sketch of what to_json() of this version said, or of a sum of such; None for nothing."""
+        """Return the sketch that to_json() of this version wrote, or a sum of such.
+
+        Args:
+            outputs: Number of the version's outputs.
+            raw: The JSON; None for an empty sketch.
+        """
         whole = cls.empty(outputs)
         if raw:
             for place, count in raw["counts"].items():
@@ -197,7 +238,7 @@ class Sketch:
 
 
 def _edges() -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Bins by ascending score, and float64 [SCORE_BINS, 2]: where each begins and ends, in that order."""
+    """Return the bins by ascending score, and float64 [SCORE_BINS, 2]: the bounds of each, in that order."""
     sizes = 2.0 ** (k.SCORE_LOW + np.arange(k.SIGN_BINS + 1) // 8) * (1 + np.arange(k.SIGN_BINS + 1) % 8 / 8)
     positive = np.stack([sizes[:-1], sizes[1:]], axis=1)
     order = [*range(k.SCORE_BINS - 1, k.SIGN_BINS, -1), 0, *range(1, k.SIGN_BINS + 1)]

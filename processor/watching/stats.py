@@ -1,7 +1,8 @@
-"""Snapshots of what sessions, groups, models and versions have done. Values; who takes them is told above
-(processor.overview, processor.sessions.placement).
+"""Snapshots of what sessions, groups, models and versions have done. Values.
 
-Histogram: counts of what happens now and then, by bounds. Written by one thread, read by any.
+The modules above take them (processor.overview, processor.sessions.placement).
+
+Histogram counts occasional values by bounds. Written by one thread, read by any.
 """
 
 from __future__ import annotations
@@ -16,19 +17,33 @@ from freshet_serving.processor.tables.tier import TierStats
 from freshet_serving.processor.watching.sketch import Scores, Sketch
 
 CHAIN_STATES = CURRENT, WAITING, HELD, DIVERGED = "CURRENT", "WAITING", "HELD", "DIVERGED"
-"""Of a version against its chain (processor.versions.log_applier)."""
+"""States of a version relative to its change log (processor.versions.log_applier)."""
 OBSTACLES = REFUSED, GAP, UNREADABLE, GATE, DAMAGED = "refused", "gap", "unreadable", "held", "damaged"
-"""What keeps deltas that are there from being served: one that this server refuses, one that is missing before a file,
-a repository that cannot be read for now, a gate, a chain that is damaged."""
+"""Reasons why existing deltas are not served.
+
+In order: a delta that this server rejects, a delta missing before a file, a repository that cannot be read for now, a
+hold, a damaged change log.
+"""
 
 
 @dataclass(slots=True)
 class SessionStats:
-    """Counts of one session, written by its thread only; and of what its group has refused, under the group's lock.
+    """Counts of one session, written only by its thread, and of its group's rejections, under the group's lock.
 
-    batches to failed: computed. expired: dropped from the queue, their deadline passed or out of reach. refused_full,
-    refused_late: not admitted. wait_s, predicted_wait_s: in the queue, summed over requests. busy_s: in batches.
-    user_once: requests whose user's part was computed once. buckets: runs by bucket, named as JSON would.
+    Attributes:
+        batches: Batches computed.
+        requests: Requests computed.
+        rows: Rows computed.
+        padded_rows: Rows computed only to fill a bucket.
+        failed: Requests whose computation failed.
+        expired: Requests dropped from the queue because their deadline passed or could not be met.
+        refused_full: Requests not admitted because the queue was full.
+        refused_late: Requests not admitted because they would have been late.
+        wait_s: Seconds in the queue, summed over requests.
+        predicted_wait_s: The predicted wait_s.
+        busy_s: Seconds spent on batches.
+        user_once: Requests whose user part was computed once.
+        buckets: Runs by bucket, with string keys as in JSON.
     """
 
     batches: int = 0
@@ -46,14 +61,19 @@ class SessionStats:
     buckets: dict[str, int] = field(default_factory=dict)
 
     def record_run(self, bucket: int, rows: int) -> None:
-        """Notes a run of so many rows in a bucket."""
+        """Count a run of a bucket.
+
+        Args:
+            bucket: Size of the bucket.
+            rows: Rows in it, the others being padding.
+        """
         label = str(bucket)
         self.padded_rows += bucket - rows
         self.buckets[label] = self.buckets.get(label, 0) + 1
 
 
 def total(parts: Sequence[SessionStats]) -> SessionStats:
-    """The sum of what several sessions have done."""
+    """Return the sum of several sessions' counts."""
     whole = SessionStats()
     for part in parts:
         for f in fields(SessionStats):
@@ -66,7 +86,13 @@ def total(parts: Sequence[SessionStats]) -> SessionStats:
 
 @dataclass(frozen=True, slots=True)
 class GroupStats:
-    """A session group's snapshot. queue_rows: those that wait now. work: of all its sessions since the start."""
+    """A session group's snapshot.
+
+    Attributes:
+        sessions: Number of sessions.
+        queue_rows: Rows that wait now.
+        work: Counts of all its sessions since the start.
+    """
 
     sessions: int
     queue_rows: int
@@ -75,7 +101,12 @@ class GroupStats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShadowComparison:
-    """A shadow's scores, compared with what was answered. differences: its scores less those that were answered."""
+    """A shadow's scores, compared with the answered ones.
+
+    Attributes:
+        differences: The shadow's scores minus those that were answered.
+        dropped: Requests dropped because the shadow's queue was full.
+    """
 
     differences: Sketch
     dropped: int
@@ -83,10 +114,25 @@ class ShadowComparison:
 
 @dataclass(frozen=True, slots=True)
 class ModelStats:
-    """A model's snapshot, of the version that stands for it. published_at and event_time (newest event learned): Unix
-    seconds, of the served generation. deltas: seconds that each took to apply ("apply"), from its publication
-    ("publication") and from its newest event ("event") until it was served. lookups, misses: of all its tables, and
-    those that got the default row. remote: of its tables in a row store. tiers: of its tables with a memory budget."""
+    """A model's snapshot, of the version that represents it.
+
+    Attributes:
+        model: Name of the model.
+        generation: The served generation.
+        delta_count: Deltas applied.
+        delta_rows: Rows that they upserted.
+        last_apply_ms: Milliseconds that applying the newest delta took.
+        last_freshness_s: Seconds from the newest delta's publication until it was served.
+        published_at: Unix seconds at which the served generation was published.
+        event_time: Newest event that the served generation has learned from, in Unix seconds.
+        lookups: Lookups in all tables.
+        misses: Lookups that returned the default row.
+        delta_nbytes: Bytes of the applied deltas.
+        deltas: Histograms of seconds per delta: applying it ("apply"), from its publication ("publication") and from
+            its newest event ("event") until it was served.
+        remote: Counts of tables in a row store.
+        tiers: Counts of tables with a memory budget.
+    """
 
     model: str
     generation: Generation
@@ -106,9 +152,17 @@ class ModelStats:
 
 @dataclass(frozen=True, slots=True)
 class ChainStatus:
-    """Where a version stands against its chain. state: one of CHAIN_STATES; reason: of any but CURRENT. digest: of what
-    is served. records: on disk, as far as known. next_step: for who publishes next. behind: generations that are known
-    and not served. obstacle: one of OBSTACLES, "" for CURRENT."""
+    """The state of a version relative to its change log.
+
+    Attributes:
+        state: One of CHAIN_STATES.
+        reason: Explanation, unless CURRENT.
+        digest: Digest of the served generation.
+        records: Records on disk, as far as known.
+        next_step: The step that the next publisher has to use.
+        behind: Known generations that are not served.
+        obstacle: One of OBSTACLES, "" for CURRENT.
+    """
 
     state: str
     reason: str
@@ -121,10 +175,25 @@ class ChainStatus:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VersionStats:
-    """A loaded version's snapshot. tables: lookups, and those answered by the default row, by table. outputs: names of
-    the sketch's outputs, in order. scores, drift: see Trend. out: why it has been taken out, or "". shadow: what it has
-    done as one. chain: where it stands against its files. computes: backend and precision, by bucket. staleness_s:
-    since it was last known to serve the newest record."""
+    """A loaded version's snapshot.
+
+    Attributes:
+        model: Name of the model.
+        version: Number of the version.
+        generation: The served generation.
+        sketch: Counts of its batches.
+        tables: Lookups, and lookups that returned the default row, by table.
+        outputs: Names of the sketch's outputs, in order.
+        scores: Scores of each output, see Trend.
+        drift: Shift of each output, see Trend.
+        labels: The version's labels.
+        share: Share of the requests that the split sends to it.
+        out: Reason why it was taken out of the split, or "".
+        shadow: Its comparison, if it is a shadow.
+        chain: Its state relative to its change log.
+        computes: Backend and precision by bucket.
+        staleness_s: Seconds since it was last known to serve the newest record.
+    """
 
     model: str
     version: int
@@ -143,13 +212,19 @@ class VersionStats:
     staleness_s: float = 0.0
 
 
-# Seconds: half octaves from a millisecond to a minute; octaves from 8 ms to a day.
+# Bounds in seconds: half octaves from a millisecond to a minute; octaves from 8 ms to a day.
 SHORT_S = tuple(2.0 ** (n // 2 - 10) * (1.5 if n % 2 else 1) for n in range(33))
 LONG_S = tuple(2.0**n for n in range(-7, 17))
 
 
 class Histogram:
-    """counts: one a bound, of values up to it and above the one before, and one above them all."""
+    """A histogram with fixed bounds.
+
+    Attributes:
+        bounds: Ascending upper bounds.
+        counts: One per bound, of values up to it and above the previous one, and one of values above them all.
+        total: Sum of the values.
+    """
 
     __slots__ = ("bounds", "counts", "total")
 

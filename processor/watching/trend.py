@@ -1,7 +1,7 @@
-"""Trends of a version's scores: how they lie, how far they moved since the generation before. Pure: counts come in.
+"""Trends of a version's scores: their distribution, and how far they moved since the previous generation. Pure.
 
-A window of a minute shows mean and quantiles; a window is closed only when it is full enough to say something. The
-reference is what the generation before scored: generations that come too fast to fill a window are taken together.
+A window of a minute gives mean and quantiles; a window is closed only when it has enough scores to be meaningful. The
+reference is the scores of the previous generation: generations that come too fast to fill a window are taken together.
 """
 
 from __future__ import annotations
@@ -14,8 +14,13 @@ MIN_SCORES = 1000
 
 
 class Trend:
-    """The trend of one version's scores. scores: by output, of the last full window, or what there is of the first.
-    drift: Scores.shift() of each output, this generation against the one before; None until both have been seen."""
+    """The trend of one version's scores.
+
+    Attributes:
+        scores: By output, the scores of the last full window, or of the first one so far.
+        drift: Scores.shift() of each output between this generation and the previous one; None until both have been
+            seen.
+    """
 
     def __init__(self) -> None:
         self.scores: tuple[Scores, ...] = ()
@@ -26,7 +31,13 @@ class Trend:
         self._before: tuple[Scores, ...] | None = None
 
     def look(self, now_s: float, generation: Generation, sketch: Sketch) -> None:
-        """sketch: all that has been counted of the version by now."""
+        """Update the trend.
+
+        Args:
+            now_s: Monotonic seconds.
+            generation: The generation that is served.
+            sketch: All counts of the version so far.
+        """
         shown = None if self._window is None else sketch.since(self._window[1])
         scored = None if self._began is None else sketch.since(self._began[1])
         if self._window is None or self._began is None or shown is None or scored is None:

@@ -1,11 +1,11 @@
-"""Access: who may ask a server what, and how often. Off, unless keys or certificates are given to it.
+"""Control access: API keys with scopes, rate limits and TLS. Off unless the server is given keys or certificates.
 
-scopes        which scope each route and each gRPC method asks for
-key_file      keys at rest: their file, as it is read and written
-rate_limiter  how much each key and address has asked, over all processes
-access_guard  lets a request in, or says why not
-certificates  what a port that speaks TLS shows, and whom it believes
-credentials   files of keys and certificates, watched, and handed to all processes
+scopes        the scope that each route and each gRPC method requires
+key_file      the file of API keys: reading and writing
+rate_limiter  rate limits of keys and addresses, over all processes
+access_guard  admits a request or refuses it with the reason
+certificates  TLS certificates of a port, and the CA of its clients
+credentials   files of keys and certificates: watched, and sent to all processes
 """
 
 __all__ = ["access_guard", "certificates", "credentials", "key_file", "rate_limiter", "scopes"]

@@ -1,13 +1,13 @@
-"""The guard: lets a request in by its bearer token, or says why not.
+"""Admit or refuse a request by its bearer token, scope and rate limits.
 
-    address's rate ─▶ key (401) ─▶ scope (403) ─▶ key's rate ─▶ what address and key have in flight
+    address's rate ─▶ key (401) ─▶ scope (403) ─▶ key's rate ─▶ in-flight limits of address and key
          429                                         429               429
 
-The address comes first: who guesses keys is slowed down before a hash is computed. Where no keys are configured there
-is no guard, and nobody asks for one with a request.
+The address comes first: a client that guesses keys is slowed down before a hash is computed. Without configured keys
+there is no guard, and requests pay nothing for it.
 
-One guard belongs to one thread (serving.access.rate_limiter). Its keys are replaced whole, from any thread; a request
-that was let in stays in.
+One guard belongs to one thread (serving.access.rate_limiter). Its keys are replaced as a whole, from any thread; an
+admitted request stays admitted.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from freshet_serving.serving.access.key_file import ApiKey, ApiKeys, RateLimits
 from freshet_serving.serving.access.rate_limiter import RateLimiter, Slots
 from freshet_serving.serving.access.scopes import OPEN
 
-# Whoever has too much in flight hears of it when something may have ended.
+# Retry time of a client with too many requests in flight: some may have ended by then.
 IN_FLIGHT_RETRY_S = 1.0
 
 
 class Forbidden(FreshetError):
-    """What this server does not do for this client."""
+    """An operation that this server does not perform for this client."""
 
     http_status = 403
     grpc_code = "PERMISSION_DENIED"
@@ -40,7 +40,7 @@ class Unauthenticated(FreshetError):
 
 
 class Permit:
-    """A request that was let in. end() is called when it is answered or given up; more than once does no harm."""
+    """An admitted request. end() is called when it is answered or given up, and is idempotent."""
 
     __slots__ = ("_rate_limiter", "_slots")
 
@@ -54,17 +54,30 @@ class Permit:
 
 
 class AccessGuard:
-    """See the module. keys: may be replaced at any time."""
+    """Checks requests, as the module's docstring describes.
+
+    Attributes:
+        keys: The known keys; may be replaced at any time.
+        no_permit: A permit that holds nothing.
+    """
 
     def __init__(self, keys: ApiKeys, rate_limiter: RateLimiter, clock: Clock | None = None) -> None:
         self.keys = keys
         self._rate_limiter, self._clock = rate_limiter, clock or SystemClock()
         self.no_permit = Permit(rate_limiter)
-        """A visit that holds nothing."""
+        """A permit that holds nothing."""
 
     def authorize(self, scope: str, authorization: bytes | None) -> ApiKey:
-        """The key of a request, which may do what the scope says; counts nothing. Raises Unauthenticated, Forbidden.
-        authorization: the header."""
+        """Return the key of a request if it has the scope; count nothing.
+
+        Args:
+            scope: The required scope.
+            authorization: The request's authorization header.
+
+        Raises:
+            Unauthenticated: The key is missing, unknown or expired.
+            Forbidden: The key does not have the scope.
+        """
         key = self._find(authorization)
         if key is None or key.expires_s <= self._clock.unix_s():
             raise Unauthenticated
@@ -73,8 +86,18 @@ class AccessGuard:
         return key
 
     def acquire(self, scope: str, authorization: bytes | None, address: str) -> Permit:
-        """Lets a request in; raises Unauthenticated, Forbidden, Overloaded. address: of its client, "" for none that
-        is known."""
+        """Admit a request and count it.
+
+        Args:
+            scope: The required scope.
+            authorization: The request's authorization header.
+            address: The client's address; "" if unknown.
+
+        Raises:
+            Unauthenticated: The key is missing, unknown or expired.
+            Forbidden: The key does not have the scope.
+            Overloaded: A rate limit or an in-flight limit is exceeded.
+        """
         if scope == OPEN:
             return self.no_permit
         limits = self.keys.address
@@ -98,13 +121,24 @@ class AccessGuard:
         return Permit(self._rate_limiter, tuple(entered))
 
     def authorize_stream(self, scope: str, authorization: bytes | None, address: str) -> None:
-        """Lets in a stream, each request of which is admitted by itself; raises as acquire() does."""
+        """Admit a stream whose requests are admitted one by one later.
+
+        Args:
+            scope: The required scope.
+            authorization: The stream's authorization header.
+            address: The client's address; "" if unknown.
+
+        Raises:
+            Unauthenticated: The key is missing, unknown or expired.
+            Forbidden: The key does not have the scope.
+            Overloaded: The address's rate limit is exceeded.
+        """
         if scope != OPEN:
             self._meet(self.keys.address, address)
             self.authorize(scope, authorization)
 
     def name_of(self, authorization: bytes | None) -> str:
-        """The name of the key that a request brings; "" where it brings none that is known any more."""
+        """Return the name of a request's key; "" if it has none or an unknown one."""
         key = self._find(authorization)
         return "" if key is None else key.name
 
@@ -113,7 +147,7 @@ class AccessGuard:
         return self.keys.find(secret.strip()) if kind.lower() == b"bearer" else None
 
     def _meet(self, limits: RateLimits, address: str) -> Slots | None:
-        """Takes what one more request takes of its address's rate; the address's slots, where it has limits."""
+        """Take a token for one more request from its address; return the address's slots if it has limits."""
         if limits == NO_LIMITS or not address:
             return None
         slots = self._rate_limiter.address_slots(address)

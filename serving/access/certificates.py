@@ -1,7 +1,7 @@
-"""Certificates: what a port that speaks TLS shows its clients, and whom it believes; made of bytes.
+"""Build TLS contexts from certificates: a port's own certificate and key, and the CA of its clients.
 
-TLS 1.2 at least; no renegotiation, no compression, no key with a password (nobody is there to type it). With a client
-CA a client without a certificate of it does not get through its handshake.
+TLS 1.2 at least; no renegotiation, no compression, no key with a password (a server has no one to type it). With a
+client CA, the handshake of a client without a certificate from it fails.
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ from freshet_serving.processor.errors import BadInput
 
 
 class Certificates(NamedTuple):
-    """A certificate with its chain, its private key and, perhaps, whose certificates clients have to bring; PEM.
-    context: of all that, for HTTP."""
+    """A certificate with its chain and private key, and an optional CA for client certificates.
+
+    Attributes:
+        chain: The certificate with its chain, in PEM.
+        key: The private key, in PEM.
+        client_ca: Certificates that sign clients' certificates, in PEM; empty for no client certificates.
+        context: The TLS context made of them, for HTTP.
+    """
 
     chain: bytes
     key: bytes
@@ -27,7 +33,7 @@ class Certificates(NamedTuple):
 
     @classmethod
     def of(cls, files: Mapping[str, bytes]) -> Certificates | None:
-        """By their options; None where there are none. Raises BadInput."""
+        """Build certificates from file contents by option; return None without a certificate. Raise BadInput."""
         if not files.get("tls_cert"):
             return None
         chain, key, client_ca = files["tls_cert"], files["tls_key"], files.get("tls_client_ca", b"")
@@ -35,7 +41,7 @@ class Certificates(NamedTuple):
 
 
 CertificateSource = Callable[[], Certificates]
-"""The newest certificates; asked with every handshake."""
+"""Returns the newest certificates; called for each handshake."""
 
 
 def _context(chain: bytes, key: bytes, client_ca: bytes) -> ssl.SSLContext:
@@ -44,7 +50,7 @@ def _context(chain: bytes, key: bytes, client_ca: bytes) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.set_alpn_protocols(["http/1.1"])
     try:
-        # The library takes files only.
+        # The library accepts only files.
         with _file(chain) as chain_path, _file(key) as key_path:
             context.load_cert_chain(chain_path, key_path, _no_password)
     except ssl.SSLError as error:
@@ -61,7 +67,7 @@ def _context(chain: bytes, key: bytes, client_ca: bytes) -> ssl.SSLContext:
 
 
 class _PasswordRequired(Exception):
-    """The key wants a password."""
+    """The key needs a password."""
 
 
 def _no_password() -> str:
@@ -69,14 +75,14 @@ def _no_password() -> str:
 
 
 def _why(error: Exception) -> str:
-    """OpenSSL's word for it, without its source file."""
+    """Return OpenSSL's reason, without its source file."""
     reason = getattr(error, "reason", None)
     return str(reason).replace("_", " ").lower() if reason else "something else"
 
 
 @contextlib.contextmanager
 def _file(data: bytes) -> Iterator[str]:
-    """A path that says these bytes, on no disk where the system has memory files."""
+    """Yield a path to a file with these bytes, in memory if the system has memory files."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("freshet-tls", os.MFD_CLOEXEC)
         try:

@@ -1,16 +1,17 @@
-"""Credentials: the files of keys and certificates that a server is given, watched, and handed to all processes.
+"""Watch the files of keys and certificates, and send their contents to all processes.
 
-    files ──look──▶ Credentials ──AccessControl.take()──▶ guards of this process
+    files ──poll──▶ Credentials ──AccessControl.take()──▶ guards of this process
                           └────────channel───────▶ workers, which do the same
 
 Invariants
-- What is taken is taken whole: all of it is read and made before anything is replaced. A file that is broken, or that
-  others may read, leaves what there was, says so in one line, and is counted; it is looked at again when it changes.
-- A change is taken once the files have stood still from one look to the next, so that of a pair that is replaced one
-  after the other (a certificate and its key) no half is taken.
-- Files are read by the process that was started, which hands their bytes on: workers never differ for longer than a
-  message takes, and one that is replaced while a file is broken gets what the others have.
-- Where there is nothing to watch there is no thread.
+- A change takes effect as a whole: everything is read and built before anything is replaced. If a file is broken, or
+  readable by others, the old credentials stay, one line is logged, and the failure is counted; the file is read again
+  when it changes.
+- A change takes effect once the files are unchanged between two polls, so that a pair that is replaced one file after
+  the other (a certificate and its key) is never used half-replaced.
+- Only the process that was started reads the files, and sends their bytes on: workers differ for at most the time of a
+  message, and one that is restarted while a file is broken gets the credentials that the others have.
+- Without files there is no watching thread.
 """
 
 from __future__ import annotations
@@ -35,32 +36,42 @@ from freshet_serving.serving.access.rate_limiter import RateLimiter
 
 log = logging.getLogger("freshet.credentials")
 
-# Files that nobody else may read; certificates are for everybody.
+# Files that no other user may read; certificates are public.
 PRIVATE = ("api_keys", "tls_key")
 LOOK_S = 0.5
 STOP_S = 5.0
-# The places of the meters: that of the admin port, and the first of those of data ports.
+# Rows of the rate limiter: the admin port's, and the first of the data ports'.
 ADMIN_PLACE, DATA_PLACE = 0, 1
 
 
 class Credentials(NamedTuple):
-    """What the files say at one moment, by their options. edition: later ones count over earlier ones."""
+    """The contents of the files at one moment.
+
+    Attributes:
+        edition: Number of the reading; later ones replace earlier ones.
+        files: Contents by option.
+    """
 
     edition: int
     files: Mapping[str, bytes]
 
     def message(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the credentials as a JSON-compatible message."""
         return {"edition": self.edition, "files": {k: base64.b64encode(v).decode() for k, v in self.files.items()}}
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Credentials:
-        """What message() made."""
+        """Read credentials from a message of message()."""
         return cls(message["edition"], {k: base64.b64decode(v) for k, v in message["files"].items()})
 
 
 class AccessControl:
-    """What one process lets in. memory: of its server's meters."""
+    """The credentials in force in one process, and the guards that use them.
+
+    Args:
+        admin_token: The admin token; "" for none.
+        memory: The server's rate limiter memory.
+    """
 
     def __init__(self, admin_token: str, memory: NDArray[np.uint8]) -> None:
         self.memory = memory
@@ -72,23 +83,27 @@ class AccessControl:
         self._guards: list[AccessGuard] = []
 
     def guard(self, place: int) -> AccessGuard:
-        """A guard for the thread that has this place; it lets in whom the newest credentials name."""
+        """Return a guard for the thread with this row of the rate limiter; it follows the newest credentials."""
         guard = AccessGuard(self._keys, RateLimiter(self.memory, place, SystemClock()))
         self._guards.append(guard)
         return guard
 
     def certificates(self) -> Certificates:
-        """The newest ones, of a server that was given some."""
+        """Return the newest certificates; the server must have been given some."""
         assert self._certificates is not None, "no port that speaks TLS is open before"
         return self._certificates
 
     def pass_on(self, hand: Callable[[Credentials], None]) -> None:
-        """Has what is taken handed on, the newest at once."""
+        """Call `hand` with the newest credentials now, and with all later ones."""
         self._heirs.append(hand)
         hand(self._newest)
 
     def take(self, credentials: Credentials) -> None:
-        """Goes by these from now on, unless by later ones already; raises BadInput and stays as it is."""
+        """Put credentials into force, unless later ones already are.
+
+        Raises:
+            BadInput: They are invalid; nothing changes.
+        """
         if credentials.edition <= self._newest.edition:
             return
         keys = ApiKeys.parse(credentials.files.get("api_keys", b"")).with_admin_token(self._admin_token)
@@ -101,11 +116,24 @@ class AccessControl:
 
 
 class CredentialFiles:
-    """The files of a server. newest: what they said last that could be taken."""
+    """The watched files of a server.
+
+    Attributes:
+        newest: The newest contents that were valid.
+        reloads: Changes that took effect.
+        failures: Changes that were invalid.
+    """
 
     def __init__(self, paths: Mapping[str, str], take: Callable[[Credentials], None]) -> None:
-        """paths: by their options. take: has the server go by what they say; raises BadInput. Raises BadInput where it
-        cannot at once."""
+        """Read the files for the first time.
+
+        Args:
+            paths: Paths by option.
+            take: Puts credentials into force; raises BadInput if they are invalid.
+
+        Raises:
+            BadInput: The files are invalid.
+        """
         self._paths = {option: Path(path) for option, path in paths.items() if path}
         self._take = take
         self.reloads = self.failures = 0
@@ -125,11 +153,11 @@ class CredentialFiles:
             self._thread.join(STOP_S)
 
     def counters(self) -> dict[str, int]:
-        """For /metrics."""
+        """Return the counters for /metrics."""
         return {"access_reloads": self.reloads, "access_reload_failures": self.failures}
 
     def poll_once(self) -> None:
-        """Looks once: takes what has changed and has stood still since the last look."""
+        """Poll once: reload files that have changed and have been stable since the last poll."""
         before, self._seen = self._seen, self._look()
         if self._seen != before or self._seen == self._tried:
             return
@@ -156,7 +184,7 @@ class CredentialFiles:
         return Credentials(edition, {option: _bytes_of(option, path) for option, path in self._paths.items()})
 
     def _look(self) -> dict[str, tuple[int, ...]]:
-        """What tells one state of the files from another."""
+        """Return a value that changes with the files."""
         return {option: _stamp(path) for option, path in self._paths.items()}
 
 
@@ -171,5 +199,5 @@ def _stamp(path: Path) -> tuple[int, ...]:
         found = os.stat(path)
     except OSError:
         return ()
-    # The time of the last change of mode counts as well: chmod is what puts some of them right.
+    # ctime covers changes of mode: chmod is how some refused files are corrected.
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -1,6 +1,6 @@
-"""API keys: who may ask what, and how often; their file, which `freshet key` writes and a server reads.
+"""Read and write the file of API keys, which `freshet key` edits and a server loads.
 
-    [address]                     # optional: of each client address, whatever key it brings
+    [address]                     # optional: for each client address, with any key
     rate = 200.0                  # requests a second; as many may come at once
     concurrency = 64
 
@@ -12,12 +12,12 @@
     rate = 100.0
     concurrency = 16
 
-A key is 32 random bytes: no dictionary has it, so a plain SHA-256 is as good at rest as a slow hash is for passwords.
-For the same reason a look-up of the hash in a dictionary is as good as a comparison in constant time: what the time
-of a look-up could tell is about the hash of what was sent, and nobody can send a key with a hash of their choice.
+A key is 32 random bytes, which no dictionary contains, so plain SHA-256 is as safe at rest as a slow hash is for
+passwords. For the same reason a dictionary look-up of the hash is as safe as a comparison in constant time: its timing
+depends on the hash of the sent key, and no client can choose a key with a given hash.
 
-Invariants: the file is read whole or refused whole; it is replaced by a whole one (processor.package.atomic), one
-writer at a time. What it says is untrusted text: bounded, and every field of a known name and kind.
+Invariants: the file is accepted or refused as a whole; it is replaced atomically (processor.package.atomic) by one
+writer at a time. Its content is untrusted: bounded, and every field must have a known name and type.
 """
 
 from __future__ import annotations
@@ -55,7 +55,12 @@ HEAD = "# API keys of a Freshet server; written by `freshet key`, which keeps no
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """How much may be asked. rate: requests a second; concurrency: in flight; 0 for any."""
+    """Limits of one key or address.
+
+    Attributes:
+        rate: Requests a second; 0 for no limit.
+        concurrency: Requests in flight; 0 for no limit.
+    """
 
     rate: float = 0.0
     concurrency: int = 0
@@ -63,7 +68,16 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key, without the key itself. sha256: of it, 32 bytes. expires_s: Unix time; infinity for never."""
+    """An API key, without the secret.
+
+    Attributes:
+        name: Name of the key.
+        sha256: Hash of the secret, 32 bytes.
+        scopes: Scopes of the key.
+        expires_s: Unix time of expiry in seconds; infinity for never.
+        limits: Limits of the key.
+        slots: Its places in the rate limiter.
+    """
 
     name: str
     sha256: bytes
@@ -78,7 +92,12 @@ class ApiKey:
 
 @dataclass(frozen=True)
 class ApiKeys:
-    """The keys that a server knows. address: how much one client address may ask."""
+    """The keys that a server knows.
+
+    Attributes:
+        keys: The keys.
+        address: Limits of each client address.
+    """
 
     keys: tuple[ApiKey, ...] = ()
     address: RateLimits = RateLimits()
@@ -88,11 +107,11 @@ class ApiKeys:
         object.__setattr__(self, "_by_hash", {key.sha256: key for key in self.keys})
 
     def find(self, secret: bytes) -> ApiKey | None:
-        """The key that was sent, if it is one; see the module for why the look-up tells nobody anything."""
+        """Return the key with this secret, or None; the module's docstring explains why its timing reveals nothing."""
         return self._by_hash.get(hashlib.sha256(secret).digest())
 
     def with_admin_token(self, token: str) -> ApiKeys:
-        """These keys, and the admin token as one with both admin scopes; "" for none."""
+        """Return these keys, and the admin token as a key with both admin scopes, unless it is ""."""
         if not token:
             return self
         key = ApiKey("admin token", hashlib.sha256(token.encode()).digest(), frozenset({ADMIN_READ, ADMIN_WRITE}))
@@ -100,7 +119,7 @@ class ApiKeys:
 
     @classmethod
     def parse(cls, data: bytes) -> ApiKeys:
-        """The keys of a file's bytes; raises BadInput."""
+        """Parse the content of a key file; raise BadInput."""
         try:
             document = tomllib.loads(data.decode())
         except (ValueError, RecursionError) as error:
@@ -120,7 +139,7 @@ class ApiKeys:
         return cls(keys, _limits(address, "address"))
 
     def text(self) -> str:
-        """The file that says so."""
+        """Return the content of the key file."""
         parts = [HEAD]
         if self.address != RateLimits():
             parts.append("[address]\n" + _limits_text(self.address))
@@ -136,17 +155,31 @@ class ApiKeys:
     def added(
         self, name: str, scopes: Iterable[str], expires_s: float = math.inf, limits: RateLimits = RateLimits()
     ) -> tuple[ApiKeys, str]:
-        """These keys with a new one, and the secret that it is; raises BadInput, Conflict."""
+        """Create a key.
+
+        Args:
+            name: Name of the key.
+            scopes: Its scopes.
+            expires_s: Unix time of expiry in seconds.
+            limits: Its limits.
+
+        Returns:
+            These keys with the new one, and its secret.
+
+        Raises:
+            BadInput: An argument is invalid.
+            Conflict: The name is in use.
+        """
         if any(key.name == name for key in self.keys):
             raise Conflict(f"name: {name!r} is a key already; revoke it, or choose another name")
         secret = PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(KEY_NBYTES)).rstrip(b"=").decode()
         key = ApiKey(name, hashlib.sha256(secret.encode()).digest(), frozenset(scopes), expires_s, limits)
         made = ApiKeys((*self.keys, key), self.address)
-        # What is not said as the file says it is refused as the file would be.
+        # Parse the text so that invalid arguments are refused as they would be in a file.
         return ApiKeys.parse(made.text().encode()), secret
 
     def without(self, name: str) -> ApiKeys:
-        """These keys without one; raises NotFound."""
+        """Return these keys without one; raise NotFound if it does not exist."""
         left = tuple(key for key in self.keys if key.name != name)
         if len(left) == len(self.keys):
             raise NotFound(f"name: expected a key of this file, got {name[:64]!r}")
@@ -154,8 +187,19 @@ class ApiKeys:
 
 
 def read_private(path: Path, option: str, max_nbytes: int) -> bytes:
-    """The bytes of a file that nobody else may read; raises BadInput with the command that puts it right. A file of
-    another owner, as Kubernetes mounts secrets, may be read by its group: this process could not read it otherwise."""
+    """Read a file that other users may not read.
+
+    A file of another owner, as Kubernetes mounts secrets, may be readable by its group: otherwise this process could
+    not read it.
+
+    Args:
+        path: Path of the file.
+        option: Name of the option, for the error message.
+        max_nbytes: Largest size that is accepted.
+
+    Raises:
+        BadInput: Other users may read it, with the command that corrects the mode; or it cannot be read.
+    """
     try:
         found = os.stat(path)
         allowed = 0o700 if found.st_uid == os.geteuid() else 0o750
@@ -171,7 +215,16 @@ def read_private(path: Path, option: str, max_nbytes: int) -> bytes:
 
 
 def read_public(path: Path, option: str, max_nbytes: int) -> bytes:
-    """The bytes of a file that anybody may read; raises BadInput."""
+    """Read a file that any user may read.
+
+    Args:
+        path: Path of the file.
+        option: Name of the option, for the error message.
+        max_nbytes: Largest size that is accepted.
+
+    Raises:
+        BadInput: It cannot be read.
+    """
     try:
         return read_file(path, max_nbytes, option).tobytes()
     except Corrupt as error:
@@ -182,8 +235,11 @@ def read_public(path: Path, option: str, max_nbytes: int) -> bytes:
 
 @contextlib.contextmanager
 def changing(path: Path) -> Iterator[list[ApiKeys]]:
-    """Lets one writer at a time change a file of keys: yields a list of what it holds (nothing, where there is none),
-    and writes what the list holds in the end, for the owner alone. Raises BadInput."""
+    """Edit a key file, one writer at a time.
+
+    Yields a list with the file's keys (no keys if there is no file), and at the end writes the list's keys, readable by
+    the owner only. Raises BadInput.
+    """
     try:
         folder = os.open(path.parent, os.O_RDONLY)
     except OSError as error:
@@ -196,7 +252,7 @@ def changing(path: Path) -> Iterator[list[ApiKeys]]:
         if len(text) > MAX_FILE_NBYTES:
             raise BadInput(f"keys: expected at most {MAX_FILE_NBYTES} bytes, got {len(text)}")
         with atomic_file(path) as file:
-            # Before a byte of it is there.
+            # Set the mode before any content is written.
             os.fchmod(file.fileno(), 0o600)
             file.write(text)
     except OSError as error:

@@ -1,22 +1,23 @@
-"""How much each key and each address has asked, counted in memory that all processes of a server share.
+"""Limit the request rate and concurrency of each key and address, in memory shared by all processes of a server.
 
-A rate is a token bucket that holds a second's worth, or one request where that is less: as many may come at once, and
-then as many a second. It is kept as one number, the time at which the bucket will be full again, so that taking a token
-is one addition. Concurrency is one count a process, and the sum of them is compared.
+A rate is a token bucket that holds one second's worth of requests, and at least one: as many requests may come at once,
+and then as many a second. It is stored as one number, the time at which the bucket will be full again, so that taking a
+token is one addition. Concurrency is one count for each process, and the sum over processes is compared.
 
-Who asks is known by two slots of a table of fixed size (a count-min sketch): what refuses one is that both of its slots
-refuse. So there is nothing that floods of addresses could fill or evict, no list to agree on between processes, and
-two that share a slot by chance do not notice; two that share both, one pair in SLOTS squared, share their limit.
+A key or address is identified by two slots of a fixed-size table (a count-min sketch); it is refused only if both slots
+refuse. So a flood of addresses can neither fill nor evict anything, and processes have no list to agree on. Two clients
+that share one slot by chance are not affected; two that share both, one pair in SLOTS squared, share their limit.
 
 Invariants
-- A rate holds for the server, however many processes answer and however its connections are spread over them.
-- Between two processes nothing is locked: of two that take a token in the same microsecond one may not be counted. So a
-  rate is exceeded by at most one request for each such meeting, and never held for less than what was allowed.
-- A process writes only its own row of counts, on one thread: they cannot be torn. Its row is cleared once it is dead.
-- Slots of addresses are by a secret of this start, so that nobody chooses whose slots to share.
+- A rate holds for the server, however many processes answer and however connections are distributed over them.
+- Processes take no locks: if two take a token in the same microsecond, one may not be counted. So a rate is exceeded by
+  at most one request for each such collision, and is never below the configured one.
+- A process writes only its own row of counts, on one thread, so they cannot be torn. Its row is cleared after its
+  death.
+- Slots of addresses depend on a secret of this start, so that no client can choose to share another's slots.
 
-Refused: a share of the rate for each worker (a client with one connection would have 1/N of its rate); asking the
-supervisor (a round trip a request); a table of addresses that is pruned (a flood prunes it).
+Rejected: a share of the rate for each worker (a client with one connection would have 1/N of its rate); asking the
+supervisor (one round trip for each request); a pruned table of addresses (a flood prunes it).
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ Slots = tuple[int, int]
 
 
 def slots_of(digest: bytes) -> Slots:
-    """The slots of whoever has this digest, 8 bytes of it at least."""
+    """Return the slots for a digest of at least 8 bytes."""
     return int.from_bytes(digest[:4], "little") % SLOTS, int.from_bytes(digest[4:8], "little") % SLOTS
 
 
 def rate_limiter_memory(processes: int) -> NDArray[np.uint8]:
-    """Shared memory for the meters of so many processes (or threads), all counts 0."""
+    """Return shared memory for the limits of this many processes (or threads), all counts 0."""
     memory = reserve(SECRET_NBYTES + FULL_NBYTES + processes * COUNT_NBYTES, "meters").view(np.uint8)
     memory = memory[: SECRET_NBYTES + FULL_NBYTES + processes * COUNT_NBYTES]
     memory[:SECRET_NBYTES] = np.frombuffer(os.urandom(SECRET_NBYTES), np.uint8)
@@ -53,17 +54,28 @@ def rate_limiter_memory(processes: int) -> NDArray[np.uint8]:
 
 
 def clear_process(memory: NDArray[np.uint8], place: int) -> None:
-    """Forgets what a process had in flight that is dead."""
+    """Clear the in-flight counts of a dead process.
+
+    Args:
+        memory: Memory of rate_limiter_memory().
+        place: The process's row.
+    """
     _counts(memory)[place] = 0
 
 
 class RateLimiter:
-    """The meters as one thread of one process uses them."""
+    """The rate limiter as one thread of one process uses it."""
 
     def __init__(self, memory: NDArray[np.uint8], place: int, clock: Clock) -> None:
-        """memory: of rate_limiter_memory(). place: this thread's row of counts."""
+        """Attach to the shared memory.
+
+        Args:
+            memory: Memory of rate_limiter_memory().
+            place: This thread's row of counts.
+            clock: The clock of the token buckets.
+        """
         self._secret = memory[:SECRET_NBYTES].tobytes()
-        # Views of memory, not arrays: one number of an array costs ten times as much.
+        # Memoryviews, not arrays: reading one element of an array costs ten times as much.
         full: Any = memoryview(memory[SECRET_NBYTES : SECRET_NBYTES + FULL_NBYTES].view(np.float64))  # type: ignore[arg-type]
         self._full_s = full[:SLOTS], full[SLOTS:]
         rows: list[Any] = [memoryview(row) for counts in _counts(memory) for row in counts]
@@ -72,27 +84,42 @@ class RateLimiter:
         self._clock = clock
 
     def address_slots(self, address: str) -> Slots:
-        """The slots of a client's address. Of IPv6 the first half counts: the rest is any one host's to choose."""
+        """Return the slots of a client's address; of IPv6 the first 64 bits, because a host chooses the rest freely."""
         if ":" in address:
             address = _network(address)
         return slots_of(hashlib.blake2b(address.encode(), key=self._secret, digest_size=8).digest())
 
     def take_token(self, slots: Slots, rate: float) -> float:
-        """Takes a token of a bucket that gets `rate` a second: 0.0, or, where there is none, the seconds until there
-        is."""
+        """Take a token from a bucket.
+
+        Args:
+            slots: The bucket's slots.
+            rate: Tokens a second.
+
+        Returns:
+            0.0, or without a token the seconds until there is one.
+        """
         now_s = self._clock.now_s()
         (first, second), (one, other) = self._full_s, slots
         step_s = 1.0 / rate
         full_s = max(now_s, min(first[one], second[other])) + step_s
         wait_s = full_s - now_s - max(1.0, step_s)
-        # Sums of steps are off by less than that, on a machine that has been up for years.
+        # Rounding errors of summed steps stay below this, even on a machine that has been up for years.
         if wait_s > 1e-6:
             return float(wait_s)
         first[one], second[other] = max(first[one], full_s), max(second[other], full_s)
         return 0.0
 
     def try_acquire(self, slots: Slots, most: int) -> bool:
-        """Counts one more in flight, unless there are `most`; whoever enters leaves."""
+        """Count one more request in flight, unless the limit is reached; release() undoes it.
+
+        Args:
+            slots: Slots of the key or address.
+            most: The limit.
+
+        Returns:
+            False if the limit is reached.
+        """
         one, other = slots
         first = second = 0
         for row in self._firsts:
@@ -106,19 +133,19 @@ class RateLimiter:
         return True
 
     def release(self, slots: Slots) -> None:
-        """See try_acquire()."""
+        """Count one request in flight less, after try_acquire()."""
         one, other = slots
         self._first[one] -= 1
         self._second[other] -= 1
 
 
 def _counts(memory: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """One row of counts a place."""
+    """Return the counts, one row for each process."""
     return memory[SECRET_NBYTES + FULL_NBYTES :].view(np.int32).reshape(-1, ROWS, SLOTS)
 
 
 def _network(address: str) -> str:
-    """The first 64 bits of an IPv6 address, or the IPv4 address that it carries."""
+    """Return the first 64 bits of an IPv6 address, or the IPv4 address that it maps."""
     import ipaddress
 
     try:

@@ -1,7 +1,7 @@
-"""Scopes: what a key may ask for, and which scope each route and each gRPC method asks for.
+"""Define the scopes of API keys, and the scope that each route and each gRPC method requires.
 
-The one table of them. A route that stands in none is refused where keys are asked for, and a test that walks every
-route of every port fails: whoever adds one says here who may use it.
+This is the only such table. With API keys, a route that is not listed requires an admin scope. A test walks every route
+of every port and fails for a missing one, so a new route must be added here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ PREDICT, FEATURES, METRICS = "predict", "features", "metrics"
 ADMIN_READ, ADMIN_WRITE = "admin:read", "admin:write"
 SCOPES = (PREDICT, FEATURES, METRICS, ADMIN_READ, ADMIN_WRITE)
 OPEN = ""
-"""Asks for no key: what probes ask, which have none, and pages that hold no data."""
+"""Needs no key: for probes, which have none, and pages without data."""
 
 # HTTP, by the action of a route (serving.http.paths).
 HTTP_SCOPES = {
@@ -43,7 +43,7 @@ HTTP_SCOPES = {
     "unload": ADMIN_WRITE,
 }
 
-# gRPC, by the name of a method; no two services have one name for two things.
+# gRPC, by the name of a method; no two services use one name for different methods.
 RPC_SCOPES = {
     "Check": OPEN,
     "Watch": OPEN,
@@ -66,7 +66,7 @@ RPC_SCOPES = {
     "SystemSharedMemoryStatus": PREDICT,
     "SystemSharedMemoryRegister": PREDICT,
     "SystemSharedMemoryUnregister": PREDICT,
-    # Not served; whoever asks hears what is instead.
+    # Not served; the error names the alternative.
     "CudaSharedMemoryStatus": PREDICT,
     "CudaSharedMemoryRegister": PREDICT,
     "CudaSharedMemoryUnregister": PREDICT,
@@ -93,7 +93,7 @@ ADMIN_SCOPES = {
     "GET /admin/models/{name}/tables": ADMIN_READ,
     "GET /admin/models/{name}/timeline": ADMIN_READ,
     "POST /admin/models/{name}/explain": ADMIN_READ,
-    # The data port asks for the scope predict besides: the key goes on to it.
+    # The data port also requires the scope predict: the key is forwarded to it.
     "POST /admin/models/{name}/try": ADMIN_READ,
     "POST /admin/models/{name}/calibration": ADMIN_WRITE,
     "POST /admin/models/{name}/deltas": ADMIN_WRITE,
@@ -111,8 +111,14 @@ ADMIN_SCOPES = {
 
 
 def admin_scope(method: str, path: str) -> str:
-    """The scope of a request of the admin port. What is no route reads with GET and HEAD and changes else: whoever may
-    do that hears that there is none."""
+    """Return the scope of a request of the admin port.
+
+    Unknown paths require admin:read for GET and HEAD and admin:write otherwise; holders of that scope then get 404.
+
+    Args:
+        method: HTTP method.
+        path: Path of the request.
+    """
     method = "GET" if method == "HEAD" else method
     for wanted, pattern, scope in _ADMIN_PATTERNS:
         if wanted == method and pattern.fullmatch(path):

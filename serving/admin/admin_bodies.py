@@ -1,4 +1,4 @@
-"""Bodies of the admin port: read within bounds, checked, answered as JSON, described in OpenAPI."""
+"""Read bodies of the admin port within bounds, validate them, describe them in OpenAPI, and write JSON replies."""
 
 from __future__ import annotations
 
@@ -24,14 +24,21 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 def json_reply(document: Any) -> Response:
-    """A document that nobody keeps."""
+    """Return a JSON reply that must not be cached."""
     return Response(dump_json(document), media_type="application/json", headers={"cache-control": "no-store"})
 
 
 async def read_whole(request: Request, max_nbytes: int) -> bytearray:
-    """The body; raises TooLarge as soon as it is known to be, and keeps nothing of it.
+    """Read a whole body.
 
     Grown chunk by chunk: joining the chunks of a large delta would hold the GIL, and with it the data port, for long.
+
+    Args:
+        request: The request.
+        max_nbytes: Limit of the body's size.
+
+    Raises:
+        TooLarge: As soon as the body is known to exceed the limit; nothing of it is kept.
     """
     declared = header_int(dict(request.headers.raw), b"content-length", MAX_LENGTH_HEADER)
     bound = SizeLimit(max_nbytes)
@@ -44,7 +51,16 @@ async def read_whole(request: Request, max_nbytes: int) -> bytearray:
 
 
 async def read_json(request: Request, model: type[Body]) -> Body:
-    """A JSON body of at most MAX_JSON_NBYTES as `model`; raises BadInput, TooLarge."""
+    """Read a JSON body of at most MAX_JSON_NBYTES.
+
+    Args:
+        request: The request.
+        model: Class of the result.
+
+    Raises:
+        BadInput: It is not JSON, or does not fit the class.
+        TooLarge: It is too long.
+    """
     try:
         document = orjson.loads(await read_whole(request, MAX_JSON_NBYTES))
     except orjson.JSONDecodeError:
@@ -53,7 +69,12 @@ async def read_json(request: Request, model: type[Body]) -> Body:
 
 
 def documented(model: type[BaseModel], **others: Any) -> dict[str, Any]:
-    """The OpenAPI entry of a body that the route reads itself, within its own limit."""
+    """Return the OpenAPI entry of a body that the route reads itself.
+
+    Args:
+        model: Class of the JSON body.
+        others: Further entries by media type.
+    """
     return {
         "requestBody": {
             "required": True,

@@ -1,7 +1,9 @@
-"""The admin port: deltas, rollback, versions, labels, status and the console page. FastAPI, behind Authorization.
+"""Assemble the admin port from its routes: deltas, rollback, versions, labels, status and the console page.
 
-Processor calls that load or apply run in worker threads: the admin port's event loop stays free, and the data
-port's loop is never involved. What takes long may have threads of its own, which give way (serving.loading.priority).
+The port is a FastAPI application behind Authorization.
+
+Processor calls that load or apply run in worker threads: the admin port's event loop stays free, and the data port's
+loop is not involved. Long operations may have threads of their own, at low priority (serving.loading.priority).
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ class LabelRequest(StrictModel):
 
 
 class Policy(StrictModel):
-    """A model's policy; see docs/how-to/models.md."""
+    """A model's policy; documented in docs/how-to/models.md."""
 
     versions: str | list[int] | None = None
     split: dict[str, int | float] | None = None
@@ -127,11 +129,21 @@ def create_admin(
     tls: bool = False,
     explain: ExplainSettings | None = None,
 ) -> Authorization:
-    """The admin port's ASGI application. metrics: the data port's, for each model's count of requests. bulk: where
-    large deltas are applied, versions loaded and scores explained; where everything else is, if None. live: what the
-    console shows, of whoever starts and ends it. data_address: where the data port listens, for requests that are
-    tried; tls: whether it speaks TLS. explain: where requests are recorded, and what an explanation may cost."""
-    # FastAPI's own documentation pages would load scripts from elsewhere.
+    """Create the admin port's ASGI application.
+
+    Args:
+        lifecycle: Says whether the models are available.
+        metrics: The data port's metrics, for each model's count of requests.
+        guard: Checks API keys; None for no keys.
+        host: Address that the port is bound to.
+        max_delta_nbytes: Largest delta that may be uploaded.
+        bulk: Runs large deltas, loads and explanations; None for the threads of all other operations.
+        live: Samples for the console; their owner starts and stops them.
+        data_address: Host and port of the data port, for requests that are tried.
+        tls: Whether the data port speaks TLS.
+        explain: The folder of recorded requests, and limits of explanations.
+    """
+    # FastAPI's own documentation pages would load scripts from other hosts.
     app = FastAPI(
         title="Freshet admin", openapi_url="/admin/openapi.json", docs_url=None, redoc_url=None, responses=REFUSALS
     )
@@ -165,7 +177,7 @@ def create_admin(
 
 
 class Admin:
-    """The admin port's operations, each a route: their docstrings are what OpenAPI says of them."""
+    """The admin port's operations, each a route. Their docstrings are the descriptions in OpenAPI."""
 
     def __init__(
         self,
@@ -176,7 +188,7 @@ class Admin:
         trail: AuditTrail,
         explanations: Explanations,
     ) -> None:
-        """See create_admin."""
+        """Keep the arguments; create_admin() documents them."""
         self._lifecycle, self._metrics, self._trail = lifecycle, metrics, trail
         self._max_delta_nbytes, self._bulk, self._explanations = max_delta_nbytes, bulk, explanations
 
@@ -204,7 +216,8 @@ class Admin:
             given = {"path": (await read_json(request, DeltaPath)).path}
             what = f"path {show(given['path'])}"
         else:
-            # Whatever else curl and client libraries call it: the file itself, and its checksums say whether it is one.
+            # Any other content type that curl and client libraries send: the body is the file, and its checksums verify
+            # it.
             data = await read_whole(request, self._max_delta_nbytes)
             given, what = {"data": data}, f"upload of {len(data)} bytes"
             executor = self._bulk if len(data) > BULK_NBYTES else None
@@ -317,7 +330,7 @@ class Admin:
 
 
 def _told(name: str, done: RollbackResult) -> dict[str, Any]:
-    """A rollback, as JSON has it."""
+    """Return a rollback's result as JSON."""
     undone = [str(generation) for generation in done.undone]
     answer = {"model": name, "generation": str(done.generation), "undone": undone, "recorded": done.recorded}
     answer["kept"] = [str(generation) for generation in done.kept]
@@ -325,7 +338,7 @@ def _told(name: str, done: RollbackResult) -> dict[str, Any]:
 
 
 def _what_follows(done: RollbackResult) -> str:
-    """What a rollback means for other servers and for whoever publishes, in words."""
+    """Return in words what a rollback means for other servers and for the publisher."""
     here, following = done.generation, f"{done.generation.version}.{done.next_step}"
     if not done.recorded:
         return (
@@ -348,7 +361,12 @@ def _what_follows(done: RollbackResult) -> str:
 
 
 def _handle_errors(app: FastAPI, data_address: tuple[str, int] | None) -> None:
-    """data_address: of the port that those are told of who ask here what only it answers."""
+    """Register the error handlers.
+
+    Args:
+        app: The application.
+        data_address: The data port's address, named in errors for paths that only the data port serves.
+    """
 
     @app.exception_handler(FreshetError)
     async def refused(request: Request, error: FreshetError) -> Response:

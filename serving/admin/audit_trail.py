@@ -1,6 +1,6 @@
-"""The audit trail: what was changed through this admin port lately, by whom, and what came of it.
+"""Keep an audit trail of changes made through this admin port: time, client, change and outcome.
 
-The log has a line of everything for good; the newest entries are kept in memory for whoever looks at the page.
+The log has a line for every change; the newest entries are kept in memory for the console.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MOST_ENTRIES, MOST_LETTERS = 100, 500
 
 
 class AuditTrail:
-    """The trail of one admin port."""
+    """The audit trail of one admin port."""
 
     def __init__(self) -> None:
         self._entries: deque[dict[str, Any]] = deque(maxlen=MOST_ENTRIES)
 
     def add_to(self, app: FastAPI) -> None:
-        """Adds the trail's route."""
+        """Add the trail's route."""
         app.get("/admin/audit")(self.audit)
 
     async def audit(self) -> Response:
@@ -41,7 +41,17 @@ class AuditTrail:
         return json_reply({"entries": list(self._entries)[::-1]})
 
     async def run(self, request: Request, what: str, act: Callable[[], Any], executor: Executor | None = None) -> Any:
-        """Runs a change in a worker thread and writes one line about it, whatever comes of it."""
+        """Run a change in a worker thread and log its outcome.
+
+        Args:
+            request: The request.
+            what: The change in words.
+            act: Makes the change.
+            executor: Where it runs; the loop's default if None.
+
+        Returns:
+            The result of act().
+        """
         client = request.client.host if request.client else "?"
         if key := request.scope.get(KEY_NAME):
             client = f"{client} ({key})"

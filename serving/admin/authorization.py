@@ -1,8 +1,8 @@
-"""Authorization, who may talk to the admin port: an ASGI layer in front of everything that the port serves.
+"""Authorize requests to the admin port, as an ASGI layer in front of all its routes.
 
-In order: where no key is asked for the Host header is a name that only this machine could mean, which stops DNS
-rebinding; a browser's request comes from the port's own page (serving.http.origin_checks); the bearer token is a key
-with the scope of the route (serving.access), as the admin token is.
+In this order: without API keys, the Host header must be a name that only this machine could mean, which stops DNS
+rebinding; a browser's request must come from the port's own page (serving.http.origin_checks); the bearer token must be
+a key with the scope of the route (serving.access). The admin token is such a key.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from freshet_serving.serving.http.asgi import Receive, Scope, Send, error_reply,
 
 READS = ("GET", "HEAD")
 KEY_NAME = "freshet.key"
-"""Where the name of a request's key stands in its scope, for whoever writes down who has done what."""
+"""Key of the ASGI scope for the name of the request's API key, which the audit trail uses."""
 
 
 class Authorization:
-    """ASGI middleware. guard: who asks for keys; None where nobody does. host: what the port is bound to."""
+    """ASGI middleware.
+
+    Args:
+        app: The application behind it.
+        guard: Checks API keys; None for no keys.
+        host: Address that the port is bound to.
+    """
 
     def __init__(
         self, app: Callable[[Scope, Receive, Send], Awaitable[None]], guard: AccessGuard | None, host: str

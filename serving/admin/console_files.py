@@ -1,8 +1,8 @@
-"""The console: the files of the page at the admin port's root. Fixed names, fixed types, nothing from elsewhere.
+"""Serve the files of the console at the admin port's root: fixed names and types, nothing from other hosts.
 
-They are read once, at the start, by the names that FILES lists: no path of a request ever reaches a folder. What the
-page may do its Content-Security-Policy says: scripts and styles of this port alone, none inline, no HTML made of
-strings, no frame around it.
+They are read once, at the start, by the names in FILES: no path of a request ever reaches a folder. The
+Content-Security-Policy restricts the page: scripts and styles of this port only, none inline, no HTML made from
+strings, no embedding in a frame.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
-    # Asked for again each time, and answered with 304 while it is the same: a new server never meets an old page.
+    # Revalidated on each use, with 304 if unchanged: a new server never meets an old page.
     "cache-control": "no-cache",
 }
 
@@ -65,7 +65,7 @@ class ConsoleFiles:
         self._files = {name: _file(name, folder.joinpath(name).read_bytes()) for name in (INDEX, *FILES)}
 
     def add_to(self, app: FastAPI) -> None:
-        """Adds the page's routes."""
+        """Add the page's routes."""
         app.get("/", include_in_schema=False)(self.index)
         app.get("/console/{name}", include_in_schema=False)(self.file)
 

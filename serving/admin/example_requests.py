@@ -1,5 +1,8 @@
-"""Examples of requests: a recorded one where there is any, else one that was asked lately (of those whose rows the
-guard keeps), else one that is made up of ids that the tables have."""
+"""Find an example request for a model version.
+
+In order of preference: a recorded request, a recent one (from the rows that the guard keeps), one from the version's
+warm-up file, one generated from ids that the tables have.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,17 @@ RECORDED, ASKED, WARM, MADE_UP = "recorded", "asked lately", "warm-up", "made up
 
 
 class ExampleRequests:
-    """Examples for one server's models. recordings: the folder of --record, "" for none."""
+    """Examples for one server's models.
+
+    Args:
+        recordings: The folder of --record; "" for none.
+    """
 
     def __init__(self, recordings: str = "") -> None:
         self._recordings = recordings
 
     def signature(self, version: ServedVersion) -> dict[str, Any]:
-        """What a version takes and gives, JSON-able, with an example."""
+        """Return a version's inputs and outputs as a JSON-compatible object, with an example."""
         manifest = version.manifest
         source, example = self._example(version)
         features: dict[str, list[dict[str, str]]] = {}
@@ -55,17 +62,17 @@ class ExampleRequests:
         }
 
     def _example(self, version: ServedVersion) -> tuple[str, dict[str, str]]:
-        """Where it is from, and each input as JSON text."""
+        """Return the example's source, and each input as JSON text."""
         inputs = version.manifest.inputs
         for source, found in ((RECORDED, self._recorded), (ASKED, _asked), (WARM, _warm)):
-            # What cannot be read is an example less.
+            # An unreadable source is skipped.
             with contextlib.suppress(FreshetError, OSError, ImportError, ValueError, KeyError):
                 if (example := found(version)) is not None and (told := texts(example, inputs)):
                     return source, told
         return MADE_UP, texts(_made_up(version), inputs)
 
     def _recorded(self, version: ServedVersion) -> dict[str, Column] | None:
-        """The first request of the newest file of the model's."""
+        """Return the first request of the model's newest recording."""
         manifest = version.manifest
         if not self._recordings:
             return None
@@ -110,7 +117,7 @@ def _made_up_input(spec: Input, version: ServedVersion) -> Column:
 
 
 def _ids(spec: Input, column: int, version: ServedVersion, count: int) -> np.ndarray[Any, Any]:
-    """Ids that have a row, where the input's column is looked up as it is; else the first numbers."""
+    """Return ids that have a row if the input's column is looked up unchanged; else the first numbers."""
     table = _table(version.manifest, spec, column)
     known = version.tables[table].some_keys(count) if table else np.empty(0, np.int64)
     return np.resize(known, count) if len(known) else np.arange(1, count + 1, dtype=np.int64)

@@ -1,9 +1,10 @@
-"""Explanations over the admin port: what the score of a request, sent or recorded, was made of
-(docs/how-to/explain.md).
+"""Explain scores over the admin port: what the score of a request, sent or recorded, was made of.
 
-Who owns what: the admin port's event loop reads the body and waits; a thread that gives way, where there are several
-workers, does all else (processor.explaining.explanation). One explanation is made at a time, WAITING more may wait;
-whoever comes then is refused, so explanations take one thread of those that apply large deltas, and never two.
+How to use it: docs/how-to/explain.md.
+
+Threads: the admin port's event loop reads the body and waits; a thread, at low priority if there are several workers,
+does the rest (processor.explaining.explanation). One explanation is made at a time and WAITING more may wait; further
+ones are refused. So explanations take at most one of the threads that apply large deltas.
 """
 
 from __future__ import annotations
@@ -41,8 +42,13 @@ REQUEST_KEYS = ("inputs", "instances", "signature_name")
 
 
 class ExplainSettings(NamedTuple):
-    """What explanations need to know of the server. recordings: the folder that it records to, "" for none. limits: of
-    a request. workers: processes that answer."""
+    """Settings of the server that explanations depend on.
+
+    Attributes:
+        recordings: The folder of recorded requests; "" for none.
+        limits: Limits of a request.
+        workers: Number of processes that answer.
+    """
 
     recordings: str = ""
     limits: RequestLimits = DEFAULTS
@@ -50,7 +56,7 @@ class ExplainSettings(NamedTuple):
 
 
 class ExplainRequest(StrictModel):
-    """What is to be explained, beside the request itself: `inputs` or `instances` as :predict takes them."""
+    """Options of an explanation, beside the request itself: `inputs` or `instances` as :predict takes them."""
 
     inputs: dict[str, Any] | list[Any] | None = Field(None, description="The request in columns, as :predict has it.")
     instances: list[Any] | None = Field(None, description="Or in rows.")
@@ -67,7 +73,12 @@ class Explanations:
     """The explanations of one server."""
 
     def __init__(self, settings: ExplainSettings, bulk: Executor | None) -> None:
-        """bulk: where they are made; where everything else is, if None."""
+        """Set up the explainer.
+
+        Args:
+            settings: Settings of the server.
+            bulk: Runs explanations; None for the loop's default threads.
+        """
         self._settings, self._bulk = settings, bulk
         if settings.workers > 1:
             beside = f"supervisor, beside {settings.workers} workers"
@@ -78,7 +89,16 @@ class Explanations:
         self._turn = asyncio.Lock()
 
     async def answer(self, processor: ModelHost, name: str, body: bytearray) -> dict[str, Any]:
-        """The explanation, JSON-able; raises FreshetError."""
+        """Return an explanation as a JSON-compatible object.
+
+        Args:
+            processor: The models.
+            name: The model's name.
+            body: The request's body.
+
+        Raises:
+            FreshetError: The request is invalid, or too many wait.
+        """
         if self._asked > WAITING:
             raise Overloaded(f"explain: at most {WAITING} that wait wanted; ask again")
         self._asked += 1
@@ -142,7 +162,7 @@ class Explanations:
             raise
 
     def _find(self, model: str, request_id: str) -> RecordedRequest:
-        """Raises NotFound for a request that was not recorded, or not yet."""
+        """Find a recorded request; raise NotFound if it was not recorded, or not yet."""
         if not self._settings.recordings:
             raise NotFound(
                 "request_id: this server records no requests; start it with --record FOLDER --record-share 1"
@@ -159,8 +179,13 @@ class Explanations:
 
 
 def _picked(model: ServedModel, asked: ExplainRequest, answered_by: int | None) -> tuple[ServedVersion, int | None]:
-    """Which version is explained, and as of which step; None for what is served. answered_by: the version that a
-    recorded request was answered by."""
+    """Select the version to explain, and the step; None for the served one.
+
+    Args:
+        model: The model.
+        asked: The options of the request.
+        answered_by: The version that answered the recorded request, if there is one.
+    """
     if asked.version is not None and asked.label is not None:
         raise BadInput("explain: one of version and label wanted")
     if asked.generation is not None:
@@ -176,7 +201,7 @@ def _picked(model: ServedModel, asked: ExplainRequest, answered_by: int | None) 
 
 
 def _undone(model: ServedModel, asked: GenerationRef) -> str:
-    """What took a generation back, "" where nothing did."""
+    """Return the error for a generation that was rolled back, with the rollback's record; "" if it was not."""
     version = asked.version.manifest.version
     entries = model.timeline(version, MOST)["entries"]
     wanted = f"{version}.{asked.step}"
@@ -190,7 +215,17 @@ def _undone(model: ServedModel, asked: GenerationRef) -> str:
 
 
 def _question(model: ServedModel, text: str, what: str) -> GenerationRef:
-    """A generation of a version that is loaded; raises BadInput and NotFound."""
+    """Return a generation of a loaded version.
+
+    Args:
+        model: The model.
+        text: The generation, such as 3.16.
+        what: Name of the field, for the error message.
+
+    Raises:
+        BadInput: It is no generation.
+        NotFound: Its version is not loaded.
+    """
     generation = Generation.parse(text)
     version = model.served.get(generation.version)
     if version is None:

@@ -1,9 +1,9 @@
-"""GET /admin/live: the samples of serving.telemetry.live_samples as server-sent events.
+"""Serve GET /admin/live: the samples of serving.telemetry.live_samples as server-sent events.
 
 Invariants
-- At most MOST_STREAMS at once; who comes beyond that is told to come back (429). A stream is one request and no thread.
-- What a slow reader has not taken is not piled up: a sample is sent when the one before it was, with all that came
-  meanwhile, of which there are five minutes at most. Who takes nothing for SEND_S is left.
+- At most MOST_STREAMS at once; further clients get 429 with a time to retry. A stream is one request and no thread.
+- Samples do not pile up for a slow reader: the next event is sent after the previous one was, with all samples since,
+  at most five minutes of them. A client that reads nothing for SEND_S is disconnected.
 - The end of the server ends every stream at once.
 """
 
@@ -22,7 +22,7 @@ from freshet_serving.serving.telemetry.live_samples import LiveSample, LiveSampl
 
 MOST_STREAMS = 16
 SEND_S = 10.0
-# Whatever happens between, a reader hears something: a proxy would take a silent stream for a dead one.
+# Keep-alive interval: a proxy would take a silent stream for a dead one.
 QUIET_S = 15.0
 FULL = Overloaded(f"live: at most {MOST_STREAMS} streams at once wanted", retry_after_s=5.0)
 
@@ -35,7 +35,7 @@ class LiveStreams:
         self.open = 0
 
     def add_to(self, app: FastAPI) -> None:
-        """Adds the stream's route."""
+        """Add the stream's route."""
         events = {"description": "Events named sample.", "content": {"text/event-stream": {"schema": {}}}}
         full = {"description": f"{MOST_STREAMS} streams are open."}
         app.get("/admin/live", responses={200: events, 429: full}, response_class=Response)(self.live)
@@ -59,7 +59,7 @@ class _Stream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._streams.open >= MOST_STREAMS:
-            # Others have come since live() looked.
+            # Others may have connected since live() checked.
             status, body, reply_headers = error_reply(FULL)
             await reply(send, status, body, reply_headers)
             return
@@ -75,7 +75,7 @@ class _Stream(Response):
         try:
             await self._send(send, woken, left)
         except TimeoutError:
-            # The client takes nothing. Nor would it take the end.
+            # The client reads nothing, so it would not read the end either.
             return
         finally:
             left.cancel()
@@ -102,7 +102,7 @@ class _Stream(Response):
 
 
 async def _left(receive: Receive) -> None:
-    """Returns when the client has gone."""
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

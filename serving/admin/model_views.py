@@ -1,7 +1,7 @@
-"""What people ask of one model: its timeline, its tables, who is on trial, and how a request to it looks. Reads alone.
+"""Serve read-only views of one model: its timeline, its tables, its trials, and an example request.
 
-None of it takes a model's lock or asks the workers for anything they do not report anyway, and each is bounded, so a
-page may ask while the model is busy.
+No view takes a model's lock or requests anything from workers beyond their regular reports, and each is bounded, so a
+page may use them while the model is busy.
 """
 
 from __future__ import annotations
@@ -35,12 +35,18 @@ class ModelViews:
         examples: ExampleRequests,
         data_address: tuple[str, int] | None = None,
     ) -> None:
-        """data_address: where the data port listens."""
+        """Set up the views.
+
+        Args:
+            lifecycle: Says whether the models are available.
+            examples: Finds example requests.
+            data_address: Host and port of the data port.
+        """
         self._lifecycle, self._examples = lifecycle, examples
         self._data_port = data_address[1] if data_address else None
 
     def add_to(self, app: FastAPI) -> None:
-        """Adds the views' routes."""
+        """Add the views' routes."""
         for what in (self.timeline, self.tables, self.canaries, self.signature):
             app.get(f"/admin/models/{{name}}/{what.__name__}")(what)
 

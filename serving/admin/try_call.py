@@ -1,10 +1,10 @@
-"""POST /admin/models/{name}/try: one predict request, handed to the server's own data port and computed as any other.
+"""Serve POST /admin/models/{name}/try: forward one predict request to the server's own data port.
 
-The page is of another origin than the data port, which is opened to no other site for it. The body goes on as it came,
-so whatever a prediction is refused for refuses this one; so does the key, which needs the scope predict where the data
-port asks for one. Where workers answer, one of them answers this.
+The console's origin differs from the data port's, which does not allow other origins for it. The body is forwarded
+unchanged, so this request is refused for the same reasons as any prediction; so is the key, which needs the scope
+predict if the data port requires keys. If there are workers, one of them answers.
 
-Bounded: MOST_CALLS at once, a body of MAX_BODY_NBYTES, a reply of MAX_REPLY_NBYTES, CALL_S.
+Bounds: MOST_CALLS at once, a body of MAX_BODY_NBYTES, a reply of MAX_REPLY_NBYTES, CALL_S.
 """
 
 from __future__ import annotations
@@ -39,8 +39,14 @@ class _Answer(NamedTuple):
 
 
 class TryCalls:
-    """Calls of one server's data port. address: where it listens; None where there is none to ask. tls: whether it
-    speaks TLS. Its certificate is not looked at: the address is this server's own, which nobody else can have."""
+    """Calls of one server's data port.
+
+    Its certificate is not verified: the address is this server's own, which no other process can have.
+
+    Args:
+        address: Host and port of the data port; None if there is none.
+        tls: Whether it speaks TLS.
+    """
 
     def __init__(self, address: tuple[str, int] | None, tls: bool = False) -> None:
         self._context = ssl._create_unverified_context() if tls else None
@@ -48,7 +54,7 @@ class TryCalls:
         self._open = 0
 
     def add_to(self, app: FastAPI) -> None:
-        """Adds the route."""
+        """Add the route."""
         content = {"application/json": {"schema": {"type": "object", "description": "As :predict takes it."}}}
         extra = {"requestBody": {"required": True, "content": content}}
         full: dict[int | str, dict[str, Any]] = {
@@ -91,7 +97,19 @@ class TryCalls:
 def _call(
     address: tuple[str, int], context: ssl.SSLContext | None, path: str, body: bytes, authorization: str | None
 ) -> _Answer:
-    """One request on a connection of its own; raises NotReady, TooLarge."""
+    """Send one request on a new connection.
+
+    Args:
+        address: Host and port.
+        context: TLS context; None for plain HTTP.
+        path: Path of the request.
+        body: Body of the request.
+        authorization: The authorization header, if there is one.
+
+    Raises:
+        NotReady: The data port does not answer.
+        TooLarge: The reply is too long.
+    """
     connection = (
         http.client.HTTPConnection(*address, timeout=CALL_S)
         if context is None

@@ -1,4 +1,4 @@
-"""JSON bodies of the admin port as models: strict, and refused with the field and what was wanted of it."""
+"""Validate JSON bodies of the admin port strictly; errors name the field and the expected value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ Validated = TypeVar("Validated", bound=BaseModel)
 
 
 def validated(document: Any, model: type[Validated], where: str = "body") -> Validated:
-    """A JSON document as a model; raises BadInput. where: what the document is called."""
+    """Return a JSON document as an instance of a model.
+
+    Args:
+        document: The parsed document.
+        model: Class of the result.
+        where: Name of the document in errors.
+
+    Raises:
+        BadInput: The document does not fit the class.
+    """
     try:
         return model.model_validate(document)
     except ValidationError as error:
@@ -48,16 +57,16 @@ MAX_SHOWN = 64
 
 
 def first_problem(errors: Any, root: str = "", known: Collection[str] = ()) -> str:
-    """Return one line out of pydantic's list: the field, what was expected of it and what came.
+    """Return a one-line message from pydantic's list of errors: the field, the expected and the actual value.
 
     Args:
-        errors: As `ValidationError.errors()` gives them.
-        root: What the document is called.
-        known: Fields of the document, for the nearest of them.
+        errors: The result of `ValidationError.errors()`.
+        root: Name of the document.
+        known: Fields of the document, to suggest the nearest.
     """
     first = errors[0]
     path = first["loc"]
-    # A value of several types has an error a type, each one level below the field.
+    # A value of several types has one error for each type, one level below the field.
     same = [each for each in errors if len(path) > 1 and each["loc"][:-1] == path[:-1] and _type(each)]
     several = len(same) > 1
     where = ".".join(str(part) for part in (root, *(path[:-1] if several else path)) if part != "")[:80]
@@ -73,7 +82,7 @@ def first_problem(errors: Any, root: str = "", known: Collection[str] = ()) -> s
 
 
 def expected(problem: Any) -> str:
-    """Return what one of pydantic's problems expected, and what came, in the words of every other message."""
+    """Return expected and actual value of one of pydantic's errors, in the format of all other messages."""
     kind = problem["type"]
     if kind == "missing":
         return "expected a value, got nothing"
@@ -87,7 +96,7 @@ def expected(problem: Any) -> str:
 
 
 def _type(problem: Any) -> str:
-    """The type that a problem asks for, "" where it is about something else."""
+    """Return the type that an error expects; "" if it is about something else."""
     name, _, what = problem["type"].partition("_")
     return TYPES.get(name, "") if what in ("type", "parsing", "from_float", "attributes_type") else ""
 

@@ -1,17 +1,17 @@
-"""A client of Freshet's predictions, over binary HTTP or gRPC, synchronous or with asyncio.
+"""Client library for predictions, over binary HTTP or gRPC, synchronous or with asyncio.
 
     from freshet_serving import Client
 
     with Client("http://localhost:8501") as client:
         scores = client.rank("ctr", user={"user": 7}, candidates={"item": [12, 13, 14]}, timeout_s=0.05)
 
-It speaks KServe v2 alone. HTTP needs httpx, gRPC (grpc://localhost:8500) needs grpcio;
-freshet-client brings both, freshet-serving[client] too.
+The only protocol is KServe v2. HTTP requires httpx, gRPC (grpc://localhost:8500) requires grpcio; freshet-client and
+freshet-serving[client] install both.
 
 client          Client and AsyncClient
-prediction      one prediction as it is asked for and got, whatever carries it
-client_credentials  what a client shows a server, and whom it believes
-retry           when a prediction is tried again
+prediction      a prediction's request and reply, independent of the transport
+client_credentials  API key and TLS files of a client
+retry           retry policy
 arrays          a request's values as tensors
 http_transport  KServe v2 over binary HTTP
 grpc_transport  KServe v2 over gRPC

@@ -1,4 +1,4 @@
-"""A request's values as KServe v2 tensors: what numpy makes of them decides their datatype and shape."""
+"""Convert a request's values to KServe v2 tensors, with the datatype and shape that numpy gives them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ PREFIX_NBYTES = 4
 
 
 class RequestTensor(NamedTuple):
-    """data: little-endian, row-major; strings each behind their length in 4 bytes."""
+    """One input of a request.
+
+    Attributes:
+        name: Name of the input.
+        datatype: KServe's name of its type.
+        shape: Its shape.
+        data: Little-endian values in row-major order; each string follows its length in 4 bytes.
+    """
 
     name: str
     datatype: str
@@ -27,8 +34,11 @@ class RequestTensor(NamedTuple):
 
 
 def tensors(inputs: Mapping[str, Values]) -> list[RequestTensor]:
-    """Integers travel as INT64, floats as FP32 (FP16 as such), text and bytes as BYTES, Ragged as two tensors. Raises
-    BadInput for anything else."""
+    """Convert inputs to tensors.
+
+    Integers become INT64, floats FP32 (float16 stays FP16), text and bytes BYTES; Ragged becomes two tensors. Raises
+    BadInput for anything else.
+    """
     found = []
     for name, values in inputs.items():
         if isinstance(values, Ragged):
@@ -41,7 +51,7 @@ def tensors(inputs: Mapping[str, Values]) -> list[RequestTensor]:
 
 
 def of_user(inputs: Mapping[str, Values]) -> dict[str, Values]:
-    """Values of one user as inputs of one row; raises BadInput for more."""
+    """Return the values of one user as inputs of one row. Raises BadInput for more than one row."""
     rows: dict[str, Values] = {}
     for name, values in inputs.items():
         if isinstance(values, Ragged):

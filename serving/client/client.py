@@ -1,4 +1,7 @@
-"""The clients. A client may be used from many threads, an AsyncClient from the coroutines of one event loop."""
+"""Client and AsyncClient: predictions from one server.
+
+A Client may be used from many threads, an AsyncClient from the coroutines of one event loop.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,17 @@ SCHEMES = ("http", "https", "grpc", "grpcs")
 
 
 class Client:
-    """Predictions of one server.
+    """Predictions from one server. Thread-safe.
 
-    address: http://host:port, https://..., grpc://host:port or grpcs://... . timeout_s: of a prediction with all its
-    attempts, where it does not say so itself; None for any time. connections: kept open at most, over HTTP. key: of
-    `freshet key create`, for servers that ask for one. ca, certificate, private_key: PEM files; of whom the server's
-    certificate has to be, if not of an authority that the system knows, and the client's own where it is asked for one.
+    Args:
+        address: http://host:port, https://host:port, grpc://host:port or grpcs://host:port.
+        timeout_s: Default time limit of a prediction, all attempts included; None for no limit.
+        retry: Retry policy; the default of Retry if None.
+        connections: Maximum number of open connections, over HTTP.
+        key: API key made by `freshet key create`, for servers that require one.
+        ca: PEM file of the authorities to trust for the server's certificate; the system's if empty.
+        certificate: PEM file of the client's own certificate, for servers that require one.
+        private_key: PEM file of its private key.
     """
 
     def __init__(
@@ -68,11 +76,19 @@ class Client:
         timeout_s: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Prediction:
-        """Scores n rows: arrays [n] or [n, columns]; one row in an input counts for all.
+        """Score n rows: arrays [n] or [n, columns]. An input with one row is broadcast to all rows.
 
-        version: which; as traffic goes if None. outputs: those wanted, all if none are named. headers: such as
-        x-sticky-key, x-request-id or traceparent; over gRPC the metadata. Raises FreshetError: BadInput, NotFound,
-        Overloaded, NotReady, Expired and Lost, the last attempt's.
+        Args:
+            model: Name of the model.
+            inputs: Values by input name.
+            version: Version number; if None the server chooses, by the model's traffic split.
+            outputs: Names of the outputs to return; all if empty.
+            timeout_s: Time limit, all attempts included; the client's default if None.
+            headers: Extra headers such as x-sticky-key, x-request-id or traceparent; sent as metadata over gRPC.
+
+        Raises:
+            FreshetError: The error of the last attempt: BadInput, NotFound, Overloaded, NotReady, Expired,
+                ConnectionLost or another.
         """
         call = _call(model, inputs, version, outputs, headers, self._client_credentials)
         attempts = RetryState(self._retry, self._timeout_s if timeout_s is None else timeout_s)
@@ -93,15 +109,19 @@ class Client:
         output: str | None = None,
         **options: Any,
     ) -> NDArray[np.float32]:
-        """Scores of N candidates for one user, float32 [N]: what the user's inputs say is sent, and looked up, once.
+        """Return the scores of N candidates for one user, float32 [N]. The user's inputs are sent and looked up once.
 
-        user: one value, or the columns of one row, an input. candidates: [N] or [N, columns] an input. output: whose
-        scores; may be left out where there is one. options: see predict().
+        Args:
+            model: Name of the model.
+            user: For each input of the user one value, or the columns of one row.
+            candidates: For each input of the candidates an array [N] or [N, columns].
+            output: Name of the output to return; may be None if the model has one output.
+            **options: Options of predict().
         """
         return self.predict(model, _ranking(user, candidates), **options).scores(output)
 
     def ready(self, timeout_s: float | None = 1.0) -> bool:
-        """Whether the server is there and its models are ready."""
+        """Return whether the server answers and its models are ready."""
         return self._transport.ready(timeout_s)
 
     def close(self) -> None:
@@ -117,7 +137,7 @@ class Client:
 
 
 class AsyncClient:
-    """Predictions of one server, with asyncio. See Client."""
+    """Predictions from one server, with asyncio. Takes the arguments of Client."""
 
     def __init__(
         self,
@@ -155,7 +175,7 @@ class AsyncClient:
         timeout_s: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Prediction:
-        """See Client.predict."""
+        """Score n rows, like Client.predict."""
         call = _call(model, inputs, version, outputs, headers, self._client_credentials)
         attempts = RetryState(self._retry, self._timeout_s if timeout_s is None else timeout_s)
         while True:
@@ -175,11 +195,11 @@ class AsyncClient:
         output: str | None = None,
         **options: Any,
     ) -> NDArray[np.float32]:
-        """See Client.rank."""
+        """Return the scores of N candidates for one user, like Client.rank."""
         return (await self.predict(model, _ranking(user, candidates), **options)).scores(output)
 
     async def ready(self, timeout_s: float | None = 1.0) -> bool:
-        """See Client.ready."""
+        """Return whether the server answers and its models are ready."""
         return await self._transport.ready(timeout_s)
 
     async def close(self) -> None:
@@ -195,7 +215,7 @@ class AsyncClient:
 
 
 def _target(address: str) -> tuple[str, str]:
-    """Scheme, and host with port; raises BadInput."""
+    """Return the scheme, and the host with its port. Raises BadInput."""
     parts = urlsplit(address)
     if parts.scheme not in SCHEMES or not parts.netloc or parts.path not in ("", "/"):
         raise BadInput(f"address: {', '.join(f'{s}://host:port' for s in SCHEMES)} wanted, got {address[:64]!r}")

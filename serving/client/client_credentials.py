@@ -1,4 +1,4 @@
-"""What a client shows a server, and whom it believes: a key, the authority of the server's certificate, its own."""
+"""Credentials of a client: API key, own TLS certificate, and the authorities to trust."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from freshet_serving.processor.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """ca: PEM file of the authorities that the server's certificate may be of; "" for the system's. certificate,
-    private_key: PEM files, for servers that ask for one. key: "" for none."""
+    """Credentials of a client.
+
+    Attributes:
+        key: API key; "" for none.
+        ca: PEM file of the authorities to trust for the server's certificate; "" for the system's.
+        certificate: PEM file of the client's own certificate, for servers that require one; "" for none.
+        private_key: PEM file of its private key; "" for none.
+    """
 
     key: str = field(default="", repr=False)
     ca: str = ""
@@ -28,11 +34,11 @@ class ClientCredentials:
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """What every call says; metadata over gRPC."""
+        """Headers of every call; metadata over gRPC."""
         return (("authorization", f"Bearer {self.key}"),) if self.key else ()
 
     def context(self) -> ssl.SSLContext:
-        """For HTTPS; raises BadInput."""
+        """Return the TLS context for HTTPS. Raises BadInput."""
         try:
             context = ssl.create_default_context(cafile=self.ca or None)
             if self.certificate:
@@ -42,7 +48,7 @@ class ClientCredentials:
         return context
 
     def channel_credentials(self) -> Any:
-        """For gRPC; raises BadInput."""
+        """Return the channel credentials for gRPC. Raises BadInput."""
         import grpc
 
         try:

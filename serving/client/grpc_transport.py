@@ -1,4 +1,4 @@
-"""KServe v2 over gRPC."""
+"""Send predictions by KServe v2 over gRPC."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ Request, Response = message("inference.ModelInferRequest"), message("inference.M
 
 
 class RpcTransport:
-    """See Transport. credentials: of a channel that is encrypted."""
+    """A Transport over gRPC.
+
+    Args:
+        target: Host and port.
+        credentials: Credentials of an encrypted channel; None for plain text.
+    """
 
     def __init__(self, target: str, credentials: grpc.ChannelCredentials | None) -> None:
         if credentials is None:
@@ -49,7 +54,12 @@ class RpcTransport:
 
 
 class AsyncRpcTransport:
-    """See AsyncTransport. credentials: of a channel that is encrypted."""
+    """An AsyncTransport over gRPC.
+
+    Args:
+        target: Host and port.
+        credentials: Credentials of an encrypted channel; None for plain text.
+    """
 
     def __init__(self, target: str, credentials: grpc.ChannelCredentials | None) -> None:
         if credentials is None:
@@ -78,7 +88,7 @@ class AsyncRpcTransport:
 
 
 def encode(call: ClientCall) -> bytes:
-    """A call as ModelInferRequest."""
+    """Encode a call as ModelInferRequest."""
     request = Request(model_name=call.model)
     if call.version is not None:
         request.model_version = str(call.version)
@@ -91,7 +101,15 @@ def encode(call: ClientCall) -> bytes:
 
 
 def decode(data: bytes, metadata: Any) -> Prediction:
-    """ModelInferResponse; raises FreshetError when it is none, or its parts do not fit together."""
+    """Decode a ModelInferResponse.
+
+    Args:
+        data: The serialized message.
+        metadata: Trailing metadata of the reply.
+
+    Raises:
+        FreshetError: Not a ModelInferResponse, or its parts are inconsistent.
+    """
     try:
         reply = Response.FromString(data)
     except Exception:
@@ -108,7 +126,7 @@ def _error(target: str, code: grpc.StatusCode, details: str | None, metadata: An
     text = details or ""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         pushback = _text(metadata, "grpc-retry-pushback-ms")
-        # Without it nothing was shed: the message was too large.
+        # Without pushback the server did not shed load: the message was too large.
         if not pushback.isdigit():
             return TooLarge(text)
         return error_of(Overloaded.http_status, text, int(pushback) / 1e3)

@@ -1,4 +1,4 @@
-"""KServe v2 over binary HTTP, by httpx."""
+"""Send predictions by KServe v2 over binary HTTP, with httpx."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ READY_PATH = "/v2/health/ready"
 
 
 class HttpTransport:
-    """See Transport. connections: kept open at most. verify: how the server's certificate is; False over HTTP alone."""
+    """A Transport over HTTP.
+
+    Args:
+        address: URL of the server.
+        connections: Maximum number of open connections.
+        verify: TLS context that checks the server's certificate; False for plain HTTP.
+    """
 
     def __init__(self, address: str, connections: int, verify: ssl.SSLContext | bool) -> None:
         limits = _limits(connections)
@@ -45,7 +51,7 @@ class HttpTransport:
 
 
 class AsyncHttpTransport:
-    """See AsyncTransport. connections, verify: see HttpTransport."""
+    """An AsyncTransport over HTTP. Takes the arguments of HttpTransport."""
 
     def __init__(self, address: str, connections: int, verify: ssl.SSLContext | bool) -> None:
         limits = _limits(connections)
@@ -70,7 +76,12 @@ class AsyncHttpTransport:
 
 
 def encode(call: ClientCall, timeout_s: float | None) -> tuple[str, dict[str, str], bytes]:
-    """Path, headers and body of a call."""
+    """Return the path, headers and body of a call.
+
+    Args:
+        call: The call.
+        timeout_s: Time limit to send to the server; None for none.
+    """
     path = f"/v2/models/{quote(call.model, safe='')}"
     if call.version is not None:
         path += f"/versions/{call.version}"
@@ -89,7 +100,16 @@ def encode(call: ClientCall, timeout_s: float | None) -> tuple[str, dict[str, st
 
 
 def decode(status: int, headers: Mapping[str, str], body: bytes) -> Prediction:
-    """A reply; raises the FreshetError that it stands for, or one that says what is wrong with it."""
+    """Decode a reply.
+
+    Args:
+        status: HTTP status.
+        headers: Headers by name.
+        body: The body.
+
+    Raises:
+        FreshetError: The error that the server reports, or one that describes what is wrong with the reply.
+    """
     if status != 200:
         raise error_of(status, _message(body), _seconds(headers.get("retry-after")))
     length = headers.get(HEADER_LENGTH, "")

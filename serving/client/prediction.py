@@ -1,4 +1,4 @@
-"""One prediction as a client asks for it and gets it, whatever carries it."""
+"""A prediction's request and reply, independent of the transport."""
 
 from __future__ import annotations
 
@@ -33,7 +33,15 @@ ERRORS: dict[int, type[FreshetError]] = {
 
 
 class ClientCall(NamedTuple):
-    """headers: (name, value) beside the protocol's own; gRPC's metadata."""
+    """One call.
+
+    Attributes:
+        model: Name of the model.
+        version: Version number; None if the server chooses.
+        tensors: The inputs.
+        outputs: Names of the outputs to return; empty for all.
+        headers: (name, value) pairs besides the protocol's own; metadata over gRPC.
+    """
 
     model: str
     version: int | None
@@ -44,9 +52,14 @@ class ClientCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A prediction: what answered, and its answer. outputs: float32 [n, columns] each, or as an imported model declared
-    it. generation: version and step,
-    such as "3.17"; empty from servers that have none."""
+    """A prediction: the outputs, and the model state that computed them.
+
+    Attributes:
+        model: Name of the model.
+        version: Version that answered.
+        generation: Version and step, such as "3.17"; "" from servers that have none.
+        outputs: Arrays by output name: float32 [n, columns], or as an imported model declared them.
+    """
 
     model: str
     version: int
@@ -54,7 +67,10 @@ class Prediction:
     outputs: dict[str, NDArray[Any]] = field(repr=False)
 
     def scores(self, output: str | None = None) -> NDArray[Any]:
-        """The scores of one output, [n] where it has one column; the only one if not named. Raises BadInput."""
+        """Return the scores of one output, [n] if it has one column.
+
+        Raises BadInput if the output does not exist, or if none is named and there are several.
+        """
         if output is None and len(self.outputs) != 1:
             raise BadInput(f"output: one of {', '.join(self.outputs)} wanted, got nothing")
         name = next(iter(self.outputs)) if output is None else output
@@ -65,7 +81,10 @@ class Prediction:
 
 
 class Transport(Protocol):
-    """Sends calls one by one, from any thread. timeout_s: for all of it, None for any time. Raises FreshetError."""
+    """A way to send calls to one server, from any thread.
+
+    send() raises FreshetError; a timeout of None is unlimited.
+    """
 
     def send(self, call: ClientCall, timeout_s: float | None) -> Prediction: ...
 
@@ -75,7 +94,7 @@ class Transport(Protocol):
 
 
 class AsyncTransport(Protocol):
-    """See Transport; on one event loop."""
+    """A Transport for coroutines of one event loop."""
 
     async def send(self, call: ClientCall, timeout_s: float | None) -> Prediction: ...
 
@@ -85,7 +104,13 @@ class AsyncTransport(Protocol):
 
 
 def error_of(status: int, message: str, retry_after_s: float | None = None) -> FreshetError:
-    """The error that the server raised, by its HTTP status."""
+    """Return the error that the server raised.
+
+    Args:
+        status: HTTP status of the reply.
+        message: The server's message.
+        retry_after_s: Seconds after which to retry, if the server sent them.
+    """
     text = message[:MAX_MESSAGE_CHARACTERS] or f"answered {status}"
     if status == Overloaded.http_status:
         return Overloaded(text, 1.0 if retry_after_s is None else retry_after_s)
@@ -93,7 +118,17 @@ def error_of(status: int, message: str, retry_after_s: float | None = None) -> F
 
 
 def output(name: Any, datatype: Any, shape: Any, data: bytes | memoryview) -> NDArray[Any]:
-    """One tensor of a reply; raises FreshetError when its parts do not fit together."""
+    """Return one output of a reply as an array.
+
+    Args:
+        name: Name of the output.
+        datatype: KServe's name of its type.
+        shape: Its shape.
+        data: Its values.
+
+    Raises:
+        FreshetError: The parts are inconsistent.
+    """
     dtype = DTYPES.get(datatype)
     if dtype is None:
         raise FreshetError(f"reply: numbers wanted for output {str(name)[:64]!r}, got {str(datatype)[:16]!r}")

@@ -1,11 +1,11 @@
-"""Retries: when a prediction is tried again.
+"""Retry policy: decide whether and when a prediction is sent again.
 
 Invariants
-- Only what may pass is tried again: a server that sheds (429) or is not ready (503), and a connection that was lost.
-  A prediction changes nothing, so asking twice is safe.
-- A server that says when to come back is not asked sooner. Without that, waits double, from a random point on, so that
-  clients that were refused together do not come back together (AWS's "full jitter").
-- All attempts together end before the deadline: one that could not be answered in time is not made.
+- Only transient errors are retried: a server that sheds load (429) or is not ready (503), and a lost connection. A
+  prediction changes nothing, so it is idempotent.
+- If the server says when to retry, the client does not retry sooner. Otherwise the maximum wait doubles and the wait is
+  a random part of it, so that clients that were refused together do not return together (AWS's "full jitter").
+- All attempts together end before the deadline: an attempt that could not be answered in time is not made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from freshet_serving.processor.errors import Expired, FreshetError, NotReady, Ov
 
 
 class ConnectionLost(FreshetError):
-    """The connection could not be made, or was lost before the reply."""
+    """The connection failed, or was lost before the reply."""
 
     http_status = 503
     grpc_code = "UNAVAILABLE"
@@ -27,8 +27,13 @@ class ConnectionLost(FreshetError):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When a prediction is tried again. attempts: in all; 1 never tries again. wait_s: at most before the second,
-    doubled before each further one. max_wait_s: a server that asks for more is not waited for."""
+    """A retry policy.
+
+    Attributes:
+        attempts: Maximum number of attempts; 1 never retries.
+        wait_s: Maximum wait before the second attempt; doubles before each further one.
+        max_wait_s: Longest acceptable wait; if a server asks for more, its error is raised.
+    """
 
     attempts: int = 3
     wait_s: float = 0.02
@@ -45,13 +50,20 @@ class RetryState:
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """share: 0 to 1, of the longest wait."""
+        """Start the time limit.
+
+        Args:
+            retry: The retry policy.
+            timeout_s: Time limit of all attempts; None for none.
+            clock: Returns seconds.
+            jitter: Returns the fraction of the maximum wait to use, 0 to 1.
+        """
         self._retry, self._clock, self._jitter = retry, clock, jitter
         self._deadline_s = None if timeout_s is None else clock() + timeout_s
         self._made = 0
 
     def begin(self) -> float | None:
-        """Seconds that the next attempt may take, None for any; raises Expired."""
+        """Return the seconds that the next attempt may take, None for no limit. Raises Expired."""
         self._made += 1
         if self._deadline_s is None:
             return None
@@ -61,12 +73,12 @@ class RetryState:
         return left_s
 
     def wait_s(self, error: FreshetError) -> float:
-        """Seconds until the next attempt; raises the error when there is none."""
+        """Return the seconds until the next attempt; raise the error if it must not be retried."""
         if not isinstance(error, (Overloaded, NotReady, ConnectionLost)) or self._made >= self._retry.attempts:
             raise error
         longest_s = self._retry.wait_s * (1 << (self._made - 1))
         if isinstance(error, Overloaded):
-            # Later than asked for, never sooner.
+            # Later than the server asked for, never sooner.
             wait_s = error.retry_after_s + longest_s * self._jitter()
         else:
             wait_s = longest_s * self._jitter()

@@ -1,16 +1,16 @@
-"""Protocols as pure functions: bytes and headers in, named columns out, and back. No I/O, no state.
+"""Protocol codecs as pure functions: decode bytes and headers to named columns, and encode outputs. No I/O, no state.
 
-wire               what both HTTP protocols share: limits, content codings, JSON, timeouts
-tfs_rest           TensorFlow Serving's REST
+wire               limits, content codings, JSON and timeouts, shared by both HTTP protocols
+tfs_rest           TensorFlow Serving's REST API
 tfs_rpc            TensorFlow Serving's Predict over gRPC
-examples           tf.Example, as classify and regress take it
+examples           tf.Example, the input format of classify and regress
 kserve             KServe v2 over HTTP
 kserve_rpc         KServe v2 over gRPC
-kserve_header      what a KServe request says of its tensors, checked against the model
+kserve_header      tensor descriptions of a KServe request, checked against the model
 json_columns       JSON values to columns
-tensor_types       what types are called on the wire, and which an input takes
-templates          messages known by their bytes
-messages           classes of the messages, in a descriptor pool of their own
+tensor_types       names of tensor types on the wire, and the types that an input accepts
+templates          cache of parsed messages, recognised by the bytes around their tensors
+messages           protobuf message classes, in a private descriptor pool
 proto_files        protos/*.proto, compiled
 """
 

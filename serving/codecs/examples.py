@@ -1,8 +1,9 @@
-"""tf.Example, as classify and regress take it: features by name in each example, and a context that all share.
+"""Decode tf.Example, the input of classify and regress: features by name, and a context that all examples share.
 
-A feature is one of the manifest's, or an input under its own name: a model that packs 26 ids as columns of one input
-takes 26 features of one value, or one of 26. What only the context names is one row, which is broadcast: one user and
-many candidates are sent, and looked up, once. Where both name a feature, the example's counts.
+A feature is one of the manifest's features, or an input under its own name: a model that packs 26 ids as columns of one
+input accepts 26 features of one value, or one of 26 values. A feature that only the context has becomes one row, which
+is broadcast: a user with many candidates is sent and looked up once. If both have a feature, the example's value is
+used.
 """
 
 from __future__ import annotations
@@ -23,14 +24,24 @@ from freshet_serving.serving.codecs.tensor_types import declared
 from freshet_serving.serving.codecs.wire import show
 
 Values = Sequence[Any]
-"""int, float or bytes, all of one type."""
+"""int, float or bytes values, all of one type."""
 
 Example = Mapping[str, Values]
 TYPES: dict[str, tuple[type, ...]] = {"int64": (int,), "float32": (float, int), "string": (bytes,)}
 
 
 def of_json(examples: Any, context: Any, extent: RequestSize | None = None) -> tuple[list[Example], Example]:
-    """The `examples` and `context` of a JSON body; raises BadInput, TooLarge. extent: see json_columns.column."""
+    """Return the examples and the context of a JSON body.
+
+    Args:
+        examples: The value of "examples".
+        context: The value of "context".
+        extent: Size account of the request; None if the values do not belong to a request.
+
+    Raises:
+        BadInput: The values are malformed.
+        TooLarge: The request exceeds a limit.
+    """
     if type(examples) is not list:
         raise BadInput(f"examples: a list wanted, got {json_kind(examples)}")
     if extent is not None:
@@ -39,7 +50,16 @@ def of_json(examples: Any, context: Any, extent: RequestSize | None = None) -> t
 
 
 def of_message(given: Any, extent: RequestSize | None = None) -> tuple[list[Example], Example]:
-    """The examples and the context of a tensorflow.serving.Input; raises BadInput, TooLarge."""
+    """Return the examples and the context of a tensorflow.serving.Input.
+
+    Args:
+        given: The message.
+        extent: Size account of the request; None if the values do not belong to a request.
+
+    Raises:
+        BadInput: The message is empty.
+        TooLarge: The request exceeds a limit.
+    """
     which = given.WhichOneof("kind")
     if which is None:
         raise BadInput("Input is empty.")
@@ -53,13 +73,24 @@ def of_message(given: Any, extent: RequestSize | None = None) -> tuple[list[Exam
 def columns(
     examples: Sequence[Example], context: Example, manifest: Manifest, extent: RequestSize | None = None
 ) -> dict[str, Column]:
-    """The model's inputs; raises BadInput, TooLarge."""
+    """Return the model's inputs.
+
+    Args:
+        examples: The examples.
+        context: Features that all examples share.
+        manifest: The manifest of the model.
+        extent: Size account of the request; None if the values do not belong to a request.
+
+    Raises:
+        BadInput: The features do not fit the model.
+        TooLarge: The request exceeds a limit.
+    """
     if not examples:
         raise BadInput("Input is empty.")
     given = {spec.name: _sources(spec, examples, context, manifest) for spec in manifest.inputs}
     shared = {name: not any(s in e for e in examples for s in sources) for name, sources in given.items()}
     if len(examples) > 1 and all(shared.values()):
-        # Every example has an answer of its own, also where they differ in nothing.
+        # Every example has its own result, even if the examples do not differ.
         shared[manifest.inputs[0].name] = False
     return {
         spec.name: _column(spec, given[spec.name], shared[spec.name], examples, context, extent)
@@ -68,7 +99,7 @@ def columns(
 
 
 def regressions(outputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-    """One number a row, float32 [n]; raises BadInput when the model has no such output."""
+    """Return one number per row, float32 [n]. Raises BadInput if the model has no such output."""
     scores = _scores(outputs, "outputs")
     if scores.ndim > 1 and scores.shape[1:] != (1,):
         raise BadInput(f"Expected output Tensor shape to be either [batch_size] or [batch_size, 1], got {scores.shape}")
@@ -76,7 +107,7 @@ def regressions(outputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
 
 
 def classes(outputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-    """Scores of a row's classes, float32 [n, classes]; labels there are none. Raises BadInput."""
+    """Return the scores of each row's classes, float32 [n, classes]; there are no labels. Raises BadInput."""
     scores = np.asarray(_scores(outputs, "scores"), np.float32)
     return scores.reshape(len(scores), -1)
 
@@ -99,12 +130,12 @@ def _values(given: Any, where: str) -> Values:
     values = given if type(given) is list else [given]
     types = set(map(type, values))
     if type(None) in types:
-        # As in training: NaN beside numbers, "" beside strings.
+        # As in training: NaN among numbers, "" among strings.
         missing = "" if types & {str, dict} else math.nan
         values = [missing if v is None else v for v in values]
         types = set(map(type, values))
     if bool in types and types <= {int, bool}:
-        # Whole numbers, as TensorFlow Serving takes them here.
+        # TensorFlow Serving accepts booleans as integers here.
         return [int(v) for v in values]
     if types == {int} or types <= {float, int}:
         return values
@@ -124,7 +155,7 @@ def _features(example: Any) -> Example:
 
 
 def _sources(spec: Input, examples: Sequence[Example], context: Example, manifest: Manifest) -> list[str]:
-    """The features that an input's values come from, one for all of its columns or one for each."""
+    """Return the features that an input's values come from: one for all of its columns, or one for each."""
     if not spec.columns or spec.name in context or any(spec.name in e for e in examples):
         return [spec.name]
     by_column = {f.column: f.name for f in manifest.features if f.input == spec.name}

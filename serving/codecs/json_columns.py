@@ -1,12 +1,15 @@
-"""JSON values to columns, typed as strictly as TensorFlow Serving does it: int64 refuses 1.0 and true,
-float32 takes 1. An input that a model declared as bool takes true and false, one of a narrower type what that holds.
+"""Convert JSON values to columns, with type checks as strict as TensorFlow Serving's.
 
-null is what a null in training data is: NaN for a float, "" for a string, an empty list for a ragged input, and refused
-for an id (docs/reference/data.md).
+int64 refuses 1.0 and true; float32 accepts 1. An input that a model declared as bool accepts true and false, and one of
+a narrower type accepts the values that its type can hold.
 
-No Python loop per value. Numbers are converted and their types checked in one pass of struct.pack, which refuses what
-is not a number of its kind, but for booleans: so it is used only where a body has none (`plain`). Measured on rows of
-26 integers: a tenth of the time of a set of their types and numpy's conversion, which now only say what is wrong.
+null means what a null in training data means: NaN for a float, "" for a string, an empty list for a ragged input. It is
+refused for an id (docs/reference/data.md).
+
+There is no Python loop over values. Numbers are converted and type-checked in one pass of struct.pack, which refuses
+values of another type, except booleans; so it is used only if the body has no booleans (`plain`). Measured on rows of
+26 integers: a tenth of the time of building the set of types and converting with numpy. That slower path now only
+produces the error message.
 """
 
 from __future__ import annotations
@@ -35,11 +38,18 @@ INT64 = range(-(2**63), 2**63)
 
 
 def column(spec: Input, values: Any, plain: bool = False, extent: RequestSize | None = None) -> Column:
-    """One input's values, rows first, as the column that the manifest describes. plain: they hold no booleans. extent:
-    the request's; None for what is no request's.
+    """Convert one input's values, rows first, to the column that the manifest describes.
 
-    columns 0: [n], or [n, 1] which counts as [n]. columns k: [n, k] (strings flat, n * k of them). ragged: a
-    list of n lists. Raises BadInput, TooLarge.
+    Args:
+        spec: The input. With columns 0 the values are [n], or [n, 1], which counts as [n]. With columns k they are [n,
+            k] (strings flat, n * k of them). A ragged input is a list of n lists.
+        values: The JSON value.
+        plain: The values hold no booleans.
+        extent: Size account of the request; None if the values do not belong to a request.
+
+    Raises:
+        BadInput: Type or shape does not match the input.
+        TooLarge: The request exceeds a limit.
     """
     if type(values) is not list:
         raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {json_kind(values)}")
@@ -54,7 +64,7 @@ def column(spec: Input, values: Any, plain: bool = False, extent: RequestSize | 
             packed = b"".join(starmap(struct.Struct(f"={spec.columns}{FORMATS[spec.dtype]}").pack, values))
             return within(spec, np.frombuffer(packed, spec.dtype)).reshape(-1, spec.columns)
         except (struct.error, OverflowError, TypeError):
-            # What follows says what is wrong.
+            # The slower path below produces the error message.
             pass
     flat = _flatten(spec, values)
     if spec.dtype == "string":
@@ -70,7 +80,7 @@ def _shape(spec: Input) -> str:
 
 
 def _unnested(spec: Input, dims: list[int], rows: list[Any]) -> list[Any]:
-    """Rows of several dimensions as rows of columns; those that are flat already stay as they are."""
+    """Flatten rows of several dimensions to rows of columns; rows that are flat already stay unchanged."""
     if not rows or type(rows[0]) is not list or not rows[0] or type(rows[0][0]) is not list:
         return rows
     length = 1
@@ -119,19 +129,27 @@ def _ragged(spec: Input, rows: list[Any], plain: bool, extent: RequestSize | Non
 
 
 def has_booleans(body: Body) -> bool:
-    """Whether a body may hold true or false: two of their letters stand side by side in it, maybe in a name."""
+    """Return whether a body may contain true or false: two of their letters occur side by side, maybe in a name."""
     return bool(has_boolean_letters(np.frombuffer(body, np.uint8)))
 
 
 def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
-    """int64 or float32 [len(flat)] as spec.dtype says; raises BadInput for other types and for values out of range.
-    plain: they hold no booleans."""
+    """Convert flat values to an int64 or float32 array [len(flat)], as spec.dtype says.
+
+    Args:
+        spec: The input.
+        flat: The values.
+        plain: The values hold no booleans.
+
+    Raises:
+        BadInput: A value has another type or is out of range.
+    """
     if plain:
         try:
             packed = struct.pack(f"={len(flat)}{FORMATS[spec.dtype]}", *flat)
             return within(spec, np.frombuffer(packed, spec.dtype))
         except (struct.error, OverflowError):
-            # As above.
+            # The slower path below produces the error message.
             pass
     types = set(map(type, flat))
     if spec.dtype == "int64":
@@ -161,7 +179,15 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
 
 
 def strings(spec: Input, flat: list[Any]) -> list[bytes | str]:
-    """Strings, and bytes for {"b64": ...} objects; raises BadInput for anything else."""
+    """Return strings as they are, and the decoded bytes of {"b64": ...} objects.
+
+    Args:
+        spec: The input.
+        flat: The values.
+
+    Raises:
+        BadInput: A value is neither.
+    """
     types = set(map(type, flat))
     if type(None) in types:
         flat = ["" if value is None else value for value in flat]
@@ -172,7 +198,7 @@ def strings(spec: Input, flat: list[Any]) -> list[bytes | str]:
 
 
 def is_base64(value: Any) -> bool:
-    """Whether a JSON value is an object with the one key b64 and a string under it."""
+    """Return whether a JSON value is an object whose only key is "b64" and holds a string."""
     return type(value) is dict and len(value) == 1 and type(value.get("b64")) is str
 
 
@@ -186,7 +212,7 @@ def _base64(spec: Input, value: dict[str, Any]) -> bytes:
 
 
 def _digits(value: int) -> str:
-    # A number of thousands of digits is not written back: converting it costs the square of its length.
+    # Do not print a number of thousands of digits: converting it takes time quadratic in its length.
     return str(value) if value.bit_length() <= 128 else "a longer number"
 
 
@@ -199,7 +225,7 @@ def _type_error(spec: Input, flat: list[Any], wanted: tuple[type, ...]) -> BadIn
 
 
 def _shown(value: Any) -> str:
-    """A JSON value as JSON writes it, cut."""
+    """Return a JSON value as JSON text, truncated."""
     if type(value) is int:
         return _digits(value)
     if type(value) is float:

@@ -1,6 +1,6 @@
-"""KServe v2 (Open Inference Protocol) over HTTP: JSON, and JSON followed by binary tensors.
+"""Decode and encode KServe v2 (Open Inference Protocol) over HTTP: JSON, and JSON followed by binary tensors.
 
-A binary tensor becomes a numpy view over the body; only one that starts at an odd address is copied.
+A binary tensor becomes a numpy view of the body; only one at a misaligned address is copied.
 """
 
 from __future__ import annotations
@@ -46,7 +46,14 @@ BINARY_TYPE = (b"content-type", b"application/octet-stream")
 
 
 class InferOptions(NamedTuple):
-    """The options of an infer request, how it wants its answer: outputs in the order asked for. plain: see Header."""
+    """Reply options of an infer request.
+
+    Attributes:
+        outputs: The requested outputs, in the requested order.
+        id: The request's id; "" for none.
+        timeout_s: Time limit; None for none.
+        plain: As in kserve_header.InferHeader.
+    """
 
     outputs: tuple[RequestedOutput, ...]
     id: str = ""
@@ -54,8 +61,8 @@ class InferOptions(NamedTuple):
     plain: bool = False
 
 
-# A client sends the same header with every request of one size, so what it says is read once. Only headers that hold
-# no values are kept, and few of them.
+# A client sends the same header with every request of one size, so parsed headers are cached. Only short headers that
+# hold no values are cached, and only a few.
 MAX_KEPT = 256
 MAX_KEPT_NBYTES = 4096
 _kept: dict[bytes, InferHeader] = {}
@@ -68,8 +75,19 @@ def decode(
     limits: RequestLimits = DEFAULTS,
     memory: SharedMemory | None = None,
 ) -> tuple[Mapping[str, Column], InferOptions]:
-    """An infer body (already inflated) as the manifest's inputs; raises BadInput, TooLarge. memory: None where it is
-    not served."""
+    """Decode an inflated infer body to the model's inputs.
+
+    Args:
+        body: JSON, and the binary tensors behind it.
+        headers: The request's headers.
+        manifest: The manifest of the model.
+        limits: Limits of a request.
+        memory: Shared memory; None if it is not served.
+
+    Raises:
+        BadInput: The body does not fit the model.
+        TooLarge: The body exceeds a limit.
+    """
     nbytes = header_int(headers, HEADER_LENGTH, len(body))
     if nbytes is None:
         header, at = read_header(load_json(body, limits), manifest, limits), len(body)
@@ -86,14 +104,27 @@ def decode(
 
 
 def parsed_nbytes(nbytes: int, headers: Headers) -> int:
-    """How much of a body of so many bytes is JSON, as far as its headers can be believed."""
+    """Return how many of a body's bytes are JSON according to its headers, which may be wrong.
+
+    Args:
+        nbytes: Length of the body.
+        headers: The request's headers.
+    """
     text = headers.get(HEADER_LENGTH, b"")
     return min(nbytes, int(text)) if text.isdigit() and len(text) <= MAX_DIGITS else nbytes
 
 
 def body_limit(headers: Headers, limits: RequestLimits) -> SizeLimit:
-    """How long the body under these headers may be; raises BadInput, and TooLarge for JSON that says itself that it is
-    too long."""
+    """Return the size limit for the body that follows these headers.
+
+    Args:
+        headers: The request's headers.
+        limits: Limits of a request.
+
+    Raises:
+        BadInput: The declared length of the JSON is not a valid number.
+        TooLarge: The declared length of the JSON exceeds its limit.
+    """
     bound, declared = json_limit(limits), header_int(headers, HEADER_LENGTH, limits.max_body_bytes)
     if declared is None:
         return bound
@@ -102,12 +133,22 @@ def body_limit(headers: Headers, limits: RequestLimits) -> SizeLimit:
 
 
 def validate_prefix(text: bytes, manifest: Manifest, limits: RequestLimits) -> None:
-    """Raises BadInput or TooLarge where decode() would for what the JSON says that a binary body begins with."""
+    """Raise the error that decode() would raise for the JSON at the start of a binary body.
+
+    Args:
+        text: The JSON.
+        manifest: The manifest of the model.
+        limits: Limits of a request.
+
+    Raises:
+        BadInput: The JSON does not fit the model.
+        TooLarge: The request exceeds a limit.
+    """
     _binary_header(text, manifest, limits)
 
 
 def _binary_header(text: bytes, manifest: Manifest, limits: RequestLimits) -> InferHeader:
-    """The header, perhaps as it was kept: the engine asks for the limits again."""
+    """Return the parsed header, perhaps from the cache: the engine checks the limits again."""
     header = _kept.get(text)
     if header is not None and header.manifest is manifest:
         return header
@@ -120,7 +161,7 @@ def _binary_header(text: bytes, manifest: Manifest, limits: RequestLimits) -> In
 
 
 def _raw(body: Body, manifest: Manifest, limits: RequestLimits) -> InferHeader:
-    """A raw binary request: the body is the model's one input and nothing else."""
+    """Return the header of a raw binary request, whose body is the model's only input and nothing else."""
     (spec, *others) = manifest.inputs
     if others or spec.ragged or spec.dtype == "string":
         raise BadInput("Inference-Header-Content-Length: 0 is for a model of one input, of int64 or float32")
@@ -142,8 +183,18 @@ def encode(
     version: int,
     memory: SharedMemory | None = None,
 ) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
-    """The reply's body, and its headers but for the length. outputs: [n, ...] each. memory: None where
-    it is not served; what does not fit raises BadInput."""
+    """Encode the reply: its body, and its headers except for the length.
+
+    Args:
+        outputs: Arrays [n, ...].
+        options: The options that decode() returned.
+        model: Name of the model.
+        version: Version that answered.
+        memory: Shared memory; None if it is not served.
+
+    Raises:
+        BadInput: An output does not fit its region of shared memory.
+    """
     arrays = [(wanted, np.ascontiguousarray(outputs[wanted.name])) for wanted in options.outputs]
     if options.plain:
         shapes = tuple([(wanted.name, array.dtype, array.shape) for wanted, array in arrays])
@@ -154,7 +205,7 @@ def encode(
     buffers: list[NDArray[Any]] = []
     for wanted, array in arrays:
         if wanted.span is not None:
-            # Without parameters: Triton's C++ client takes them for those of a binary tensor.
+            # No parameters: Triton's C++ client would take them for those of a binary tensor.
             into_span(wanted, array, memory)
             tensors.append({"name": wanted.name, "datatype": datatype_of(array.dtype), "shape": array.shape})
         elif wanted.binary:
@@ -175,7 +226,16 @@ def encode(
 
 
 def into_span(wanted: RequestedOutput, array: NDArray[Any], memory: SharedMemory | None) -> dict[str, Any]:
-    """Writes one output where the request wants it; returns the parameters by which a gRPC reply says so."""
+    """Write one output to the shared memory that the request names, and return the parameters for a gRPC reply.
+
+    Args:
+        wanted: The requested output, with a span.
+        array: Its values.
+        memory: Shared memory; None if it is not served.
+
+    Raises:
+        BadInput: Shared memory is not served, or the output does not fit.
+    """
     span = wanted.span
     assert span is not None, "asked for it"
     if memory is None:
@@ -195,7 +255,7 @@ def into_span(wanted: RequestedOutput, array: NDArray[Any], memory: SharedMemory
 def _binary_reply(
     model: str, version: int, tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
 ) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
-    """The JSON header and the HTTP headers of a reply whose tensors are all binary: the same for all of one size."""
+    """Return the JSON header and HTTP headers of a reply with binary tensors only; replies of one size share them."""
     outputs = [_binary_tensor(*tensor) for tensor in tensors]
     header = dump_json({"model_name": model, "model_version": str(version), "outputs": outputs})
     return header, _binary_kinds(header)

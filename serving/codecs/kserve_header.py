@@ -1,11 +1,11 @@
-"""Headers of KServe v2 requests: what each says of its tensors, checked against the model, and the tensors as columns.
+"""Check the tensor descriptions of KServe v2 requests against the model, and read the tensors as columns.
 
-The header is a document as JSON holds it. It comes with HTTP as such, and with gRPC made from the message; `data` is
-then TypedContents instead of a list. Tensors lie behind the header (`binary_data_size`), in it (`data`), or
+The header is a document as parsed from JSON. HTTP requests carry it as such; for gRPC it is built from the message, and
+`data` is then TypedContents instead of a list. Tensors lie behind the header (`binary_data_size`), in it (`data`), or
 in a region of shared memory (`shared_memory_region`). A ragged input X travels as X (its values, shape [total]) and
 X.row_splits (INT64 [n + 1]).
 
-KServe's BYTES layout (a 4-byte little-endian length before each element) to Strings.
+Strings use KServe's BYTES layout: a 4-byte little-endian length before each element.
 """
 
 from __future__ import annotations
@@ -29,7 +29,16 @@ from freshet_serving.serving.codecs.wire import MAX_TIMEOUT_S, Body, show
 
 
 def decode_bytes(source: NDArray[np.uint8], count: int, name: str) -> Strings:
-    """`count` strings of a BYTES tensor. source: uint8 [nbytes], all of it used. Raises BadInput."""
+    """Decode the strings of a BYTES tensor.
+
+    Args:
+        source: uint8 [nbytes]; the strings must fill it exactly.
+        count: Number of strings.
+        name: Name for error messages.
+
+    Raises:
+        BadInput: The bytes do not hold exactly this many strings.
+    """
     if count * PREFIX_NBYTES > len(source):
         raise BadInput(f"{name}: {count} length-prefixed elements wanted, got {len(source)} bytes")
     data = np.empty(len(source) - count * PREFIX_NBYTES, np.uint8)
@@ -47,14 +56,14 @@ DTYPES: dict[str, np.dtype[Any]] = {
     **{t.datatype: t.dtype for t in ALL if t.dtype is not None},
     "BF16": np.dtype("<u2"),
 }
-# What has no form in JSON.
+# Types that JSON cannot represent.
 HALVES = ("FP16", "BF16")
 ROW_SPLITS = ".row_splits"
 MAX_ID_LENGTH = 256
 
 
 class RegionSpan(NamedTuple):
-    """A piece of a registered region of shared memory."""
+    """A range of bytes in a registered region of shared memory."""
 
     region: str
     offset: int
@@ -62,7 +71,7 @@ class RegionSpan(NamedTuple):
 
 
 class SharedMemory(Protocol):
-    """Shared memory, where it is served. Both raise BadInput."""
+    """Access to registered shared memory. Both methods raise BadInput."""
 
     def read(self, span: RegionSpan) -> bytes: ...
 
@@ -70,7 +79,7 @@ class SharedMemory(Protocol):
 
 
 class RequestedOutput(NamedTuple):
-    """One output of the reply: as a binary tensor, or as JSON; in shared memory when there is a span."""
+    """One requested output: returned as a binary tensor or as JSON, or in shared memory if it has a span."""
 
     name: str
     binary: bool
@@ -78,8 +87,16 @@ class RequestedOutput(NamedTuple):
 
 
 class TensorHeader(NamedTuple):
-    """One input of a header. elements: how many. nbytes: of its place behind the header; None where `values` or a span
-    holds it."""
+    """Description of one input in a header.
+
+    Attributes:
+        spec: The input.
+        elements: Number of elements.
+        datatype: KServe's name of its type.
+        nbytes: Bytes that it takes behind the header; None if `values` or `span` holds the tensor.
+        values: The tensor, if the header holds it.
+        span: Its place in shared memory, if it lies there.
+    """
 
     spec: Input
     elements: int
@@ -90,15 +107,30 @@ class TensorHeader(NamedTuple):
 
 
 class TypedContents(NamedTuple):
-    """The contents of a typed message, numbers or strings, which nobody has looked at. dtype: None for strings."""
+    """Contents of a typed message, not yet checked: numbers or strings.
+
+    Attributes:
+        values: The values.
+        dtype: Their type; None for strings.
+    """
 
     values: Sequence[Any]
     dtype: type | None
 
 
 class InferHeader(NamedTuple):
-    """A checked header. timeout_s: by its own parameters. places: of the tensors behind it, if all are plain. shares:
-    whether an output is wanted in shared memory. plain: whether the reply is binary tensors behind it, and no id."""
+    """A checked header.
+
+    Attributes:
+        manifest: The manifest that it was checked against.
+        shapes: The inputs.
+        places: Layout of the tensors behind the header, if all of them can be read in place; otherwise None.
+        outputs: The requested outputs.
+        id: The request's id; "" for none.
+        timeout_s: Time limit from the header's own parameters; None for none.
+        shares: An output is requested in shared memory.
+        plain: The reply has binary tensors only and no id.
+    """
 
     manifest: Manifest
     shapes: tuple[TensorHeader, ...]
@@ -111,7 +143,17 @@ class InferHeader(NamedTuple):
 
 
 def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLimits = DEFAULTS) -> InferHeader:
-    """Checks a header against the model; raises BadInput, and TooLarge before it reads values."""
+    """Check a header against the model.
+
+    Args:
+        document: The header.
+        manifest: The manifest of the model.
+        limits: Limits of a request.
+
+    Raises:
+        BadInput: The header does not fit the model.
+        TooLarge: The request exceeds a limit; checked before values are read.
+    """
     parameters = _parameters(document, "parameters")
     _check_priority(parameters.get("priority", 0))
     outputs, request_id = _outputs(document, parameters, manifest), _id(document)
@@ -122,8 +164,17 @@ def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLim
 
 
 def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | None) -> Mapping[str, Column]:
-    """The inputs of a request whose tensors lie in `body` from byte `at` on, up to its end. memory: None where it is
-    not served. Raises BadInput."""
+    """Return the inputs of a request, given its header.
+
+    Args:
+        header: The checked header.
+        body: The bytes that hold the binary tensors.
+        at: Offset in `body` where the tensors begin; they end with it.
+        memory: Shared memory; None if it is not served.
+
+    Raises:
+        BadInput: The tensors do not match the header.
+    """
     if header.shares and memory is None:
         raise BadInput("outputs: shared memory is not served")
     if header.places is not None and isinstance(body, bytes):
@@ -174,7 +225,8 @@ def _parameters(holder: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _check_priority(priority: Any) -> None:
-    # Levels are a matter of a model's configuration, and ours has none: requests go by deadline.
+    # Priority levels belong to a model's configuration in Triton; there are none here: requests are ordered by
+    # deadline.
     if type(priority) is not int or not 0 <= priority < 2**64:
         raise BadInput(f"parameters.priority: a whole number from 0 to {2**64 - 1} wanted, got {json_kind(priority)}")
 
@@ -235,7 +287,7 @@ def _span(parameters: dict[str, Any], where: str) -> RegionSpan | None:
 
 
 def _shapes(document: dict[str, Any], manifest: Manifest, extent: RequestSize) -> tuple[TensorHeader, ...]:
-    """What the header says of each input; every input of the model is there, once."""
+    """Return the description of each input; each of the model's inputs must occur exactly once."""
     specs = {i.name: i for i in manifest.inputs}
     splits = {i.name + ROW_SPLITS: Input(i.name + ROW_SPLITS, "int64") for i in manifest.inputs if i.ragged}
     tensors = document.get("inputs")
@@ -248,7 +300,7 @@ def _shapes(document: dict[str, Any], manifest: Manifest, extent: RequestSize) -
         name = tensor["name"]
         spec = specs.get(name) or splits.get(name)
         if spec is None:
-            # Triton's words, which its clients know.
+            # Use Triton's wording, which its clients know.
             unexpected = f"unexpected inference input {show(name)} for model {manifest.model!r}"
             raise BadInput(f"{unexpected}: inputs[{index}]: one of {', '.join(specs)}, each once, wanted")
         if name in shapes:
@@ -261,7 +313,7 @@ def _shapes(document: dict[str, Any], manifest: Manifest, extent: RequestSize) -
 
 
 def _places(shapes: Iterable[TensorHeader]) -> BufferLayout | None:
-    """Where the tensors lie behind the header, when all of them do and each can be read as it lies there."""
+    """Return the layout of the tensors behind the header, or None unless all lie there and can be read in place."""
     places, offset = [], 0
     for shape in shapes:
         spec = shape.spec
@@ -284,7 +336,7 @@ def _row_splits(name: str, values: dict[str, Any]) -> NDArray[np.int64]:
 
 
 def _shape(tensor: dict[str, Any], spec: Input, extent: RequestSize) -> TensorHeader:
-    """One tensor of the header; values that it holds are read."""
+    """Return the description of one tensor, with its values if the header holds them."""
     where = f"inputs[{spec.name}]"
     wanted, datatype = declared(spec).datatype, tensor.get("datatype")
     count = _count(tensor.get("shape"), spec, where)
@@ -293,7 +345,7 @@ def _shape(tensor: dict[str, Any], spec: Input, extent: RequestSize) -> TensorHe
     else:
         extent.add(spec, 0 if spec.ragged else count // (spec.columns or 1), count)
     if not count and datatype in DATATYPES.values():
-        # Clients cannot tell of what type nothing is.
+        # Clients cannot infer the type of an empty tensor.
         datatype = wanted
     known = BY_DATATYPE.get(datatype) if type(datatype) is str else None
     if not (takes(spec, known) if known is not None else spec.dtype == "float32" and datatype == "BF16"):
@@ -320,7 +372,7 @@ def _shape(tensor: dict[str, Any], spec: Input, extent: RequestSize) -> TensorHe
 
 
 def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> Any:
-    """Values that the header holds: a list, or what a typed message held."""
+    """Read values that the header holds: a list, or the contents of a typed message."""
     if datatype in HALVES:
         raise BadInput(f"{where}.data: {datatype} is sent as a binary tensor only")
     typed = type(data) is TypedContents
@@ -342,8 +394,10 @@ def _typed(spec: Input, values: Sequence[Any], dtype: type) -> NDArray[Any]:
 
 
 def _count(shape: Any, spec: Input, where: str) -> int:
-    """Elements of a shape that fits the input. Python's integers do not overflow; the body's length bounds
-    them."""
+    """Return the number of elements of a shape that fits the input.
+
+    Python integers do not overflow, and the length of the body bounds them.
+    """
     wanted = f"[{', '.join(['n', *map(str, row_of(spec))])}]"
     whole = type(shape) is list and 0 < len(shape) <= MAX_RANK and set(map(type, shape)) == {int}
     if not whole or min(shape) < 0 or max(shape) >= 2**31:
@@ -373,12 +427,12 @@ def _binary(shape: TensorHeader, body: Body, at: int, nbytes: int) -> Any:
     if shape.datatype == "BF16":
         return (view.astype(np.uint32) << 16).view(np.float32)
     view = converted(shape.spec, view)
-    # Kernels are compiled for aligned arrays; the JSON before the tensor has any length.
+    # Kernels are compiled for aligned arrays, but the JSON before the tensor may have any length.
     return view if view.flags.aligned else view.copy()
 
 
 def _flat(data: Any, where: str, depth: int) -> list[Any]:
-    """Row-major values of a flat or nested list. depth: of a row."""
+    """Return the row-major values of a flat or nested list; `depth` is the number of dimensions of a row."""
     if type(data) is not list:
         raise BadInput(f"{where}.data: a list wanted, got {json_kind(data)}")
     if not data or type(data[0]) is not list:

@@ -1,7 +1,7 @@
-"""KServe v2 infer over gRPC: ModelInferRequest to columns, and ModelInferResponse from outputs.
+"""Decode and encode KServe v2 infer over gRPC: ModelInferRequest to columns, outputs to ModelInferResponse.
 
-What a message says of its tensors is checked as an HTTP header is (kserve_header). Raw tensors of a request whose like
-has been seen are read where they lie in the message (templates); others are copied out of it by the runtime.
+Tensor descriptions are checked like an HTTP header (kserve_header). If a similar request has been seen, raw tensors are
+read in place from the message (templates); otherwise the runtime copies them out of it.
 """
 
 from __future__ import annotations
@@ -35,22 +35,31 @@ from freshet_serving.serving.codecs.wire import show
 
 RAW_INPUT_CONTENTS = 7
 CONTENTS = {t.datatype: (t.contents, None if t.dtype is None else t.dtype.type) for t in ALL if t.contents}
-# Of a request, its inputs and its outputs: those that are read. binary_data_output and binary_data: none of gRPC's.
+# Parameters that are read, of a request, its inputs and its outputs. gRPC has no binary_data_output or binary_data.
 PARAMETERS = (
     "priority", "timeout", "classification", "binary_data_size",
     "shared_memory_region", "shared_memory_offset", "shared_memory_byte_size",
 )  # fmt: skip
 Request, Response = message("inference.ModelInferRequest"), message("inference.ModelInferResponse")
 TREE = MessageTree(Request.DESCRIPTOR)
-# Triton's clients ask for it with enable_empty_final_response; each request has one reply here, which is the last.
+# Triton's clients request this mark with enable_empty_final_response. Here each request has one reply, its last.
 ASKS_FINAL, FINAL = "triton_enable_empty_final_response", "triton_final_response"
 IS_FINAL: bytes = Response(parameters={FINAL: {"bool_param": True}}).SerializeToString()
-"""Behind a reply, marks it as the last."""
+"""Appended to a reply to mark it as the last."""
 
 
 class InferParams(NamedTuple):
-    """What an infer request asks: who is to answer, and how. timeout_s: by the request's own parameter. final: the
-    client waits for a mark on the last reply of a stream to each request."""
+    """Parameters of an infer request.
+
+    Attributes:
+        model: Name of the model.
+        version: Version number; None for the newest.
+        label: Always None; KServe has no labels.
+        id: The request's id; "" for none.
+        outputs: The requested outputs.
+        timeout_s: Time limit from the request's own parameter; None for none.
+        final: The client expects the last reply to each request of a stream to be marked.
+    """
 
     model: str
     version: int | None
@@ -62,10 +71,20 @@ class InferParams(NamedTuple):
 
 
 class InferDecoder:
-    """A request on its way: params() is known before the model is, columns() after."""
+    """A request being decoded: params is known before the model is, columns() afterwards."""
 
     def __init__(self, data: bytes, templates: Templates[InferParams], limits: RequestLimits = DEFAULTS) -> None:
-        """limits: of whatever model it asks for. Raises BadInput, TooLarge."""
+        """Parse the request.
+
+        Args:
+            data: The serialized message.
+            templates: Templates of earlier requests.
+            limits: Limits that hold for any model.
+
+        Raises:
+            BadInput: Not a valid ModelInferRequest.
+            TooLarge: The request exceeds a limit.
+        """
         self._data, self._templates, self._limits = data, templates, limits
         self._message: Any = None
         self._template = templates.find(data)
@@ -77,13 +96,23 @@ class InferDecoder:
     def columns(
         self, manifest: Manifest, limits: RequestLimits = DEFAULTS, memory: SharedMemory | None = None
     ) -> tuple[Mapping[str, Column], InferParams]:
-        """The model's inputs, and all that the request asks; limits: the model's. Raises BadInput, TooLarge."""
+        """Return the model's inputs, and the parameters completed with the header's.
+
+        Args:
+            manifest: The manifest of the model.
+            limits: Limits of the model.
+            memory: Shared memory; None if it is not served.
+
+        Raises:
+            BadInput: The request does not fit the model.
+            TooLarge: The request exceeds a limit.
+        """
         template = self._template
         if template is not None:
             if template.manifest is manifest:
                 return PackedColumns(self._data, 0, template.places), template.params
             self._parse()
-        # One more than there can be says as much as a million more.
+        # Read at most one item more than the model allows: that suffices to detect the excess.
         most = 1 + len(manifest.inputs) + sum(i.ragged for i in manifest.inputs)
         raw = list(self._message.raw_input_contents[:most])
         document = _document(self._message, raw, most, 1 + len(manifest.outputs))
@@ -111,7 +140,7 @@ class InferDecoder:
 
 
 def version_of(text: str) -> int | None:
-    """A version as KServe's messages name it: "" for the newest; raises BadInput."""
+    """Parse a version as KServe's messages name it; "" gives None, the newest. Raises BadInput."""
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
@@ -120,19 +149,21 @@ def version_of(text: str) -> int | None:
 
 
 def parameter(value: Any) -> Any:
-    """An InferParameter's or ModelRepositoryParameter's value; None when it has none."""
+    """Return the value of an InferParameter or ModelRepositoryParameter; None if it has none."""
     which = value.WhichOneof("parameter_choice")
     return getattr(value, which) if which else None
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that mean something here."""
+    """Return the parameters that have a meaning here."""
     return {name: parameter(given[name]) for name in PARAMETERS if name in given} if given else {}
 
 
 def _document(request: Any, raw: list[bytes], most: int, most_outputs: int) -> dict[str, Any]:
-    """The message as an HTTP header would say it, with no more than so many inputs and outputs. Raw tensors lie behind
-    it, in the order of the inputs."""
+    """Return the message in the form of an HTTP header, limited to `most` inputs and `most_outputs` outputs.
+
+    Raw tensors lie behind it, in the order of the inputs.
+    """
     inputs, behind, given = [], 0, len(request.raw_input_contents)
     for tensor in request.inputs[:most]:
         parameters = _parameters(tensor.parameters)
@@ -154,13 +185,13 @@ def _document(request: Any, raw: list[bytes], most: int, most_outputs: int) -> d
         raise BadInput(f"raw_input_contents: {behind} wanted, one for each input, got {given}")
     outputs = [{"name": o.name, "parameters": _parameters(o.parameters)} for o in request.outputs[:most_outputs]]
     parameters = _parameters(request.parameters)
-    # Over gRPC a tensor is always binary, whatever a client asks.
+    # Over gRPC all tensors are binary, whatever the client requests.
     parameters["binary_data_output"] = True
     return {"id": request.id, "parameters": parameters, "inputs": inputs, "outputs": outputs}
 
 
 def _typed(tensor: Any) -> Any:
-    """The contents field that the datatype names, and no other."""
+    """Return the contents field that the datatype names; raise BadInput if another field is set."""
     name, dtype = CONTENTS.get(tensor.datatype, ("", None))
     set_fields = [field.name for field, _ in tensor.contents.ListFields()]
     if set_fields and set_fields != [name]:
@@ -177,7 +208,17 @@ def encode(
     version: int,
     memory: SharedMemory | None = None,
 ) -> bytes:
-    """The reply, its tensors raw. outputs: [n, ...] each. memory: see kserve.encode."""
+    """Encode the reply, with raw tensors.
+
+    Args:
+        outputs: Arrays [n, ...].
+        params: The parameters that columns() returned.
+        version: Version that answered.
+        memory: Shared memory; None if it is not served.
+
+    Raises:
+        BadInput: An output does not fit its region of shared memory.
+    """
     if not params.id and all(wanted.span is None for wanted in params.outputs):
         arrays = [np.ascontiguousarray(outputs[wanted.name]) for wanted in params.outputs]
         shapes = tuple([(wanted.name, array.dtype, array.shape) for wanted, array in zip(params.outputs, arrays)])
@@ -194,7 +235,7 @@ def encode(
             for name, value in into_span(wanted, array, memory).items():
                 choice = "string_param" if type(value) is str else "int64_param"
                 setattr(output.parameters[name], choice, value)
-            # Clients count on one entry for each output.
+            # Clients expect one entry for each output.
             reply.raw_output_contents.append(b"")
     encoded: bytes = reply.SerializeToString()
     return encoded
@@ -204,7 +245,7 @@ def encode(
 def _reply(
     model: str, version: int, tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
 ) -> tuple[bytes, tuple[bytes, ...]]:
-    """A reply without its tensors: what comes before them all, and the tag and length before each."""
+    """Return a reply without its tensors: the bytes before all of them, and the tag and length before each."""
     reply = Response(model_name=model, model_version=str(version))
     for name, dtype, shape in tensors:
         reply.outputs.add(name=name, datatype=datatype_of(dtype), shape=shape)

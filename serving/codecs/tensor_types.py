@@ -1,9 +1,10 @@
-"""Tensor types on the wire: what each is called and held in, and which an input takes.
+"""Map tensor types to their names on the wire, and convert tensors to the types that the engine computes on.
 
-The engine computes on int64, float32 and strings. A model that was imported may have declared others (Input.declared,
-Output.dtype): those are what metadata name, what replies hold and what requests may hold. Beside its declared type an
-input takes what converts without loss: any smaller type, or a larger one whose values all fit. What does not fit is
-refused by the input's name. A float64 that the model itself declared is rounded, as the engine computes it in float32.
+The engine computes on int64, float32 and strings. An imported model may have declared other types (Input.declared,
+Output.dtype): metadata name these, replies use them and requests may use them. Besides its declared type an input
+accepts types that convert without loss: any smaller type, or a larger one whose values all fit. Other values are
+refused with an error that names the input. A float64 that the model itself declared is rounded, because the engine
+computes in float32.
 """
 
 from __future__ import annotations
@@ -18,8 +19,18 @@ from freshet_serving.processor.package import Input, Manifest, Output
 
 
 class TensorType(NamedTuple):
-    """One type. number, dt, field: in TensorFlow's messages. datatype, contents: in KServe's. config: in Triton's
-    configuration. dtype: little-endian numpy; None for strings."""
+    """One tensor type.
+
+    Attributes:
+        name: numpy's name.
+        number: Its number in TensorFlow's DataType.
+        dt: Its name in TensorFlow's DataType.
+        field: The field of a TensorProto that holds its values.
+        datatype: KServe's name.
+        contents: The field of KServe's InferTensorContents that holds its values.
+        config: The name in Triton's model configuration.
+        dtype: Little-endian numpy type; None for strings.
+    """
 
     name: str
     number: int
@@ -56,7 +67,7 @@ ALL = (
 BY_NAME = {t.name: t for t in ALL}
 BY_NUMBER = {t.number: t for t in ALL}
 BY_DATATYPE = {t.datatype: t for t in ALL}
-# A float32 holds every whole number up to here, and not all beyond.
+# A float32 represents every whole number up to this one exactly, but not all larger ones.
 EXACT = 1 << 24
 
 
@@ -66,17 +77,26 @@ def declared(spec: Input | Output) -> TensorType:
 
 
 def takes(spec: Input, sent: TensorType) -> bool:
-    """Tell whether an input takes tensors of a type, if their values fit."""
+    """Return whether an input accepts tensors of a type, provided that their values fit.
+
+    Args:
+        spec: The input.
+        sent: The type.
+    """
     if (spec.dtype == "string") != (sent.dtype is None):
         return False
     return sent.dtype is None or spec.dtype == "float32" or sent.dtype.kind != "f"
 
 
 def converted(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values as the engine takes them, int64 or float32.
+    """Return the values in the engine's type, int64 or float32.
+
+    Args:
+        spec: The input.
+        values: An array of any type that takes() accepts.
 
     Raises:
-        BadInput: A value would be another one in the type that the model declared.
+        BadInput: A value would change when converted to the type that the model declared.
     """
     ours, own = np.dtype(spec.dtype), declared(spec).dtype
     assert own is not None, "numbers"
@@ -95,7 +115,15 @@ def converted(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def within(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
-    """Return int64 or float32 values, which a narrower declared type has to hold; raise BadInput otherwise."""
+    """Return int64 or float32 values unchanged, if the model's declared type can hold them.
+
+    Args:
+        spec: The input.
+        values: The values.
+
+    Raises:
+        BadInput: A value does not fit the declared type.
+    """
     own = BY_NAME[spec.declared].dtype if spec.declared else None
     return values if own is None else _within(spec, values, own)
 
@@ -117,7 +145,7 @@ def _refuse(spec: Input, values: NDArray[Any], fits: NDArray[np.bool_]) -> None:
 
 
 def plain(manifest: Manifest) -> bool:
-    """Tell whether all outputs are float32 [n, columns], as the engine computes them."""
+    """Return whether all outputs are float32 [n, columns], as the engine computes them."""
     return all(o.dims is None and o.dtype == "float32" for o in manifest.outputs)
 
 
@@ -125,8 +153,8 @@ def as_declared(outputs: dict[str, NDArray[np.float32]], manifest: Manifest) -> 
     """Return a reply's outputs in the shapes and types that the model declared.
 
     Args:
-        outputs: What the engine computed, float32 [n, columns] each.
-        manifest: The model's.
+        outputs: The engine's outputs, float32 [n, columns] each.
+        manifest: The manifest of the model.
     """
     if plain(manifest):
         return outputs
@@ -148,21 +176,26 @@ def _cast(array: NDArray[np.float32], own: np.dtype[Any]) -> NDArray[Any]:
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """Return the KServe name of the type of an output's array."""
+    """Return KServe's name for the type of an output's array."""
     return BY_NAME[dtype.name].datatype
 
 
 def row_of(spec: Input) -> list[int]:
-    """Return the shape of a row of an input that is not ragged."""
+    """Return the shape of one row of an input that is not ragged."""
     return spec.dims if spec.dims is not None else [spec.columns] if spec.columns else []
 
 
 def fits(spec: Input, shape: list[int]) -> bool:
-    """Tell whether a tensor's shape, rows first, is one of an input that is not ragged."""
+    """Return whether a tensor's shape, rows first, fits an input that is not ragged.
+
+    Args:
+        spec: The input.
+        shape: The shape.
+    """
     row = shape[1:]
     return row in ([[spec.columns]] if spec.columns else [[], [1]]) or (spec.dims is not None and row == spec.dims)
 
 
 def dims_of(spec: Output) -> list[int]:
-    """Return the shape of an output's row."""
+    """Return the shape of one row of an output."""
     return [spec.columns] if spec.dims is None else list(spec.dims)

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST: predict, in row form (instances) and column form (inputs), classify and regress."""
+"""Decode and encode TensorFlow Serving's REST API: predict (row and column format), classify and regress."""
 
 from __future__ import annotations
 
@@ -33,8 +33,14 @@ MAX_IGNORED = 10
 
 
 class PredictOptions(NamedTuple):
-    """The options of a predict request, how it wants its answer. row: `predictions` rather than `outputs`. method: or
-    `results`, of classify or regress. ignored: inputs that were sent and that the model does not have, for a header."""
+    """Reply options of a predict request.
+
+    Attributes:
+        row: Reply with `predictions` (row format) instead of `outputs` (column format).
+        timeout_s: Time limit from the request's header; None for none.
+        method: "predict", or "classify" or "regress", whose replies hold `results`.
+        ignored: Names of inputs that were sent but that the model does not have, as a header value.
+    """
 
     row: bool
     timeout_s: float | None = None
@@ -45,8 +51,18 @@ class PredictOptions(NamedTuple):
 def decode(
     body: Body, headers: Headers, manifest: Manifest, limits: RequestLimits = DEFAULTS
 ) -> tuple[dict[str, Column], PredictOptions]:
-    """A predict body (already inflated) as the manifest's inputs; raises BadInput with TensorFlow Serving's wording,
-    and TooLarge."""
+    """Decode an inflated predict body to the model's inputs.
+
+    Args:
+        body: The JSON document.
+        headers: The request's headers.
+        manifest: The manifest of the model.
+        limits: Limits of a request.
+
+    Raises:
+        BadInput: The body does not fit the model; messages use TensorFlow Serving's wording.
+        TooLarge: The body exceeds a limit.
+    """
     document = load_json(body, limits)
     _check_signature(document)
     timeout_s, plain, extent = header_timeout_s(headers), not has_booleans(body), RequestSize(limits)
@@ -63,7 +79,7 @@ def decode(
 
 
 def _ignored(given: dict[str, Any], inputs: Mapping[str, Column]) -> bytes:
-    """The names that TensorFlow Serving passes over in this form, as a header may hold them."""
+    """Return the names that TensorFlow Serving ignores in column format, encoded for a header."""
     names = islice((name for name in given if name not in inputs), MAX_IGNORED)
     return ", ".join([quote(name[:64]) for name in names]).encode()
 
@@ -76,7 +92,7 @@ def _check_signature(document: dict[str, Any]) -> None:
 
 
 def check_signature(name: str) -> None:
-    """Raises BadInput when it is not the one signature there is, or none."""
+    """Raise BadInput unless the name is empty or that of the only signature."""
     if name not in (SIGNATURE, ""):
         raise BadInput(f"Serving signature name: {show(name)} not found in signature def, wanted {SIGNATURE!r}")
 
@@ -108,7 +124,7 @@ def _rows(instances: Any, inputs: list[Input], plain: bool, extent: RequestSize)
 
 
 def _refuse_rows(instances: list[Any], names: set[str]) -> NoReturn:
-    """Says what is wrong with the first row that is not an object of these keys."""
+    """Raise BadInput for the first row that is not an object with exactly these keys."""
     for at, element in enumerate(instances):
         if type(element) is not dict or is_base64(element):
             raise BadInput(f"Expecting object but got list at item {at} of input list")
@@ -144,7 +160,19 @@ def _columns(values: Any, inputs: list[Input], plain: bool, extent: RequestSize)
 def decode_examples(
     body: Body, headers: Headers, manifest: Manifest, method: str, limits: RequestLimits = DEFAULTS
 ) -> tuple[dict[str, Column], PredictOptions]:
-    """A classify or regress body (already inflated) as the manifest's inputs; raises BadInput, TooLarge."""
+    """Decode an inflated classify or regress body to the model's inputs.
+
+    Args:
+        body: The JSON document.
+        headers: The request's headers.
+        manifest: The manifest of the model.
+        method: "classify" or "regress".
+        limits: Limits of a request.
+
+    Raises:
+        BadInput: The body does not fit the model.
+        TooLarge: The body exceeds a limit.
+    """
     document = load_json(body, limits)
     _check_signature(document)
     if "examples" not in document:
@@ -155,7 +183,14 @@ def decode_examples(
 
 
 def encode_results(outputs: Mapping[str, NDArray[np.float32]], options: PredictOptions) -> bytes:
-    """The reply of classify, [label, score] for each class of each example, or of regress, one number for each."""
+    """Encode a classify or regress reply.
+
+    Classify gives a list of [label, score] for each example, one pair per class; regress gives one number per example.
+
+    Args:
+        outputs: The model's outputs, float32 [n, ...] each.
+        options: The options that decoding returned.
+    """
     if options.method == "regress":
         return dump_json({"results": json_numbers(np.ascontiguousarray(examples.regressions(outputs)))})
     rows = examples.classes(outputs)
@@ -163,9 +198,11 @@ def encode_results(outputs: Mapping[str, NDArray[np.float32]], options: PredictO
 
 
 def encode(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> bytes:
-    """The reply's JSON: `predictions` or `outputs`; bare values when the model has one output.
+    """Encode a predict reply as JSON with `predictions` or `outputs`; bare values if the model has one output.
 
-    outputs: [n, ...] each, of the same n.
+    Args:
+        outputs: Arrays [n, ...], all with the same n.
+        options: The options that decoding returned.
     """
     key = "predictions" if options.row else "outputs"
     arrays = {name: json_numbers(np.ascontiguousarray(array)) for name, array in outputs.items()}

@@ -1,12 +1,12 @@
-"""TensorFlow Serving's Predict over gRPC: PredictRequest to columns, and PredictResponse from outputs.
+"""Decode and encode TensorFlow Serving's Predict over gRPC: PredictRequest to columns, outputs to PredictResponse.
 
-A tensor comes as tensor_content or as its type's *_val, where fewer values than the shape has are filled up with the
-last, and none with zeros, as TensorFlow does it. Tensors of a request whose like has been seen are read where they lie
-in the message (templates), as long as their place there is of fixed width: tensor_content and float_val, not int64_val.
-Replies are *_val, which every client reads; packed, they are the same bytes as tensor_content would be.
+A tensor comes as tensor_content or in its type's *_val field. As in TensorFlow, if *_val has fewer values than the
+shape, the last value is repeated; if it has none, zeros are used. If a similar request has been seen, tensors are read
+in place from the message (templates), provided that they have fixed width there: tensor_content and float_val, but not
+int64_val. Replies use *_val, which every client reads; packed, its bytes equal those of tensor_content.
 
-A ragged input X is one tensor of shape [n, k], every row of k values, or two, as in KServe: X with all values, shape
-[total], and X.row_splits.
+A ragged input X is one tensor of shape [n, k], where every row has k values, or two, as in KServe: X with all values,
+shape [total], and X.row_splits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from freshet_serving.serving.codecs.tfs_rest import check_signature
 from freshet_serving.serving.codecs.wire import SIGNATURE, show
 
 INPUTS, VALUE, FLOAT_VAL, TENSOR_CONTENT = 2, 2, 5, 4
-# More names of a request are not read, in messages as in requests.
+# At most this many names are read, of a request and for error messages.
 MAX_NAMES = 1000
 Request, Response = message("tensorflow.serving.PredictRequest"), message("tensorflow.serving.PredictResponse")
 TREE = MessageTree(Request.DESCRIPTOR)
@@ -51,7 +51,15 @@ DataType = message("tensorflow.TensorProto").DESCRIPTOR.fields_by_name["dtype"].
 
 
 class PredictParams(NamedTuple):
-    """What a predict request asks: who is to answer, and which outputs are wanted, in order; none for all."""
+    """Parameters of a predict request.
+
+    Attributes:
+        model: Name of the model.
+        version: Version number; None for the newest, or the one with the label.
+        label: Version label; None for none.
+        signature: Name of the signature; "" for the default.
+        outputs: The requested outputs, in order; empty for all.
+    """
 
     model: str
     version: int | None = None
@@ -61,22 +69,40 @@ class PredictParams(NamedTuple):
 
 
 def predict_params(spec: Any, outputs: Sequence[str] = ()) -> PredictParams:
-    """The PredictParams of a ModelSpec; raises BadInput."""
+    """Return the parameters that a ModelSpec gives.
+
+    Args:
+        spec: The ModelSpec.
+        outputs: The requested outputs.
+
+    Raises:
+        BadInput: The version or the signature is invalid.
+    """
     which = spec.WhichOneof("version_choice")
     version = spec.version.value if which == "version" else None
     if version is not None and version < 0:
         raise BadInput(f"model_spec.version: 0 or more wanted, got {version}")
     check_signature(spec.signature_name)
     label = spec.version_label if which == "version_label" else None
-    # As over HTTP, 0 is the newest.
+    # Version 0 means the newest, as over HTTP.
     return PredictParams(spec.name, version or None, label, spec.signature_name, tuple(outputs[:MAX_NAMES]))
 
 
 class PredictDecoder:
-    """A request on its way: asked is known before the model is, columns() after."""
+    """A request being decoded: params is known before the model is, columns() afterwards."""
 
     def __init__(self, data: bytes, templates: Templates[PredictParams], limits: RequestLimits = DEFAULTS) -> None:
-        """limits: of whatever model it asks for. Raises BadInput, TooLarge."""
+        """Parse the request.
+
+        Args:
+            data: The serialized message.
+            templates: Templates of earlier requests.
+            limits: Limits that hold for any model.
+
+        Raises:
+            BadInput: Not a valid PredictRequest.
+            TooLarge: The request exceeds a limit.
+        """
         self._data, self._templates, self._limits = data, templates, limits
         self._template = templates.find(data)
         if self._template is not None:
@@ -85,7 +111,16 @@ class PredictDecoder:
             self._parse()
 
     def columns(self, manifest: Manifest, limits: RequestLimits = DEFAULTS) -> Mapping[str, Column]:
-        """The model's inputs. limits: the model's. Raises BadInput, TooLarge."""
+        """Return the model's inputs.
+
+        Args:
+            manifest: The manifest of the model.
+            limits: Limits of the model.
+
+        Raises:
+            BadInput: The request does not fit the model.
+            TooLarge: The request exceeds a limit.
+        """
         template = self._template
         if template is not None:
             if template.manifest is manifest:
@@ -110,14 +145,14 @@ class PredictDecoder:
         self.params = predict_params(request.model_spec, request.output_filter)
 
     def _learn(self, inputs: Mapping[str, Column], manifest: Manifest) -> None:
-        """Has the templates keep the request if each of its tensors is one array of fixed width."""
+        """Store the request as a template if each of its tensors is one array of fixed width."""
         places, contents = {}, {}
         for spec in manifest.inputs:
             array, tensor = inputs[spec.name], self._message.inputs[spec.name]
             if not isinstance(array, np.ndarray) or not (tensor.tensor_content or len(tensor.float_val) == array.size):
                 return
             if spec.declared or BY_NUMBER[tensor.dtype].dtype != array.dtype:
-                # It was converted.
+                # A converted array differs from the bytes that were sent.
                 return
             places[spec.name] = ColumnLayout(spec.name, array.dtype, len(array), spec.columns, 0)
             contents[spec.name] = array.tobytes()
@@ -135,7 +170,7 @@ class PredictDecoder:
 
 
 class PaddedExtent(RequestSize):
-    """The extent of a request whose tensors may be filled up: a few bytes could ask for any amount of memory."""
+    """The extent of a request whose tensors may be padded: a few bytes could otherwise demand any amount of memory."""
 
     __slots__ = ("_most", "_nbytes")
 
@@ -144,7 +179,16 @@ class PaddedExtent(RequestSize):
         self._most, self._nbytes = limits.max_body_bytes, 0
 
     def fill(self, name: str, values: int, nbytes: int) -> None:
-        """So many values more of so many bytes each; raises TooLarge."""
+        """Account for padding.
+
+        Args:
+            name: Name of the input.
+            values: Number of values to add.
+            nbytes: Bytes of each.
+
+        Raises:
+            TooLarge: The request's padding in total exceeds max_body_bytes.
+        """
         self._nbytes += values * nbytes
         if self._nbytes > self._most:
             raise TooLarge(f"{name}: {values} values are too many to be filled up (max_body_bytes: {self._most})")
@@ -198,7 +242,7 @@ def _column(spec: Input, given: Mapping[str, Any], filling: PaddedExtent) -> Col
 
 
 def _plain(tensor: Any, spec: Input, shape: list[int], filling: PaddedExtent) -> NDArray[Any] | Strings:
-    """The tensor as the column of an input that is not ragged."""
+    """Return the tensor as the column of an input that is not ragged."""
     rows = _rows(spec, shape)
     filling.add(spec, rows, math.prod(shape))
     values = _values(tensor, spec, math.prod(shape), filling)
@@ -206,7 +250,7 @@ def _plain(tensor: Any, spec: Input, shape: list[int], filling: PaddedExtent) ->
 
 
 def _rows(spec: Input, shape: list[int]) -> int:
-    """The rows of the shape of an input that is not ragged."""
+    """Return the number of rows in the shape of an input that is not ragged."""
     if not shape or not fits(spec, shape):
         wanted = ",".join(["n", *map(str, row_of(spec))])
         raise BadInput(f"{spec.name}: shape [{wanted}] wanted, got {shape}")
@@ -228,7 +272,7 @@ def _shape(tensor: Any, spec: Input) -> list[int]:
 
 
 def _values(tensor: Any, spec: Input, count: int, filling: PaddedExtent) -> NDArray[Any] | Strings:
-    """The tensor's values, flat."""
+    """Return the tensor's values, flat."""
     name, sent = spec.name, BY_NUMBER[tensor.dtype]
     content, values = tensor.tensor_content, getattr(tensor, sent.field)
     if content:
@@ -255,14 +299,20 @@ def _values(tensor: Any, spec: Input, count: int, filling: PaddedExtent) -> NDAr
 
 
 def _held(values: Any, sent: TensorType) -> NDArray[Any]:
-    """The values of a tensor's field as its type: narrow integers lie there as int32, halves as their bits."""
+    """Return the values of a tensor's field in its type: narrow integers are stored as int32, halves as their bits."""
     if sent.name == "float16":
         return (np.array(values, np.int64) & 0xFFFF).astype(np.uint16).view(np.float16)
     return np.array(values, np.int64).astype(sent.dtype) if sent.field == "int_val" else np.array(values, sent.dtype)
 
 
 def encode(outputs: Mapping[str, NDArray[Any]], params: PredictParams, version: int) -> bytes:
-    """The reply: values in the field of their type. outputs: [n, ...] each."""
+    """Encode the reply, with values in the *_val field of their type.
+
+    Args:
+        outputs: Arrays [n, ...].
+        params: The parameters of the request.
+        version: Version that answered.
+    """
     parts: list[bytes | NDArray[Any]] = []
     for name in params.outputs or outputs:
         array = np.ascontiguousarray(outputs[name])
@@ -278,7 +328,10 @@ def encode(outputs: Mapping[str, NDArray[Any]], params: PredictParams, version: 
 
 @lru_cache(maxsize=1024)
 def _entry(name: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
-    """One output of a reply around its values. Replies that follow each other are merged, maps entry by entry."""
+    """Return the bytes before and after the values of one output of a reply.
+
+    Concatenated messages are merged, maps entry by entry, so each output can be encoded on its own.
+    """
     reply = Response()
     tensor = reply.outputs[name]
     tensor.dtype = BY_NAME["float32"].number
@@ -290,7 +343,7 @@ def _entry(name: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
 
 
 def _other(name: str, array: NDArray[Any]) -> bytes:
-    """One output that is not float32."""
+    """Encode one output that is not float32."""
     reply, kind = Response(), BY_NAME[array.dtype.name]
     tensor = reply.outputs[name]
     tensor.dtype = kind.number
@@ -304,7 +357,7 @@ def _other(name: str, array: NDArray[Any]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _spec(model: str, version: int, signature: str) -> bytes:
-    """The end of a reply: what answered."""
+    """Encode the end of a reply: the model and version that answered."""
     reply = Response()
     set_spec(reply.model_spec, model, version, signature)
     encoded: bytes = reply.SerializeToString()
@@ -312,5 +365,12 @@ def _spec(model: str, version: int, signature: str) -> bytes:
 
 
 def set_spec(spec: Any, model: str, version: int, signature: str) -> None:
-    """Fills a ModelSpec with what answered."""
+    """Fill a ModelSpec with the model and version that answered.
+
+    Args:
+        spec: The ModelSpec to fill.
+        model: Name of the model.
+        version: Version that answered.
+        signature: Name of the signature.
+    """
     spec.name, spec.version.value, spec.signature_name = model, version, signature

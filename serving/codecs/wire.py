@@ -1,7 +1,7 @@
-"""Shared by the codecs: content codings, JSON with NaN, timeouts, numbers from headers.
+"""Content codings, JSON with NaN, timeouts and header numbers, shared by the codecs.
 
-Order of checks: length of the body as sent, length after inflation, what would be made of it, then parsing
-(processor.features.limits). Everything raises processor.errors.
+Checks run in this order: length of the body as sent, length after inflation, size of the parsed document, then parsing
+(processor.features.limits). All errors are from processor.errors.
 """
 
 from __future__ import annotations
@@ -20,35 +20,49 @@ from freshet_serving.processor.features.limits import DEFAULTS, FREE_NBYTES, Req
 from freshet_serving.processor.kernels.json_text import HOLDER, count_nodes, spell_out
 
 MAX_TIMEOUT_S = 3600.0
-# Below that a compressed reply is no shorter in packets.
+# A compressed reply below this size takes no fewer packets.
 MIN_DEFLATE_NBYTES = 1400
 MAX_ACCEPT_NBYTES = 256
-# Characters of a document that are shown where it is wrong.
+# Characters of a malformed document that an error message shows.
 MAX_MET = 16
-# Of a whole number in a header.
+# Digits of a whole number in a header.
 MAX_DIGITS = 18
 CONTENT_ENCODING = b"content-encoding"
 CODINGS = ((b"gzip", zlib.MAX_WBITS | 16), (b"deflate", zlib.MAX_WBITS))
 VARY = (b"vary", b"accept-encoding")
 SIGNATURE = "serving_default"
-"""The name of the one signature that a model has, for TensorFlow Serving's clients."""
+"""Name of the only signature of a model, for TensorFlow Serving's clients."""
 
 Headers = Mapping[bytes, bytes]
 """Header values by lower-case name."""
 Body = bytes | memoryview
-"""A request's body. A long one that came in pieces is a view of what they were put together in
-(serving.http.body_buffer), which nobody writes to: a copy of 64 MB would hold everybody up for 50 ms."""
+"""A request's body.
+
+A long body that arrived in pieces is a view of the buffer that they were assembled in (serving.http.body_buffer). The
+buffer is never written again, so no copy is needed: copying 64 MB would block the event loop for 50 ms.
+"""
 
 
 class SizeLimit(NamedTuple):
-    """How long a body may be. what: is so long, and what it is counted in; advice: to whoever sends more."""
+    """Maximum length of a body.
+
+    Attributes:
+        nbytes: The maximum.
+        what: The name of what is limited, and its unit.
+        advice: Advice to append to the error message.
+    """
 
     nbytes: int
     what: tuple[str, str] = ("body", "bytes")
     advice: str = ""
 
     def check(self, nbytes: int, got: str = "") -> None:
-        """Raises TooLarge beyond it. got: in words, where that is not nbytes."""
+        """Raise TooLarge if nbytes exceeds the limit.
+
+        Args:
+            nbytes: The length.
+            got: Text to show in the message instead of the length.
+        """
         if nbytes > self.nbytes:
             name, counted = self.what
             raise TooLarge(f"{name}: at most {self.nbytes} {counted} wanted, got {got or nbytes}{self.advice}")
@@ -58,12 +72,12 @@ BODY = SizeLimit(DEFAULTS.max_body_bytes)
 
 
 def body_limit(limits: RequestLimits) -> SizeLimit:
-    """Of a request's body, whatever it holds."""
+    """Return the size limit of a request's body in any format."""
     return SizeLimit(limits.max_body_bytes, advice=" (max_body_bytes)")
 
 
 def json_limit(limits: RequestLimits) -> SizeLimit:
-    """Of a request's JSON."""
+    """Return the size limit of a request's JSON."""
     if limits.max_body_bytes < limits.max_json_bytes:
         return body_limit(limits)
     advice = "; send tensors as bytes, or ask for fewer at once"
@@ -71,7 +85,7 @@ def json_limit(limits: RequestLimits) -> SizeLimit:
 
 
 class UnsupportedEncoding(FreshetError):
-    """A content coding that is not served."""
+    """The body has a content coding that is not supported."""
 
     http_status = 415
     grpc_code = "INVALID_ARGUMENT"
@@ -83,10 +97,18 @@ def inflate(
     bound: SizeLimit = BODY,
     max_inflation: int = DEFAULTS.max_inflation,
 ) -> Body:
-    """The body without its content coding: identity, gzip or deflate (a zlib stream).
+    """Return the body without its content coding: identity, gzip or deflate (a zlib stream).
 
-    Raises UnsupportedEncoding, BadInput for a broken stream, TooLarge beyond its bound before or after inflation, and
-    beyond max_inflation times its length (and FREE_NBYTES) after it.
+    Args:
+        body: The body as sent.
+        headers: The request's headers.
+        bound: Size limit before and after inflation.
+        max_inflation: Maximum ratio of inflated to sent length; inflating to FREE_NBYTES is always allowed.
+
+    Raises:
+        UnsupportedEncoding: Another content coding.
+        BadInput: The stream is broken.
+        TooLarge: The body exceeds a limit.
     """
     bound.check(len(body))
     coding = headers.get(CONTENT_ENCODING)
@@ -100,7 +122,7 @@ def inflate(
     stream = zlib.decompressobj(zlib.MAX_WBITS | 16 if coding == b"gzip" else zlib.MAX_WBITS)
     most = min(bound.nbytes, max(max_inflation * len(body), FREE_NBYTES))
     try:
-        # One byte past the limit tells a body that is too large from one that just fits.
+        # One byte beyond the limit distinguishes a body that is too large from one that just fits.
         inflated = stream.decompress(body, most + 1)
     except zlib.error:
         raise BadInput(f"body: not a {coding.decode()} stream") from None
@@ -115,8 +137,16 @@ def inflate(
 
 
 def deflate(body: bytes, headers: Headers) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
-    """The body under the best coding that the request accepts, and the headers that say so; as it is when it is short,
-    or none of ours is accepted."""
+    """Compress a reply with the best coding that the request accepts.
+
+    Args:
+        body: The reply's body.
+        headers: The request's headers.
+
+    Returns:
+        The body and the headers to add. The body is unchanged if it is short or the request accepts none of our
+        codings.
+    """
     if len(body) < MIN_DEFLATE_NBYTES:
         return body, ()
     accepted = {}
@@ -131,12 +161,22 @@ def deflate(body: bytes, headers: Headers) -> tuple[bytes, Sequence[tuple[bytes,
 
 
 def load_json(body: Body, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
-    """The body's JSON object; what stands in it for NaN, Infinity and -Infinity, json_columns knows. Raises BadInput,
-    TooLarge."""
+    """Parse the body's JSON object.
+
+    NaN, Infinity and -Infinity are replaced by the numbers that json_columns turns back into them.
+
+    Args:
+        body: The JSON text.
+        limits: Limits of a request.
+
+    Raises:
+        BadInput: Not a JSON object.
+        TooLarge: The document exceeds a limit.
+    """
     if not body:
         raise BadInput("JSON Parse error: The document is empty")
     json_limit(limits).check(len(body))
-    # A list of nothing is the shortest of its weight: two bytes.
+    # An empty list has the smallest ratio of bytes to nodes: two bytes.
     if HOLDER * len(body) > 2 * limits.max_nodes:
         nodes = int(count_nodes(np.frombuffer(body, np.uint8)))
         if nodes > limits.max_nodes:
@@ -152,7 +192,7 @@ def load_json(body: Body, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
 
 
 def _load_with_nan(body: Body, first: orjson.JSONDecodeError) -> Any:
-    """A document that orjson has refused, with the numbers of kernels.json_text in the place of NaN and Infinity."""
+    """Parse a document that orjson refused, after replacing NaN and Infinity by the numbers of kernels.json_text."""
     if "memory" in first.msg:
         raise NotReady(NO_MEMORY) from None
     text = bytes(body)
@@ -165,26 +205,28 @@ def _load_with_nan(body: Body, first: orjson.JSONDecodeError) -> Any:
 
 
 def _met(text: bytes, error: orjson.JSONDecodeError) -> str:
-    """What stands where a document could not be read on; `pos` counts characters."""
+    """Return the text at the position where parsing failed; `pos` counts characters."""
     found = text.decode("utf-8", "replace")[error.pos : error.pos + MAX_MET]
     return f", got {found!r}" if found else ", got the end"
 
 
 def dump_json(document: Any) -> bytes:
-    """JSON bytes. Arrays as nested lists: floats with shortest digits, whole ones with '.0', NaN and Infinity as
-    such."""
+    """Return the document as JSON bytes.
+
+    Arrays become nested lists: floats with their shortest digits, whole ones with '.0', NaN and Infinity as such.
+    """
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY, default=_spell)
 
 
 def json_numbers(array: NDArray[Any]) -> Any:
-    """An array as dump_json takes it: itself, or a fragment when orjson would write its NaN as null."""
+    """Return an array in a form for dump_json: unchanged, or a fragment if orjson would write its NaN as null."""
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return array
     return orjson.Fragment(_spell_nested(array.tolist(), array.dtype.type))
 
 
 def json_number(value: np.float32) -> Any:
-    """One number as dump_json takes it."""
+    """Return one number in a form for dump_json."""
     return value if math.isfinite(value) else orjson.Fragment(_spell_nested(float(value), np.float32))
 
 
@@ -197,19 +239,28 @@ def _spell_nested(value: Any, kind: type[np.floating[Any]]) -> str:
 
 
 def _spell(value: Any) -> Any:
-    # orjson takes contiguous arrays only; a column of a wider matrix is not one.
+    # orjson accepts only contiguous arrays; a column of a wider matrix is not contiguous.
     if isinstance(value, np.ndarray):
         return np.ascontiguousarray(value)
     raise TypeError
 
 
 def show(text: bytes | str) -> str:
-    """A caller's text, cut and quoted for a message."""
+    """Return a caller's text, truncated and quoted for a message."""
     return repr(text[:64].decode("latin-1") if isinstance(text, bytes) else text[:64])
 
 
 def header_int(headers: Headers, name: bytes, largest: int) -> int | None:
-    """A whole number from 0 to `largest`, or None when the header is absent; raises BadInput."""
+    """Return a whole number from 0 to `largest` from a header, or None if the header is absent.
+
+    Args:
+        headers: The request's headers.
+        name: Name of the header, in lower case.
+        largest: The largest allowed value.
+
+    Raises:
+        BadInput: The value is not such a number.
+    """
     text = headers.get(name)
     if text is None:
         return None
@@ -219,7 +270,7 @@ def header_int(headers: Headers, name: bytes, largest: int) -> int | None:
 
 
 def header_timeout_s(headers: Headers) -> float | None:
-    """x-request-timeout-ms as seconds, or None when the header is absent; raises BadInput."""
+    """Return x-request-timeout-ms in seconds, or None if the header is absent. Raises BadInput."""
     text = headers.get(b"x-request-timeout-ms")
     if text is None:
         return None

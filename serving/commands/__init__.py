@@ -1,8 +1,8 @@
-"""The `freshet` command: one module a command or group of them, each imports what it needs when it runs.
+"""The `freshet` command: one module for each command or group; each imports what it needs when it runs.
 
-cli                 the table of contents
+cli                 the application and its entry point
 folded_help         --help of a command with many options, and --help-all
-completion          what a shell completes
+completion          shell completion of models and generations
 delta_commands      delta
 serve_command       serve
 train_command       train and bench
@@ -16,17 +16,17 @@ repository_commands  repository
 recording_commands  recordings
 key_commands        keys
 api_key_commands    key
-demo                the whole job in one command
-demo_traffic        the demo's traffic
+demo                demo: train, publish and serve in one command
+demo_traffic        traffic generator of the demo
 table_analysis      inspect --tables
-inspection          inspect, and what delta list prints
+inspection          inspect, and the output of delta list
 join_command        join
 explain_command     explain
 fleet_command       fleet
-fleet_comparison    its replicas, held against each other
-fleet_polling       its replicas, asked
-usage_errors        mistakes on the command line, in one line
-shutdown_signals    how a command that would go on is asked to end
+fleet_comparison    compares the replicas of a fleet
+fleet_polling       polls the replicas of a fleet
+usage_errors        command-line errors as one line
+shutdown_signals    signal handling of commands that run until stopped
 admin_client        a small client of the admin port
 """
 

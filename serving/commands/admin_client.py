@@ -1,7 +1,7 @@
-"""A small client of the admin port for the command line: standard library only, no redirects, no proxies.
+"""Client of the admin port for the command line: standard library only, no redirects, no proxies.
 
-Over https:// the server's certificate has to be of an authority that the system knows, or of FRESHET_ADMIN_CA; where it
-asks for one, FRESHET_ADMIN_CERT and FRESHET_ADMIN_KEY are shown (PEM files).
+Over https:// the server's certificate must be issued by an authority that the system trusts, or by FRESHET_ADMIN_CA. If
+the server requires a client certificate, FRESHET_ADMIN_CERT and FRESHET_ADMIN_KEY are used (PEM files).
 """
 
 from __future__ import annotations
@@ -21,14 +21,20 @@ MAX_REPLY_NBYTES = 16 << 20
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A token must not follow a redirect to somewhere else."""
+    """Refuses redirects, so that the token is not sent to another server."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None
 
 
 class AdminClient:
-    """Calls of one admin port. base: such as http://127.0.0.1:8502; token: "" for none."""
+    """Client of one admin port.
+
+    Args:
+        base: Address, such as http://127.0.0.1:8502.
+        token: Bearer token; "" for none.
+        timeout_s: Time limit of a call.
+    """
 
     def __init__(self, base: str, token: str = "", timeout_s: float = 300.0) -> None:
         if not base.startswith(("http://", "https://")):
@@ -51,8 +57,12 @@ class AdminClient:
         return self._call("POST", path, data, "application/octet-stream")
 
     def _call(self, method: str, path: str, body: bytes | None, content_type: str) -> Any:
-        """The reply's JSON; raises FreshetError with the server's own message, NotReady when nobody
-        answers."""
+        """Return the reply's JSON.
+
+        Raises:
+            FreshetError: The server refused; the message is the server's.
+            NotReady: The server does not answer.
+        """
         request = urllib.request.Request(self._base + path, data=body, method=method)
         if content_type:
             request.add_header("Content-Type", content_type)
@@ -78,11 +88,11 @@ def _message(error: urllib.error.HTTPError) -> str:
 
 
 def admin_context() -> ssl.SSLContext:
-    """How commands believe an admin port over https://; raises BadInput."""
+    """Return the TLS context of commands for an admin port over https://. Raises BadInput."""
     ca, certificate, key = (os.environ.get(f"FRESHET_ADMIN_{name}", "") for name in ("CA", "CERT", "KEY"))
     return ClientCredentials("", ca, certificate, key).context()
 
 
 def quoted(name: str) -> str:
-    """A name as one segment of a path."""
+    """Return a name as one segment of a URL path."""
     return urllib.parse.quote(name, safe="")

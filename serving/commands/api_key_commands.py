@@ -1,4 +1,7 @@
-"""`freshet key`: API keys of a server's clients (docs/how-to/access.md). Not those that sign: `freshet keys`."""
+"""Implement `freshet key`: API keys of a server's clients (docs/how-to/access.md).
+
+Signing keys are managed by `freshet keys`.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def key_address(
 
 
 def _until_s(text: str) -> float:
-    """Unix time; raises BadInput."""
+    """Parse an expiry as Unix time; "" means never. Raises BadInput."""
     from freshet_serving.processor.errors import BadInput
 
     if not text:

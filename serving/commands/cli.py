@@ -1,6 +1,6 @@
-"""The `freshet` command: the table of contents of its commands, each in a module of its own.
+"""Define the `freshet` command: the list of its subcommands, each in a module of its own.
 
-A command imports what it needs when it runs, models and compiler above all, so that --help and serve stay light.
+A command imports what it needs when it runs, models and compiler above all, so that --help and serve start fast.
 """
 
 from __future__ import annotations
@@ -78,8 +78,10 @@ app.command("compile")(compile_command)
 
 
 def main() -> None:
-    """Entry point: an error of ours, a mistake on the command line, or an extra that is not installed, becomes one line
-    on stderr and exit code 2."""
+    """Run the `freshet` command.
+
+    A FreshetError, a usage error, or an extra that is not installed becomes one line on stderr and exit code 2.
+    """
     try:
         code = app(prog_name="freshet", standalone_mode=False)
     except FreshetError as error:
@@ -94,7 +96,7 @@ def main() -> None:
         if not hasattr(error, "format_message"):
             raise
         if type(error).__name__ == "NoArgsIsHelpError":
-            # The help is printed already.
+            # The help text has already been printed.
             sys.exit(2)
         _refuse(usage_line(error))
     sys.exit(code or 0)

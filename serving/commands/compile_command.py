@@ -1,4 +1,4 @@
-"""`freshet compile`: what the command line says, as CompileOptions, and the run of it."""
+"""Implement `freshet compile`: turn its options into CompileOptions and run the compilation."""
 
 from __future__ import annotations
 

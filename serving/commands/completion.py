@@ -1,9 +1,8 @@
-"""What a shell completes: models of a repository and their newest generations, as `--repository` or FRESHET_REPOSITORY
-names it.
+"""Complete model names and generations in a shell, from the repository that `--repository` or FRESHET_REPOSITORY names.
 
-A shell asks with every TAB, so this reads folders' names and, for generations, the records since a snapshot; nothing is
-loaded and nobody is asked over the network. Names are those that a model may have, so none means anything to a shell.
-What cannot be read completes to nothing.
+The shell calls this on every TAB, so it only reads folder names and, for generations, the records since a snapshot; it
+loads no model and uses no network. Names follow the rules for model names, so none has a special meaning in a shell.
+Whatever cannot be read completes to nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +18,12 @@ REPOSITORY = "FRESHET_REPOSITORY"
 
 
 def models(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of models that begin so."""
+    """Return the names of models that begin with the text.
+
+    Args:
+        ctx: Context of the command line.
+        incomplete: The text to complete.
+    """
     from freshet_serving.processor.repository import open_repository
 
     try:
@@ -29,7 +33,12 @@ def models(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def generations(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Generations of the model's newest version that begin so and can be gone back to, newest first."""
+    """Return generations of the model's newest version that can be rolled back to, newest first.
+
+    Args:
+        ctx: Context of the command line.
+        incomplete: The text to complete.
+    """
     from freshet_serving.processor.generation import UNDO_DEPTH
     from freshet_serving.processor.repository import ChangeLog, open_repository
 
@@ -46,7 +55,7 @@ def generations(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _folder(ctx: typer.Context) -> str:
-    # A command that talks to a server has no --repository.
+    # A command that talks to a server has no --repository option.
     folder = str(ctx.params.get("repository") or os.environ.get(REPOSITORY, ""))
     if not folder:
         raise NotFound("repository: none is named")

@@ -1,4 +1,4 @@
-"""`freshet convert`: the data of a training file as one Parquet file, which trains to the same batches."""
+"""Implement `freshet convert`: write the data of a training file as one Parquet file that gives the same batches."""
 
 from __future__ import annotations
 

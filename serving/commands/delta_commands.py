@@ -1,4 +1,4 @@
-"""`freshet delta`: what lies in a repository, folded or as it is, and what a running server does with it."""
+"""Implement `freshet delta`: list, compact and repair deltas in a repository, and control them on a running server."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def delta_make(
     options = ImportOptions(signature, groups(ragged, "--ragged"), groups(sparse, "--sparse"))
     export = read_export(from_export, opened, options)
     publisher = Publisher(repository, model, opened.manifest.version, key=key)
-    # Whoever asks for it means what is served now, whatever was rolled back before.
+    # The difference is taken to the generation that is served now, whatever was rolled back before.
     publisher.take_served()
     before = publisher.generation
     generation = publisher.publish_difference(export.tables, export.dense, hashed=True)

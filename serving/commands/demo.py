@@ -1,8 +1,8 @@
-"""`freshet demo`: the whole job in one command. Trains, publishes, serves, keeps the served model fresh, and shows it.
+"""Implement `freshet demo`: train, publish and serve a model, keep it fresh, and show the effect live.
 
-Three processes, as in production: this one trains and publishes deltas into the repository; `freshet serve` serves
-it and finds them; a traffic process sends single requests all the time. Every event of the stream is scored by the
-server before it is learned; the same event is scored by version 1 as first published, frozen. The view compares both.
+It uses three processes, as in production: this one trains and publishes deltas into the repository; `freshet serve`
+serves it and picks them up; a traffic process sends single requests all the time. The server scores each event of the
+stream before the event is learned; the first published version, frozen, scores the same event. The view compares both.
 """
 
 from __future__ import annotations
@@ -66,7 +66,15 @@ def demo(
 
 
 def choose(data: str, repository: Path) -> tuple[TrainConfig, Source]:
-    """The model and stream to show: MovieLens, Criteo, or the synthetic stream when `data` is empty."""
+    """Return the configuration and data of the demo.
+
+    Args:
+        data: A MovieLens folder or Criteo file; "" for the synthetic stream.
+        repository: Folder to publish to.
+
+    Raises:
+        BadInput: The data has another format.
+    """
     from freshet_serving.models.config.train_config import parse_config
     from freshet_serving.models.data.formats import format_of
     from freshet_serving.models.data.open_data import default_features, open_source
@@ -114,7 +122,7 @@ class ViewFigures:
 
 
 class Demo:
-    """The three processes of a demo; run() shows them, close() ends them."""
+    """The three processes of a demo: run() starts and shows them, close() ends them."""
 
     def __init__(
         self,
@@ -158,7 +166,7 @@ class Demo:
         self._print_summary()
 
     def close(self) -> None:
-        """Ends the processes that the demo started, the server by its orderly end."""
+        """End the processes that the demo started; the server shuts down gracefully."""
         for child in reversed(self._children):
             child.terminate()
         for child in reversed(self._children):
@@ -186,7 +194,7 @@ class Demo:
                 next_s = max(next_s + DELTA_EVERY_S, time.monotonic())
 
     def _score(self, batch: Batch) -> None:
-        """Scores a batch by the server and by the frozen version, before the trainer learns it."""
+        """Score a batch with the server and with the frozen version, before the trainer learns it."""
         from freshet_serving.processor.engine import PredictRequest
 
         body = json.dumps({"inputs": {name: as_json(c) for name, c in batch.columns.items()}}).encode()
@@ -198,7 +206,7 @@ class Demo:
         self.figures.events += len(batch)
 
     def _wait_served(self, generation: str, finished_at: float) -> float:
-        """Milliseconds from the end of the training step to the first reply of its generation."""
+        """Return the milliseconds from the end of the training step to the first reply of its generation."""
         deadline_s = time.monotonic() + 30
         while time.monotonic() < deadline_s:
             if self._predict(self._probe)[0] == generation:
@@ -207,13 +215,13 @@ class Demo:
         raise NotReady(f"generation {generation} is not served after 30 s")
 
     def _predict(self, body: bytes) -> tuple[str, list[Any]]:
-        """The server's (generation, outputs) for a predict request."""
+        """Send a predict request and return the reply's (generation, outputs)."""
         request = urllib.request.Request(f"{self._http}/v1/models/{self._config.model.name}:predict", body)
         with urllib.request.urlopen(request, timeout=30) as reply:
             return reply.headers["x-model-generation"], json.load(reply)["outputs"]
 
     def _freeze(self) -> None:
-        """A processor over a copy of the version without deltas: the model that stays as it is."""
+        """Open a processor over a copy of the version without deltas: the frozen model."""
         from freshet_serving.processor.engine import Processor, ProcessorConfig
 
         name = self._config.model.name
@@ -252,7 +260,7 @@ class Demo:
         self._children.append(self._traffic)
 
     def _read_traffic(self) -> None:
-        """Takes the traffic process's newest line, without waiting for one."""
+        """Read the traffic process's newest line, without blocking."""
         import select
 
         stdout = self._traffic.stdout
@@ -314,7 +322,7 @@ class Demo:
 
 
 def as_json(column: Column) -> list[Any]:
-    """A column as TensorFlow Serving's columnar JSON takes it."""
+    """Return a column in the form of TensorFlow Serving's columnar JSON."""
     if isinstance(column, Strings):
         return [s.decode() for s in column.tolist()]
     if isinstance(column, Ragged):
@@ -324,9 +332,9 @@ def as_json(column: Column) -> list[Any]:
 
 
 def free_ports(*wanted: int) -> list[int]:
-    """A free port of loopback for each: the first one from there, no two the same. Raises BadInput."""
+    """Return distinct free loopback ports, one for each given port: it or the next free one above. Raises BadInput."""
     with ExitStack() as held:
-        # Listening until all are found, so that the second does not meet the first.
+        # Each port stays bound until all are found, so that no two are the same.
         return [_bound(port, held) for port in wanted]
 
 

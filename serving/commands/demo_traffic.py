@@ -1,4 +1,4 @@
-"""The demo's traffic: one keep-alive connection that sends request after request and reports once a second.
+"""Generate the demo's traffic: send one request after another on a keep-alive connection, and report once a second.
 
 `python -m freshet_serving.serving.commands.demo_traffic URL FILE`: FILE is JSON {"path": ..., "bodies": [...]}. Each
 line of output is JSON: requests_per_s, p50_ms, p99_ms, failed, of the last second.

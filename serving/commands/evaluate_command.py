@@ -1,4 +1,4 @@
-"""`freshet evaluate`: any generation of a model on any table, printed as tables or as JSON lines."""
+"""Implement `freshet evaluate`: score any table with any generation of a model, and print tables or JSON lines."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def evaluate(
     if config is not None:
         from freshet_serving.models.config.train_config import load_config
 
-        # "package.module:function" in model.arch may lie beside the configuration.
+        # With "package.module:function" in model.arch, the package may be beside the configuration.
         sys.path.insert(0, str(config.resolve().parent))
-        # Whether a run would publish deltas is no business of this.
+        # Evaluation does not depend on whether a run would publish deltas.
         file = load_config(config, publishes=False)
         model, repository = file.model.name, repository or file.publish.repository
         rows_of, measured = file.data, file.evaluate
@@ -70,7 +70,7 @@ def evaluate(
         rows_of, measured = DataConfig(data), EvaluateConfig()
     if data is not None:
         rows_of = dataclasses.replace(rows_of, path=data, format=_format(data, rows_of.format))
-    # Nothing here depends on the order of the rows.
+    # No result depends on the order of the rows.
     rows_of = dataclasses.replace(rows_of, time="")
     rows_of = _labelled(rows_of, label or [], weight)
     measured = EvaluateConfig(tuple(by) if by else measured.by, group or measured.group)
@@ -94,7 +94,7 @@ def _score(
     from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 
     console = output(highlight=False)
-    # The bar of a run whose output is read by a program goes where errors go.
+    # If a program reads the output, the progress bar goes to stderr.
     with (
         progress_bars(Console(stderr=True) if as_json else console) as reporter,
         GenerationScorer(repository, model, generation) as scorer,
@@ -114,7 +114,7 @@ def _score(
 
 
 def _format(path: str, usual: str) -> str:
-    """The format of other rows than the training file's: what their name tells, else the file's own."""
+    """Return the format of rows given by --data: the one that its name implies, or else the training file's."""
     from freshet_serving.models.data.formats import STREAMS, format_of
 
     try:

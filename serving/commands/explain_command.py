@@ -1,4 +1,4 @@
-"""`freshet explain`: what a score was made of, under one generation or two side by side."""
+"""Implement `freshet explain`: show how a score was computed, for one generation or two side by side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MAX_REQUEST_NBYTES = 4 << 20
 MOST_IDS = 8
-"""Ids of a feature that are printed; --json has all."""
+"""Maximum number of a feature's ids that are printed; --json has all."""
 STAGES = (
     ("bind", "bind"),
     ("look_up", "look up"),
@@ -62,7 +62,7 @@ def explain(
 
 
 def _request(name: str) -> dict[str, Any]:
-    """The request's JSON of a file; raises BadInput."""
+    """Read a request's JSON from a file. Raises BadInput."""
     try:
         data = sys.stdin.buffer.read(MAX_REQUEST_NBYTES + 1) if name == "-" else Path(name).read_bytes()
     except OSError as error:
@@ -79,7 +79,7 @@ def _request(name: str) -> dict[str, Any]:
 
 
 def show_explanation(answer: dict[str, Any]) -> None:
-    """Prints an explanation: what it is of, what each feature has read, and what moved the score."""
+    """Print an explanation: the request, the rows that each feature read, and the changes that moved the score."""
     from rich.text import Text
 
     from freshet_serving.compiler.progress import output
@@ -139,14 +139,14 @@ def _features(sides: list[dict[str, Any]]) -> Table:
 
 
 def _marked(cell: str, beside: list[str]) -> Any:
-    """A cell, in bold where the sides differ."""
+    """Return a cell, in bold if the sides differ."""
     from rich.text import Text
 
     return Text(cell, style="bold" if len(set(beside)) > 1 else "")
 
 
 def _row_of(one: dict[str, Any]) -> str:
-    """Where a row comes from, in words."""
+    """Describe the origin of a row."""
     norm = f"norm {_number(one['norm'])}"
     if one["found"] == "default":
         why = one["why"] if one.get("step") is None else f"{one['why']} by step {one['step']}"
@@ -159,7 +159,7 @@ def _row_of(one: dict[str, Any]) -> str:
 
 
 def _numbers(read: dict[str, Any]) -> tuple[str, str]:
-    """A float feature: what was sent, and what the dense graph was fed."""
+    """Return a float feature's cells: the value that was sent, and the value that the dense graph received."""
     if "fed" not in read:
         return "no ids" if "ids" in read else "", ""
     if "value" in read:
@@ -191,7 +191,7 @@ def _scores(outputs: dict[str, Any]) -> str:
 
 
 def _number(value: float | None) -> str:
-    """None: not a number, which JSON has none of."""
+    """Format a number; None stands for NaN, which JSON does not have."""
     return "nan" if value is None else f"{value:.6g}"
 
 

@@ -1,4 +1,4 @@
-"""`freshet fleet`: what the replicas of a repository serve, side by side, and who is behind."""
+"""Implement `freshet fleet`: show what the replicas of a repository serve, side by side, and which lag behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 HEADINGS = ("replica", "ready", "model", "generation", "digest", "behind", "stale", "state")
 RIGHT = ("behind", "stale")
 BETWEEN_S = 0.25
-"""Between two looks while it waits."""
+"""Seconds between polls with --wait."""
 
 
 def fleet(
@@ -78,7 +78,7 @@ def fleet(
 def _poller(
     replicas: Sequence[str], service: str, token: str, timeout_s: float, model: str | None
 ) -> Callable[[], FleetReport]:
-    """One look at the fleet; the service's addresses are asked for anew each time."""
+    """Return a function that polls the fleet once; it resolves the service's addresses again each time."""
     import asyncio
 
     from freshet_serving.serving.commands.fleet_comparison import ReplicaStatus, compare
@@ -101,7 +101,7 @@ def _poller(
 
 
 def table(report: FleetReport) -> str:
-    """The report as people read it: a row for each version of each replica, then what is wrong."""
+    """Format a report as text: a row for each version of each replica, then the problems."""
     rows: list[tuple[str, ...]] = [HEADINGS]
     told = {line.where for line in report.lines}
     rows += [_row(line) for line in report.lines]

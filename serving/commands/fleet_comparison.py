@@ -1,10 +1,12 @@
-"""What the replicas of a fleet say of themselves, held against each other: who serves the newest record, who does not.
+"""Compare the replicas of a fleet by their own reports: which serve the newest record, and which do not.
 
-Pure: replies come in as JSON, of whatever shape; a FleetReport comes out. What is no report costs that replica its line
-and the others nothing. One that lies can make the others look behind, and no more: nothing is changed by what is found.
+Pure functions: replies come in as JSON of any shape, a FleetReport comes out. A malformed reply costs that replica its
+line and does not affect the others. A replica that reports false values can make the others look behind, and no more:
+nothing is changed on the basis of the report.
 
-The newest of a version is what the replica serves that knows most of its records; of several, what most of them serve.
-Not the one with the highest step: a rollback is newer than what it undoes. Who is DIVERGED is never it.
+The newest state of a version is that of the replica that serves most of its records; of several, the state that most of
+them serve. It is not the one with the highest step: a rollback is newer than what it undoes. A DIVERGED replica never
+defines it, unless all are.
 """
 
 from __future__ import annotations
@@ -20,17 +22,29 @@ from freshet_serving.processor.watching import CHAIN_STATES, DIVERGED, WAITING
 MAX_MODELS, MAX_TEXT = 10_000, 200
 HIGHEST = 2**63
 BEHIND, ABSENT = "BEHIND", "ABSENT"
-"""Beside WAITING and DIVERGED, what is wrong with a version on one replica: it does not serve the newest record, or
-none of the version at all where others serve it, as the newest or under a label."""
+"""Problems of a version on one replica, besides WAITING and DIVERGED.
+
+BEHIND: it does not serve the newest record. ABSENT: it does not serve the version at all, although others serve it as
+their newest or under a label.
+"""
 
 Key = tuple[str, int]
-"""A model and a version of it."""
+"""A model's name and a version number."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaVersion:
-    """A version as one replica serves it, in its own words. records: that it knows. behind: of those, generations that
-    it does not serve. staleness_s: None where it does not say."""
+    """A version as one replica reports it.
+
+    Attributes:
+        step: Step of the generation that it serves.
+        digest: Digest of that generation.
+        state: State of its change log.
+        reason: Reason for that state; "" for none.
+        records: Number of records that it knows.
+        behind: Number of known generations that it does not serve.
+        staleness_s: Staleness in seconds; None if it is not reported.
+    """
 
     step: int
     digest: str
@@ -43,8 +57,15 @@ class ReplicaVersion:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """What one replica said. problem: why there is no answer that could be read, "" where there is one. labelled:
-    versions that have a label there."""
+    """The report of one replica.
+
+    Attributes:
+        where: Its address.
+        ready: It is ready.
+        problem: Why there is no readable report; "" if there is one.
+        versions: The versions that it serves.
+        labelled: Those of them that have a label there.
+    """
 
     where: str
     ready: bool = False
@@ -55,8 +76,18 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class VersionComparison:
-    """A version on a replica, judged. behind: records that the newest of the fleet is ahead. wrong: BEHIND, ABSENT,
-    WAITING, DIVERGED or ""; why: in words."""
+    """One version on one replica, compared with the fleet.
+
+    Attributes:
+        where: Address of the replica.
+        ready: The replica is ready.
+        model: Name of the model.
+        version: Version number.
+        standing: The version as the replica reports it; None if it does not serve it.
+        behind: Number of records that the newest state of the fleet is ahead.
+        wrong: BEHIND, ABSENT, WAITING, DIVERGED or "".
+        why: Explanation.
+    """
 
     where: str
     ready: bool
@@ -70,8 +101,13 @@ class VersionComparison:
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
-    """Everything that was found: replicas as they answered, a line for each version that each of them serves or ought
-    to, and what is wrong, in words, the worst first."""
+    """The result of a comparison.
+
+    Attributes:
+        replicas: The replicas' reports.
+        lines: A line for each version that each replica serves or should serve.
+        problems: Descriptions of what is wrong, the worst first.
+    """
 
     replicas: tuple[ReplicaStatus, ...]
     lines: tuple[VersionComparison, ...]
@@ -79,12 +115,21 @@ class FleetReport:
 
     @property
     def healthy(self) -> bool:
-        """Whether all answer, are ready, and serve the same newest records."""
+        """All replicas answer, are ready, and serve the same newest records."""
         return not self.problems
 
 
 def read_report(where: str, document: Any, model: str | None = None) -> ReplicaStatus:
-    """A replica's GET /admin/models. model: the only one that counts. Raises BadInput for what is none."""
+    """Read a replica's reply to GET /admin/models.
+
+    Args:
+        where: Its address.
+        document: The parsed reply.
+        model: The only model to read; None for all.
+
+    Raises:
+        BadInput: The reply is malformed.
+    """
     ready, models = _of(document, "ready", bool), _of(document, "models", dict)
     if len(models) > MAX_MODELS:
         raise BadInput(f"at most {MAX_MODELS} models wanted, got {len(models)}")
@@ -133,7 +178,12 @@ def _short(text: str) -> str:
 
 
 def compare(replicas: Sequence[ReplicaStatus], model: str | None = None) -> FleetReport:
-    """Holds the replicas against each other. model: named by who asks, so that it is to be there."""
+    """Compare the replicas.
+
+    Args:
+        replicas: Their reports.
+        model: A model that the user named and that must therefore be served; None for none.
+    """
     by_version: dict[Key, dict[str, ReplicaVersion]] = defaultdict(dict)
     for status in replicas:
         for key, standing in status.versions.items():
@@ -148,8 +198,11 @@ def compare(replicas: Sequence[ReplicaStatus], model: str | None = None) -> Flee
 
 
 def _belongs(status: ReplicaStatus, key: Key, labelled: bool) -> bool:
-    """Whether a version is one that the replica serves, or ought to: one newer than all it serves of the model, or one
-    that has a label on another replica, so that clients may ask for it. Other old ones are only left over."""
+    """Return whether the replica serves the version or should serve it.
+
+    It should serve a version that is newer than all that it serves of the model, or that has a label on another
+    replica, because clients may request it. Other old versions are leftovers.
+    """
     if status.problem:
         return False
     return (
@@ -158,7 +211,7 @@ def _belongs(status: ReplicaStatus, key: Key, labelled: bool) -> bool:
 
 
 def _newest(standings: Iterable[ReplicaVersion]) -> ReplicaVersion:
-    """The standing that the others are held against."""
+    """Return the state that the others are compared with."""
     known = list(standings)
     sound = [each for each in known if each.state != DIVERGED] or known
     most = max(each.records - each.behind for each in sound)
@@ -168,7 +221,10 @@ def _newest(standings: Iterable[ReplicaVersion]) -> ReplicaVersion:
 
 
 def _odd(standings: Iterable[ReplicaVersion]) -> set[tuple[int, str]]:
-    """Steps whose digest most do not have, with that digest; all of them where none has most."""
+    """Return (step, digest) of each state whose digest is not the most common one at its step.
+
+    If several digests are equally common at a step, all of the step's digests are returned.
+    """
     digests: dict[int, Counter[str]] = defaultdict(Counter)
     for each in standings:
         digests[each.step][each.digest] += 1

@@ -1,14 +1,14 @@
-"""Asks the replicas of a fleet what they serve: all at once, each for a bounded time and a bounded number of bytes.
+"""Poll the replicas of a fleet concurrently, each within a time limit and a size limit.
 
 Invariants
-- A replica costs MAX_REPLY_NBYTES, MAX_HEAD_NBYTES and timeout_s at most, from the connection to the last byte: one
-  that hangs, drips or pours is an answer with a problem, and keeps nobody from theirs.
-- At most AT_ONCE are asked at a time, and MOST in all.
-- Nothing is followed: no redirect, no proxy. The token goes where the caller said and nowhere else.
+- A replica costs at most MAX_REPLY_NBYTES, MAX_HEAD_NBYTES and timeout_s, from the connection to the last byte: one
+  that hangs, trickles or floods is reported with a problem, and does not delay the others.
+- At most AT_ONCE are polled at a time, and MOST in all.
+- No redirect and no proxy is followed, so the token is sent only to the given addresses.
 
-HTTP/1.0, so that a reply ends with its connection and nobody sends it in chunks. Refused: the urllib of AdminClient,
-whose timeout begins anew with every byte; and threads, of which one that hangs cannot be ended. How long the lookup of
-a name may take is the system's to bound.
+HTTP/1.0 is used so that a reply ends with its connection and is never chunked. Rejected: the urllib of AdminClient,
+whose timeout starts again with every byte; and threads, because a thread that hangs cannot be ended. Only the system
+bounds the time of a name lookup.
 """
 
 from __future__ import annotations
@@ -35,8 +35,15 @@ PATH = "/admin/models"
 
 @dataclass(frozen=True, slots=True)
 class AdminAddress:
-    """Where a replica's admin port is. where: as it is told to people. name: what its certificate is for, if it has
-    one; "" for the host."""
+    """Address of a replica's admin port.
+
+    Attributes:
+        where: The address as shown to users.
+        host: Host or IP address.
+        port: Port.
+        secure: It uses TLS.
+        name: Name that its certificate must have; "" for the host.
+    """
 
     where: str
     host: str
@@ -46,7 +53,7 @@ class AdminAddress:
 
     @staticmethod
     def parse(text: str) -> AdminAddress:
-        """Of http://HOST:PORT, https://HOST:PORT or HOST:PORT; raises BadInput."""
+        """Parse http://HOST:PORT, https://HOST:PORT or HOST:PORT. Raises BadInput."""
         try:
             parts = urlsplit(text if "://" in text else f"http://{text}")
             host, port = parts.hostname, parts.port
@@ -70,19 +77,26 @@ class AdminAddress:
 
     @property
     def authority(self) -> str:
-        """What the Host header says."""
+        """Value of the Host header."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def check_token(token: str) -> None:
-    """Raises BadInput for a token that no header can hold."""
+    """Raise BadInput if the token cannot be sent in a header."""
     if not (token.isascii() and token.isprintable()):
         raise BadInput("admin_token: printable ASCII wanted")
 
 
 async def resolve(service: str, timeout_s: float) -> list[AdminAddress]:
-    """Every address that the name of HOST:PORT has now, as a headless service of Kubernetes gives them; empty where it
-    has none. Raises BadInput for another form."""
+    """Return all current addresses of a name, such as a headless service of Kubernetes; empty if it has none.
+
+    Args:
+        service: HOST:PORT.
+        timeout_s: Time limit of the lookup.
+
+    Raises:
+        BadInput: The service has another form.
+    """
     name = AdminAddress.parse(service)
     loop = asyncio.get_running_loop()
     try:
@@ -101,7 +115,17 @@ def _at(host: str, name: AdminAddress) -> AdminAddress:
 async def poll_all(
     replicas: Sequence[AdminAddress], token: str, timeout_s: float, model: str | None = None
 ) -> list[ReplicaStatus]:
-    """What each of them says, in their order. model: the only one that counts. Raises BadInput for too many."""
+    """Return the report of each replica, in their order.
+
+    Args:
+        replicas: Their addresses.
+        token: Bearer token; "" for none.
+        timeout_s: Time limit of each replica.
+        model: The only model to read; None for all.
+
+    Raises:
+        BadInput: There are too many replicas.
+    """
     if len(replicas) > MOST:
         raise BadInput(f"fleet: at most {MOST} replicas wanted, got {len(replicas)}")
     turn = asyncio.Semaphore(AT_ONCE)

@@ -1,4 +1,4 @@
-"""Help of a command with many options: --help shows what most need, --help-all everything."""
+"""Fold the help of a command with many options: --help shows the common ones, --help-all shows all."""
 
 from __future__ import annotations
 
@@ -18,20 +18,25 @@ def _show_all(ctx: typer.Context, wanted: bool) -> None:
 HelpAllOption = Annotated[
     bool, typer.Option("--help-all", callback=_show_all, is_eager=True, help="Show every option and exit.")
 ]
-"""The option of a command of class FoldedHelp that shows all others."""
+"""The --help-all option of a command of class FoldedHelp."""
 
 
 class FoldedHelp(TyperCommand):
-    """A command whose --help leaves out its folded options; the line and a shell's completion take them all the same.
+    """A command whose --help omits its folded options; parsing and shell completion still accept them.
 
     Attributes:
-        folded: Names of parameters.
+        folded: Names of the folded parameters.
     """
 
     folded: frozenset[str] = frozenset()
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the options that are not folded, and how many are."""
+        """Print the options that are not folded, and the number of those that are.
+
+        Args:
+            ctx: Context of the command.
+            formatter: Receives the text.
+        """
         folded = [each for each in self.params if each.name in self.folded and isinstance(each, TyperOption)]
         self.epilog = f"--help-all shows {len(folded)} more options."
         for each in folded:

@@ -1,4 +1,4 @@
-"""`freshet import` and `freshet inspect --graph`: commands of the floor above, imported only when they run."""
+"""Implement `freshet import` and `freshet inspect --graph`; the compiler is imported only when they run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,13 @@ def import_command(
 
 
 def draw(source: Path, out: Path | None, signature: str) -> None:
-    """Prints how a package, or a model before it is imported, is cut; draws it into `out` (SVG) if given."""
+    """Print how the graph of a package, or of a model before its import, is partitioned.
+
+    Args:
+        source: Folder of the package, or the model.
+        out: SVG file to draw the graph into; None for none.
+        signature: Signature of a SavedModel.
+    """
     from freshet_serving.compiler.imports.report_svg import svg
     from freshet_serving.compiler.imports.report_text import lines, report_of
 
@@ -69,7 +75,7 @@ def draw(source: Path, out: Path | None, signature: str) -> None:
 
 
 def _samples(path: Path | None) -> dict[str, Any] | None:
-    """The inputs of a predict request's body in TensorFlow Serving's column form."""
+    """Read sample inputs, the body of a predict request in TensorFlow Serving's column format, from a file."""
     if path is None:
         return None
     try:
@@ -85,7 +91,15 @@ def _samples(path: Path | None) -> dict[str, Any] | None:
 
 
 def groups(values: list[str] | None, option: str) -> dict[str, tuple[str, ...]]:
-    """NAME=A,B,... as name -> (A, B, ...)."""
+    """Parse NAME=A,B,... options to a dict of name -> (A, B, ...).
+
+    Args:
+        values: The options' values.
+        option: Name of the option, for error messages.
+
+    Raises:
+        BadInput: A value has another form.
+    """
     found = {}
     for value in values or ():
         name, equals, members = value.partition("=")

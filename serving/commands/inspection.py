@@ -1,4 +1,4 @@
-"""`freshet inspect`, and what it and `freshet delta list` print about a repository on disk."""
+"""Implement `freshet inspect`, and print what it and `freshet delta list` show about a repository on disk."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def inspect(
     if not repository:
         raise BadInput("repository: --repository wanted, or --graph")
     if tables:
-        # Only now: it takes the training component's files.
+        # Imported only here, because it needs the training component.
         from freshet_serving.serving.commands.table_analysis import inspect_tables
 
         if model is None:
@@ -78,7 +78,14 @@ def inspect(
 
 
 def check_signed(root: str, model: str | None, version: int | None, trust: list[Path]) -> None:
-    """Prints what is signed by whom, and ends with 1 at the first file or record that no trusted key has signed."""
+    """Print which key signed each version; exit with 1 at the first file or record that no trusted key has signed.
+
+    Args:
+        root: The repository.
+        model: The only model to check; None for all.
+        version: The only version to check; None for all.
+        trust: Public keys to trust.
+    """
     repository = open_repository(root).with_keys(Keyring.of(trust=trust))
     for name in [model] if model is not None else [m for m in repository.models() if repository.versions(m)]:
         for number in [version] if version is not None else repository.versions(name):
@@ -95,7 +102,18 @@ def check_signed(root: str, model: str | None, version: int | None, trust: list[
 
 
 def describe_repository(root: str, model: str | None, version: int | None, verify: bool) -> None:
-    """Prints one model, or all of them that can be read; raises NotFound, or BadInput naming what cannot be."""
+    """Describe one model, or all that can be read.
+
+    Args:
+        root: The repository.
+        model: Name of the model; None for all.
+        version: Version number; None for the newest.
+        verify: Also verify the checksum of each file.
+
+    Raises:
+        NotFound: There is no complete version.
+        BadInput: Names the models that cannot be read.
+    """
     repository = open_repository(root)
     names = [model] if model is not None else [m for m in repository.models() if repository.versions(m)]
     if not names:
@@ -113,8 +131,16 @@ def describe_repository(root: str, model: str | None, version: int | None, verif
 
 
 def describe_deltas(root: str, model: str, version: int | None, trust: list[Path] | None = None) -> None:
-    """Prints the chain of a version, record by record, its deltas verified, and files that no record names; what is
-    broken is said where it stands, and the rest still listed. Writes nothing."""
+    """Print a version's change log record by record, with verified deltas, and files that no record names.
+
+    Damage is reported at its place, and the rest is still listed. Writes nothing.
+
+    Args:
+        root: The repository.
+        model: Name of the model.
+        version: Version number; None for the newest.
+        trust: Public keys that records must be signed by; None for any.
+    """
     reader = open_repository(root).with_keys(Keyring.of(trust=trust or ())).version(model, version)
     change_log = ChangeLog(reader)
     trouble = ""
@@ -124,7 +150,7 @@ def describe_deltas(root: str, model: str, version: int | None, trust: list[Path
         trouble = printable(str(error))
     history = change_log.history
     line = {link.digest for link in history.back(history.head)}
-    # A narrow terminal folds numbers and words, but no date and no generation.
+    # A narrow terminal wraps numbers and words, but not dates or generations.
     table = Table(box=None, padding=(0, 1, 0, 0))
     for name in ("no.", "kind", "generation", "rows", "removed", "dense", "events", "at (UTC)", "bytes", ""):
         table.add_column(name, no_wrap=name in ("generation", "at (UTC)"), overflow="fold")
@@ -132,7 +158,7 @@ def describe_deltas(root: str, model: str, version: int | None, trust: list[Path
         mark = "undone" if record.kind == DELTA and record.digest not in line else ""
         if record.kind == DELTA and history.gate is not None and record.step > history.gate.step and not mark:
             mark = "waits: held"
-        # Nearly every record stands on the one before.
+        # Nearly every record builds on the previous one.
         usual = record.parent_step in (record.step - 1, record.step)
         apart = "" if usual else f"on {record.version}.{record.parent_step}"
         where = [str(record.number), record.kind, f"{record.version}.{record.step}"]
@@ -172,7 +198,7 @@ def describe_deltas(root: str, model: str, version: int | None, trust: list[Path
 
 
 def _taken(change_log: ChangeLog) -> Iterator[ChainRecord]:
-    """The records that were taken, read anew."""
+    """Yield the records that were accepted, read again."""
     for record in change_log.records() if change_log.history.number else ():
         yield record
         if record.number >= change_log.history.number:
@@ -184,7 +210,7 @@ def _set_aside(record: ChainRecord) -> str:
 
 
 def _counts(read: Callable[[], Delta]) -> tuple[list[str], str]:
-    """A delta's counts and when it was published, or else what is wrong with it."""
+    """Return a delta's counts and publication time, or else what is wrong with it."""
     try:
         delta = read()
     except (FreshetError, OSError) as error:

@@ -1,4 +1,4 @@
-"""`freshet join`: recordings and outcomes, as rows that `freshet train` learns."""
+"""Implement `freshet join`: match recordings with outcomes, to rows that `freshet train` learns from."""
 
 from __future__ import annotations
 
@@ -81,8 +81,11 @@ def join(
 
 
 class CalibrationReporter:
-    """Tells a server what came of the scores of its generations. One that does not answer is told of the next file's,
-    and what it refuses of one generation holds up no other: a joined row is there whether anybody was told or not."""
+    """Reports calibration, the outcomes of the scores of each generation, to a server's admin port.
+
+    If the server does not answer, reporting resumes with the next file; if it refuses one generation, the others are
+    still reported. Joined rows are written regardless of whether reporting succeeds.
+    """
 
     def __init__(self, client: AdminClient, console: Console) -> None:
         self._client, self._console = client, console
@@ -98,7 +101,7 @@ class CalibrationReporter:
                 trouble = str(error)
                 break
             except FreshetError as error:
-                # Of a version that is not loaded any more, say; another may be.
+                # For example, its version is no longer loaded; another may be.
                 trouble = str(error)
         if trouble and trouble != self._trouble:
             self._console.print(f"calibration was not told: {trouble}", highlight=False, markup=False)
@@ -106,7 +109,12 @@ class CalibrationReporter:
 
 
 def line(status: JoinStatus, unix_s: float) -> str:
-    """Where a join stands, in one line."""
+    """Describe the progress of a join in one line.
+
+    Args:
+        status: The join's status.
+        unix_s: The current Unix time.
+    """
     counts = status.counts
     told = f"{counts.rows:,} rows, {counts.positives:,} positives, {counts.late:,} late, {status.waiting:,} wait"
     if math.isfinite(status.outcomes_s):
@@ -115,7 +123,12 @@ def line(status: JoinStatus, unix_s: float) -> str:
 
 
 def report(status: JoinStatus, out: Path) -> Table:
-    """What has become of everything, and the newest windows."""
+    """Return a table with the counts of all outcomes and rows, and the newest windows.
+
+    Args:
+        status: The join's status.
+        out: Folder of the join's output.
+    """
     from freshet_serving.models.joining.join_run import WINDOWS
     from freshet_serving.models.joining.join_windows import newest_lines
 

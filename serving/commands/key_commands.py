@@ -1,4 +1,4 @@
-"""`freshet keys`: keys that sign repositories, what they have signed, and what a server remembers of it."""
+"""Implement `freshet keys`: signing keys of repositories, re-signing, and the trust memory of a server."""
 
 from __future__ import annotations
 

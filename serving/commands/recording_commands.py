@@ -1,4 +1,4 @@
-"""`freshet recordings`: what a server has recorded, put to use."""
+"""Implement `freshet recordings`: use the requests that a server has recorded."""
 
 from __future__ import annotations
 

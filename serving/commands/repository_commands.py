@@ -1,4 +1,4 @@
-"""`freshet repository`: what a folder of models takes on disk, and what of it may go."""
+"""Implement `freshet repository`: show what a repository takes on disk, and remove what is not needed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def prune(
         found = unfinished(store.root / name, now_s)
         for number in store.versions(name):
             files = store.version(name, number)
-            # As it is on disk: nothing is adopted here, so that --dry-run writes nothing.
+            # Read the log as it is on disk: nothing is adopted, so that --dry-run writes nothing.
             change_log = ChangeLog(files)
             change_log.look()
             found += prunable(files.storage, change_log.history, keep, now_s)

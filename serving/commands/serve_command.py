@@ -1,4 +1,4 @@
-"""`freshet serve`: its command line is read off the fields of ServeConfig."""
+"""Implement `freshet serve`; its options are generated from the fields of ServeConfig."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from freshet_serving.serving.shutdown_watchdog import ShutdownWatchdog
 from freshet_serving.serving.telemetry.logs import enable_faulthandler, log_to_stderr
 
 END_S = 10.0
-"""Beyond draining and answering, an orderly end takes no longer."""
+"""Seconds that a graceful shutdown may take in addition to draining and answering."""
 
 ConfigOption = Annotated[str | None, typer.Option(help="TOML file with any of these options as keys.")]
 
 
 class ServeCommand(FoldedHelp):
-    """The command line of `freshet serve`: the options that few need are folded."""
+    """Command line of `freshet serve`; rarely used options are folded."""
 
     folded = frozenset(field.name for field, option in OPTIONS if option.folded)
 
@@ -39,7 +39,7 @@ def serve(config: str | None, help_all: bool = False, **options: Any) -> None:
     given = [key for key, kind in KINDS.items() if kind is list and options[key] is not None]
     lists = {key: parsed(split_names, options[key], key) for key in given}
     settings = load_config({**options, **lists}, os.environ, config)
-    # Before anything is opened: a server would wait for ever for a name that was mistyped.
+    # Fail fast on unknown model names: a server would wait for ever for a mistyped one.
     with contextlib.suppress(NotReady):
         open_repository(settings.repository, settings.mirror, serving=True).check_models(settings.models)
     log_to_stderr(settings.log_level, settings.log_format)
@@ -51,7 +51,7 @@ def serve(config: str | None, help_all: bool = False, **options: Any) -> None:
     resort = ShutdownWatchdog(settings.drain_s + settings.shutdown_timeout_s + END_S)
     with contextlib.closing(ForkServer()) as fork_server:
         if layout.workers > 1:
-            # It imports what workers need while this process imports what the server needs.
+            # The fork server imports what workers need while this process imports what the server needs.
             fork_server.start()
         from freshet_serving.serving.server import Server
 
@@ -63,7 +63,7 @@ def serve(config: str | None, help_all: bool = False, **options: Any) -> None:
 
 
 def package_version() -> str:
-    """The installed version of Freshet, or "0" when it runs from a bare checkout."""
+    """Return the installed version of Freshet, or "0" if it runs from a bare checkout."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -73,7 +73,10 @@ def package_version() -> str:
 
 
 def _signature() -> Signature:
-    """What typer makes the command line of. An option that is not given is None: it may be given elsewhere."""
+    """Return the signature from which typer builds the command line.
+
+    An option that is not given is None, because it may be set in the environment or the file.
+    """
     parameters = []
     for field, option in OPTIONS:
         default, kind = default_of(field), str if KINDS[field.name] is list else KINDS[field.name]
@@ -89,5 +92,5 @@ def _signature() -> Signature:
     return Signature(parameters)
 
 
-# Python reads this attribute of any callable; the types of the standard library do not know it.
+# Python reads this attribute of any callable, but typeshed does not declare it.
 serve.__signature__ = _signature()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""How a command that would go on for ever is asked to end."""
+"""Handle SIGINT and SIGTERM in commands that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Callable
 
 
 def exit_on_sigterm() -> None:
-    """SIGTERM ends the command as SIGINT does: a container's first process is spared by the kernel where it handles
-    none."""
+    """Make SIGTERM end the command like SIGINT.
+
+    The kernel does not deliver SIGTERM to a container's first process unless that process handles it.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def stop_on_signal(stop: Callable[[], None]) -> None:
-    """The first SIGINT or SIGTERM lets the run finish what it is at and end; the next one ends it at once."""
+    """Call `stop` on the first SIGINT or SIGTERM, to finish current work; let the next signal end the run at once."""
 
     def handle(number: int, frame: object) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):

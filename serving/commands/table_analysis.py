@@ -1,4 +1,4 @@
-"""`freshet inspect --tables`: what lies in a model's embedding tables, in the terminal and as a page of HTML."""
+"""Implement `freshet inspect --tables`: analyse a model's embedding tables, in the terminal and as an HTML page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,14 @@ SHOWN_MOVED = 5
 
 @dataclass(frozen=True, slots=True)
 class TableAnalysis:
-    """What was found of one generation's tables, and what has changed since an older one."""
+    """Analysis of one generation's tables.
+
+    Attributes:
+        title: Model and generation.
+        notes: Remarks on what was analysed.
+        summaries: A summary of each table.
+        changes: Changes of each table since an older generation.
+    """
 
     title: str
     notes: list[str]
@@ -35,9 +42,21 @@ class TableAnalysis:
 
 
 def inspect_tables(root: str, model: str, generation: str, since: str, html: Path | None) -> None:
-    """Prints the analysis of a generation's tables ("": the newest), and writes it as HTML; since: the older one that
-    changes are told from ("": step 0 of its version, of a step 0 the newest of the version before). Raises BadInput,
-    NotFound and Corrupt."""
+    """Print the analysis of a generation's tables, and write it as HTML.
+
+    Args:
+        root: The repository.
+        model: Name of the model.
+        generation: The generation; "" for the newest.
+        since: The older generation to compare with. "" for step 0 of its version; for a step 0, the newest generation
+            of the previous version.
+        html: File to write; None for none.
+
+    Raises:
+        BadInput: An argument is invalid.
+        NotFound: The generation does not exist.
+        Corrupt: A file is damaged.
+    """
     if html is not None and html.is_dir():
         raise BadInput("--html: a file to write wanted, got a folder")
     console = output()
@@ -51,7 +70,15 @@ def inspect_tables(root: str, model: str, generation: str, since: str, html: Pat
 
 
 def analyse_tables(root: str, model: str, generation: str, since: str, reporter: Reporter) -> TableAnalysis:
-    """As inspect_tables() tells it."""
+    """Analyse a generation's tables.
+
+    Args:
+        root: The repository.
+        model: Name of the model.
+        generation: The generation; "" for the newest.
+        since: The older generation to compare with, as for inspect_tables().
+        reporter: Shows the progress.
+    """
     repository = open_repository(root)
     newer = _contents(repository, model, Generation.parse(generation) if generation else None)
     here = Generation(newer.base.manifest.version, newer.link.step)
@@ -78,7 +105,7 @@ def analyse_tables(root: str, model: str, generation: str, since: str, reporter:
         notes.append(f"rows that moved: since {there}")
         seeds = {t.name: t.hash_seed for t in older.base.manifest.tables}
         both = [t for t in entries if t.name in before and before[t.name].dim == t.dim]
-        # Of one string they have two keys.
+        # Under different seeds, one string has different keys.
         if apart := [t.name for t in both if seeds[t.name] != t.hash_seed]:
             notes.append(f"not compared, as {there} hashes their strings with another seed: {', '.join(apart)}")
             both = [t for t in both if t.name not in apart]
@@ -114,7 +141,7 @@ def _older(repository: Repository, model: str, here: Generation, since: str) -> 
 
 
 def _checkpoint(root: Path, model: str, version: int) -> MappedCheckpoint | None:
-    """The trainer's newest, where it lies in the repository and is of this version."""
+    """Return the trainer's newest checkpoint if it is in the repository and belongs to this version."""
     found = map_newest(root / CHECKPOINTS / model)
     return found if found is not None and found.state.version == version else None
 
@@ -168,6 +195,6 @@ def _print(console: Console, found: TableAnalysis) -> None:
 def _table(heads: tuple[str, ...]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0))
     for i, head in enumerate(heads):
-        # A narrow terminal folds names, but no number.
+        # A narrow terminal wraps names, but not numbers.
         table.add_column(head, justify="left" if i == 0 else "right", no_wrap=i > 0, overflow="fold")
     return table

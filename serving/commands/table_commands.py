@@ -1,4 +1,4 @@
-"""`freshet tables`: copies tables into a row store, and removes them from it."""
+"""Implement `freshet tables`: copy tables into a row store, and remove them from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`freshet train` and `freshet bench`: commands of the floor above, imported only when they run."""
+"""Implement `freshet train` and `freshet bench`; the training component is imported only when they run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def train(
     refuse_processes(processes)
     start_options = StartOptions(replay, new_version, from_scratch)
     changes = [*(overrides or ()), *(["data.follow=true"] if follow else ())]
-    # "package.module:function" in model.arch may lie beside the configuration.
+    # With "package.module:function" in model.arch, the package may be beside the configuration.
     sys.path.insert(0, str(config.resolve().parent))
 
     def run(make_trainer: Callable[..., Any] | None) -> None:
@@ -84,7 +84,16 @@ def _train(
     make_trainer: Callable[..., Any] | None,
     metrics: tuple[str, int],
 ) -> None:
-    """metrics: host and port that they are answered on; port 0: on none."""
+    """Train a model, publish it and print a summary.
+
+    Args:
+        config: The training file.
+        overrides: SECTION.KEY=VALUE settings.
+        start_options: How to start or resume.
+        profile: Print where the time of a step went.
+        make_trainer: Creates the trainer; None for the default.
+        metrics: Host and port that serve /metrics; port 0 for none.
+    """
     from freshet_serving.models.config.train_config import load_config
     from freshet_serving.models.runs.live_view import LiveView, live_view
     from freshet_serving.models.runs.run_lock import trainer_lock
@@ -94,7 +103,7 @@ def _train(
     settings = load_config(config, overrides)
     exit_on_sigterm()
     source = open_rows(settings, checkpoint_folder(settings), start_options.from_scratch)
-    # Only now: TensorFlow takes seconds to import, and mistakes in the file or the data should not have to wait.
+    # Imported late: TensorFlow takes seconds to import, and errors in the file or the data should be reported first.
     from freshet_serving.models.training.loop import TrainingRun
 
     console = Console()

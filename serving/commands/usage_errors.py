@@ -1,6 +1,7 @@
-"""A mistake on the command line in one line, as every other error of a command is told.
+"""Format a command-line error as one line, like every other error of a command.
 
-typer has its errors in a package of its own or in click's, by its release, so they are known by what they carry.
+Depending on its release, typer has its errors in a package of its own or uses click's, so they are recognised by their
+attributes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ COMMAND = re.compile(r"No such command '(.*?)'")
 
 
 def usage_line(error: Any) -> str:
-    """Return what is wrong with a command line: the option or argument, what was expected, what came."""
+    """Return one line about a usage error: the option or argument, what was expected, and what was given."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "freshet"
     if option := getattr(error, "option_name", ""):

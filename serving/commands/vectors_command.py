@@ -1,4 +1,4 @@
-"""`freshet vectors`: the vectors of all items by any generation of a two-tower model, for a search of the nearest."""
+"""Implement `freshet vectors`: compute the item vectors of a two-tower model for nearest-neighbour search."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""The front: what both ports ask a processor on behalf of clients, and how replies come back to their event loop.
+"""Connect both data ports to the processor: submit their requests, and return replies to their event loop.
 
-queries        servables and admission, in the words that clients of each protocol know
+queries        servables and admission, in each protocol's terms and error messages
 exchange       one prediction, from its headers to its encoded reply
-dispatcher     where the ports of one event loop submit requests
-offload_executor  what would hold the event loop up, on threads of its own: long requests, versions with a stage
-resource_limits  what clients may hold of a process: bytes of bodies, connections
-catalog        what clients ask about the server and its models
-model_control  what clients ask of the whole server: statistics, loading, unloading
+dispatcher     submits the requests of all ports of one event loop
+offload_executor  threads for work that would block the event loop: long requests, versions with a stage
+resource_limits  limits on what clients hold of a process: bytes of bodies, connections
+catalog        metadata of the server and its models
+model_control  operations on the whole server: statistics, loading, unloading
 shared_memory  regions of system shared memory that clients have registered
 example_text   the first rows of a request as JSON text
-backlog        what waits in a listener's queue at its end
+backlog        serves the connections in a listener's queue when the listener ends
 """
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""The catalog of the server and its models, which clients ask for: documents as JSON, the same over HTTP and gRPC.
+"""Describe the server and its models to clients, as JSON documents that are the same over HTTP and gRPC.
 
-Names of keys are those of KServe v2, of Triton's extensions and of TensorFlow Serving, whose clients read them.
+Keys are named as in KServe v2, Triton's extensions and TensorFlow Serving, whose clients read them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from freshet_serving.serving.codecs.tensor_types import declared, dims_of, row_o
 from freshet_serving.serving.codecs.wire import SIGNATURE
 
 SERVER_NAME = "freshet"
-# <project>_<format>, as the Open Inference Protocol wants it.
+# The Open Inference Protocol prescribes <project>_<format>.
 PLATFORM = "freshet_package"
 MAX_BATCH_ROWS = 4096
 PREDICT_METHOD = "tensorflow/serving/predict"
-# Clients branch on this list: nothing is named here that is not served.
+# Clients branch on this list, so it names only what is served.
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")
 MODEL_CONTROL, SHARED_MEMORY = "model_repository", "system_shared_memory"
 
@@ -29,7 +29,13 @@ def server_metadata(version: str, extensions: Iterable[str]) -> dict[str, Any]:
 
 
 def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> dict[str, Any]:
-    """A ragged input is listed as its two tensors."""
+    """Return KServe's metadata of a model; a ragged input is listed as its two tensors.
+
+    Args:
+        manifest: Manifest of the version that answers.
+        model: The model's name.
+        versions: Versions that answer.
+    """
     inputs: list[dict[str, Any]] = []
     for i in manifest.inputs:
         shape = [-1, *row_of(i)]
@@ -47,10 +53,14 @@ def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> d
 
 
 def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
-    """Triton's configuration of a model, as far as it means something here.
+    """Return Triton's configuration of a model, as far as it applies here.
 
-    Where every input has its rows first, they are the batch, which dims then leave out; max_batch_size is what load
-    generators stay below, and no limit of ours. Else it is 0, and dims are whole.
+    If the rows of every input come first, they are the batch, and dims omit them; max_batch_size is a bound for load
+    generators and no limit of ours. Otherwise it is 0, and dims are complete.
+
+    Args:
+        manifest: Manifest of the version that answers.
+        model: The model's name.
     """
     batched = all(i.columns and not i.ragged for i in manifest.inputs)
     first = [] if batched else [-1]
@@ -77,7 +87,12 @@ def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
 
 
 def repository_index(models: Iterable[tuple[str, Iterable[VersionStatus]]], ready: bool) -> list[dict[str, str]]:
-    """Every version known of every model; with `ready` those that answer."""
+    """Return Triton's repository index.
+
+    Args:
+        models: Name and known versions of each model.
+        ready: Whether to list only the versions that answer.
+    """
     index = []
     for model, versions in models:
         for status in versions:
@@ -89,14 +104,14 @@ def repository_index(models: Iterable[tuple[str, Iterable[VersionStatus]]], read
 
 
 def signatures(manifest: Manifest) -> dict[str, Any]:
-    """TensorFlow's SignatureDefMap of a model: one signature, whose tensors are named as its inputs and outputs."""
+    """Return TensorFlow's SignatureDefMap of a model: one signature, with tensors named like its inputs and outputs."""
     inputs = {i.name: _tensor_info(i.name, declared(i).dt, _dims(i)) for i in manifest.inputs}
     outputs = {o.name: _tensor_info(o.name, declared(o).dt, [-1, *dims_of(o)]) for o in manifest.outputs}
     return {"signature_def": {SIGNATURE: {"inputs": inputs, "outputs": outputs, "method_name": PREDICT_METHOD}}}
 
 
 def version_status(versions: Iterable[VersionStatus]) -> dict[str, Any]:
-    """TensorFlow Serving's GetModelStatusResponse."""
+    """Return TensorFlow Serving's GetModelStatusResponse."""
     statuses = [
         {
             "version": str(v.version),

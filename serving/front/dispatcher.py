@@ -1,15 +1,16 @@
-"""The submitter: puts one event loop's predict requests before the processor, and brings replies back on that loop.
+"""Submit one event loop's predict requests to the processor, and return replies on that loop.
 
-With inline compute a loop's thread computes what its turns have read, and there is one owner; so the protocols of one
-loop share one Submitter.
+With inline compute a loop's thread computes the requests read in a turn, and there is one owner; so all protocols of
+one loop share one Dispatcher.
 
-Where session threads compute, a turn of the loop that has a thousand sockets to read takes as long as a deadline, and
-their replies would wait for its end. So they are answered within the turn, LONG_TURN_S after they last were.
+With session threads, a turn of the loop that reads a thousand sockets takes as long as a deadline, and replies would
+wait for its end. So replies are also delivered within the turn, once LONG_TURN_S have passed since the last delivery.
 
-Wakeups: replies from session threads to the event loop: one wake-up of the loop for as many replies as are there.
+CompletionQueue passes replies from session threads to the event loop: one wake-up of the loop for all replies that are
+queued.
 
-Invariant: whoever appends to the queue and finds no wake-up pending schedules one; the loop clears the flag
-before it empties the queue. So a reply is never left behind, and at worst a wake-up finds nothing to do.
+Invariant: a thread that appends to the queue while no wake-up is pending schedules one; the loop clears the flag before
+it empties the queue. So no reply is left behind, and at worst a wake-up finds an empty queue.
 """
 
 from __future__ import annotations
@@ -43,18 +44,23 @@ class CompletionQueue:
         self._pending = False
 
     def post(self, finish: Callable[[Any], None], result: Any) -> None:
-        """Posts a result: `finish(result)` is called on the loop, soon. Never blocks, never raises."""
+        """Post a result: `finish(result)` is called on the loop, soon. Never blocks, never raises.
+
+        Args:
+            finish: Receives the result.
+            result: Its argument.
+        """
         self._queue.append((finish, result))
         if not self._pending:
             self._pending = True
             try:
                 self._loop.call_soon_threadsafe(self.deliver)
             except RuntimeError:
-                # The loop has closed: nobody waits for the reply any more.
+                # The loop has closed, so no client waits for the reply.
                 self._queue.clear()
 
     def deliver(self) -> None:
-        """Hands over what is there; on the loop's thread."""
+        """Deliver all queued results; runs on the loop's thread."""
         self._pending = False
         queue = self._queue
         while queue:
@@ -67,36 +73,45 @@ class CompletionQueue:
 
 T = TypeVar("T")
 
-# About as long as a hundred small requests are read for.
+# About the time it takes to read a hundred small requests.
 LONG_TURN_S = 0.005
 
 
 class Dispatcher:
-    """The way to the processor and back of one event loop; one loop at a time has it. served: what its protocols have
-    answered."""
+    """Submits one event loop's requests to the processor; one loop at a time uses it.
+
+    Attributes:
+        served: Counts of the requests that its protocols have answered.
+    """
 
     def __init__(self) -> None:
         self.served = AnswerCounts()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._completions: CompletionQueue
-        # Brings replies to the loop; None where they are computed on it.
+        # Delivers replies to the loop; None if they are computed on it.
         self._post: Callable[[Finish, Any], None] | None = None
         self._offload_executor: OffloadExecutor | None = None
         self._caught_up_s = 0.0
 
     def deliver(self, processor: PredictionEngine, finish: Finish) -> Done:
-        """What Predictor.submit() is to be given, by whatever thread, so that `finish` is called once, later, on the
-        running loop."""
+        """Return the callback for Predictor.submit(): `finish` is then called once, later, on the running loop.
+
+        The callback may be called from any thread.
+
+        Args:
+            processor: The processor that computes.
+            finish: Receives the result.
+        """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._connect(loop, processor)
         return finish if self._post is None else partial(self._post, finish)
 
     def catch_up(self) -> None:
-        """Answer what other threads have computed, where that was last done LONG_TURN_S ago.
+        """Deliver replies from other threads if the last delivery was LONG_TURN_S ago.
 
-        Called before a request is read. Inline, what a turn has read is a batch: to compute it in parts makes replies
-        later, not sooner (at twice saturation 0.7 of the peak goodput instead of 0.85).
+        Called before a request is read. With inline compute the requests read in a turn are one batch: computing it in
+        parts makes replies later, not sooner (at twice saturation 0.7 of the peak goodput instead of 0.85).
         """
         if self._post is None:
             return
@@ -106,12 +121,27 @@ class Dispatcher:
             self._completions.deliver()
 
     def offload(self, work: Work, nbytes: int, finish: Finish) -> None:
-        """See OffloadExecutor.submit; the running loop is one that deliver() was called on."""
+        """Run work with OffloadExecutor.submit; deliver() must have been called on the running loop.
+
+        Args:
+            work: The work.
+            nbytes: Bytes that it reads; 0 if it reads none.
+            finish: Receives its error.
+        """
         assert self._offload_executor is not None, "deliver() made it"
         self._offload_executor.submit(work, nbytes, finish)
 
     async def run_in_thread(self, processor: PredictionEngine, function: Callable[[], T], nbytes: int) -> T:
-        """What a function returns that reads so many bytes, or raises, called on another thread. Raises Overloaded."""
+        """Call a function on another thread and return its result, or raise its error.
+
+        Args:
+            processor: The processor that computes.
+            function: The function.
+            nbytes: Bytes that it reads.
+
+        Raises:
+            Overloaded: Too much work is queued.
+        """
         future: asyncio.Future[T | FreshetError] = asyncio.get_running_loop().create_future()
 
         def finish(result: Any) -> None:
@@ -126,12 +156,12 @@ class Dispatcher:
         return result
 
     def close(self) -> None:
-        """Ends the loop's threads: everything has been answered, or is not to be any more."""
+        """End the loop's threads after all requests have been answered or abandoned."""
         if self._offload_executor is not None:
             self._offload_executor.close()
 
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: PredictionEngine) -> None:
-        """Has replies come on this loop: computed there, or handed over by session threads."""
+        """Deliver replies on this loop, computed on it or by session threads."""
         thread = threading.get_ident()
 
         def wake(delay_s: float) -> None:

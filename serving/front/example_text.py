@@ -1,4 +1,4 @@
-"""The first rows of a request as JSON text, input by input: an int64 does not survive a browser's numbers."""
+"""Format the first rows of a request as JSON text, by input: an int64 would lose digits as a browser's number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ MOST_ROWS, MOST_VALUES, MAX_CHARS = 3, 24, 1 << 15
 
 
 def texts(columns: Mapping[str, Column | str], specs: Sequence[Input]) -> dict[str, str]:
-    """Return each input's first rows as JSON text; {} where they are longer than anybody reads."""
+    """Return each input's first rows as JSON text; {} if the text is too long to show.
+
+    Args:
+        columns: Columns by input, or text that is already formatted.
+        specs: The inputs.
+    """
     found = {}
     for spec in specs:
         column = columns[spec.name]
@@ -24,7 +29,12 @@ def texts(columns: Mapping[str, Column | str], specs: Sequence[Input]) -> dict[s
 
 
 def text_of(column: Column, spec: Input) -> str:
-    """The first rows of a column, as a predict request would have them."""
+    """Return the first rows of a column, in the form of a predict request.
+
+    Args:
+        column: The column.
+        spec: Its input.
+    """
     if isinstance(column, Ragged):
         ends = column.row_splits[: MOST_ROWS + 1].tolist()
         flat = column.values.tolist()
@@ -40,7 +50,7 @@ def text_of(column: Column, spec: Input) -> str:
 
 
 def _readable(values: list[Any]) -> list[Any]:
-    """Strings as JSON has them; those that are no text as base64."""
+    """Return strings as JSON represents them; bytes that are not UTF-8 as base64."""
     return [_letters(value) if isinstance(value, bytes) else value for value in values]
 
 
@@ -54,5 +64,5 @@ def _letters(value: bytes) -> Any:
 
 
 def _short(value: float) -> float:
-    """A float32 by the digits that it has."""
+    """Return a float32 with its shortest exact digits."""
     return float(np.format_float_positional(np.float32(value), unique=True)) if np.isfinite(value) else 0.0

@@ -1,30 +1,29 @@
-"""Exchanges: each one prediction between its headers and its encoded reply, the same over HTTP and gRPC.
+"""Handle one prediction from its headers to its encoded reply, the same over HTTP and gRPC.
 
-A port makes an Exchange of its own kind, whose read() is the port's codec, and calls it in this order, always on the
-event loop:
+A port creates an Exchange of its own subclass, whose read() is the port's codec, and calls it in this order, always on
+the event loop:
 
-    Exchange()  the request is there: its clock starts, and the Tracer says whether it is traced
-    select_replica()     what is to answer it is found; most of an overload is refused here, before a byte is read
-    submit()    it is read, and submitted to the processor: at once, or on another thread where that would hold up the
+    Exchange()  the request has arrived: its clock starts, and the Tracer decides whether it is traced
+    select_replica()     find the replica that answers; most of an overload is refused here, before a byte is read
+    submit()    read the request and submit it to the processor: at once, or on another thread if that would block the
                 loop, because it is long or because its version has a stage (serving.front.offload_executor)
-    finish()    the Submitter has given its result: over HTTP in the Submitter's callback, over gRPC in the waiting
-                coroutine
-    end()       its reply is encoded, or its error known, and about to be written
+    finish()    the Dispatcher has delivered the result: over HTTP in its callback, over gRPC in the waiting coroutine
+    end()       the reply is encoded, or the error known, and about to be written
 
 What is counted for a request, and where:
 
-    refused until it is admitted        nothing here, for its model may be anything that a client wrote
-    not read, submitted or computed     AnswerCounts.failed, of what was to answer it (submit, or finish)
-    computed                            AnswerCounts.succeeded and Counts.predicted, of what answered it (finish)
-    one in TIMED_EVERY                  Counts.phase, "parse" (submit) and "encode" where a reply was encoded (end)
-    traced                              Trace: its model (admit), parsed (submit), computed (finish), ended (end)
+    refused before a replica is selected    nothing here, because a client may send any model name
+    not read, submitted or computed         AnswerCounts.failed, of the selected version (submit, or finish)
+    computed                                AnswerCounts.succeeded, Counts.predicted, of the answering version (finish)
+    one in TIMED_EVERY                      Counts.phase, "parse" (submit) and, if a reply was encoded, "encode" (end)
+    traced                                  Trace: model (select_replica), parsed (submit), computed (finish), end (end)
 
-Beside it the ports count every request of whatever kind that they answer (Counts.observe, access log), and a tap of
-the predictor records (serving.telemetry.request_recorder). The prediction of a client that has left is finished over
-HTTP like any other; over gRPC its coroutine is cancelled, and finishes nothing.
+In addition the ports count every request of any kind that they answer (Counts.observe, access log), and an interceptor
+of the predictor records requests (serving.telemetry.request_recorder). If the client disconnects, the prediction is
+finished as usual over HTTP; over gRPC its coroutine is cancelled and finishes nothing.
 
-Costs: one object a request and its bound method for the Submitter, no task, no closure; what a body was read from is
-not kept until the reply.
+Costs: one object for each request and its bound method as the callback; no task, no closure. The body is not kept until
+the reply.
 """
 
 from __future__ import annotations
@@ -53,15 +52,15 @@ from freshet_serving.serving.telemetry.metrics import PortMetrics
 from freshet_serving.serving.telemetry.tracing import Tracer
 
 OK = 200
-# What is read on the loop: a few hundred microseconds of JSON, as every other request waits for.
+# Bodies up to this size are read on the loop: a few hundred microseconds of JSON, which every other request waits for.
 MAX_AT_ONCE_NBYTES = FREE_NBYTES
 
 DecodedRequest = tuple[Mapping[str, Column], float | None]
-"""A request's inputs, and the timeout in seconds that it names itself."""
+"""A request's inputs, and its own timeout in seconds."""
 
 
 class ServingContext:
-    """What the exchanges of one event loop share, over all of its ports."""
+    """State that the exchanges of one event loop share, over all of its ports."""
 
     def __init__(
         self,
@@ -70,16 +69,23 @@ class ServingContext:
         options: FrontendOptions,
         tracer: Tracer | None = None,
     ) -> None:
-        """tracer: where requests are traced; None for nowhere."""
+        """Create the shared state.
+
+        Args:
+            lifecycle: Says whether the processor is available.
+            metrics: The ports' metrics.
+            options: The ports' options.
+            tracer: Traces requests; None for no tracing.
+        """
         self.lifecycle, self.metrics, self.options = lifecycle, metrics, options
         self.dispatcher, self.tracer = Dispatcher(), tracer
         self.default_timeout_s = options.default_timeout_s
-        # Exchanges so far.
+        # Number of exchanges so far.
         self.begun = 0
 
 
 class Exchange(ABC):
-    """One prediction, asked and answered. A port's subclass reads its requests; the module says who calls what when."""
+    """One prediction; a port's subclass reads its requests. The module's docstring gives the order of calls."""
 
     __slots__ = (
         "_announced_s", "_encoding_s", "_key", "_processor", "_protocol", "_replica", "_timed", "_unread_s", "_who",
@@ -87,49 +93,74 @@ class Exchange(ABC):
     )  # fmt: skip
 
     def __init__(self, shared: ServingContext, protocol: str, headers: Headers) -> None:
-        """The request is there. protocol: its name in metrics."""
+        """Start the exchange of a request that has arrived.
+
+        Args:
+            shared: State of the event loop.
+            protocol: The protocol's name in metrics.
+            headers: The request's headers.
+        """
         self.shared, self._protocol, self.headers = shared, protocol, headers
         self.trace = None if shared.tracer is None else shared.tracer.begin(headers, protocol)
         self.began_s = time.perf_counter()
-        # How long it takes to read and to print is noted of one request in some: noting all costs more than it tells.
+        # Time only one request in TIMED_EVERY: timing each costs more than it is worth.
         shared.begun = begun = shared.begun + 1
         self._timed = not begun % TIMED_EVERY
 
     @property
     def computes_inputs(self) -> bool:
-        """Whether submitting takes as long as the request is: values are hashed, or others computed of them."""
+        """True if the cost of submitting grows with the request: values are hashed, or others computed from them."""
         manifest = self._replica.manifest
         return bool(manifest.transforms) or any(i.dtype == "string" for i in manifest.inputs)
 
     @abstractmethod
     def read(self, source: Any, manifest: Manifest) -> DecodedRequest:
-        """The request as the manifest describes it, within self.limits; raises FreshetError. source: what submit() was
-        given. Called by another thread for what is weighed above 0."""
+        """Decode the request within self.limits.
+
+        Called on another thread if offload_nbytes() is above 0.
+
+        Args:
+            source: The argument of submit().
+            manifest: Describes the inputs.
+
+        Raises:
+            FreshetError: The request is invalid.
+        """
 
     def offload_nbytes(self, source: Any) -> int:
-        """Bytes that wait with the request if reading it is to be done elsewhere, 0 where it is not; raises
-        FreshetError. source: see read()."""
+        """Return how many bytes to read on another thread; 0 to read on the loop.
+
+        Args:
+            source: The argument of submit().
+
+        Raises:
+            FreshetError: The request is invalid.
+        """
         return 0
 
     def remaining_s(self, own_s: float | None, waited_s: float = 0.0) -> float | None:
-        """Seconds that the request may still take; None for any time. own_s: the timeout that it names itself.
-        waited_s: since it was there."""
+        """Return the seconds that the request may still take; None for no limit.
+
+        Args:
+            own_s: The request's own timeout in seconds.
+            waited_s: Seconds since it arrived.
+        """
         timeout_s = self.shared.default_timeout_s if own_s is None else own_s
         return None if timeout_s is None else timeout_s - waited_s - self._unread_s
 
     def select_replica(
         self, who: queries.ModelSpec, servable: bool, timeout_s: float | None, unread_s: float = 0.0
     ) -> Manifest:
-        """Find what is to answer, and refuse what would be answered too late.
+        """Select the replica that answers, and refuse a request that would be answered too late.
 
         Args:
-            who: The model, version or label that is asked for.
-            servable: Whether it is asked for in the words of TensorFlow Serving.
+            who: The requested model, and its version or label.
+            servable: Whether the client expects TensorFlow Serving's error messages.
             timeout_s: The request's timeout, as far as it is known before the body is read; None for the default.
-            unread_s: How long the request had been here before it was read, in seconds.
+            unread_s: Seconds that the request had waited here before it was read.
 
         Returns:
-            The manifest of the version that is to answer.
+            The manifest of the version that answers.
 
         Raises:
             FreshetError: The model is unknown or not ready, or the request comes too late.
@@ -156,8 +187,15 @@ class Exchange(ABC):
         return manifest
 
     def submit(self, source: Any, done: Finish) -> None:
-        """Reads the request and submits it: done() is called once, later, on the running loop. Raises FreshetError,
-        which is counted then."""
+        """Read the request and submit it.
+
+        Args:
+            source: What read() decodes.
+            done: Called once, later, on the running loop.
+
+        Raises:
+            FreshetError: The request is refused; it is already counted.
+        """
         shared = self.shared
         try:
             nbytes = self.offload_nbytes(source)
@@ -172,14 +210,20 @@ class Exchange(ABC):
         self._note_read()
 
     def _enter_late(self, source: Any, deliver: Done, waited_s: float) -> None:
-        """Reads and submits, on another thread, what has waited for it."""
+        """Read and submit a request that has waited for another thread, on that thread."""
         remaining_s = self.remaining_s(self._announced_s, waited_s)
         if remaining_s is not None and remaining_s <= 0:
             raise Expired("deadline: passed while the request waited to be read")
         self._enter(source, deliver, waited_s)
 
     def _enter(self, source: Any, deliver: Done, waited_s: float | None = None) -> None:
-        """Reads and submits. waited_s: None on the loop."""
+        """Read and submit.
+
+        Args:
+            source: What read() decodes.
+            deliver: Receives the result.
+            waited_s: Seconds it waited for another thread; None on the loop.
+        """
         who, headers, replica = self._who, self.headers, self._replica
         inputs, own_s = self.read(source, replica.manifest)
         timeout_s = self.remaining_s(own_s, waited_s or 0.0)
@@ -188,7 +232,7 @@ class Exchange(ABC):
             request_id_of(headers),
         )  # fmt: skip
         if waited_s is not None:
-            # Its reply may be there before submit() returns.
+            # The reply may arrive before submit() returns.
             self._note_read()
         self._processor.submit(request, deliver, replica)
 
@@ -199,7 +243,7 @@ class Exchange(ABC):
             self.trace.parsed_s = time.monotonic()
 
     def finish(self, result: PredictReply | FreshetError) -> None:
-        """Counts what came of it; a reply is about to be encoded."""
+        """Count the result; a reply is about to be encoded."""
         shared, now_s = self.shared, time.perf_counter()
         if isinstance(result, FreshetError):
             shared.dispatcher.served.failed(self._who.model, self._replica.manifest.version, now_s - self.began_s)
@@ -219,7 +263,11 @@ class Exchange(ABC):
         return reply if outputs is reply.outputs else reply._replace(outputs=outputs)
 
     def end(self, status: int) -> None:
-        """Ends the exchange, which is answered. status: as HTTP's; OK for a reply that was encoded."""
+        """End the exchange when its answer is about to be written.
+
+        Args:
+            status: HTTP status code; OK for an encoded reply.
+        """
         if self._timed and status == OK:
             self.shared.metrics.phase(self._protocol, "encode", time.perf_counter() - self._encoding_s)
         if self.trace is not None:

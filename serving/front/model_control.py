@@ -1,13 +1,14 @@
-"""Model control: what clients of the data ports ask of the whole server rather than of the process that they reach:
-statistics, and with --model-control explicit loading, unloading and a new configuration of models.
+"""Perform operations on the whole server that clients request through a data port.
 
-Requests of the data ports come from anywhere; so changes are refused unless they are turned on, and, where the admin
-port wants a token, they have to bring the same one. A version is named, never a path: a configuration's base_path has
-to be the folder that the model has anyway.
+These are statistics, and with --model-control also explicit loading, unloading and a new configuration of models.
 
-Order of a new configuration: it is checked whole before anything changes; then versions are loaded, labels set, and
-only then versions unloaded, so that no model is without an answer in between. Its policy of versions becomes the
-model's (processor.versions.policy): it goes on to say what is loaded when versions come.
+Requests of the data ports come from anywhere, so changes are refused unless they are turned on; if the admin port
+requires a token, they must carry the same one. A client names a version, never a path: a configuration's base_path must
+be the model's existing folder.
+
+Order of a new configuration: all of it is checked before anything changes; then versions are loaded, labels set, and
+only then versions unloaded, so that every model has an answering version throughout. Its version policy becomes the
+model's (processor.versions.policy) and decides later which new versions are loaded.
 """
 
 from __future__ import annotations
@@ -35,18 +36,26 @@ MAX_LATEST = 999_999
 
 Document = dict[str, Any]
 ControlHandler = Callable[[str, Document], Document]
-"""(operation, its arguments) -> what came of it, all as JSON holds it; blocks. Raises FreshetError."""
+"""(operation, its arguments) -> its result, all JSON values; blocks. Raises FreshetError."""
 
 
 class ModelControlAuthorizer:
-    """The gate of model control: whether a client of a data port may change what is served."""
+    """Decides whether a client of a data port may change what is served."""
 
     def __init__(self, mode: str = "none", token: str = "") -> None:
         self.open = mode == EXPLICIT
         self._token = token.encode()
 
     def authorize(self, authorization: bytes | None) -> None:
-        """authorization: of the request's headers. Raises Forbidden, Unauthenticated."""
+        """Check a client's permission.
+
+        Args:
+            authorization: The request's authorization header.
+
+        Raises:
+            Forbidden: Model control is turned off.
+            Unauthenticated: The token is missing or wrong.
+        """
         if not self.open:
             raise Forbidden("model control: turned off on this port; --model-control explicit turns it on")
         scheme, _, token = (authorization or b"").partition(b" ")
@@ -55,12 +64,20 @@ class ModelControlAuthorizer:
 
 
 def no_model_control(operation: str, arguments: Document) -> Document:
-    """The Act of a process without models to load."""
+    """Refuse every operation: the ControlHandler of a process without models to load.
+
+    Args:
+        operation: The operation.
+        arguments: Its arguments.
+
+    Raises:
+        Forbidden: Always.
+    """
     raise Forbidden(f"{operation}: not served here")
 
 
 class ModelControl:
-    """An Act, in the process that owns the models."""
+    """The ControlHandler of the process that owns the models."""
 
     def __init__(
         self,
@@ -69,8 +86,14 @@ class ModelControl:
         repository: Callable[[], Repository],
         groups: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        """host: raises NotReady while there is none. served: what all processes have answered. groups: sections of the
-        configuration."""
+        """Create the handler.
+
+        Args:
+            host: Returns the models; raises NotReady before there are any.
+            served: Returns the answer counts of all processes.
+            repository: Returns the model repository.
+            groups: Sections of the session groups in the configuration.
+        """
         self._host, self._served, self._repository = host, served, repository
         self._group_of = {m: name for name, group in groups.items() for m in group.get("models") or [name]}
         self._acts: dict[str, Callable[[Document], Document]] = {
@@ -81,7 +104,12 @@ class ModelControl:
         }
 
     def __call__(self, operation: str, arguments: Document) -> Document:
-        """See Act."""
+        """Perform an operation and log it.
+
+        Args:
+            operation: load, unload, reload or statistics.
+            arguments: Its arguments.
+        """
         if operation == "statistics":
             return self._statistics(arguments)
         try:
@@ -93,7 +121,7 @@ class ModelControl:
         return done
 
     def _load(self, arguments: Document) -> Document:
-        """The newest version of a model."""
+        """Load the newest version of a model."""
         model = arguments["model"]
         self._host().status(model)
         versions = self._versions(model)
@@ -103,14 +131,14 @@ class ModelControl:
         return {}
 
     def _unload(self, arguments: Document) -> Document:
-        """All versions of a model."""
+        """Unload all versions of a model."""
         host, model = self._host(), arguments["model"]
         for version in _available(host, model):
             host.unload(model, version)
         return {}
 
     def _reload(self, arguments: Document) -> Document:
-        """arguments: {"models": [{name, base_path, policy, count, versions, labels}]}."""
+        """Apply a configuration: {"models": [{name, base_path, policy, count, versions, labels}]}."""
         host, wanted = self._host(), {}
         policies = {}
         for config in arguments["models"]:
@@ -137,7 +165,7 @@ class ModelControl:
         return {}
 
     def _statistics(self, arguments: Document) -> Document:
-        """arguments: {"model": name or "", "version": number or None}."""
+        """Return the statistics for {"model": name or "", "version": number or None}."""
         host, served = self._host(), self._served()
         groups = host.group_stats()
         any_group = groups.get("default") or next(iter(groups.values()), GroupStats(0, 0, SessionStats()))
@@ -164,14 +192,14 @@ def _available(host: ModelHost, model: str) -> list[int]:
 
 
 def _policy(config: Document) -> str | list[int]:
-    """A configuration's policy as processor.versions.policy spells it; raises BadInput."""
+    """Return a configuration's policy in the notation of processor.versions.policy; raise BadInput."""
     latest = f"latest:{min(config['count'], MAX_LATEST)}"
     policy: str | list[int] = {"latest": latest, "all": "all"}.get(config["policy"]) or config["versions"]
     return VersionPolicy.parse(policy, "model_version_policy").spelled
 
 
 def _chosen(config: Document, known: list[int]) -> list[int]:
-    """The versions that a policy names, newest last; raises NotFound."""
+    """Return the versions that a policy selects, newest last; raise NotFound if there are none."""
     name, policy = config["name"], config["policy"]
     if policy == "specific":
         missing = sorted(set(config["versions"]) - set(known))

@@ -1,11 +1,12 @@
-"""Work of one event loop that would hold it up, on threads of its own: reading what is long, and binding the requests
-of versions with a stage, which runs it.
+"""Run work that would block an event loop on threads of its own.
 
-Whoever reads a long document holds the GIL while a parser makes objects of it, and no limit of ours makes that short;
-so one is read at a time, and what waits costs its bytes alone. Stages run side by side, without the GIL.
+That is reading long requests, and binding requests of versions with a stage, which runs the stage.
 
-Invariants: finish() is called on the event loop, through its wake-ups, with the error of work that fails; work that
-ends well has seen to its answer itself. No more than MAX_WAITING wait, and no more than MAX_WAITING_NBYTES with them.
+Parsing a long document holds the GIL while objects are made, and no limit of ours makes that short; so one is read at a
+time, and waiting ones cost only their bytes. Stages run in parallel, without the GIL.
+
+Invariants: finish() is called on the event loop, through its wake-ups, with the error of work that fails; successful
+work has arranged its answer itself. At most MAX_WAITING requests, and MAX_WAITING_NBYTES with them, are queued.
 """
 
 from __future__ import annotations
@@ -29,25 +30,38 @@ MAX_WAITING_NBYTES = 256 << 20
 
 Finish = Callable[[PredictReply | FreshetError], None]
 Work = Callable[[float], None]
-"""Work, told how many seconds it has waited; raises FreshetError."""
+"""Work; its argument is the seconds that it has waited. Raises FreshetError."""
 
 
 class OffloadExecutor:
     """Threads for the long work of one event loop."""
 
     def __init__(self, post: Callable[[Finish, Any], None]) -> None:
-        """post: has a function called with a result on the loop (serving.front.dispatcher)."""
+        """Start without threads.
+
+        Args:
+            post: Calls a function with a result on the loop (serving.front.dispatcher).
+        """
         self._post = post
         self._threads = ThreadPoolExecutor(THREADS, "freshet-reading")
         self._reading = threading.Lock()
-        # Bytes by the id of their work, which the loop adds to and threads take from.
+        # Bytes by the id of their work; the loop adds entries and threads remove them.
         self._waiting: dict[int, int] = {}
-        # The ids of work that nobody has begun.
+        # Ids of work that has not started.
         self._queued: set[int] = set()
 
     def submit(self, work: Work, nbytes: int, finish: Finish) -> None:
-        """Has work done on another thread; an error of it goes to finish(). nbytes: that are to be read, 0 for work
-        that does not read. Raises Overloaded."""
+        """Run work on another thread; its error goes to finish().
+
+        Args:
+            work: The work.
+            nbytes: Bytes that it reads; 0 for work that does not read.
+            finish: Receives its error.
+
+        Raises:
+            Overloaded: The queue is full (load shedding).
+            NotReady: There is no memory for a thread.
+        """
         waiting = list(self._waiting.values())
         if len(waiting) >= MAX_WAITING:
             raise Overloaded(f"queue: at most {MAX_WAITING} requests wait to be read, {len(waiting)} do")
@@ -59,13 +73,14 @@ class OffloadExecutor:
         try:
             self._threads.submit(self._run, work, nbytes, finish, time.monotonic())
         except RuntimeError:
-            # There is no memory for one thread more. It is queued all the same, and a thread that is there may have it.
+            # There is no memory for another thread. The work is queued all the same, and an existing thread may take
+            # it.
             if self._took(work):
                 del self._waiting[id(work)]
                 raise NotReady(NO_MEMORY) from None
 
     def close(self) -> None:
-        """Returns when what is at work is done; what waits is not done any more."""
+        """Return when running work is done; queued work is dropped."""
         self._threads.shutdown(cancel_futures=True)
 
     def _run(self, work: Work, nbytes: int, finish: Finish, submitted_s: float) -> None:
@@ -79,7 +94,7 @@ class OffloadExecutor:
             self._post(finish, error)
 
     def _took(self, work: Work) -> bool:
-        """Whether the work was queued, and is the caller's now."""
+        """Take the work from the queue; return False if it was already taken."""
         try:
             self._queued.remove(id(work))
         except KeyError:
@@ -87,8 +102,10 @@ class OffloadExecutor:
         return True
 
     def _read(self, work: Work, submitted_s: float) -> FreshetError | None:
-        """Work that reads, one at a time: without the collector, which would look at all that a parser makes again and
-        again, while nothing of it is ever part of a circle."""
+        """Run work that reads, one at a time, with the garbage collector off.
+
+        The collector would repeatedly traverse what a parser makes, although it is never part of a cycle.
+        """
         with self._reading:
             collecting = gc.isenabled()
             gc.disable()
@@ -100,7 +117,7 @@ class OffloadExecutor:
 
 
 def _done(work: Work, waited_s: float) -> FreshetError | None:
-    """What went wrong with it, without the frames that it went wrong in: they would keep what was read."""
+    """Run work and return its error without traceback, whose frames would keep the request's data alive."""
     try:
         work(waited_s)
     except FreshetError as error:

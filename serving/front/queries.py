@@ -1,7 +1,7 @@
-"""Queries that both ports put to a processor on behalf of a client, in the words that clients of each protocol know.
+"""Query a processor for the clients of both ports, with the error messages of each protocol.
 
-TensorFlow Serving's say Servable where KServe's say model; a label that is not set is a wrong request to them, and one
-that is a number stands for that version, for there are load generators that send a version as a label.
+TensorFlow Serving says Servable where KServe says model. Its clients get 400 for a label that is not set. A label that
+is a number stands for that version, because some load generators send a version as a label.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class PredictionEngine(Protocol):
-    """A predictor as the data ports ask it."""
+    """The predictor's interface for the data ports."""
 
     def models(self) -> list[str]: ...
 
@@ -56,7 +56,7 @@ class PredictionEngine(Protocol):
 
 
 class ModelSpec(Protocol):
-    """The model, and its version or label, that a request asks for."""
+    """The model, and its version or label, that a request names."""
 
     @property
     def model(self) -> str: ...
@@ -69,8 +69,20 @@ class ModelSpec(Protocol):
 
 
 def servable(who: ModelSpec, find: Callable[..., T], *more: Any) -> T:
-    """The result of find(model, version, label, *more) for TensorFlow Serving's clients; raises NotFound or BadInput in
-    their words."""
+    """Call find(model, version, label, *more) for TensorFlow Serving's clients.
+
+    Args:
+        who: The requested model, and its version or label.
+        find: The function.
+        more: Its further arguments.
+
+    Returns:
+        Its result.
+
+    Raises:
+        NotFound: The model or version does not exist, in TensorFlow Serving's words.
+        BadInput: The label is not set, in TensorFlow Serving's words.
+    """
     try:
         return find(who.model, who.version, who.label, *more)
     except NotFound as error:
@@ -91,7 +103,7 @@ def _no_servable(who: ModelSpec, version: int | None, error: NotFound) -> NotFou
 
 
 def _instead(who: ModelSpec, error: NotFound) -> str:
-    """What there is instead of a model, version or label that there is not."""
+    """Return the end of an error message that lists the existing models or versions."""
     if isinstance(error, UnknownModel):
         return f"; the repository holds {error.known}"
     return f"; {who.model[:64]} has {error.known}" if isinstance(error, UnknownVersion) and error.known else ""
@@ -104,17 +116,39 @@ def select_servable(
     key: bytes | None = None,
     waited_s: float = 0.0,
 ) -> Replica:
-    """See Predictor.select_replica, for TensorFlow Serving's clients."""
+    """Call Predictor.select_replica for TensorFlow Serving's clients.
+
+    Args:
+        processor: The processor.
+        who: The requested model, and its version or label.
+        timeout_s: Seconds that the request may still take; None for no limit.
+        key: The request's sticky key.
+        waited_s: Seconds that it has waited to be read.
+    """
     return servable(who, processor.select_replica, timeout_s, key, waited_s)
 
 
 def servable_manifest(processor: PredictionEngine, who: ModelSpec) -> tuple[Manifest, Generation]:
-    """See Predictor.manifest, for TensorFlow Serving's clients."""
+    """Call Predictor.manifest for TensorFlow Serving's clients.
+
+    Args:
+        processor: The processor.
+        who: The requested model, and its version or label.
+    """
     return servable(who, processor.manifest)
 
 
 def servable_status(processor: PredictionEngine, who: ModelSpec) -> list[VersionStatus]:
-    """The status of the versions asked for; raises NotFound, BadInput."""
+    """Return the status of the requested versions.
+
+    Args:
+        processor: The processor.
+        who: The requested model, and its version or label.
+
+    Raises:
+        NotFound: They do not exist.
+        BadInput: The label is not set.
+    """
     try:
         known = processor.status(who.model)
     except NotFound as error:
@@ -127,14 +161,29 @@ def servable_status(processor: PredictionEngine, who: ModelSpec) -> list[Version
 
 
 def model_metadata(processor: PredictionEngine, model: str, version: int | None) -> tuple[dict[str, Any], Generation]:
-    """KServe's metadata, and what would answer; raises NotFound, NotReady."""
+    """Return KServe's metadata of a model, and the generation that would answer.
+
+    Args:
+        processor: The processor.
+        model: The model's name.
+        version: The requested version; None for any.
+
+    Raises:
+        NotFound: It does not exist.
+        NotReady: It is not ready.
+    """
     manifest, generation = processor.manifest(model, version)
     versions = [s.version for s in processor.status(model) if s.state == AVAILABLE]
     return catalog.model_metadata(manifest, model, versions), generation
 
 
 def extensions(authorizer: ModelControlAuthorizer, regions: Regions | None) -> list[str]:
-    """KServe's extensions that this server serves as it was started."""
+    """Return KServe's extensions that this server serves with its current options.
+
+    Args:
+        authorizer: Says whether model control is on.
+        regions: Shared memory, if it is served.
+    """
     named = [*catalog.EXTENSIONS]
     if authorizer.open:
         named.append(catalog.MODEL_CONTROL)
@@ -144,7 +193,7 @@ def extensions(authorizer: ModelControlAuthorizer, regions: Regions | None) -> l
 
 
 def check_load(parameters: Any) -> None:
-    """Raises BadInput unless the parameters of a load or unload are ones that mean something here: none."""
+    """Raise BadInput if a load or unload has parameters that are not served."""
     for name in parameters or {}:
         if name != "unload_dependents":
             raise BadInput(f"parameters: {show(str(name))} is not served")

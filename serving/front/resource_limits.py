@@ -1,10 +1,11 @@
-"""What clients may hold of a process: bytes of bodies, and descriptors.
+"""Limit what clients may hold of a process: bytes of request bodies, and descriptors.
 
-Bodies: those that come in pieces are refused (503) once all together hold so many bytes; none waits for another to be
-done, so half of them cannot wait for the other half, and each has its own deadline. A body that came with its head in
-one read is small; it may go SPARE_NBYTES beyond, so that who fills the room with halves does not keep out the rest.
+Bodies: bodies that arrive in pieces are refused (503) once all of them together hold the limit. None waits for another
+to finish, so halves of bodies cannot block each other, and each has its own deadline. A body that arrives with its head
+in one read is small; it may exceed the limit by SPARE_NBYTES, so that a client that fills the memory with incomplete
+bodies does not keep out the others.
 
-Descriptors: a client's connection is one. The ports share those that the process may have and that are not kept for the
+Descriptors: a client's connection is one. The ports share the process's descriptors, except those reserved for the
 server's own files: deltas, mapped memory, logs, the channels between processes.
 """
 
@@ -18,19 +19,19 @@ from freshet_serving.processor.errors import Overloaded
 SPARE_NBYTES = 64 << 20
 MAX_DESCRIPTORS = 1 << 20
 MAX_ADMIN_CONNECTIONS = 128
-# For files: the larger of so many and the share of them all.
+# Descriptors reserved for files: the larger of MIN_FILES and one in FILES_SHARE.
 MIN_FILES, FILES_SHARE = 128, 4
 
 
 class BodyMemoryFull(Overloaded):
-    """No room for another body."""
+    """There is no memory for another body."""
 
     http_status = 503
     grpc_code = "UNAVAILABLE"
 
 
 class BodyMemory:
-    """The bytes that bodies hold which came on one event loop, from their first byte to their answer."""
+    """Bytes held by the bodies of one event loop, from their first byte to their answer."""
 
     __slots__ = ("_max_nbytes", "nbytes")
 
@@ -38,13 +39,17 @@ class BodyMemory:
         self.nbytes, self._max_nbytes = 0, max_nbytes
 
     def check(self, spare_nbytes: int = 0) -> None:
-        """Raises Full once more is held than may be."""
+        """Raise BodyMemoryFull if more than the limit is held.
+
+        Args:
+            spare_nbytes: Bytes allowed above the limit.
+        """
         if self.nbytes > self._max_nbytes + spare_nbytes:
             raise BodyMemoryFull("body: the server has as many bytes of requests in memory as it may; try again later")
 
 
 class ConnectionLimits(NamedTuple):
-    """How many connections each kind of port of a process takes."""
+    """Limits of connections for each kind of port of a process."""
 
     http: int
     rpc: int
@@ -52,17 +57,17 @@ class ConnectionLimits(NamedTuple):
 
     @classmethod
     def of(cls, descriptors: int) -> ConnectionLimits:
-        """descriptors: that the process may have."""
+        """Divide this many descriptors of a process among its ports."""
         free = max(descriptors - max(MIN_FILES, descriptors // FILES_SHARE), descriptors // FILES_SHARE)
         return cls(free * 5 // 8, free // 4, min(free // 8, MAX_ADMIN_CONNECTIONS))
 
     @classmethod
     def here(cls) -> ConnectionLimits:
-        """Of this process, which may raise its limit as far as it goes."""
+        """Return the limits of this process, which may raise its descriptor limit to the hard limit."""
         return cls.of(descriptor_limit())
 
 
 def descriptor_limit() -> int:
-    """How many descriptors this process can be allowed."""
+    """Return how many descriptors this process may have at most."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, MAX_DESCRIPTORS)

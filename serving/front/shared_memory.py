@@ -1,15 +1,15 @@
-"""Regions of system shared memory that clients have registered: tensors without a copy through a socket.
+"""Access regions of system shared memory that clients have registered: tensors without a copy through a socket.
 
-Off unless turned on. A region's key is the name of a POSIX shared memory object, one word without dots; nothing else of
-the file system can be named. Its pages are read and written by pread and pwrite, never mapped: a client that shortens
-its object after it was registered makes a read come short, which is an error of the request; a mapping would end the
-process by SIGBUS. Unregistering closes the descriptor; a request that is being decoded has copied what it needs.
+Off by default. A region's key is the name of a POSIX shared memory object, one word without dots, so a client can name
+nothing else in the file system. Pages are read and written by pread and pwrite, never mapped: if a client shortens its
+object after registering it, a read comes short, which is an error of the request; a mapping would end the process by
+SIGBUS. Unregistering closes the descriptor; a request that is being decoded has already copied its data.
 
-Invariant: a descriptor is used under the lock under which it would be closed, for requests are read on other threads
-too, and its number may be another file's after that.
+Invariant: a descriptor is used under the same lock under which it is closed, because requests are also read on other
+threads, and its number may belong to another file after that.
 
-Bounded: MAX_REGIONS regions; what a request may read is its own region's registered bytes, of each tensor as many as
-of a body.
+Bounds: MAX_REGIONS regions; a request may read only the registered bytes of its region, and for each tensor at most as
+many as a body may have.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_REGIONS = 1024
 
 
 class Region(NamedTuple):
-    """A registered piece of a shared memory object: nbytes from offset on, by an open descriptor."""
+    """A registered part of a shared memory object: nbytes from offset on, by an open descriptor."""
 
     key: str
     offset: int
@@ -42,7 +42,7 @@ class Region(NamedTuple):
 
 
 class Regions:
-    """The regions that clients have registered, by name. Registered from one event loop, read from its threads too."""
+    """Regions that clients have registered, by name. One event loop registers them; its other threads read them too."""
 
     def __init__(self, max_read_nbytes: int = DEFAULTS.max_body_bytes) -> None:
         self._regions: dict[str, Region] = {}
@@ -50,7 +50,19 @@ class Regions:
         self._open = threading.Lock()
 
     def register(self, name: str, key: str, offset: int, nbytes: int) -> None:
-        """Raises BadInput, NotFound, TooLarge. The same name twice is refused, as Triton does it."""
+        """Register a region; as in Triton, a name in use is refused.
+
+        Args:
+            name: Name of the region.
+            key: Name of the shared memory object.
+            offset: Offset of the region in bytes.
+            nbytes: Size of the region in bytes.
+
+        Raises:
+            BadInput: An argument is invalid, or the name is in use.
+            NotFound: There is no such object.
+            TooLarge: There are MAX_REGIONS regions already.
+        """
         if not name or len(name) > MAX_NAME_LENGTH:
             raise BadInput(f"name: 1 to {MAX_NAME_LENGTH} characters wanted, got {len(name)}")
         if name in self._regions:
@@ -72,7 +84,7 @@ class Regions:
         self._regions[name] = Region(key, offset, nbytes, fd, writable)
 
     def unregister(self, name: str = "") -> None:
-        """Unregisters one region, or with no name all of them; one that is not there is no error."""
+        """Unregister one region, or without a name all; an unknown name is not an error."""
         with self._open:
             for known in [name] if name else list(self._regions):
                 region = self._regions.pop(known, None)
@@ -80,7 +92,7 @@ class Regions:
                     os.close(region.fd)
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
-        """The status of one region, or with no name of all of them; raises NotFound."""
+        """Return the status of one region, or without a name of all; raise NotFound for an unknown name."""
         if name and name not in self._regions:
             raise NotFound(f"shared memory region {show(name)} is not registered")
         return [
@@ -90,7 +102,12 @@ class Regions:
         ]
 
     def read(self, span: RegionSpan) -> bytes:
-        """Raises BadInput, TooLarge."""
+        """Read a span of a region.
+
+        Raises:
+            BadInput: The span is not inside a registered region.
+            TooLarge: The span exceeds max_body_bytes.
+        """
         if span.nbytes > self._max_read_nbytes:
             wanted = f"at most {self._max_read_nbytes} wanted (max_body_bytes)"
             raise TooLarge(f"shared_memory_byte_size: {wanted}, got {span.nbytes}")
@@ -104,7 +121,15 @@ class Regions:
         return data
 
     def write(self, span: RegionSpan, data: bytes) -> None:
-        """data: no longer than the span. Raises BadInput."""
+        """Write into a span of a region.
+
+        Args:
+            span: The span.
+            data: The bytes; no longer than the span.
+
+        Raises:
+            BadInput: The region is not registered, too small or not writable.
+        """
         with self._open:
             region = self._inside(span)
             if not region.writable or os.fstat(region.fd).st_size < region.offset + region.nbytes:
@@ -124,7 +149,7 @@ class Regions:
 
 
 def _open(key: str) -> tuple[int, bool]:
-    """A descriptor, and whether it can be written; raises NotFound."""
+    """Return a descriptor and whether it is writable; raise NotFound if there is no such object."""
     flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     for mode in (os.O_RDWR, os.O_RDONLY):
         try:

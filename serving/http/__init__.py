@@ -1,24 +1,24 @@
-"""The HTTP port: TensorFlow Serving REST, KServe v2, DeepRec's messages, health and metrics.
+"""Serve the HTTP port: TensorFlow Serving REST, KServe v2, DeepRec's messages, health and metrics.
 
-port          one listening port, or the connections of one
-connection    one connection: bytes become requests, within bounds
-http_head     the head of a request
-chunked_body  a body in chunks
-body_buffer   a body that comes in pieces, put together
-connection_draining  how connections end
-tls_transport  TLS under a connection
-deadline_timer  how long a connection is waited for
+port          one listening port, or only the connections of one
+connection    one connection: turns bytes into requests, within bounds
+http_head     parser of a request's head
+chunked_body  decoder of chunked bodies
+body_buffer   buffer for a body that arrives in pieces
+connection_draining  closing of connections without losing requests or replies
+tls_transport  TLS below a connection
+deadline_timer  timeouts of a connection
 protocol      predict requests below ASGI
-guarded_protocol  the same, where keys are asked for
-app           everything that the port answers, as one ASGI application
-dialects      how each form of a predict request is read, and how it is answered
-paths         which path asks for what
-head_cache    heads of predict requests, known by their bytes
+guarded_protocol  the same with API keys
+app           all routes of the port as one ASGI application
+dialects      how each form of a predict request is decoded, and its reply encoded
+paths         the route of each path
+head_cache    cache of parsed heads of predict requests
 asgi          reading and writing on the raw ASGI interface
-openapi       the routes for people and their tools
-pages         what a port says of itself to people
-origin_checks  which requests a browser sends for another site's page
-schemas       what the routes take and give
+openapi       the routes as an OpenAPI document
+pages         a port's root document and its page for the OpenAPI document
+origin_checks  refusal of cross-site requests from browsers
+schemas       JSON schemas of requests and replies
 """
 
 __all__ = [

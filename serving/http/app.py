@@ -1,11 +1,14 @@
-"""The HTTP port: TensorFlow Serving REST, KServe v2, DeepRec's messages, health and metrics, as one ASGI application.
+"""Serve all routes of the HTTP port as one ASGI application.
 
-Life of a predict request: path -> manifest -> codec -> Predictor.submit -> codec -> reply; serving.front.exchange says
-what is counted on the way. Everything but the prediction runs on the event loop; what is long, compressed or not, and
-requests of a version with a stage are read and submitted elsewhere (serving.front.offload_executor). With inline
-compute the prediction runs there too: what a turn of the loop has read is computed at its end, batch by batch, the
-sockets getting their turn between two batches. Otherwise it runs on a session's thread, which hands the reply back
-through Wakeups. A client that leaves costs its own prediction and nothing else: sends to it are dropped below ASGI.
+Protocols: TensorFlow Serving REST, KServe v2 and DeepRec's messages; also health and metrics.
+
+Life of a predict request: path -> manifest -> codec -> Predictor.submit -> codec -> reply; serving.front.exchange
+documents what is counted on the way. Everything but the prediction runs on the event loop, with two exceptions that are
+read and submitted elsewhere (serving.front.offload_executor): long bodies, compressed or not, and requests for a
+version with a stage. With inline compute the prediction also runs on the loop: the requests read in one turn of the
+loop are computed at its end, batch by batch, and sockets are served between two batches. Otherwise it runs on a
+session's thread, which returns the reply through Wakeups. A client that disconnects costs only its own prediction:
+sends to it are dropped below ASGI.
 """
 
 from __future__ import annotations
@@ -76,7 +79,7 @@ Answer = tuple[int, bytes, RawHeaders]
 
 @lru_cache(maxsize=1024)
 def generation_headers(generation: Generation) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
-    """x-model-version and x-model-generation."""
+    """Return the headers x-model-version and x-model-generation."""
     return (
         (b"x-model-version", b"%d" % generation.version),
         (b"x-model-generation", str(generation).encode()),
@@ -84,8 +87,10 @@ def generation_headers(generation: Generation) -> tuple[tuple[bytes, bytes], tup
 
 
 def internal_error(headers: Headers) -> Answer:
-    """The reply to a request that failed for a reason that is not its own: a shortage, or what is logged here as the
-    exception being handled."""
+    """Return the reply to a request that failed through no fault of its own, while its exception is being handled.
+
+    A shortage gets its own reply; any other exception is logged here and answered 500.
+    """
     error = sys.exception()
     if error is not None and (short := shortage(error)) is not None:
         return error_reply(short)
@@ -95,9 +100,15 @@ def internal_error(headers: Headers) -> Answer:
 
 
 class HttpExchange(Exchange):
-    """A predict request of the HTTP port. dialect, regions: what reads and writes it. answered: is given its answer,
-    once, when it is computed. options: of its dialect, once it is read. whole: the body without its content coding,
-    once that is known."""
+    """A predict request of the HTTP port.
+
+    Attributes:
+        dialect: Decodes the request and encodes the reply.
+        regions: Shared-memory regions, if they are served.
+        answered: Called once with the answer.
+        options: The dialect's options, set when the request is decoded.
+        whole: The body without its content coding, once it is known.
+    """
 
     __slots__ = ("answered", "dialect", "options", "regions", "whole")
 
@@ -108,7 +119,11 @@ class HttpExchange(Exchange):
     whole: Body | None
 
     def offload_nbytes(self, source: Body) -> int:
-        """See Exchange. source: the body as sent."""
+        """Return how many bytes to decode off the event loop; 0 to decode on the loop.
+
+        Args:
+            source: The body as sent.
+        """
         self.whole = whole = source
         if CONTENT_ENCODING in self.headers:
             try:
@@ -123,7 +138,12 @@ class HttpExchange(Exchange):
         return len(whole) if looked_at else 0
 
     def read(self, source: Body, manifest: Manifest) -> DecodedRequest:
-        """See Exchange. source: the body as sent."""
+        """Decode the request.
+
+        Args:
+            source: The body as sent.
+            manifest: Describes the inputs.
+        """
         body = self.whole
         if body is None:
             options = self.shared.options
@@ -134,7 +154,7 @@ class HttpExchange(Exchange):
         return inputs, self.options.timeout_s
 
     def computed(self, result: PredictReply | FreshetError) -> None:
-        """Answers; the Submitter has its result."""
+        """Encode and send the answer from the result of the prediction."""
         self.finish(result)
         answer: Answer
         if isinstance(result, FreshetError):
@@ -168,9 +188,15 @@ class DataApp:
         access: AccessLog | None = None,
         guarded: bool = False,
     ):
-        """exchanges: the event loop's. control: what clients may ask of the whole server. regions: shared memory, if it
-        is served. access: where requests are logged; None for nowhere. guarded: a guard asks
-        for keys before requests come here."""
+        """Set up the routes.
+
+        Args:
+            serving_context: Context of the event loop.
+            control: Performs control operations that clients may request of the whole server.
+            regions: Shared memory, if it is served.
+            access: The access log; None for no log.
+            guarded: Whether a guard checks API keys before requests reach the application.
+        """
         options = serving_context.options
         self.serving_context = serving_context
         self._lifecycle, self.metrics = serving_context.lifecycle, serving_context.metrics
@@ -228,7 +254,7 @@ class DataApp:
             self.metrics.observe(protocol, CLIENT_CLOSED, time.perf_counter() - start_s)
             return
         except asyncio.CancelledError:
-            # The drain has run out of time; while the connection is there, its client may as well know.
+            # The drain has timed out; answer while the client is still connected.
             if not self._lifecycle.draining:
                 raise
             status, body, headers = error_reply(NotReady("server: draining"))
@@ -257,9 +283,9 @@ class DataApp:
         Args:
             route: Its model and dialect.
             headers: Its headers.
-            body: Its body, whole, as sent.
+            body: Its whole body, as sent.
             answered: Called once, later, on the running event loop.
-            unread_s: Measures how long it had been here before it was read, in seconds; asked where it has a deadline.
+            unread_s: Measures how many seconds the request waited before it was read; called only if it has a deadline.
 
         Raises:
             FreshetError: The request cannot be submitted.
@@ -280,7 +306,12 @@ class DataApp:
             raise
 
     def validate_prefix(self, route: Route, text: bytes) -> None:
-        """Raises what is wrong with a request as far as its beginning tells; see Dialect."""
+        """Raise the error that the beginning of a body already shows; see Dialect.
+
+        Args:
+            route: Model and dialect of the request.
+            text: The beginning of the body.
+        """
         validate_prefix = DIALECTS[route.action].validate_prefix
         if validate_prefix is not None:
             processor = self._lifecycle.processor()
@@ -288,7 +319,7 @@ class DataApp:
             validate_prefix(text, manifest, processor.limits(route.model))
 
     async def _predict(self, route: Route, headers: Headers, receive: Receive) -> Answer:
-        """The predict routes where the protocol below ASGI does not take them."""
+        """Answer the predict routes for requests that the protocol below ASGI does not handle."""
         self._lifecycle.processor()
         body = await read_body(receive, headers, DIALECTS[route.action].bound(headers, self.limits))
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -301,9 +332,9 @@ class DataApp:
         return await future
 
     async def _post(self, route: Route, headers: Headers, receive: Receive) -> Answer:
-        """Routes that change something, or that KServe's clients post for."""
+        """Answer routes that change something, or that KServe's clients POST to."""
         if route.action != "index" and origin_checks.from_browser(headers):
-            # No page but one on this very machine has a reason to.
+            # Only a page on this machine has a legitimate reason to send these.
             refusal = origin_checks.cross_site_refusal(headers, changes=True) or origin_checks.rebinding_refusal(
                 headers
             )
@@ -330,7 +361,7 @@ class DataApp:
         return _json(catalog.server_metadata(self._version, queries.extensions(self._authorizer, self._regions)))
 
     async def _scrape(self, route: Route) -> Answer:
-        # In a thread of its own: formatting a few hundred series must not stand between two predictions.
+        # In a thread: formatting a few hundred series must not delay predictions.
         text = await asyncio.to_thread(self.metrics.scrape)
         return 200, text, [(b"content-type", CONTENT_TYPE.encode())]
 
@@ -346,7 +377,7 @@ class DataApp:
 
     async def _status(self, route: Route) -> Answer:
         statuses = queries.servable_status(self._lifecycle.processor(), route)
-        # KServe's v1 clients ask the same route whether the model is ready.
+        # KServe's v1 clients use the same route to ask whether the model is ready.
         ready = not self._lifecycle.draining and any(s.state == AVAILABLE for s in statuses)
         return _json(catalog.version_status(statuses) | {"name": route.model, "ready": ready})
 
@@ -404,7 +435,7 @@ class DataApp:
         return self._regions
 
     async def _act(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Asks the process that owns the models, off the loop."""
+        """Perform a control operation in the process that owns the models, off the loop."""
         self._lifecycle.processor()
         return await asyncio.to_thread(self._control, operation, arguments)
 

@@ -1,4 +1,4 @@
-"""Reading a request and writing a reply on the raw ASGI interface."""
+"""Read requests and write replies on the raw ASGI interface."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MAX_LENGTH_HEADER = 10**18 - 1
 
 
 class Disconnected(Exception):
-    """The client went away before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 class MethodNotAllowed(FreshetError):
-    """A route asked with another verb than its own."""
+    """A request with a method that its route does not allow."""
 
     http_status = 405
     grpc_code = "UNIMPLEMENTED"
@@ -44,10 +44,21 @@ class WrongVerb(MethodNotAllowed):
 
 
 async def read_body(receive: Receive, headers: Headers, bound: SizeLimit) -> bytes:
-    """The whole body; raises TooLarge as soon as it is known to be, Disconnected when the client leaves."""
+    """Read the whole body.
+
+    Args:
+        receive: The ASGI receive channel.
+        headers: The request's headers.
+        bound: Limit of the body's size.
+
+    Raises:
+        TooLarge: As soon as the body is known to exceed the limit.
+        BadInput: Its length is not the declared one.
+        Disconnected: The client disconnected.
+    """
     declared = header_int(headers, b"content-length", MAX_LENGTH_HEADER)
     bound.check(declared or 0)
-    # However small the pieces that it comes in, it takes no more than its bytes.
+    # Memory use is the body's size, however small its pieces are.
     body = bytearray()
     while True:
         message = await receive()
@@ -63,7 +74,14 @@ async def read_body(receive: Receive, headers: Headers, bound: SizeLimit) -> byt
 
 
 async def reply(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Writes one complete reply; its content-length is added."""
+    """Write one complete reply, adding its content-length.
+
+    Args:
+        send: The ASGI send channel.
+        status: HTTP status code.
+        body: The reply's body.
+        headers: The reply's headers.
+    """
     await send(
         {
             "type": "http.response.start",
@@ -75,7 +93,7 @@ async def reply(send: Send, status: int, body: bytes, headers: Iterable[tuple[by
 
 
 def error_reply(error: FreshetError) -> tuple[int, bytes, RawHeaders]:
-    """Status, body and headers by which a FreshetError is answered."""
+    """Return status, body and headers of the reply to a FreshetError."""
     headers = [JSON_TYPE]
     if isinstance(error, Overloaded):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
@@ -90,5 +108,5 @@ def error_reply(error: FreshetError) -> tuple[int, bytes, RawHeaders]:
 
 
 def error_body(message: str) -> bytes:
-    """{"error": message}; what UTF-8 cannot carry is replaced."""
+    """Return {"error": message} as JSON; characters that UTF-8 cannot encode are replaced."""
     return orjson.dumps({"error": message.encode(errors="replace").decode()})

@@ -1,11 +1,12 @@
-"""A body that comes in pieces, put together in memory that grows by the page once it is long.
+"""Collect a body that arrives in pieces, in memory that grows by pages once the body is long.
 
-Costs: what has come of a long body is never moved: growth moves pages (mremap). A length that a client only says costs
-addresses and no memory. Beyond HUGE_NBYTES pages are huge ones where the system has them: the kernel spends 30 ms on
-60 MB of small ones, during which the loop holds the GIL, and 3 ms on those. Before, they might be nearly empty.
+Costs: the received part of a long body is never copied: growth moves pages (mremap). A declared length reserves
+addresses but no memory. Above HUGE_NBYTES, huge pages are used if the system has them: for 60 MB the kernel spends 30
+ms on small pages, during which the loop holds the GIL, and 3 ms on huge ones. Below that size, huge pages could be
+nearly empty.
 
-Refused: a bytearray however long. Its allocator may copy all that has come whenever it grows, which is by an eighth:
-under bodies of 60 MB that was two thirds of an event loop's time.
+Rejected: a bytearray of any length. Its allocator may copy everything received at each growth, which is by an eighth:
+with bodies of 60 MB that took two thirds of an event loop's time.
 """
 
 from __future__ import annotations
@@ -21,12 +22,17 @@ HUGE_NBYTES = 8 << 20
 
 
 class BodyBuffer:
-    """The bytes that have come of one body."""
+    """The received bytes of one body."""
 
     __slots__ = ("_declared_nbytes", "_nbytes", "_short", "_whole")
 
     def __init__(self, first: bytes | bytearray, declared_nbytes: int | None) -> None:
-        """declared_nbytes: all there will be, of a client who has said so."""
+        """Start a buffer.
+
+        Args:
+            first: The first bytes of the body.
+            declared_nbytes: Full length of the body if the client has declared it.
+        """
         self._short: bytearray | None = bytearray(first)
         self._nbytes, self._declared_nbytes = len(first), declared_nbytes
         self._whole: mmap.mmap | None = None
@@ -35,7 +41,7 @@ class BodyBuffer:
         return self._nbytes
 
     def add(self, piece: bytes | bytearray) -> None:
-        """What comes next."""
+        """Append the next piece."""
         at = self._nbytes
         self._nbytes = nbytes = at + len(piece)
         if self._short is not None:
@@ -50,16 +56,16 @@ class BodyBuffer:
         if nbytes > len(whole):
             whole.resize(max(nbytes, 2 * len(whole)))
         if at < HUGE_NBYTES <= nbytes:
-            with contextlib.suppress(AttributeError, OSError):  # Not every system has them.
+            with contextlib.suppress(AttributeError, OSError):  # Not every system has huge pages.
                 whole.madvise(mmap.MADV_HUGEPAGE)
         whole[at:nbytes] = piece
 
     def beginning(self, nbytes: int) -> bytes:
-        """Its first bytes, which have come."""
+        """Return the first bytes, which must have been received."""
         return self._whole[:nbytes] if self._whole is not None else bytes((self._short or b"")[:nbytes])
 
     def whole(self) -> Body:
-        """All that has come; nothing is added any more."""
+        """Return all received bytes; nothing may be added afterwards."""
         if self._whole is None:
             return bytes(self._short or b"")
         return memoryview(self._whole)[: self._nbytes].toreadonly()

@@ -1,11 +1,11 @@
-"""A chunked body, taken apart as it comes.
+"""Decode a chunked body incrementally.
 
-Strict like the head (serving.http.http_head): a chunk's size is hexadecimal digits and CR LF behind them or behind
-an extension, its data ends in CR LF, trailers are header fields. Extensions and trailers are passed over, within
+Strict like the head's parser (serving.http.http_head): a chunk's size is hexadecimal digits, followed by CR LF or by an
+extension and CR LF; its data ends in CR LF; trailers are header fields. Extensions and trailers are ignored, within
 bounds.
 
-Costs: a chunk costs about a microsecond whatever is in it, so no more than CHUNKS_A_TURN are taken at once, and a body
-of tiny chunks may come to MAX_FRAMING_NBYTES of what is not body, and an eighth of the body beyond.
+Costs: a chunk costs about a microsecond whatever its size, so at most CHUNKS_A_TURN are decoded at once. The framing of
+a body (everything that is not data) may be at most MAX_FRAMING_NBYTES and an eighth of the body's data.
 """
 
 from __future__ import annotations
@@ -21,19 +21,33 @@ SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*+;[\t -~\x80-\xff]*+)?\r\n")
 
 
 class ChunkedBody:
-    """One body. more: whether the last take() left bytes that it could have taken."""
+    """One chunked body.
+
+    Attributes:
+        more: Whether the last take() left bytes that it could have decoded.
+    """
 
     def __init__(self) -> None:
         self.more = False
-        # Of the chunk that is being taken: its data and the CR LF behind it.
+        # Bytes left of the current chunk: its data and the CR LF after it.
         self._left = 0
         self._framing_nbytes = self._nbytes = 0
         self._last = False
         self._searched = 0
 
     def take(self, unread: bytearray, body: bytearray) -> bool:
-        """Moves what has come of the body from the beginning of `unread` to the end of `body`; whether that was the
-        last of it. Raises Unacceptable."""
+        """Move decoded data from the beginning of `unread` to the end of `body`.
+
+        Args:
+            unread: Received bytes; decoded ones are removed.
+            body: Receives the data.
+
+        Returns:
+            True if the body is complete.
+
+        Raises:
+            HttpProtocolError: The bytes are no chunked body, or its chunks are too small.
+        """
         at, self.more = 0, False
         for _ in range(CHUNKS_A_TURN):
             if not self._left:
@@ -71,13 +85,13 @@ class ChunkedBody:
         return self._last and self._take_trailers(unread)
 
     def _check_size_line(self, unread: bytearray) -> None:
-        """Raises Unacceptable for what cannot become the line of a chunk's size."""
+        """Raise HttpProtocolError for bytes that cannot become a chunk's size line."""
         line = unread[:MAX_SIZE_LINE_NBYTES]
         if not self.more and (b"\n" in line or len(line) == MAX_SIZE_LINE_NBYTES):
             raise HttpProtocolError("chunk: its size in hexadecimal digits wanted, ended by CR LF")
 
     def _take_trailers(self, unread: bytearray) -> bool:
-        """Whether the end is there; takes it."""
+        """Consume the trailers; return True if their end has arrived."""
         if unread.startswith(b"\r\n"):
             del unread[:2]
             return True

@@ -1,28 +1,28 @@
-"""One connection of an HTTP port: bytes become requests for an ASGI application, within bounds.
+"""Turn the bytes of one HTTP connection into requests for an ASGI application, within bounds.
 
     at rest ──bytes──▶ head ──▶ body ──▶ in flight ──reply──▶ at rest
        │                │         │                              │
-       │ KEEP_ALIVE_S   │ HEAD_S  │ BODY_S and BODY_NBYTES_S     │ its last
+       │ KEEP_ALIVE_S   │ HEAD_S  │ BODY_S and BODY_NBYTES_S     │ last reply
        ▼                ▼         ▼                              ▼
      closed          408, 431   408, 413, 503                closed
 
 Invariants
-- One request in flight. What follows it stays bytes, one read of them at most: reading stops until the reply is
-  written, and until the client takes what was written.
-- Where a message ends is decided here and nowhere else (serving.http.http_head, chunked_body). What is not a request
-  is answered (4xx) and ends the connection: nothing behind it is read as another.
-- What has not become a request is bounded in bytes and in time; the clock of a body stands still while the application
-  does not take it. What a body holds is counted (serving.front.resource_limits) from its first byte to its answer.
-- A reply is written at most once, and only to a connection that is still there. How connections end, and which reply is
-  the last: serving.http.connection_draining.
-- A client that closes its half is answered what it had sent whole.
+- One request is in flight. Bytes after it stay unparsed, at most one read of them: reading pauses until the reply is
+  written and until the client reads it.
+- The end of a message is determined here and nowhere else (serving.http.http_head, chunked_body). Bytes that are not a
+  request are answered 4xx and end the connection, so that nothing after them is parsed as another request.
+- Incomplete requests are bounded in bytes and in time; the clock of a body stops while the application does not read
+  it. The memory of a body is accounted for (serving.front.resource_limits) from its first byte to its answer.
+- A reply is written at most once, and only to an open connection. How connections end, and which reply is the last:
+  serving.http.connection_draining.
+- A client that half-closes its connection gets the answers to its complete requests.
 
-Costs: no task and no timer a request (serving.http.deadline_timer); each byte of a head is looked at a few times,
-however small the pieces it comes in.
+Costs: no task and no timer for each request (serving.http.deadline_timer); each byte of a head is scanned a few times,
+however small the pieces it arrives in.
 
-Refused: uvicorn's own protocol over llhttp, which stops at `Upgrade`, takes any number of pipelined requests, waits for
-ever for a head or a body, and resets the connections of clients that it refuses in the middle of a body. Its Server,
-its cycle of request and reply and its flow control are used as they are.
+Rejected: uvicorn's own protocol over llhttp. It stops at `Upgrade`, accepts any number of pipelined requests, waits
+without limit for a head or a body, and resets connections when it refuses a request in the middle of its body.
+uvicorn's Server, its request-response cycle and its flow control are reused.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ log = logging.getLogger("freshet.http")
 
 KEEP_ALIVE_S = 75.0
 HEAD_S = 20.0
-# A body is waited for so long, and a second more for so many bytes of it.
+# Timeout of a body: BODY_S, and one second more for each BODY_NBYTES_S received.
 BODY_S = 20.0
 BODY_NBYTES_S = 256 << 10
-# Reading stops long before, wherever it is this side that does not keep up.
+# Reading pauses long before this limit whenever this side is the slower one.
 MAX_UNREAD_NBYTES = 1 << 20
 # Clients may send an empty line or two between requests.
 EMPTY_LINES = re.compile(rb"(?:\r\n){0,4}")
 
 
 class HttpConnection(asyncio.Protocol):
-    """A connection."""
+    """One HTTP connection."""
 
     def __init__(
         self,
@@ -84,12 +84,19 @@ class HttpConnection(asyncio.Protocol):
         *,
         bodies: BodyMemory,
     ) -> None:
-        """As uvicorn makes its protocols. bodies: of this event loop."""
+        """Take the arguments that uvicorn passes to its protocols.
+
+        Args:
+            config: uvicorn's configuration.
+            server_state: uvicorn's state, which lists the connections.
+            app_state: State of the application.
+            bodies: Accounts for the memory of bodies on this event loop.
+        """
         self.config, self.server_state, self._app_state, self._bodies = config, server_state, app_state, bodies
         self.loop = _loop or asyncio.get_running_loop()
-        # Any request whose reply is not written; the last one, else.
+        # The request whose reply is not yet written, else the last one.
         self.cycle: Any = None
-        # Nothing has come of the next request.
+        # True while no byte of the next request has arrived.
         self._at_rest = True
         self._unread = bytearray()
         self._searched = 0
@@ -102,11 +109,11 @@ class HttpConnection(asyncio.Protocol):
         self._body_nbytes = 0
         self._half_closed = self._advancing = False
         self._unsent_nbytes = math.inf
-        # See serving.http.connection_draining.DrainableConnection.
+        # Documented in serving.http.connection_draining.DrainableConnection.
         self.draining = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.server_state.connections.add(self)  # type: ignore[arg-type]  # Its own protocols, uvicorn thinks.
+        self.server_state.connections.add(self)  # type: ignore[arg-type]  # uvicorn expects its own protocol classes.
         self.transport = cast(Any, LingeringTransport(cast(asyncio.Transport, transport)))
         self.flow = FlowControl(self.transport)
         self._server, self._client = get_local_addr(self.transport), get_remote_addr(self.transport)
@@ -126,7 +133,7 @@ class HttpConnection(asyncio.Protocol):
         self._unread.clear()
 
     def data_received(self, data: bytes) -> None:
-        # What is a head or a body as it comes is not put together with anything.
+        # A head or body that arrives whole is used without copying it into the buffer.
         if self._at_rest:
             self._at_rest = False
             end = data.find(END, 0, MAX_HEAD_NBYTES) + len(END)
@@ -158,15 +165,15 @@ class HttpConnection(asyncio.Protocol):
             self._go_on()
 
     def give_up(self) -> None:
-        """See serving.http.connection_draining.DrainableConnection."""
+        """Do nothing: requests of the application are tasks, which the drain cancels."""
 
     @property
     def idle(self) -> bool:
-        """See serving.http.connection_draining.DrainableConnection."""
+        """True if no request is in flight and no byte is unparsed."""
         return not self._busy and not self._unread
 
     def hurry(self, patience_s: float) -> None:
-        """Ends the connection if its client has been waited for so long: others want its place."""
+        """End the connection if it has waited for its client this long: another client needs its place."""
         if self._head is None and self._busy:
             return
         allowed_s = BODY_S if self._head is not None else HEAD_S if self._unread else KEEP_ALIVE_S
@@ -174,7 +181,7 @@ class HttpConnection(asyncio.Protocol):
             self._expired()
 
     def on_response_complete(self) -> None:
-        """The reply of what was in flight is written."""
+        """Account for a written reply and continue with the next request."""
         self.server_state.total_requests += 1
         self._forget_body()
         if self.transport.is_closing():
@@ -187,26 +194,36 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def _busy(self) -> bool:
-        """Whether a request is in flight; its body may still be on its way."""
+        """True while a request is in flight; its body may still be arriving."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _go_on(self) -> None:
-        """Nothing is in flight; there may be bytes of the next request."""
+        """Continue when no request is in flight; bytes of the next one may have arrived."""
         self._advance()
         self._at_rest = not (self._busy or self._unread or self.flow.write_paused or self.transport.is_closing())
 
     def _keeps(self) -> bool:
-        """Whether the connection goes on after the reply that is about to be written. Nobody wants the rest of a body
-        whose request is answered before."""
+        """Return True if the connection stays open after the reply that is about to be written.
+
+        If a request is answered before its whole body has arrived, the connection closes: the rest of the body is not
+        read.
+        """
         return self._head is None and self._keep_alive and not (self.draining and self._ends())
 
     def _ends(self) -> bool:
-        """Whether nothing is behind the request in flight: of a connection that leaves, its reply is the last."""
+        """Return True if nothing follows the request in flight.
+
+        On a draining connection, its reply is then the last.
+        """
         return not self._unread and not unread(self.transport)
 
     def _advance(self, data: bytes = b"", end: int = 0) -> None:
-        """Takes what has come as far as it goes. data: a piece of the body, or, up to `end`, a head; where nothing is
-        unread."""
+        """Parse received bytes as far as possible.
+
+        Args:
+            data: If no byte is unparsed: a piece of the body, or bytes that begin with a head.
+            end: Length of that head; 0 if there is none.
+        """
         if self._advancing:
             return
         self._advancing = True
@@ -233,7 +250,7 @@ class HttpConnection(asyncio.Protocol):
             self.transport.close(finished=True)
 
     def _step(self) -> bool:
-        """Takes one head, or what there is of a body; whether there may be more to take."""
+        """Parse one head, or the available part of a body; return True if there may be more to parse."""
         if self._head is not None:
             return self._turn is None and self._take_body()
         if not self._unread:
@@ -275,7 +292,7 @@ class HttpConnection(asyncio.Protocol):
             self._end_body()
 
     def _take_body(self) -> bool:
-        """Takes what there is of the body; whether it was the last of it."""
+        """Take the available part of the body; return True if it is complete."""
         unread = self._unread
         if self._chunks is not None:
             piece = bytearray()
@@ -296,7 +313,7 @@ class HttpConnection(asyncio.Protocol):
         return ended
 
     def _wait_for_turn(self) -> None:
-        """Others have their turn before the rest of what has come."""
+        """Let other connections run before the rest of the received bytes is parsed."""
         if len(self._unread) > MAX_UNREAD_NBYTES:
             raise HttpProtocolError("body: larger chunks wanted")
         self.flow.pause_reading()
@@ -328,10 +345,10 @@ class HttpConnection(asyncio.Protocol):
         self._bodies.nbytes -= self._body_nbytes
         self._body_nbytes = 0
 
-    # What becomes of a request; those of another kind in a subclass.
+    # Handling of a request; a subclass handles further kinds.
 
     def _begin(self, head: RequestHead) -> None:
-        """A head has come."""
+        """Start a request whose head has arrived."""
         if head.method == b"CONNECT":
             raise HttpProtocolError("CONNECT: this server is no proxy", 501)
         path, query = split_target(head.target)
@@ -371,7 +388,7 @@ class HttpConnection(asyncio.Protocol):
         tasks.add(task)
 
     def _add(self, piece: bytes | bytearray) -> None:
-        """A piece of the body has come."""
+        """Add a piece of the body."""
         cycle = self.cycle
         cycle.body += piece
         if len(cycle.body) > HIGH_WATER_LIMIT:
@@ -379,7 +396,7 @@ class HttpConnection(asyncio.Protocol):
         cycle.message_event.set()
 
     def _complete(self) -> None:
-        """The request is whole."""
+        """Complete the request after the last piece of its body."""
         cycle = self.cycle
         cycle.more_body = False
         cycle.message_event.set()
@@ -390,7 +407,7 @@ class HttpConnection(asyncio.Protocol):
             self._forget_body()
 
     def _refuse(self, error: FreshetError) -> None:
-        """Answers what has not become a request, and ends the connection."""
+        """Answer bytes that are not a valid request, and end the connection."""
         cycle, status, body, headers = self.cycle, *error_reply(error)
         answering = False
         if self._busy:
@@ -404,9 +421,9 @@ class HttpConnection(asyncio.Protocol):
         self.transport.close()
 
     def _expired(self) -> None:
-        """The client had its time for what it is at."""
+        """Handle the expiry of the client's time."""
         if self.transport.is_closing():
-            # It has another patience (serving.http.connection_draining).
+            # A closing connection has its own timeout (serving.http.connection_draining).
             return
         if self._head is not None and not self.flow.read_paused:
             self._refuse(HttpProtocolError("body: it comes too slowly", 408))
@@ -419,7 +436,7 @@ class HttpConnection(asyncio.Protocol):
             self._leave_idle()
 
     def _leave_idle(self) -> None:
-        """Ends the connection, unless its client has taken something of a reply since this was called last."""
+        """Close the connection, unless its client has read a part of a reply since the last call."""
         before, self._unsent_nbytes = self._unsent_nbytes, self.transport.get_write_buffer_size()
         if not self._unsent_nbytes:
             self.transport.close()
@@ -430,7 +447,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 class _Cycle(RequestResponseCycle):
-    """uvicorn's; whether the connection goes on is asked when the reply begins."""
+    """uvicorn's request-response cycle, which decides when the reply begins whether the connection stays open."""
 
     def __init__(self, keeps: Callable[[], bool], **options: Any) -> None:
         super().__init__(**options)
@@ -440,7 +457,7 @@ class _Cycle(RequestResponseCycle):
         if message["type"] == "http.response.start":
             self.keep_alive = self._keeps()
             if self.keep_alive and self.scope["http_version"] == "1.0":
-                # Where it is not the rule, it is said.
+                # HTTP/1.0 closes by default, so state that the connection stays open.
                 message["headers"] = [*message["headers"], (b"connection", b"keep-alive")]
         await super().send(message)
 
@@ -452,6 +469,12 @@ def header_lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def reply_head(status: int, headers: tuple[tuple[bytes, bytes], ...], keep_alive: bool) -> bytes:
-    """The first lines of a reply: what they say is the same for thousands of them."""
+    """Return the first lines of a reply; cached, because thousands of replies share them.
+
+    Args:
+        status: HTTP status code.
+        headers: The reply's headers.
+        keep_alive: Whether the connection stays open.
+    """
     closing = b"" if keep_alive or CLOSE in headers else b"connection: close\r\n"
     return STATUS_LINE[status] + header_lines(headers) + closing

@@ -1,34 +1,37 @@
-"""How connections of an HTTP port end, so that no client loses a request or a reply by it.
+"""Close the connections of an HTTP port so that no client loses a request or a reply.
 
-    serving ──▶ leaving ──its last reply──▶ finished ──the client's FIN, or LINGER_S──▶ closed
+    serving ──▶ draining ──its last reply──▶ finished ──the client's FIN, or LINGER_S──▶ closed
                    └──idle for PATIENCE_S──▶┘
 
 serving    Requests are answered and the connection is kept.
-leaving    Requests are answered. The first reply with nothing behind it is the last, and says `connection: close`.
-finished   Nothing is written any more: a FIN follows the last byte. What still comes is read and dropped.
-closed     The descriptor is given back.
+draining   Requests are answered. The first reply with nothing behind it is the last, and says `connection: close`.
+finished   Nothing more is written: a FIN follows the last byte. Bytes that still arrive are read and dropped.
+closed     The descriptor is closed.
 
-Who makes a connection leave: the end of a port (drain_connections), a drain, and a worker that gives some up
-(DataPorts.shed), all by the one flag. What ends for another reason (a client's own `connection: close`, a refused body,
-75 s without a request) skips `draining` and is finished in the same way.
+Connection draining begins at the end of a port (drain_connections), at a drain, and when a worker gives up some
+connections (DataPorts.drain_some), all by the one flag `draining`. A connection that ends for another reason (a
+client's own `connection: close`, a refused body, 75 s without a request) skips `draining` and is finished in the same
+way.
 
 Invariants
-- What a client had sent before it could know is answered. A reply is the last only if nothing is unread behind it, here
-  or in the kernel's buffer; an idle connection is finished only when it has been quiet for PATIENCE_S and nothing is
-  unread.
-- No reset follows a reply. A descriptor with unread bytes is closed with RST, on which a client's system throws away
-  what the client has not read yet: so we send FIN, read on, and close when the client has finished as well.
-- The end is bounded: what is in flight after timeout_s is answered with 503, and ANSWERED_S later nothing is left.
+- Everything that a client sent before it could know of the end is answered. A reply is the last only if nothing unread
+  follows the request, here or in the kernel's buffer; an idle connection is finished only when it has been quiet for
+  PATIENCE_S and nothing is unread.
+- No reset follows a reply. Closing a descriptor with unread bytes sends RST, on which the client's system discards what
+  the client has not read yet. So we send FIN, read on, and close when the client has finished as well (lingering
+  close).
+- The end is bounded: requests still in flight after timeout_s are answered 503, and ANSWERED_S later every connection
+  is closed.
 
-What remains is the race that HTTP/1.1 leaves to every server: a client that sends for the first time in PATIENCE_S
-while the FIN is on its way reads end of file instead of a reply. A client with requests closer to each other than
-PATIENCE_S, whatever its round trip, always reads `connection: close` first.
+One race remains, which HTTP/1.1 leaves to every server: a client that sends for the first time in PATIENCE_S while the
+FIN is on its way reads end of file instead of a reply. A client whose requests are less than PATIENCE_S apart always
+reads `connection: close` first, whatever its round trip.
 
-Costs: nothing while a connection serves, but for a wrapper around its transport whose methods are the transport's own;
-a look into the kernel's buffer for each reply of a connection that leaves.
+Costs: nothing while a connection serves, except a wrapper around its transport whose methods are the transport's own;
+one check of the kernel's buffer for each reply of a draining connection.
 
-Refused: closing idle connections at once, as uvicorn does (8 to 12 of 12 busy ones were reset: between two requests
-each is idle); SO_LINGER (it waits for what was sent to be acknowledged, and still resets what is unread).
+Rejected: closing idle connections at once, as uvicorn does (8 to 12 of 12 busy ones were reset: between two requests
+each is idle); SO_LINGER (it waits until the sent bytes are acknowledged, and still resets if bytes are unread).
 """
 
 from __future__ import annotations
@@ -49,13 +52,13 @@ from uvicorn.server import ServerState
 
 log = logging.getLogger("freshet.http")
 
-# Between a reply and a busy client's next request lies a round trip, of 0.3 s where it is long.
+# Between a reply and a busy client's next request lies one round trip, up to about 0.3 s.
 PATIENCE_S = 0.5
 LINGER_S = 2.0
-# One that goes on sending, a body that was refused, is heard for longer: many send all before they read.
+# A client that keeps sending (a body that was refused) is read for longer: many send everything before they read.
 SENDING_S = 30.0
 SENDING_NBYTES = 128 << 20
-# One that takes nothing of its last reply for so long is not waited for.
+# A client that reads nothing of its last reply for this long is cut off.
 STALLED_S = 30.0
 ANSWERED_S = 1.0
 LOOK_S = 0.02
@@ -63,7 +66,7 @@ CLOSE = (b"connection", b"close")
 
 
 class LingeringTransport:
-    """A connection's transport whose close() finishes the connection; see the module."""
+    """A connection's transport whose close() performs a lingering close (see the module's docstring)."""
 
     __slots__ = (
         "_dropping", "_heard_nbytes", "_stalled_s", "_timer", "_transport", "_unsent_nbytes", "_waited_s", "abort",
@@ -81,8 +84,11 @@ class LingeringTransport:
         self.write: Callable[[bytes], None] = transport.write
 
     def close(self, finished: bool = False) -> None:
-        """Sends what was written and FIN; closes when the client has finished too, or LINGER_S later. finished: it
-        has."""
+        """Send all written bytes and FIN; close when the client has finished too, or after LINGER_S.
+
+        Args:
+            finished: Whether the client has already finished.
+        """
         if self.is_closing():
             return
         self.is_closing, self.write = _true, _drop
@@ -93,7 +99,7 @@ class LingeringTransport:
             transport.close()
         else:
             transport.write_eof()
-            # Reading may have paused behind unread requests, and the client's FIN is to be seen.
+            # Reading may be paused behind unread requests, and the client's FIN must be noticed.
             transport.resume_reading()
         self._wait()
 
@@ -101,7 +107,7 @@ class LingeringTransport:
         self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._give_up)
 
     def _give_up(self) -> None:
-        # A client that reads slowly is waited for as long as it reads.
+        # Wait for a slow reader as long as it makes progress.
         self._waited_s += LINGER_S
         heard, self._heard_nbytes = self._dropping.nbytes > self._heard_nbytes, self._dropping.nbytes
         before, self._unsent_nbytes = self._unsent_nbytes, self.get_write_buffer_size()
@@ -118,8 +124,13 @@ class LingeringTransport:
 
 
 class _LingeringProtocol(asyncio.Protocol):
-    """A finished connection: what it sends is dropped, within bounds. lost: called at its end, before the protocol that
-    it had."""
+    """A finished connection: received bytes are dropped, within bounds.
+
+    Args:
+        protocol: The connection's protocol until now.
+        lost: Called when the connection has ended, before that protocol's connection_lost().
+        abort: Aborts the connection.
+    """
 
     def __init__(self, protocol: asyncio.BaseProtocol, lost: Callable[[], None], abort: Callable[[], None]) -> None:
         self._protocol, self._lost, self._abort = protocol, lost, abort
@@ -139,21 +150,32 @@ class _LingeringProtocol(asyncio.Protocol):
 
 
 class DrainableConnection(Protocol):
-    """A connection, as its end sees it. leaving: see the module; set by whoever wants it to end."""
+    """A connection as connection draining needs it.
+
+    Attributes:
+        draining: Set to let the connection end; see the module's docstring.
+        transport: The connection's transport.
+    """
 
     draining: bool
     transport: Any
 
     @property
     def idle(self) -> bool:
-        """Whether nothing has come that is not answered; what the kernel holds is not looked at."""
+        """True if everything received is answered, not counting bytes in the kernel's buffer."""
 
     def give_up(self) -> None:
-        """Answers what is in flight, now; requests of the application are tasks, and cancelled."""
+        """Answer the request in flight at once; requests of the application are tasks, and are cancelled instead."""
 
 
 async def drain_connections(state: ServerState, timeout_s: float, hurried: Callable[[], bool]) -> None:
-    """Makes every connection leave; returns when none is left. hurried: once true, all are gone or about to be."""
+    """Drain every connection; return when none is left.
+
+    Args:
+        state: uvicorn's state, with connections and tasks.
+        timeout_s: Time for requests in flight.
+        hurried: Once it returns True, all connections have been or are being aborted.
+    """
     loop = asyncio.get_running_loop()
     connections = cast(set[DrainableConnection], state.connections)
     quiet_since_s: dict[DrainableConnection, float] = {}
@@ -161,7 +183,7 @@ async def drain_connections(state: ServerState, timeout_s: float, hurried: Calla
     end_s = loop.time() + timeout_s
     for connection in connections:
         connection.draining = True
-    # What was idle and is finished is owed nothing, so nobody waits until its client has noticed.
+    # A finished idle connection is owed no reply, so its client is not waited for.
     while (left := connections - finished) and not hurried() and (now_s := loop.time()) < end_s:
         for connection in left:
             if connection.transport.is_closing():
@@ -187,17 +209,19 @@ async def drain_connections(state: ServerState, timeout_s: float, hurried: Calla
 
 
 def _send_fin(transport: asyncio.Transport) -> None:
-    """Sends FIN at once, on a connection with nothing to write: the loop would do it in its next turn, when something
-    may have come that was not there to be seen."""
+    """Send FIN at once on a connection with nothing to write.
+
+    The loop would send it in its next turn, when bytes may have arrived that nothing has checked for.
+    """
     if transport.get_extra_info("ssl_object") is not None:
-        # A close_notify goes first, and close() writes it.
+        # A close_notify must go first, and close() writes it.
         return
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as own:
         own.shutdown(socket.SHUT_WR)
 
 
 def unread(transport: asyncio.Transport) -> bool:
-    """Whether the kernel holds bytes of the client that have not been read; of a transport that is not closing."""
+    """Return True if the kernel holds unread bytes of the client; the transport must not be closing."""
     nbytes = array("i", [0])
     fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, nbytes)
     return nbytes[0] > 0
@@ -208,4 +232,4 @@ def _true() -> bool:
 
 
 def _drop(data: bytes) -> None:
-    """What is written behind the last reply goes nowhere."""
+    """Drop bytes written after the last reply."""

@@ -1,8 +1,8 @@
-"""How long a connection is waited for: one timer, however often that changes.
+"""Enforce connection timeouts with one lazily re-armed timer.
 
-A timer that is set and cancelled with every request costs as much as parsing the request. This one stays where it is
-while the deadline moves away from it; when it goes off before the deadline it is set to that. Only a deadline that is
-nearer than the timer sets it anew: the first piece of a head, or of a body, that does not come whole.
+A timer that is set and cancelled with every request costs as much as parsing the request. This one stays set while the
+deadline moves away from it; if it fires before the deadline, it is set again for the rest. Only a deadline earlier than
+the timer resets it at once: the first piece of a head or a body that does not arrive whole.
 """
 
 from __future__ import annotations
@@ -18,24 +18,29 @@ class DeadlineTimer:
     __slots__ = ("_deadline_s", "_expired", "_goes_off_s", "_loop", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expired: Callable[[], None]) -> None:
-        """expired: called once the deadline has passed, and not again until there is another."""
+        """Create a timer without a deadline.
+
+        Args:
+            loop: The event loop.
+            expired: Called once when the deadline has passed, and not again until there is another.
+        """
         self._loop, self._expired = loop, expired
         self._timer: asyncio.TimerHandle | None = None
         self._deadline_s = self._goes_off_s = math.inf
 
     @property
     def left_s(self) -> float:
-        """Seconds to the deadline."""
+        """Seconds until the deadline."""
         return self._deadline_s - self._loop.time()
 
     def wait(self, seconds: float) -> None:
-        """The deadline is so far from now."""
+        """Set the deadline this many seconds from now."""
         self._deadline_s = deadline_s = self._loop.time() + seconds
         if deadline_s < self._goes_off_s:
             self._set(seconds)
 
     def end(self) -> None:
-        """There is no deadline any more."""
+        """Remove the deadline."""
         self._deadline_s = self._goes_off_s = math.inf
         if self._timer is not None:
             self._timer.cancel()

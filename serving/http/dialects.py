@@ -1,6 +1,6 @@
-"""The dialects of a predict request over HTTP: where each is asked, how it is read, and how it is answered.
+"""Define the dialects of a predict request over HTTP: path, decoder and encoder of each.
 
-DIALECTS is all that the port knows of them: routes (serving.http.paths), the routes that are served below ASGI
+DIALECTS is the port's only knowledge of them: routes (serving.http.paths), the routes served below ASGI
 (serving.http.protocol), OpenAPI (serving.http.openapi) and metrics are made from it.
 """
 
@@ -25,16 +25,24 @@ PROTOBUF_TYPE = (b"content-type", b"application/x-protobuf")
 
 
 class Dialect(NamedTuple):
-    """A dialect: how predictions are asked for by one kind of client.
+    """A dialect: the form in which one kind of client sends predict requests.
 
-    name: the action of its routes, and the word that ends their paths. servable: asked for in the words of TensorFlow
-    Serving, at /v1/models/{model}:name; else in KServe's, at /v2/models/{model}/name. protocol: its name in metrics.
-    summary, body, reply: what OpenAPI says of it; media type -> schema. decode(body, headers, manifest, limits,
-    regions): the inputs, and options with a timeout_s; raises BadInput, TooLarge. encode(reply, options, regions): body
-    and headers; raises BadInput. parsed(nbytes, headers): how much of a body of so many bytes decode() has parsed.
-    foresee(text, manifest, limits): raises what decode() would, by so much of a body as it parses, when the rest is yet
-    to come. bound(headers, limits): how long the body under these headers may be, as sent and inflated; raises
-    BadInput, TooLarge.
+    Attributes:
+        name: Action of its routes, and the last word of their paths.
+        protocol: Its name in metrics.
+        servable: True for TensorFlow Serving's paths, /v1/models/{model}:name; False for KServe's,
+            /v2/models/{model}/name.
+        summary: Its summary in OpenAPI.
+        body: Request schemas by media type, for OpenAPI.
+        reply: Reply schemas by media type, for OpenAPI.
+        decode: (body, headers, manifest, limits, regions) -> the inputs, and options with a timeout_s; raises BadInput,
+            TooLarge.
+        encode: (reply, options, regions) -> body and headers; raises BadInput.
+        parsed: (nbytes, headers) -> how many bytes of a body of this size decode() parses.
+        validate_prefix: (text, manifest, limits): raises decode()'s errors from the part of a body that it parses,
+            before the rest has arrived.
+        bound: (headers, limits) -> size limit of a body with these headers, as sent and inflated; raises BadInput,
+            TooLarge.
     """
 
     name: str
@@ -51,12 +59,17 @@ class Dialect(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """The suffix that the dialect's paths add to the model's."""
+        """Suffix that the dialect's paths add to the model's path."""
         return f":{self.name}" if self.servable else f"/{self.name}"
 
 
 class DeepRecOptions(NamedTuple):
-    """The options of DeepRec's messages, how a client wants its answer. outputs: those wanted; none for all."""
+    """Options of a request in DeepRec's messages.
+
+    Attributes:
+        outputs: Names of the requested outputs; empty for all.
+        timeout_s: The request's timeout in seconds.
+    """
 
     outputs: tuple[str, ...]
     timeout_s: float | None
@@ -138,4 +151,4 @@ DIALECTS = {
         ),
     )
 }
-"""By name."""
+"""All dialects, by name."""

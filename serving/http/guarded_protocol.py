@@ -1,14 +1,15 @@
-"""A connection of the HTTP port where keys are asked for: every request meets the guard once its head is read.
+"""Check API keys on a connection of the HTTP port: the guard sees every request once its head is read.
 
-Chosen for a port when it is made: where no keys are asked for, connections are PredictProtocol's and ask nothing.
+The class is chosen when a port is made; a port without API keys uses PredictProtocol, which checks nothing.
 
 Invariants
-- A request meets the guard once, before a byte of its body is kept, and before the application sees it. One whose head
-  is known by its bytes has met it no earlier: what is known is what the head says, not who may say it.
-- What was entered for a request is left when its reply is written, when its task ends, or when its client has gone
-  before it was whole; a client that leaves while its request is computed has it in flight until then.
-- A refusal keeps the connection where the body is short enough to be read and dropped: a client that asks too often is
-  to come back later, not to connect anew.
+- The guard checks a request once, before a byte of its body is kept and before the application sees it. A request with
+  a cached head is checked too: the cache stores what the head says, not whether its sender is authorized.
+- A permit taken for a request is released when its reply is written, when its task ends, or when its client disconnects
+  before the request was complete. If the client disconnects while its request is computed, the permit is held until
+  then.
+- A refused request keeps its connection if its body is short enough to be read and dropped: a client over its rate
+  limit should retry later, without connecting anew.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from freshet_serving.serving.http.paths import Route, parse
 from freshet_serving.serving.http.protocol import InFlightRequest, PredictProtocol
 
 AUTHORIZATION = b"authorization"
-# As much of a refused request's body is read and dropped.
+# At most this much of a refused request's body is read and dropped.
 MAX_DROPPED_NBYTES = 1 << 20
 NO_ROUTE = Route("unknown")
 
 
 class RejectedRequest(InFlightRequest):
-    """A request that the guard has refused, while its body comes."""
+    """A request that the guard has refused, while its body arrives."""
 
     __slots__ = ("error",)
 
@@ -80,7 +81,7 @@ class GuardedProtocol(PredictProtocol):
 
     def _add(self, piece: bytes | bytearray) -> None:
         if type(self.cycle) is RejectedRequest:
-            # Nobody has it in memory, so it keeps nobody else's body out.
+            # The body is not kept in memory, so it must not count against other bodies.
             self._forget_body()
         else:
             super()._add(piece)
@@ -93,7 +94,7 @@ class GuardedProtocol(PredictProtocol):
 
     def _start(self, pending: InFlightRequest, body: Body) -> None:
         if not hasattr(pending, "permit"):
-            # Its head was known, so the guard has not met it.
+            # Its head was cached, so the guard has not checked it yet.
             try:
                 pending.permit = self._guard.acquire(PREDICT, pending.headers.get(AUTHORIZATION), self._address)
             except FreshetError as error:
@@ -111,7 +112,7 @@ class GuardedProtocol(PredictProtocol):
         super()._task_done(cycle, task)
 
     def _turn_away(self, head: RequestHead, route: Route, error: FreshetError) -> None:
-        """Answers once the body has come, or at once where that is not worth while."""
+        """Answer once the body has arrived, or at once if it is too long to be dropped."""
         if head.expects or head.nbytes is None or head.nbytes > MAX_DROPPED_NBYTES:
             raise error
         self.cycle = refused = RejectedRequest(route, head.headers, head.keep_alive)
@@ -126,5 +127,5 @@ def _route_of(target: bytes) -> Route:
 
 
 def _scope_of(route: Route) -> str:
-    """What is no route asks for the scope that nearly all do: who has it hears that there is none."""
+    """Return the scope of a route; an unknown path needs the most common scope, whose holders then get 404."""
     return PREDICT if route is NO_ROUTE else HTTP_SCOPES.get(route.action, ADMIN_WRITE)

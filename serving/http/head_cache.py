@@ -1,9 +1,9 @@
-"""Heads of predict requests, known by their bytes.
+"""Cache parsed heads of predict requests by their bytes.
 
-A client sends the same request line and headers with every request of one size, so what the parser made of them once
-is kept. A head is kept only when the parser has read it as the whole head of one message, on a message boundary: the
-same bytes on a boundary mean the same again. What is kept is bounded in number and in bytes; a head that is new to
-every request (a trace id in it) costs a look-up and the parser, and is not kept.
+A client sends the same request line and headers with every request of one size, so the parsed result is kept. A head is
+kept only if the parser has read it as the whole head of one message that began on a message boundary: the same bytes on
+a boundary mean the same again. The cache is bounded in number and in bytes. A head that differs in every request (it
+contains a trace id) costs a look-up and the parser, and is not kept.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ from freshet_serving.serving.request_headers import REQUEST_ID, STICKY_KEY, TRAC
 
 MAX_KEPT = 256
 MAX_HEAD_NBYTES = 2048
-# Headers that make nearly every head another one.
+# Headers that differ in nearly every request.
 UNLIKE = frozenset({REQUEST_ID, STICKY_KEY, TRACEPARENT})
 
 
 class Head(NamedTuple):
-    """A request's head, read. nbytes: of the body behind it. Shared by requests: nobody writes to `headers`."""
+    """A parsed head. Requests share it, so `headers` must not be modified.
+
+    Attributes:
+        route: Model and dialect of the request.
+        headers: Its headers by lower-case name.
+        nbytes: Length of its body.
+    """
 
     route: Route
     headers: Headers
@@ -30,19 +36,25 @@ class Head(NamedTuple):
 
 
 class HeadCache:
-    """The heads that the connections of one event loop know by their bytes."""
+    """The cached heads of all connections of one event loop."""
 
     def __init__(self) -> None:
         self._kept: dict[bytes, Head] = {}
 
     def split(self, data: bytes) -> tuple[Head, bytes] | None:
-        """The head and the body of a request that is all of `data`, if its head is known."""
+        """Return head and body if `data` is exactly one request with a cached head, else None."""
         end = data.find(END, 0, MAX_HEAD_NBYTES) + len(END)
         head = self._kept.get(data[:end])
         return None if head is None or head.nbytes != len(data) - end else (head, data[end:])
 
     def keep(self, data: bytes, route: Route, headers: Headers) -> None:
-        """The parser has read `data` as one request, from boundary to boundary, on a connection that stays."""
+        """Cache the head of a request that the parser has read as all of `data`, on a connection that stays open.
+
+        Args:
+            data: The request, from message boundary to message boundary.
+            route: Its model and dialect.
+            headers: Its headers.
+        """
         end = data.find(END, 0, MAX_HEAD_NBYTES) + len(END)
         if not UNLIKE.isdisjoint(headers):
             return

@@ -1,15 +1,15 @@
-"""The head of a request, read: its line, its fields, and how much body follows (RFC 9110, RFC 9112).
+"""Parse the head of a request: request line, fields, and the length of the body (RFC 9110, RFC 9112).
 
-Strict, because whoever stands in front of this server may read it another way, and what one takes for a body the other
-takes for a request: a line ends in CR LF and nothing else, no field goes on in a second line, nothing stands before a
-colon, a length is said once and in digits, a body is chunked or of a length, never both. `Upgrade` is a field like any
-other: a server that does not switch protocols answers as if it was not there.
+The parser is strict because a proxy in front of this server may parse differently, and then one may read a body where
+the other reads a request (request smuggling). A line ends in CR LF and nothing else, no field continues on a second
+line, nothing stands before a colon, a length is given once and in digits, and a body is chunked or has a length, never
+both. `Upgrade` is an ordinary field: a server that does not switch protocols ignores it.
 
-Costs: two patterns over the bytes of a whole head, each a single pass that never goes back (possessive), so that a
-head costs what its length says.
+Costs: two patterns over the bytes of a whole head, each a single pass without backtracking (possessive), so the cost is
+linear in the length of the head.
 
-Refused: a parser that reads as bytes come (llhttp). It stops at `Upgrade`, with the body for somebody else; it does
-not say where in a segment a message ended; names and values that come byte by byte cost the square of their length.
+Rejected: an incremental parser (llhttp). It stops at `Upgrade` and leaves the body to another protocol; it does not
+report where in a segment a message ended; names and values that arrive byte by byte cost the square of their length.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ END = b"\r\n\r\n"
 TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 LINE = re.compile(rb"(" + TOKEN + rb"{1,32}) ([!-~]++) HTTP/([0-9])\.([0-9])\r\n")
 FIELD = re.compile(rb"(?<=\r\n)(" + TOKEN + rb"++):[ \t]*+([\t -~\x80-\xff]*+)\r\n")
-# What no head has, whatever follows: seen before a whole head is there.
+# Bytes that are invalid in any head, so an incomplete head with them can be refused.
 STRAY = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?!\n|\Z)")
 TARGET = re.compile(rb"(?i:https?://[^/?#]*+)?(/[^?#]*+)(?:\?([^#]*+))?")
 ONCE = (b"host", b"content-length", b"transfer-encoding")
 
 
 class HttpProtocolError(FreshetError):
-    """Bytes that are no request, or one that this server reads no further; its connection ends."""
+    """Bytes that are not a valid request, or a request that this server does not read; the connection ends."""
 
     grpc_code = "INVALID_ARGUMENT"
 
@@ -44,8 +44,18 @@ class HttpProtocolError(FreshetError):
 
 
 class RequestHead(NamedTuple):
-    """A head. fields: in their order; headers: the same by lower-case name. version: "1.0" or "1.1". nbytes: of the
-    body behind it; None for a chunked one. expects: the client waits for 100 (Continue)."""
+    """A parsed head.
+
+    Attributes:
+        method: The request's method.
+        target: The request's target.
+        version: "1.0" or "1.1".
+        fields: Names (lower case) and values, in order.
+        headers: The same by name.
+        keep_alive: Whether the client keeps the connection open.
+        expects: Whether the client waits for 100 (Continue).
+        nbytes: Length of the body; None for a chunked one.
+    """
 
     method: bytes
     target: bytes
@@ -58,7 +68,11 @@ class RequestHead(NamedTuple):
 
 
 def read_head(head: bytes) -> RequestHead:
-    """The head that these bytes are, from the request line to the empty line; raises Unacceptable."""
+    """Parse a whole head, from the request line to the empty line.
+
+    Raises:
+        HttpProtocolError: The bytes are no valid head.
+    """
     line = LINE.match(head)
     if line is None:
         first, _, _ = head.partition(b"\r")
@@ -94,7 +108,7 @@ def read_head(head: bytes) -> RequestHead:
 
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
-    """Path and query of a request's target; raises Unacceptable where it names no path here."""
+    """Return path and query of a request's target; raise HttpProtocolError if it has no path on this server."""
     match = TARGET.match(target)
     if match is None:
         raise HttpProtocolError(f"target: a path wanted, got {show(target)}")
@@ -102,8 +116,11 @@ def split_target(target: bytes) -> tuple[bytes, bytes]:
 
 
 def check_trailers(lines: bytes) -> None:
-    """Raises Unacceptable for what are not header fields; what they say is not listened to. lines: those behind the
-    last chunk, without the empty one."""
+    """Raise HttpProtocolError unless the lines are header fields; their content is ignored.
+
+    Args:
+        lines: The lines after the last chunk, without the empty one.
+    """
     count = lines.count(b"\r\n")
     if count > MAX_FIELDS:
         raise HttpProtocolError(f"trailers: at most {MAX_FIELDS} wanted, got {count}", 431)

@@ -1,8 +1,7 @@
-"""OpenAPI of the data port, for people and their tools: every route that serving.http.paths knows, those of predictions
-as serving.http.dialects describes them.
+"""Describe the data port in OpenAPI: every route of serving.http.paths, predict routes from serving.http.dialects.
 
-The admin port's comes from FastAPI, at /admin/openapi.json. Inputs are a model's own, so their schemas are those of the
-protocols; what a model wants is in its metadata.
+The admin port's document comes from FastAPI, at /admin/openapi.json. Inputs differ between models, so the schemas are
+those of the protocols; the inputs that a model expects are in its metadata.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from freshet_serving.serving.http.dialects import DIALECTS, Dialect
 from freshet_serving.serving.http.schemas import ANY_OBJECT, NUMBER, SCHEMAS, TEXT, Schema, json_of, named, object_of
 
 WHERE = ("", "/versions/{version}", "/labels/{label}")
-# By which header a request says what it wants, and what a reply says of itself.
+# Request headers that set options, and reply headers that describe the reply.
 ASKING = {
     "x-request-timeout-ms": ("number", "Past it the request is dropped and answered 504."),
     "x-caller-id": ("string", "Requests of one caller go to one session, under the policy mod."),
@@ -53,7 +52,14 @@ REFUSALS = {
 
 
 class RouteOperation(NamedTuple):
-    """The operation of a route, for OpenAPI. body, reply: media type -> schema; no body for none."""
+    """The operation of a route, for OpenAPI.
+
+    Attributes:
+        action: The route's action, as in serving.http.paths.Route.
+        summary: Its summary.
+        reply: Reply schemas by media type.
+        body: Request schemas by media type; None without a body.
+    """
 
     action: str
     summary: str
@@ -62,7 +68,7 @@ class RouteOperation(NamedTuple):
 
 
 def _operations() -> dict[str, RouteOperation]:
-    """Path -> what it does."""
+    """Return the operation of each path."""
     health = json_of(object_of("ready", live={"type": "boolean"}, ready={"type": "boolean"}))
     empty = json_of(ANY_OBJECT)
     found = {
@@ -124,7 +130,7 @@ OPERATIONS = _operations()
 
 @lru_cache(maxsize=1)
 def document(version: str) -> bytes:
-    """The document, as JSON. version: the server's."""
+    """Return the document as JSON, for this version of the server."""
     return dump_json(
         {
             "openapi": "3.1.0",

@@ -1,9 +1,10 @@
-"""Sites: which requests a browser sends for another site's page; one rule for the admin port and for what clients of
-the data port may change.
+"""Refuse requests that a browser sends for another site's page.
 
-A page can have its reader's browser send requests to whatever the browser reaches, as plain forms do; it sees no reply.
-Of a name that its owner points at this machine once the page is there (DNS rebinding) it sees replies too. What it
-cannot do is keep the browser from saying where the page comes from, or forge the name that was asked for.
+The admin port, and changes through the data port, follow the same rule.
+
+A page can make its reader's browser send requests to any host that the browser reaches, as plain forms do, but it sees
+no reply. If the owner of a name points it at this machine after the page was loaded (DNS rebinding), the page sees
+replies too. It cannot stop the browser from naming the page's origin, nor forge the host name of the request.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ OWN_SITES = (b"none", b"same-origin")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is localhost or a loopback address."""
+    """Return True if `host` is localhost or a loopback address."""
     if host.lower() == "localhost":
         return True
     try:
@@ -27,13 +28,17 @@ def is_loopback(host: str) -> bool:
 
 
 def from_browser(headers: Headers) -> bool:
-    """Whether a browser says that a page has had it send the request."""
+    """Return True if a browser states that a page made it send the request."""
     return b"origin" in headers or b"sec-fetch-site" in headers
 
 
 def cross_site_refusal(headers: Headers, changes: bool) -> str:
-    """Why a request is refused that was sent for another site's page; "" for any other. changes: whether it is to
-    change anything: what one reads, no page of another site sees."""
+    """Return why a request sent for another site's page is refused; "" for any other.
+
+    Args:
+        headers: The request's headers.
+        changes: Whether the request changes anything; a page of another site cannot see the replies to reads.
+    """
     host, origin = headers.get(b"host", b"").lower(), headers.get(b"origin")
     if origin is not None and origin.lower() not in (b"http://" + host, b"https://" + host):
         return "origin: requests from other sites are refused"
@@ -43,8 +48,15 @@ def cross_site_refusal(headers: Headers, changes: bool) -> str:
 
 
 def rebinding_refusal(headers: Headers, own: str = "") -> str:
-    """Why a request is refused whose Host may be another's name for this machine; "" where it is `own`, or one that
-    only this machine could mean."""
+    """Return why a request is refused whose Host may be another party's name for this machine.
+
+    Args:
+        headers: The request's headers.
+        own: The server's own name.
+
+    Returns:
+        The reason, or "" if Host is `own` or a loopback name.
+    """
     try:
         name = urlsplit(f"//{headers.get(b'host', b'').decode('latin-1').lower()}").hostname
     except ValueError:

@@ -1,6 +1,6 @@
-"""Pages for people: what a data port says at its root, and the page that reads a port's OpenAPI document.
+"""Serve documents for people: a data port's root, and the page that renders a port's OpenAPI document.
 
-The page is one file for both ports and needs nothing from elsewhere: no script, font or style of another host.
+The page is one file for both ports and self-contained: no script, font or style from another host.
 """
 
 from __future__ import annotations
@@ -35,11 +35,16 @@ WHERE = {
 
 @lru_cache(maxsize=4)
 def reference(openapi_url: str) -> str:
-    """The page that reads the OpenAPI document at this path of its own port."""
+    """Return the page that renders the OpenAPI document at this path of its own port."""
     page = resources.files("freshet_serving.serving.http").joinpath("reference.html").read_text("utf-8")
     return page.replace(OPENAPI_URL, openapi_url)
 
 
 def root(version: str, ready: bool) -> dict[str, Any]:
-    """What a data port is, and where things are on it. status: as KServe's v1 clients ask for it."""
+    """Return a data port's name, state and main routes.
+
+    Args:
+        version: The server's version.
+        ready: Whether the server is ready.
+    """
     return {"name": "freshet", "version": version, "status": "alive", "what": WHAT, "ready": ready, "where": WHERE}

@@ -1,5 +1,8 @@
-"""Paths of the data port. A path is split first and its names are URL-decoded after; names are case sensitive, and so
-are words but for TensorFlow Serving's `models`, `versions`, `labels` and `v1`, which it takes in any case."""
+"""Parse paths of the data port into routes.
+
+A path is split before its names are URL-decoded. Names are case sensitive, and so are the fixed words, except
+TensorFlow Serving's `models`, `versions`, `labels` and `v1`, which it accepts in any case.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +39,22 @@ UNSERVED = {
     b"logging": "logging: log settings cannot be changed over this port; the option log_level sets them",
     b"trace": "trace: Triton's trace settings are not served; requests with a traceparent are traced",
 }
-"""Extensions of Triton's that clients ask for, and what there is instead."""
+"""Triton's extensions that clients request, and the alternative."""
 POSTED = DIALECTS.keys() | {"index", "load", "unload", "shm_register", "shm_unregister"}
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The route that a path asks for. action: a dialect's name (serving.http.dialects); status | metadata (v1); model |
-    model_ready | config | stats | index | load | unload | shm_... (v2); up | live | ready | server | metrics |
-    openapi | root | docs. region: of memory."""
+    """The route of a path.
+
+    Attributes:
+        action: A dialect's name (serving.http.dialects); status | metadata (v1); model | model_ready | config | stats |
+            index | load | unload | shm_... (v2); up | live | ready | server | metrics | openapi | root | docs.
+        model: Name of the model.
+        version: Number of the version, if given.
+        label: Label of the version, if given.
+        region: Name of the shared-memory region.
+    """
 
     action: str
     model: str = ""
@@ -59,8 +69,16 @@ class Route:
 
 @lru_cache(maxsize=1024)
 def parse(path: bytes, method: str | None = None) -> Route:
-    """The route of a raw path, without its query; raises NotFound, or BadInput below /v1 as TensorFlow Serving does.
-    method: for that message."""
+    """Return the route of a raw path without its query.
+
+    Args:
+        path: The path as sent.
+        method: The request's method, for the error message.
+
+    Raises:
+        NotFound: There is no such route.
+        BadInput: There is no such route below /v1, as TensorFlow Serving answers it.
+    """
     if len(path) > MAX_PATH_NBYTES:
         raise BadInput(f"path: at most {MAX_PATH_NBYTES} bytes wanted, got {len(path)}")
     if path in PLAIN:
@@ -73,7 +91,7 @@ def parse(path: bytes, method: str | None = None) -> Route:
             raise BadInput(f"Malformed request: {(method or '')[:16]} {_text(path)}")
         return route
     if parts[:2] == [b"api", b"predict"] and len(parts) == 3 and parts[2]:
-        # PAI-EAS's clients of a DeepRec Processor.
+        # Path of PAI-EAS's clients of a DeepRec Processor.
         return Route("processor", _text(parts[2]))
     route = _kserve(parts) if parts[0] == b"v2" else None
     if route is None:
@@ -82,7 +100,7 @@ def parse(path: bytes, method: str | None = None) -> Route:
 
 
 def _tensorflow(parts: list[bytes]) -> Route | None:
-    """v1/models/{name}[/versions/{v}|/labels/{label}][:verb|/metadata]"""
+    """Parse v1/models/{name}[/versions/{v}|/labels/{label}][:verb|/metadata]."""
     if len(parts) < 3 or parts[1].lower() != b"models":
         return None
     last, colon, verb = parts[-1].partition(b":")
@@ -101,7 +119,7 @@ def _tensorflow(parts: list[bytes]) -> Route | None:
         version = _version(parts[4])
         if version is None:
             raise BadInput(f"Failed to convert version: {_text(parts[4])[:64]} to numeric.")
-        # Clients that always name a version say 0 for the newest; ours begin at 1.
+        # Clients that always name a version send 0 for the newest; our versions begin at 1.
         return Route(action, _text(parts[2]), version=version or None)
     if len(parts) == 5 and parts[3].lower() == b"labels" and parts[4]:
         return Route(action, _text(parts[2]), label=_text(parts[4]))
@@ -109,7 +127,7 @@ def _tensorflow(parts: list[bytes]) -> Route | None:
 
 
 def _kserve(parts: list[bytes]) -> Route | None:
-    """v2/models/{name}[/versions/{v}][/ready|/infer|/config|/stats], v2/repository/..., v2/systemsharedmemory/..."""
+    """Parse v2/models/{name}[/versions/{v}][/ready|/infer|/config|/stats] and the other paths below v2."""
     if len(parts) < 3 or not parts[2]:
         return None
     if parts[1] == b"repository":
@@ -131,7 +149,7 @@ def _kserve(parts: list[bytes]) -> Route | None:
 
 
 def _repository(parts: list[bytes]) -> Route | None:
-    """v2/repository/{repository}/index, v2/repository/models/{name}/load|unload"""
+    """Parse v2/repository/{repository}/index and v2/repository/models/{name}/load|unload."""
     if len(parts) == 4 and parts[3] == b"index":
         return Route("index")
     if len(parts) == 5 and parts[2] == b"models" and parts[3] and parts[4] in (b"load", b"unload"):
@@ -140,14 +158,14 @@ def _repository(parts: list[bytes]) -> Route | None:
 
 
 def _shared_memory(parts: list[bytes]) -> Route | None:
-    """v2/systemsharedmemory/region/{name}/status|register|unregister"""
+    """Parse v2/systemsharedmemory/region/{name}/status|register|unregister."""
     if len(parts) == 5 and parts[2] == b"region" and parts[3] and parts[4] in (b"status", b"register", b"unregister"):
         return Route(f"shm_{parts[4].decode()}", region=_text(parts[3]))
     return None
 
 
 def _unserved(parts: list[bytes]) -> str:
-    """What Triton would serve under a path of v2; "" for any other."""
+    """Return the message for a v2 path that Triton would serve; "" for any other."""
     if parts[0] != b"v2":
         return ""
     if parts[1:2] == [b"models"] and parts[-2:-1] == [b"trace"]:

@@ -1,8 +1,8 @@
-"""One listening port, or the connections of one: a uvicorn server whose owner starts and ends it.
+"""Run one listening port, or only its connections: a uvicorn server whose owner starts and ends it.
 
-A port has so many connections and no more (serving.front.resource_limits). Beyond that nothing is accepted: who comes
-waits in the listener's queue, and connections whose clients have been waited for PRESSED_S, be it for a request or for
-the rest of one, are closed to make room. Nothing is accepted either while the process has no descriptor left.
+A port has a limit of connections (serving.front.resource_limits). At the limit nothing is accepted: new connections
+wait in the listener's queue, and connections that have waited PRESSED_S for their clients, for a request or the rest of
+one, are closed to make room. Nothing is accepted either while the process has no free descriptor.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from freshet_serving.serving.http.tls_transport import Handshakes
 log = logging.getLogger("freshet.http")
 
 BACKLOG = 2048
-# The event loop, the sessions and the writer hand the GIL to each other all the time; with Python's 5 ms a thread that
-# only needs it for microseconds waits behind one that does not. Measured under locust at saturation, a delta a second,
+# The event loop, the sessions and the writer pass the GIL to each other all the time; with Python's 5 ms a thread that
+# needs it only for microseconds waits behind one that does not. Measured under locust at saturation, a delta a second,
 # alternating runs: 1.17 to 1.25 times the requests, p99 0.7 to 0.8 of it, freshness 0.75; no better at 0.1 ms.
 SWITCH_INTERVAL_S = 0.0005
 ACCEPTS_A_TURN = 64
-# Until it is looked again whether there is room.
+# Interval between checks for room.
 RETRY_S = 0.1
-# Until it is looked again who has been waited for.
+# Interval between checks for connections that wait for their clients.
 ROOM_S = 1.0
 PRESSED_S = 3.0
 
@@ -53,9 +53,16 @@ class HttpPort(uvicorn.Server):
         most: int | None = None,
         tls: CertificateSource | None = None,
     ) -> None:
-        """listener: bound and listening; None where connections come by adopt(). http: makes connections. most: that
-        there may be; None for what an HTTP port of this process may have. tls: what clients are shown; None where they
-        speak without TLS."""
+        """Configure the port.
+
+        Args:
+            app: The ASGI application.
+            listener: A bound and listening socket; None if connections come by adopt().
+            shutdown_timeout_s: Time for requests in flight at the end.
+            http: Makes connections.
+            most: Limit of connections; None for the limit of an HTTP port of this process.
+            tls: Source of certificates; None to speak without TLS.
+        """
         super().__init__(
             uvicorn.Config(
                 app,
@@ -81,11 +88,11 @@ class HttpPort(uvicorn.Server):
         yield
 
     async def listen(self) -> None:
-        """Serves until end() is called, then closes the listener."""
+        """Serve until end() is called, then close the listener."""
         await self.serve([])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """See uvicorn's Server, which listens on nothing: it would accept whoever comes."""
+        """Start uvicorn without a listener, because it would accept without limit, and accept connections here."""
         await super().startup(sockets)
         if self._listener is not None:
             self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -93,8 +100,10 @@ class HttpPort(uvicorn.Server):
         self.listening.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends the listener as serving.front.backlog says and the connections as serving.http.connection_draining
-        does, instead of as uvicorn would."""
+        """End the listener and the connections without losing requests, instead of uvicorn's way.
+
+        The procedures: serving.front.backlog, serving.http.connection_draining.
+        """
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
             refuse_new_connections(self._listener)
@@ -108,7 +117,7 @@ class HttpPort(uvicorn.Server):
         await drain_connections(self.server_state, self._shutdown_timeout_s, lambda: self.force_exit)
 
     async def _adopt_rest(self, listener: socket.socket) -> None:
-        """Serves what waits for a listener that ends, and what its handshakes bring."""
+        """Serve the connections that wait at a listener that ends, and those whose TCP handshake completes soon."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + HANDSHAKE_S
         while not self.force_exit:
@@ -120,7 +129,7 @@ class HttpPort(uvicorn.Server):
             await asyncio.sleep(LOOK_S)
 
     async def adopt(self, connection: socket.socket) -> None:
-        """Serves a connection that was accepted; raises OSError where it has gone."""
+        """Serve an accepted connection; raise OSError if it has gone."""
         if len(self.server_state.connections) + 1 >= self._most:
             self._make_room()
         protocol = functools.partial(  # type: ignore[call-arg]  # uvicorn declares no more than asyncio.Protocol.
@@ -135,11 +144,11 @@ class HttpPort(uvicorn.Server):
             await self._handshakes.accept(protocol, connection)
 
     def end(self) -> None:
-        """Stops accepting and finishes what is in flight."""
+        """Stop accepting and finish requests in flight."""
         self.should_exit = True
 
     def abort(self) -> None:
-        """Stops without waiting for what is in flight."""
+        """Stop without waiting for requests in flight."""
         self.should_exit = self.force_exit = True
         if self._handshakes is not None:
             self._handshakes.abort()
@@ -147,11 +156,11 @@ class HttpPort(uvicorn.Server):
             connection.transport.abort()
 
     def _accept(self) -> None:
-        """Takes who waits at the listener, as long as there is room."""
+        """Accept waiting connections as long as there is room."""
         assert self._listener is not None, "it is readable"
         for _ in range(ACCEPTS_A_TURN):
             if len(self.server_state.connections) + len(self._adopting) >= self._most:
-                # Those that came in one burst have met room, each of them.
+                # Connections in one burst each found room when they were checked.
                 self._make_room()
                 self._pause()
                 return
@@ -181,7 +190,7 @@ class HttpPort(uvicorn.Server):
             connection.close()
 
     def _pause(self) -> None:
-        """Leaves whoever comes in the listener's queue for a moment."""
+        """Leave new connections in the listener's queue for a moment."""
         assert self._listener is not None, "it was readable"
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener.fileno())
@@ -192,7 +201,7 @@ class HttpPort(uvicorn.Server):
             asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
 
     def _make_room(self) -> None:
-        """Ends connections that wait for their clients, now and as long as there is no room."""
+        """End connections that wait for their clients, now and as long as there is no room."""
         if self._pressed or self.should_exit:
             return
         for connection in list(self._connections):
@@ -211,15 +220,25 @@ class HttpPort(uvicorn.Server):
 
 
 def reserve(host: str, port: int) -> tuple[socket.socket, str]:
-    """A socket that keeps the port for processes that listen by SO_REUSEPORT, and the address as gRPC takes it; raises
-    BadInput when somebody has it. port: 0 takes a free one."""
+    """Reserve a port for processes that listen by SO_REUSEPORT.
+
+    Args:
+        host: Host name or address.
+        port: Port number; 0 for a free one.
+
+    Returns:
+        The socket that keeps the port, and the address in gRPC's notation.
+
+    Raises:
+        BadInput: The address is in use or unusable.
+    """
     reserved: socket.socket | None = None
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0
         ]
         if port:
-            # SO_REUSEPORT would share the port with another server of the same user; a plain listener shares nothing.
+            # SO_REUSEPORT would share the port with another server of the same user; a plain listener fails instead.
             socket.create_server(address, family=family).close()
         reserved = socket.socket(family, kind)
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -235,13 +254,13 @@ def reserve(host: str, port: int) -> tuple[socket.socket, str]:
 
 
 def raise_descriptor_limit() -> None:
-    """Raises the limit of open files as far as this process may: a connection is one, and every mapped buffer."""
+    """Raise the limit of open files as far as permitted: each connection and each mapped buffer is one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """The event loop that every port runs on."""
+    """Return an event loop of the kind that every port runs on."""
     import uvloop
 
     return uvloop.new_event_loop()

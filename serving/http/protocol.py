@@ -1,13 +1,13 @@
-"""Predict requests below ASGI: no task, no scope and no queue of events for the route that is nearly all traffic.
+"""Answer predict requests below ASGI, without task, scope or event queue, for the routes with nearly all traffic.
 
-A connection (serving.http.connection) whose POSTs to a predict route are collected, decoded, submitted and answered by
-its own callbacks and one transport.write. Whatever else it is (another route, HTTP/1.0) goes to the ASGI application,
-which serves every route, these included.
+This connection (serving.http.connection) collects, decodes, submits and answers POSTs to a predict route in its own
+callbacks, with one transport.write. Other requests (another route, HTTP/1.0) go to the ASGI application, which serves
+every route, predict routes included.
 
-A request that one read brought whole, and whose head is known (serving.http.head_cache), is not even taken apart.
+A request that arrives whole in one read and whose head is cached (serving.http.head_cache) is not even parsed.
 
-Invariants: one request in flight on a connection, whichever way it takes: while a Flight is unanswered it stands in
-`cycle`. A reply is written at most once and only to a connection that is still there.
+Invariants: one request is in flight on a connection, whichever way it takes; an unanswered InFlightRequest is in
+`cycle`. A reply is written at most once, and only to an open connection.
 """
 
 from __future__ import annotations
@@ -32,24 +32,30 @@ from freshet_serving.serving.http.http_head import RequestHead
 from freshet_serving.serving.http.paths import Route, parse
 from freshet_serving.serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
 
-# tcpi_last_data_recv of linux/tcp.h: milliseconds since data came last.
+# tcpi_last_data_recv of linux/tcp.h: milliseconds since data was last received.
 TCP_INFO_NBYTES = 56
 LAST_DATA_RECEIVED, LAST_DATA_RECEIVED_AT = struct.Struct("=I"), 52
 PREDICT_SUFFIXES = tuple(dialect.suffix.encode() for dialect in DIALECTS.values())
 
 
 class _NullEvent:
-    """A cycle's event is set when its connection ends; nobody waits for a Flight's."""
+    """A cycle's event, set when its connection ends; no task waits for it here."""
 
     def set(self) -> None:
         pass
 
 
 class InFlightRequest:
-    """A predict request between its head and its reply, with the attributes of a cycle that its connection looks at.
-    body, bound, nbytes: while it comes in pieces: what has come, how long it may become, how long it says it is.
-    telling: the bytes at its beginning which tell whether the rest is wanted; 0 once they have, or none does. visit:
-    of a guarded port alone (serving.http.guarded_protocol)."""
+    """A predict request between its head and its reply, with the attributes of a cycle that its connection uses.
+
+    Attributes:
+        body: What has arrived of the body, while it arrives in pieces.
+        bound: Size limit of the body.
+        nbytes: Declared length of the body; None for a chunked one.
+        prefix_nbytes: Length of the prefix by which the request can be validated before the rest arrives; 0 once that
+            is done, or if it cannot.
+        permit: The guard's permit, on guarded ports only (serving.http.guarded_protocol).
+    """
 
     __slots__ = (
         "body",
@@ -85,7 +91,7 @@ class PredictProtocol(HttpConnection):
     def __init__(self, *args: Any, data_app: DataApp, **options: Any) -> None:
         super().__init__(*args, bodies=data_app.bodies, **options)
         self._app = data_app
-        # What has come at rest, for as long as it can be one whole request.
+        # Bytes received at rest, while they may be one whole request.
         self._whole: bytes | None = None
 
     def data_received(self, data: bytes) -> None:
@@ -156,8 +162,10 @@ class PredictProtocol(HttpConnection):
             self._answer(pending, internal_error(pending.headers))
 
     def _unread_s(self) -> float:
-        """How long the last bytes that were read had waited for it in the kernel, in seconds: to about 4 ms, and 0
-        where the system does not tell."""
+        """Return how many seconds the last bytes read had waited in the kernel.
+
+        Resolution is about 4 ms; 0 if the system does not report it.
+        """
         try:
             told = self.transport.get_extra_info("socket").getsockopt(
                 socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_NBYTES
@@ -181,16 +189,16 @@ class PredictProtocol(HttpConnection):
         super()._refuse(error)
 
     def give_up(self) -> None:
-        """See serving.http.connection_draining.DrainableConnection."""
+        """Answer the request in flight with 503, without another answer later."""
         pending: Any = self.cycle
         if isinstance(pending, InFlightRequest) and not pending.response_complete:
             pending.keep_alive = False
             self._answer(pending, error_reply(NotReady("server: draining")))
-            # Its reply may still come.
+            # The result may still arrive.
             pending.disconnected = True
 
     def _predict_route(self, head: RequestHead) -> Route | None:
-        """The route, if this request can be answered here."""
+        """Return the route if this request can be answered here."""
         if not head.target.endswith(PREDICT_SUFFIXES) or head.method != b"POST" or head.version != "1.1":
             return None
         try:
@@ -206,7 +214,7 @@ class PredictProtocol(HttpConnection):
         try:
             protocol = DIALECTS[pending.route.action].protocol
         except KeyError:
-            # What a guard has refused may be any route.
+            # A request that a guard has refused may have any route.
             protocol = "http"
         self._app.metrics.observe(protocol, status, seconds)
         request_id = pending.headers.get(REQUEST_ID)
@@ -222,7 +230,7 @@ class PredictProtocol(HttpConnection):
         parts = (
             reply_head(status, tuple(headers), pending.keep_alive),
             header_lines(tuple(self.server_state.default_headers)),
-            # Not among the lines that are kept: there is another one in every reply.
+            # Separate from the cached lines: it differs in every reply.
             b"" if request_id is None else b"x-request-id: %b\r\n" % request_id[:MAX_REQUEST_ID_NBYTES],
             b"content-length: %d\r\n\r\n" % len(body),
             body,

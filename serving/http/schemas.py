@@ -1,4 +1,4 @@
-"""JSON schemas of what the data port takes and gives, and the words to write them."""
+"""Define JSON schemas of the data port's requests and replies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ ANY_OBJECT: Schema = {"type": "object"}
 
 
 def object_of(required: str, /, **properties: Schema) -> Schema:
-    """required: names, separated by spaces."""
+    """Return the schema of an object.
+
+    Args:
+        required: Names of the required properties, separated by spaces.
+        properties: Schema of each property.
+    """
     return {"type": "object", "properties": properties, "required": required.split()}
 
 

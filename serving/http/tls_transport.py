@@ -1,25 +1,24 @@
-"""TLS under a connection of an HTTP port, its handshakes away from the event loop.
+"""Run TLS below a connection of an HTTP port, with handshakes off the event loop.
 
     accepted ──▶ handshake, on a thread ──▶ open: bytes in and out ──▶ close_notify, FIN
                      │ HANDSHAKE_S, MOST_HANDSHAKES
                      ▼
                   aborted
 
-A handshake costs a signature: 0.3 to 1 ms of a core with RSA, and with a client's certificate another. On the loop
-everybody's requests would wait behind those of whoever connects; the library lets go of the GIL while it computes, so
-on a thread they wait for a core at most.
+A handshake costs a signature: 0.3 to 1 ms of a core with RSA, and another with a client's certificate. On the loop, all
+requests would wait behind the handshakes of new clients. The library releases the GIL while it computes, so with
+handshakes on a thread, requests wait at most for a core.
 
 Invariants
-- A session belongs to the thread while a step of its handshake is under way, and to the loop otherwise: what comes
-  meanwhile waits as bytes, and beyond MAX_EARLY_NBYTES in the kernel. No application meets a connection whose
-  handshake is not done.
-- At most MOST_HANDSHAKES are under way: of more, the one that has waited longest is aborted, so that whoever connects
-  and says nothing keeps nobody out. Each has HANDSHAKE_S.
-- What one read of the socket brought is one read of the protocol's, as without TLS.
-- The last word is a close_notify, then FIN: a client can tell the end of a reply from one that was cut short.
+- A session belongs to the thread during a step of its handshake, and to the loop otherwise: bytes that arrive meanwhile
+  are buffered, beyond MAX_EARLY_NBYTES in the kernel. The application sees no connection before its handshake is done.
+- At most MOST_HANDSHAKES are in progress: above that, the oldest is aborted, so that clients that connect and send
+  nothing cannot keep others out. Each has HANDSHAKE_S.
+- The bytes of one read of the socket reach the protocol in one call, as without TLS.
+- The last message is a close_notify, then FIN: a client can tell a complete reply from a truncated one.
 
-Refused: asyncio's and uvloop's own TLS (handshakes on the loop, no half-close: serving.http.connection_draining sends
-FIN and reads on); a share of handshake threads for each core (they would take the cores of those who serve).
+Rejected: asyncio's and uvloop's own TLS (handshakes on the loop, and no half-close: serving.http.connection_draining
+sends FIN and reads on); a handshake thread for each core (they would take the cores from those that serve).
 """
 
 from __future__ import annotations
@@ -36,25 +35,37 @@ from freshet_serving.processor.standby_thread import standing_pool
 from freshet_serving.serving.access.certificates import CertificateSource
 
 HANDSHAKE_S = 10.0
-# How long those that have begun get at a port's end.
+# Time that handshakes in progress get when the port ends.
 LAST_HANDSHAKE_S = 1.0
 MOST_HANDSHAKES = 256
-# Of what comes while a step is under way: a client may send all that it has right behind its part of the handshake.
+# Bytes buffered during a step: a client may send everything right behind its part of the handshake.
 MAX_EARLY_NBYTES = 256 << 10
 READ_NBYTES = 256 << 10
 
 
 class Handshakes:
-    """The handshakes of one port. shown: the newest certificates."""
+    """The handshakes of one port.
+
+    Args:
+        certificates: Returns the newest certificates.
+    """
 
     def __init__(self, certificates: CertificateSource) -> None:
         self._certificates = certificates
         self._thread: ThreadPoolExecutor = standing_pool(1, "freshet-handshakes")
-        # In the order in which they came.
+        # Ordered by arrival.
         self._waiting: dict[TlsTransport, None] = {}
 
     async def accept(self, protocol: Callable[[], asyncio.Protocol], connection: socket.socket) -> None:
-        """Returns once the connection is the protocol's; raises OSError where its handshake failed."""
+        """Run the handshake of a connection and give it to a protocol.
+
+        Args:
+            protocol: Makes the protocol once the handshake is done.
+            connection: The accepted connection.
+
+        Raises:
+            OSError: The handshake failed.
+        """
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
         made = TlsTransport(self._certificates().context, protocol, opened, self._thread)
@@ -70,25 +81,28 @@ class Handshakes:
             del self._waiting[made]
 
     def end(self) -> None:
-        """Aborts those that have not begun, and soon the others."""
+        """Abort handshakes whose client has sent nothing, and the others after LAST_HANDSHAKE_S."""
         for each in list(self._waiting):
             if not each.begun:
                 each.abort()
         asyncio.get_running_loop().call_later(LAST_HANDSHAKE_S, self.abort)
 
     def abort(self) -> None:
-        """Aborts all of them."""
+        """Abort all handshakes."""
         for each in list(self._waiting):
             each.abort()
 
     def close(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """One connection: the protocol of its socket, and the transport of the HTTP connection on it. begun: whether its
-    client has said anything."""
+    """One connection: the protocol of its socket, and the transport of the HTTP connection on it.
+
+    Attributes:
+        begun: Whether the client has sent anything.
+    """
 
     def __init__(
         self,
@@ -106,7 +120,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._early = bytearray()
         self._shaking = self._full = self._finished = self.begun = False
 
-    # Of the socket.
+    # asyncio.Protocol, called by the socket's transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast(asyncio.Transport, transport)
@@ -115,7 +129,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._finished:
-            # Nobody reads it: it is counted, and dropped.
+            # Only counted, and dropped.
             assert self._protocol is not None, "what is finished was open"
             self._protocol.data_received(data)
         elif self._protocol is None:
@@ -151,7 +165,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     # The handshake.
 
     def _shake(self) -> None:
-        """Has the thread go on with what has come."""
+        """Continue the handshake on the thread with the received bytes."""
         self._shaking = True
         data, self._early = bytes(self._early), bytearray()
 
@@ -183,7 +197,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if self._full:
             self._full = False
             raw.resume_reading()
-        # Where it failed, the alert that says why.
+        # After a failure, this sends the alert with its reason.
         self._flush(raw)
         if error is not None:
             raw.close()
@@ -230,7 +244,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             raw.write(data)
 
     def _finish(self) -> None:
-        """Says close_notify."""
+        """Send close_notify."""
         if self._finished or self._protocol is None or self._raw is None:
             return
         self._finished = True
@@ -238,7 +252,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._session.unwrap()
         self._flush(self._raw)
 
-    # The transport.
+    # asyncio.Transport, used by the HTTP connection.
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         raw = self._raw

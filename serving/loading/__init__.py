@@ -1,10 +1,10 @@
-"""Loading: what brings versions and deltas in from the repository, beside the requests.
+"""Bring new versions and deltas in from the repository, in the background.
 
-watcher      one thread that asks the processor whether anything is new
-auto_import  plain SavedModels, Keras and ONNX files: found, and imported
-import_process  one import at work, in a process of its own, held to limits
-triton_config  what is said of a config.pbtxt
-priority     writers that give way to requests
+watcher      one thread that polls the repository through the processor
+auto_import  finds and imports plain SavedModels, Keras and ONNX files
+import_process  one running import, in a process of its own, with limits
+triton_config  checks a config.pbtxt, and reports the settings that are ignored
+priority     background threads that yield the CPU to requests
 """
 
 __all__ = ["auto_import", "import_process", "priority", "watcher"]

@@ -1,17 +1,17 @@
-"""Plain SavedModels, Keras and ONNX files in a repository: found, and imported by processes of their own.
+"""Find plain SavedModels, Keras and ONNX files in a repository and import each in a process of its own.
 
-Beside the server and never in it: importing needs TensorFlow, takes seconds and reads what somebody else wrote. Two at
-a time, of two models, so that one that takes all the time that it may (serving.loading.import_process) holds up nobody.
-What it makes is an ordinary package in the same folder, its manifest last, which the next look at the repository finds;
-here is only said how far it is.
+The server never imports in its own process: importing needs TensorFlow, takes seconds and reads untrusted files. Two
+imports run at a time, of two models, so that one that uses its whole time limit (serving.loading.import_process) does
+not delay the others. The result is an ordinary package in the same folder, its manifest written last; the next poll of
+the repository finds it. This module only reports progress.
 
-A version's folder that holds neither a package nor a source is told of as one that cannot be served; but nothing is
-said of an empty one, for something is to come. A model that lies in its own folder, not in a version's, is told of in
-the log, and so is Triton's config.pbtxt beside a model (serving.loading.triton_config).
+A version's folder with neither a package nor a source is reported as not servable, but an empty one is not, because its
+content may still be on its way. A model that lies directly in its own folder, not in a version's, is reported in the
+log, and so is a Triton config.pbtxt beside a model (serving.loading.triton_config).
 
-Invariants: a source is left alone until nothing of it has changed for SETTLED_S, so that one that is still being copied
-is not taken for a broken one. One that failed is not tried again before it changes; the next older one is tried then,
-where there is no package yet. poll() never waits.
+Invariants: a source is not touched until nothing in it has changed for SETTLED_S, so that one that is still being
+copied is not mistaken for a broken one. A source that failed is not tried again before it changes; meanwhile the next
+older one is tried, if it has no package yet. poll() never blocks.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ UNSIGNED = "a signed version wanted, got what one is imported from: `freshet imp
 AT_ONCE = 2
 
 State = tuple[tuple[str, int, int], ...]
-"""Path, modification time and size of every file of a source."""
+"""Path, modification time (ns) and size of every file of a source."""
 
 
 class Host(Protocol):
-    """A model host, the part of processor.versions.host.ModelHost that is told."""
+    """The part of processor.versions.host.ModelHost that receives the status of imports."""
 
     def tell(self, model: str, status: VersionStatus) -> None: ...
 
 
 class AutoImporter:
-    """Looks at the newest versions of each model. Used by one thread at a time, but for close()."""
+    """Imports the newest versions of each model. Used by one thread at a time, except for close()."""
 
     def __init__(
         self,
@@ -66,8 +66,17 @@ class AutoImporter:
         now_s: Callable[[], float] = time.monotonic,
         signed: bool = False,
     ) -> None:
-        """models: the only ones to look at; none for all. limits: of each import. signed: signatures are asked for, so
-        that what lies there unsigned is refused."""
+        """Prepare to watch a repository.
+
+        Args:
+            repository: Folder of the repository.
+            models: The only models to import; empty for all.
+            host: Receives the status of each import.
+            limits: Limits of each import.
+            start: Starts an import process.
+            now_s: Clock in seconds.
+            signed: Signatures are required, so unsigned sources are refused.
+        """
         self._signed = signed
         self._folder, self._wanted, self._host = Path(repository), frozenset(models), host
         self._limits, self._start, self._now_s = limits, start, now_s
@@ -75,18 +84,18 @@ class AutoImporter:
         self._root = FolderWatch(self._folder)
         self._folders: dict[str, FolderWatch] = {}
         self._waiting: dict[str, dict[Path, FolderWatch]] = {}
-        # What is not served yet of each model, newest first: its version's number, and the source or else the folder.
+        # Versions of each model that are not served yet, newest first: number, and the source or else the folder.
         self._found: dict[str, list[tuple[int, Path]]] = {}
-        # What was said of each model that has no version.
+        # The last message about each model that has no version.
         self._misplaced: dict[str, str] = {}
-        # Of each config.pbtxt that was looked at: its time, and the version that it was compared with.
+        # For each config.pbtxt that was checked: its modification time, and the version that it was compared with.
         self._configs: dict[str, tuple[int, int]] = {}
         self._seen: dict[Path, tuple[State, float]] = {}
         self._done: dict[Path, State] = {}
         self._running: list[RunningImport] = []
 
     def announce(self) -> list[str]:
-        """Tells what is there to be imported, before anything is done about it; returns the models that have it."""
+        """Report pending imports to the host before any begins, and return the models that have one."""
         with contextlib.suppress(OSError, NotReady):
             report(log, self._look())
         for model, found in self._found.items():
@@ -94,7 +103,7 @@ class AutoImporter:
         return sorted(self._found)
 
     def poll(self) -> list[str]:
-        """Looks once; returns what has begun or ended since the last look. What the system refuses is tried later."""
+        """Poll once, and return a line for each import that began or ended. A failed system call is retried later."""
         now_s = self._now_s()
         if now_s < self._next_s:
             return []
@@ -122,14 +131,13 @@ class AutoImporter:
         return events
 
     def close(self) -> None:
-        """Ends imports that are at work; what they had written stays hidden."""
+        """End running imports; what they have written stays hidden."""
         for running in self._running:
             running.close()
         self._running = []
 
     def _look(self) -> list[str]:
-        """Finds what there is to import; returns what is said of models that cannot even be looked into, and of
-        Triton's configurations."""
+        """Find sources to import; return lines about models that cannot be read and about Triton's configurations."""
         if not self._folder.is_dir():
             return []
         repository = Repository(self._folder)
@@ -141,7 +149,7 @@ class AutoImporter:
             raise
 
     def _configured(self, repository: Repository, model: str, committed: int) -> list[str]:
-        """What is to be said of Triton's configuration beside a model, once for each version that it is beside."""
+        """Return lines about a Triton configuration beside a model, once for each version of the model."""
         path = self._folder / model / CONFIG
         try:
             state = (path.stat().st_mtime_ns, committed)
@@ -166,7 +174,7 @@ class AutoImporter:
             self._found = {n: found for n, found in self._found.items() if n in self._folders}
         for name, folder in self._folders.items():
             waiting = self._waiting.get(name, {})
-            # What is put into a version's folder later does not change the model's.
+            # A file added later to a version's folder does not change the model's folder.
             filled = [watch.changed() for watch in waiting.values()]
             if folder.changed() or any(filled) or name in self._found:
                 committed = max(repository.versions(name), default=0)
@@ -184,7 +192,7 @@ class AutoImporter:
         return events
 
     def _settled(self, path: Path, now_s: float) -> State | None:
-        """The state of a source that has been the same for a while and was not tried as it is."""
+        """Return the state of a source if it has settled and has not been tried in this state; otherwise None."""
         state = _state(path)
         seen, since_s = self._seen.get(path, (None, now_s))
         if seen != state:
@@ -201,7 +209,7 @@ class AutoImporter:
         return [f"{model} version {version} is being imported"]
 
     def _collect(self, now_s: float) -> list[str]:
-        """What became of the imports that were at work."""
+        """Return lines about the imports that have ended."""
         events: list[str] = []
         left = []
         for running in self._running:
@@ -221,7 +229,7 @@ class AutoImporter:
 
 
 def _empty(folder: Path) -> bool:
-    """Whether nothing lies in a folder yet; one that cannot be read is not empty."""
+    """Return whether a folder is empty so far; one that cannot be read is not empty."""
     try:
         return all(name.startswith(".") for name in os.listdir(folder))
     except OSError:
@@ -229,7 +237,7 @@ def _empty(folder: Path) -> bool:
 
 
 def _misplaced(folder: Path) -> str:
-    """Why nothing of a model without a version can be served; "" where it may be to come."""
+    """Return why a model without a version cannot be served; "" if something may still be copied there."""
     try:
         names = os.listdir(folder)
     except OSError as error:
@@ -239,7 +247,7 @@ def _misplaced(folder: Path) -> str:
 
 
 def _foreign(path: Path) -> str:
-    """Why a version's folder holds nothing that could be imported; "" for a source."""
+    """Return why a version's folder holds nothing that can be imported; "" for a source."""
     if path.suffix in FILE_SUFFIXES or os.path.exists(path / SAVED_MODEL):
         return ""
     try:
@@ -252,14 +260,16 @@ def _foreign(path: Path) -> str:
 
 
 def _called(folder: Path, name: str) -> str:
-    """What lies in a folder, for a message: a pipe is no model.json."""
+    """Return a file's name for a message, marked if it is not a regular file or folder, such as a pipe."""
     path = os.path.join(folder, name)
     return name[:64] if os.path.isfile(path) or os.path.isdir(path) else f"{name[:64]} (no regular file)"
 
 
 def _state(path: Path) -> State:
-    """What is looked at of a source: its file, or all that lies in its folder; of an ONNX file what lies beside it too,
-    which may be the weights."""
+    """Return the state of a source: of its file, or of all files in its folder.
+
+    An ONNX file may keep its weights beside it, so all files of its folder count.
+    """
     alone = os.path.isfile(path)
     if alone and path.suffix != ".onnx":
         files = [str(path)]
@@ -276,7 +286,10 @@ def _state(path: Path) -> State:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """All files below a folder but for hidden ones of its own; deeper down those are what a copy is at work on."""
+    """Yield all files below a folder, except hidden entries at its top.
+
+    Hidden files deeper down belong to a copy in progress, so they count.
+    """
     for root, folders, names in os.walk(folder):
         if root == str(folder):
             folders[:] = [name for name in folders if not name.startswith(".")]

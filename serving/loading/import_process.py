@@ -1,13 +1,13 @@
-"""One import at work: a process of its own, held to limits, and what became of it.
+"""Run one import in a process of its own, with limits, and report its outcome.
 
-An import reads what somebody else wrote with libraries of millions of lines: it may take for ever, compute for ever, or
-want all the memory that there is. So nobody waits for it, and it is held to limits. Processor time and memory are the
-system's to count (setrlimit): they hold however the process spends them. Memory is what the process has for itself;
-files that it maps are the page cache's, and address space says little, of which TensorFlow reserves many times what it
-uses. Time is counted here, and ends a process that stands still: at a pipe, on a mount that hangs.
+An import reads untrusted files with very large libraries: it may hang, compute for ever, or use all memory. So nothing
+waits for it, and it has limits. The operating system enforces processor time and memory (setrlimit), however the
+process spends them. Memory means the private memory of the process: files that it maps belong to the page cache, and
+address space says little, because TensorFlow reserves many times what it uses. Elapsed time is measured here; it ends a
+process that stands still, for example at a pipe or on a mount that hangs.
 
-What a process leaves behind when it is ended: its temporary files lie in a folder that goes with it; what it had
-written of the version stays hidden, where `freshet repository prune` finds it.
+When a process is ended, its temporary files lie in a folder that is removed with it. What it had written of the version
+stays hidden, where `freshet repository prune` finds it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,19 @@ SECRET = re.compile("TOKEN|SECRET|PASSWORD|CREDENTIAL|API_?KEY")
 SAID_NBYTES = 64 << 10
 STOP_WAIT_S = 10.0
 SHOWN_LINES = 20
-# Between the signal that says that the time is over and the one that nobody can ignore.
+# Between SIGXCPU, which signals the end of the time, and SIGKILL, which cannot be ignored.
 OVERTIME_S = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ImportLimits:
-    """What one import may take. wall_s: time; processor_s: of all cores together; memory_nbytes: of its own."""
+    """Limits of one import.
+
+    Attributes:
+        wall_s: Elapsed time.
+        processor_s: Processor time of all cores together.
+        memory_nbytes: Private memory.
+    """
 
     wall_s: float
     processor_s: int
@@ -54,7 +60,7 @@ class ImportLimits:
 
 
 class Process(Protocol):
-    """A process, the part of subprocess.Popen that is used."""
+    """The part of subprocess.Popen that is used."""
 
     def poll(self) -> int | None: ...
 
@@ -64,11 +70,21 @@ class Process(Protocol):
 
 
 Start = Callable[[Sequence[str], IO[bytes], str, ImportLimits], Process]
-"""Starts `freshet` with these arguments, a file for its standard error, a folder for temporary files, limits."""
+"""Starts `freshet`, given arguments, a file for its standard error, a folder for temporary files, and limits."""
 
 
 def start(arguments: Sequence[str], said: IO[bytes], folder: str, limits: ImportLimits) -> Process:
-    """See Start. The limits are set from here: between fork and exec a process with threads may do next to nothing."""
+    """Start an import process.
+
+    The limits are set from this process: between fork and exec, a process that has threads can hardly do anything
+    safely.
+
+    Args:
+        arguments: Arguments of `freshet`.
+        said: File for its standard error.
+        folder: Folder for its temporary files.
+        limits: Its limits.
+    """
     command = [sys.executable, "-P", "-m", "freshet_serving", *arguments]
     process = subprocess.Popen(
         command,
@@ -78,7 +94,7 @@ def start(arguments: Sequence[str], said: IO[bytes], folder: str, limits: Import
         env={**needed_environment(os.environ), "TMPDIR": folder},
     )
     if sys.platform == "linux":
-        # It may have ended already.
+        # The process may have ended already.
         with contextlib.suppress(ProcessLookupError):
             _limit(process.pid, resource.RLIMIT_CPU, limits.processor_s, limits.processor_s + OVERTIME_S)
             _limit(process.pid, resource.RLIMIT_DATA, limits.memory_nbytes, limits.memory_nbytes)
@@ -86,14 +102,16 @@ def start(arguments: Sequence[str], said: IO[bytes], folder: str, limits: Import
 
 
 def needed_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What an import needs of the server's environment: where programs, libraries, caches and devices are, and how its
-    libraries are set. Nothing else: an import reads what somebody else wrote, and tokens, passwords and the keys of
-    object stores are none of its business."""
+    """Return the part of the server's environment that an import needs.
+
+    That is where programs, libraries, caches and devices are, and the settings of its libraries. Nothing else is passed
+    on: an import reads untrusted files and must not see tokens, passwords or keys of object stores.
+    """
     return {name: value for name, value in environ.items() if NEEDED.fullmatch(name) and not SECRET.search(name)}
 
 
 def _limit(pid: int, what: int, soft: int, hard: int) -> None:
-    """Lowers a limit of a process; what holds for this one already cannot be raised."""
+    """Lower a resource limit of a process; a limit that this process has cannot be raised."""
     _, most = resource.getrlimit(what)
     if most != resource.RLIM_INFINITY:
         soft, hard = min(soft, most), min(hard, most)
@@ -101,12 +119,24 @@ def _limit(pid: int, what: int, soft: int, hard: int) -> None:
 
 
 class RunningImport:
-    """An import at work. Used by one thread at a time."""
+    """A running import. Used by one thread at a time."""
 
     def __init__(
         self, model: str, version: int, arguments: Sequence[str], limits: ImportLimits, start: Start, now_s: float
     ) -> None:
-        """Starts it; raises OSError."""
+        """Start the import.
+
+        Args:
+            model: Name of the model.
+            version: Version that it writes.
+            arguments: Arguments of `freshet`.
+            limits: Its limits.
+            start: Starts the process.
+            now_s: The current time.
+
+        Raises:
+            OSError: The process cannot be started.
+        """
         self.model, self.version = model, version
         self._limits, self._until_s, self._late = limits, now_s + limits.wall_s, False
         self._folder = tempfile.TemporaryDirectory(prefix="freshet-import-", ignore_cleanup_errors=True)
@@ -118,8 +148,11 @@ class RunningImport:
             raise
 
     def ended(self, now_s: float) -> str | None:
-        """Why it failed, "" where it did not; None while it is at work. One that has had its time is ended, and left
-        to itself where it does not end: the system lets nobody kill a process that waits for a mount."""
+        """Return why the import failed, "" if it succeeded, or None while it is running.
+
+        A process that exceeds its time is killed, and abandoned if it still does not end: a process that waits for a
+        mount cannot be killed.
+        """
         code = self._process.poll()
         if code is None:
             if now_s >= self._until_s and not self._late:
@@ -134,7 +167,7 @@ class RunningImport:
             self._clean()
 
     def close(self) -> None:
-        """Ends it, if it is at work."""
+        """End the import if it is running."""
         self._process.kill()
         try:
             self._process.wait(STOP_WAIT_S)
@@ -160,7 +193,7 @@ class RunningImport:
         return KILLED if code == -signal.SIGKILL else UNKNOWN
 
     def _tail(self) -> str:
-        """The end of what it has said."""
+        """Return the end of its standard error."""
         nbytes = self._said.seek(0, os.SEEK_END)
         self._said.seek(max(0, nbytes - SAID_NBYTES))
         return self._said.read().decode(errors="replace")

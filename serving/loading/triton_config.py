@@ -1,7 +1,8 @@
-"""Triton's config.pbtxt beside a model: what of it is checked, what is passed over, said in one line each.
+"""Check a Triton config.pbtxt beside a model, and report in one line each what is wrong and what is ignored.
 
-Names of inputs and outputs are compared with the model's. All else follows from the model or is set elsewhere, and is
-named, so that nobody takes it for obeyed. Untrusted text: it is bounded, and nothing of it is acted upon.
+Names of inputs and outputs are compared with the model's. All other settings follow from the model or are set
+elsewhere; they are listed so that users do not assume that they take effect. The text is untrusted: its size is
+bounded, and no setting in it is applied.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ INSTEAD = {
 }
 
 Fields = dict[str, list[Any]]
-"""Of a message: by name, all of its values; a text, a word, or fields."""
+"""Fields of a message: all values by name; each value is a text, a word, or fields."""
 
 
 def parse(text: str) -> Fields:
-    """Return the fields of a protobuf text; raise BadInput for what is none."""
+    """Parse a protobuf text and return its fields. Raises BadInput if it is malformed."""
     tokens = _tokens(text)
     fields, end = _fields(tokens, "", 0)
     if end:
@@ -44,11 +45,11 @@ def parse(text: str) -> Fields:
 
 
 def remarks(text: str, manifest: Manifest | None) -> list[tuple[bool, str]]:
-    """Return what is to be said of a config.pbtxt: whether it is an error, and the line.
+    """Return the remarks on a config.pbtxt: whether each is an error, and the line.
 
     Args:
-        text: The file.
-        manifest: The model's newest version; None while there is none.
+        text: The file's text.
+        manifest: Manifest of the model's newest version; None while there is none.
     """
     try:
         fields = parse(text)
@@ -73,14 +74,14 @@ def remarks(text: str, manifest: Manifest | None) -> list[tuple[bool, str]]:
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
     for match in TOKEN.finditer(text):
         if match[0] in ('"', "'"):
-            # Each of many would be looked for to the end.
+            # Searching for the other quote of many unmatched ones would take quadratic time.
             raise BadInput(f"{CONFIG}: expected a text between quotes on one line, got one quote")
         if match.lastgroup is not None:
             yield match.lastgroup, match[0]
 
 
 def _fields(tokens: Iterator[tuple[str, str]], closing: str, depth: int) -> tuple[Fields, str]:
-    """The fields up to the mark that closes them; and a mark that closes nothing, "" where all is well."""
+    """Return the fields up to the closing mark, and a mark that closes nothing ("" if the text is correct)."""
     fields: Fields = {}
     for kind, token in tokens:
         if token in (",", ";"):

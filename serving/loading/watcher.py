@@ -1,6 +1,6 @@
-"""The repository watcher: one thread that asks the processor, many times a second, whether anything is new.
+"""Poll the repository in one thread, many times a second, and report what is new.
 
-Invariant: the thread never dies of an error of poll(). It says so once and looks again, later and later.
+Invariant: an error of poll() never ends the thread. The error is logged and polling continues, less and less often.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Stop(Protocol):
 
 
 class Watcher:
-    """Calls poll() every interval_s; `changed` is called with the lines of a poll that found something."""
+    """Thread that calls poll() every interval_s, and `changed` with the lines of each poll that found something."""
 
     def __init__(
         self,
@@ -38,7 +38,15 @@ class Watcher:
         stop: Stop | None = None,
         begin: Callable[[], None] = lambda: None,
     ) -> None:
-        """begin: called first, on the watcher's thread."""
+        """Prepare the thread.
+
+        Args:
+            poll: Polls once and returns lines about what changed.
+            interval_s: Seconds between polls.
+            changed: Called with the lines of a poll that found something.
+            stop: Event that stops the thread.
+            begin: Called first, on the watcher's thread.
+        """
         self._poll = poll
         self._interval_s = interval_s
         self._changed = changed
@@ -51,16 +59,16 @@ class Watcher:
         self._thread.start()
 
     def stop(self, timeout_s: float = STOP_WAIT_S) -> None:
-        """Returns once the thread has ended, or after timeout_s when a poll is still at work."""
+        """Stop the thread; return once it has ended, or after timeout_s if a poll is still running."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
     def run(self) -> None:
-        """Polls until stopped; the thread's body."""
+        """Poll until stopped; the thread's body."""
         self._begin()
         while True:
-            # Where memory is short, saying so may need more than there is, and so may waiting.
+            # When memory is short, logging may fail for lack of it, and so may waiting.
             try:
                 delay_s = self.poll_once()
             except Exception:
@@ -72,7 +80,7 @@ class Watcher:
                 time.sleep(delay_s)
 
     def poll_once(self) -> float:
-        """Looks at the repository once; returns how many seconds to wait before the next."""
+        """Poll the repository once, and return the seconds to wait before the next poll."""
         try:
             lines = self._poll()
             report(log, lines)

@@ -1,10 +1,10 @@
-"""The gRPC port: TensorFlow Serving's services, KServe's, health and reflection.
+"""Serve the gRPC port: TensorFlow Serving's services, KServe's, health and reflection.
 
-rpc_port    the port, on the event loop that the HTTP port has
-port_sockets  its sockets, which gRPC keeps to itself
-idle_reaper  idle connections leave where they run short
-goaway      its clients are told to leave before it stops
-handlers    what its handlers share: messages, errors as statuses, deadlines, metrics
+rpc_port    the port, on the HTTP port's event loop
+port_sockets  access to the port's sockets, which gRPC does not expose
+idle_reaper  closes idle connections when connections run short
+goaway      sends GOAWAY to all clients before the server stops
+handlers    shared parts of the handlers: messages, errors as statuses, deadlines, metrics
 tfs         PredictionService and ModelService of TensorFlow Serving
 inference   KServe's GRPCInferenceService, and Triton's extensions of it
 health      grpc.health.v1

@@ -1,26 +1,25 @@
-"""GOAWAY to the connections of a gRPC port, before its server stops.
+"""Send GOAWAY to all connections of a gRPC port before its server stops (graceful shutdown).
 
-gRPC's own stop answers what it has begun, and sends GOAWAY as HTTP/2 wants it: first one that names no last stream, so
-that what crosses it on the wire is still served. But from that moment it kills what reaches it: calls that were sent
-before their client could have heard of the end, and those that wait to be handed over, fail with CANCELLED, which no
-client repeats. There is no call to send the GOAWAY first and to stop later; so the frame is written here, on the
-connection's own socket:
+gRPC's own stop answers the calls that have begun, and sends GOAWAY as HTTP/2 prescribes: first one without a last
+stream, so that calls that cross it on the wire are still served. But from that moment it cancels new calls: those sent
+before their client could know of the end, and those not yet handed to Python, fail with CANCELLED, which no client
+retries. gRPC has no function to send GOAWAY first and stop later, so this module writes the frame itself, on each
+connection's socket:
 
-1. Newcomers are refused (serving.front.backlog): who is told to leave must not come back.
-2. A GOAWAY frame of 17 bytes (NO_ERROR, last stream 2^31 - 1) goes out between two writes of gRPC's, to every
-   connection there is, and to those that the listener's queue still brings.
-3. TOLD_S after the last one was told, and once nothing has been under way for QUIET_LOOKS looks, the server may be
-   stopped: nobody in the queue, nobody untold who has said something, nothing unread, no call begun. A look that comes
-   late says nothing: whoever starves this process starves gRPC's threads as well.
+1. New connections are refused (serving.front.backlog), so that a client that received GOAWAY does not come back. 2. A
+GOAWAY frame of 17 bytes (NO_ERROR, last stream 2^31 - 1) is written between two writes of gRPC, to every connection,
+and to those still in the listener's queue. 3. The server may be stopped TOLD_S after the last frame, once QUIET_LOOKS
+consecutive checks found nothing: an empty queue, no connection without GOAWAY that has sent anything, nothing unread,
+no call begun. A check that runs late does not count: a load that delays this process delays gRPC's threads as well.
 
 Invariants
-- The frame stands between two frames, and after gRPC's SETTINGS (serving.rpc.port_sockets). Who has none has no call
-  either.
+- The frame stands between two frames, and after gRPC's SETTINGS (serving.rpc.port_sockets). A connection without
+  SETTINGS has no call either.
 
-A connection whose buffer is never empty enough is left to gRPC's stop. Elsewhere than on Linux all are.
+A connection whose send buffer is never empty enough is left to gRPC's stop. On systems other than Linux all are.
 
-Refused: stop() alone (it cancelled a call of 8 to 12 of 12 busy clients); grpc.max_connection_age_ms (it counts from a
-connection's beginning, and cannot be called); a proxy of our own before the port.
+Rejected: stop() alone (it cancelled a call of 8 to 12 of 12 busy clients); grpc.max_connection_age_ms (it counts from a
+connection's beginning, and cannot be triggered); a proxy of our own in front of the port.
 """
 
 from __future__ import annotations
@@ -48,8 +47,15 @@ LOOK_S, LATE_S, QUIET_LOOKS = 0.02, 0.06, 5
 
 
 async def send_goaway_to_all(port: int, begun: Callable[[], int], end_s: float) -> None:
-    """Tells every client of the port that this process serves to call elsewhere; returns when all have heard it and
-    what they had called has begun, or at end_s, by the loop's clock. begun: how many calls have begun so far."""
+    """Send GOAWAY to every client of the port, as far as this process serves it.
+
+    Returns when all clients have had time to read it and their calls have begun, or at end_s.
+
+    Args:
+        port: The port's number.
+        begun: Returns the number of calls that have begun so far.
+        end_s: Time limit, by the loop's clock.
+    """
     loop = asyncio.get_running_loop()
     told: set[int] = set()
     looked_s, told_s, last, quiet = loop.time(), -math.inf, begun(), 0
@@ -65,7 +71,12 @@ async def send_goaway_to_all(port: int, begun: Callable[[], int], end_s: float) 
 
 
 def _tell_all(port: int, told: set[int]) -> bool:
-    """Refuses newcomers and tells who is untold; whether anything is under way. told: the inodes of who was told."""
+    """Refuse new connections, and send GOAWAY where it was not sent yet; return True if anything is in progress.
+
+    Args:
+        port: The port's number.
+        told: Inodes of the sockets that were sent GOAWAY; extended.
+    """
     busy = False
     for each in sockets_of(port):
         with each, contextlib.suppress(OSError, struct.error):

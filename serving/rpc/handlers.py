@@ -1,9 +1,9 @@
-"""Handlers of the gRPC port, what they share: messages in and out, predictions, errors as statuses, deadlines, metrics.
+"""Build the handlers of the gRPC port: messages, predictions, errors as statuses, deadlines, metrics.
 
-Handlers get and give bytes; the messages of the two hot methods are read by their codecs, others by the runtime. A
-status has the code that means what HTTP's does, and its message; so do metrics, access log and traces, which know
-HTTP's codes alone. A prediction's trailing metadata names what answered it, as HTTP's headers do; a request that was
-shed is told when to come back; x-request-id comes back with every reply.
+Handlers receive and return bytes. The codecs of the two hot methods read their own messages, the protobuf runtime reads
+all others. An error's status has the code that corresponds to its HTTP status, and its message; metrics, access log and
+traces use HTTP status codes only. The trailing metadata of a prediction names the generation that answered, like HTTP's
+headers; a request refused by load shedding gets a time to retry; x-request-id is returned with every reply.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ Answer = tuple[bytes, Metadata]
 
 INTERNAL = 500
 AUTHORIZATION = b"authorization"
-# Of a message that is no prediction: what is asked for by name, and a configuration of many models.
+# Limit of messages that are no predictions: requests by name, and a configuration of many models.
 MAX_CONTROL_NBYTES = 1 << 20
 
 
 @lru_cache(maxsize=1024)
 def generation_metadata(generation: Generation) -> Metadata:
-    """x-model-version and x-model-generation."""
+    """Return x-model-version and x-model-generation."""
     return ("x-model-version", str(generation.version)), ("x-model-generation", str(generation))
 
 
 def headers_of(context: Any) -> Headers:
-    """The headers of a call, what its metadata say of it (serving.request_headers)."""
+    """Return the metadata of a call as headers (serving.request_headers)."""
     return {
         name.encode(): value.encode() if isinstance(value, str) else bytes(value)
         for name, value in context.invocation_metadata() or ()
@@ -66,7 +66,7 @@ def headers_of(context: Any) -> Headers:
 
 
 def address_of(context: Any) -> str:
-    """The address of a call's client, "" where it has none: a peer is ipv4:10.0.0.1:4711 or ipv6:%5B::1%5D:4711."""
+    """Return the address of a call's client, or "" without one; a peer is ipv4:10.0.0.1:4711 or ipv6:%5B::1%5D:4711."""
     kind, _, peer = context.peer().partition(":")
     host = peer.rpartition(":")[0]
     if kind == "ipv4":
@@ -75,14 +75,24 @@ def address_of(context: Any) -> str:
 
 
 def echo_of(headers: Headers) -> Metadata:
-    """x-request-id, as it goes back; nothing where none came."""
+    """Return x-request-id for the reply; empty if the request had none."""
     request_id = request_id_of(headers)
-    # Metadata hold nothing else.
+    # Metadata values must be printable ASCII.
     return (("x-request-id", request_id),) if request_id.isascii() and request_id.isprintable() and request_id else ()
 
 
 def parse(kind: str, data: bytes, limits: RequestLimits | None = None) -> Any:
-    """A message; raises BadInput, TooLarge. limits: of a prediction; None for what is none."""
+    """Parse a message.
+
+    Args:
+        kind: Full name of the message type.
+        data: The serialized message.
+        limits: Limits of a prediction; None for other messages.
+
+    Raises:
+        BadInput: It is not such a message.
+        TooLarge: It exceeds the limits.
+    """
     if limits is not None:
         _tree(kind).check_limits(data, limits)
     elif len(data) > MAX_CONTROL_NBYTES:
@@ -106,7 +116,12 @@ class Unimplemented(FreshetError):
 
 
 class RpcCall:
-    """A call that is no prediction, while it is answered. headers: see headers_of()."""
+    """A call that is no prediction, while it is answered.
+
+    Attributes:
+        context: The call's gRPC context.
+        headers: The call's headers, from headers_of().
+    """
 
     __slots__ = ("began_s", "context", "headers")
     model = ""
@@ -116,23 +131,39 @@ class RpcCall:
         self.began_s = time.perf_counter()
 
     def end(self, status: int) -> None:
-        """Ends the call, which is answered: there is nothing to note of it but what is noted of every call."""
+        """End the call; it needs no record beyond that of every call."""
 
 
 class RpcExchange(Exchange):
-    """A prediction's call, or one prediction of a stream. model: "" until it is admitted."""
+    """The exchange of a prediction's call, or of one prediction of a stream.
+
+    Attributes:
+        context: The call's gRPC context.
+        model: The model's name; "" until a replica is selected.
+    """
 
     __slots__ = ("_nbytes", "_parsed", "context", "model")
 
     def __init__(self, shared: ServingContext, protocol: str, context: Any) -> None:
         super().__init__(shared, protocol, headers_of(context))
         self.context, self.model = context, ""
-        # Of the message, and whether it had to be parsed.
+        # Size of the message, and whether it had to be parsed.
         self._nbytes, self._parsed = 0, False
 
     async def opened(self, data: bytes, open_: Callable[[], T], templates: Templates[Any] | None = None) -> T:
-        """What open_() returns, which reads the message that came: elsewhere where that is long. templates: where it
-        may be known. Raises FreshetError."""
+        """Read the message with open_(), on another thread if it is long.
+
+        Args:
+            data: The message.
+            open_: Reads it.
+            templates: Cache of known messages, which need no parsing.
+
+        Returns:
+            The result of open_().
+
+        Raises:
+            FreshetError: The message is invalid.
+        """
         self._nbytes = len(data)
         if len(data) <= MAX_AT_ONCE_NBYTES or (templates is not None and templates.find(data) is not None):
             return open_()
@@ -141,16 +172,26 @@ class RpcExchange(Exchange):
         return await shared.dispatcher.run_in_thread(shared.lifecycle.processor(), open_, len(data))
 
     def offload_nbytes(self, source: Callable[[Manifest, RequestLimits], DecodedRequest]) -> int:
-        """See Exchange."""
         return self._nbytes if self._nbytes > MAX_AT_ONCE_NBYTES and (self._parsed or self.computes_inputs) else 0
 
     def read(self, source: Callable[[Manifest, RequestLimits], DecodedRequest], manifest: Manifest) -> DecodedRequest:
-        """See Exchange. source: the request's codec."""
+        """Decode the request.
+
+        Args:
+            source: The request's codec.
+            manifest: Describes the inputs.
+        """
         return source(manifest, self.limits)
 
     def remaining_s(self, own_s: float | None, waited_s: float = 0.0) -> float | None:
-        """See Exchange: the shortest of the call's deadline, which goes on while the request waits and is read, the
-        default, and the request's own."""
+        """Return the shortest of the default timeout, the request's own, and the call's deadline.
+
+        The call's deadline continues while the request waits and is read, so only the other two are reduced.
+
+        Args:
+            own_s: The request's own timeout in seconds.
+            waited_s: Seconds since it arrived.
+        """
         given = [s - waited_s for s in (self.shared.default_timeout_s, own_s) if s is not None]
         if (left_s := self.context.time_remaining()) is not None:
             given.append(left_s)
@@ -159,13 +200,21 @@ class RpcExchange(Exchange):
     async def predict(
         self, who: queries.ModelSpec, source: Callable[[Manifest, RequestLimits], DecodedRequest], servable: bool
     ) -> PredictReply:
-        """The outputs, about to be encoded. source: see read(). servable: in the words of TensorFlow Serving. Raises
-        FreshetError."""
+        """Select a replica, submit the request, and return its outputs, about to be encoded.
+
+        Args:
+            who: The requested model, and its version or label.
+            source: Decodes the request.
+            servable: Whether the client expects TensorFlow Serving's error messages.
+
+        Raises:
+            FreshetError: The request is refused or failed.
+        """
         self.model = self.select_replica(who, servable, self.remaining_s(None)).model
         future: asyncio.Future[PredictReply | FreshetError] = asyncio.get_running_loop().create_future()
 
         def done(result: PredictReply | FreshetError) -> None:
-            # A caller that has gone is no error.
+            # A cancelled call is not an error.
             if not future.done():
                 future.set_result(result)
 
@@ -177,7 +226,7 @@ class RpcExchange(Exchange):
         return self.declared(result)
 
     def trailing_metadata(self, generation: Generation) -> Metadata:
-        """The trailing metadata of a reply: which generation answered, with its digest where that was asked for."""
+        """Return the trailing metadata of a reply: its generation, with the digest if the request asked for it."""
         digest = (("x-model-digest", generation.digest),) if MODEL_DIGEST in self.headers else ()
         return generation_metadata(generation) + digest
 
@@ -186,10 +235,17 @@ C = TypeVar("C", RpcCall, RpcExchange)
 
 
 class HandlerFactory:
-    """Turns functions into handlers. exchanges: what predictions share. protocol: a service's name in metrics. access:
-    where calls are logged; None for nowhere. answering: the calls of all services that are being answered. guard: asked
-    before a call is answered; None for nobody. A call that is cancelled counts as in flight no longer, though what it
-    asked for may still be computed."""
+    """Turns functions into handlers.
+
+    A cancelled call no longer counts as in flight, although its prediction may still be computed.
+
+    Args:
+        serving_context: State that predictions share.
+        protocol: The service's name in metrics.
+        answering: The calls of all services that are being answered.
+        access: The access log; None for no log.
+        guard: Checks each call before it is answered; None for no check.
+    """
 
     def __init__(
         self,
@@ -204,7 +260,12 @@ class HandlerFactory:
         self.answering = answering
 
     def guarded(self, name: str, function: Callable[[bytes, C], Awaitable[T]]) -> Callable[[bytes, C], Awaitable[T]]:
-        """The function, which is called once the guard has let its call in; where there is no guard, itself."""
+        """Wrap a function so that the guard checks its calls first; without a guard, return it unchanged.
+
+        Args:
+            name: Name of the method, which determines the scope.
+            function: Answers a call.
+        """
         if self._guard is None:
             return function
         guard, scope = self._guard, RPC_SCOPES.get(name, ADMIN_WRITE)
@@ -221,7 +282,13 @@ class HandlerFactory:
     def _opened(
         self, name: str, function: Callable[[S, Any], AsyncIterator[bytes]], each: bool
     ) -> Callable[[S, Any], AsyncIterator[bytes]]:
-        """The same of a stream. each: its requests are asked for one by one."""
+        """Wrap the function of a stream likewise.
+
+        Args:
+            name: Name of the method, which determines the scope.
+            function: Answers a stream.
+            each: Whether each request of the stream is checked separately.
+        """
         if self._guard is None:
             return function
         guard, scope = self._guard, RPC_SCOPES.get(name, ADMIN_WRITE)
@@ -240,7 +307,12 @@ class HandlerFactory:
         return asked
 
     def raw(self, name: str, function: Callable[[bytes, RpcExchange], Awaitable[Answer]]) -> grpc.RpcMethodHandler:
-        """A handler of predictions: a function that takes and gives bytes. name: of the method, in the access log."""
+        """Return a handler of predictions, from a function of bytes to bytes.
+
+        Args:
+            name: Name of the method, for the access log.
+            function: Answers a call.
+        """
         return self._handler(name, function, self.begin)
 
     def _handler(
@@ -283,8 +355,13 @@ class HandlerFactory:
     def stream(
         self, name: str, function: Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]], each: bool = False
     ) -> grpc.RpcMethodHandler:
-        """A handler of a function that takes a stream of bytes and gives one. each: the function has its requests
-        guarded one by one."""
+        """Return a handler of a function from a stream of bytes to a stream of bytes.
+
+        Args:
+            name: Name of the method, for the access log.
+            function: Answers a stream.
+            each: Whether the function has each request checked by the guard separately.
+        """
         opened = self._opened(name, function, each)
 
         async def handle(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
@@ -294,7 +371,12 @@ class HandlerFactory:
         return grpc.stream_stream_rpc_method_handler(handle)
 
     def server_stream(self, name: str, function: Callable[[bytes, Any], AsyncIterator[bytes]]) -> grpc.RpcMethodHandler:
-        """A handler of a function that takes bytes and gives a stream of them."""
+        """Return a handler of a function from bytes to a stream of bytes.
+
+        Args:
+            name: Name of the method, for the access log.
+            function: Answers a call.
+        """
         opened = self._opened(name, function, each=False)
 
         async def handle(data: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -322,7 +404,13 @@ class HandlerFactory:
             self._observe(call, name, code, nbytes)
 
     def unary(self, name: str, kind: str, function: Callable[[Any, Any], Awaitable[Any]]) -> grpc.RpcMethodHandler:
-        """A handler of a function that takes a message of this kind and gives one."""
+        """Return a handler of a function from a message of this kind to a message.
+
+        Args:
+            name: Name of the method, for the access log.
+            kind: Full name of the request's message type.
+            function: Answers a call.
+        """
 
         async def answer(data: bytes, call: RpcCall) -> Answer:
             reply = await function(parse(kind, data), call.context)
@@ -331,7 +419,12 @@ class HandlerFactory:
         return self._handler(name, answer, RpcCall)
 
     def unimplemented(self, name: str, why: str) -> grpc.RpcMethodHandler:
-        """A handler of a method that is not served and that clients ask for; why: and what there is instead."""
+        """Return a handler of a method that clients call but that is not served.
+
+        Args:
+            name: Name of the method, for the access log.
+            why: The error message, with the alternative.
+        """
 
         async def answer(data: bytes, call: RpcCall) -> Answer:
             raise Unimplemented(why)
@@ -339,7 +432,7 @@ class HandlerFactory:
         return self._handler(name, answer, RpcCall)
 
     def begin(self, context: Any) -> RpcExchange:
-        """A prediction that has come; or one of a stream, for each of them is timed and traced by itself."""
+        """Start the exchange of a prediction, or of one prediction of a stream: each is timed and traced separately."""
         return RpcExchange(self._serving_context, self._protocol, context)
 
     def _observe(self, call: RpcCall | RpcExchange, name: str, code: int, nbytes: int) -> None:

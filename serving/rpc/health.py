@@ -1,4 +1,4 @@
-"""grpc.health.v1.Health: whether the server is ready, as a whole and by service."""
+"""Serve grpc.health.v1.Health: readiness of the server, as a whole and by service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ LOOK_S = 0.1
 
 
 class Health:
-    """grpc.health.v1's service. names: of the services that it answers for, besides "" for all."""
+    """The service grpc.health.v1.Health.
+
+    Args:
+        lifecycle: Says whether the server is ready.
+        handlers_of: Makes a protocol's handlers.
+        names: Names of the services that it answers for, besides "" for all.
+    """
 
     def __init__(
         self, lifecycle: Availability[object], handlers_of: Callable[[str], HandlerFactory], names: Iterable[str]
@@ -34,7 +40,7 @@ class Health:
         }
 
     def end(self) -> None:
-        """Ends every watch, once it has told the newest status: the end of a port waits for nothing that never ends."""
+        """End every watch after it has sent the newest status: the end of a port waits for all calls."""
         self._ended = True
 
     async def _check(self, request: Any, context: Any) -> Any:
@@ -43,7 +49,7 @@ class Health:
         return message(f"{PACKAGE}HealthCheckResponse")(status=self._status(request.service))
 
     async def _watch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        """The status now, and again whenever it has changed."""
+        """Send the status now, and again after each change."""
         name, told = parse(f"{PACKAGE}HealthCheckRequest", data).service, None
         while not (self._ended and told == self._status(name)):
             status = self._status(name)

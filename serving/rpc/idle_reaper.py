@@ -1,19 +1,19 @@
-"""Room for newcomers on the gRPC port, where connections run short: idle ones leave.
+"""Close idle connections of the gRPC port when connections run short, so that new clients get in.
 
-gRPC takes so many connections and refuses who comes beyond. It closes an idle one after a time that is set once, ten
-minutes: clients keep theirs for the next call. So where no more than an eighth of the connections is left, those that
-are idle for PRESSED_S make room, as they do over HTTP (serving.http.port): the one that has been silent for longest
-first, told to leave by GOAWAY, and cut off where it has not gone TOLD_S later.
+gRPC has a fixed limit of connections and refuses those above it. Its timeout for idle ones is fixed too, at ten
+minutes, because clients keep a connection for the next call. So when at most an eighth of the connections is left,
+connections idle for PRESSED_S are closed, as over HTTP (serving.http.port): the longest idle first, by GOAWAY, and by
+shutdown if it is still open TOLD_S later.
 
 Invariants
-- A connection is idle while no call of it is being answered and nothing has come of its client. A call whose message is
-  not whole is not being answered yet: its client is waited for. Neither is a stream between two requests.
-- No more are told than there is need of; one of which something comes is left.
-- The loop waits for nothing: looks are another thread's, at most a tenth of its time, and cost one listing of the
-  process's descriptors where there are fewer of these than the port may have connections.
+- A connection is idle while none of its calls is being answered and nothing has arrived from its client. A call whose
+  message is incomplete is not being answered: it waits for its client. Nor is a stream between two requests.
+- No more connections are closed than necessary; one from which something arrives is left alone.
+- The loop does not wait: another thread makes the checks, for at most a tenth of its time. A check costs one listing of
+  the process's descriptors if there are fewer of these than the port may have connections.
 
-What gRPC has no means for: to prefer one newcomer to another, to know who holds how many, to have newcomers wait for
-room instead of refusing them. A client that sends a byte now and then is not idle.
+gRPC cannot prefer one new client to another, count connections by client, or let new clients wait for room instead of
+refusing them. A client that sends a byte now and then is not idle.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOOK_S, REST, PRESSED_S, TOLD_S = 1.0, 9, 3.0, 1.0
 
 
 class ActiveCalls:
-    """The calls of a process that are being answered. On the event loop."""
+    """The calls of a process that are being answered. Used on the event loop."""
 
     def __init__(self) -> None:
         self._contexts: dict[int, Any] = {}
@@ -52,7 +52,7 @@ class ActiveCalls:
 
     @contextmanager
     def one(self, context: Any) -> Iterator[None]:
-        """Answers a call, or one request of a stream."""
+        """Register a call, or one request of a stream, while it is answered."""
         number = self._next = self._next + 1
         self._contexts[number] = context
         try:
@@ -61,7 +61,7 @@ class ActiveCalls:
             del self._contexts[number]
 
     def ports(self) -> set[int]:
-        """Their clients' TCP ports, whatever their addresses."""
+        """Return the TCP ports of the clients, whatever their addresses."""
         found = set()
         for context in self._contexts.values():
             with contextlib.suppress(ValueError):
@@ -77,17 +77,23 @@ class IdleConnection(NamedTuple):
 
 
 class IdleReaper:
-    """The room of one port. most: connections that it takes. tls: whether it speaks TLS, between whose frames none of
-    ours can go: there idle connections are cut off untold."""
+    """Closes idle connections of one port.
+
+    Args:
+        answering: The calls that are being answered.
+        most: Limit of the port's connections.
+        tls: Whether the port speaks TLS. GOAWAY cannot be inserted between TLS records, so idle connections are then
+            shut down without it.
+    """
 
     def __init__(self, answering: ActiveCalls, most: int, tls: bool = False) -> None:
         self._answering, self._tls = answering, tls
         self._wanted = most - max(1, most // 8)
-        # When each was told to leave, by inode.
+        # Time of GOAWAY for each connection, by inode.
         self._told_s: dict[int, float] = {}
 
     async def keep(self, port: int) -> None:
-        """Makes room whenever it runs short, until it is cancelled."""
+        """Make room whenever connections run short, until it is cancelled."""
         rest_s = LOOK_S
         while True:
             await asyncio.sleep(rest_s)
@@ -100,17 +106,23 @@ class IdleReaper:
             rest_s = max(LOOK_S, REST * (time.monotonic() - began_s))
 
     def reap(self, port: int, answering: Iterable[int] = ()) -> None:
-        """Makes room once. answering: ports of clients that wait for an answer."""
+        """Make room once.
+
+        Args:
+            port: The port's number.
+            answering: TCP ports of clients that wait for an answer.
+        """
         busy, idle, count = set(answering), [], 0
         for each in sockets_of(port):
             with each, contextlib.suppress(OSError, struct.error):
-                each.getpeername()  # raises for the listener, and for who keeps the port
+                each.getpeername()  # raises for the listener, and for the socket that reserves the port
                 count += 1
                 if (found := _idle(each, busy)) is not None:
                     idle.append(found)
         idle.sort(reverse=True)
         leaving = {one.inode for one in idle[: max(0, count - self._wanted)]}
-        # Those that were told, and said something or have gone, are told anew another time.
+        # A connection that was sent GOAWAY and has become active or gone is forgotten, and may get another GOAWAY
+        # later.
         self._told_s = {inode: told_s for inode, told_s in self._told_s.items() if inode in leaving}
         for each in sockets_of(port) if leaving else ():
             with each, contextlib.suppress(OSError, struct.error):
@@ -130,7 +142,7 @@ class IdleReaper:
 
 
 def _idle(each: socket.socket, busy: set[int]) -> IdleConnection | None:
-    """A connection of which nothing has come for PRESSED_S, unless its client waits for an answer."""
+    """Return a connection that has been idle for PRESSED_S, unless its client waits for an answer."""
     if each.getpeername()[1] in busy or unread_nbytes(each):
         return None
     silent = idle_s(each)

@@ -1,4 +1,4 @@
-"""inference.GRPCInferenceService: KServe v2 and Triton's extensions of it, as far as they are served."""
+"""Serve inference.GRPCInferenceService: KServe v2 and the served part of Triton's extensions."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from freshet_serving.serving.rpc.handlers import (
 
 PACKAGE = "inference."
 SERVICE = f"{PACKAGE}GRPCInferenceService"
-# With this in a stream's metadata an error ends the stream with its status, instead of being a reply of it.
+# With this in a stream's metadata an error ends the stream with its status instead of being sent as a reply.
 STATUS_ERRORS = b"triton_grpc_error"
-# Requests of one stream that are answered at once; their replies keep the order of the requests.
+# Requests of one stream that are computed at once; replies keep the order of the requests.
 MAX_IN_FLIGHT = 64
 
 
@@ -51,7 +51,7 @@ UNSERVED = {
     "LogSettings": "log settings cannot be changed over this port; the option log_level sets them",
 }
 MEMORY_OFF = {f"SystemSharedMemory{act}": _OFF for act in ("Status", "Register", "Unregister")}
-"""Methods of Triton's that are not served, with what there is instead; the second where shared memory is off."""
+"""Triton's methods that are not served, with the alternative; these if shared memory is off."""
 
 
 class Inference:
@@ -101,12 +101,12 @@ class Inference:
         return reply, exchange.trailing_metadata(generation)
 
     async def _answer_marked(self, data: bytes, exchange: RpcExchange) -> tuple[bytes, Generation]:
-        """The reply to a request of a stream."""
+        """Return the reply to one request of a stream, marked if it is the final one, and its generation."""
         reply, generation, final = await self._answer(data, exchange)
         return reply + kserve_rpc.IS_FINAL if final else reply, generation
 
     async def _answer(self, data: bytes, exchange: RpcExchange) -> tuple[bytes, Generation, bool]:
-        """The reply, what computed it, and whether it is to be marked as the last where it is one of a stream."""
+        """Return the reply, the generation that computed it, and whether a stream must mark it as final."""
         open_ = partial(kserve_rpc.InferDecoder, data, self._templates, exchange.shared.options)
         infer = await exchange.opened(data, open_, self._templates)
         params = infer.params
@@ -121,7 +121,7 @@ class Inference:
         return reply, result.generation, infer.params.final
 
     async def _answer_one(self, data: bytes, context: Any) -> tuple[bytes, Generation]:
-        """One request of a stream."""
+        """Answer one request of a stream."""
         with self._calls.answering.one(context):
             exchange = self._calls.begin(context)
             try:
@@ -133,7 +133,7 @@ class Inference:
             return answer
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        """Requests are answered side by side, and their replies sent in the order of the requests."""
+        """Compute the requests of a stream concurrently and yield replies in the order of the requests."""
         headers = headers_of(context)
         as_status, echo = headers.get(STATUS_ERRORS) == b"true", echo_of(headers)
         waiting: asyncio.Queue[asyncio.Task[tuple[bytes, Generation]] | None] = asyncio.Queue(MAX_IN_FLIGHT)
@@ -219,7 +219,7 @@ class Inference:
         await self._act(operation, {"model": request.model_name})
 
     async def _act(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Asks the process that owns the models, off the loop."""
+        """Perform a control operation in the process that owns the models, off the loop."""
         self._lifecycle.processor()
         return await asyncio.to_thread(self._control, operation, arguments)
 
@@ -245,7 +245,7 @@ class Inference:
 
 
 def _in_stream(reply: bytes) -> bytes:
-    """A ModelStreamInferResponse around a ModelInferResponse that is serialized."""
+    """Wrap a serialized ModelInferResponse in a ModelStreamInferResponse."""
     nbytes, length = len(reply), bytearray(b"\x12")
     while nbytes >= 0x80:
         length.append(nbytes & 0x7F | 0x80)

@@ -1,4 +1,4 @@
-"""grpc.reflection: what grpcurl and its like ask, in both versions of the service, which differ in name alone."""
+"""Serve grpc.reflection for grpcurl and similar tools, in both versions of the service, which differ only in name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ NOT_FOUND, UNIMPLEMENTED = 5, 12
 
 
 class Reflection:
-    """The reflection services. names: of those that it lists besides itself."""
+    """The reflection services.
+
+    Args:
+        handlers_of: Makes a protocol's handlers.
+        names: Names of the services that it lists besides itself.
+    """
 
     def __init__(self, handlers_of: Callable[[str], HandlerFactory], names: Iterable[str]) -> None:
         own = [f"grpc.reflection.{version}.ServerReflection" for version in VERSIONS]
@@ -56,7 +61,7 @@ class Reflection:
 
 
 def _with_imports(file: Any) -> list[bytes]:
-    """The file and all that it imports, each once, itself first."""
+    """Return the serialized file and its imports, each once, itself first."""
     files = {file.name: file.serialized_pb}
     for imported in file.dependencies:
         for each in [imported, *imported.dependencies]:

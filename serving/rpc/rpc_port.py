@@ -1,20 +1,21 @@
-"""The gRPC port: a grpc.aio server on the event loop that the HTTP port has, so that one Submitter submits for both.
+"""Run the gRPC port: a grpc.aio server on the HTTP port's event loop, so that one Dispatcher submits for both.
 
-HTTP/2 and its sockets are gRPC's own, on threads of its own without the GIL; what reaches the loop are whole messages.
+HTTP/2 and its sockets are handled by gRPC on its own threads, without the GIL; only whole messages reach the loop.
 
-Several processes may have the port: each listens by SO_REUSEPORT, and the kernel spreads connections over them. Whoever
-starts them reserves the port, by a socket that is bound and never listens: it makes sure that nobody else has it, and
-keeps it while processes come and go. A process that dies takes its own connections with it and nothing else.
+Several processes may share the port: each listens by SO_REUSEPORT, and the kernel distributes connections. Their parent
+reserves the port by a socket that is bound but never listens: it ensures that no other process has the port, and keeps
+it while processes come and go. A process that dies takes only its own connections with it.
 
-Bounded: a message (max_body_bytes), metadata, streams of a connection, connections (serving.front.resource_limits),
-how long one may take to begin, be idle (less where they run short: serving.rpc.idle_reaper), or leave a ping
-unanswered. A client that pings more often than KEEPALIVE_MIN_MS is told to go away, and connects anew. What messages
-hold all together is not: gRPC reads one a call, and calls are as many as connections and streams allow.
+Bounds: message size (max_body_bytes), metadata, streams of a connection, connections (serving.front.resource_limits),
+and the time a connection may take to begin, be idle (less when connections run short: serving.rpc.idle_reaper), or
+leave a ping unanswered. A client that pings more often than KEEPALIVE_MIN_MS gets GOAWAY and connects anew. The total
+size of all messages is not bounded: gRPC reads one for each call, and there may be as many calls as connections and
+streams allow.
 
-TLS is gRPC's own too, and its handshakes, on its threads: 1.2 at least, ALPN h2, each with the newest certificates.
+TLS is gRPC's own too, with handshakes on its threads: at least 1.2, ALPN h2, each with the newest certificates.
 
-Refused: handing over accepted connections as the HTTP port does (gRPC takes no descriptors from Python); an event loop
-and thread of its own (see docs/reference/grpc.md for what it measured).
+Rejected: handing over accepted connections as the HTTP port does (gRPC takes no descriptors from Python); an event loop
+and thread of its own (measured in docs/reference/grpc.md).
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ from freshet_serving.serving.rpc.reflection import Reflection
 from freshet_serving.serving.rpc.tfs import TensorFlowServing
 from freshet_serving.serving.telemetry.logs import AccessLog
 
-# What a message may have besides its tensors, which the limit of bodies is about.
+# Allowance of a message besides its tensors, which the limit of bodies covers.
 MARGIN_NBYTES = 64 << 10
 KEEPALIVE_MIN_MS = 10_000
 MAX_METADATA_NBYTES = 64 << 10
 MAX_STREAMS = 1024
-# As long as a client over HTTP is waited for where connections run short (serving.http.port).
+# The time that a client over HTTP gets when connections run short (serving.http.port).
 HANDSHAKE_MS = 3_000
 IDLE_MS = 600_000
-# A peer that has gone without a word is noticed by a ping.
+# A ping detects a peer that has disappeared silently.
 PING_MS, PONG_MS = 120_000, 20_000
 
 
@@ -67,8 +68,17 @@ class RpcPort:
         guard: AccessGuard | None = None,
         tls: CertificateSource | None = None,
     ) -> None:
-        """address: host:port, reserved. guard: whom every call meets; None for nobody. tls: what clients are
-        shown; None where they speak without TLS. The rest: see DataApp."""
+        """Configure the port.
+
+        Args:
+            serving_context: State of the event loop.
+            address: host:port, reserved.
+            control: Performs control operations that clients may request of the whole server.
+            regions: Shared memory, if it is served.
+            access: The access log; None for no log.
+            guard: Checks every call; None for no check.
+            tls: Source of certificates; None to speak without TLS.
+        """
         lifecycle, options = serving_context.lifecycle, serving_context.options
         self._serving_context, self._tls, most = serving_context, tls, ConnectionLimits.here().rpc
         self._address, self._shutdown_timeout_s = address, options.shutdown_timeout_s
@@ -76,7 +86,7 @@ class RpcPort:
             ("grpc.so_reuseport", 1),
             ("grpc.max_receive_message_length", options.max_body_bytes + MARGIN_NBYTES),
             ("grpc.max_send_message_length", -1),
-            # Clients may ask now and then whether the connection is alive, also while nothing is in flight.
+            # Clients may check now and then whether the connection is alive, even while no call is in flight.
             ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.keepalive_time_ms", PING_MS),
@@ -105,7 +115,7 @@ class RpcPort:
         self._port = 0
 
     async def start(self) -> None:
-        """Listens from now on; raises BadInput when the address cannot be had."""
+        """Listen from now on; raise BadInput if the address is in use or unusable."""
         server = grpc.aio.server(options=self._options)
         handlers = [grpc.method_handlers_generic_handler(name, methods) for name, methods in self.services.items()]
         server.add_generic_rpc_handlers(tuple(handlers))
@@ -123,8 +133,11 @@ class RpcPort:
         self._keeping = asyncio.get_running_loop().create_task(self._idle_reaper.keep(bound))
 
     async def stop(self, hurry: bool = False) -> None:
-        """Accepts nothing more; returns when what was in flight is answered, or too late. hurry: now; also after a call
-        that waits."""
+        """Stop accepting; return when the calls in flight are answered or out of time.
+
+        Args:
+            hurry: Whether to stop at once; also allowed while an earlier call waits.
+        """
         if self._server is None:
             return
         loop = asyncio.get_running_loop()
@@ -132,20 +145,20 @@ class RpcPort:
         self._health.end()
         if self._keeping is not None:
             self._keeping.cancel()
-        # A frame of ours cannot go between two of TLS: there clients hear of the end by gRPC's own stop.
+        # Our frame cannot go between TLS records: those clients learn of the end from gRPC's own stop.
         if not hurry and self._tls is None:
-            # Half of the time is for what has begun.
+            # Half of the time is reserved for calls that have begun.
             told_s = (loop.time() + end_s) / 2
             await send_goaway_to_all(self._port, lambda: self._serving_context.begun, told_s)
         await self._server.stop(max(0.0, end_s - loop.time()))
 
 
 def _credentials(tls: CertificateSource) -> grpc.ServerCredentials:
-    """Credentials that follow the certificates."""
+    """Return credentials that follow the newest certificates."""
     given = tls()
 
     def newest() -> Any:
-        """Called with each handshake, on a thread of gRPC's; None for those that it has."""
+        """Return a new configuration, or None if unchanged; gRPC calls this for each handshake on its own thread."""
         nonlocal given
         certificates = tls()
         if certificates is given:

@@ -1,4 +1,4 @@
-"""tensorflow.serving.PredictionService and ModelService."""
+"""Serve tensorflow.serving.PredictionService and ModelService."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from freshet_serving.serving.rpc.handlers import (
 )
 
 PACKAGE = "tensorflow.serving."
-# Each has a reply to every row of its own.
+# Each task gets a reply for every row.
 MAX_TASKS = 64
 METHODS = {"tensorflow/serving/classify": "classify", "tensorflow/serving/regress": "regress"}
 
@@ -93,7 +93,7 @@ class TensorFlowServing:
         return self._answer(request.model_spec, result, reply, exchange)
 
     async def _multi_inference(self, data: bytes, exchange: RpcExchange) -> Answer:
-        """One prediction, of which every task gets its own view: tasks ask for one model, and it has one signature."""
+        """Answer all tasks from one prediction: they must name the same model, which has one signature."""
         request = await self._opened(exchange, "MultiInferenceRequest", data)
         if not request.tasks:
             raise BadInput("Inference tasks must be non-empty")
@@ -118,7 +118,7 @@ class TensorFlowServing:
         return reply.SerializeToString(), exchange.trailing_metadata(result.generation)
 
     async def _opened(self, exchange: RpcExchange, kind: str, data: bytes) -> Any:
-        """A message of examples."""
+        """Read a message of examples."""
         return await exchange.opened(data, partial(parse, f"{PACKAGE}{kind}", data, exchange.shared.options))
 
     async def _infer(self, spec: Any, given: Any, exchange: RpcExchange) -> PredictReply:
@@ -161,7 +161,7 @@ class TensorFlowServing:
         return ParseDict(document, message(f"{PACKAGE}GetModelStatusResponse")(), descriptor_pool=POOL)
 
     async def _reload(self, request: Any, context: Any) -> Any:
-        """The error of a configuration that was read is in the call's status, as TensorFlow Serving puts it there."""
+        """Apply a new configuration; as in TensorFlow Serving, an error after parsing is in the call's status."""
         self._authorizer.authorize(headers_of(context).get(b"authorization"))
         which = request.config.WhichOneof("config")
         if which != "model_config_list":
@@ -182,7 +182,7 @@ def _check_name(spec: Any) -> None:
 
 
 def _config(config: Any) -> Document:
-    """One ModelConfig as ModelControl takes it."""
+    """Convert one ModelConfig for ModelControl."""
     policy = config.model_version_policy
     which = policy.WhichOneof("policy_choice") or "latest"
     return {

@@ -1,17 +1,17 @@
-"""Telemetry, what a server tells of itself: logs, metrics, traces, and a sample of its requests.
+"""Telemetry of a server: logs, metrics, traces, and a sample of its requests.
 
-observers          what one process is watched by, as its options say
+observers          the recorder, access log and tracer of one process
 logs               the log and the access log
-metrics            Prometheus text
-live_samples       what the server does now, and did in the last five minutes
-mirror_metrics     the metric families of a repository in an object store
-version_metrics    the metric families of loaded versions
-triton_statistics  what Triton's statistics extension says of each model
+metrics            Prometheus metrics
+live_samples       current rates, latencies and errors, with five minutes of history
+mirror_metrics     metric families of a repository in an object store
+version_metrics    metric families of loaded versions
+triton_statistics  per-model statistics in the form of Triton's statistics extension
 tracing            traces of a sample of the requests
-otel               spans to an OpenTelemetry collector
-request_recorder   a sample of the requests, as Parquet
-recorded_columns   requests as its columns, and back
-recorded_request   one of them, found by its id
+otel               span export to an OpenTelemetry collector
+request_recorder   records a sample of the requests, as Parquet
+recorded_columns   converts requests to the columns of a recording, and back
+recorded_request   finds a recorded request by its id
 """
 
 __all__ = [

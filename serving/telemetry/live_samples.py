@@ -1,18 +1,18 @@
-"""What a server does now, and did in the last five minutes: rates, latencies, errors, freshness. For a page that looks.
+"""Sample a server's current rates, latencies, errors and freshness, and keep five minutes of history for a live page.
 
 Invariants
-- One sampler a server, on a thread of its own: once a second while somebody looks, every IDLE_S else, so that who opens
-  a page finds the last minutes. What has been counted is read as for /metrics; nothing is counted for it.
-- Bounded: five minutes of samples, each of at most MOST_MODELS models (those that are asked most), each a few hundred
-  bytes of JSON that are made once for all who look.
-- A sample tells of the time since the one before it; where counting began anew (a restarted process) of nothing.
+- Each server has one sampler, on a thread of its own: it samples once a second while there is a subscriber, and every
+  IDLE_S otherwise, so that a newly opened page shows the last minutes. It reads the counters that /metrics reads;
+  nothing is counted for it.
+- Bounded: five minutes of samples, each with at most MOST_MODELS models (those with the most requests) and a few
+  hundred bytes of JSON per model, encoded once for all subscribers.
+- A sample covers the time since the previous one. If counters started again (a restarted process), it covers nothing.
 
-What it costs: with a page open 3 to 6 ms of processor time a second, of all processes together
-(docs/how-to/console.md).
+Cost: with a page open, 3 to 6 ms of processor time a second over all processes (docs/how-to/console.md).
 
-Refused: sampling in the page (two pages are two samplers, and the history is gone when a page is closed); sleeping for
-good while nobody looks (an incident is over by the time that the page is open); histograms by model (a label more for
-every request).
+Rejected: sampling in the page (two pages would be two samplers, and closing a page would lose its history); no sampling
+at all without subscribers (an incident is over before the page is open); a histogram for each model (another label to
+count on every request).
 """
 
 from __future__ import annotations
@@ -41,12 +41,18 @@ LOOK_S, IDLE_S = 1.0, 5.0
 KEPT_S = 300.0
 MOST_MODELS = 32
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-# Requests that are no predictions: health, metrics, metadata.
+# Requests other than predictions: health, metrics, metadata.
 OTHER = "http"
 
 
 class LiveSample(NamedTuple):
-    """One sample. number: of this server's, ascending. data: as JSON."""
+    """One sample.
+
+    Attributes:
+        number: Its number on this server, ascending.
+        at_s: Monotonic time.
+        data: The sample as JSON.
+    """
 
     number: int
     at_s: float
@@ -54,7 +60,14 @@ class LiveSample(NamedTuple):
 
 
 class _CounterSnapshot(NamedTuple):
-    """What had been counted at a time. codes, models: by status and by name; models: requests and rows."""
+    """The counters at one time.
+
+    Attributes:
+        at_s: Monotonic time.
+        histogram: Requests by latency bound.
+        codes: Requests by status code.
+        models: (requests, rows) by model name.
+    """
 
     at_s: float
     histogram: list[int]
@@ -63,7 +76,7 @@ class _CounterSnapshot(NamedTuple):
 
 
 class LiveSamples:
-    """The samples of one server. start() begins to take them, close() ends it."""
+    """The samples of one server. start() begins sampling, close() ends it."""
 
     def __init__(
         self,
@@ -82,19 +95,21 @@ class LiveSamples:
         self.closed = False
 
     def start(self) -> None:
-        """Begins to take samples."""
+        """Begin sampling."""
         self._keeper.start()
 
     def close(self) -> None:
-        """Nothing is sampled any more; everybody who looks is told."""
+        """Stop sampling and notify all subscribers."""
         self.closed = True
         if self._keeper.is_alive():
             self._keeper.close()
         self._tell()
 
     def subscribe(self, told: Callable[[], None]) -> object:
-        """Begins to look: told is called, on the sampler's thread, after each sample and at the end. Returns what
-        unsubscribe() takes."""
+        """Add a subscriber, and return the handle for unsubscribe().
+
+        `told` is called on the sampler's thread after each sample, and once at the end.
+        """
         subscriber = object()
         with self._lock:
             self._subscribers[subscriber] = told
@@ -109,16 +124,16 @@ class LiveSamples:
         return len(self._subscribers)
 
     def since(self, number: int) -> list[LiveSample]:
-        """The samples after one; all there are, after 0."""
+        """Return the samples after the given number; all of them for 0."""
         with self._lock:
             return [sample for sample in self._samples if sample.number > number]
 
     def take(self) -> None:
-        """Takes one sample."""
+        """Take one sample."""
         try:
             document = self._document()
         except FreshetError:
-            # Loading or closed.
+            # Models are loading, or the server has closed.
             return
         now_s = self._now_s()
         with self._lock:
@@ -204,7 +219,7 @@ def _rate(count: int, since_s: float) -> float:
 
 
 def _latencies_ms(counts: Sequence[int]) -> dict[str, float] | None:
-    """Percentiles of a histogram with BOUNDS_S, straight lines within a bin; None where there is nothing."""
+    """Return percentiles of a histogram with BOUNDS_S, interpolated linearly within a bin; None if it is empty."""
     whole = sum(counts)
     if whole <= 0 or min(counts) < 0:
         return None

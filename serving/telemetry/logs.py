@@ -1,16 +1,16 @@
-"""The log of a process, on standard error: lines for people, or JSON for machines; and the access log.
+"""Log to standard error, as text or JSON lines, with rate limiting; and write the access log.
 
-What a caller gives under `extra={"fields": {...}}` stands beside the message: in JSON as keys, in text not at all, so a
-message says by itself what there is to say.
+`extra={"fields": {...}}` of a log call adds keys to a JSON line and nothing to a text line, so a message must be
+complete by itself.
 
 Invariants
-- A record is one line of printable characters, whatever a client's path, a file's name or an exception brings: the end
-  of a line, a terminal's escape, Unicode's separators and directions are written as in a Python string. So nobody
-  forges a line, and no terminal is told what to do.
-- Warnings and errors of one place in the code are written BURST at once and then one every INTERVAL_S, so a flood costs
-  little. Of those held back the first follows when its turn comes, or when the log is closed, and says how many more
-  there were. Information is never held back: nobody outside brings any about but by the access log, which was asked
-  for, and by changes, which are told of one by one.
+- A record is one line of printable characters, whatever a client's path, a file name or an exception contains: line
+  ends, terminal escapes, and Unicode separators and direction marks are escaped as in a Python string. So log lines
+  cannot be forged, and no text can control a terminal.
+- Warnings and errors from one place in the code are written BURST at once and then one every INTERVAL_S, so a flood
+  costs little. The first suppressed one is written when its turn comes or when the log is closed, with the number of
+  the others. Lower levels are never suppressed: outside input causes them only through the access log, which is opt-in,
+  and through changes, which are all logged.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ BURST, INTERVAL_S = 20, 10.0
 STANDARD_ERROR = 2
 
 Later = Callable[[float, Callable[[], None]], None]
-"""Has a function called after so many seconds, in any thread; raises RuntimeError where that cannot be."""
+"""Schedules a call after so many seconds, on any thread; raises RuntimeError if that is impossible."""
 
 
 class TextFormatter(logging.Formatter):
-    """Formats records as text, one line each; an exception stands in its line, line by line."""
+    """Formats records as text, one line each; an exception is included in the line."""
 
     def __init__(self, process: str) -> None:
         super().__init__(f"%(asctime)s %(levelname)s %(name)s{f' {process}' if process else ''} %(message)s")
@@ -55,8 +55,11 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats records as JSON, one object a line: time, level, logger, message; process, exception, more (how many like
-    it were held back), fields if any."""
+    """Formats records as JSON, one object per line.
+
+    The keys are time, level, logger and message; process, exception, more (the number of suppressed similar records)
+    and fields are added if present.
+    """
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -76,21 +79,26 @@ class JsonFormatter(logging.Formatter):
         if more := getattr(record, "more", 0):
             line["more"] = more
         line |= getattr(record, "fields", {})
-        # orjson leaves what is not ASCII as it is, and refuses half a surrogate.
+        # orjson would leave non-ASCII characters unescaped, and refuses a lone surrogate.
         return json.dumps(line, default=str, separators=(",", ":"))
 
 
 @dataclass(slots=True)
 class LogSite:
-    """A place of the code that logs. free_s: from when on its next line may be written, but for the burst. held: the
-    first line that could not be; more: how many came after it."""
+    """Rate limiter of one place in the code that logs.
+
+    Attributes:
+        free_s: Time from which the next line may be written, not counting the burst.
+        held: The first suppressed record; None for none.
+        more: Number of records suppressed after it.
+    """
 
     free_s: float = -math.inf
     held: logging.LogRecord | None = None
     more: int = 0
 
     def take(self, now_s: float) -> bool:
-        """Whether a line may be written now; then it counts as written."""
+        """Return whether a line may be written now; if so, count it as written."""
         free_s = max(self.free_s, now_s - (BURST - 1) * INTERVAL_S)
         if free_s > now_s:
             return False
@@ -99,17 +107,17 @@ class LogSite:
 
 
 class RateLimitedHandler(logging.StreamHandler[TextIO]):
-    """Writes records to a stream, floods thinned out."""
+    """Writes records to a stream and rate-limits floods."""
 
     def __init__(self, stream: TextIO, clock: Clock | None = None, later: Later | None = None) -> None:
         super().__init__(stream)
         self._clock, self._later = clock or SystemClock(), later or _in_a_thread
         self._sites: dict[tuple[str, int], LogSite] = {}
-        # When flush_suppressed() is to be called; one that is late by COME_S never will be.
+        # Time when flush_suppressed() is due; a call later than this by COME_S is considered lost.
         self._due_s = -math.inf
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler: called under its lock."""
+        """Write or suppress a record; logging.Handler calls this under its lock."""
         if record.levelno < logging.WARNING:
             super().emit(record)
             return
@@ -123,7 +131,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
         self._ask()
 
     def flush_suppressed(self, everything: bool = False) -> None:
-        """Writes what was held back and has its turn; everything: whether it has or not."""
+        """Write suppressed records whose turn has come; with `everything`, all of them."""
         self.acquire()
         try:
             self._due_s = -math.inf
@@ -138,18 +146,18 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
             self.release()
 
     def close(self) -> None:
-        """See logging.Handler: nothing that was held back is lost."""
+        """Write all suppressed records and close the handler."""
         self.flush_suppressed(everything=True)
         super().close()
 
     def _ask(self) -> None:
-        """Has flush_suppressed() called when the next line has its turn, once for all of them."""
+        """Schedule one call of flush_suppressed() for the next suppressed record."""
         now_s = self._clock.now_s()
         if now_s < self._due_s + COME_S:
             return
         turns_s = [outlet.free_s for outlet in self._sites.values() if outlet.held is not None]
         if turns_s:
-            # Where no thread can be started, the next line of the flood asks again, or the end of the log does.
+            # If no thread can be started, the next record of the flood or the end of the log tries again.
             with contextlib.suppress(RuntimeError, MemoryError, FreshetError):
                 delay_s = max(0.0, min(turns_s) - now_s)
                 self._later(delay_s, self.flush_suppressed)
@@ -157,7 +165,11 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 
 
 def _in_a_thread(delay_s: float, act: Callable[[], None]) -> None:
-    """Not by a Timer: who logs holds locks, and is not to wait for a thread that may never begin."""
+    """Call `act` after a delay, on a new thread.
+
+    A threading.Timer is unsuitable: its start() waits for the thread to begin, but a caller that logs holds locks and
+    must not wait for a thread that may never begin.
+    """
 
     def wait() -> None:
         time.sleep(delay_s)
@@ -167,15 +179,21 @@ def _in_a_thread(delay_s: float, act: Callable[[], None]) -> None:
 
 
 def log_to_stderr(level: str, form: str, process: str = "") -> None:
-    """Sends this process's log there, and what ends a thread. process: "" where there is one only."""
+    """Log to standard error, including exceptions that end a thread.
+
+    Args:
+        level: Minimum level, such as "info".
+        form: "text" or "json".
+        process: Name of the process; "" if it is the only one.
+    """
     handler = RateLimitedHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process) if form == "json" else TextFormatter(process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("uvicorn", "urllib3", "opentelemetry"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     threading.excepthook = _thread_ended
-    # gRPC's core writes to the descriptor itself, a line for each broken header of each client. It reads this when it
-    # is imported, here or in processes that come of this one.
+    # gRPC's core writes to the file descriptor itself, a line for each broken header of each client. It reads this
+    # variable on import, in this process or in child processes.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
@@ -186,20 +204,32 @@ def _thread_ended(ended: threading.ExceptHookArgs) -> None:
 
 
 def enable_faulthandler() -> None:
-    """Has a process that a signal ends (a page of a mapped file that is gone, an invalid address) say on standard error
-    which signal, and where it was, before it dies of it. In lines of the interpreter's own, whatever the log's form."""
+    """Make a process that dies of a signal first report the signal and its stack on standard error.
+
+    Such a signal is raised for a page of a mapped file that is gone, or an invalid address. The interpreter writes the
+    report in its own format, whatever the log's format.
+    """
     faulthandler.enable(STANDARD_ERROR, all_threads=False)
 
 
 class AccessLog:
-    """The access log: one line for each of a share of the requests. One event loop uses it."""
+    """The access log: one line for a share of the requests. Used by one event loop."""
 
     def __init__(self, share: float) -> None:
         self._share, self._credit = share, 0.0
         self._log = logging.getLogger("freshet.access")
 
     def __call__(self, protocol: str, path: str, status: int, seconds: float, request_id: str, nbytes: int) -> None:
-        """nbytes: of the reply."""
+        """Log a request if it belongs to the share.
+
+        Args:
+            protocol: Name of the protocol.
+            path: Path of the request.
+            status: Status code of the reply.
+            seconds: Duration.
+            request_id: The request's id; "" for none.
+            nbytes: Length of the reply.
+        """
         self._credit += self._share
         if self._credit < 1.0:
             return
@@ -215,5 +245,5 @@ class AccessLog:
 
 
 def _word(text: str) -> str:
-    """A client's text as one word of a line, quoted where it would be several."""
+    """Return a client's text as one word of a line, quoted if it has spaces."""
     return repr(text) if " " in text or text[:1] in ("'", '"') else text

@@ -1,7 +1,7 @@
-"""Prometheus text: the processor's own counts, and request counts and latencies by protocol and status code.
+"""Prometheus metrics: the processor's own counters, and request counts and latencies by protocol and status code.
 
-Thread ownership: observe(), predicted() and phase() are called on the data port's event loop only, and note; scrape()
-runs in any thread, and sorts what has been noted (_Series).
+Thread ownership: observe(), predicted() and phase() are called only on the data port's event loop, and only append
+values; scrape() runs in any thread and sorts the values into histograms (_Series).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from freshet_serving.processor.versions.model import ServedModel
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-# Seconds; two or three buckets an octave where a CTR request lives, wider above.
+# Seconds; two or three bins per octave in the range of CTR requests, wider ones above.
 BOUNDS_S = (
     0.00025, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.006, 0.008, 0.012, 0.016, 0.024, 0.032,
     0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
 
-# The same for what takes a fraction of that: half octaves from 2 us.
+# Bounds for phases, which take a fraction of a request: half octaves from 2 us.
 PHASE_BOUNDS_S = tuple(round(2e-6 * 2 ** (n / 2), 8) for n in range(30))
 
 SORT_EVERY = 512
@@ -132,7 +132,7 @@ SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] =
 )
 
 
-# What a process counts only where it has been asked to.
+# Counters that a process has only if the feature is enabled.
 OTHERS = {
     "recorded_requests": "Requests that were recorded.",
     "recorded_rows": "Candidate rows of those.",
@@ -145,13 +145,22 @@ OTHERS = {
 
 
 class _Series:
-    """A histogram. seconds: those that have been noted, but not sorted into it yet: one at a time costs three times as
-    much. They are noted by one thread, at the end of the list; whoever sorts them takes them from its beginning."""
+    """A histogram with a buffer of values that are not sorted into it yet.
+
+    Sorting values one at a time would cost three times as much. One thread appends to the end of `seconds`; the thread
+    that sorts removes from its beginning.
+    """
 
     __slots__ = ("_bounds_s", "_counts", "_lock", "_sum_s", "seconds")
 
     def __init__(self, bounds_s: Sequence[float], counts: Sequence[int] = (), sum_s: float = 0.0) -> None:
-        """counts: one a bound, and one above them."""
+        """Create a histogram.
+
+        Args:
+            bounds_s: Upper bounds of the bins.
+            counts: Initial counts: one per bound, and one above them.
+            sum_s: Initial sum.
+        """
         self.seconds: list[float] = []
         self._bounds_s = np.array(bounds_s)
         self._counts = np.array(counts or [0] * (len(bounds_s) + 1), np.int64)
@@ -159,7 +168,7 @@ class _Series:
         self._lock = threading.Lock()
 
     def sorted(self) -> tuple[list[int], float]:
-        """Counts and sum of all that has been noted."""
+        """Return the counts and the sum of all values so far."""
         with self._lock:
             seconds = self.seconds.copy()
             if seconds:
@@ -170,8 +179,10 @@ class _Series:
 
 
 class Counts:
-    """Requests by protocol and status code, predictions by model, time of parsing and encoding by protocol: what one
-    process has answered."""
+    """Counters of the requests that one process has answered.
+
+    They are requests by protocol and status code, predictions by model, and times of parsing and encoding by protocol.
+    """
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, int], _Series] = {}
@@ -180,7 +191,13 @@ class Counts:
         self._sources: list[Callable[[], Mapping[str, int]]] = []
 
     def observe(self, protocol: str, code: int, seconds: float) -> None:
-        """Counts one answered request."""
+        """Count one answered request.
+
+        Args:
+            protocol: Name of the protocol.
+            code: Status code.
+            seconds: Duration.
+        """
         series = self._series.get((protocol, code))
         if series is None:
             series = self._series[protocol, code] = _Series(BOUNDS_S)
@@ -190,7 +207,12 @@ class Counts:
             series.sorted()
 
     def predicted(self, model: str, rows: int) -> None:
-        """Counts one prediction that was answered. model: one that exists, so that labels stay few."""
+        """Count one answered prediction.
+
+        Args:
+            model: Name of a model that exists, so that the number of labels stays bounded.
+            rows: Number of its rows.
+        """
         counts = self._predicted.get(model)
         if counts is None:
             counts = self._predicted[model] = [0, 0]
@@ -198,7 +220,13 @@ class Counts:
         counts[1] += rows
 
     def phase(self, protocol: str, name: str, seconds: float) -> None:
-        """Counts one request's parsing ("parse") or encoding ("encode"): of one in some, not of every one."""
+        """Count the parsing or encoding of one of the sampled requests.
+
+        Args:
+            protocol: Name of the protocol.
+            name: "parse" or "encode".
+            seconds: Duration.
+        """
         series = self._phases.get((protocol, name))
         if series is None:
             series = self._phases[protocol, name] = _Series(PHASE_BOUNDS_S)
@@ -207,30 +235,30 @@ class Counts:
             series.sorted()
 
     def phases(self) -> Iterator[tuple[str, str, list[int], float]]:
-        """(protocol, phase, requests by bound and beyond, sum of seconds), in order."""
+        """Yield (protocol, phase, requests by bound and beyond, sum of seconds), in order."""
         for (protocol, name), series in sorted(self._phases.copy().items()):
             yield protocol, name, *series.sorted()
 
     def source(self, counters: Callable[[], Mapping[str, int]]) -> None:
-        """Adds a source, whose counters are counted too from now on: names of OTHERS."""
+        """Add a source of counters with names from OTHERS."""
         self._sources.append(counters)
 
     def others(self) -> dict[str, int]:
-        """The counters of all sources."""
+        """Return the counters of all sources."""
         return {name: count for counters in self._sources for name, count in counters().items()}
 
     def series(self) -> Iterator[tuple[str, int, list[int], float]]:
-        """(protocol, code, requests by bound and beyond, sum of seconds), in order."""
+        """Yield (protocol, code, requests by bound and beyond, sum of seconds), in order."""
         for (protocol, code), series in sorted(self._series.copy().items()):
             yield protocol, code, *series.sorted()
 
     def predictions(self) -> Iterator[tuple[str, int, int]]:
-        """(model, predictions, rows), in order."""
+        """Yield (model, predictions, rows), in order."""
         for model, (requests, rows) in sorted(self._predicted.copy().items()):
             yield model, requests, rows
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything as JSON holds it; snapshots of several processes add up number by number."""
+        """Return everything as JSON-compatible values; snapshots of several processes can be added number by number."""
         return {
             "series": {f"{protocol} {code}": [*counts, sum_s] for protocol, code, counts, sum_s in self.series()},
             "predicted": {model: [requests, rows] for model, requests, rows in self.predictions()},
@@ -240,7 +268,7 @@ class Counts:
 
     @classmethod
     def of(cls, snapshot: Mapping[str, Any]) -> Counts:
-        """Counts as a snapshot, or a sum of them, has them."""
+        """Return the counts of a snapshot, or of a sum of snapshots."""
         counts = cls()
         for key, (*numbers, sum_s) in snapshot.get("series", {}).items():
             protocol, code = key.split()
@@ -254,23 +282,23 @@ class Counts:
 
 
 class PortMetrics(Protocol):
-    """Metrics that a process's data ports count into, and where they get /metrics: Metrics, or a worker's counts."""
+    """The metrics that a process's data ports write to and serve at /metrics: Metrics, or a worker's counts."""
 
     def observe(self, protocol: str, code: int, seconds: float) -> None:
-        """See Counts.observe."""
+        """Count one answered request, as Counts.observe."""
 
     def predicted(self, model: str, rows: int) -> None:
-        """See Counts.predicted."""
+        """Count one answered prediction, as Counts.predicted."""
 
     def phase(self, protocol: str, name: str, seconds: float) -> None:
-        """See Counts.phase."""
+        """Count one parsing or encoding, as Counts.phase."""
 
     def scrape(self) -> bytes:
-        """The text exposition, of all processes."""
+        """Return the text exposition of all processes."""
 
 
 class Metrics(Collector):
-    """Turns Counts and the processor's snapshots into metric families when scraped."""
+    """Collector that turns Counts and the processor's snapshots into metric families when scraped."""
 
     def __init__(self, lifecycle: Availability[ModelHost]) -> None:
         self._lifecycle = lifecycle
@@ -286,15 +314,15 @@ class Metrics(Collector):
         return self._counts
 
     def counts(self) -> Counts:
-        """The counts of every process that answers for this server."""
+        """Return the counts of all processes that answer for this server."""
         return self._counts
 
     def requests(self) -> dict[str, int]:
-        """Predictions answered so far, by model."""
+        """Return the number of predictions answered so far, by model."""
         return {model: requests for model, requests, _ in self.counts().predictions()}
 
     def scrape(self) -> bytes:
-        """The metrics in Prometheus' text exposition."""
+        """Return the metrics in Prometheus' text exposition format."""
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[Metric]:
@@ -309,7 +337,7 @@ class Metrics(Collector):
         counts = self.counts()
         yield from _request_families(counts)
         yield from _prediction_families(counts)
-        # A supervisor counts what workers do not.
+        # A supervisor has counters that its workers do not have.
         for name, count in (self._counts.others() | counts.others()).items():
             yield CounterMetricFamily(f"freshet_{name}", OTHERS[name], count)
         yield from self._model_families()
@@ -319,7 +347,7 @@ class Metrics(Collector):
             processor = self._lifecycle.processor()
             stats, groups, versions = model_stats(processor), processor.group_stats(), version_stats(processor)
         except FreshetError:
-            # Loading or closed: the server's own counts are still worth reading.
+            # Models are loading, or the server has closed; the server's own counts are still useful.
             return
         yield GaugeMetricFamily(
             "freshet_repository_reachable",

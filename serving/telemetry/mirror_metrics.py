@@ -1,5 +1,7 @@
-"""The metric families of a repository that lives in an object store: what is asked of the store, and what its mirror
-takes. A repository in a folder has none."""
+"""Metric families of a repository in an object store: requests to the store, and the disk use of its mirror.
+
+A repository in a folder has none.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from freshet_serving.processor.repository import MirroredRepository, Repository
 
 
 def mirror_families(repository: Repository) -> Iterator[Metric]:
-    """Of this process's mirror: of a server with workers there is one, the supervisor's."""
+    """Yield the metric families of this process's mirror. With workers, only the supervisor has a mirror."""
     if not isinstance(repository, MirroredRepository):
         return
     mirror = repository.mirror

@@ -1,4 +1,4 @@
-"""The observers of one process, as its options say: recorder, access log, traces; and their orderly end."""
+"""Create the observers of one process as its options say (recorder, access log, tracer), and close them in order."""
 
 from __future__ import annotations
 
@@ -14,22 +14,43 @@ from freshet_serving.serving.telemetry.tracing import Tracer
 
 
 class Observers:
-    """The observers of one process. access, tracer: None where they are off."""
+    """The observers of one process.
+
+    Attributes:
+        access: The access log; None if it is off.
+        tracer: The tracer; None if it is off.
+    """
 
     def __init__(self, options: FrontendOptions, slot: int) -> None:
-        """seat: this process's number. Raises BadInput."""
+        """Create the access log and the tracer.
+
+        Args:
+            options: Options of the data ports.
+            slot: Number of this process.
+
+        Raises:
+            BadInput: An option is invalid.
+        """
         self.access = AccessLog(options.access_log_share) if options.access_log_share else None
         self.tracer = _tracer(options.trace_endpoint, options.trace_share, slot)
         self._options, self._name = options, f"w{slot}"
         self._closers: list[Callable[[], None]] = []
 
     def count(self, counts: Counts) -> None:
-        """Adds the tracer's counters, if there is a tracer, to `counts`."""
+        """Add the tracer's counters to `counts`, if there is a tracer."""
         if self.tracer is not None:
             counts.source(self.tracer.counters)
 
     def record(self, predictor: Predictor, counts: Counts) -> None:
-        """Has the requests of a predictor recorded, if that is wanted. Raises BadInput."""
+        """Record the requests of a predictor, if the options say so.
+
+        Args:
+            predictor: The predictor.
+            counts: Receives the recorder's counters.
+
+        Raises:
+            BadInput: The folder cannot be written.
+        """
         if not self._options.record:
             return
         with needed("record", "record"):
@@ -41,7 +62,7 @@ class Observers:
         predictor.intercept(recorder)
 
     def close(self) -> None:
-        """Closes the observers once nothing is answered any more: what is queued is written and sent."""
+        """Close the observers, once no request is being answered: queued data is written and sent."""
         for close in self._closers:
             close()
         if self.tracer is not None:

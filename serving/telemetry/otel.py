@@ -1,7 +1,7 @@
-"""Spans to an OpenTelemetry collector: OTLP over HTTP in its JSON form, which every collector takes on port 4318.
+"""Export spans to an OpenTelemetry collector: OTLP over HTTP in JSON, which every collector accepts on port 4318.
 
-Written down by orjson from plain dictionaries. With the SDK's own spans and encoder a traced request cost four times as
-much, and tracing one in a hundred up to 8 % of the throughput of small requests; and it needed four packages.
+orjson encodes plain dictionaries. The SDK's own spans and encoder made a traced request cost four times as much, and
+tracing one in a hundred cost up to 8 % of the throughput of small requests; they also required four packages.
 """
 
 from __future__ import annotations
@@ -25,11 +25,18 @@ TAKEN = (200, 202)
 
 
 class OtlpExporter:
-    """serving.telemetry.tracing.Exporter. One connection, kept; one thread uses it."""
+    """An Exporter (serving.telemetry.tracing) with one persistent connection. Used by one thread."""
 
     def __init__(self, endpoint: str, instance: str) -> None:
-        """endpoint: of the collector, such as http://127.0.0.1:4318. instance: which process this is. Raises
-        BadInput."""
+        """Prepare the connection.
+
+        Args:
+            endpoint: Address of the collector, such as http://127.0.0.1:4318.
+            instance: Name of this process.
+
+        Raises:
+            BadInput: The address is invalid.
+        """
         address = urlsplit(endpoint)
         try:
             host, port = address.hostname, address.port
@@ -47,7 +54,16 @@ class OtlpExporter:
         self._resource = {"attributes": _attributes(facts)}
 
     def export(self, spans: Sequence[TraceSpan], unix_offset_s: float) -> None:
-        """See Exporter; raises OSError or http.client.HTTPException."""
+        """Send spans in one request.
+
+        Args:
+            spans: The spans.
+            unix_offset_s: Unix time minus monotonic time.
+
+        Raises:
+            OSError: The collector cannot be reached, or refuses.
+            http.client.HTTPException: The reply is malformed.
+        """
         body = orjson.dumps(
             {
                 "resourceSpans": [
@@ -65,7 +81,7 @@ class OtlpExporter:
             reply = self._connection.getresponse()
             reply.read()
         except (OSError, http.client.HTTPException):
-            # The next one connects anew.
+            # The next call connects again.
             self._connection.close()
             raise
         if reply.status not in TAKEN:
@@ -76,7 +92,7 @@ class OtlpExporter:
 
 
 def _span(span: TraceSpan, unix_offset_s: float) -> dict[str, Any]:
-    """Ids are hexadecimal and 64-bit numbers strings, as OTLP's JSON wants them."""
+    """Return a span in OTLP's JSON form, in which ids are hexadecimal and 64-bit numbers are strings."""
     made: dict[str, Any] = {
         "traceId": f"{span.trace_id:032x}",
         "spanId": f"{span.span_id:016x}",

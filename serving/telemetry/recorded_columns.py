@@ -1,17 +1,17 @@
-"""Requests as columns of a recording, and back.
+"""Convert requests to the columns of a recording, and back.
 
-One row a candidate: a column for each feature under its own name, as models.data reads it (id int64, float float32,
-string binary, ids and strings lists of these); a column freshet.input.NAME or freshet.input.NAME.COLUMN for each number
-that a request sends and no such feature is, as where a stage reads it. serving.telemetry.request_recorder lists those
-beside them.
+Each candidate is one row. Each feature is a column under its own name, as models.data reads it (id int64, float
+float32, string binary; ids and strings are lists of these). Each number of a request that is no such feature, for
+example one that a stage reads, is a column freshet.input.NAME or freshet.input.NAME.COLUMN.
+serving.telemetry.request_recorder lists the other columns.
 
 Invariants
-- The value of an input that a request sends once, for all of its rows, is in the request's first row; its other rows
-  are null. Nothing else is null, so a null stands for the value of the row before. Recordings made before this was so
-  repeat the value and have no nulls: the same readers read both.
-- Values are never Python objects here: Arrow and numpy copy them without the GIL, each at most three times
-  (batch, row group, page).
-- held_nbytes() is no less than what batch() makes.
+- If a request sends one value of an input for all of its rows, the value is in the request's first row and its other
+  rows are null. Nothing else is null, so a null means the value of the previous row. Older recordings repeat the value
+  and have no nulls; the same readers read both.
+- Values never become Python objects here: Arrow and numpy copy them without the GIL, each at most three times (batch,
+  row group, page).
+- held_nbytes() is an upper bound of the size of what batch() returns.
 """
 
 from __future__ import annotations
@@ -42,13 +42,20 @@ TYPES = {
     "strings": pa.list_(pa.binary()),
 }
 KINDS = {"int64": ("id", "ids"), "float32": ("float", "floats"), "string": ("string", "strings")}
-"""By an input's dtype: of a column that is no feature, flat and ragged."""
+"""Kinds by an input's dtype, flat and ragged, for a column that is not a feature."""
 CELL_NBYTES = 9
-"""Of a row of any column, beside the bytes of strings and lists: 8 of a number or two offsets, and the null's bit."""
+"""Bytes per row and column, besides the bytes of strings and lists: 8 of a number or two offsets, and a null bit."""
 
 
 class RecordedColumn(NamedTuple):
-    """A column of the file: kind as TYPES has it, column of the input, or -1 where that is all of it."""
+    """A column of the file.
+
+    Attributes:
+        name: Name of the column.
+        kind: A key of TYPES.
+        input: Name of the input.
+        column: Column of the input; -1 if it is the whole input.
+    """
 
     name: str
     kind: str
@@ -57,7 +64,10 @@ class RecordedColumn(NamedTuple):
 
 
 def recorded(manifest: Manifest) -> list[RecordedColumn]:
-    """The columns that hold a request: every number of every input, those that are a feature under its name."""
+    """Return the columns that hold a request.
+
+    There is one for every number of every input, under the feature's name if it is a feature.
+    """
     inputs = {i.name for i in manifest.inputs}
     columns = [
         RecordedColumn(f.name, f.kind, f.input, f.column)
@@ -75,7 +85,7 @@ def recorded(manifest: Manifest) -> list[RecordedColumn]:
 
 
 class RecordedColumns:
-    """The columns of one manifest's recordings."""
+    """The columns of the recordings of one manifest."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -94,25 +104,25 @@ class RecordedColumns:
         ]
         self.schema = pa.schema(fields, {METADATA: json.dumps(about).encode()})
         self._row_nbytes = CELL_NBYTES * len(fields) + sum(4 * output.columns for output in manifest.outputs)
-        # Features may read the same column: its values are there once for each.
+        # Several features may read the same column, whose values are then stored once for each.
         uses = Counter((c.input, max(c.column, 0)) for c in self._columns)
         self._copies = Counter({name: most for (name, _), most in sorted(uses.items(), key=lambda use: use[1])})
         self._once = all(count == 1 for count in self._copies.values())
 
     def fit(self, manifest: Manifest) -> bool:
-        """Whether requests of that manifest have these columns."""
+        """Return whether requests of the given manifest have these columns."""
         mine = self.manifest
         return manifest is mine or (
             (manifest.inputs, manifest.features, manifest.outputs) == (mine.inputs, mine.features, mine.outputs)
         )
 
     def held_nbytes(self, inputs: Mapping[str, Column], rows: int, texts_nbytes: int) -> int:
-        """Memory that a request takes as a batch, at most.
+        """Return an upper bound of the memory that a request takes as a batch.
 
         Args:
-            inputs: As the request sent them.
-            rows: Of the request.
-            texts_nbytes: Of its id and its generation, which are in every row.
+            inputs: The inputs as the request sent them.
+            rows: Number of rows of the request.
+            texts_nbytes: Bytes of its id and its generation, which are in every row.
         """
         values = nbytes_of(inputs)
         if not self._once:
@@ -122,7 +132,15 @@ class RecordedColumns:
     def batch(
         self, inputs: Mapping[str, Column], rows: int, request_id: str, reply: PredictReply, at_s: float
     ) -> pa.RecordBatch:
-        """The rows of a request. at_s: when it was answered, Unix seconds."""
+        """Return the rows of a request.
+
+        Args:
+            inputs: The inputs as the request sent them.
+            rows: Number of rows of the request.
+            request_id: The request's id.
+            reply: The reply.
+            at_s: Time of the reply, Unix seconds.
+        """
         columns: list[Any] = [
             pa.repeat(pa.scalar(request_id), rows),
             pa.array(np.arange(rows, dtype=np.int32)),
@@ -142,7 +160,7 @@ class RecordedColumns:
 
 
 def _values(column: Column, recorded: RecordedColumn, spec: Input) -> pa.Array:
-    """The values of a column of the file, as many rows as were sent."""
+    """Return the values of a column of the file, as many rows as were sent."""
     if isinstance(column, Ragged):
         values = _strings(column.values) if isinstance(column.values, Strings) else pa.array(column.values)
         return pa.ListArray.from_arrays(pa.array(column.row_splits.astype(np.int32)), values)
@@ -161,12 +179,12 @@ def _strings(strings: Strings) -> pa.Array:
 
 
 def request_of(table: pa.Table, features: list[dict[str, Any]], inputs: Sequence[Input]) -> dict[str, Column]:
-    """One request, of the rows of a file that are its own: what was sent once has one row again.
+    """Rebuild one request from its rows in a file; an input that was sent once has one row again.
 
     Args:
-        table: The request's rows, from its first on.
-        features: As the file's metadata has them.
-        inputs: As the file's metadata has them.
+        table: The request's rows, starting with its first.
+        features: The features, from the file's metadata.
+        inputs: The inputs, from the file's metadata.
 
     Raises:
         Corrupt: A value is missing.
@@ -182,7 +200,7 @@ def request_of(table: pa.Table, features: list[dict[str, Any]], inputs: Sequence
 
 
 def _sent(column: pa.ChunkedArray) -> pa.Array:
-    """A column's values as they were sent: of one row where its other rows are null."""
+    """Return a column's values as they were sent: one row if the other rows are null."""
     values = column.combine_chunks()
     values = pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) else values
     if values.null_count and values.null_count == len(values) - 1:
@@ -205,7 +223,7 @@ def _input(columns: list[tuple[int, pa.Array]], spec: Input, rows: int) -> Colum
     if spec.dtype == "string":
         by_place = dict(columns)
         parts = [by_place.get(at, pa.repeat(pa.scalar(b"", pa.binary()), rows)) for at in range(width)]
-        # Column after column; a request has them row by row.
+        # The parts follow each other column by column; a request has the values row by row.
         order = np.arange(rows * width).reshape(width, rows).T.reshape(-1)
         return _strings_of(parts[0] if width == 1 else pa.concat_arrays(parts).take(pa.array(order)))
     numbers = np.zeros((rows, width), np.dtype(spec.dtype))
@@ -220,7 +238,7 @@ def _numbers(values: pa.Array, spec: Input) -> NDArray[Any]:
 
 
 def _strings_of(values: pa.Array) -> Strings:
-    """A copy of an Arrow array of strings."""
+    """Return a copy of an Arrow array of strings."""
     values = values.cast(pa.large_binary())
     _, offsets, data = values.buffers()
     at = np.frombuffer(offsets, np.int64, len(values) + 1, 8 * values.offset)

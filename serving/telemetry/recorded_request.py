@@ -1,7 +1,8 @@
-"""One recorded request, found by its id among what this server's recorders have written: the newest file first.
+"""Find a recorded request by its id in the files that this server's recorders have written, the newest file first.
 
-What it costs: the ids of at most FILES files, a row group at a time, and of the one that holds the request its rows.
-Ids outside of a row group's first and last are not read. A search ends after MOST_S, whatever it has seen.
+Cost: it reads the ids of at most FILES files, a row group at a time, and the rows of the row group that holds the
+request. Row groups whose range of ids excludes the id are skipped. A search ends after MOST_S, even if it has not seen
+all files.
 """
 
 from __future__ import annotations
@@ -29,8 +30,15 @@ MOST_S = 5.0
 
 
 class RecordedRequest(NamedTuple):
-    """A request as it was recorded. time: when it was answered, in ISO 8601. outputs: float32 [rows, columns] by name.
-    inputs_of: what the model's inputs were."""
+    """A recorded request.
+
+    Attributes:
+        generation: Generation that answered.
+        time: Time of the reply, in ISO 8601.
+        inputs: The inputs by name.
+        outputs: float32 [rows, columns] by name.
+        inputs_of: The model's inputs at that time.
+    """
 
     generation: Generation
     time: str
@@ -40,13 +48,19 @@ class RecordedRequest(NamedTuple):
 
 
 def find_recorded(folder: str, model: str, request_id: str) -> RecordedRequest | None:
-    """The newest request of a model under that id; None where there is none."""
+    """Return the newest request of a model with this id; None if there is none.
+
+    Args:
+        folder: Folder of the recordings.
+        model: Name of the model.
+        request_id: The request's id.
+    """
     give_up_s = time.monotonic() + MOST_S
     for path in _newest(Path(folder), model):
         if time.monotonic() > give_up_s:
             return None
         try:
-            # Files go while they are looked at: the recorder makes room.
+            # Files may disappear during the search: the recorder removes old ones.
             found = _find(path, model, request_id)
         except (OSError, KeyError, ValueError, TypeError, pa.ArrowException, FreshetError):
             continue

@@ -1,26 +1,26 @@
-"""Requests on disk, a sample of them: Parquet that warms versions, loads servers and trains models.
+"""Record a sample of the requests as Parquet files, for warming up versions, load tests and training.
 
-One row a candidate, whatever form the request had: the columns of its inputs (serving.telemetry.recorded_columns), of
-which those that it sent once have their value in its first row and null in the others, and beside them
+Each candidate is one row, whatever the format of the request. The columns are those of its inputs
+(serving.telemetry.recorded_columns); an input that was sent once has its value in the request's first row and null in
+the others. Further columns are
 
-    freshet.request      string    x-request-id, or a number of this process's own
-    freshet.row          int32     0 begins a request
-    freshet.time         timestamp when it was answered
-    freshet.generation   string    by what
-    freshet.output.NAME  float32   what was answered; a list where an output has several columns
+    freshet.request      string    x-request-id, or a number that this process assigns
+    freshet.row          int32     row of the request; 0 begins a request
+    freshet.time         timestamp time of the reply
+    freshet.generation   string    generation that answered
+    freshet.output.NAME  float32   the output; a list if it has several columns
 
-The schema's metadata, under "freshet", says which of them is which column of which input, so that requests can be put
-together again.
+The schema's metadata, under "freshet", maps columns to the inputs' columns, so that requests can be rebuilt.
 
 Invariants
-- The request path appends to a bounded queue, or drops and counts; everything else is the thread's. What it counts is
-  what the request takes once it is a batch of rows, so memory is bounded: MAX_QUEUED_NBYTES in the queue, and for each
-  model GROUP_NBYTES and one request that wait for their row group, three times while that is written.
-- A request lies in one row group: it begins where freshet.row is 0, and no reader has to look further back.
-- A file appears under its name when it is whole. What a crash takes with it is the file being written: at most
-  ROTATE_S or a sixteenth of max_nbytes.
-- The files of one recorder take at most max_nbytes: the oldest go first. A disk that cannot be written costs what is
-  recorded, never a request.
+- The request path appends to a bounded queue, or drops the request and counts it; a thread does everything else. Queued
+  requests are accounted with their size as a batch of rows, so memory is bounded: MAX_QUEUED_NBYTES in the queue, and
+  for each model GROUP_NBYTES plus one request waiting for their row group, three times that while it is written.
+- A request lies within one row group: it begins where freshet.row is 0, and no reader has to look further back.
+- A file appears under its name only when it is complete. A crash loses only the file being written: at most ROTATE_S or
+  a sixteenth of max_nbytes.
+- The files of one recorder take at most max_nbytes: the oldest are removed first. A disk that cannot be written loses
+  recordings, but never fails a request.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ log = logging.getLogger("freshet.recording")
 
 MAX_QUEUED, MAX_QUEUED_NBYTES = 4096, 64 << 20
 ID_NBYTES = 16
-"""Of the number in an id that a recorder makes, and of its hyphen."""
+"""Bytes of the number in an id that a recorder assigns, and of its hyphen."""
 GROUP_ROWS, GROUP_NBYTES = 16384, 8 << 20
-"""A row group is written once it has so many."""
+"""A row group is written once it has this many rows or bytes."""
 ROTATE_S = 60.0
 IDLE_S = 1.0
 FILES = 16
@@ -64,7 +64,17 @@ FILES = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledRequest:
-    """A request that is to be recorded. nbytes: of its rows as a batch."""
+    """A request to be recorded.
+
+    Attributes:
+        columns: The columns of its model's recordings.
+        inputs: The inputs as the request sent them.
+        request_id: The request's id.
+        rows: Number of rows.
+        reply: The reply.
+        at_s: Time of the reply, Unix seconds.
+        nbytes: Size of its rows as a batch.
+    """
 
     columns: RecordedColumns
     inputs: Mapping[str, Column]
@@ -76,10 +86,20 @@ class SampledRequest:
 
 
 class RequestRecorder:
-    """The recorder of a sample of the requests, a tap of Predictor; close() ends it."""
+    """Recorder of a sample of the requests, an interceptor of Predictor; close() ends it."""
 
     def __init__(self, folder: str, share: float, max_nbytes: int, name: str) -> None:
-        """name: tells the files of several processes apart. Raises BadInput when the folder cannot be had."""
+        """Open the folder and start the thread.
+
+        Args:
+            folder: Folder to write to.
+            share: Share of the requests to record.
+            max_nbytes: Maximum size of this recorder's files.
+            name: Name that distinguishes the files of several processes.
+
+        Raises:
+            BadInput: The folder cannot be written.
+        """
         self._folder, self._share, self._max_nbytes, self._name = Path(folder), share, max_nbytes, name
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +120,14 @@ class RequestRecorder:
         self._thread.start()
 
     def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
-        """See Predictor.intercept."""
+        """Intercept a request, as Predictor.intercept requires: return the callback, wrapped if the request is sampled.
+
+        Args:
+            request: The request.
+            replica: The replica that computes it.
+            bound: The request bound to the replica's plan.
+            done: Callback for the reply.
+        """
         self._credit += self._share
         if self._credit < 1.0:
             return done
@@ -114,11 +141,11 @@ class RequestRecorder:
         return recorded
 
     def counters(self) -> dict[str, int]:
-        """The recorder's counters, for /metrics."""
+        """Return the recorder's counters, for /metrics."""
         return {"recorded_requests": self.requests, "recorded_rows": self.rows, "recording_dropped": self.dropped}
 
     def close(self) -> None:
-        """Writes what is queued, and finishes its files."""
+        """Write what is queued, and finish the files."""
         self._closing = True
         self._wake.set()
         self._thread.join()
@@ -137,7 +164,7 @@ class RequestRecorder:
             request_id = request.request_id or f"{self._name}-{self._number}"
             self._queue.append(SampledRequest(columns, request.inputs, request_id, rows, reply, time.time(), nbytes))
             self._queued_nbytes += nbytes
-        # Looked at first: setting a set event takes its lock.
+        # Check first: setting an event that is set already takes its lock.
         if not self._wake.is_set():
             self._wake.set()
 
@@ -185,7 +212,7 @@ class RequestRecorder:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Removes this recorder's oldest files until the others fit."""
+        """Remove this recorder's oldest files until the others fit."""
         own = [p for p in self._folder.glob("*.parquet") if f"-{self._name}-" in p.name]
         stats = sorted(((p.stat().st_mtime_ns, p.stat().st_size, p) for p in own), reverse=True)
         taken = 0
@@ -196,7 +223,7 @@ class RequestRecorder:
 
 
 class _File:
-    """One Parquet file being written. nbytes: of its rows in memory, more than they take on disk."""
+    """One Parquet file being written; `nbytes` is the size of its rows in memory, more than they take on disk."""
 
     def __init__(self, folder: Path, stem: str, columns: RecordedColumns) -> None:
         self.began_s, self.nbytes, self.columns = time.monotonic(), 0, columns
@@ -233,8 +260,17 @@ class _File:
 
 
 def read_requests(folder: str, model: str, inputs: Sequence[Input], most: int) -> list[dict[str, Column]]:
-    """At most so many recorded requests, spread over all files of a folder, or one file, and of the given inputs.
-    Raises BadInput when there is none."""
+    """Return recorded requests with the given inputs, spread over all files.
+
+    Args:
+        folder: Folder of recordings, or one file.
+        model: Name of the model.
+        inputs: The model's inputs.
+        most: Maximum number of requests.
+
+    Raises:
+        BadInput: There are none.
+    """
     root = Path(folder)
     files = sorted(root.glob("*.parquet")) if root.is_dir() else [root]
     found = []
@@ -262,7 +298,7 @@ def read_requests(folder: str, model: str, inputs: Sequence[Input], most: int) -
 def _requests(
     file: pq.ParquetFile, features: list[dict[str, Any]], inputs: Sequence[Input]
 ) -> Iterator[dict[str, Column]]:
-    """Whole requests of a file, in order; one that is cut by a batch of the reader is put together."""
+    """Yield the whole requests of a file, in order; one that spans two batches of the reader is joined."""
     rest: pa.Table | None = None
     for batch in file.iter_batches(GROUP_ROWS):
         table = pa.Table.from_batches([batch])

@@ -1,14 +1,15 @@
-"""Traces of a sample of the requests: what is noted on the request path, and the thread that makes spans of it.
+"""Trace a sample of the requests: note times on the request path, and build spans from them on a thread.
 
-A request that is traced has a span of its own (its parent is what its traceparent names) with the children `parse`,
-`queue` and `encode`. The batch that it was computed in is a trace of its own, `batch` with `sparse` and `dense`, which
-several traced requests may share. Both link to each other.
+A traced request has a span of its own (its parent is the one that its traceparent names) with the children `parse`,
+`queue` and `encode`. The batch that computed it is a trace of its own, `batch` with `sparse` and `dense`, which several
+traced requests may share. The two link to each other.
 
 Invariants
-- The request path notes instants, and appends to a bounded queue when the request has been answered; what finds it full
-  is dropped and counted. Ids are drawn there, spans are made on the thread.
-- A client that sends a traceparent decides whether its request is traced; of the others a share is.
-- A batch's span is made once: traces are made into spans SETTLE_S after their end, when all of a batch have ended.
+- The request path notes times and appends to a bounded queue once the request has been answered; if the queue is full,
+  the trace is dropped and counted. Ids are drawn on the request path, spans are built on the thread.
+- A client that sends a traceparent decides whether its request is traced; of the other requests a share is traced.
+- A batch's span is built once: spans are built SETTLE_S after the end of a trace, when all requests of its batch have
+  ended.
 """
 
 from __future__ import annotations
@@ -45,8 +46,20 @@ NOTHING: Mapping[str, Value] = MappingProxyType({})
 
 
 class TraceSpan(NamedTuple):
-    """One finished span. trace_id: 128 bits; span_id, parent_id: 64 bits, parent_id 0 for none. links: (trace_id,
-    span_id). began_s, ended_s: monotonic."""
+    """One finished span.
+
+    Attributes:
+        name: Name of the span.
+        trace_id: 128 bits.
+        span_id: 64 bits.
+        parent_id: 64 bits; 0 for none.
+        began_s: Monotonic time.
+        ended_s: Monotonic time.
+        attributes: Attributes by name.
+        links: (trace_id, span_id) of linked spans.
+        server: It is a server span; otherwise internal.
+        failed: Its status is an error.
+    """
 
     name: str
     trace_id: int
@@ -61,17 +74,22 @@ class TraceSpan(NamedTuple):
 
 
 class Exporter(Protocol):
-    """An exporter of spans, where they go."""
+    """A destination of spans."""
 
     def export(self, spans: Sequence[TraceSpan], unix_offset_s: float) -> None:
-        """Sends them; may block, may raise. unix_offset_s: what makes Unix time of monotonic time."""
+        """Send spans; may block or raise.
+
+        Args:
+            spans: The spans.
+            unix_offset_s: Unix time minus monotonic time.
+        """
 
     def close(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
 class Trace:
-    """A request that is traced. Instants are monotonic; 0 where it did not get so far."""
+    """A traced request. Times are monotonic; 0 if the request did not reach that point."""
 
     trace_id: int
     span_id: int
@@ -88,7 +106,12 @@ class Trace:
     timing: Timing | None = None
 
     def computed(self, generation: Generation, timing: Timing | None) -> None:
-        """The reply is there, and about to be encoded."""
+        """Note that the reply is available and is about to be encoded.
+
+        Args:
+            generation: Generation that answered.
+            timing: Timing of the request's batch.
+        """
         self.generation, self.timing, self.encoding_s = generation, timing, time.monotonic()
 
 
@@ -96,9 +119,14 @@ class Tracer:
     """The tracer of one process."""
 
     def __init__(self, share: float, exporter: Exporter) -> None:
-        """share: of the requests without a traceparent."""
+        """Start the thread.
+
+        Args:
+            share: Share of the requests without a traceparent to trace.
+            exporter: Receives the spans.
+        """
         self._share, self._exporter = share, exporter
-        # Requests until one is traced that does not ask for it.
+        # Number of requests until the next one without a traceparent is traced.
         self._left = self._skip()
         self._queue: deque[Trace] = deque()
         self._closing = threading.Event()
@@ -107,7 +135,12 @@ class Tracer:
         self._thread.start()
 
     def begin(self, headers: Headers, protocol: str) -> Trace | None:
-        """The trace of the next request, whose headers are these; None where it is not traced."""
+        """Return the trace of the next request, or None if it is not traced.
+
+        Args:
+            headers: The request's headers.
+            protocol: Name of the protocol.
+        """
         self._left -= 1
         parent = headers.get(TRACEPARENT)
         if parent is None and self._left > 0:
@@ -125,13 +158,18 @@ class Tracer:
         return Trace(random.getrandbits(128) or 1, _id(), 0, time.monotonic(), protocol, "", request_id_of(headers))
 
     def _skip(self) -> int:
-        """How many requests it takes until one is traced, drawn so that each is with the probability of the share."""
+        """Return the number of requests until the next traced one, drawn so that each has the share's probability."""
         if self._share <= 0:
             return sys.maxsize
         return 1 if self._share >= 1 else 1 + int(math.log(1.0 - random.random()) / math.log1p(-self._share))
 
     def end(self, trace: Trace, status: int) -> None:
-        """The request has been answered."""
+        """Note that the request has been answered, and queue its trace.
+
+        Args:
+            trace: The trace.
+            status: Status code of the reply.
+        """
         trace.status, trace.ended_s = status, time.monotonic()
         if len(self._queue) >= MAX_QUEUED:
             self.dropped += 1
@@ -139,7 +177,7 @@ class Tracer:
             self._queue.append(trace)
 
     def send(self, until_s: float) -> None:
-        """Makes spans of what ended by then and exports them; the thread's work."""
+        """Export the spans of traces that ended before a monotonic time; the thread's work."""
         traces = []
         while self._queue and self._queue[0].ended_s <= until_s:
             traces.append(self._queue.popleft())
@@ -153,11 +191,11 @@ class Tracer:
             log.warning("%d traces could not be sent: %s", len(traces), type(error).__name__)
 
     def counters(self) -> dict[str, int]:
-        """The tracer's counters, for /metrics."""
+        """Return the tracer's counters, for /metrics."""
         return {"traced_requests": self.made, "traces_dropped": self.dropped}
 
     def close(self) -> None:
-        """Sends what is there, within CLOSE_S."""
+        """Send what is queued, within CLOSE_S."""
         self._closing.set()
         self._thread.join(CLOSE_S)
         self._exporter.close()
@@ -169,7 +207,12 @@ class Tracer:
 
 
 def spans_of(traces: Sequence[Trace], new_id: Callable[[], int] | None = None) -> list[TraceSpan]:
-    """The spans of finished traces, and of the batches that they were computed in."""
+    """Return the spans of finished traces, and of the batches that computed them.
+
+    Args:
+        traces: The traces.
+        new_id: Returns a random 64-bit id.
+    """
     new_id = new_id or _id
     spans: list[TraceSpan] = []
     batches: dict[int, tuple[int, int, list[Trace]]] = {}

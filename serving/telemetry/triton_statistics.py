@@ -1,12 +1,12 @@
-"""Statistics of each model, as Triton's statistics extension has them: how many inferences, and how long they took.
+"""Per-model statistics in the form of Triton's statistics extension: numbers of inferences, and their durations.
 
-Counted by each process for the requests that it answers, by model and version; snapshots of several processes add up
-number by number, and the time of the last inference is kept by process, so that the newest is found in the sum.
-Queueing and executions are counted by the sessions, and so for all models of a session group.
+Each process counts the requests that it answers, by model and version. Snapshots of several processes can be added
+number by number; the time of the last inference is kept per process, so that the sum still has the newest. Queueing and
+executions are counted by the sessions, and so for all models of a session group.
 
-Of Triton's phases compute_input is the sparse side (lookups, pooling), compute_infer the dense graph, and
-compute_output what is left of a batch. As in Triton a request counts the time of its whole batch, and a batch its own
-time once. Sizes of batches are rounded up to powers of two, so that there are few of them.
+Of Triton's phases, compute_input is the sparse graph (lookups, pooling), compute_infer the dense graph, and
+compute_output the rest of a batch. As in Triton, a request counts the time of its whole batch, and a batch counts its
+own time once. Batch sizes are rounded up to powers of two, to keep their number small.
 """
 
 from __future__ import annotations
@@ -22,14 +22,20 @@ from freshet_serving.processor.watching import GroupStats
 SUCCESSES, SUCCESS_NS, ROWS, FAILURES, FAIL_NS, INPUT_NS, INFER_NS, OUTPUT_NS, BATCHES, LAST_MS = range(10)
 
 Counts = list[Any]
-"""By the names above. BATCHES: by size, [executions, input, infer and output ns]. LAST_MS: by process, Unix."""
+"""Values in the order of the names above.
+
+BATCHES: by size, [executions, input, infer and output ns]. LAST_MS: by process, Unix milliseconds.
+"""
 Snapshot = Mapping[str, Counts]
-"""By "model/version"."""
+"""Counts by "model/version"."""
 
 
 class _InferenceStats:
-    """What was answered of one version, in seconds: converted where it is read, since it is counted with every
-    request. batches: by the bits of the number of rows less one, [executions, input, infer and output seconds]."""
+    """Statistics of one version, in seconds.
+
+    They are converted only when read, because they are counted with every request. `batches`: by the bit length of the
+    number of rows minus one, [executions, input, infer and output seconds].
+    """
 
     __slots__ = ("batches", "fail_s", "failures", "infer_s", "input_s", "last_s", "output_s", "rows", "success_s",
                  "successes")  # fmt: skip
@@ -40,7 +46,7 @@ class _InferenceStats:
         self.batches: dict[int, list[float]] = {}
 
     def counts(self, process: str) -> Counts:
-        """As a snapshot has them."""
+        """Return the statistics in the form of a snapshot."""
         spent = (self.input_s, self.infer_s, self.output_s)
         batches = {
             str(1 << bits): [batch[0], *(second * 1e9 for second in batch[1:])]
@@ -53,14 +59,22 @@ class _InferenceStats:
 
 
 class AnswerCounts:
-    """Requests answered, by model and version. Written by one event loop."""
+    """Statistics of answered requests, by model and version. Written by one event loop."""
 
     def __init__(self, unix_s: Callable[[], float] = time.time) -> None:
         self._of: dict[tuple[str, int], _InferenceStats] = {}
         self._unix_s, self._process = unix_s, secrets.token_hex(8)
 
     def succeeded(self, model: str, version: int, rows: int, seconds: float, timing: Timing | None = None) -> None:
-        """timing: of the request's batch, None where it had several."""
+        """Count a successful request.
+
+        Args:
+            model: Name of the model.
+            version: Version that answered.
+            rows: Number of rows.
+            seconds: Duration.
+            timing: Timing of its batch; None if it had several batches.
+        """
         answered = self._of.get((model, version)) or self._new(model, version)
         answered.successes += 1
         answered.success_s += seconds
@@ -83,13 +97,19 @@ class AnswerCounts:
             batch[3] += share * left_s
 
     def failed(self, model: str, version: int, seconds: float) -> None:
-        """model, version: ones that exist, so that their number stays bounded."""
+        """Count a failed request.
+
+        Args:
+            model: Name of a model that exists, so that the number of entries stays bounded.
+            version: A version of it that exists, for the same reason.
+            seconds: Duration.
+        """
         answered = self._of.get((model, version)) or self._new(model, version)
         answered.failures += 1
         answered.fail_s += seconds
 
     def snapshot(self) -> dict[str, Counts]:
-        """The counts as JSON holds them."""
+        """Return the counts as JSON-compatible values."""
         return {
             f"{model}/{version}": answered.counts(self._process)
             for (model, version), answered in self._of.copy().items()
@@ -101,7 +121,14 @@ class AnswerCounts:
 
 
 def document(model: str, version: int, snapshot: Snapshot, group: GroupStats) -> dict[str, Any]:
-    """One entry of model_stats. group: of the model's session group."""
+    """Return one entry of model_stats.
+
+    Args:
+        model: Name of the model.
+        version: Version number.
+        snapshot: The counts, perhaps summed over processes.
+        group: Statistics of the model's session group.
+    """
     counts, work = snapshot.get(f"{model}/{version}") or _nothing(), group.work
     answered = counts[SUCCESSES]
     return {

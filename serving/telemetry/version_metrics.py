@@ -1,4 +1,4 @@
-"""Metric families of loaded versions: where their time goes, what their tables hit, how their scores lie."""
+"""Metric families of loaded versions: phase durations, change log state, table lookups, scores, shadows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ GAUGES: tuple[tuple[str, str, Callable[[VersionStats], float]], ...] = (
 
 
 def buckets(bounds: Sequence[float], counts: Iterable[int]) -> list[tuple[str, float]]:
-    """A histogram as Prometheus has it: counts up to each bound. counts: one more than there are bounds."""
+    """Return a histogram in Prometheus' form: cumulative counts by upper bound.
+
+    Args:
+        bounds: Upper bounds of the bins.
+        counts: One per bound, and one above them.
+    """
     total = 0
     cumulated: list[tuple[str, float]] = []
     for bound, count in zip((*bounds, math.inf), counts):
@@ -37,7 +42,7 @@ def buckets(bounds: Sequence[float], counts: Iterable[int]) -> list[tuple[str, f
 
 
 def version_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
-    """All metric families of versions."""
+    """Yield all metric families of versions."""
     yield from _work_families(stats)
     yield from _chain_families(stats)
     yield from _table_families(stats)
@@ -105,7 +110,7 @@ def _chain_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
                 states.add_metric((*_of(version), state), state == version.chain.state)
             behind.add_metric(_of(version), version.chain.behind)
             for kind in OBSTACLES:
-                # What is damaged may hide how many there are.
+                # Damage may hide how many deltas are blocked.
                 count = max(1, version.chain.behind) if kind == version.chain.obstacle else 0
                 blocked.add_metric((*_of(version), kind), count)
     yield from (states, behind, blocked, staleness)
@@ -125,7 +130,7 @@ def _table_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
 
 def _score_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
     labels = (*LABELS, "output")
-    # Not "quantile": that is a label of summaries alone, and linters of exporters refuse it elsewhere.
+    # The label is not "quantile", which belongs to summaries; exporter linters refuse it elsewhere.
     scores = GaugeMetricFamily(
         "freshet_score", "Quantiles of the scores of the last full minute.", labels=(*labels, "q")
     )

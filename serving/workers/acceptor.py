@@ -1,15 +1,15 @@
-"""The data port of a fleet: accepts connections on the supervisor's event loop and hands each to a worker.
+"""Accept connections on the supervisor's event loop and hand each to a worker.
 
-A connection that no worker can take, because none is up, all are busy reading or have as many as they may, waits here,
-and those behind it in the listener's queue: they are late, not refused. So do all while this process has no descriptor
-for another: its workers go on without it.
+If no worker can take a connection (none is up, all are busy reading, or all are at their connection limit), it waits
+here and later ones wait in the listener's queue: they are delayed, not refused. The same holds while this process has
+no free file descriptor; its workers continue to serve.
 
-Clients that leave and come back all at once meet counts that are not true yet: a worker that computes notices only
-after its batch that its old connections have ended, and the new ones would all go to the worker that noticed first,
-for as long as they live. So while the counts are uneven, a newcomer waits a moment for them to settle.
+When many clients reconnect at once, the connection counts are briefly wrong: a worker that is computing notices only
+after its batch that its old connections have ended. All new connections would then go to the first worker that noticed,
+and stay there. So while the counts are uneven, a new connection waits a moment for them to settle.
 
-At the end what waits is handed out first (serving.front.backlog), and only then are the workers told to end: on their
-channels the connections are ahead of that word, so each is served by whoever got it.
+At shutdown, waiting connections are handed out first (serving.front.backlog), and only then are the workers ordered to
+end. The channels keep this order, so the worker that received a connection serves it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logging.getLogger("freshet.fleet")
 ACCEPTS_A_TURN = 64
 RETRY_S = 0.02
 SETTLE_S = 0.02
-# How long, at the end, a connection waits for a worker that can take it.
+# At shutdown: how long a connection waits for a worker that can take it.
 LAST_HAND_S = 1.0
 
 
 class Acceptor:
-    """The supervisor's data port, with the verbs of serving.http.port.HttpPort."""
+    """The supervisor's data port, with the methods of serving.http.port.HttpPort."""
 
     def __init__(self, listener: socket.socket, worker_pool: WorkerPool) -> None:
         self._listener, self._worker_pool = listener, worker_pool
@@ -45,7 +45,7 @@ class Acceptor:
         self._retry: asyncio.TimerHandle | None = None
 
     async def listen(self) -> None:
-        """Hands out connections until end() is called; returns when every worker has finished and ended."""
+        """Hand out connections until end() is called; return when every worker has finished and ended."""
         self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop = asyncio.get_running_loop()
         loop.add_reader(self._listener.fileno(), self._accept)
@@ -61,31 +61,31 @@ class Acceptor:
         await asyncio.to_thread(self._worker_pool.join)
 
     def opened(self) -> None:
-        """See serving.server.Frontend: the workers answer predictions from now on."""
+        """Have the workers answer predictions from now on."""
         assert self.host is not None, "models are loaded by it"
         self.host.opened()
 
     async def drain(self) -> None:
-        """Makes the workers say that the server is unready."""
+        """Have the workers report the server as unready."""
         if self.host is not None:
             await asyncio.to_thread(self.host.drain)
 
     def drain_share(self, share: float) -> None:
-        """See serving.server.Frontend."""
+        """Have every worker close this share of its connections."""
         self._worker_pool.drain_share(share)
 
     def end(self) -> None:
-        """Stops accepting and has the workers finish what is in flight."""
+        """Stop accepting and have the workers finish requests in flight."""
         self._ending.set()
 
     def abort(self) -> None:
-        """Makes the workers end without waiting for what is in flight."""
+        """End the workers without waiting for requests in flight."""
         self._ending.set()
         self._hurried.set()
         self._worker_pool.abort()
 
     async def _hand_out_rest(self) -> None:
-        """Returns when nobody waits any more, nor can come; or when nobody takes who waits."""
+        """Return when no connection waits and none can arrive, or when no worker takes those that wait."""
         refuse_new_connections(self._listener)
         loop = asyncio.get_running_loop()
         first_s, last_s = loop.time() + HANDSHAKE_S, loop.time() + LAST_HAND_S
@@ -97,7 +97,7 @@ class Acceptor:
             return
 
     def _waiting(self) -> bool:
-        """Whether anybody has come who is not handed out."""
+        """Return True if a connection has arrived that was not handed out."""
         queue = select.poll()
         queue.register(self._listener, select.POLLIN)
         return self._held is not None or bool(queue.poll(0))
@@ -136,5 +136,5 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         self._retry = None
         loop.add_reader(self._listener.fileno(), self._accept)
-        # The one that waits here does not make the listener readable.
+        # A connection held here does not make the listener readable.
         self._accept()

@@ -1,7 +1,7 @@
-"""Arrays as messages carry them: a few numbers in the JSON, the memory that they lie in as a descriptor.
+"""Pack arrays into messages: numbers in the JSON, the memory of the array as a file descriptor.
 
-An array is [descriptor's place in the message, offset, dtype, shape, writable]. Many arrays of one file need one
-descriptor and, at the other end, one mapping for each way it may be used.
+An array is [descriptor's index in the message, offset, dtype, shape, writable]. Arrays of one file share one
+descriptor; the receiver makes one mapping of it for each access mode.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ PackedArray = list[Any]
 
 
 class ArrayPacker:
-    """Packs handles for one message. fds: what to send with it, valid as long as the handles are."""
+    """Packs array handles for one message.
+
+    Attributes:
+        fds: File descriptors to send with the message; valid as long as the handles are.
+    """
 
     def __init__(self) -> None:
         self.fds: list[int] = []
@@ -35,7 +39,7 @@ class ArrayPacker:
 
 
 class ArrayUnpacker:
-    """Maps what a message brought; a context manager that closes the descriptors. The arrays live on."""
+    """Maps the arrays of a received message; a context manager that closes the descriptors. The arrays stay valid."""
 
     def __init__(self, fds: Sequence[int]) -> None:
         self._fds = fds
@@ -49,7 +53,12 @@ class ArrayUnpacker:
             os.close(fd)
 
     def unpack(self, packed: PackedArray) -> NDArray[Any]:
-        """The array, of the very bytes that were sent; raises ValueError or IndexError for what cannot be one."""
+        """Return the array, mapped onto the sender's memory.
+
+        Raises:
+            ValueError: It cannot be an array.
+            IndexError: The message has no such descriptor.
+        """
         place, offset, dtype, shape, writable = packed
         mapped = self._mapped.get((place, writable))
         if mapped is None:

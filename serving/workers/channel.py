@@ -1,18 +1,19 @@
-"""Messages with file descriptors between the supervisor and one worker, over a pair of sockets that nobody else has.
+"""Send messages with file descriptors between the supervisor and one worker, over a private socket pair.
 
-A message is a JSON object and any number of descriptors. The kernel keeps the packets of SOCK_SEQPACKET apart and in
+A message is a JSON object and any number of descriptors. The kernel keeps the packets of SOCK_SEQPACKET separate and in
 order:
 
     +    descriptors only, at most 253; more packets of this message follow
     J    JSON, and the last of the descriptors
-    M    the JSON in a memfd, which is the last of the descriptors and comes alone: too large for a socket's buffer
+    M    the JSON in a memfd, which is the last of the descriptors and is sent alone: too large for a socket's buffer
 
-Invariants: the packets of one message leave under one lock, so that messages of several threads do not mix. One thread
-receives. Sizes are bounded before anything is read. A peer that is gone, or says what is not a message, is Gone: there
-is nothing to repair between two processes of one program. What a message says comes also to a process that may not have
-its descriptors (Starved): the kernel drops those that do not fit, and none of them is kept.
+Invariants: the packets of one message are sent under one lock, so that messages of several threads do not mix. One
+thread receives. Sizes are bounded before anything is read. If the peer has gone or sends an invalid message,
+ChannelClosed is raised: between two processes of one program there is nothing to repair. A process at its descriptor
+limit still receives the JSON (DescriptorsExhausted): the kernel drops the descriptors that do not fit, and the others
+are closed.
 
-Refused: a stream with length prefixes (descriptors arrive glued to whichever read comes first), multiprocessing's
+Rejected: a stream with length prefixes (descriptors arrive attached to an arbitrary read), multiprocessing's
 connections (pickle).
 """
 
@@ -44,11 +45,15 @@ Message = dict[str, Any]
 
 
 class ChannelClosed(Exception):
-    """The process at the other end is not there any more, or talks nonsense."""
+    """The process at the other end has gone or sent an invalid message."""
 
 
 class DescriptorsExhausted(Exception):
-    """A message came without its descriptors: this process may have no more. message: what it says."""
+    """A message arrived without its descriptors: this process may open no more.
+
+    Attributes:
+        message: The JSON part of the message.
+    """
 
     def __init__(self, message: Message) -> None:
         super().__init__("no descriptors are left")
@@ -56,10 +61,14 @@ class DescriptorsExhausted(Exception):
 
 
 class Channel:
-    """One end of a channel between two processes. send() from any thread; receive() from one."""
+    """One end of a channel between two processes. send() may be called from any thread, receive() from one."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """sock: a blocking AF_UNIX SOCK_SEQPACKET socket; the channel owns it."""
+        """Take over a socket.
+
+        Args:
+            sock: A blocking AF_UNIX SOCK_SEQPACKET socket; the channel owns it.
+        """
         self._sock = sock
         self._sending = threading.Lock()
         self._parts: list[int] = []
@@ -67,7 +76,7 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
-        """A channel, and the other end's socket."""
+        """Return a channel and the socket of its other end."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(here), there
 
@@ -75,12 +84,31 @@ class Channel:
         return self._sock.fileno()
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Sends a message; the descriptors stay the caller's. Waits while the other end is slow; raises Gone."""
+        """Send a message, waiting while the other end is slow.
+
+        Args:
+            message: A JSON object.
+            fds: Descriptors to send with it; the caller still owns its own.
+
+        Raises:
+            ChannelClosed: The other process has gone.
+        """
         with _enclosed(orjson.dumps(message), fds) as (data, enclosed):
             self._send(data, enclosed)
 
     def send_nowait(self, message: Message, fds: Sequence[int] = ()) -> bool:
-        """Sends a message with few descriptors at once; False when that would wait. Raises Gone."""
+        """Send a message with few descriptors without waiting.
+
+        Args:
+            message: A JSON object.
+            fds: Descriptors to send with it.
+
+        Returns:
+            False if sending would block.
+
+        Raises:
+            ChannelClosed: The other process has gone.
+        """
         if not self._sending.acquire(blocking=False):
             return False
         try:
@@ -95,7 +123,15 @@ class Channel:
         return True
 
     def receive(self, wait: bool = True) -> tuple[Message, list[int]] | None:
-        """The next message and its descriptors, now the caller's; None when there is none yet. Raises Gone, Starved."""
+        """Receive the next message and its descriptors, which the caller owns from then on.
+
+        Args:
+            wait: Whether to block until there is a message; otherwise return None when there is none yet.
+
+        Raises:
+            ChannelClosed: The other process has gone or sent an invalid message.
+            DescriptorsExhausted: This process may open no more descriptors.
+        """
         flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
         while True:
             try:
@@ -115,19 +151,19 @@ class Channel:
                 raise ChannelClosed("the other process sent more than fits")
             self._starved = self._starved or bool(got & socket.MSG_CTRUNC)
             if self._starved and data[:1] != MEMFD:
-                # So there is room again for the JSON, where that comes as a descriptor.
+                # Frees descriptors for the memfd of the JSON that may still come.
                 self._drop_parts()
             if data[:1] != PART:
                 return self._whole(data)
 
     def close(self) -> None:
-        """Ends the channel for both ends; wakes who waits in receive()."""
+        """Close the channel for both ends; a blocked receive() returns."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
     def disown(self) -> None:
-        """Lets go of an end that another process holds as well, and goes on using."""
+        """Close an end that another process also holds and continues to use."""
         self._sock.close()
 
     def _send(self, data: bytes, fds: Sequence[int]) -> None:
@@ -141,11 +177,11 @@ class Channel:
                 raise ChannelClosed("the other process has gone") from None
 
     def _packet(self, data: bytes, fds: Sequence[int], flags: int = 0) -> None:
-        # Not socket.send_fds and recv_fds: they drop their flags.
+        # Not socket.send_fds and recv_fds: they ignore their flags.
         self._sock.sendmsg([data], [(*RIGHTS, array("i", fds))] if fds else [], flags)
 
     def _whole(self, data: bytes) -> tuple[Message, list[int]]:
-        """The message that ends with this packet."""
+        """Return the message that ends with this packet."""
         fds, self._parts = self._parts, []
         starved, self._starved = self._starved, False
         try:
@@ -174,7 +210,7 @@ class Channel:
 
 @contextlib.contextmanager
 def _enclosed(data: bytes, fds: Sequence[int]) -> Iterator[tuple[bytes, Sequence[int]]]:
-    """The last packet of a message and its descriptors: what is too large for a packet goes into a memfd."""
+    """Yield the last packet of a message and its descriptors; JSON too large for a packet goes into a memfd."""
     if len(data) > MAX_MESSAGE_NBYTES or len(fds) >= MAX_MESSAGE_FDS:
         raise ValueError(f"a message of {len(data)} bytes and {len(fds)} descriptors is too large")
     if len(data) <= MAX_INLINE_NBYTES:
@@ -190,7 +226,15 @@ def _enclosed(data: bytes, fds: Sequence[int]) -> Iterator[tuple[bytes, Sequence
 
 
 def refusal(name: str, message: str) -> FreshetError:
-    """An error as the worker raised it; its class if that is one of ours."""
+    """Rebuild an error that the worker raised.
+
+    Args:
+        name: Name of its class.
+        message: Its message.
+
+    Returns:
+        An error of that class if it is one of processor.errors, else a FreshetError.
+    """
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, FreshetError):
         return kind(message)

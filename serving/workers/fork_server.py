@@ -1,18 +1,20 @@
-"""The nursery: a process that has imported what a worker needs, and forks one whenever it is told to.
+"""Fork workers from a process that has already imported everything they need.
 
-Importing is nearly all of a worker's start, and of the memory that is not tables. So it is done once, in a process
-without threads of ours, while the supervisor imports and loads; a worker is a fork of it, is up within milliseconds,
-and shares those pages with its siblings for as long as nobody writes them. A successor of a dead worker comes as fast.
+Imports are most of a worker's start-up time and of its memory outside the tables. They are done once, in a process
+without threads of our own, while the supervisor imports and loads. A worker is a fork of that process: it is up within
+milliseconds and shares those pages with its siblings as long as they are not written. The replacement of a dead worker
+starts as fast.
 
 Invariants
-- The nursery has opened nothing and started nothing but what importing does: no event loop, no server, no sessions.
-- A worker is the supervisor's own child, although the nursery forks it: the nursery forks twice, and an orphan goes to
-  its nearest ancestor that takes orphans in. So its death is certain to whoever waits for it, and its number is not
-  given to another process before.
-- A nursery that has gone is started again when a worker is wanted. Workers outlive it; without a supervisor it ends.
+- The fork server has opened and started nothing beyond what imports do: no event loop, no server, no sessions.
+- A worker is the supervisor's own child although the fork server forks it: it forks twice, and the kernel gives the
+  orphan to its nearest ancestor that adopts orphans. So the supervisor can wait for it and learns of its death for
+  certain, and its pid is not reused before.
+- A fork server that has died is started again when the next worker is needed. Workers outlive it; without a supervisor
+  it ends.
 
-Refused: fork in the supervisor (it has threads); an interpreter a worker (2.4 s of a core and 60 MB each); the nursery
-as the parent of its workers (with it would go who may wait for them).
+Rejected: fork in the supervisor (it has threads); one interpreter a worker (2.4 s of a core and 60 MB each); the fork
+server as the parent of its workers (if it died, no process could wait for them).
 """
 
 from __future__ import annotations
@@ -30,24 +32,24 @@ import time
 
 from freshet_serving.serving.workers.channel import Channel, ChannelClosed
 
-# prctl(2): orphans among this process's descendants become its children.
+# prctl(2): this process adopts orphans among its descendants.
 SET_CHILD_SUBREAPER = 36
 POLL_S, MAX_POLL_S = 0.0005, 0.05
 
 
 class Child:
-    """A child process by its number. Thread-safe."""
+    """A child process, by its pid. Thread-safe."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.status: int | None = None
-        """How it ended, as waitpid() says; None while it lives, and where nobody told."""
+        """Exit status as waitpid() returns it; None while the process lives, or if the status is unknown."""
         self._lock = threading.Lock()
         self._ended = False
 
     @property
     def signal(self) -> str:
-        """The name of the signal that ended it, "" where none did or nobody told."""
+        """Name of the signal that ended the process, or "" if there was none or it is unknown."""
         status = self.status
         return signal.Signals(os.WTERMSIG(status)).name if status is not None and os.WIFSIGNALED(status) else ""
 
@@ -57,7 +59,7 @@ class Child:
                 os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether the process has ended within that time."""
+        """Return True if the process ends within that time."""
         end_s, delay_s = None if timeout_s is None else time.monotonic() + timeout_s, POLL_S
         while True:
             with self._lock:
@@ -75,7 +77,7 @@ class Child:
                 if ended == self.pid:
                     self._ended, self.status = True, status
             except ChildProcessError:
-                # The system does not give orphans to this process: whoever got it takes note of its end.
+                # The system does not give orphans to this process: another one reaps them, so test for existence.
                 try:
                     os.kill(self.pid, 0)
                 except ProcessLookupError:
@@ -84,7 +86,7 @@ class Child:
 
 
 class ForkServer:
-    """The supervisor's side of it. Thread-safe."""
+    """Supervisor-side handle of the fork server. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -93,12 +95,16 @@ class ForkServer:
         self._closed = False
 
     def start(self) -> None:
-        """Starts the process, so that it is ready when the first worker is wanted."""
+        """Start the process, so that it is ready when the first worker is needed."""
         with self._lock:
             self._running()
 
     def fork(self, end: socket.socket) -> Child:
-        """A new worker at this end of a channel, which stays the caller's; raises Gone."""
+        """Fork a worker that uses this end of a channel; the caller still closes its own copy.
+
+        Raises:
+            ChannelClosed: The fork server has gone.
+        """
         with self._lock:
             channel = self._running()
             try:
@@ -111,7 +117,7 @@ class ForkServer:
             return Child(received[0]["pid"])
 
     def close(self) -> None:
-        """Ends the process, whoever waits for it; its workers stay. Nothing is forked any more."""
+        """End the process even while another thread waits for it; its workers stay. Later forks fail."""
         self._closed = True
         process = self._process
         if process is not None:
@@ -128,7 +134,7 @@ class ForkServer:
             command = [sys.executable, "-P", "-m", "freshet_serving.serving.workers", str(there.fileno())]
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
             with there:
-                # Standard output is the supervisor's: whoever started it reads the ready line there.
+                # Standard output is the supervisor's: its caller reads the ready line there.
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -147,11 +153,11 @@ class ForkServer:
 
 
 def main(fd: int) -> int:
-    """The process whose end of the channel is this descriptor; in a worker that it forks, the worker."""
+    """Run the fork server on this descriptor of the channel; in a forked child, run the worker."""
     channel = Channel(socket.socket(fileno=fd))
     from freshet_serving.serving.workers import worker
 
-    # What has been imported stays: the collector is not to write on pages that are shared.
+    # Freeze what has been imported: the collector must not write to shared pages.
     gc.collect()
     gc.freeze()
     with contextlib.suppress(ChannelClosed):
@@ -169,7 +175,7 @@ def main(fd: int) -> int:
 
 
 def _fork_twice() -> int:
-    """The number of a process that is an orphan already; 0 in that process."""
+    """Return the pid of a process that is already an orphan; 0 in that process."""
     told, tell = os.pipe()
     between = os.fork()
     if not between:

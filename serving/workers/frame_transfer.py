@@ -1,15 +1,15 @@
-"""A version's frames on their way from its writer to the replica of another process.
+"""Send a version's frames from its writer to the replica of another process.
 
-Every array gets a number when it is first met. A worker holds exactly the arrays of the last frame that it has
-acknowledged, and the supervisor knows it; so a frame brings what is new, and names the rest. A frame that was refused
-or cut short leaves both sides as they were.
+Every array gets a number when it is first seen. A worker holds exactly the arrays of the last frame that it has
+acknowledged, and the supervisor knows which; so a frame message contains the new arrays and names the others. A frame
+that was refused or interrupted leaves both sides as they were.
 
     open      manifest, control words, the files of executables, stage and warm-up: what a Replica is made from
     frame     its number; new arrays; per table and for the dense tensors, names -> numbers
 
-What a flip changes beyond the frame is in the control words: no message tells of it (processor.versions.control).
+What a flip changes beyond the frame is in the control words and needs no message (processor.versions.control).
 
-All of it is memory of the supervisor or tables' files that it has verified: one copy, whoever maps it.
+Everything sent is the supervisor's memory or verified table files: one copy, mapped by all processes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger("freshet.workers")
 
 @dataclass(slots=True)
 class SharedArray:
-    """An array that a frame names; `array` keeps its identity taken."""
+    """An array that a frame names. Holding `array` keeps its id() from being reused."""
 
     array: NDArray[Any]
     number: int
@@ -65,11 +65,20 @@ class OutgoingFrame:
 
 
 class FrameSender:
-    """The sender of one version's changes to workers, the supervisor's side."""
+    """Sends one version's changes to workers; supervisor side."""
 
     def __init__(self, package: VersionReader, control: ControlWords) -> None:
-        """Reads the files that a replica is made from. One that is damaged is left out: it is the worker's replica that
-        says what replaces it, or that nothing does. Raises NotReady where one cannot be read for now."""
+        """Read the files that a replica is made from.
+
+        A damaged file is left out: the worker's replica decides what replaces it.
+
+        Args:
+            package: The version's files.
+            control: The version's control words.
+
+        Raises:
+            NotReady: A file cannot be read for now.
+        """
         names, contents = [], []
         wanted = sorted(executable_files(package.manifest))
         wanted += [package.manifest.stage.file] if package.manifest.stage else []
@@ -78,7 +87,7 @@ class FrameSender:
             try:
                 contents.append(np.frombuffer(package.file(name), np.uint8))
             except NotReady:
-                # Left out, it would look damaged to the worker, and a damaged version is not tried again.
+                # If it were left out, the worker would take it for damaged, and a damaged version is not retried.
                 raise
             except FreshetError as error:
                 log.warning("%s version %d: %s", package.manifest.model, package.manifest.version, error)
@@ -91,7 +100,11 @@ class FrameSender:
         self._last = 0
 
     def opening(self, process: int) -> tuple[Message, list[int]]:
-        """The message that a process makes its replica from, and its descriptors. process: whose pins are its own."""
+        """Return the message, with its descriptors, from which a process makes its replica.
+
+        Args:
+            process: Index of the process, which owns the pins of that index.
+        """
         parcel = ArrayPacker()
         message = {
             "manifest": self._manifest.to_json().decode(),
@@ -102,7 +115,7 @@ class FrameSender:
         return message, parcel.fds
 
     def number(self, frame: Frame) -> OutgoingFrame:
-        """Numbers a frame's arrays and makes those that are new shareable."""
+        """Assign numbers to a frame's arrays and make the new ones shareable."""
         met = [(a, name in WRITTEN_BY_READERS) for arrays in frame.arrays for name, a in arrays.items()]
         met += [(a, False) for a in frame.dense.values()]
         new = {id(a): (a, writable) for a, writable in met if id(a) not in self._known}
@@ -114,7 +127,12 @@ class FrameSender:
         return OutgoingFrame(frame, tables, self._numbers(frame.dense))
 
     def message(self, outgoing: OutgoingFrame, held: frozenset[int]) -> tuple[Message, list[int]]:
-        """The frame for a worker that holds the arrays of these numbers."""
+        """Return the frame's message and descriptors for a worker that holds some arrays.
+
+        Args:
+            outgoing: The numbered frame.
+            held: Numbers of the arrays that the worker holds.
+        """
         parcel = ArrayPacker()
         named = outgoing.numbers - held
         new = [(n.number, parcel.pack(n.handle, n.writable)) for n in self._known.values() if n.number in named]
@@ -127,7 +145,7 @@ class FrameSender:
         return message, parcel.fds
 
     def settle(self, outgoing: OutgoingFrame) -> None:
-        """Settles on the frame that all hold now: arrays of others are let go."""
+        """Drop all arrays but those of the frame that every worker now holds."""
         numbers = outgoing.numbers
         self._known = {key: n for key, n in self._known.items() if n.number in numbers}
 
@@ -137,13 +155,13 @@ class FrameSender:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedPackage:
-    """A version's files as they were sent; mapped, and read by whoever chooses them."""
+    """A version's files as they were received: mapped, and read on demand."""
 
     manifest: Manifest
     files: Mapping[str, NDArray[Any]]
 
     def file(self, name: str) -> bytes:
-        """See processor.backends.opening.Package.file."""
+        """Return the content of a file; raise Corrupt unless it matches its checksum."""
         data = self.files[name].tobytes() if name in self.files else b""
         if crc32(data) != self.manifest.files[name].crc32:
             raise Corrupt(f"{name}: does not match its checksum")
@@ -151,7 +169,7 @@ class ReceivedPackage:
 
 
 class FrameReceiver:
-    """The receiver of one version's changes, a worker's side: its replica, and the arrays that it holds."""
+    """Receives one version's changes in a worker: its replica, and the arrays that it holds."""
 
     def __init__(
         self,
@@ -161,7 +179,15 @@ class FrameReceiver:
         clock: Clock,
         remote: RemoteTables | None = None,
     ) -> None:
-        """options_of: a model's session group. remote: see Replica."""
+        """Make the replica from the "open" message.
+
+        Args:
+            message: As FrameSender.opening() builds it.
+            unpacker: Maps the message's arrays.
+            options_of: Returns the options of a model's session group.
+            clock: The replica's clock.
+            remote: Reader of tables in a remote store, if there is one.
+        """
         files = {name: unpacker.unpack(packed) for name, packed in message["files"].items()}
         package = ReceivedPackage(Manifest.from_json(message["manifest"].encode()), files)
         control = ControlWords(unpacker.unpack(message["control"]))
@@ -181,7 +207,12 @@ class FrameReceiver:
         self._dense: dict[str, NDArray[np.float32]] = {}
 
     def prepare(self, message: Message, unpacker: ArrayUnpacker) -> None:
-        """See Replicas.prepare; raises why the replica cannot serve the frame."""
+        """Prepare the replica for a frame; raise the reason if it cannot serve the frame.
+
+        Args:
+            message: As FrameSender.message() builds it.
+            unpacker: Maps the message's arrays.
+        """
         new: Iterable[tuple[int, PackedArray]] = message["new"]
         arrays = self._arrays | {number: unpacker.unpack(packed) for number, packed in new}
         numbers = message["dense"]
@@ -190,7 +221,7 @@ class FrameReceiver:
         tables = tuple({name: arrays[number] for name, number in names.items()} for names in message["tables"])
         for names in message["tables"]:
             if "ring" in names:
-                # As the table itself does where it has a memory budget: advice goes with a mapping, not with a file.
+                # As the table itself does if it has a memory budget: advice belongs to a mapping, not to a file.
                 for number in (names["base"], names["log"]):
                     if number not in self._arrays:
                         advise(arrays[number], mmap.MADV_RANDOM)
@@ -200,12 +231,12 @@ class FrameReceiver:
         self._dense, self._dense_numbers = dense, numbers
 
     def example(self) -> dict[str, str]:
-        """See Replicas.example; as JSON text, empty where there is none."""
+        """Return an example request as JSON text; empty if there is none."""
         found = self.replica.example()
         return texts(found, self.replica.manifest.inputs) if found else {}
 
     def preview(self, message: Message) -> list[Any] | None:
-        """See Replicas.preview; as JSON has it."""
+        """Preview a frame before it is served; return the result as JSON lists, or None if there is none."""
         generation = Generation(self.replica.manifest.version, message["step"], message["digest"])
         max_rows, max_s = message["rows"], message["seconds"]
         told = self.replica.preview(message["frame"], message["epoch"], generation, max_rows, max_s)

@@ -1,7 +1,7 @@
-"""Tasks in order where they belong together, side by side where they do not, on a few threads.
+"""Run tasks with the same key in order and tasks of different keys in parallel, on a few threads.
 
-Invariant: of one key one task runs at a time, and in the order in which they were submitted, on whichever threads. A
-key costs nothing while it has no task.
+Invariant: at any time at most one task of a key runs, and a key's tasks run in the order of submission, on any of the
+threads. A key costs nothing while it has no task.
 """
 
 from __future__ import annotations
@@ -15,19 +15,31 @@ Task = Callable[[], object]
 
 
 class KeyedExecutor:
-    """Tasks by key. Thread-safe."""
+    """Runs tasks by key. Thread-safe."""
 
     def __init__(self, threads: int, name: str, aside: Callable[[], None] = lambda: None) -> None:
-        """aside: called first by each thread of those for long tasks, of which there are as many more."""
+        """Start two pools of threads, one for short and one for long tasks.
+
+        Args:
+            threads: Threads of each pool.
+            name: Prefix of the threads' names.
+            aside: Called first in each thread for long tasks.
+        """
         self._prompt = ThreadPoolExecutor(threads, name)
         self._long = ThreadPoolExecutor(threads, f"{name}-long", initializer=aside)
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
-        # Of every key that a thread is at work on, what comes after that, and where.
+        # Keys with a running task; for each, the tasks to run after it and their pool.
         self._waiting: dict[Hashable, deque[tuple[Task, ThreadPoolExecutor]]] = {}
 
     def submit(self, key: Hashable, task: Task, long: bool = False) -> None:
-        """Has a task done after those of the same key before it; it does not raise."""
+        """Run a task after all earlier tasks of the same key.
+
+        Args:
+            key: Tasks with equal keys run one after the other.
+            task: Must not raise.
+            long: Whether it runs in the pool for long tasks.
+        """
         threads = self._long if long else self._prompt
         with self._lock:
             if key in self._waiting:
@@ -37,7 +49,7 @@ class KeyedExecutor:
         threads.submit(self._work, key, task)
 
     def close(self) -> None:
-        """Returns when all that was submitted is done."""
+        """Return when all submitted tasks are done."""
         with self._ended:
             self._ended.wait_for(lambda: not self._waiting)
         self._long.shutdown()

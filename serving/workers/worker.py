@@ -1,23 +1,24 @@
-"""One worker process: the data ports, sessions and replicas, told what to do by the supervisor.
+"""Run one worker process: its data ports, sessions and replicas, directed by the supervisor.
 
-Threads: the main thread runs the event loop, which answers requests and reads the channel; `freshet-changes-n` prepare
-frames: they map buffers and pack dense weights, of one version one frame after the other, so that neither ever stands
-between two requests; `freshet-changes-long-n` open versions, and give way (serving.loading.priority);
-`freshet-session-n` are helpers (processor.sessions.group), or the sessions where they have threads. What a flip changes
-beyond a frame, sessions read from the control words; no thread is told of it.
+Threads: the main thread runs the event loop, which answers requests and reads the channel. Threads `freshet-changes-n`
+prepare frames: they map buffers and pack dense weights, one frame after the other within a version, so that neither
+delays requests. Threads `freshet-changes-long-n` open versions, at low priority (serving.loading.priority). Threads
+`freshet-session-n` are helpers (processor.sessions.group), or the sessions themselves if these have threads. Sessions
+read what a flip changes beyond a frame from the control words; no thread gets a message about it.
 
 Invariants
-- A message is acted on in the order in which it was sent: routes and connections on the loop, changes of one version
-  on the threads of changes. A version that is being warmed delays no frame of another.
-- Tables are mapped for reading; what a worker writes of shared memory is its own words: its pins, how many of its
-  connections have ended, how many of its threads compute, and that it gets on.
-- No client meets a worker that has not been introduced, with every version and the routes: connections of the HTTP
-  port are handed to it after that, and it listens for gRPC only then. It would refuse what another worker answers.
-- A worker without a supervisor ends at once: nobody would flip, replace or drain it.
-- A worker that has no descriptor left takes no connection: it reads what it is told once it has one. A change that
-  brings more descriptors than there are is refused, and what is served stays.
+- Messages take effect in the order in which they were sent: routes and connections on the loop, changes of one version
+  on the change threads. Warm-up of one version delays no frame of another.
+- Tables are mapped read-only. The shared memory that a worker writes is its own words: its pins, how many of its
+  connections have ended, how many of its threads compute, and its heartbeat.
+- No client reaches a worker before it has been initialized with every version and the routes: only then is it handed
+  HTTP connections, and only then does it listen for gRPC. Otherwise it would refuse requests that another worker
+  answers.
+- A worker whose supervisor has gone ends at once: no process would flip, replace or drain it.
+- A worker that is out of descriptors takes no connection and reads its channel again once it has one. A change that
+  needs more descriptors than there are is refused, and the served state stays.
 
-Refused: PR_SET_PDEATHSIG (it fires when the thread that spawned the worker ends, not the process).
+Rejected: PR_SET_PDEATHSIG (it fires when the thread that spawned the worker ends, not the process).
 """
 
 from __future__ import annotations
@@ -71,27 +72,32 @@ log = logging.getLogger("freshet.worker")
 
 REPORT_INTERVAL_S = 1.0
 BEAT_INTERVAL_S = 0.25
-# Versions whose frames are prepared at once.
+# Number of versions whose frames are prepared in parallel.
 CHANGES = 4
 SCRAPE_TIMEOUT_S = 10.0
-# A version that is loaded and warmed takes a while.
+# Loading and warming a version takes time.
 CONTROL_TIMEOUT_S = 600.0
 STARVED_RETRY_S = 0.1
 
 
 class WorkerPredictor(Predictor):
-    """Answers by the replicas that the supervisor's routes name."""
+    """Answers with the replicas that the supervisor's routes name."""
 
     def __init__(self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS) -> None:
         super().__init__(groups, clock, limits)
         self.ready = False
-        # The supervisor knows, and tells the lifecycle.
+        # The supervisor determines staleness and sets it in the lifecycle.
         self.stale = ""
         self.concerns: tuple[str, ...] = ()
         self._models: dict[str, Routes[Replica]] = {}
 
     def reroute(self, message: Message, replicas: dict[int, FrameReceiver]) -> None:
-        """Takes the supervisor's routes for its own, all at once."""
+        """Replace all routes with the supervisor's, in one step.
+
+        Args:
+            message: The "routes" message.
+            replicas: Receivers of the open versions, by key.
+        """
         self._models = {
             name: Routes(
                 name,
@@ -108,25 +114,23 @@ class WorkerPredictor(Predictor):
         self.ready = message["ready"]
 
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
-        """See Predictor.replica."""
         return find(self._models, model).pick(version, label)
 
     def route(
         self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
     ) -> Replica:
-        """See Predictor.route."""
         return find(self._models, model).route(version, label, key)
 
     def models(self) -> list[str]:
         return sorted(self._models)
 
     def status(self, model: str) -> list[VersionStatus]:
-        """The status of each version of a model, newest first; raises NotFound."""
+        """Return the status of each version of a model, newest first; raise NotFound for an unknown model."""
         return find(self._models, model).status()
 
 
 class WorkerMetrics(Counts):
-    """The metrics of a worker, this process's counts; scrape() answers for all processes."""
+    """Counts of this worker process; scrape() returns the metrics of all processes."""
 
     def __init__(self, scrape: Callable[[], bytes]) -> None:
         super().__init__()
@@ -137,7 +141,7 @@ class WorkerMetrics(Counts):
 
 
 class CountedProtocol(PredictProtocol):
-    """A connection that says when it has ended."""
+    """A connection that reports its end."""
 
     def __init__(self, *args: Any, ended: Callable[[], None], **options: Any) -> None:
         super().__init__(*args, **options)
@@ -149,11 +153,17 @@ class CountedProtocol(PredictProtocol):
 
 
 class GuardedCountedProtocol(CountedProtocol, GuardedProtocol):
-    """The same, where keys are asked for."""
+    """A CountedProtocol that checks API keys."""
 
 
 class Worker:
-    """A worker's process. settings: of fleet.WorkerSettings and fleet.WorkerPool."""
+    """A worker process.
+
+    Args:
+        channel: This process's end of the channel to the supervisor.
+        settings: The "settings" message: WorkerSettings, and what WorkerPool adds.
+        unpacker: Maps the arrays of that message.
+    """
 
     def __init__(self, channel: Channel, settings: Message, unpacker: ArrayUnpacker) -> None:
         self._channel, self._slot = channel, int(settings["seat"])
@@ -192,7 +202,7 @@ class Worker:
         self._numbers = itertools.count(1)
 
     async def run(self) -> None:
-        """Serves until the supervisor says end."""
+        """Serve until the supervisor orders the end."""
         loop = self._loop = asyncio.get_running_loop()
         serving = asyncio.create_task(self._ports.serve_http())
         serving.add_done_callback(lambda _: self._ports.http.listening.set())
@@ -219,7 +229,7 @@ class Worker:
             os._exit(1)
         except DescriptorsExhausted as starved:
             self._refuse(starved.message)
-        # Connections wait in the channel, and then at the supervisor, which hands them to others.
+        # Connections wait in the channel, then at the supervisor, which hands them to other workers.
         self._loop.remove_reader(self._channel.fileno())
         self._loop.call_later(STARVED_RETRY_S, self._read_again)
 
@@ -227,7 +237,7 @@ class Worker:
         self._loop.add_reader(self._channel.fileno(), self._read)
 
     def _starved(self) -> bool:
-        """Whether this process may have no further descriptor."""
+        """Return True if this process may open no further descriptor."""
         try:
             os.close(os.dup(self._channel.fileno()))
         except OSError:
@@ -235,7 +245,7 @@ class Worker:
         return False
 
     def _refuse(self, message: Message) -> None:
-        """What this is about came without its descriptors."""
+        """Refuse a message that arrived without its descriptors."""
         log.error("no descriptors are left for what the supervisor says: %s", message["op"])
         if message["op"] == "adopt":
             self._connection_ended()
@@ -283,7 +293,7 @@ class Worker:
             self._ports.abort()
 
     async def _take_calls(self, message: Message) -> None:
-        """With the first routes come gRPC's connections: the kernel gives them to whoever listens."""
+        """Start gRPC with the first routes: as soon as a worker listens, the kernel sends it connections."""
         try:
             await self._ports.start_grpc()
         except FreshetError as error:
@@ -304,8 +314,13 @@ class Worker:
         self._ports.end()
 
     def _notice(self, worker_slots: list[int], stale: str) -> None:
-        """Seats of others that show no life: clients that keep connections to them hang, so none is to be sent here.
-        stale: why what all of them serve is too old."""
+        """Set readiness from the state of the other workers and the age of the served versions.
+
+        Args:
+            worker_slots: Slots of workers without a heartbeat. Clients that keep connections to them hang, so the whole
+                server reports itself unready.
+            stale: Why the versions that all workers serve are too old; "" if they are not.
+        """
         silent = (
             f"worker {worker_slots[0]} does"
             if len(worker_slots) == 1
@@ -322,7 +337,7 @@ class Worker:
             self._lifecycle.drain()
         if message["loaded"] and not self._lifecycle.opened:
             self._lifecycle.open(self._predictor)
-            # What was loaded stays: without it the collector has less to walk between two requests.
+            # Exempt loaded objects from collection, so that the collector has less to walk between two requests.
             gc.collect()
             gc.freeze()
 
@@ -332,7 +347,7 @@ class Worker:
         except FreshetError as error:
             self._reply(message, error=[type(error).__name__, str(error)])
         else:
-            # Whoever asked for it reads the reports next.
+            # The caller reads the reports next.
             self._tell_report()
             self._reply(message)
 
@@ -340,7 +355,7 @@ class Worker:
         self._channel.send({"op": "report", "report": self._report()})
 
     def _change(self, message: Message, fds: list[int]) -> None:
-        """One step in the life of a version; on a thread of changes."""
+        """Apply one change of a version, on a change thread."""
         op, key = message["op"], message["version"]
         try:
             with ArrayUnpacker(fds) as unpacker:
@@ -374,7 +389,7 @@ class Worker:
         return self._predictor.groups.of(model).options
 
     def _reply(self, message: Message, **fields: Any) -> None:
-        """Answers what was asked; nothing that was only told."""
+        """Reply to a request; do nothing for a message that expects no reply."""
         if "id" in message:
             try:
                 self._channel.send({"op": "reply", "id": message["id"], **fields})
@@ -438,14 +453,14 @@ class Worker:
         self._occupancy.beat()
 
     def _scrape(self) -> bytes:
-        """The metrics of all processes, from the supervisor; on a thread of its own. Raises NotReady."""
+        """Return the metrics of all processes, from the supervisor; run on a thread of its own. Raise NotReady."""
         text: str | None = self._ask({"op": "scrape"}, SCRAPE_TIMEOUT_S)["text"]
         if text is None:
             raise FreshetError("metrics: they could not be rendered; the server's log says why")
         return text.encode()
 
     def _control(self, operation: str, arguments: Message) -> Message:
-        """See serving.front.model_control.ControlHandler: the supervisor acts; on a thread of its own."""
+        """Forward a control operation to the supervisor, which performs it; run on a thread of its own."""
         answer = self._ask({"op": "control", "operation": operation, "arguments": arguments}, CONTROL_TIMEOUT_S)
         if "error" in answer:
             raise refusal(*answer["error"])
@@ -453,7 +468,7 @@ class Worker:
         return result
 
     def _ask(self, message: Message, timeout_s: float) -> Message:
-        """The supervisor's answer; raises NotReady."""
+        """Send a request to the supervisor and return its answer; raise NotReady if it does not answer."""
         asked: Future[Message] = Future()
         number = next(self._numbers)
         self._asked[number] = asked
@@ -467,7 +482,7 @@ class Worker:
 
 
 def main(fd: int) -> int:
-    """The worker whose end of the channel is this descriptor."""
+    """Run a worker on this descriptor of the channel."""
     channel = Channel(socket.socket(fileno=fd))
     try:
         received = channel.receive()

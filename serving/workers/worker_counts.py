@@ -1,8 +1,8 @@
-"""The counts of workers: what each has counted, and how the counts of many processes, living and dead, add up.
+"""Add up the counts of all worker processes, living and dead.
 
-A report is {"counters": ..., "gauges": ...}: nested objects and lists of numbers. Counters of a dead process are kept
-as it last reported them, so that no sum ever goes back; gauges go with it. A worker reports once a second without being
-asked, so what a killed one takes with it is less than a second's worth.
+A report is {"counters": ..., "gauges": ...}: nested objects and lists of numbers. A dead process's counters are kept as
+it last reported them, so that no sum ever decreases; its gauges are dropped. A worker reports once a second unprompted,
+so a killed worker loses less than a second of counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ Report = dict[str, Any]
 
 
 def add(a: Numbers, b: Numbers) -> Numbers:
-    """Number by number; what only one side has stays as it is."""
+    """Add two structures number by number; a part that only one of them has stays as it is.
+
+    Args:
+        a: Nested objects and lists of numbers.
+        b: The same.
+    """
     if isinstance(a, dict):
         return {key: add(a[key], b[key]) if key in a and key in b else a.get(key, b.get(key)) for key in a | b}
     if isinstance(a, list):
@@ -26,12 +31,17 @@ def add(a: Numbers, b: Numbers) -> Numbers:
 
 
 def trial_key(canary: object, baseline: object) -> str:
-    """What a trial's evidence is reported under, by the keys of its versions."""
+    """Return the key of a trial's evidence in reports.
+
+    Args:
+        canary: Key of the canary's version.
+        baseline: Key of the baseline's version.
+    """
     return f"{canary}/{baseline}"
 
 
 class Totals:
-    """The newest report of every living worker and the sum of the last ones of the dead. Thread-safe."""
+    """The newest report of every living worker, and the sum of the last reports of dead ones. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,14 +53,14 @@ class Totals:
             self._living[slot] = report
 
     def on_exit(self, slot: int) -> None:
-        """The process of this seat is dead; another one will count from 0."""
+        """Record that the process of this slot is dead; its successor counts from 0."""
         with self._lock:
             last = self._living.pop(slot, None)
             if last is not None:
                 self._dead = add(self._dead, last["counters"])
 
     def counters(self) -> Numbers:
-        """The sum over all processes there have been."""
+        """Return the sum over all processes, dead ones included."""
         with self._lock:
             total = self._dead
             for report in self._living.values():
@@ -58,7 +68,15 @@ class Totals:
             return total
 
     def counted(self, what: str, key: str) -> Numbers:
-        """The same of one key of one counter; None where nobody has counted it."""
+        """Return the sum of one key of one counter over all processes.
+
+        Args:
+            what: Name of the counter.
+            key: Key within it.
+
+        Returns:
+            The sum, or None if no process has counted it.
+        """
         with self._lock:
             parts = [self._dead.get(what, {}).get(key)]
             parts += [report["counters"].get(what, {}).get(key) for report in self._living.values()]
@@ -66,6 +84,6 @@ class Totals:
         return functools.reduce(add, found) if found else None
 
     def gauges(self) -> dict[int, Numbers]:
-        """Each living worker's, by seat."""
+        """Return the gauges of each living worker, by slot."""
         with self._lock:
             return {slot: report["gauges"] for slot, report in sorted(self._living.items())}

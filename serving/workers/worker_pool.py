@@ -1,36 +1,37 @@
-"""The supervisor's worker processes: spawned, spoken to, buried, replaced.
+"""Spawn, message, reap and replace the supervisor's worker processes.
 
-A seat is a worker's place: its number, its words in every version's control block. One process at a time lives in it.
+A slot is a worker's place: its number, and its words in every version's control block. At most one process lives in it.
 
-Threads: `freshet-seat-n` leads the life of a seat: spawn, introduce, watch, bury, spawn again; `freshet-ear-n` receives
-what its process says. Whoever meets a process that is gone buries it, and waits until that is done.
+Threads: `freshet-seat-n` runs the life cycle of a slot: spawn, initialize, watch, reap, spawn again. `freshet-ear-n`
+receives messages of its process. Any thread that finds a process gone reaps it, and waits until that is done.
 
 Invariants
-- A process is buried once: killed, waited for, and only then are its pins taken back, its count of requests kept and
-  its seat free. So no pin is cleared that a live process could rely on, and no flip is published that a process which
-  did not prepare it could still meet.
-- A connection is handed to a process that has been introduced: it has every version and the routes.
-- A process that had more than its share of the connections at two looks gives those up, each with a reply that says so,
-  and no request is lost. So one that is new gets its share of what there is.
-- A seat whose process keeps dying is tried again later and later; the others do not notice.
-- A process has no more connections than its descriptors allow (serving.front.resource_limits). With all of them full
-  nobody is handed anything: newcomers wait in the listener's queue.
-- A process that shows no life for SUSPECT_S is a suspect: it gets no connections, and the server is not ready, until it
-  is heard again. It may be stopped, or the machine be out of memory: nothing is taken from it, and it is killed only
-  after SILENCE_TIMEOUT_S. Two looks are needed, so that a supervisor that was itself stopped suspects nobody.
-- A process hangs that has shown no life for SILENCE_TIMEOUT_S: neither a message nor a beat (its word on the board,
-  which counts up with every bucket that it runs and while its loop turns). One that computes for long without turning
-  its loop beats and is left alone; one that was stopped by a signal does neither. Of those that hang one is killed at a
-  time: the next when its successor answers, or has not come within START_TIMEOUT_S. What stops all of them at once
-  (a machine that swaps, one bucket that takes a minute) does not take all of them down.
-- A seat gets another process only after its owner has been told what the last one died of: what killed it may be there
-  still (a mapped file that was cut short), and is served no more by then.
+- A process is reaped once: it is killed and waited for, and only then are its pins released, its request counts kept
+  and its slot freed. So no pin is cleared that a live process relies on, and no flip is published while a process that
+  did not prepare it could still see it.
+- Connections are handed only to initialized processes, which have every version and the routes.
+- A process that had more than its share of the connections at two consecutive checks closes the excess, each with a
+  reply that says so, and no request is lost. So a new process gets its share of existing connections.
+- A slot whose process keeps dying is restarted with growing delays; the other slots are not affected.
+- A process has no more connections than its descriptors allow (serving.front.resource_limits). When all processes are
+  full, new connections wait in the listener's queue.
+- A process without a heartbeat for SUSPECT_S is a suspect: it gets no connections, and the server is not ready, until
+  its heartbeat returns. It may be stopped, or the machine out of memory, so it keeps what it has and is killed only
+  after SILENCE_TIMEOUT_S. Two checks are needed, so that a supervisor that was itself stopped suspects no process.
+- A process without a heartbeat for SILENCE_TIMEOUT_S hangs. A heartbeat is a message or a beat (its word on the shared
+  board, which counts up with every bucket that it runs and while its loop turns). A process in a long computation beats
+  although its loop does not turn, and is left alone; a process stopped by a signal sends neither. Hanging processes are
+  killed one at a time: the next when the successor of the last one answers, or has not come up within START_TIMEOUT_S.
+  So a cause that stops all of them at once (a machine that swaps, one bucket that takes a minute) does not take all of
+  them down.
+- A slot gets another process only after its owner has been notified of the signal that ended the last one: the cause
+  may still exist (a mapped file that was truncated), and must no longer be served by then.
 
-Connections are accepted here and handed to the worker that has the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
+Connections are accepted here and handed to the worker with the fewest, by SCM_RIGHTS. Measured on 2 cores with 2
 workers against workers that share the listening socket, or that listen by SO_REUSEPORT: docs/concepts/workers.md.
 
-Refused: fork (the supervisor has threads; see nursery), multiprocessing (pickle, and a resource tracker process), a
-worker's own accept queue (what waits in it dies with it).
+Rejected: fork (the supervisor has threads; see fork_server), multiprocessing (pickle, and a resource tracker process),
+an accept queue for each worker (connections in it die with the worker).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ SILENCE_TIMEOUT_S = 30.0
 SILENCE_CHECK_S = 0.5
 # A process beats four times a second.
 LATE_S, SUSPECT_S = 1.0, 2.0
-# What /proc says of a process.
+# Process states in /proc.
 STATES = {"R": "running", "S": "asleep", "D": "waiting for a disk", "T": "stopped by a signal", "t": "being debugged"}
 HEALTHY_S = 10.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 10.0
@@ -78,29 +79,49 @@ END_MARGIN_S = 5.0
 
 
 class WorkerListener(Protocol):
-    """The owner of a fleet, who tells workers what they are for."""
+    """Owner of a worker pool, which gives workers their versions and routes."""
 
     def initialize_worker(self, worker: WorkerProcess) -> None:
-        """Gives a new process every version and the routes, then WorkerPool.mark_available()s it; raises Gone or
-        FreshetError."""
+        """Give a new process every version and the routes, then call WorkerPool.mark_available().
+
+        Raises:
+            ChannelClosed: The process has gone.
+            FreshetError: It cannot serve.
+        """
 
     def on_exit(self, worker: WorkerProcess) -> None:
-        """The process is dead and its seat about to be free."""
+        """Handle the death of a process whose slot is about to be freed."""
 
     def on_crash(self, slot: int, signal: str) -> None:
-        """The process of a seat has died unasked; called with no lock, before the seat gets another. signal: its name,
-        "" where it is not known."""
+        """Handle an unexpected death; called without a lock, before the slot gets another process.
+
+        Args:
+            slot: Number of the slot.
+            signal: Name of the signal that ended the process, or "" if it is not known.
+        """
 
     def on_message(self, worker: WorkerProcess, message: Message) -> None:
-        """Something that a process says unasked."""
+        """Handle a message that a process sends unprompted.
+
+        Args:
+            worker: The process.
+            message: The message.
+        """
 
     def on_suspects_changed(self) -> None:
-        """WorkerPool.suspects() are others than before."""
+        """Handle a change of WorkerPool.suspects()."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Settings a worker is started with. session_options: see ServeConfig. grpc_address: reserved for all of them."""
+    """Settings that a worker is started with.
+
+    Attributes:
+        front: Options of the data ports.
+        session_options: Options of the sessions, as in ServeConfig.
+        remote: The remote store of tables, if there is one.
+        grpc_address: Address reserved for all workers.
+    """
 
     front: FrontendOptions
     session_options: dict[str, Any]
@@ -108,7 +129,7 @@ class WorkerSettings:
     grpc_address: str
 
     def message(self) -> Message:
-        """The settings as the message that Worker reads."""
+        """Return the settings as the message that Worker reads."""
         return asdict(self)
 
 
@@ -116,7 +137,7 @@ MessageHandler = Callable[["WorkerProcess", Message], None]
 
 
 class WorkerProcess:
-    """One worker's process and the talk with it. Thread-safe."""
+    """One worker process and the channel to it. Thread-safe."""
 
     def __init__(
         self,
@@ -127,8 +148,19 @@ class WorkerProcess:
         on_message: MessageHandler,
         beats: Callable[[], int],
     ) -> None:
-        """Spawns it; raises Gone. message, fds: its settings. heard: called with what it says unasked. beats: how often
-        it has shown that it gets on."""
+        """Spawn the process.
+
+        Args:
+            fork_server: Forks the process.
+            slot: Number of its slot.
+            message: Its settings.
+            fds: Descriptors of the settings.
+            on_message: Called with messages that the process sends unprompted.
+            beats: Returns the process's count of heartbeats.
+
+        Raises:
+            ChannelClosed: The fork server or the process has gone.
+        """
         self.slot = slot
         self.handed = 0
         self.hello: Future[None] = Future()
@@ -158,27 +190,48 @@ class WorkerProcess:
 
     @property
     def signal(self) -> str:
-        """The name of the signal that ended it, once it is buried; "" where that is not known."""
+        """Name of the signal that ended the process, once it is reaped; "" if it is not known."""
         return self._process.signal
 
     @property
     def up(self) -> bool:
-        """Whether it has got so far that it hears what it is told."""
+        """True if the process has started and reads its channel."""
         return self.hello.done() and self.hello.exception() is None
 
     def heartbeat_age_s(self) -> float:
-        """Seconds since it has shown life: said something, or got on. As exact as this is asked often."""
+        """Return the seconds since the last heartbeat (a message or a beat); resolution: the polling interval."""
         beats, now_s = self._beats(), time.monotonic()
         if beats != self._seen:
             self._seen, self._moved_s = beats, now_s
         return now_s - max(self.heard_s, self._moved_s)
 
     def tell(self, op: str, message: Message | None = None, fds: Sequence[int] = ()) -> None:
-        """Says something that needs no answer; raises Gone."""
+        """Send a message that needs no answer.
+
+        Args:
+            op: What the worker is to do.
+            message: Further fields.
+            fds: Descriptors to send with it.
+
+        Raises:
+            ChannelClosed: The process has gone.
+        """
         self._channel.send({**(message or {}), "op": op}, fds)
 
     def ask(self, op: str, message: Message | None = None, fds: Sequence[int] = ()) -> Future[Message]:
-        """Asks; the future brings the answer, the FreshetError that it refused with, or Gone."""
+        """Send a request.
+
+        Args:
+            op: What the worker is to do.
+            message: Further fields.
+            fds: Descriptors to send with it.
+
+        Returns:
+            A future of the answer, of the FreshetError that the worker refused with, or of ChannelClosed.
+
+        Raises:
+            ChannelClosed: The process has gone.
+        """
         answer: Future[Message] = Future()
         number = next(self._numbers)
         with self._lock:
@@ -189,7 +242,7 @@ class WorkerProcess:
         return answer
 
     def hand_off(self, connection: socket.socket) -> bool:
-        """Hands over an accepted connection, which stays the caller's to close; False when that would wait."""
+        """Hand over an accepted connection, which the caller still closes; return False if that would block."""
         try:
             handed = self._channel.send_nowait({"op": "adopt"}, [connection.fileno()])
         except ChannelClosed:
@@ -198,7 +251,7 @@ class WorkerProcess:
         return handed
 
     def reap(self, on_death: Callable[[WorkerProcess], None]) -> None:
-        """Makes sure that the process is dead; then calls on_death, once, whoever buries it first."""
+        """Make sure that the process is dead. The first caller also calls on_death, once."""
         with self._reap_lock:
             if self._reaped:
                 return
@@ -211,7 +264,7 @@ class WorkerProcess:
             self._reaped = True
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether the process has ended by itself within that time."""
+        """Return True if the process ends by itself within that time."""
         return self._process.wait(timeout_s)
 
     def _listen(self) -> None:
@@ -232,7 +285,7 @@ class WorkerProcess:
         except ChannelClosed:
             self._leave()
         except BaseException:
-            # Nobody hears it any more (there may be no memory to hear with): who cannot be asked is replaced.
+            # No thread reads its messages any more (there may be no memory to do so), so the process is replaced.
             self._process.kill()
             self._leave()
             raise
@@ -248,7 +301,7 @@ class WorkerProcess:
             answer.set_result(message)
 
     def _leave(self) -> None:
-        """Nobody waits for an answer any more."""
+        """Fail all requests that wait for an answer."""
         with self._lock:
             self.gone.set()
             asked, self._asked = self._asked, {}
@@ -259,7 +312,17 @@ class WorkerProcess:
 
 
 class WorkerSlot:
-    """A worker's place. offered: whether its process answers requests. suspect: whether it seems not to, now."""
+    """A worker's place.
+
+    Attributes:
+        number: Index of the slot.
+        worker: The process in it, if any.
+        available: Whether that process answers requests.
+        suspect: Whether its heartbeat is overdue.
+        been_up: Whether any process of this slot has answered requests.
+        restarts: Processes replaced so far.
+        died_of: Signal that ended the last process, or "".
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -272,7 +335,7 @@ class WorkerSlot:
 
 
 class WorkerPool:
-    """The fleet: as many workers as there are seats."""
+    """The worker pool: one worker for each slot."""
 
     def __init__(
         self,
@@ -281,7 +344,14 @@ class WorkerPool:
         fork_server: ForkServer | None = None,
         rate_limits: NDArray[np.uint8] | None = None,
     ) -> None:
-        """nursery: one that has been started already. meters: of whoever comes (serving.access.rate_limiter)."""
+        """Set up the slots; start() spawns the workers.
+
+        Args:
+            count: Number of slots.
+            settings: Settings of every worker.
+            fork_server: One that has been started already, if there is one.
+            rate_limits: Shared memory of the rate limiter (serving.access.rate_limiter).
+        """
         self.settings = settings
         self._rate_limits = rate_limiter_memory(DATA_PLACE + count) if rate_limits is None else rate_limits
         (self._meters_handle,) = share([self._rate_limits], "meters")
@@ -297,7 +367,7 @@ class WorkerPool:
         self._ending = threading.Event()
         self._changed = threading.Condition()
         self._turn = 0
-        # The last one that was killed because it hung, and when.
+        # The last process killed because it hung, and the time.
         self._hung: tuple[WorkerProcess, float] | None = None
         self._threads = [
             threading.Thread(target=self._supervise, args=(slot,), name=f"freshet-seat-{slot.number}", daemon=True)
@@ -308,13 +378,13 @@ class WorkerPool:
         return len(self._slots)
 
     def start(self, owner: WorkerListener) -> None:
-        """Spawns the workers."""
+        """Spawn the workers."""
         self._owner = owner
         for thread in self._threads:
             thread.start()
 
     def mark_available(self, worker: WorkerProcess) -> None:
-        """Offers the worker, which gets connections from now on."""
+        """Mark a worker as available; it gets connections from now on."""
         slot = self._slots[worker.slot]
         with self._changed:
             slot.available = slot.been_up = True
@@ -322,40 +392,43 @@ class WorkerPool:
         log.info("worker %d is up, process %d", worker.slot, worker.pid)
 
     def available(self) -> list[WorkerProcess]:
-        """Workers that answer requests."""
+        """Return the workers that answer requests."""
         with self._changed:
             return [s.worker for s in self._slots if s.available and s.worker is not None]
 
     def responsive(self) -> list[WorkerProcess]:
-        """Workers that answer requests, without the suspects."""
+        """Return the workers that answer requests, without the suspects."""
         with self._changed:
             return [s.worker for s in self._slots if s.available and not s.suspect and s.worker is not None]
 
     def suspects(self) -> list[int]:
-        """The seats of the others: their processes have shown no life for a while."""
+        """Return the slots of processes that have sent no heartbeat for a while."""
         with self._changed:
             return [slot.number for slot in self._slots if slot.suspect]
 
     @property
     def complete(self) -> bool:
-        """Whether every seat has had a worker that answered."""
+        """True if every slot has had a worker that answered."""
         return all(slot.been_up for slot in self._slots)
 
     def wait_complete(self) -> None:
-        """Returns once every seat has had a worker up; raises NotReady when that takes too long."""
+        """Return once every slot has had a worker up; raise NotReady when that takes too long."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.complete or self._ending.is_set(), START_TIMEOUT_S):
                 raise NotReady("workers: not all processes came up; the server's log says why")
 
     @property
     def unbalanced(self) -> bool:
-        """Whether a worker has two connections more than another."""
+        """True if two workers differ by at least two connections."""
         counts = [self._connections(worker) for worker in self.responsive()]
         return bool(counts) and max(counts) - min(counts) > 1
 
     def hand_off(self, connection: socket.socket) -> bool:
-        """Hands a connection to the worker that has the fewest, or to one that has not been heard for LATE_S if nobody
-        else takes it; False when none can now."""
+        """Hand a connection to the worker with the fewest, preferring those with a heartbeat within LATE_S.
+
+        Returns:
+            False if no worker can take it now.
+        """
         self._turn += 1
         order = sorted(
             self.responsive(),
@@ -368,24 +441,27 @@ class WorkerPool:
         return any(worker.hand_off(connection) for worker in order if self._connections(worker) < self._most)
 
     def _excess(self, worker: WorkerProcess) -> int:
-        """How many connections a worker has beyond its share. Those of one that died have all gone to the others, and
-        clients that keep theirs would leave the one in its place idle."""
+        """Return the number of connections a worker has beyond its share.
+
+        After a death its connections go to the other workers, and clients that keep theirs would leave its successor
+        idle.
+        """
         workers = self.responsive()
         if worker not in workers:
             return 0
         return max(0, self._connections(worker) + -sum(map(self._connections, workers)) // len(workers))
 
     def drain_share(self, share: float) -> None:
-        """Makes every worker have this share of its connections leave."""
+        """Have every worker close this share of its connections."""
         for worker in self.responsive():
             with contextlib.suppress(ChannelClosed):
                 worker.tell("release", {"share": share})
 
     def update_credentials(self, credentials: Credentials) -> None:
-        """Has every worker, those to come as well, go by these."""
+        """Give all workers, present and future, these credentials."""
         with self._changed:
             self._credentials = credentials
-            # Whoever does not listen is told last: telling it may wait until it is killed.
+            # Suspects come last: sending to them may block until they are killed.
             worker_slots = sorted(self._slots, key=lambda slot: slot.suspect)
             workers = [slot.worker for slot in worker_slots if slot.worker is not None]
         for worker in workers:
@@ -393,11 +469,11 @@ class WorkerPool:
                 worker.tell("credentials", credentials.message())
 
     def reap(self, worker: WorkerProcess) -> None:
-        """Returns once the process is dead and everything that it held is given back."""
+        """Return once the process is dead and everything that it held is released."""
         worker.reap(self._on_death)
 
     def info(self) -> list[dict[str, Any]]:
-        """The seats as a person would ask for them."""
+        """Return the state of each slot, for status pages."""
         with self._changed:
             return [
                 {
@@ -413,21 +489,21 @@ class WorkerPool:
             ]
 
     def end(self) -> None:
-        """Makes every worker finish what is in flight and end; none is replaced."""
+        """Have every worker finish requests in flight and end; none is replaced."""
         self._broadcast_stop("end")
 
     def abort(self) -> None:
-        """Makes every worker end without finishing."""
+        """Have every worker end without finishing."""
         self._broadcast_stop("abort")
 
     def join(self) -> None:
-        """Returns once every process has ended, by itself or, when it takes too long, killed."""
+        """Return once every process has ended, by itself or killed after the timeout."""
         give_up_s = time.monotonic() + self.settings.front.shutdown_timeout_s + END_MARGIN_S
         self._fork_server.close()
         for slot in self._slots:
             worker = slot.worker
             if worker is not None:
-                # One that is not up yet answers nothing, and would hear of the end late.
+                # A worker that is not up answers nothing and would read the order to end late.
                 if worker.up:
                     worker.wait(max(0.0, give_up_s - time.monotonic()))
                 self.reap(worker)
@@ -447,7 +523,7 @@ class WorkerPool:
                 continue
 
     def _supervise(self, slot: WorkerSlot) -> None:
-        """The life of a seat."""
+        """Run the life cycle of a slot."""
         failures = 0
         while not self._ending.is_set():
             started_s = time.monotonic()
@@ -468,7 +544,7 @@ class WorkerPool:
             log.exception("what a worker died of could not be looked into")
 
     def _run_worker(self, slot: WorkerSlot) -> str:
-        """One process from its first breath to its grave; returns the name of the signal that it died of, or ""."""
+        """Run one process from start to death; return the name of the signal that ended it, or ""."""
         assert self._owner is not None, "start() comes first"
         parcel = ArrayPacker()
         board = parcel.pack(self._board_handle, writable=True)
@@ -531,7 +607,7 @@ class WorkerPool:
         self._owner.on_suspects_changed()
 
     def _may_kill(self, worker: WorkerProcess) -> bool:
-        """Whether no other one has been killed for hanging whose successor does not answer yet."""
+        """Return False while the successor of another process killed for hanging does not answer yet."""
         with self._changed:
             now_s = time.monotonic()
             if self._hung is not None:
@@ -561,7 +637,7 @@ class WorkerPool:
 
 
 def _state_of(pid: int) -> str:
-    """What a process does, as the kernel sees it."""
+    """Return the state of a process as the kernel reports it."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

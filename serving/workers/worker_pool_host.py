@@ -1,27 +1,27 @@
-"""The supervisor's models: one writer, and worker processes that read.
+"""Host the supervisor's models: it writes them, and worker processes read them.
 
-A WorkerPoolHost is a ModelHost that answers nothing itself: connect() gives a version to every worker. What is never
-seen:
+A WorkerPoolHost is a ModelHost that answers no requests itself: connect() gives a version to every worker. It rules
+out:
 
-- A frame that some worker cannot serve. prepare() asks all of them at once and returns when each has acknowledged; the
-  version's one store to its control words, which all map, comes after that. One that refuses refuses for all; one that
-  is gone counts as gone: it is buried, so certainly dead, before the store is made. A flip over the frame that is there
-  asks nobody: all of it is in the control words.
-- A worker that misses a frame. A new process joins first, then gets every version that was there, each under that
-  version's lock at the frame that it stands on; versions that come later count it among their replicas from the start.
-  Routes come last, connections after them. Flips that are made meanwhile it reads like any other.
-- A worker that is sent to a version it does not have. Routes name a version after it was prepared everywhere, and a
-  version is closed in the workers after no routes name it: both on one channel, in that order.
+- A frame that some worker cannot serve. prepare() asks all workers at once and returns when each has acknowledged; the
+  version's one store to its control words, which all of them map, comes after that. If one refuses, the frame is
+  refused for all; one that has gone is reaped, so certainly dead, before the store is made. A flip within the current
+  frame asks no worker: all of it is in the control words.
+- A worker that misses a frame. A new process first joins, then receives every existing version, each under that
+  version's lock at its current frame; later versions count it among their replicas from the start. Routes come last,
+  connections after them. It reads flips made in the meantime like any other worker.
+- A worker that is routed to a version it does not have. Routes name a version after all workers have prepared it, and
+  workers close a version after no routes name it: both on one channel, in that order.
 
-Order of locks: a model's, a version's, `_publishing`, `_registry`. The dead are buried under any of them: burying takes
-`_registry` alone.
+Lock order: a model's, a version's, `_publishing`, `_registry`. Dead processes are reaped under any of them: reaping
+takes `_registry` alone.
 
-A worker that dies of a mapped file that was cut short would take its successors with it: before a seat gets another
-process the files are looked at, and a version whose file is damaged goes from the routes and from the replicas that a
-new process is given (on_crash()).
+A worker killed by a mapped file that was truncated would take its successors with it. So before a slot gets another
+process the files are checked, and a version whose file is damaged is removed from the routes and from the replicas that
+a new process receives (on_crash()).
 
-With all workers dead at once nothing can be prepared: loads, and deltas that bring a frame, are NotReady until one is
-back. Deltas of rows are taken: whoever comes serves them from its first request on.
+If all workers are dead nothing can be prepared: loads, and deltas with a new frame, raise NotReady until one is back.
+Deltas of rows are accepted: a new worker serves them from its first request on.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ ANSWER_AT_ONCE_S = 1.0
 PREVIEW_TIMEOUT_S = 0.5
 ABSENCE_TIMEOUT_S = 2.0
 ABSENCE_POLL_S = 0.02
-# Clients' changes and questions at once; those of one model wait for each other anyway.
+# Clients' control operations at once; those of one model wait for each other anyway.
 CONTROLS = 4
 
 
 class WorkerPoolHost(ModelHost):
-    """Every model of a repository, answered by a fleet."""
+    """All models of a repository, answered by a worker pool."""
 
     def __init__(
         self,
@@ -89,8 +89,15 @@ class WorkerPoolHost(ModelHost):
         control: ControlHandler = no_model_control,
         clock: Clock | None = None,
     ) -> None:
-        """Starts the fleet; load_all() loads the models. scrape: renders the metrics that workers are asked for.
-        control: does what their clients ask of the whole server."""
+        """Start the worker pool; load_all() loads the models.
+
+        Args:
+            config: Options of the server.
+            worker_pool: The pool, not yet started.
+            scrape: Renders the metrics that clients request from workers.
+            control: Performs the control operations that clients request from workers.
+            clock: The system's by default.
+        """
         clock, remote = clock or SystemClock(), config.remote()
         tables = RemoteTables.of(remote, clock) if remote else None
         opened = open_repository(
@@ -107,12 +114,13 @@ class WorkerPoolHost(ModelHost):
         self._replicas: dict[int, WorkerReplicas] = {}
         self._keys = itertools.count(1)
         self._publishing = threading.RLock()
-        # Of suspects, apart from routes: who waits for a silent worker to take routes is not to keep this back.
+        # Guards messages about suspects. Separate from `_publishing`, so that waiting for a silent worker's routes does
+        # not delay them.
         self._telling = threading.Lock()
         self._loaded = self._draining = False
-        # How many versions had been condemned when a seat's process came.
+        # Count of versions unloaded as corrupt when the current process of each slot was initialized.
         self._introduced: dict[int, int] = {}
-        # Sessions of each worker, where they are not as at the start: by group, None for all.
+        # Sessions of each worker if changed since the start: by group, None for all.
         self._resized: dict[str | None, int] = {}
         self.totals = Totals()
         self._scrapes = standing_pool(1, "freshet-scrapes")
@@ -121,20 +129,20 @@ class WorkerPoolHost(ModelHost):
         self._scrape, self._control = scrape, control
         worker_pool.start(self)
 
-    # What a ModelHost leaves open.
+    # What ModelHost leaves to subclasses.
 
     def connect(self, version: ServedVersion) -> WorkerReplicas:
-        """See ModelHost.connect: every worker there is, and every one to come."""
+        """Connect all workers, present and future, to a version."""
         self._worker_pool.wait_complete()
         return WorkerReplicas(self, next(self._keys), version)
 
     def group_stats(self) -> dict[str, GroupStats]:
-        """See ModelHost.group_stats: as last reported."""
+        """Return the statistics of each session group, as last reported."""
         now: Any = {}
         for gauges in self.totals.gauges().values():
             now = add(now, gauges["groups"])
         work = self.totals.counters().get("groups", {})
-        # Groups of the dead are still counted while nobody lives to report them.
+        # Groups of dead workers still count while no living worker reports them.
         found = {}
         for name in {**work, **now}:
             sessions, queue_rows = now.get(name, (0, 0))
@@ -142,7 +150,12 @@ class WorkerPoolHost(ModelHost):
         return found
 
     def resize(self, sessions: int, group: str | None = None) -> None:
-        """See ModelHost.resize: of each worker, those to come as well."""
+        """Resize the sessions of each worker, present and future.
+
+        Args:
+            sessions: Sessions in each worker's group.
+            group: Name of the group; None for all.
+        """
         with self._publishing:
             asked = self._ask_all("resize", {"sessions": sessions, "group": group})
             answered = 0
@@ -154,20 +167,25 @@ class WorkerPoolHost(ModelHost):
                     self._worker_pool.reap(worker)
             if not answered:
                 raise NotReady("workers: no process is up; try again")
-            # The size of all groups takes back what was said of one.
+            # A size for all groups replaces sizes set for single ones.
             self._resized = {group: sessions} if group is None else {**self._resized, group: sessions}
 
     def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
-        """See ModelHost.lookups: as last reported."""
+        """Return the lookup counts of a version, as last reported."""
         counted = self._reported("lookups", version)
         return np.array(counted or np.zeros((max(1, len(version.manifest.tables)), 2)), np.int64)
 
     def sketch(self, version: ServedVersion) -> Sketch:
-        """See ModelHost.sketch: as last reported."""
+        """Return the score sketch of a version, as last reported."""
         return Sketch.from_json(len(version.manifest.outputs), self._reported("sketches", version))
 
     def canary_evidence(self, canary: ServedVersion, baseline: ServedVersion) -> CanaryEvidence:
-        """See ModelHost.canary_evidence: as last reported."""
+        """Return the evidence of a trial, as last reported.
+
+        Args:
+            canary: The version on trial.
+            baseline: The version that it is compared with.
+        """
         counted = self.totals.counted("trials", trial_key(_key(canary), _key(baseline)))
         outputs = len(canary.manifest.outputs)
         return (
@@ -177,7 +195,7 @@ class WorkerPoolHost(ModelHost):
         )
 
     def shadow_comparison(self, version: ServedVersion) -> ShadowComparison | None:
-        """See ModelHost.shadow_comparison: as last reported."""
+        """Return the shadow comparison of a version, as last reported."""
         counted = self._reported("shadows", version)
         if counted is None:
             return None
@@ -185,16 +203,16 @@ class WorkerPoolHost(ModelHost):
         return ShadowComparison(differences, counted["dropped"])
 
     def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
-        """See ModelHost.remote_rows: as last reported."""
+        """Return the statistics of rows in the remote store, as last reported."""
         counted = self._reported("remote", version)
         return RemoteStats(**counted) if counted else None
 
     def _reported(self, what: str, version: ServedVersion) -> Any:
-        """What all processes have counted of a version; None for nothing."""
+        """Return the sum of a version's counts over all processes; None if there is none."""
         return self.totals.counted(what, str(_key(version)))
 
     def on_routes_changed(self) -> None:
-        """See ModelHost.on_routes_changed: every worker has the new routes when this returns."""
+        """Send the new routes to every worker; all have them when this returns."""
         with self._publishing:
             for worker, answer in self._ask_all("routes", self._routes()):
                 try:
@@ -204,26 +222,26 @@ class WorkerPoolHost(ModelHost):
 
     @property
     def ready(self) -> bool:
-        """See ModelHost.ready; and every seat has been up, a worker is, and none is silent."""
+        """True if models are ready and not stale, every slot has been up, and workers are available, none suspect."""
         return self._routed and not self._worker_pool.suspects() and not self.stale
 
     @property
     def _routed(self) -> bool:
-        """Readiness as far as routes tell of it; of suspects and of age workers are told apart."""
+        """Readiness as sent with the routes; suspects and staleness are sent separately."""
         return self.answering and self._worker_pool.complete and bool(self._worker_pool.available())
 
     def load_all(self, strict: bool = False) -> None:
-        """See ModelHost.load_all; every worker is up when it returns."""
+        """Load all models; every worker is up when this returns."""
         super().load_all(strict)
         self._worker_pool.wait_complete()
 
     def opened(self) -> None:
-        """Makes the workers answer predictions."""
+        """Have the workers answer predictions."""
         self._loaded = True
         self.on_routes_changed()
 
     def info(self) -> dict[str, Any]:
-        """See ModelHost.info; with the workers and the sessions of them all, as they report now."""
+        """Return the state of models, workers and sessions, as the workers report now."""
         self.refresh()
         groups = {
             name: {"sessions": group.sessions, "queue_rows": group.queue_rows}
@@ -238,26 +256,29 @@ class WorkerPoolHost(ModelHost):
         }
 
     def workers(self) -> list[dict[str, Any]]:
-        """Each worker's process, connections and restarts."""
+        """Return the process, connections and restarts of each worker."""
         return self._worker_pool.info()
 
     def drain(self) -> None:
-        """Makes every worker say that it is unready, and serve on. Routes, which say it too, wait for whoever changes
-        them, and for every worker, of which one may be stopped: an end waits for neither."""
+        """Have every worker report itself unready and continue to serve.
+
+        Routes also carry that flag, but they wait for other changes of routes and for every worker, and one may be
+        stopped: shutdown must wait for neither.
+        """
         self._draining = True
         _wait(self._ask_all("drain", {}, self._worker_pool.responsive()))
 
     def close(self) -> None:
-        """The fleet has ended; later calls raise NotReady."""
+        """Close the host after the pool has ended; later calls raise NotReady."""
         super().close()
-        # What they do may wait for a change that hangs.
+        # Their tasks may wait for a change that hangs.
         for pool in (self._scrapes, self._controls, self._readings):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    # What a Fleet asks of its owner.
+    # The interface WorkerListener.
 
     def initialize_worker(self, worker: WorkerProcess) -> None:
-        """See fleet.Owner."""
+        """Give a new process every version and the routes, then mark it available."""
         self._introduced[worker.slot] = self.corruption_unloads
         with self._registry:
             self._joined = (*self._joined, worker)
@@ -270,11 +291,11 @@ class WorkerPoolHost(ModelHost):
             worker.ask("routes", self._routes()).result(ANSWER_TIMEOUT_S)
             self._worker_pool.mark_available(worker)
             self.on_suspects_changed()
-            # The others may have become ready by this one.
+            # The server may have become ready through this worker.
             self.on_routes_changed()
 
     def on_exit(self, worker: WorkerProcess) -> None:
-        """See fleet.Owner."""
+        """Release what the dead process held."""
         with self._registry:
             self._joined = tuple(w for w in self._joined if w is not worker)
             there = list(self._replicas.values())
@@ -283,16 +304,28 @@ class WorkerPoolHost(ModelHost):
         self.totals.on_exit(worker.slot)
 
     def on_crash(self, slot: int, signal: str) -> None:
-        """See fleet.Owner. A worker that dies of SIGBUS has touched a page that is gone: of a file that was cut short,
-        which its size says, or one that the disk cannot read any more, which only reading all of them says."""
+        """Check files before the slot gets another process.
+
+        A worker ended by SIGBUS has touched a page that does not exist. The file was truncated, which its size shows,
+        or the disk cannot read it any more, which only reading all files shows.
+
+        Args:
+            slot: Number of the slot.
+            signal: Name of the signal that ended the process, or "" if it is not known.
+        """
         report(log, self.examine())
-        # Whoever has noticed it: another seat's process may have died of the same file.
+        # Compare with the count at initialization: another slot's process may have died of the same file.
         if signal == "SIGBUS" and self.corruption_unloads == self._introduced.get(slot, 0):
             log.error("no mapped file has changed: all of them are read")
             self._readings.submit(lambda: report(log, self.examine([BYTES])))
 
     def on_message(self, worker: WorkerProcess, message: Message) -> None:
-        """See fleet.Owner."""
+        """Handle a worker's report, scrape or control request.
+
+        Args:
+            worker: The process.
+            message: The message.
+        """
         if message["op"] == "report":
             self.totals.reported(worker.slot, message["report"])
         elif message["op"] == "scrape":
@@ -301,8 +334,10 @@ class WorkerPoolHost(ModelHost):
             self._controls.submit(self._answer_control, worker, message)
 
     def on_suspects_changed(self) -> None:
-        """See fleet.Owner: the others say it of the whole server, for whoever keeps a connection to a suspect hangs.
-        So do all of them when what is served is too old."""
+        """Tell the responsive workers which slots are suspect and whether the served versions are too old.
+
+        They report the whole server as unready, because clients that keep a connection to a suspect hang.
+        """
         with self._telling:
             worker_slots = self._worker_pool.suspects()
             for worker in self._worker_pool.responsive():
@@ -310,13 +345,12 @@ class WorkerPoolHost(ModelHost):
                     worker.tell("unready", {"seats": worker_slots, "stale": self.stale, "concerns": self.concerns})
 
     def on_staleness_changed(self, stale: str) -> None:
-        """See ModelHost.on_staleness_changed."""
         self.on_suspects_changed()
 
     # Reports.
 
     def refresh(self) -> None:
-        """Makes every worker report anew; those that do not answer at once stand as they last reported."""
+        """Have every worker report now; those that do not answer at once count as last reported."""
         _wait(self._ask_all("report", {}, self._worker_pool.responsive()))
 
     def _answer_scrape(self, worker: WorkerProcess, number: int) -> None:
@@ -340,10 +374,17 @@ class WorkerPoolHost(ModelHost):
         with contextlib.suppress(ChannelClosed):
             worker.tell("reply", answer)
 
-    # What its replicas need.
+    # Used by WorkerReplicas.
 
     def register(self, replicas: WorkerReplicas) -> tuple[WorkerProcess, ...]:
-        """Notes a version that is about to be opened; returns the workers that are to open it now. Raises NotReady."""
+        """Register a version that is about to be opened.
+
+        Returns:
+            The workers that are to open it now.
+
+        Raises:
+            NotReady: No process is up.
+        """
         give_up_s = time.monotonic() + ABSENCE_TIMEOUT_S
         while True:
             with self._registry:
@@ -364,7 +405,7 @@ class WorkerPoolHost(ModelHost):
     def _ask_all(
         self, op: str, message: Message, workers: Iterable[WorkerProcess] | None = None
     ) -> list[tuple[WorkerProcess, Future[Message]]]:
-        """Asks these workers; None for every one that answers requests."""
+        """Send a request to these workers, or with None to all that answer requests."""
         asked = []
         for worker in self._worker_pool.available() if workers is None else workers:
             try:
@@ -374,7 +415,7 @@ class WorkerPoolHost(ModelHost):
         return asked
 
     def _routes(self) -> Message:
-        """Everything that workers route by, as it is now."""
+        """Return everything that workers need for routing, as it is now."""
         models = {}
         for name, model in self._models.items():
             routes = model.routes
@@ -389,7 +430,7 @@ class WorkerPoolHost(ModelHost):
 
 
 def _wait(asked: list[tuple[WorkerProcess, Future[Message]]]) -> None:
-    """Waits for the answers, but not for long."""
+    """Wait for the answers, at most ANSWER_AT_ONCE_S."""
     give_up_s = time.monotonic() + ANSWER_AT_ONCE_S
     for _, answer in asked:
         with contextlib.suppress(ChannelClosed, TimeoutError):
@@ -397,21 +438,29 @@ def _wait(asked: list[tuple[WorkerProcess, Future[Message]]]) -> None:
 
 
 def _key(version: ServedVersion) -> int:
-    """What workers know a version by."""
+    """Return the key by which workers know a version."""
     replicas = version.replicas
     assert isinstance(replicas, WorkerReplicas), "connect() made them"
     return replicas.key
 
 
 class WorkerReplicas:
-    """processor.versions.replica.Replicas: a version's replicas in all workers. Methods run under the version's lock,
-    but for on_exit(), cost, computes and user_split_thresholds."""
+    """A version's replicas in all workers: implements processor.versions.replica.Replicas.
+
+    Methods run under the version's lock, except on_exit(), cost, computes and user_split_thresholds.
+    """
 
     def __init__(self, host: WorkerPoolHost, key: int, version: ServedVersion) -> None:
-        """key: what workers know the version by."""
+        """Prepare to send a version to workers.
+
+        Args:
+            host: The host of the models.
+            key: Key by which workers know the version.
+            version: The version.
+        """
         self.key, self._host = key, host
-        # The version holds these, not they the version: the collector never looks again at what was loaded at a start,
-        # so what holds itself would stay for ever, and its files mapped.
+        # A weak reference: the version holds this object, and the collector ignores what was loaded at start, so a
+        # cycle would never be freed and its files would stay mapped.
         self._version, self._control = weakref.ref(version), version.control
         self._sender = FrameSender(version.files, version.control)
         self._held: dict[WorkerProcess, frozenset[int]] = {}
@@ -419,7 +468,7 @@ class WorkerReplicas:
 
     @property
     def cost(self) -> Mapping[int, float]:
-        """See Replicas.cost: as last reported, the mean over the workers."""
+        """Measured cost by bucket, as last reported: the mean over the workers."""
         found: dict[int, list[float]] = {}
         for gauges in self._host.totals.gauges().values():
             for bucket, cost in gauges["costs"].get(str(self.key), []):
@@ -428,18 +477,18 @@ class WorkerReplicas:
 
     @property
     def computes(self) -> Mapping[int, str]:
-        """See Replicas.computes: as a worker last reported; all come to the same."""
+        """Backend and precision by bucket, as a worker last reported them; they are the same in all."""
         every = (gauges["computes"].get(str(self.key)) for gauges in self._host.totals.gauges().values())
         return dict(next((told for told in every if told), []))
 
     @property
     def user_split_thresholds(self) -> Sequence[int]:
-        """See Replicas.user_split_thresholds: as a worker last reported; each settles it by runs of its own."""
+        """Thresholds of the user/candidate split, as one worker last reported them; each worker measures its own."""
         every = (gauges["parts_turns"].get(str(self.key)) for gauges in self._host.totals.gauges().values())
         return next((turns for turns in every if turns), ())
 
     def prepare(self, frame: Frame) -> None:
-        """See Replicas.prepare; raises NotReady when there is no worker at all."""
+        """Have all workers prepare a frame; raise NotReady when there is no worker at all."""
         if self._settled is None:
             self._open(frame)
             return
@@ -448,7 +497,15 @@ class WorkerReplicas:
     def preview(
         self, frame: int, epoch: int, generation: Generation, max_rows: int, max_s: float
     ) -> PreviewResult | None:
-        """See Replicas.preview: by the first worker that can tell."""
+        """Return the preview of the first worker that has one.
+
+        Args:
+            frame: Number of the prepared frame.
+            epoch: Epoch whose rows are staged.
+            generation: The generation that is previewed.
+            max_rows: Rows that a worker scores at most.
+            max_s: Seconds that a worker spends at most.
+        """
         asked = {"frame": frame, "epoch": epoch, "step": generation.step, "digest": generation.digest}
         for worker in list(self._held):
             try:
@@ -462,7 +519,7 @@ class WorkerReplicas:
         return None
 
     def example(self) -> Mapping[str, Column | str] | None:
-        """See Replicas.example: of the first worker that has one."""
+        """Return the example of the first worker that has one."""
         for worker in list(self._held):
             try:
                 answer = worker.ask("example", {"version": self.key})
@@ -473,35 +530,39 @@ class WorkerReplicas:
         return None
 
     def forget(self, frame: int, last: int | None = None) -> None:
-        """See Replicas.forget."""
         self._tell("forget", {"frame": frame, "last": last})
 
     def close(self) -> None:
-        """See Replicas.close."""
+        """Close the version in all workers."""
         self._host.unregister(self)
         self._tell("close", {})
         self._held, self._settled = {}, None
 
     def bring(self, worker: WorkerProcess) -> None:
-        """Gives a new worker the version as it stands; raises Gone or FreshetError when that cannot be."""
+        """Give a new worker the version as it stands.
+
+        Raises:
+            ChannelClosed: The worker has gone.
+            FreshetError: It cannot serve the version.
+        """
         version = self._version()
         if version is None:
             return
         with version.lock:
             if self._settled is not None:
-                # What was prepared last may never have been served: what is served is what it needs.
+                # The frame prepared last may never have been served; the worker needs the served one.
                 served = self._sender.number(version.change.frame)
                 for answer in self._ask(worker, served):
                     answer.result(ANSWER_TIMEOUT_S)
                 self._held[worker] = served.numbers
 
     def on_exit(self, worker: WorkerProcess) -> None:
-        """The process is dead; called without the lock."""
+        """Release what a dead process held; called without the lock."""
         self._control.clear(worker.slot)
         self._held.pop(worker, None)
 
     def _open(self, frame: Frame) -> None:
-        """The first frame, for every worker that has joined."""
+        """Offer the first frame to every worker that has joined."""
         workers = self._host.register(self)
         try:
             self._offer(self._sender.number(frame), workers)
@@ -510,7 +571,7 @@ class WorkerReplicas:
             raise
 
     def _offer(self, outgoing: OutgoingFrame, workers: Iterable[WorkerProcess]) -> None:
-        """Asks all workers at once whether they can serve the frame."""
+        """Ask all workers at once to prepare the frame; raise a refusal."""
         asked = []
         for worker in workers:
             try:
@@ -539,10 +600,10 @@ class WorkerReplicas:
         self._sender.settle(outgoing)
 
     def _ask(self, worker: WorkerProcess, outgoing: OutgoingFrame) -> list[Future[Message]]:
-        """Has a worker prepare the frame, opening the version first where it has never heard of it."""
+        """Ask a worker to prepare the frame, after opening the version if it does not have it yet."""
         asked, held = [], self._held.get(worker)
         if held is not None:
-            # Until it has answered nobody knows what it holds, nor ever does where that answer is not taken.
+            # Until it answers, its arrays are unknown, and they stay unknown if the answer is not read.
             self._held[worker] = frozenset()
         if held is None:
             message, fds = self._sender.opening(worker.slot)
@@ -559,6 +620,6 @@ class WorkerReplicas:
                 self._lose(worker)
 
     def _lose(self, worker: WorkerProcess) -> None:
-        """A worker that is gone, or may as well be, reads nothing any more."""
+        """Reap a worker that has gone or does not answer."""
         self._host.reap(worker)
         self._held.pop(worker, None)

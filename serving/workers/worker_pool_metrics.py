@@ -1,4 +1,4 @@
-"""/metrics of a fleet: what all workers have counted, and how each of them does."""
+"""Render /metrics of a worker pool: the counts of all workers, and the state of each."""
 
 from __future__ import annotations
 
@@ -19,17 +19,22 @@ class WorkerPoolMetrics(Metrics):
     """The supervisor's Metrics."""
 
     def __init__(self, lifecycle: Availability[ModelHost], host: Callable[[], WorkerPoolHost | None]) -> None:
-        """host: the fleet's, as soon as there is one: workers count refusals while models load."""
+        """Read the counts of a worker pool.
+
+        Args:
+            lifecycle: Says which host is open.
+            host: Returns the pool's host as soon as there is one: workers count refusals while models load.
+        """
         super().__init__(lifecycle)
         self._host = host
 
     def counts(self) -> Counts:
-        """See Metrics.counts: as the workers report now."""
+        """Return the counts as the workers report now."""
         totals = self.totals()
         return Counts.of(totals) if totals else super().counts()
 
     def totals(self) -> dict[str, Any]:
-        """The totals of what all workers have counted, as they report now."""
+        """Return the sum of all workers' counts, as they report now."""
         host = self._host()
         if host is None:
             return {}

@@ -127,7 +127,7 @@ class Story:
     def reject(self, reason: str) -> None:
         """Undoes what is held, as the admin port does."""
         with self._processor() as processor:
-            processor.reject_deltas(MODEL, 1, reason)
+            processor.host.reject_deltas(MODEL, 1, reason)
 
     def compact(self) -> None:
         """As `freshet delta compact` does."""

@@ -29,10 +29,10 @@ def events(first, count):
 
 def learned(checkpoints):
     """How often a run has learned each user, as its newest checkpoint has it."""
-    from freshet_serving.models.training.checkpoint import mapped
+    from freshet_serving.models.training.checkpoint import map_newest
 
     found = dict.fromkeys(range(USERS), 0)
-    for layer in reversed(mapped(checkpoints).tables["user"]):
+    for layer in reversed(map_newest(checkpoints).tables["user"]):
         found |= dict(zip(layer.keys.tolist(), layer.counts.tolist()))
     return found
 

@@ -113,7 +113,7 @@ def _delta(address: str, options: dict[str, str], env: dict[str, str]) -> list[s
             def one(step):
                 publish(step)
                 # By what the watcher is told: to ask the processor would run files of its own.
-                until(lambda: any(f"1.{step}" in line for line in lines), watcher.look)
+                until(lambda: any(f"1.{step}" in line for line in lines), watcher.poll_once)
 
             for step in range(1, WARM + 1):
                 one(step)

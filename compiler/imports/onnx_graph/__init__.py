@@ -1,15 +1,15 @@
-"""ONNX files, as PyTorch's exporters write them: read, understood and written as SavedModels.
+"""Convert ONNX files, as PyTorch's exporters write them, to SavedModels.
 
-onnx_reader   a file as plain data, checked
-branches      branches that are decided beforehand
-bags          nn.EmbeddingBag, in the spellings of both exporters
-calls         one operator, as its translator sees it
-arithmetic    operators number by number, and reductions
-rearranging   operators that put numbers elsewhere
-networks      operators of layers, and EmbeddingBag
+onnx_reader   reads and checks a file as plain data
+branches      resolves branches on constants
+bags          recognises nn.EmbeddingBag as both exporters write it
+calls         one operator call, as its translator sees it
+arithmetic    translates element-wise operators and reductions
+rearranging   translates operators that move values
+networks      translates operators of network layers, and EmbeddingBag
 translation   a graph as a TensorFlow function, weights under their own names
-reference_check  what ONNX Runtime makes of the file, to compare with
-saved_model   the whole of it as a SavedModel
+reference_check  compares the translation with ONNX Runtime
+saved_model   writes all of it as a SavedModel
 """
 
 __all__ = ["saved_model"]

@@ -1,4 +1,4 @@
-"""ONNX operators that work number by number, and those that reduce a dimension, as TensorFlow's."""
+"""Translate ONNX operators that work element by element, and reductions, to TensorFlow."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _softmax(function: Any) -> Translator:
         axis, rank = call.axis(call.attr("axis", 1)), call.rank()
         if axis == rank - 1:
             return function(x, axis)
-        # Before version 13 all dimensions from the axis on were one.
+        # Before opset 13, softmax treated all dimensions from the axis on as one.
         flat = tf.reshape(x, tf.concat([tf.shape(x)[:axis], [-1]], 0))
         return tf.reshape(function(flat, axis), tf.shape(x))
 
@@ -105,7 +105,7 @@ def _softmax(function: Any) -> Translator:
 
 
 def _along(x: Any, axis: int) -> Any:
-    """Softmax along any axis, without moving it to the end."""
+    """Compute softmax along any axis, without moving it to the end."""
     if axis == len(x.shape) - 1:
         return tf.nn.softmax(x)
     raised = tf.exp(x - tf.reduce_max(x, axis, keepdims=True))
@@ -222,4 +222,4 @@ TRANSLATORS: dict[str, Translator] = {
     "Cast": _cast,
     "CastLike": lambda call: tf.cast(call.x(), tf.as_dtype(call.x(1).dtype)),
 }
-"""Operator -> what makes it of a call."""
+"""Operator -> function that translates a call of it."""

@@ -1,12 +1,12 @@
-"""nn.EmbeddingBag, as PyTorch's exporters spell it: ONNX has no operator of that kind, so it becomes a loop over bags.
+"""Recognise nn.EmbeddingBag as PyTorch's exporters write it: ONNX has no such operator, so it becomes a loop over bags.
 
 TorchScript: a Loop of Slice (ids of one bag), Gather, ReduceSum | Mean | Max, its rows stacked by the Loop. Dynamo:
-Gather of all ids before the loop, then a Loop of Slice and Reduce that appends to a sequence; with a padding_idx a
-loop inside the loop that leaves entries out. Each becomes one node of ours, EmbeddingBag; any other Loop is refused
-when it is translated. What is read here is proven later (compiler.imports.onnx_graph.reference_check).
+Gather of all ids before the loop, then a Loop of Slice and Reduce that appends to a sequence; with a padding_idx, an
+inner loop that leaves entries out. Each becomes one node of our own, EmbeddingBag; any other Loop is refused on
+translation. The recognition is verified later (compiler.imports.onnx_graph.reference_check).
 
-Ids and offsets that are inputs of the model are one ragged input of the package. A matrix of ids, which exporters take
-apart into ids and offsets, is put together again.
+Ids and offsets that are inputs of the model become one ragged input of the package. A matrix of ids, which exporters
+split into ids and offsets, is restored.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from freshet_serving.processor.errors import BadInput
 BAG, DOMAIN = "EmbeddingBag", "freshet"
 MODES = {"ReduceSum": "sum", "ReduceMean": "mean", "ReduceMax": "max"}
 SAME = ("Identity", "Cast", "CastLike")
-# What hashing and shifting of ids are made of.
+# Operators that hash and shift ids.
 ONE_BY_ONE = ("Mod", "Add", "Sub", "Mul", "Div", "Clip", "Max", "Min", "Abs")
-# All that the dynamo exporter's loop over bags is made of.
+# All operators in the dynamo exporter's loop over bags.
 LOOPED = words(
     """
     Reshape CastLike Cast Add Sub Slice Equal Less Greater If Identity ReduceSum ReduceMean ReduceMax Shape Div Concat
@@ -36,9 +36,18 @@ LOOPED = words(
 
 @dataclass(frozen=True, slots=True)
 class Bag:
-    """One EmbeddingBag. output: the value that is its result. table: what rows are gathered from. ids, splits: flat,
-    and where each bag begins and the last one ends. matrix: instead of both, ids [rows, entries]. weights: of each
-    entry, "" for none. padding: the id that counts for nothing."""
+    """One EmbeddingBag.
+
+    Attributes:
+        output: The value that is its result.
+        mode: sum, mean or max.
+        table: The value that rows are gathered from.
+        ids: Ids, flat.
+        splits: Begin of each bag and end of the last one.
+        matrix: Ids [rows, entries], instead of ids and splits.
+        weights: Weight of each entry; "" for none.
+        padding: The id that is ignored.
+    """
 
     output: str
     mode: str
@@ -56,7 +65,13 @@ class Bag:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Ids and offsets that come as two inputs. ends: the offsets say where the last bag ends."""
+    """Ids and offsets given as two inputs.
+
+    Attributes:
+        ids: Input of the ids.
+        offsets: Input of the offsets.
+        ends: Whether the offsets include the end of the last bag.
+    """
 
     ids: str
     offsets: str
@@ -64,9 +79,11 @@ class Offsets:
 
 
 def find_bags(model: OnnxModel) -> tuple[OnnxBody, list[Offsets]]:
-    """The model's graph with EmbeddingBag in the place of loops, and which inputs are ids and offsets.
+    """Replace loops by EmbeddingBag nodes.
 
-    Of these the ids' input stays, and offsets become what the node's splits are: `splits_of(ids)`.
+    Returns:
+        The graph, and the inputs that are ids and offsets. The input of the ids stays, and the offsets become the
+            node's splits: `splits_of(ids)`.
     """
     body, ranks = model.body, {given.name: len(given.dims) for given in model.inputs}
     finder = _BagFinder(body, ranks)
@@ -91,19 +108,19 @@ def find_bags(model: OnnxModel) -> tuple[OnnxBody, list[Offsets]]:
 
 
 def splits_of(ids: str) -> str:
-    """The value that holds the row splits of a ragged input."""
+    """Return the name of the value with the row splits of a ragged input."""
     return f"{ids}/row_splits"
 
 
 class _Scope:
-    """Who makes which value, in a graph or in a body inside it."""
+    """Finds the producers of values in a graph or in a body inside it."""
 
     def __init__(self, body: OnnxBody, around: _Scope | None = None) -> None:
         self.body, self._around = body, around
         self._makers = {name: node for node in body.nodes for name in node.outputs}
 
     def maker(self, name: str, *ops: str) -> OnnxNode | None:
-        """The operator that makes a value, with nothing looked through; None if it is none of `ops`."""
+        """Return the operator that directly produces a value; None if it is not one of `ops`."""
         node = self._makers.get(name)
         if node is None and self._around is not None:
             return self._around.maker(name, *ops)
@@ -113,7 +130,7 @@ class _Scope:
         return name in self._makers or name in self.body.inputs or self.body.value(name) is not None
 
     def through(self, name: str, *ops: str) -> str:
-        """The value that `name` is but for these operators."""
+        """Return the source of `name`, skipping these operators."""
         while (node := self.maker(name, *ops)) is not None:
             name = node.inputs[0]
         return name
@@ -124,7 +141,7 @@ class _Scope:
         return self._around.constant(name) if value is None and self._around is not None else value
 
     def number(self, name: str) -> int | None:
-        """The one whole number that a value is, if it is one."""
+        """Return the integer that a value holds, if it is a single one."""
         value = self.constant(name)
         return int(value.ravel()[0]) if value is not None and value.size == 1 and value.dtype.kind in "iu" else None
 
@@ -143,7 +160,7 @@ class _BagFinder:
         return None
 
     def inputs(self, bag: Bag) -> Offsets | None:
-        """The pair of inputs that a bag's ids and splits are, if they are."""
+        """Return the pair of inputs that a bag's ids and splits come from, or None."""
         if not bag.ids:
             return None
         ids = self._sent(bag.ids)
@@ -159,7 +176,7 @@ class _BagFinder:
         return Offsets(ids, offsets, False) if self._ranks.get(offsets) == 1 else None
 
     def _sent(self, name: str) -> str:
-        """The value that others are made of one by one, by operators with constants: ids before they are hashed."""
+        """Return the source of a value, skipping element-wise operators with constants: ids before they are hashed."""
         while (node := self._graph.maker(name, "Reshape", *SAME, *ONE_BY_ONE)) is not None:
             taken = [n for n in node.inputs if n and self._graph.constant(n) is None]
             if taken[:1] != [node.inputs[0]] or (len(taken) > 1 and node.op in ONE_BY_ONE):
@@ -168,7 +185,7 @@ class _BagFinder:
         return name
 
     def _scanned(self, loop: OnnxNode) -> Bag | None:
-        """TorchScript's: for i: rows[i] = reduce(table[ids[splits[i] : ends[i]]])."""
+        """Match TorchScript's form: for i: rows[i] = reduce(table[ids[splits[i] : ends[i]]])."""
         body = loop.attributes.get("body")
         if not isinstance(body, OnnxBody) or len(body.inputs) != 2 or len(body.outputs) != 2 or len(loop.outputs) != 1:
             return None
@@ -198,7 +215,7 @@ class _BagFinder:
         return self._made(loop.outputs[0], mode, gathered.inputs[0], taken.inputs[0], splits, weights, None)
 
     def _gathered(self, joined: OnnxNode) -> Bag | None:
-        """Dynamo's: rows = table[ids] * weights; for i: append(reduce(rows[splits[i] : splits[i + 1]]))."""
+        """Match dynamo's form: rows = table[ids] * weights; for i: append(reduce(rows[splits[i] : splits[i + 1]]))."""
         loop = self._graph.maker(joined.inputs[0], "Loop")
         body = loop.attributes.get("body") if loop is not None else None
         if loop is None or not isinstance(body, OnnxBody):
@@ -226,7 +243,7 @@ class _BagFinder:
         return self._made(joined.outputs[0], mode, table, ids, next(iter(others)), weights, padding)
 
     def _rows(self, name: str) -> tuple[str, str, str] | None:
-        """(table, ids, weights) of the rows of all entries."""
+        """Return (table, ids, weights) of the rows of all entries."""
         graph, weights = self._graph, ""
         name = graph.through(name, *SAME)
         weighing = graph.maker(name, "Mul")
@@ -243,7 +260,7 @@ class _BagFinder:
         return gathered.inputs[0], gathered.inputs[1], weights
 
     def _paddings(self, nodes: list[tuple[OnnxNode, _Scope]]) -> set[int] | None:
-        """What entries are compared with in the loop that leaves some out; None where there is no such loop."""
+        """Return the ids that the loop for padding compares with; None if there is no such loop."""
         if not any(node.op == "Loop" for node, _ in nodes):
             return None
         graph, turned = self._graph, {node.inputs[0] for node, _ in nodes if node.op == "Not"}
@@ -262,7 +279,7 @@ class _BagFinder:
         return Bag(output, mode, table, ids, splits, "", weights, padding)
 
     def _matrix(self, ids: str, splits: str) -> str:
-        """The matrix that was taken apart: its entries one after the other, bags every so many of them."""
+        """Return the matrix that was split: its entries one after another, with bags of equal length."""
         graph = self._graph
         matrix = graph.through(ids, "Reshape", *SAME)
         joined = graph.maker(graph.through(splits, *SAME), "Concat")
@@ -272,14 +289,14 @@ class _BagFinder:
         return matrix if self._ranks.get(matrix, 2) == 2 else ""
 
     def _is_length(self, name: str, ids: str) -> bool:
-        """Whether a value is how many entries `ids` has."""
+        """Return whether a value is the number of entries of `ids`."""
         counted = self._graph.maker(
             self._graph.through(name, "Unsqueeze", "Squeeze", "Gather", "Reshape", *SAME), "Shape", "Size"
         )
         return counted is not None and self._sent(counted.inputs[0]) == ids
 
     def _axes(self, scope: _Scope, node: OnnxNode) -> list[int] | None:
-        """What a Reduce reduces: an attribute, or an input in later versions."""
+        """Return the axes of a Reduce: an attribute, or an input in later versions."""
         if "axes" in node.attributes:
             return list(node.attributes["axes"])
         value = scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -287,7 +304,7 @@ class _BagFinder:
 
 
 def _within(body: OnnxBody, around: _Scope | None = None) -> Iterator[tuple[OnnxNode, _Scope]]:
-    """The nodes of a body and of those inside it."""
+    """Iterate over the nodes of a body and of those inside it."""
     scope = _Scope(body, around)
     for node in body.nodes:
         yield node, scope

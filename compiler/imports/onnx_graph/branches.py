@@ -1,7 +1,7 @@
-"""Branches that are decided before anything runs are put in the place of their If.
+"""Replace an If on a constant by the branch that it takes.
 
-The dynamo exporter writes what PyTorch knew all along (the mode of an EmbeddingBag, whether its offsets have an end) as
-branches on constants, when it is told not to optimise.
+Without optimisation, the dynamo exporter writes what PyTorch knew at export (the mode of an EmbeddingBag, whether its
+offsets have an end) as branches on constants.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ FOLDS: dict[str, Callable[[Array, Array], Any]] = {
 
 
 def decided(body: OnnxBody, known: Mapping[str, Array] | None = None) -> OnnxBody:
-    """A body without branches on constants, inside its loops and branches too. known: values around it."""
+    """Return a body without branches on constants, including its loops and branches.
+
+    Args:
+        body: The body.
+        known: Constant values of the graph around it.
+    """
     values = {**(known or {}), **body.constants}
     values.update((name, array) for name, array in body.weights.items() if array.size <= MAX_SIZE)
     nodes: list[OnnxNode] = []
@@ -40,7 +45,7 @@ def decided(body: OnnxBody, known: Mapping[str, Array] | None = None) -> OnnxBod
             inner = _prefixed(chosen, f"{node.outputs[0]}/")
             values |= inner.constants | inner.weights
             constants |= inner.constants | inner.weights
-            # The results of a branch take the names of the If's, from here on.
+            # From here on, the results of the branch have the names of the If's results.
             renamed.update(zip(node.outputs, inner.outputs))
             waiting.extend(reversed(inner.nodes))
             continue
@@ -55,7 +60,7 @@ def decided(body: OnnxBody, known: Mapping[str, Array] | None = None) -> OnnxBod
 
 
 def _chosen(node: OnnxNode, values: Mapping[str, Array]) -> OnnxBody | None:
-    """The branch that an If takes, where that is known."""
+    """Return the branch that an If takes, if it is known."""
     if node.op != "If" or node.domain or len(node.inputs) != 1:
         return None
     condition = values.get(node.inputs[0])
@@ -66,7 +71,7 @@ def _chosen(node: OnnxNode, values: Mapping[str, Array]) -> OnnxBody | None:
 
 
 def _folded(node: OnnxNode, values: Mapping[str, Array]) -> Array | None:
-    """The value of a node that conditions are made of."""
+    """Return the value of a node that conditions are computed from, or None."""
     given = [values.get(name) for name in node.inputs]
     found = [value for value in given if value is not None and value.size <= MAX_SIZE and value.dtype.kind in "iub"]
     if node.domain or len(found) != len(given) or not found or len(node.outputs) != 1:
@@ -86,7 +91,7 @@ def _folded(node: OnnxNode, values: Mapping[str, Array]) -> Array | None:
 
 
 def _with(node: OnnxNode, renamed: Mapping[str, str], outputs: Mapping[str, str] | None = None) -> OnnxNode:
-    """A node whose values have their new names, in the bodies inside it too."""
+    """Return a node with renamed values, including the bodies inside it."""
     if not renamed:
         return node
     bodies = {n: _renamed(v, renamed) for n, v in node.attributes.items() if isinstance(v, OnnxBody)}
@@ -96,7 +101,7 @@ def _with(node: OnnxNode, renamed: Mapping[str, str], outputs: Mapping[str, str]
 
 
 def _now(name: str, renamed: Mapping[str, str]) -> str:
-    """The name of a value, which a branch inside a branch may have renamed more than once."""
+    """Return the current name of a value, which nested branches may have renamed more than once."""
     while name in renamed:
         name = renamed[name]
     return name
@@ -109,7 +114,7 @@ def _renamed(body: OnnxBody, renamed: Mapping[str, str]) -> OnnxBody:
 
 
 def _prefixed(body: OnnxBody, prefix: str) -> OnnxBody:
-    """A branch as it stands in the graph around it: the names of what it makes are its own."""
+    """Return a branch as part of the graph around it, with unique names for its values."""
     made = [name for node in body.nodes for name in node.outputs if name]
     names = {name: f"{prefix}{name}" for name in (*made, *body.weights, *body.constants)}
     nodes = [_with(node, names, names) for node in body.nodes]

@@ -1,4 +1,4 @@
-"""One operator of an ONNX graph as whoever translates it sees it: inputs, attributes, version."""
+"""One operator call of an ONNX graph as its translator sees it: inputs, attributes, version."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import Array, OnnxN
 from freshet_serving.processor.errors import BadInput, TooLarge
 
 MAX_MADE = 1 << 24
-"""Numbers that an operator may make of constants alone."""
+"""Largest number of values that an operator may produce from constants alone."""
 
 Translator = Callable[["Call"], Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchLast:
-    """A tensor whose batch an exporter has moved behind all else. batch_first: the same with the batch in front, which
-    is how requests can be computed side by side; it stays so until somebody needs it as it is written."""
+    """A tensor whose batch dimension an exporter has moved to the end.
+
+    Attributes:
+        batch_first: The same tensor with the batch in front, the form in which requests can be computed side by side;
+            it is kept until an operator needs the original form.
+    """
 
     batch_first: Any
 
@@ -32,9 +36,16 @@ class BatchLast:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """node with the values of its inputs: arrays where they are constants, else tensors; None where left out. flipped:
-    of inputs that are transposed weights, the weight. raw: of inputs that are BatchLast, that. sizes: of inputs that
-    are sizes, those that are known."""
+    """A node with the values of its inputs.
+
+    Attributes:
+        node: The node.
+        inputs: Arrays for constants, else tensors; None for inputs left out.
+        opset: Version of the operators.
+        flipped: By input that is a transposed weight, the weight.
+        raw: By input that is BatchLast, that object.
+        sizes: By input that is a list of sizes, the known ones.
+    """
 
     node: OnnxNode
     inputs: list[Any]
@@ -44,7 +55,7 @@ class Call:
     sizes: Mapping[int, list[int | None]]
 
     def x(self, i: int = 0) -> Any:
-        """An input that has to be there."""
+        """Return a required input."""
         if i >= len(self.inputs) or self.inputs[i] is None:
             raise self.refused(f"input {i} is missing")
         return self.inputs[i]
@@ -57,7 +68,7 @@ class Call:
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def constant(self, i: int) -> Array:
-        """The value of an input that has to be known before anything runs."""
+        """Return the value of an input that must be constant."""
         value = self.x(i)
         if not isinstance(value, np.ndarray):
             value = tf.get_static_value(value)
@@ -66,7 +77,12 @@ class Call:
         return np.asarray(value)
 
     def ints(self, name: str, i: int) -> list[int] | None:
-        """Whole numbers that are an attribute in old versions and an input in new ones."""
+        """Return integers that are an attribute in old versions and an input in new ones.
+
+        Args:
+            name: Name of the attribute.
+            i: Number of the input.
+        """
         value = self.attr(name)
         if value is not None:
             return [int(v) for v in (value if isinstance(value, list) else [value])]
@@ -79,7 +95,12 @@ class Call:
         return int(rank)
 
     def axis(self, value: int, rank: int | None = None) -> int:
-        """An axis as counted from the front."""
+        """Return an axis counted from the front.
+
+        Args:
+            value: The axis, negative if counted from the end.
+            rank: Number of dimensions; None for those of input 0.
+        """
         rank = self.rank() if rank is None else rank
         if not -rank <= value < rank:
             raise self.refused(f"axis {value} of {rank} dimensions")
@@ -93,17 +114,22 @@ class Call:
         return f"{self.node.op[:64]} {self.node.name[:64]!r}"
 
     def bounded(self, count: Any) -> None:
-        """Refuses to make more numbers of constants than anything needs."""
+        """Refuse to produce an excessive number of values from constants."""
         if isinstance(count, int | np.integer) and int(count) > MAX_MADE:
             raise TooLarge(f"graph: {self.label}: at most {MAX_MADE} numbers wanted, got {int(count)}")
 
 
 def length(value: Any, axis: int) -> Any:
-    """The size of a dimension: a number where it is known, else a tensor."""
+    """Return the size of a dimension: a number if it is known, else a tensor.
+
+    Args:
+        value: The tensor.
+        axis: The dimension.
+    """
     known = value.shape[axis]
     return tf.shape(value, out_type=tf.int64)[axis] if known is None else int(known)
 
 
 def sizes(value: Any) -> list[Any]:
-    """The sizes of all dimensions."""
+    """Return the sizes of all dimensions."""
     return [length(value, axis) for axis in range(len(value.shape))]

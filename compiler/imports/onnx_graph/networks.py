@@ -1,4 +1,4 @@
-"""ONNX operators that layers of a network come to, and EmbeddingBag, as TensorFlow's."""
+"""Translate ONNX operators of network layers, and EmbeddingBag, to TensorFlow."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _dropout(call: Call) -> Any:
 
 
 def _bag(call: Call) -> Any:
-    """Rows of a table, pooled: of the same shape as EmbeddingBag's result. Bags of nothing are zeros."""
+    """Pool rows of a table, in the shape of EmbeddingBag's result. Empty bags give zeros."""
     table, ids = call.x(), call.x(1)
     ids = ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
     return _ragged(call, table, ids, call.x(2)) if call.has(2) else _matrix(call, table, ids)
@@ -111,7 +111,7 @@ def _ragged(call: Call, table: Any, ids: Any, splits: Any) -> Any:
         most = tf.math.unsorted_segment_max(rows, segments, count)
         number = tf.math.unsorted_segment_sum(tf.ones_like(segments), segments, count)
         return tf.where(number[:, tf.newaxis] > 0, most, tf.zeros_like(most))
-    # As tf.nn.embedding_lookup_sparse writes it, which is known downstream.
+    # Written as tf.nn.embedding_lookup_sparse does, which later steps recognise.
     distinct, at = tf.unique(ids)
     pooled = {
         "sum": tf.raw_ops.SparseSegmentSumWithNumSegments,
@@ -131,4 +131,4 @@ TRANSLATORS: dict[str, Translator] = {
     BAG: _bag,
     "Einsum": lambda call: tf.einsum(call.attr("equation"), *(call.x(i) for i in range(len(call.inputs)))),
 }
-"""Operator -> what makes it of a call."""
+"""Operator -> function that translates a call of it."""

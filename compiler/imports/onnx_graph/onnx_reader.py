@@ -1,9 +1,9 @@
-"""An ONNX file as plain data, from whoever wrote it: nodes, constants, inputs, outputs.
+"""Read an ONNX file from an untrusted source as plain data: nodes, constants, inputs, outputs.
 
-Untrusted bytes. Nothing is allocated by what a file says of itself: a tensor's bytes are there, and are as many as its
-shape needs, before an array is made of them. Data outside of the file come from its own folder only. Functions are
-inlined once they are known to be no circle and no bomb. Nodes stand after what they take, as ONNX wants it, so that
-there is no circle between them either. What operators mean is not looked at here.
+Nothing is allocated on the file's word: a tensor's bytes must be present, and as many as its shape needs, before an
+array is made of them. External data is read from the file's own folder only. Functions are inlined after a check for
+cycles and exponential growth. Nodes must come after their inputs, as ONNX requires, so there are no cycles between them
+either. The meaning of operators is not considered here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxNode:
-    """One operator. inputs: "" where one is left out. attributes: numbers, lists, bytes, arrays and bodies."""
+    """One operator.
+
+    Attributes:
+        inputs: Names of its inputs; "" for one left out.
+        attributes: Numbers, lists, bytes, arrays and bodies.
+    """
 
     op: str
     domain: str
@@ -55,7 +60,12 @@ class OnnxNode:
 
 @dataclass(slots=True, eq=False)
 class OnnxBody:
-    """A graph, or the body of a loop or branch. weights: initialisers. constants: what Constant nodes hold."""
+    """A graph, or the body of a loop or branch.
+
+    Attributes:
+        weights: The initialisers.
+        constants: Values of the Constant nodes.
+    """
 
     inputs: list[str]
     outputs: list[str]
@@ -64,13 +74,19 @@ class OnnxBody:
     constants: dict[str, Array]
 
     def value(self, name: str) -> Array | None:
-        """What is known of a value before anything runs."""
+        """Return a value that is known before anything runs, or None."""
         return self.weights[name] if name in self.weights else self.constants.get(name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxInput:
-    """An input. dtype: object for strings. dims: of all dimensions, None where one is free: the first always is."""
+    """An input.
+
+    Attributes:
+        name: Its name.
+        dtype: Type; object for strings.
+        dims: All dimensions, None for a free one; the first is always free.
+    """
 
     name: str
     dtype: np.dtype[Any]
@@ -79,7 +95,7 @@ class OnnxInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxModel:
-    """A file as it was read. inputs: without initialisers that old files list among them."""
+    """A file as it was read. `inputs` leaves out the initialisers that old files list among them."""
 
     inputs: list[OnnxInput]
     body: OnnxBody
@@ -87,7 +103,7 @@ class OnnxModel:
 
 
 def read_onnx(path: Path) -> OnnxModel:
-    """Reads an ONNX file; raises BadInput or TooLarge with one line that says what is wrong."""
+    """Read an ONNX file; raise BadInput or TooLarge with one line that says what is wrong."""
     proto = load_proto(path)
     try:
         _check_trees(proto.graph)
@@ -97,14 +113,14 @@ def read_onnx(path: Path) -> OnnxModel:
     except FreshetError:
         raise
     except Exception as error:
-        # A message that is sound may still hold what no field of it should: names that are no text.
+        # A well-formed message may still have invalid fields, such as names that are not text.
         raise BadInput(f"source: the ONNX file is damaged: {type(error).__name__}") from None
     body.inputs = [given.name for given in inputs]
     return OnnxModel(inputs, body, opset)
 
 
 def load_proto(path: Path) -> Any:
-    """An ONNX file's message, without functions of its own; nothing else of it has been looked at."""
+    """Return an ONNX file's message with its functions inlined; nothing else is checked."""
     nbytes = path.stat().st_size
     if nbytes > MAX_NBYTES:
         raise TooLarge(f"source: an .onnx file of at most {MAX_NBYTES} bytes wanted, got {nbytes}")
@@ -136,7 +152,7 @@ def _opset(proto: Any) -> int:
 
 
 def _inlined(proto: Any) -> Any:
-    """The model without functions of its own."""
+    """Return the model with its functions inlined."""
     if not proto.functions:
         _count(proto.graph.node, {}, 0)
         return proto
@@ -158,7 +174,7 @@ def _inlined(proto: Any) -> Any:
 
 
 def _every(nodes: Iterable[Any], depth: int) -> Iterator[Any]:
-    """Nodes, and those of the bodies inside them."""
+    """Iterate over nodes, including those of bodies inside them."""
     if depth > DEPTH:
         raise BadInput(f"graph: bodies nested at most {DEPTH} deep wanted")
     for node in nodes:
@@ -169,7 +185,7 @@ def _every(nodes: Iterable[Any], depth: int) -> Iterator[Any]:
 
 
 def _count(nodes: Iterable[Any], sizes: Mapping[tuple[str, str], int], depth: int) -> int:
-    """How many nodes there are when functions are inlined."""
+    """Return the number of nodes after functions are inlined."""
     count = sum(sizes.get((node.domain, node.op_type), 1) for node in _every(nodes, depth))
     if count > MAX_NODES:
         raise TooLarge(f"graph: at most {MAX_NODES} operators wanted")
@@ -200,7 +216,7 @@ def _dtype(code: int, what: str) -> np.dtype[Any]:
 
 
 class _Reader:
-    """Makes plain data of a graph's messages."""
+    """Converts a graph's messages to plain data."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -208,7 +224,13 @@ class _Reader:
         self._external = 0
 
     def body(self, graph: Any, known: set[str], depth: int) -> OnnxBody:
-        """known: values of the graph around it, which it may take."""
+        """Read a graph.
+
+        Args:
+            graph: The message.
+            known: Names of values of the graph around it, which it may use.
+            depth: Nesting depth.
+        """
         if depth > DEPTH:
             raise BadInput(f"graph: bodies nested at most {DEPTH} deep wanted")
         if graph.sparse_initializer:
@@ -267,7 +289,12 @@ class _Reader:
         return list(value) if proto.type in plain[3:] else value
 
     def tensor(self, proto: Any, what: str) -> Array:
-        """A tensor's array, whose bytes have been found to be as many as its shape wants."""
+        """Return a tensor's array, after a check that its bytes match its shape.
+
+        Args:
+            proto: The message.
+            what: Name of the tensor in messages.
+        """
         dtype = _dtype(proto.data_type, what)
         dims, count = list(proto.dims), 1
         for dim in dims:
@@ -291,7 +318,7 @@ class _Reader:
         return max(*(len(field) for field in fields), len(proto.string_data))
 
     def _outside(self, proto: Any, dtype: np.dtype[Any], count: int, what: str) -> Array:
-        """A tensor from a file beside the model's own."""
+        """Return a tensor from a file beside the model's own."""
         entries = {entry.key: entry.value for entry in proto.external_data}
         path = self._file(entries.get("location", ""), what)
         nbytes = count * dtype.itemsize
@@ -302,7 +329,7 @@ class _Reader:
         if dtype.hasobject or length != nbytes or offset < 0 or offset + nbytes > self._sizes[path]:
             raise BadInput(f"{what}: {nbytes} bytes of data inside of its file wanted, got {length} at {offset}")
         self._external += nbytes
-        # Otherwise one file could be named over and over.
+        # Otherwise one file could be referenced over and over.
         if self._external > min(MAX_EXTERNAL_NBYTES, sum(self._sizes.values())):
             raise TooLarge("source: data of initialisers overlap, or are more than are read")
         return np.fromfile(path, dtype.newbyteorder("<"), count, offset=offset).astype(dtype, copy=False)
@@ -321,7 +348,7 @@ class _Reader:
 
 
 def _constant(node: OnnxNode) -> Array:
-    """What a Constant node holds."""
+    """Return the value of a Constant node."""
     if len(node.attributes) == 1 and len(node.outputs) == 1:
         ((name, value),) = node.attributes.items()
         if name == "value":

@@ -1,4 +1,4 @@
-"""ONNX operators that put numbers elsewhere, as TensorFlow's."""
+"""Translate ONNX operators that move values to TensorFlow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _reshape(call: Call) -> Any:
         keep = () if call.attr("allowzero", 0) else np.flatnonzero(shape == 0).tolist()
         parts = [length(x, i) if i in keep else int(size) for i, size in enumerate(shape.tolist())]
         known = all(isinstance(part, int) for part in parts)
-        # One size may follow from the others: rather the batch's.
+        # One size may be inferred from the others: preferably the batch's.
         unknown = [i for i, part in enumerate(parts) if not isinstance(part, int)]
         if len(unknown) == 1 and -1 not in [part for part in parts if isinstance(part, int)]:
             parts[unknown[0]], known = -1, True
@@ -42,7 +42,7 @@ def _transpose(call: Call) -> Any:
     perm = [call.axis(a) for a in call.attr("perm", list(reversed(range(rank))))]
     moved = call.raw.get(0)
     if moved is not None:
-        # Where each dimension is when the batch stands in front.
+        # Position of each dimension with the batch in front.
         at = [(axis + 1) % rank for axis in perm]
         return moved.batch_first if at == list(range(rank)) else tf.transpose(moved.batch_first, at)
     if rank > 1 and perm[-1] == 0 and length(call.x(), 0) is not None and call.x().shape[0] is None:
@@ -98,7 +98,7 @@ def _slice(call: Call) -> Any:
 
 
 def _numbers(call: Call, i: int) -> list[Any]:
-    """The numbers of a list: each one's value, or the tensor that will be it."""
+    """Return the entries of a list: each a value, or a tensor that computes it."""
     value = call.x(i)
     if isinstance(value, np.ndarray):
         return [int(v) for v in value.ravel()]
@@ -108,7 +108,7 @@ def _numbers(call: Call, i: int) -> list[Any]:
 
 
 def _near(bound: Any) -> Any:
-    """A bound of a slice, None where it is as far as can be."""
+    """Return a bound of a slice, None for one at or beyond the maximum."""
     return None if isinstance(bound, int) and abs(bound) >= FAR else bound
 
 
@@ -176,7 +176,7 @@ def _gather(call: Call) -> Any:
             return x[tuple(parts)]
         return tf.gather(x, _counted(indices, length(x, axis)), axis=axis)
     if isinstance(x, tf.Variable):
-        # Ids that no row has are no keys; to count them from the end would give them one.
+        # Ids without a row have no key; counting them from the end would give them one.
         return tf.gather(x, _whole(indices), axis=axis)
     indices = _whole(indices)
     return tf.gather(x, tf.where(indices < 0, indices + tf.cast(length(x, axis), indices.dtype), indices), axis=axis)
@@ -187,7 +187,7 @@ def _whole(indices: Any) -> Any:
 
 
 def _counted(indices: Any, size: Any) -> Any:
-    """Constant indices as counted from the front."""
+    """Return constant indices counted from the front."""
     if (indices >= 0).all():
         return indices
     return (
@@ -289,4 +289,4 @@ TRANSLATORS: dict[str, Translator] = {
     "Pad": _padded,
     "Size": lambda call: tf.size(call.x(), out_type=tf.int64),
 }
-"""Operator -> what makes it of a call."""
+"""Operator -> function that translates a call of it."""

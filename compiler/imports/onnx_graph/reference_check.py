@@ -1,8 +1,8 @@
-"""What an ONNX file itself gives, computed by ONNX Runtime: its translation is compared with that, on samples.
+"""Compare the translation of an ONNX file with ONNX Runtime, on samples.
 
-Only what the outputs are computed from is handed over, after it has been found sound (untrusted), with data that were
-read there; nothing is folded beforehand, and there is a time after which it is stopped. Where ONNX leaves open what a
-value is (the mean of an empty bag, which PyTorch takes for zeros) nothing is compared.
+ONNX Runtime gets only the nodes that the outputs are computed from, after the untrusted file has been checked, with the
+data that was read then; nothing is folded, and the run is stopped after a time limit. Values that ONNX leaves undefined
+(the mean of an empty bag, which PyTorch defines as zeros) are not compared.
 """
 
 from __future__ import annotations
@@ -29,17 +29,23 @@ Feeds = Mapping[str, np.ndarray[Any, Any]]
 
 
 class OnnxReference:
-    """One file, opened when it is first asked."""
+    """The reference of one file, opened on first use."""
 
     def __init__(self, path: Path, model: OnnxModel, offsets: Sequence[Offsets]) -> None:
         self._path, self._model = path, model
         self._offsets = {pair.ids: pair for pair in offsets}
 
     def check(self, samples: Sequence[tuple[Feeds, Feeds]]) -> list[str]:
-        """Compares outputs with the file's own. samples: what is fed, by node; outputs by name.
+        """Compare outputs with the file's own.
 
-        Returns what is to be said of it: that it could not be compared, where ONNX Runtime does not take the file.
-        Raises BadInput where they differ.
+        Args:
+            samples: (feeds by node, outputs by name) of each sample.
+
+        Returns:
+            Notes: that the outputs could not be compared, if ONNX Runtime does not accept the file.
+
+        Raises:
+            BadInput: The outputs differ.
         """
         try:
             session = self._session()
@@ -71,7 +77,7 @@ class OnnxReference:
             raise BadInput(f"output {name[:64]!r} is off by {worst:.3g} from ONNX Runtime's")
 
     def _fed(self, feeds: Feeds) -> tuple[Any, dict[str, Any]]:
-        """Which rows have no empty bag, and these rows as the file's inputs."""
+        """Return which rows have no empty bag, and these rows as the file's inputs."""
         pairs = self._offsets
         lengths = {name: np.diff(feeds[f"input/{plain(name)}/row_splits"]) for name in pairs}
         rows = [len(n) for n in lengths.values()]
@@ -104,7 +110,7 @@ class OnnxReference:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads, options.log_severity_level = 2, FATAL
         outside = [t.name for t in proto.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
-        # They must outlive the constructor below.
+        # The arrays must outlive the constructor below.
         arrays = [np.asarray(self._model.body.weights[name], order="C") for name in outside]
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if outside:
@@ -125,7 +131,7 @@ class OnnxReference:
 
 
 def _taken(node: Any) -> set[str]:
-    """What a node takes, in the bodies inside it too."""
+    """Return the values that a node reads, including those of bodies inside it."""
     taken = set(node.input)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):

@@ -1,6 +1,6 @@
-"""An ONNX file written as a SavedModel, which is how it gets into the one graph that all imports become.
+"""Write an ONNX file as a SavedModel, the form in which all imports continue.
 
-Its inputs are the file's, but that ids and offsets of an EmbeddingBag are one ragged input under the name of the ids.
+Its inputs are the file's, except that ids and offsets of an EmbeddingBag become one ragged input named after the ids.
 """
 
 from __future__ import annotations
@@ -26,15 +26,28 @@ SIGNATURE = "serving_default"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedOnnx:
-    """ragged: inputs of the signature that belong together, as open_source() takes them. proof: what the file itself
-    gives."""
+    """An ONNX file that was written as a SavedModel.
+
+    Attributes:
+        ragged: Groups of tensors of the signature that form one input, as open_source() expects them.
+        reference_check: The file's own results.
+    """
 
     ragged: dict[str, tuple[str, ...]]
     reference_check: OnnxReference
 
 
 def save_onnx(path: Path, folder: Path) -> SavedOnnx:
-    """Writes an ONNX file as a SavedModel into `folder`; raises BadInput or TooLarge."""
+    """Write an ONNX file as a SavedModel into `folder`.
+
+    Args:
+        path: The ONNX file.
+        folder: The new folder.
+
+    Raises:
+        BadInput: The file is invalid or not supported.
+        TooLarge: The file exceeds a limit.
+    """
     model = read_onnx(path)
     model = OnnxModel(model.inputs, decided(model.body), model.opset)
     body, offsets = find_bags(model)
@@ -53,7 +66,7 @@ def save_onnx(path: Path, folder: Path) -> SavedOnnx:
 
 
 def _save(model: OnnxModel, body: OnnxBody, offsets: list[Offsets], folder: Path) -> dict[str, str]:
-    """Writes the module; returns what the signature's names stand for."""
+    """Write the module; return the original names by name in the signature."""
     pairs = {pair.ids: pair for pair in offsets}
     taken = {pair.offsets for pair in offsets}
     kinds = {given.name: given.dtype for given in model.inputs}
@@ -83,7 +96,7 @@ def _dtype(given: OnnxInput) -> Any:
 
 
 def _rename(path: Path, names: Mapping[str, str]) -> None:
-    """Puts the file's names into the signature: TensorFlow would only take some of them."""
+    """Put the file's names into the signature, since TensorFlow accepts only some of them."""
     saved = saved_model_pb2.SavedModel.FromString(path.read_bytes())
     for meta in saved.meta_graphs:
         signature = meta.signature_def[SIGNATURE]

@@ -1,8 +1,8 @@
-"""An ONNX graph as a TensorFlow function: one operator after the other, each from one table.
+"""Translate an ONNX graph to a TensorFlow function, operator by operator, by one table.
 
-Weights are variables under the names that the file gives them, which are PyTorch's own for all that an exporter has
-not computed with. Sizes that are known are put in as numbers, so that what follows from the batch alone stays apart
-from data; a graph that only asks for sizes of its batch is dense.
+Weights are variables under the file's names, which are PyTorch's own unless the exporter has computed with them. Known
+sizes are inserted as numbers, so that what depends on the batch alone is separate from data; a graph that only reads
+sizes of its batch is dense.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import Array, OnnxB
 from freshet_serving.processor.errors import BadInput, FreshetError
 
 TRANSLATORS = arithmetic.TRANSLATORS | rearranging.TRANSLATORS | networks.TRANSLATORS
-# What exporters call values that PyTorch has no name for.
+# Names that exporters give to values without a name in PyTorch.
 ANONYMOUS = re.compile(r"(onnx::\w+|_?val_\d+|\d+)")
 MAX_FOLDED = 1 << 16
 SIZING = frozenset({"Shape", "Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Cast", "Identity", "Reshape"})
@@ -34,14 +34,19 @@ Sizes = list[int | None]
 
 @dataclass(slots=True, eq=False)
 class Weights:
-    """variables: by the initialiser's name. labels: the names they have downstream."""
+    """The weights of a graph.
+
+    Attributes:
+        variables: By the initialiser's name.
+        flipped: By initialiser that an exporter has transposed, the weight's original name.
+    """
 
     variables: dict[str, Any] = field(default_factory=dict)
     flipped: dict[str, str] = field(default_factory=dict)
 
 
 def weights_of(body: OnnxBody) -> Weights:
-    """Variables for the initialisers that the outputs depend on, under the names that deltas will use."""
+    """Return variables for the initialisers that the outputs depend on, under the names that deltas will use."""
     needed = {name for node in _needed(body) for name in _taken(node)} | set(body.outputs)
     renamed = _recovered(body)
     found = Weights()
@@ -67,7 +72,7 @@ def _floats(array: Array) -> bool:
 
 
 def _needed(body: OnnxBody) -> list[OnnxNode]:
-    """The nodes that the outputs are computed from, in order."""
+    """Return the nodes that the outputs are computed from, in order."""
     wanted, kept = set(body.outputs), []
     for node in reversed(body.nodes):
         if not wanted.isdisjoint(node.outputs):
@@ -77,7 +82,7 @@ def _needed(body: OnnxBody) -> list[OnnxNode]:
 
 
 def _taken(node: OnnxNode) -> Iterable[str]:
-    """What a node takes, in the bodies inside it too."""
+    """Iterate over the values that a node reads, including those of bodies inside it."""
     yield from node.inputs
     for inner in node.attributes.values():
         if isinstance(inner, OnnxBody):
@@ -87,9 +92,10 @@ def _taken(node: OnnxNode) -> Iterable[str]:
 
 
 def _recovered(body: OnnxBody) -> dict[str, str]:
-    """Initialiser -> the name it has in PyTorch, of weights of nn.Linear that an exporter has transposed beforehand.
+    """Return the original PyTorch name by initialiser, for weights of nn.Linear that an exporter has transposed.
 
-    The file says so where the product's bias follows, under the name of the very module that the product is in.
+    The name follows from the bias that is added to the product, which has the name of the module that contains the
+    product.
     """
     uses: dict[str, int] = {}
     adds: dict[str, OnnxNode] = {}
@@ -116,7 +122,7 @@ def _recovered(body: OnnxBody) -> dict[str, str]:
 
 
 def _scope(name: str) -> str:
-    """The module that TorchScript's exporter says a node is in ("/tower/tower.0/MatMul"); "" where it does not say."""
+    """Return the module that TorchScript's exporter gives for a node ("/tower/tower.0/MatMul"); "" if it gives none."""
     parts = name.split("/")[1:-1] if name.startswith("/") else []
     module = ""
     for part in parts:
@@ -128,7 +134,14 @@ class Translation:
     """Translates one graph, within a function that is being traced."""
 
     def __init__(self, body: OnnxBody, weights: Weights, opset: int, given: Mapping[str, Any]) -> None:
-        """given: tensors of the graph's inputs."""
+        """Prepare the translation.
+
+        Args:
+            body: The graph.
+            weights: Its weights.
+            opset: Version of the operators.
+            given: Tensors of the graph's inputs.
+        """
         self._body, self._opset = body, opset
         self._values: dict[str, Any] = {"": None, **body.weights, **body.constants, **weights.variables, **given}
         self._sizes: dict[str, Sizes] = {}
@@ -139,13 +152,13 @@ class Translation:
             self._flipped[name] = variable
 
     def run(self) -> dict[str, Any]:
-        """The outputs, by name."""
+        """Return the outputs by name."""
         for node in _needed(self._body):
             self._add(node)
         return {name: tf.convert_to_tensor(_whole(self._values[name])) for name in self._body.outputs}
 
     def _branch(self, node: OnnxNode) -> bool:
-        """Translates the branch that an If takes, where sizes that are known decide it."""
+        """Translate the branch that an If takes, if known sizes decide it; return whether it was."""
         condition = self._values[node.inputs[0]] if node.inputs else None
         if not isinstance(condition, np.ndarray) or condition.size != 1:
             return False
@@ -182,9 +195,9 @@ class Translation:
         if len(wanted) > len(results):
             raise call.refused(f"{len(results)} outputs wanted, got {len(wanted)}")
         for name, value in zip(node.outputs, results):
-            # A number of numpy's is no array, which is what the operators behind it ask for.
+            # NumPy scalars are not arrays, which later operators test for.
             self._values[name] = np.asarray(value) if isinstance(value, np.generic) else value
-            # A few operators that double what they get would need more memory than there is.
+            # A few operators that double their input would otherwise exhaust memory.
             if tf.is_tensor(value) and _count(value) > max(map(_count, call.inputs), default=0):
                 call.bounded(_count(value))
         if node.op == "Transpose" and isinstance(inputs[0], tf.Variable) and inputs[0].shape.rank == 2:
@@ -193,14 +206,14 @@ class Translation:
             self._size(call, node.outputs[0])
 
     def _folded(self, call: Call, translate: Any) -> Any:
-        """Whole numbers that follow from constants are constants."""
+        """Compute integers that follow from constants at once, as constants."""
         with tf.init_scope():
             made = translate(call)
             parts = made if isinstance(made, list) else [made]
             return [part.numpy() if tf.is_tensor(part) else part for part in parts]
 
     def _size(self, call: Call, name: str) -> None:
-        """Keeps what is known of a list of sizes; where all of them are, it is a constant."""
+        """Record what is known of a list of sizes; if all are known, it becomes a constant."""
         found = _sizes_of(call, [self._sizes.get(n) for n in call.node.inputs])
         value = self._values[name]
         if found is None or isinstance(value, np.ndarray | BatchLast) or value.dtype not in (tf.int64, tf.int32):
@@ -217,13 +230,13 @@ def _whole(value: Any) -> Any:
 
 
 def _count(value: Any) -> int:
-    """How many numbers a value has, a row where it has rows."""
+    """Return the number of values, per row if there are rows."""
     shape = () if value is None or getattr(value.shape, "rank", 0) is None else tuple(value.shape)
     return math.prod(size for size in shape if size is not None)
 
 
 def _small(inputs: Sequence[Any]) -> bool:
-    """Whether all inputs are constants of whole numbers, and not many."""
+    """Return whether all inputs are constants of a few integers."""
     given = [value for value in inputs if value is not None]
     return bool(given) and all(
         isinstance(v, np.ndarray) and v.dtype.kind in "iub" and v.size <= MAX_FOLDED for v in given
@@ -231,7 +244,7 @@ def _small(inputs: Sequence[Any]) -> bool:
 
 
 def _sizes_of(call: Call, given: list[Sizes | None]) -> Sizes | None:
-    """What is known of the numbers that an operator makes of sizes; None where it makes something else."""
+    """Return what is known of the numbers that an operator computes from sizes; None if it computes something else."""
     op = call.node.op
     if op == "Shape":
         shape = call.x().shape

@@ -1,24 +1,24 @@
-"""The chain of a version: numbered, immutable records that say what it serves, and the one module that writes them.
+"""The change log of a version: numbered, immutable records that say what it serves, and their only writer.
 
 chain_record  one record, its bytes and digests
-history       the records folded: the line of generations, what was undone, what is held
-change_log    one version's chain on disk: followed, written, adopted into
-scrub         what of a version's folder may be believed, and what is new in it
-damage        what ends a chain, found, and set aside
-repair        a record that no reader takes, set aside by one that they do
-re_signing    a version signed anew, all of it checked against keys
-pruning       what of it nothing needs any more
-contents      what a version holds as of a generation, read from its files; snapshots, opened
+history       replay of the records: the line of generations, what was undone, what is held
+change_log    one version's change log on disk: read, write, adopt files
+scrub         integrity of a version's files, delta files without a record, and trusted records
+damage        find the records that end a log, and set them aside
+repair        a record that sets aside records that no reader accepts
+re_signing    sign a version again, and check all of it against keys
+pruning       find files that are no longer needed
+contents      rows and weights of a version as of a generation, read from its files; open snapshots
 """
 
 __all__ = [
     "chain_record",
+    "change_log",
     "contents",
     "damage",
     "history",
-    "change_log",
-    "scrub",
     "pruning",
-    "repair",
     "re_signing",
+    "repair",
+    "scrub",
 ]

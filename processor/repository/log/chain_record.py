@@ -1,13 +1,13 @@
-"""One record of a chain: what it says, its bytes, and the digests that tie it to everything before it.
+"""One record of a change log: its fields, its bytes, and the digests that link it to everything before it.
 
 A record is a small JSON file, <version>/chain/<number>.json, created once and never changed. Its number has ten digits.
-`previous` is the SHA-256 of the record before it (of record 1: the version's root digest), so the records of a version
-are one hash chain from its manifest on. A generation's digest names content: that of step 0 is the root digest, that
-of a delta is made of its parent's and of its file's SHA-256. So two servers that say the same digest serve the same
-rows and weights, whatever was undone in between.
+`previous` is the SHA-256 of the record before it (of record 1: the version's root hash), so the records of a version
+are one hash chain that starts at its manifest. A generation's digest identifies content: that of step 0 is the root
+digest, that of a delta is computed from its parent's digest and its file's SHA-256. So two servers that report the same
+digest serve the same rows and weights, whatever was undone in between.
 
-The bytes of a delta's record follow from the record before it and from the delta's file alone: whoever adopts a file
-that somebody dropped into the folder writes the same bytes.
+The bytes of a delta's record follow from the record before it and from the delta's file alone: every writer that adopts
+a file that was dropped into the folder writes the same bytes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, Corrupt, printable
+from freshet_serving.processor.package import KEY_ID, SIGNATURE, Manifest, Signer
 from freshet_serving.processor.package import SIGNED as MANIFEST_SIGNED
-from freshet_serving.processor.package import Manifest
-from freshet_serving.processor.package import KEY_ID, SIGNATURE, Signer
 from freshet_serving.processor.repository.warmup import WARMUP
 
 FORMAT, SIGNED_FORMAT = "freshet-record/1", "freshet-record/2"
@@ -37,9 +36,9 @@ MAX_REASON = 500
 DIGEST_DIGITS = 32
 HEX64, DIGEST = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{32}")
 FILE = re.compile(r"(deltas|snapshots)/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,80}(/snapshot\.json)?")
-# What may be added to a version after it was committed, or replaced, and what does not change a score's meaning.
+# Files that may be added or replaced after a version was committed, because they do not change the meaning of a score.
 LATER = ("compiled/", WARMUP)
-# Of a manifest: what its scores do not follow from.
+# Keys of a manifest that its scores do not depend on.
 BESIDE = frozenset(
     {"arch", "created_at", "event_time", "executables", "format", "notes", "user_width", *MANIFEST_SIGNED}
 )
@@ -47,15 +46,29 @@ BESIDE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ChainRecord:
-    """A record. kind: one of KINDS; what each means is processor.repository.log.history's to say.
+    """One record of a change log. processor.repository.log.history defines what each kind means.
 
-    step, digest: the generation that it leads to. parent_step, parent: the one that a delta stands on; else those of
-    the head before. top: the highest step ever used, this record's included. snapshot: number of the newest snapshot's
-    record, 0 for none. file, nbytes, sha256: of a delta's file, or of a snapshot's list of files. since: of a snapshot,
-    the record that led to its generation, from which on a reader of it reads; of a repair, the first record that it
-    sets aside, and sha256 is of those (processor.repository.log.repair). at: Unix seconds; of a delta those of its publication.
-    reason: why somebody held it or rolled back, as it was written: see `why`. key, signature: who has signed
-    to_sign(), "" for nobody; a signed record has these two keys more.
+    Attributes:
+        model: Name of the model.
+        version: The version.
+        number: Number of the record.
+        kind: One of KINDS.
+        previous: SHA-256 of the record before it; of record 1: the version's root hash.
+        step: Step of the generation that it leads to.
+        digest: Digest of that generation.
+        parent_step: Step of the generation that a delta continues; otherwise of the head before the record.
+        parent: Digest of that generation.
+        top: The highest step ever used, this record's included.
+        snapshot: Number of the newest snapshot's record; 0 for none.
+        file: File of a delta, or file list of a snapshot.
+        nbytes: Size of `file`.
+        sha256: SHA-256 of `file`; of a repair: of the records that it sets aside (processor.repository.log.repair).
+        since: Of a snapshot: the record that led to its generation, from which its readers start. Of a repair: the
+            first record that it sets aside.
+        at: Time in Unix seconds; of a delta: its publication time.
+        reason: Reason of a hold or rollback, as it was written; see `why`.
+        key: Id of the key that signed to_sign(); "" for none. Only signed records contain this key and the next.
+        signature: The signature.
     """
 
     model: str
@@ -80,12 +93,14 @@ class ChainRecord:
 
     @property
     def why(self) -> str:
-        """Its reason for people to read: control and bidirectional characters, which a writer of another program may
-        have put there, are escaped."""
+        """The reason for people to read.
+
+        Control and bidirectional characters, which another program may have written, are escaped.
+        """
         return printable(self.reason)
 
     def to_bytes(self) -> bytes:
-        """Its file: one line of JSON, keys sorted, without blanks."""
+        """Return the bytes of its file: one line of JSON, keys sorted, without spaces."""
         document = {"format": FORMAT, **{name: getattr(self, name) for name in _TYPES}}
         if self.key:
             document |= {"format": SIGNED_FORMAT, "key": self.key, "signature": self.signature}
@@ -94,18 +109,30 @@ class ChainRecord:
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
     def to_sign(self, root: str) -> bytes:
-        """What its signature is of: the root hash of its version, and its bytes without the signature. So a record is
-        of one manifest, also for who begins at a snapshot."""
+        """Return the bytes that its signature covers: the root hash of its version, and the unsigned record.
+
+        So a record belongs to one manifest, also for a reader that begins at a snapshot.
+        """
         return f"{root}\n".encode() + dataclasses.replace(self, signature="").to_bytes()
 
     def signed(self, signer: Signer, root: str) -> ChainRecord:
-        """The same, signed. root: the version's root hash."""
+        """Return the record with a signature.
+
+        Args:
+            signer: The signing key.
+            root: The version's root hash.
+        """
         made = dataclasses.replace(self, key=signer.id, signature="")
         return dataclasses.replace(made, signature=signer.sign(made.to_sign(root)))
 
     @classmethod
     def from_bytes(cls, data: bytes, number: int) -> ChainRecord:
-        """Reads a record's file; raises Corrupt for anything that to_bytes() would not have written."""
+        """Parse a record's file; raise Corrupt for anything that to_bytes() would not have written.
+
+        Args:
+            data: Bytes of the file.
+            number: Number that the record must have.
+        """
         where = f"record {number}"
         try:
             raw = json.loads(data[:MAX_RECORD_NBYTES])
@@ -161,19 +188,22 @@ _TYPES: dict[str, type] = {
 
 
 def record_name(number: int) -> str:
-    """The record's file, relative to the version's folder."""
+    """Return the record's file, relative to the version's folder."""
     return f"{CHAIN}/{number:0{DIGITS}d}.json"
 
 
 def sha256(data: Any) -> str:
-    """Of a buffer, as 64 hexadecimal digits."""
+    """Return the SHA-256 of a buffer as 64 hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def root_hash(manifest: Manifest) -> str:
-    """SHA-256 of what a version's scores follow from: its inputs, transforms, features, tables and files of weights.
-    Executables, recorded requests, notes and signatures may come later and are left out."""
-    # Signing a version that was not signed moves no digest: what is served stays what it was.
+    """Return the SHA-256 of everything that a version's scores follow from.
+
+    That is its inputs, transforms, features, tables and weight files. Executables, recorded requests, notes and
+    signatures may be added later and are left out.
+    """
+    # Leave out SHA-256 of files: signing an unsigned version must not change a digest.
     files = {n: dataclasses.replace(f, sha256="") for n, f in manifest.files.items() if not n.startswith(LATER)}
     document = _said(dataclasses.replace(manifest, files=files))
     kept = {key: value for key, value in document.items() if key not in BESIDE}
@@ -181,7 +211,7 @@ def root_hash(manifest: Manifest) -> str:
 
 
 def _said(value: Any) -> Any:
-    """`value` as JSON, without fields that have their default: a field that is new to the format moves no digest."""
+    """Return `value` as JSON, without fields that have their default: a new field must not change a digest."""
     if dataclasses.is_dataclass(value):
         parts = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
         return {f.name: _said(part) for f, part in parts if part != _default(f)}
@@ -196,17 +226,22 @@ def _default(spec: dataclasses.Field[Any]) -> Any:
 
 
 def root_digest(manifest: Manifest) -> str:
-    """The digest of a version's step 0."""
+    """Return the digest of a version's step 0."""
     return root_hash(manifest)[:DIGEST_DIGITS]
 
 
 def delta_digest(parent: str, file_sha256: str) -> str:
-    """The digest of the generation that a delta leads to."""
+    """Return the digest of the generation that a delta leads to.
+
+    Args:
+        parent: Digest of its parent.
+        file_sha256: SHA-256 of its file.
+    """
     return sha256(f"{parent} {file_sha256}".encode())[:DIGEST_DIGITS]
 
 
 def check_reason(reason: str) -> str:
-    """`reason` if a record can carry it; raises BadInput."""
+    """Return `reason` if a record can carry it; raise BadInput."""
     if len(reason) > MAX_REASON or not reason.isprintable():
         raise BadInput(f"reason: at most {MAX_REASON} printable letters wanted, got {len(reason)}")
     return reason

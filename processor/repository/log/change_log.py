@@ -1,32 +1,33 @@
-"""One version's chain on disk: followed by who serves it, written by whoever changes what is served.
+"""One version's change log on disk (a write-ahead log): read by servers, written by whatever changes what is served.
 
-    <version>/chain/0000000017.json       record 17, created exclusively, never changed (processor.repository.log.chain_record)
-    <version>/deltas/<step>.safetensors   a delta's file; named by its record, so it may be called otherwise
-    <version>/snapshots/<name>/           tables and dense weights whole (processor.repository.log.contents)
+    <version>/chain/0000000017.json       record 17, created exclusively, never changed
+    (processor.repository.log.chain_record)
+    <version>/deltas/<step>.safetensors   a delta's file; its record names it, so it may have another name
+    <version>/snapshots/<name>/           whole tables and dense weights (processor.repository.log.contents)
 
-Everything that publishes, uploads, rolls back, compacts or holds writes through a Ledger; there is no other writer.
+Everything that publishes, uploads, rolls back, compacts or holds writes through a ChangeLog; there is no other writer.
 
 Invariants
-- A record's number is given once, by link(), O_EXCL or whatever else makes a file that nobody has made
-  (processor.repository.storage): of two writers one wins, the other reads what won and decides anew. Nothing needs a
-  rename, a lock or a list of the folder.
-- A record is written after all that it names is durable, so what a kill leaves behind is a file without a record. A
-  delta's file without one is what somebody might have dropped: the next writer adopts it where it continues the chain,
-  and the bytes of that record are the ones that its own writer would have written.
-- What a reader would not take is not created: a record is parsed by the reader's own check before it is (append).
-- A record that is none ends the chain, until a repair sets it aside (processor.repository.log.repair).
-- Records are never removed, and read once. To see whether there is a new one costs one look for one name. A start
-  finds the newest record by doubling, reads the snapshot that it names, and only the records since.
-- A record or a file that is served and that changes, or goes while its version stays, makes the chain DIVERGED: what is
-  in memory is still served, and nothing further is taken until the version is loaded anew. Two of them are looked at
-  with every look, the newest and, in turn, all others.
-- Where nothing can be written (a copy of a repository) files are adopted in memory: the same records, not kept.
+- A record's number is given once, by link(), O_EXCL or another exclusive creation (processor.repository.storage): of
+  two writers one wins, and the other reads the winning record and decides again. Nothing needs a rename, a lock or a
+  listing of the folder.
+- A record is written after everything that it names is durable, so a kill leaves at most a file without a record. A
+  delta's file without a record is treated like one that was dropped into the folder: the next writer adopts it if it
+  continues the log, and the bytes of that record are the ones that its own writer would have written.
+- A record that no reader would accept is not created: append() parses a record with the reader's own check first.
+- An invalid record ends the log, until a repair sets it aside (processor.repository.log.repair).
+- Records are never removed, and are read once. Checking for a new one costs one lookup of one name. A start finds the
+  newest record by doubling, reads the snapshot that it names, and only the records since.
+- If a served record or file changes, or disappears while its version stays, the log is DIVERGED: what is in memory is
+  still served, and nothing further is applied until the version is loaded again. Every poll checks two of them, the
+  newest and, in turn, one of the others.
+- Where nothing can be written (a copy of a repository), files are adopted in memory: the same records, not stored.
 
-What a writer costs: a delta two files of its own, each made durable with its folder; a rollback one.
+Costs for a writer: a delta takes two files, each made durable with its folder; a rollback takes one.
 
-Refused: one log that is appended to (no object store can, and a torn tail has no owner); a lease for one writer (a
-trainer that died would block the rollback of what it published); steps given by the store alone (a delta's file names
-its step, so that it is checked whole).
+Rejected: one file that is appended to (no object store supports it, and a torn tail has no owner); a lease for one
+writer (a trainer that died would block the rollback of what it published); steps assigned by the store alone (a delta's
+file contains its step, so that it is verified whole).
 """
 
 from __future__ import annotations
@@ -43,6 +44,18 @@ from typing import BinaryIO
 
 import numpy as np
 
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
+from freshet_serving.processor.package import (
+    SUFFIX,
+    Delta,
+    DeltaBytes,
+    Signer,
+    file_sha256,
+    parse_delta,
+    read_delta_file,
+    same_content,
+    stream_delta,
+)
 from freshet_serving.processor.repository.log.chain_record import (
     DELTA,
     HOLD,
@@ -58,15 +71,7 @@ from freshet_serving.processor.repository.log.chain_record import (
     root_hash,
     sha256,
 )
-from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, History, ChainLink
-from freshet_serving.processor.repository.log.scrub import (
-    Identity,
-    Scrubber,
-    TrustedRecords,
-    unrecorded_deltas,
-    identity_of,
-    recorded_file,
-)
+from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, ChainLink, History
 from freshet_serving.processor.repository.log.pruning import missing
 from freshet_serving.processor.repository.log.repair import (
     EmptyRecord,
@@ -75,11 +80,15 @@ from freshet_serving.processor.repository.log.repair import (
     newest_repair,
     record_bytes,
 )
-from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, FreshetError, NotFound, NotReady
+from freshet_serving.processor.repository.log.scrub import (
+    Identity,
+    Scrubber,
+    TrustedRecords,
+    identity_of,
+    recorded_file,
+    unrecorded_deltas,
+)
 from freshet_serving.processor.repository.version import DELTAS, VersionReader, inside
-from freshet_serving.processor.package import SUFFIX, Delta, DeltaBytes, parse_delta, read_delta_file, stream_delta
-from freshet_serving.processor.package import file_sha256, same_content
-from freshet_serving.processor.package import Signer
 
 ABANDONED_S = 60.0
 MOST_TRIES, TRY_AGAIN_S = 500, 0.01
@@ -88,7 +97,14 @@ READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 @dataclass(frozen=True, slots=True)
 class DurableDelta:
-    """A delta's file, durable in the version's folder. ours: it was not there before."""
+    """A delta's file, durable in the version's folder.
+
+    Attributes:
+        path: Path of the file.
+        sha256: SHA-256 of its bytes.
+        nbytes: Its size.
+        ours: True if it did not exist before.
+    """
 
     path: Path
     sha256: str
@@ -97,19 +113,24 @@ class DurableDelta:
 
 
 class ChangeLog:
-    """The chain of one committed version. One thread at a time uses it."""
+    """The change log of one committed version. Not thread-safe."""
 
     def __init__(self, version: VersionReader, unix_s: Callable[[], float] = time.time) -> None:
-        """Nothing is read before look()."""
+        """Prepare the log; nothing is read before look().
+
+        Args:
+            version: The version.
+            unix_s: Clock for Unix seconds.
+        """
         self.folder, self.storage, self.manifest = version.folder, version.storage, version.root_manifest
         self._unix_s, self._version = unix_s, version
         self._root, self._digest = root_hash(self.manifest), root_digest(self.manifest)
         self._written = 0
-        # The number of a record that may stand although writing it has failed.
+        # Number of a record that may exist although writing it has failed.
         self._doubtful = 0
-        # Records after it that were adopted in memory, as they would be written.
+        # Records after the last written one that were adopted in memory, as they would be written.
         self._unwritten: list[bytes] = []
-        # The newest repair for which what was read before was read anew.
+        # The newest repair because of which earlier records were read again.
         self._reread = 0
         self._scrubber, self._repairs = Scrubber(self.storage, self._root), RepairWatch(self.storage)
         self._trusted = TrustedRecords(version, self._root)
@@ -117,8 +138,15 @@ class ChangeLog:
 
     @classmethod
     def of(cls, version: VersionReader, whole: bool = False) -> ChangeLog:
-        """The chain of a version, read and its dropped files adopted; from its newest snapshot on, if not `whole`.
-        Raises Diverged where its records are no chain."""
+        """Read the change log of a version and adopt dropped files.
+
+        Args:
+            version: The version.
+            whole: Read all records instead of those since the newest snapshot.
+
+        Raises:
+            Diverged: Its records are not a valid log.
+        """
         change_log = cls(version)
         if not whole:
             change_log.begin_at_snapshot()
@@ -126,17 +154,17 @@ class ChangeLog:
         change_log.adopt_all()
         return change_log
 
-    # Following.
+    # Reading new records.
 
     def look(self) -> list[ChainRecord]:
-        """Takes the records that have come since the last look, and returns them; raises Diverged."""
+        """Take the records that are new since the last call, and return them; raise Diverged."""
         came = []
         while (record := self._next()) is not None:
             came.append(record)
         return came
 
     def _next(self) -> ChainRecord | None:
-        """Takes the next record, None where there is none yet."""
+        """Take the next record and return it; None if there is none yet."""
         number = self._written + 1
         try:
             read = self._read(number)
@@ -148,7 +176,7 @@ class ChangeLog:
                 raise
             repair = find_repair(self.storage, number, self.check_record)
             if repair is None:
-                # What was read before may be set aside as well.
+                # Records read earlier may be set aside as well.
                 wider = newest_repair(self.storage, number)
                 if wider is None or wider.since >= number or wider.number <= self._reread:
                     raise
@@ -162,27 +190,35 @@ class ChangeLog:
         return repair
 
     def check_record(self, record: ChainRecord, data: bytes) -> None:
-        """Raises Corrupt or Conflict unless a record, with these bytes, is the next."""
+        """Raise Corrupt or Conflict unless a record is trusted and the next one.
+
+        Args:
+            record: The record.
+            data: Its bytes.
+        """
         self._trusted.check_record(record, data)
         self.history.check_next(record)
 
     def repaired(self) -> bool:
-        """Whether a repair has come that this was not asked about before."""
+        """Return True if there is a repair that an earlier call did not report."""
         return self._repairs.come(self._written)
 
     def records(self) -> Iterator[ChainRecord]:
-        """Every record of the chain, read anew from the first on; raises Diverged where it ends at one that is none."""
+        """Yield every record of the log, read again from the first on; raise Diverged at an invalid one."""
         anew = ChangeLog(self._version, self._unix_s)
         while (record := anew._next()) is not None:
             yield record
 
     def scrub(self) -> None:
-        """Looks at some of what is served; raises Diverged where it is not what it was (processor.repository.log.scrub)."""
+        """Check some of the served files; raise Diverged if one has changed (processor.repository.log.scrub)."""
         self._scrubber.look(self.history)
 
     def read_delta(self, link: ChainLink) -> Delta:
-        """The delta that leads to a generation, verified against its record; raises Diverged where its file is another
-        one, or gone."""
+        """Return the delta that leads to a generation, verified against its record.
+
+        Raises:
+            Diverged: Its file is missing or a different one.
+        """
         record, path = link.record, self.path_of(link)
         assert record is not None, "path_of() has seen to it"
         before, data = recorded_file(self.storage, record)
@@ -197,18 +233,18 @@ class ChangeLog:
         return delta
 
     def bring_delta(self, link: ChainLink) -> None:
-        """Has the file of the delta that leads to a generation lie in the folder, where it lies anywhere."""
+        """Bring the file of the delta that leads to a generation into the folder, if it exists anywhere."""
         if link.record is not None and link.record.kind == DELTA:
             self.storage.fetch(link.record.file, link.record.nbytes)
 
     def path_of(self, link: ChainLink) -> Path:
-        """The file of the delta that leads to a generation."""
+        """Return the file of the delta that leads to a generation; raise NotFound if no delta does."""
         if link.record is None or link.record.kind != DELTA:
             raise NotFound(f"step {link.step}: no delta leads to it")
         return inside(self.folder, link.record.file)
 
     def reach_back(self) -> None:
-        """Reads the records before the snapshot too, for who goes back beyond it."""
+        """Read the records before the snapshot too, to go back beyond it."""
         if not self.history.whole:
             kept, self._unwritten = self._unwritten, []
             try:
@@ -220,30 +256,36 @@ class ChangeLog:
 
     @property
     def written(self) -> bool:
-        """Whether every record that is known lies in the folder."""
+        """True if every known record is in the folder."""
         return not self._unwritten
 
     # Trust (processor.repository.log.chain_record).
 
     def recall(self) -> None:
-        """Raises Corrupt where the version, or its chain, is not what was trusted before, or older; NotReady."""
+        """Compare the version and its log with the trust memory.
+
+        Raises:
+            Corrupt: They are not what was trusted before, or older.
+            NotReady: The record to compare is not here yet, or cannot be read.
+        """
         self._trusted.recall(lambda number: record_bytes(self.storage, number))
 
     def remember(self) -> None:
-        """What was read is what was trusted from now on; raises NotReady where that cannot be made durable."""
+        """Store what was read in the trust memory; raise NotReady if that cannot be made durable."""
         self._trusted.remember(self.history)
 
     # Writing.
 
     def may_write(self) -> Signer | None:
-        """Who signs what is written, None where nobody has to; raises SigningKeyRequired."""
+        """Return the signing key for new records, None if they are not signed; raise SigningKeyRequired."""
         return self._version.keyring.key_for("chain", self.manifest.key)
 
     def publish(self, delta: Delta) -> ChainLink:
-        """Commits a delta: its file, then its record.
+        """Commit a delta: its file, then its record. The delta has passed Delta.check().
 
-        The delta has passed Delta.check(). Raises Conflict unless it continues the chain, NotReady where the repository
-        cannot be written.
+        Raises:
+            Conflict: It does not continue the log.
+            NotReady: The repository is not writable.
         """
         self.look()
         self.check_delta(delta)
@@ -252,13 +294,24 @@ class ChangeLog:
         return self.commit(delta, kept)
 
     def keep(self, delta: Delta, data: DeltaBytes) -> DurableDelta:
-        """Makes a delta's bytes durable in the version's folder, for commit(), under a name that nobody adopts: whether
-        they become part of the chain is not known yet."""
+        """Make a delta's bytes durable in the version's folder, for commit().
+
+        The file has a name that no reader adopts, because it is not certain yet that it becomes part of the log.
+
+        Args:
+            delta: The delta.
+            data: Its bytes.
+        """
         content = data.data if isinstance(data, np.ndarray) else data
         return self._write(delta, lambda file: file.write(content), lambda digest: f"{delta.step}-{digest[:8]}{SUFFIX}")
 
     def commit(self, delta: Delta, kept: DurableDelta) -> ChainLink:
-        """Commits the record of a delta whose file is durable; takes the file back where that cannot be."""
+        """Commit the record of a delta whose file is durable; remove the file if that fails.
+
+        Args:
+            delta: The delta.
+            kept: Its file.
+        """
         try:
             return self._record_delta(delta, kept.path, kept.sha256, kept.nbytes)
         except BaseException:
@@ -266,13 +319,15 @@ class ChangeLog:
             raise
 
     def forget(self, kept: DurableDelta) -> None:
-        """Takes back a file that was kept and not committed."""
+        """Remove a file that was kept and not committed."""
         if kept.ours and not self.may_name(f"{DELTAS}/{kept.path.name}"):
             self.storage.remove(f"{DELTAS}/{kept.path.name}")
 
     def may_name(self, file: str) -> bool:
-        """Whether a record names a file, or one may of which nobody can know: it may stand although writing it has
-        failed."""
+        """Return True if a record names a file, or may name it.
+
+        It may if the log cannot be read, or if a record may exist although writing it has failed.
+        """
         try:
             self.look()
         except FreshetError:
@@ -280,8 +335,10 @@ class ChangeLog:
         return self._doubtful > self._written or file in self.history.files
 
     def adopt(self, path: Path) -> tuple[ChainLink, Delta]:
-        """Gives a delta's file that lies in the folder without a record its record: written where that can be, else
-        kept in memory. Raises Conflict, or what is wrong with the file."""
+        """Create the record of a delta's file that lies in the folder without one.
+
+        The record is written if possible, else kept in memory. Raises Conflict, or the error of the file.
+        """
         self._trusted.check_adoption()
         data = read_delta_file(path)
         delta = parse_delta(data)
@@ -296,7 +353,7 @@ class ChangeLog:
         return link, delta
 
     def adopt_all(self) -> None:
-        """Adopts what was dropped and continues the chain, in one pass by ascending step."""
+        """Adopt dropped files that continue the log, in one pass by ascending step."""
         top = -1
         while top < self.history.top and (self.dropped or top < 0):
             top = self.history.top
@@ -307,14 +364,18 @@ class ChangeLog:
 
     @property
     def dropped(self) -> bool:
-        """Whether a file lies there that has no record and may be the next delta."""
+        """True if there is a file without a record that may be the next delta."""
         name = f"{DELTAS}/{self.history.top + 1}{SUFFIX}"
         self.storage.look_for(name)
         return (self.folder / name).exists()
 
     def check_delta(self, delta: Delta, digest: str = "") -> None:
-        """Raises BadInput or Conflict unless such a delta continues the chain, anew or once more. digest: SHA-256 of
-        its file, where that is known."""
+        """Raise BadInput or Conflict unless the delta continues the log, for the first time or again.
+
+        Args:
+            delta: The delta.
+            digest: SHA-256 of its file; "" if unknown.
+        """
         if delta.model != self.manifest.model:
             raise BadInput(f"delta: for model {delta.model[:64]!r}, wanted {self.manifest.model!r}")
         if delta.version != self.manifest.version:
@@ -336,7 +397,12 @@ class ChangeLog:
             raise Conflict(f"delta: step {delta.step} is used already; the next one is {history.top + 1}")
 
     def rollback(self, step: int, reason: str = "") -> ChainLink:
-        """Commits that the chain goes back to a generation of its line. Raises NotFound where there is none."""
+        """Commit a rollback to a generation of the line; raise NotFound if there is none.
+
+        Args:
+            step: Step of the generation.
+            reason: Reason for the record.
+        """
 
         def make() -> ChainRecord | None:
             if step < self.history.base.step:
@@ -354,16 +420,24 @@ class ChangeLog:
         return self.history.head
 
     def check_whole(self, link: ChainLink) -> None:
-        """Raises NotFound for a generation before a snapshot where files that it is built from were pruned. What is
-        lost otherwise may still be gone back to in memory."""
+        """Raise NotFound for a generation before a snapshot if files that it is built from were pruned.
+
+        Files that are missing for other reasons do not prevent a rollback in memory.
+        """
         folded = self.history.snapshot(self.history.head)
         if folded is not None and link.step < folded.step and missing(self.storage, self.history, link):
             where = f"{self.manifest.version}.{link.step}"
             raise NotFound(f"rollback: {where} cannot be gone back to: files that it is built from were pruned")
 
     def hold(self, reason: str = "", link: ChainLink | None = None) -> None:
-        """Commits a gate behind a generation of the line (default: the head); nothing where one is there already, or
-        where the generation has been undone."""
+        """Commit a gate behind a generation of the line.
+
+        Does nothing if there is such a gate already, or if the generation has been undone.
+
+        Args:
+            reason: Reason for the record.
+            link: The generation; None for the head.
+        """
 
         def make() -> ChainRecord | None:
             at, gate = link or self.history.head, self.history.gate
@@ -376,14 +450,15 @@ class ChangeLog:
         self.append(make)
 
     def release(self, reason: str = "", gate: str = "", head: str = "") -> None:
-        """Commits that the gate is lifted.
+        """Commit that the gate is lifted.
 
         Args:
-            reason: kept in the record.
-            gate, head: digests of the only gate and head that it may be lifted at, "" for any.
+            reason: Reason for the record.
+            gate: Digest of the only gate that may be lifted; "" for any.
+            head: Digest of the only head at which it may be lifted; used with `gate`.
 
         Raises:
-            Conflict: another gate or head is there by now.
+            Conflict: There is another gate or head by now.
         """
 
         def make() -> ChainRecord:
@@ -396,7 +471,14 @@ class ChangeLog:
         self.append(make)
 
     def snapshot(self, link: ChainLink, file: str, digest: str, nbytes: int) -> None:
-        """Commits that a generation of the line lies whole where `file` says; sha256, nbytes: of that file."""
+        """Commit that a generation of the line is stored whole.
+
+        Args:
+            link: The generation.
+            file: List of its files.
+            digest: SHA-256 of `file`.
+            nbytes: Size of `file`.
+        """
 
         def make() -> ChainRecord:
             since = link.record.number if link.record else 0
@@ -407,21 +489,32 @@ class ChangeLog:
         self.append(make)
 
     def append(self, make: Callable[[], ChainRecord | None], in_memory: bool = False) -> None:
-        """Commits the record that `make` returns, asked anew when another writer was faster; None: there is nothing to
-        commit. in_memory: where the folder cannot be written the record is taken all the same, but not kept. Raises
-        BadInput for a record that no reader would take."""
+        """Commit the record that `make` returns.
+
+        Args:
+            make: Returns the record, or None if there is nothing to commit; called again if another writer was faster.
+            in_memory: If the folder is not writable, take the record without storing it.
+
+        Raises:
+            BadInput: No reader would accept the record.
+        """
         self.may_write()
         for _ in range(MOST_TRIES):
             self.look()
             record = make()
             if record is None or self.create(record, in_memory):
                 return
-            # Whoever was faster may still be writing it.
+            # The writer that was faster may still be writing it.
             time.sleep(0 if self._read(record.number) else TRY_AGAIN_S)
         raise NotReady("chain: others are writing to it all the time; try again")
 
     def create(self, record: ChainRecord, in_memory: bool = False) -> bool:
-        """Commits a record of this history; False where another writer has its number. See append()."""
+        """Commit a record of this history; return False if another writer has its number.
+
+        Args:
+            record: The record.
+            in_memory: If the folder is not writable, take the record without storing it.
+        """
         signer = self.may_write()
         check_reason(record.reason)
         self.history.check_next(record)
@@ -449,18 +542,18 @@ class ChangeLog:
             self._unwritten.append(data)
             self.history.take(record, sha256(data))
             return True
-        # Until it is taken in, nobody is to remove what it names: there may be no memory to take it in with.
+        # Until the record is taken, the files that it names must stay: memory may be too short to take it.
         self._doubtful = record.number
         self.history.take(record, sha256(data))
         self._written = record.number
         self._scrubber.add(path, identity_of(path), sha256(data))
         with contextlib.suppress(NotReady):
-            # It stands, whatever became of this: the next look asks again.
+            # The record exists, even if this fails: the next poll remembers it.
             self.remember()
         return True
 
     def _write_unwritten(self) -> None:
-        """Writes what was adopted in memory while nothing could be written."""
+        """Write the records that were adopted in memory while the repository was not writable."""
         while self._unwritten:
             self.storage.create(record_name(self._written + 1), self._unwritten[0])
             self._written += 1
@@ -471,7 +564,7 @@ class ChangeLog:
 
         def make() -> ChainRecord | None:
             head = self.history.head
-            # Somebody adopted the very file between its two commits.
+            # Another writer adopted the very file between its two commits.
             if head.record is not None and head.step == delta.step and head.record.sha256 == digest:
                 return None
             self.check_delta(delta)
@@ -482,7 +575,13 @@ class ChangeLog:
         return self.history.head
 
     def _write(self, delta: Delta, write: Callable[[BinaryIO], object], name: Callable[[str], str]) -> DurableDelta:
-        """Writes a delta's file; name: by its SHA-256. Raises Conflict for another content of a step that is used."""
+        """Write a delta's file; raise Conflict if its step is used for other content.
+
+        Args:
+            delta: The delta.
+            write: Writes it to an open file.
+            name: Returns the name of the file, given its SHA-256.
+        """
         deltas = self.folder / DELTAS
         aside = deltas / f".{delta.step}.{secrets.token_hex(4)}.tmp"
         try:
@@ -498,7 +597,7 @@ class ChangeLog:
                 try:
                     self.storage.give(aside, f"{DELTAS}/{called}")
                 except FileExistsError:
-                    # The very file, or one that somebody dropped under this step's name and that continues no chain.
+                    # The very same file, or one that was dropped under this step's name and continues no log.
                     if same_content(target, digest):
                         return DurableDelta(target, digest, nbytes, ours=False)
                     continue
@@ -516,7 +615,7 @@ class ChangeLog:
         return History(self.manifest.model, self.manifest.version, self._root, self._digest)
 
     def _read(self, number: int) -> tuple[ChainRecord, bytes, Path, Identity | None] | None:
-        """A record and its bytes, None where there is none yet; raises Diverged for what is no record."""
+        """Return a record and its bytes, None if there is none yet; raise Diverged for an invalid one."""
         path = self.folder / record_name(number)
         before = identity_of(path)
         try:
@@ -526,8 +625,8 @@ class ChangeLog:
         if data is None:
             return None
         if not data:
-            # Where there are no hard links a record is created and then written: nobody wrote this one yet, or ever.
-            # An object store shows no object before all of it is there.
+            # Without hard links a record is created and then written: this one was not written yet, or never will be.
+            # An object store shows no object before it is complete.
             if self.storage.remote or (before is not None and self._unix_s() - before[0] / 1e9 > ABANDONED_S):
                 cure = "if nobody is writing it, `freshet delta repair` sets it aside"
                 raise EmptyRecord(f"record {number}: the file is empty; {cure}")
@@ -541,7 +640,7 @@ class ChangeLog:
 
     def _take_read(self, record: ChainRecord, data: bytes, path: Path, identity: Identity | None) -> None:
         if self._unwritten:
-            # Adopted in memory before somebody wrote it: by rule the same bytes.
+            # Adopted in memory before another writer wrote it: by rule the same bytes.
             if self._unwritten[0] != data:
                 raise Diverged(f"record {record.number}: not what was adopted here without being written", path)
             del self._unwritten[0]
@@ -557,20 +656,19 @@ class ChangeLog:
         self._scrubber.add(path, identity, sha256(data))
 
     def _read_anew(self, repair: ChainRecord) -> None:
-        """Reads the chain anew: what was read once is set aside by a repair, because it can be read no more."""
+        """Read the log again, because a repair sets aside records that were read before and can no longer be read."""
         before, self._reread = self.history, repair.number
         try:
             self._read_all(repair.number)
         except NotReady:
             self._reread = 0
             raise
-        # Whoever stands on what was cut asks what it was, to put it back.
+        # Applied records that were cut stay known, so that they can be undone.
         self.history.keep_undone(before)
         self._scrubber.forget(record_name(number) for number in range(repair.since, repair.number))
 
     def _read_all(self, until: int = 0) -> None:
-        """Reads the chain anew, from the first record on and at least to number `until`; where that fails, what was
-        known stays known."""
+        """Read the log again from the first record on, at least to number `until`; keep the old state if that fails."""
         before = self.history, self._written
         self.history, self._written = self._empty(), 0
         try:
@@ -589,8 +687,14 @@ class ChangeLog:
         self.history.take(record, sha256(data))
 
     def begin_at_snapshot(self, number: int | None = None) -> None:
-        """Before anything is read: begins with the snapshot that a record names, the newest if it is not said which, if
-        it names one. Raises Diverged where that is none."""
+        """Begin at the snapshot that a record names, if it names one. Call this before anything is read.
+
+        Args:
+            number: Number of the record; None for the newest.
+
+        Raises:
+            Diverged: The record or the snapshot that it names is invalid.
+        """
         newest = self._read(self.storage.newest(record_name) if number is None else number)
         if newest is None or not newest[0].snapshot:
             return

@@ -1,18 +1,18 @@
-"""What a version holds as of a generation, read from its files: numpy alone, no server and no kernel.
+"""Rows and weights of a version as of a generation, read from its files with numpy alone: no server and no kernel.
 
-The base is the newest snapshot on the way to the generation, or the version as it was published; what the deltas after
-it changed is gathered newest first, each key once. Memory is that of the changes, and of the one table that is asked
-for; time that of reading the files.
+The base is the newest snapshot on the way to the generation, or the version as it was published; the changes of the
+deltas after it are gathered newest first, each key once. Memory is that of the changes, and of the one table that is
+requested; time is that of reading the files.
 
-Snapshots: a version's tables and dense weights as of a step, whole, in a folder of the version's.
+Snapshots contain a version's tables and dense weights as of a step, whole, in a folder of the version.
 
     snapshots/<step>-<random>/snapshot.json       the list of its files (processor.repository.version.SnapshotManifest)
-    snapshots/<step>-<random>/tables/...          as the version's own, index and all
+    snapshots/<step>-<random>/tables/...          as the version's own, including the index
     snapshots/<step>-<random>/dense.safetensors
 
-A snapshot is written where nobody looks, every file made durable, and committed by its record. A kill before that
-leaves a folder that no record names, which `freshet repository prune` removes. It changes no generation: whoever is
-serving goes on, whoever starts loads it and the deltas since.
+A snapshot is written where no reader looks, every file is made durable, and its record commits it. A kill before that
+leaves a folder that no record names, which `freshet repository prune` removes. A snapshot changes no generation:
+running servers go on, and a starting one loads it and the deltas since.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.repository.log.chain_record import ChainRecord, sha256
-from freshet_serving.processor.repository.log.history import ChainLink
-from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.errors import Corrupt, unreadable
-from freshet_serving.processor.package import MAX_MANIFEST_NBYTES, Delta, TableDelta, TableEntry
+from freshet_serving.processor.package import MAX_MANIFEST_NBYTES, Delta, TableDelta, TableEntry, read_file
+from freshet_serving.processor.repository.log.chain_record import ChainRecord, sha256
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.history import ChainLink
 from freshet_serving.processor.repository.version import SnapshotManifest, VersionReader, inside, table_file
-from freshet_serving.processor.package import read_file
 
 
 def open_snapshot(version: VersionReader, record: ChainRecord) -> VersionReader:
-    """The version as of the snapshot that a record names; raises Corrupt where it is not what the record says."""
+    """Return the version as of the snapshot that a record names; raise Corrupt if it does not match the record.
+
+    Args:
+        version: The version.
+        record: The snapshot's record.
+    """
     try:
         data = _read(version, record)
         if sha256(data) != record.sha256 and version.storage.again(record.file):
@@ -63,7 +67,13 @@ NO_SCALES: Float32s = np.empty(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """What deltas made of a table: keys int64 [m] ascending with rows float32 [m, dim]; removed int64 [r] ascending."""
+    """The changes that deltas made to a table.
+
+    Attributes:
+        keys: Changed keys, int64 [m], ascending.
+        rows: Their rows, float32 [m, dim].
+        removed: Removed keys (tombstones), int64 [r], ascending.
+    """
 
     keys: Int64s
     rows: Float32s
@@ -71,10 +81,20 @@ class TableChanges:
 
 
 class VersionContents:
-    """A version as of one generation of its chain."""
+    """A version as of one generation of its change log."""
 
     def __init__(self, version: VersionReader, change_log: ChangeLog, link: ChainLink) -> None:
-        """Reads the deltas since the base, verified; raises Corrupt or Diverged for what is not as it was recorded."""
+        """Read and verify the deltas since the base.
+
+        Args:
+            version: The version.
+            change_log: Its change log.
+            link: The generation.
+
+        Raises:
+            Corrupt: A file is damaged.
+            Diverged: A file is not the one that was recorded.
+        """
         if link.step < change_log.history.base.step:
             change_log.reach_back()
         record = change_log.history.snapshot(link)
@@ -96,7 +116,7 @@ class VersionContents:
         self.event_time = list(times[0]) if times else list(self.base.manifest.event_time)
 
     def table(self, name: str) -> tuple[Int64s, Float32s]:
-        """Every key, ascending, with its row as it is served: int64 [n], float32 [n, dim]."""
+        """Return every key, ascending, with its row as it is served: int64 [n], float32 [n, dim]."""
         entry, changes = self.base.manifest.table(name), self.changes[name]
         keys, base_rows, scales = self.base_rows(name)
         rows = widened(base_rows, scales)
@@ -109,7 +129,12 @@ class VersionContents:
         return keys[order], rows[order]
 
     def rows(self, name: str, keys: Int64s) -> tuple[NDArray[np.bool_], Float32s]:
-        """Which of `keys` (distinct) have a row, bool [n]; the rows, float32 [n, dim], zeros where there is none."""
+        """Return which keys have a row, bool [n], and the rows, float32 [n, dim], with zeros where there is none.
+
+        Args:
+            name: Name of the table.
+            keys: Distinct keys, int64 [n].
+        """
         entry, changes = self.base.manifest.table(name), self.changes[name]
         there = np.zeros(len(keys), np.bool_)
         rows = np.zeros((len(keys), entry.dim), np.float32)
@@ -123,8 +148,11 @@ class VersionContents:
         return there, rows
 
     def base_rows(self, name: str) -> tuple[Int64s, NDArray[np.generic], Float32s]:
-        """What the base holds, in its file's order and without a copy: keys int64 [n], rows as they are stored, float32
-        scales [n], [0] where the type has none. The file is verified once."""
+        """Return the rows of the base in its file's order, without a copy; the file is verified once.
+
+        Returns:
+            Keys int64 [n], rows as they are stored, float32 scales [n], or [0] if the type has none.
+        """
         if name not in self._verified:
             self.base.verify([table_file(name)])
             self._verified.add(name)
@@ -133,7 +161,12 @@ class VersionContents:
 
 
 def widened(rows: NDArray[np.generic], scales: Float32s) -> Float32s:
-    """Stored rows as float32 [n, dim], as serving reads them (processor.kernels.conversion): bfloat16 is uint16."""
+    """Return stored rows as float32 [n, dim], as serving reads them (processor.kernels.conversion).
+
+    Args:
+        rows: Stored rows [n, dim]; bfloat16 as uint16.
+        scales: float32 [n] of int8 rows, else [0].
+    """
     if rows.dtype == np.uint16:
         return (rows.astype(np.uint32) << np.uint32(16)).view(np.float32)
     wide = rows.astype(np.float32)
@@ -141,8 +174,15 @@ def widened(rows: NDArray[np.generic], scales: Float32s) -> Float32s:
 
 
 def narrowed(rows: Float32s, dtype: str) -> tuple[NDArray[np.generic], Float32s]:
-    """float32 rows [n, dim] as a table of the type stores them, and float32 scales [n], [0] where it has none: to the
-    bit what processor.kernels.conversion makes of them."""
+    """Return rows as a table of the type stores them, bit-identical to processor.kernels.conversion.
+
+    Args:
+        rows: float32 [n, dim].
+        dtype: The row type.
+
+    Returns:
+        Stored rows [n, dim], float32 scales [n], or [0] if the type has none.
+    """
     if dtype == "float16":
         return rows.astype(np.float16), NO_SCALES
     if dtype == "bfloat16":
@@ -158,12 +198,17 @@ def narrowed(rows: Float32s, dtype: str) -> tuple[NDArray[np.generic], Float32s]
 
 
 def stored(rows: Float32s, dtype: str) -> Float32s:
-    """float32 rows as a table of the type gives them back."""
+    """Return float32 rows after a round trip through a table's row type.
+
+    Args:
+        rows: float32 [n, dim].
+        dtype: The row type.
+    """
     return widened(*narrowed(rows, dtype))
 
 
 def _in_memory(delta: Delta) -> Delta:
-    """The same without its file: a chain may have more deltas than a process may have open files."""
+    """Return a copy without its file: a log may have more deltas than a process may have open files."""
     tables = {
         name: TableDelta(np.array(table.keys), np.array(table.rows), np.array(table.removed))
         for name, table in delta.tables.items()
@@ -172,7 +217,7 @@ def _in_memory(delta: Delta) -> Delta:
 
 
 def _gathered(entry: TableEntry, newest_first: Iterable[Delta]) -> TableChanges:
-    """The last word of each key."""
+    """Return the newest change of each key."""
     keys, rows, gone = [np.empty(0, np.int64)], [np.empty((0, entry.dim), np.float32)], [np.empty(0, np.bool_)]
     for delta in newest_first:
         table = delta.tables.get(entry.name)
@@ -188,8 +233,10 @@ def _gathered(entry: TableEntry, newest_first: Iterable[Delta]) -> TableChanges:
 
 
 def _matches(wanted: Int64s, known: Int64s) -> tuple[Int64s, Int64s]:
-    """Places in `wanted` and in `known`, both of distinct keys, of the keys that both have. Only `wanted` is sorted:
-    `known` may be a whole table."""
+    """Return the positions of common keys in `wanted` and in `known`, which each hold distinct keys.
+
+    Only `wanted` is sorted: `known` may be a whole table.
+    """
     order = np.argsort(wanted)
     at = np.searchsorted(wanted[order], known)
     at[at == len(wanted)] = 0

@@ -1,7 +1,9 @@
-"""What ends a chain, and the repair that lets it go on (processor.repository.log.repair): the writer's side.
+"""Find the records that end a change log, and commit the repair that sets them aside.
 
-Invariant: only what a start does not read is cut. Damage is what a start meets: it begins at the snapshot that the
-newest sound record names, so a record that is damaged behind that snapshot is none, and stays where it is.
+The reader's side is processor.repository.log.repair.
+
+Invariant: only what a start does not read is cut. Damage is what a start finds: it begins at the snapshot that the
+newest sound record names, so a damaged record before that snapshot does not count, and stays where it is.
 """
 
 from __future__ import annotations
@@ -14,25 +16,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from freshet_serving.processor.repository.log.chain_record import REPAIR, ChainRecord, record_name
-from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, History
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.scrub import STEP
-from freshet_serving.processor.repository.log.repair import EmptyRecord, RecordsDigest
 from freshet_serving.processor.errors import Corrupt, Diverged, NotReady
-from freshet_serving.processor.repository.version import DELTAS
 from freshet_serving.processor.package import SUFFIX
+from freshet_serving.processor.repository.log.chain_record import REPAIR, ChainRecord, record_name
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, History
+from freshet_serving.processor.repository.log.repair import EmptyRecord, RecordsDigest
+from freshet_serving.processor.repository.log.scrub import STEP
 from freshet_serving.processor.repository.storage import VersionStorage
+from freshet_serving.processor.repository.version import DELTAS
 
 MOST_TRIES = 500
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedRecords:
-    """Records of a chain that a repair would set aside.
+    """Records of a change log that a repair would set aside.
 
-    first, last: their numbers. why: what is wrong with the first. sha256: of all of them. top: the highest step that
-    they, or what was there before, may have used. cut: of each that is a record by itself, in words; others None.
+    Attributes:
+        first: Number of the first.
+        last: Number of the last.
+        why: Error of the first.
+        sha256: Digest over all of them.
+        top: The highest step that they, or earlier records and files, may have used.
+        cut: Description of each that is a valid record by itself; None for others.
     """
 
     first: int
@@ -44,13 +51,13 @@ class DamagedRecords:
 
 
 def find_damage(change_log: ChangeLog) -> DamagedRecords | None:
-    """What ends the chain of a version, None where nothing does: the first record that is none, and all after it.
+    """Return the records that end the log of a version, from the first invalid one on; None if it is sound.
 
     Args:
-        ledger: of the version; nothing of it has been read, or this has.
+        change_log: Change log of the version, from which nothing was read yet, or which was passed here before.
 
     Raises:
-        NotReady: a record is just being written, or the repository cannot be read.
+        NotReady: A record is just being written, or the repository cannot be read.
     """
     if change_log.history.number == 0:
         for number in range(change_log.storage.newest(record_name), 0, -1):
@@ -60,7 +67,7 @@ def find_damage(change_log: ChangeLog) -> DamagedRecords | None:
     try:
         change_log.look()
         if change_log.storage.has(record_name(change_log.history.number + 1)):
-            # It has come since, or is empty still.
+            # The record is new, or still empty.
             came = change_log.look()
             if not came:
                 raise NotReady(
@@ -75,19 +82,21 @@ def find_damage(change_log: ChangeLog) -> DamagedRecords | None:
 def repair(
     change_log: ChangeLog, first: int, reason: str = "", unix_s: Callable[[], float] = time.time
 ) -> ChainRecord | None:
-    """Commits that the records from `first` on are set aside.
+    """Commit that the records from `first` on are set aside.
 
     Args:
-        ledger: see find_damage().
-        first: number of the record that ends the chain.
-        reason: kept in the record.
-        unix_s: the clock.
+        change_log: Change log as for find_damage().
+        first: Number of the record that ends the log.
+        reason: Reason for the record.
+        unix_s: Clock for Unix seconds.
 
     Returns:
-        The repair; None where that record is sound, or somebody else was faster.
+        The repair; None if that record is sound, or another writer was faster.
 
     Raises:
-        SigningKeyRequired, BadInput, NotReady: nothing is written.
+        SigningKeyRequired: A signature is required and there is no key; nothing is written.
+        BadInput: No reader would accept the record; nothing is written.
+        NotReady: The repository cannot be read or written; nothing is written.
     """
     change_log.may_write()
     for _ in range(MOST_TRIES):
@@ -99,7 +108,7 @@ def repair(
             at=unix_s(), reason=reason,
         )  # fmt: skip
         if change_log.create(record):
-            # As it was written: signed, where that is asked for.
+            # The record as it was written, with its signature if there is one.
             return change_log.history.events[-1]
     raise NotReady("chain: others are writing to it all the time; try again")
 
@@ -107,16 +116,16 @@ def repair(
 def assess(
     storage: VersionStorage, history: History, why: str, check: Callable[[ChainRecord, bytes], None]
 ) -> DamagedRecords | None:
-    """What a repair would set aside; None where there is one, which has come since.
+    """Return what a repair would set aside; None if there is a repair by now.
 
     Args:
-        place: the version's.
-        history: the records before the first that is none.
-        why: what is wrong with that.
-        check: see find_repair().
+        storage: Storage of the version.
+        history: History up to the first invalid record.
+        why: Error of that record.
+        check: Raises Corrupt or Conflict for a repair that must not be accepted.
     """
     first, marks, cut = history.number + 1, RecordsDigest(), list[str | None]()
-    # A record that does not tell its step may have used the one after those before it.
+    # A record without a readable step may have used the step after those before it.
     steps, untold = [history.top, *_named_steps(storage.folder)], 0
     for number in itertools.count(first):
         data = marks.read(storage, number)
@@ -134,7 +143,7 @@ def assess(
 
 
 def _told_steps(data: bytes) -> list[int]:
-    """The steps that a record speaks of, also one that is none."""
+    """Return the steps that a record contains, even if it is invalid."""
     try:
         raw = json.loads(data)
         return [raw[name] for name in ("step", "top") if type(raw.get(name)) is int]
@@ -143,7 +152,7 @@ def _told_steps(data: bytes) -> list[int]:
 
 
 def _named_steps(folder: Path) -> list[int]:
-    """The steps of the files of deltas, by their names: <step>.safetensors, <step>-<digest>.safetensors."""
+    """Return the steps of delta files by their names: <step>.safetensors, <step>-<digest>.safetensors."""
     try:
         names = [path.name for path in (folder / DELTAS).iterdir()]
     except OSError:

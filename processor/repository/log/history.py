@@ -1,22 +1,24 @@
-"""The history of a version: its records folded, in their order, into what is served. Pure: no I/O, no clock, no arrays.
+"""History of a version: the state that results from its records in order. Pure: no I/O, no clock, no arrays.
 
-What the records mean, all of it
-- The line is the run of generations from step 0 (or a snapshot) to the head; it is what is served, up to the gate.
-- delta: stands on the head, and becomes it. Its step is above the head's, and has never been used, or was used for the
+Meaning of the records, complete
+- The line is the run of generations from step 0 (or a snapshot) to the head; it is served, up to the gate.
+- delta: continues the head, and becomes it. Its step is above the head's, and has never been used, or was used for the
   very same digest: a delta that was undone may be applied again. So a step names one content for good.
-- rollback: the head goes back to a generation of the line. What comes after it is undone, a gate behind it lifted.
-- snapshot: the generation, one of the line, lies in one place whole. It changes nothing that is served.
-- hold: a gate after a generation of the line: what follows is not served, whether it is to come or is there already.
-  Another hold may only move the gate back. release: the gate is lifted, and what was behind it is vouched for. A
-  rollback to the gate instead rejects what waits behind it.
-- repair: the records from `since` up to this one are set aside, because the first of them is none of this chain
-  (processor.repository.log.repair). It changes nothing that is served, but no step that they may have used is used again.
+- rollback: the head goes back to a generation of the line. Everything after it is undone, and a gate behind it is
+  lifted.
+- snapshot: a generation of the line is stored whole in one place (compaction). It does not change what is served.
+- hold: a gate after a generation of the line: what follows is not served (quarantine), whether it exists already or
+  not. Another hold may only move the gate back. release: the gate is lifted, and what was behind it counts as approved.
+  A rollback to the gate instead rejects what waits behind it.
+- repair: the records from `since` up to this one are set aside, because the first of them is not a valid record of this
+  log (processor.repository.log.repair). It does not change what is served, but no step that they may have used is used
+  again.
 
-A record names the newest snapshot that there is, so that a start may begin there: only one that the records before it
-know, or itself.
+A record names the newest existing snapshot, so that a start may begin there: only one that the records before it know,
+or itself.
 
-Every record names the one before it by its SHA-256. One that does not, or that breaks a rule, is no record of this
-chain: whoever reads it stops there and says so (Corrupt); whoever is about to write it is refused (Conflict).
+Every record names the one before it by its SHA-256. One that does not, or that breaks a rule, is not a record of this
+log: a reader stops there and reports it (Corrupt); a writer that is about to create it is refused (Conflict).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from freshet_serving.processor.errors import Conflict
 from freshet_serving.processor.repository.log.chain_record import (
     DELTA,
     HOLD,
@@ -35,18 +38,22 @@ from freshet_serving.processor.repository.log.chain_record import (
     ChainRecord,
     delta_digest,
 )
-from freshet_serving.processor.errors import Conflict
 
 MOST_EVENTS = 512
 MAX_STEP_AHEAD = 10**6
-"""A new step is at most so far above the highest that was used: a version never runs out of steps by one writer's
-mistake."""
+"""Maximum distance of a new step above the highest used one, so that a writer's mistake cannot use up all steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """A generation of the chain: its step and digest, the digest of its parent ("" for the first that is known), and
-    the record that leads to it (None for step 0)."""
+    """A generation of the change log.
+
+    Attributes:
+        step: Its step.
+        digest: Its digest.
+        parent: Digest of its parent; "" for the first that is known.
+        record: The record that leads to it; None for step 0.
+    """
 
     step: int
     digest: str
@@ -55,31 +62,43 @@ class ChainLink:
 
 
 class History:
-    """The records of one version, up to the newest that was taken. check_next() and take() are called for each in turn."""
+    """The state of one version after its records so far. check_next() and take() are called for each record in turn."""
 
     def __init__(self, model: str, version: int, root: str, digest: str) -> None:
-        """root: the version's root hash, what record 1 calls the one before it; digest: that of step 0."""
+        """Start at step 0 of a version.
+
+        Args:
+            model: Name of the model.
+            version: The version.
+            root: The version's root hash, the `previous` of record 1.
+            digest: Digest of step 0.
+        """
         self.model, self.version = model, version
         self.number, self.newest = 0, root
         self.head = self.base = ChainLink(0, digest)
         self.gate: ChainLink | None = None
         self.held = ""
-        # The newest step that somebody has released: no guard is to hold it, or any before it, again.
+        # Newest released step: no guard may hold it, or any before it, again.
         self.vouched = 0
         self.top = 0
         self._snapshots: list[ChainRecord] = []
-        # Number of the newest snapshot on the line, as the newest record says: where a reader is to begin.
+        # Number of the newest snapshot on the line, according to the newest record: a reader begins there.
         self._hint = 0
         self.links: dict[str, ChainLink] = {digest: self.head}
         self.files: set[str] = set()
-        # The newest records that are no deltas, for people to read.
+        # Newest records other than deltas, for people to read.
         self.events: deque[ChainRecord] = deque(maxlen=MOST_EVENTS)
         self._by_step: dict[int, str] = {0: digest}
 
     @classmethod
     def since(cls, reached: ChainRecord, sha256: str, snapshot: ChainRecord) -> History:
-        """The history from a snapshot on. reached: the record that led to the snapshot's generation; sha256: of its
-        bytes. What came before it is not known."""
+        """Return the history from a snapshot on; everything before it is unknown.
+
+        Args:
+            reached: The record that led to the snapshot's generation.
+            sha256: SHA-256 of its bytes.
+            snapshot: The snapshot's record.
+        """
         history = cls(reached.model, reached.version, sha256, reached.digest)
         history.head = history.base = ChainLink(reached.step, reached.digest, "", reached)
         history.links, history._by_step = {reached.digest: history.base}, {reached.step: reached.digest}
@@ -89,12 +108,12 @@ class History:
 
     @property
     def snapshots(self) -> tuple[ChainRecord, ...]:
-        """The records of all snapshots that are known, on the line or not."""
+        """Records of all known snapshots, on the line or not."""
         return tuple(self._snapshots)
 
     @property
     def whole(self) -> bool:
-        """Whether every record is known, from the first on."""
+        """True if every record is known, from the first on."""
         return self.base.record is None
 
     @property
@@ -103,11 +122,11 @@ class History:
         return self.gate or self.head
 
     def line(self, until: ChainLink | None = None) -> list[ChainLink]:
-        """The generations from the first that is known to `until` (default: the target), in order."""
+        """Return the generations from the first that is known to `until` (default: the target), in order."""
         return list(self.back(until or self.target))[::-1]
 
     def back(self, link: ChainLink) -> Iterator[ChainLink]:
-        """A generation and those that it stands on, newest first."""
+        """Yield a generation and its ancestors, newest first."""
         while True:
             yield link
             if not link.parent:
@@ -115,32 +134,38 @@ class History:
             link = self.links[link.parent]
 
     def on_line(self, step: int) -> ChainLink | None:
-        """The generation of the line that has this step."""
+        """Return the generation of the line with this step, or None."""
         link = self.links.get(self._by_step.get(step, ""))
         if link is None or link.step > self.head.step:
             return None
         return next((one for one in self.back(self.head) if one.step <= step and one is link), None)
 
     def known(self, step: int) -> ChainLink | None:
-        """The generation that has, or had, this step."""
+        """Return the generation that has, or had, this step, or None."""
         return self.links.get(self._by_step.get(step, ""))
 
     def keep_undone(self, before: History) -> None:
-        """Knows generations of what this history was before it was read anew: they are on the line no more."""
+        """Keep the generations of an earlier reading of the records; they are not on the line."""
         self.links = before.links | self.links
 
     def undone(self) -> list[ChainLink]:
-        """Generations that are on the line no more, by step."""
+        """Return the generations that are no longer on the line, by step."""
         line = {link.digest for link in self.back(self.head)}
         return sorted((link for link in self.links.values() if link.digest not in line), key=lambda link: link.step)
 
     def snapshot(self, until: ChainLink | None = None) -> ChainRecord | None:
-        """The newest snapshot on the way to a generation of the line (default: the target)."""
+        """Return the newest snapshot on the way to a generation of the line (default: the target), or None."""
         on = {link.digest for link in self.back(until or self.target)}
         return max((s for s in self._snapshots if s.digest in on), key=lambda s: (s.step, s.number), default=None)
 
     def next(self, kind: str, link: ChainLink, **fields: object) -> ChainRecord:
-        """The record that would come next; link: the generation that it leads to, or names."""
+        """Return the next record of this history.
+
+        Args:
+            kind: Kind of the record.
+            link: The generation that it leads to, or names.
+            **fields: Further fields of the record.
+        """
         number = self.number + 1
         if kind == SNAPSHOT:
             found = self.snapshot(self.head)
@@ -157,7 +182,7 @@ class History:
         return replace(record, **fields)  # type: ignore[arg-type]
 
     def check_next(self, record: ChainRecord) -> None:
-        """Raises Conflict unless the record is the next of this history."""
+        """Raise Conflict unless the record is the next of this history."""
         where = f"record {record.number}"
         if (record.model, record.version) != (self.model, self.version):
             raise Conflict(f"{where}: of {record.model[:64]!r} version {record.version}, not of this chain")
@@ -183,13 +208,18 @@ class History:
             raise Conflict(f"{where}: {record.kind} of step {record.step}, which is not on the line")
         if record.kind == RELEASE and link is not self.head:
             raise Conflict(f"{where}: {record.kind} of step {record.step}, the chain is at step {self.head.step}")
-        # A gate that was set before the snapshot that this history begins with may be lifted after it.
+        # A gate set before the snapshot that this history begins with may be lifted after it.
         lifted = record.kind == RELEASE and not self.gate and self.whole
         if (record.kind == HOLD and self.gate and link.step >= self.gate.step) or lifted:
             raise Conflict(f"{where}: {record.kind}, but the chain is {'' if self.gate else 'not '}held")
 
     def take(self, record: ChainRecord, sha256: str) -> None:
-        """Takes a record that check_next() passed; sha256: of its bytes."""
+        """Add a record that check_next() has passed.
+
+        Args:
+            record: The record.
+            sha256: SHA-256 of its bytes.
+        """
         if record.kind == DELTA:
             link = ChainLink(record.step, record.digest, record.parent, record)
             self.head = self.links[record.digest] = link
@@ -211,7 +241,7 @@ class History:
 
     def _check_snapshot(self, record: ChainRecord, where: str) -> None:
         itself = record.kind == SNAPSHOT and record.snapshot == record.number
-        # One from before the snapshot that this history begins with is known to older records alone.
+        # A snapshot older than the one that this history begins with is known only to older records.
         older = self.base.record is not None and record.snapshot < self.base.record.number
         if not itself and not older and all(one.number != record.snapshot for one in self._snapshots):
             raise Conflict(f"{where}: names record {record.snapshot} as its snapshot, which is none")
@@ -228,6 +258,6 @@ class History:
         if record.digest != delta_digest(record.parent, record.sha256):
             raise Conflict(f"{where}: its digest does not follow from its parent's and its file's")
         known = self._by_step.get(record.step)
-        # What a step before the snapshot was used for is known to older records alone: its writer has read them.
+        # The content of a step before the snapshot is known only to older records, which the writer has read.
         if record.digest != known and (known or (record.step <= self.top and self.whole)):
             raise Conflict(f"{where}: step {record.step} is used already; the next one is {self.top + 1}")

@@ -1,10 +1,10 @@
-"""What of a model's folder nothing needs any more, and whether all that a generation is built from is still there.
+"""Find files of a model's folder that are no longer needed, and check that a generation's files still exist.
 
-Kept, always: versions, records, and whatever it takes to start at the head, to follow it, and to go back over the
-newest `keep` generations of the line. The base is the newest snapshot at or before the oldest of those: what lies
-before it may go. A rollback beyond that is refused before it is recorded (processor.repository.log.change_log).
+Always kept: versions, records, and everything needed to start at the head, to follow it, and to go back over the newest
+`keep` generations of the line. The base is the newest snapshot at or before the oldest of those: files before it may be
+removed. A rollback beyond that is refused before it is recorded (processor.repository.log.change_log).
 
-Files that no record names may be somebody's work in progress, or on their way into the chain, so they may go only when
+Files that no record names may be unfinished work, or about to become part of the log, so they may be removed only when
 they are a day old and continue nothing.
 """
 
@@ -15,21 +15,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from freshet_serving.processor.repository.log.chain_record import CHAIN, ChainRecord
-from freshet_serving.processor.repository.log.history import History, ChainLink
-from freshet_serving.processor.repository.log.scrub import unrecorded_deltas
-from freshet_serving.processor.repository.version import DELTAS, SNAPSHOTS
 from freshet_serving.processor.package import SUFFIX
+from freshet_serving.processor.repository.log.chain_record import CHAIN, ChainRecord
+from freshet_serving.processor.repository.log.history import ChainLink, History
+from freshet_serving.processor.repository.log.scrub import unrecorded_deltas
 from freshet_serving.processor.repository.storage import VersionStorage
+from freshet_serving.processor.repository.version import DELTAS, SNAPSHOTS
 
 ABANDONED_S = 86_400.0
 ROLLED_BACK = "rolled-back"
-"""Where a server of the first format put the deltas that it undid, below a version's deltas."""
+"""Folder below a version's deltas where a server of the first format put the deltas that it undid."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrunableFile:
-    """A file or folder that may go. why: in words."""
+    """A file or folder that may be removed.
+
+    Attributes:
+        path: Path of the file or folder.
+        nbytes: Its size.
+        why: Reason for people.
+        storage: Storage of its version; None if it exists only in the local folder.
+    """
 
     path: Path
     nbytes: int
@@ -37,7 +44,7 @@ class PrunableFile:
     storage: VersionStorage | None = None
 
     def remove(self) -> None:
-        """Removes it, whole, wherever its version lives; one that is gone already is fine."""
+        """Remove it wherever its version lives; it may already be gone."""
         if self.storage is not None:
             self.storage.remove(self.path.relative_to(self.storage.folder).as_posix())
         elif self.path.is_dir() and not self.path.is_symlink():
@@ -47,7 +54,13 @@ class PrunableFile:
 
 
 def missing(storage: VersionStorage, history: History, link: ChainLink) -> str:
-    """The first file that a generation of the chain is built from and that is not there, "" where none is."""
+    """Return the first missing file that a generation of the log is built from; "" if none is missing.
+
+    Args:
+        storage: Storage of the version.
+        history: Its history.
+        link: The generation.
+    """
     snapshot = history.snapshot(link)
     since = snapshot.step if snapshot else 0
     wanted = [snapshot.file] if snapshot else []
@@ -56,7 +69,14 @@ def missing(storage: VersionStorage, history: History, link: ChainLink) -> str:
 
 
 def prunable(storage: VersionStorage, history: History, keep: int, now_s: float) -> list[PrunableFile]:
-    """What may go of one version. history: whole, from record 1 on. keep: generations to go back over. now_s: Unix."""
+    """Return the files of one version that may be removed.
+
+    Args:
+        storage: Storage of the version.
+        history: Its whole history, from record 1 on.
+        keep: Number of generations to be able to go back over.
+        now_s: Current time in Unix seconds.
+    """
     base, folder = _base(history, keep), storage.folder
     found = [*_payloads(storage, history, base)] if base is not None else []
     found += _unrecorded(folder, history, now_s)
@@ -69,7 +89,13 @@ def prunable(storage: VersionStorage, history: History, keep: int, now_s: float)
 
 
 def unfinished(folder: Path, now_s: float, after_s: float = ABANDONED_S) -> list[PrunableFile]:
-    """Temporary files and folders that nobody has written to for so long, a day unless it is said."""
+    """Return temporary files and folders that have not been written to for some time.
+
+    Args:
+        folder: The folder to list.
+        now_s: Current time in Unix seconds.
+        after_s: Seconds since the last write; a day by default.
+    """
     return [
         _measured(path, "left unfinished")
         for path in _listed(folder)
@@ -83,12 +109,12 @@ def _base(history: History, keep: int) -> ChainRecord | None:
 
 
 def _payloads(storage: VersionStorage, history: History, base: ChainRecord) -> Iterator[PrunableFile]:
-    """Deltas and snapshots that records name, before the base."""
+    """Yield deltas and snapshots that records name, before the base."""
     line = list(history.back(history.head))
     on = {link.digest for link in line}
     needed = {link.record.file for link in line if link.record is not None and link.step > base.step}
     gone = {link.record.file: "before the snapshot" for link in line if link.record and link.step <= base.step}
-    # An undone delta may be applied again; a reader that starts at the base does not know of those before it.
+    # An undone delta may be applied again; a reader that starts at the base does not know earlier ones.
     behind = [link.record for link in history.undone() if link.record is not None and link.record.number < base.since]
     gone |= {record.file: "undone" for record in behind}
     for name, why in gone.items():
@@ -101,7 +127,7 @@ def _payloads(storage: VersionStorage, history: History, base: ChainRecord) -> I
 
 
 def _replaced(history: History, record: ChainRecord) -> bool:
-    """Whether a later snapshot is of the very same generation."""
+    """Return True if a later snapshot is of the very same generation."""
     return any(other.digest == record.digest and other.number > record.number for other in history.snapshots)
 
 
@@ -118,7 +144,7 @@ def _unrecorded(folder: Path, history: History, now_s: float) -> Iterator[Prunab
 
 
 def _abandoned(path: Path, now_s: float, after_s: float = ABANDONED_S) -> bool:
-    """Whether nothing of a file or folder was written to for so long."""
+    """Return True if nothing in a file or folder was written to for this long."""
     inside = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
     try:
         return now_s - max(one.lstat().st_mtime for one in inside) > after_s

@@ -1,7 +1,7 @@
-"""A version signed anew, by another key or for the first time, and all of it checked against keys.
+"""Sign a version again, with another key or for the first time, and check all of it against keys.
 
-What is signed anew is the manifest alone. It vouches for the records that there are, by the number and the SHA-256 of
-the newest: no byte of the chain changes, nor does a digest, so servers and trainers that are at work go on.
+Only the manifest is signed again. It vouches for the existing records by the number and the SHA-256 of the newest: no
+byte of the change log changes, nor does a digest, so running servers and trainers go on.
 """
 
 from __future__ import annotations
@@ -9,22 +9,30 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from freshet_serving.processor.repository.log.chain_record import DELTA
-from freshet_serving.processor.repository.log.contents import open_snapshot
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.pruning import missing
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.repository.version import MANIFEST, VersionReader, sealed
 from freshet_serving.processor.package import Manifest, TrustedRecordPrefix
 from freshet_serving.processor.repository.keyring import NO_KEYS
+from freshet_serving.processor.repository.log.chain_record import DELTA
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import open_snapshot
+from freshet_serving.processor.repository.log.pruning import missing
 from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository.version import MANIFEST, VersionReader, sealed
 
 
 def re_sign(repository: Repository, model: str, number: int, unsigned: bool = False) -> Manifest:
-    """Signs a version anew by the repository's keyring; returns its manifest.
+    """Sign a version again by the repository's keyring; return its manifest.
 
-    unsigned: nobody has signed it, and it is vouched for as it lies there. Raises Corrupt or Diverged, and changes
-    nothing, for what is not what a trusted key has signed, or not whole.
+    Args:
+        repository: The model repository.
+        model: Name of the model.
+        number: The version.
+        unsigned: True if the version is not signed yet and is to be trusted as it is.
+
+    Raises:
+        BadInput: `unsigned` is set and the version is signed.
+        Corrupt: A file is damaged, or not signed by a trusted key; nothing is changed.
+        Diverged: A record is invalid; nothing is changed.
     """
     keyring = repository.keyring
     version = repository.reader(model, number) if not unsigned else repository.with_keys(NO_KEYS).reader(model, number)
@@ -41,8 +49,14 @@ def re_sign(repository: Repository, model: str, number: int, unsigned: bool = Fa
 
 
 def check_version(version: VersionReader) -> ChangeLog:
-    """Reads every file and every record of a version, and what the records name, as far as it is needed or still there;
-    raises Corrupt or Diverged with the first that is not what it should be."""
+    """Read every file and record of a version, and the files that records name; return its change log.
+
+    Files that records name are read if they are needed or still exist.
+
+    Raises:
+        Corrupt: A file is damaged or missing; the message names the first one.
+        Diverged: A record is invalid.
+    """
     version.verify()
     change_log = ChangeLog(version)
     change_log.look()

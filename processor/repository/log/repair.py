@@ -1,37 +1,36 @@
-"""Repairs: how a chain goes on behind a record that no reader takes.
+"""Repair records: how a change log continues after a record that no reader accepts.
 
-A record is created once and never changed or removed, so one that is none (written by a program with a mistake, damaged
-by a disk, signed by nobody who is trusted) ends its chain for every reader. A repair sets it aside, with everything
-after it:
+A record is created once and never changed or removed, so an invalid one (written by a faulty program, damaged by a
+disk, not signed by a trusted key) ends its log for every reader. A repair sets it aside, with everything after it:
 
     chain/0000000031.json   the last good record
-    chain/0000000032.json   none: set aside
-    chain/0000000033.json   stands on 32: set aside
-    chain/0000000034.json   the repair. since: 32; previous: the SHA-256 of 31; sha256: of what 32 and 33 are
+    chain/0000000032.json   invalid: set aside
+    chain/0000000033.json   continues 32: set aside
+    chain/0000000034.json   the repair. since: 32; previous: the SHA-256 of 31; sha256: over 32 and 33
 
 Invariants
-- A repair is a record like any other: immutable, signed where records are, created exclusively under the number behind
-  the newest. Of two repairs, or of a repair and an append, one gets the number and the other looks anew. Nothing that
-  lies there is changed or removed, and the next record stands on the repair.
-- Nothing that a reader takes is cut. A repair begins at the first record that a reader refuses (processor.repository.log.damage
-  asks the reader's own code), and a reader looks for a repair only where it would say DIVERGED otherwise. One that sets
-  aside a sound record is refused by all readers.
-- Every reader sets aside the same bytes: a repair holds only while the files from `since` on are those that `sha256`
-  was made of. A file that is put back as it was ends the chain there again, in words, rather than forking it.
-- A reader that has the cut records in memory (their file was damaged after it was read) meets the repair as the next
-  number, begins anew from the records and goes back to the last good generation, as after a rollback.
-- A step that a record which is set aside may have used is not used for other content: `top` goes up.
-- A reader that begins at a snapshot need not know of repairs behind it. A damaged record that only such a start leaves
-  out is not cut: what comes after it is served.
+- A repair is a record like any other: immutable, signed where records are, created exclusively under the number after
+  the newest. Of two repairs, or of a repair and an append, one gets the number and the other starts again. No existing
+  file is changed or removed, and the next record continues the repair.
+- Nothing that a reader accepts is cut. A repair begins at the first record that a reader rejects
+  (processor.repository.log.damage runs the reader's own code), and a reader looks for a repair only where it would
+  report DIVERGED otherwise. A repair that sets aside a sound record is rejected by all readers.
+- Every reader sets aside the same bytes: a repair is valid only while the files from `since` on are those that `sha256`
+  was computed from. Restoring a file ends the log there again, with a message, instead of forking it.
+- A reader that has the cut records in memory (their file was damaged after it was read) finds the repair as the next
+  number, reads the records again from the start and goes back to the last good generation, as after a rollback.
+- A step that a set-aside record may have used is not used for other content: `top` goes up.
+- A reader that begins at a snapshot need not know of repairs before it. A damaged record that only such a start skips
+  is not cut: what comes after it is served.
 
-Costs: nothing while the chain is sound. A reader that is DIVERGED reads all records behind the damage once, and then
-looks for one name at a time.
+Costs: nothing while the log is sound. A reader that is DIVERGED reads all records after the damage once, and then looks
+for one name at a time.
 
-A server from before there were repairs does not know the kind: it stays DIVERGED until it is updated.
+A server from before repairs were introduced does not know the kind: it stays DIVERGED until it is updated.
 
-Refused: removing or replacing the damaged file (two servers might read different bytes under one number, and an object
-store has no exclusive replace); a name of its own beside the number (a second sequence to be looked for, and an append
-could win a number that the repair has skipped); going on at the number of the damaged record (it is taken).
+Rejected: removing or replacing the damaged file (two servers might read different bytes under one number, and an object
+store has no exclusive replace); a separate name beside the number (a second sequence to look for, and an append could
+take a number that the repair has skipped); reusing the number of the damaged record (it is taken).
 """
 
 from __future__ import annotations
@@ -41,6 +40,8 @@ import itertools
 import os
 from collections.abc import Callable
 
+from freshet_serving.processor.errors import Conflict, Corrupt, NotReady
+from freshet_serving.processor.package import read_file
 from freshet_serving.processor.repository.log.chain_record import (
     MAX_RECORD_NBYTES,
     REPAIR,
@@ -48,12 +49,10 @@ from freshet_serving.processor.repository.log.chain_record import (
     record_name,
     sha256,
 )
-from freshet_serving.processor.errors import Conflict, Corrupt, NotReady
 from freshet_serving.processor.repository.storage import VersionStorage
-from freshet_serving.processor.package import read_file
 
 NO_FILE = b""
-"""Stands for what lies under a record's name and cannot be read as a record's file: a folder, a pipe, a large file."""
+"""Stands for anything under a record's name that cannot be read as its file: a folder, a pipe, a large file."""
 
 
 class EmptyRecord(NotReady):
@@ -61,15 +60,15 @@ class EmptyRecord(NotReady):
 
 
 def record_bytes(storage: VersionStorage, number: int) -> bytes | None:
-    """What lies under a record's name: its bytes, None where there is nothing.
+    """Return the bytes under a record's name, or None if there are none.
 
     Args:
-        place: the version's.
-        number: the record's.
+        storage: Storage of the version.
+        number: Number of the record.
 
     Raises:
-        Corrupt: what lies there cannot be a record's file.
-        NotReady: it cannot be read for now.
+        Corrupt: They cannot be a record's file.
+        NotReady: They cannot be read at the moment.
     """
     storage.look_for(record_name(number))
     try:
@@ -77,17 +76,17 @@ def record_bytes(storage: VersionStorage, number: int) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        # Of no record alone: where the folder cannot be read, none can, and no search for the last one would end.
+        # Not specific to this record: if the folder cannot be read, a search for the last record would never end.
         raise NotReady(f"record {number}: cannot be read: {os.strerror(error.errno or 0)}") from None
 
 
 def find_repair(storage: VersionStorage, first: int, check: Callable[[ChainRecord, bytes], None]) -> ChainRecord | None:
-    """The repair that sets aside the records from `first` on, None where there is none.
+    """Return the repair that sets aside the records from `first` on, or None.
 
     Args:
-        place: the version's.
-        first: number of the first record that is none.
-        check: raises Corrupt or Conflict for a repair that is not to be taken.
+        storage: Storage of the version.
+        first: Number of the first invalid record.
+        check: Raises Corrupt or Conflict for a repair that must not be accepted.
     """
     marks = RecordsDigest()
     for number in itertools.count(first):
@@ -101,11 +100,11 @@ def find_repair(storage: VersionStorage, first: int, check: Callable[[ChainRecor
 
 
 def newest_repair(storage: VersionStorage, first: int) -> ChainRecord | None:
-    """The newest repair among the records from `first` on, whatever it sets aside; None where there is none.
+    """Return the newest repair among the records from `first` on, whatever it sets aside, or None.
 
     Args:
-        place: the version's.
-        first: number of the first record to look at.
+        storage: Storage of the version.
+        first: Number of the first record to read.
     """
     found = None
     for number in itertools.count(first):
@@ -117,7 +116,12 @@ def newest_repair(storage: VersionStorage, first: int) -> ChainRecord | None:
 
 
 def parsed_repair(data: bytes, number: int) -> ChainRecord | None:
-    """The record that these bytes are, if it is a repair."""
+    """Return the record that the bytes represent if it is a repair, else None.
+
+    Args:
+        data: The bytes.
+        number: Number of the record.
+    """
     if b'"kind":"repair"' not in data:
         return None
     try:
@@ -128,52 +132,69 @@ def parsed_repair(data: bytes, number: int) -> ChainRecord | None:
 
 
 class RecordsDigest:
-    """The SHA-256 of a run of records, as a repair names it: over a line for each of number and SHA-256."""
+    """The SHA-256 of a run of records, as a repair names it: over one line per record with its number and SHA-256."""
 
     def __init__(self) -> None:
         self._all = hashlib.sha256()
 
     def read(self, storage: VersionStorage, number: int) -> bytes | None:
-        """The bytes of a record, NO_FILE for what cannot be one, None where there is nothing."""
+        """Return the bytes of a record, NO_FILE if they cannot be one, None if there are none.
+
+        Args:
+            storage: Storage of the version.
+            number: Number of the record.
+        """
         try:
             return record_bytes(storage, number)
         except Corrupt:
             return NO_FILE
 
     def add(self, number: int, data: bytes) -> None:
-        """Adds the next."""
+        """Add the next record.
+
+        Args:
+            number: Number of the record.
+            data: Its bytes.
+        """
         self._all.update(f"{number} {sha256(data)}\n".encode())
 
     def repair(
         self, data: bytes, number: int, first: int, check: Callable[[ChainRecord, bytes], None]
     ) -> ChainRecord | None:
-        """The repair that these bytes are, if it sets aside what was added and is to be taken; see find_repair()."""
+        """Return the repair that the bytes represent if it sets aside exactly the added records, else None.
+
+        Args:
+            data: The bytes.
+            number: Number of the record.
+            first: Number of the first invalid record.
+            check: Raises Corrupt or Conflict for a repair that must not be accepted.
+        """
         record = parsed_repair(data, number)
         if record is None or (record.since, record.sha256) != (first, self.digest()):
             return None
         try:
             check(record, data)
         except (Corrupt, Conflict):
-            # Of another chain, or signed by nobody who is trusted: it is set aside like the rest.
+            # From another log, or not signed by a trusted key: it is set aside like the rest.
             return None
         return record
 
     def digest(self) -> str:
-        """Of those that were added."""
+        """Return the digest of the added records."""
         return self._all.hexdigest()
 
 
 class RepairWatch:
-    """Tells a follower that is DIVERGED whether a repair has come, at the cost of one look for one name."""
+    """Detector of new repairs for a reader that is DIVERGED, at the cost of one lookup of one name."""
 
     def __init__(self, storage: VersionStorage) -> None:
         self._storage, self._seen = storage, 0
 
     def come(self, known: int) -> bool:
-        """Whether there is one that this has not told of.
+        """Return True if there is a repair that an earlier call did not report.
 
         Args:
-            known: the newest record that was taken.
+            known: Number of the newest record that was taken.
         """
         found, self._seen = False, max(self._seen, known)
         try:

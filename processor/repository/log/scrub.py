@@ -1,27 +1,23 @@
-"""What of a version's folder may be believed, and what is new in it.
+"""Integrity of a version's files, delta files without a record, and trusted records.
 
-Patrol: the files that what is served follows from, whether each is still what it was when it was read.
+Scrubber checks that the files that the served state depends on are still what they were when they were read. Each call
+checks the newest of them and, in turn, one of the others: two or three calls of stat(), however many files there are. A
+file that was touched or copied is read again, and is accepted if its bytes are the same. If a file disappears together
+with its version, it counts as unreachable and not as removed: an outage of a file system changes nothing. A file that
+has changed is checked every time, until it is restored.
 
-With every look the newest of them are looked at and, in turn, one of the others: two or three calls of stat(), however
-many there are. A file that was touched or copied is read again and may go on, where its bytes are the same. One that
-goes with the whole version is away rather than gone: an outage of a file system changes nothing. One that is not what
-it was is looked at every time, until it is again.
+DeltaFolderScanner finds delta files that were dropped into a version's folder without a record:
+deltas/<step>.safetensors. It works without listing the folder: a file that continues the log is looked up by its name.
+Files that only a listing can find (after a gap, a compacted delta) may wait: the rate of listings is limited by their
+cost, so that watching a folder takes the same processor time however many files it contains.
 
-Arrivals: delta files that somebody dropped into a version's folder without a record: deltas/<step>.safetensors.
+TrustedRecords decides which records of a version are accepted where signatures are required, and compares them with
+what was accepted before a restart. A record is accepted if a trusted key has signed it, over the root hash of its
+version, or if the signed manifest vouches for it (processor.package.manifest.TrustedRecordPrefix): such records were
+signed by an older key, or not at all, before the version was signed again. They are one hash chain, so the newest of
+them identifies all others; it is walked back as far as it is read.
 
-Found without listing the folder: a file that continues the chain is looked for under its name. What a listing alone
-finds (a gap, a compacted delta) may wait: listings are paced by what they have cost, so that watching a folder takes
-the same processor time however many files lie in it.
-
-TrustedRecords: which records of a version are taken, where signatures are asked for, and what was taken before a
-restart.
-
-A record is taken that one of the trusted keys has signed, over the root hash of its version, or that the signed
-manifest vouches for (processor.package.manifest.TrustedRecordPrefix): what an older key has signed, or nobody has, before the
-version was signed anew. Those are one hash chain, so the newest of them names all others; it is walked back as far as
-is read.
-
-A record that is not taken is none: nothing after it is read, and what is in memory is served on (DIVERGED).
+A record that is not accepted is invalid: nothing after it is read, and what is in memory stays served (DIVERGED).
 """
 
 from __future__ import annotations
@@ -35,6 +31,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotReady, shortage
+from freshet_serving.processor.package import (
+    MAX_DELTA_NBYTES,
+    MAX_MANIFEST_NBYTES,
+    SUFFIX,
+    Manifest,
+    file_sha256,
+    read_delta_file,
+    read_file,
+)
+from freshet_serving.processor.repository.keyring import ACCEPT
 from freshet_serving.processor.repository.log.chain_record import (
     MAX_RECORD_NBYTES,
     REPAIR,
@@ -44,21 +51,24 @@ from freshet_serving.processor.repository.log.chain_record import (
     sha256,
 )
 from freshet_serving.processor.repository.log.history import History
-from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotReady, shortage
-from freshet_serving.processor.repository.version import DELTAS, MANIFEST, VersionReader
-from freshet_serving.processor.package import MAX_DELTA_NBYTES, MAX_MANIFEST_NBYTES, SUFFIX, Manifest, read_delta_file
-from freshet_serving.processor.repository.keyring import ACCEPT
-from freshet_serving.processor.repository.storage import VersionStorage
-from freshet_serving.processor.package import file_sha256, read_file
 from freshet_serving.processor.repository.model_repository import FolderWatch
+from freshet_serving.processor.repository.storage import VersionStorage
+from freshet_serving.processor.repository.version import DELTAS, MANIFEST, VersionReader
 
 Identity = tuple[int, int, int]
-"""Modification time, size and inode: another file, or another content, has another."""
+"""Modification time, size and inode: different for another file, or other content."""
 
 
 @dataclass(slots=True)
 class WatchedFile:
-    """A file as it was read. sha256: of its bytes, of the manifest its root hash. step: of a delta, -1 for others."""
+    """A file as it was read.
+
+    Attributes:
+        path: Path of the file.
+        identity: Its identity when it was read.
+        sha256: SHA-256 of its bytes; of the manifest: its root hash.
+        step: Step of a delta; -1 for other files.
+    """
 
     path: Path
     identity: Identity | None
@@ -67,25 +77,37 @@ class WatchedFile:
 
 
 class Scrubber:
-    """The files of one version."""
+    """The watched files of one version."""
 
     def __init__(self, storage: VersionStorage, root: str) -> None:
-        """root: the manifest's root hash."""
+        """Watch the manifest.
+
+        Args:
+            storage: Storage of the version.
+            root: The manifest's root hash.
+        """
         self._storage, self._folder, self._turn = storage, storage.folder, 0
         folder = storage.folder
         self._watched = [WatchedFile(folder / MANIFEST, identity_of(folder / MANIFEST), root)]
 
     def add(self, path: Path, identity: Identity | None, digest: str, step: int = -1) -> None:
-        """A file that was read. identity: what it was before it was."""
+        """Watch a file that was read.
+
+        Args:
+            path: Path of the file.
+            identity: Its identity before it was read.
+            digest: SHA-256 of its bytes.
+            step: Step of a delta; -1 for other files.
+        """
         self._watched.append(WatchedFile(path, identity, digest, step))
 
     def forget(self, names: Iterable[str]) -> None:
-        """Looks no longer at files of these names, relative to the version's folder."""
+        """Stop watching the files of these names, relative to the version's folder."""
         gone = {self._folder / name for name in names}
         self._watched = [one for one in self._watched if one.path not in gone]
 
     def look(self, history: History) -> None:
-        """Looks at the newest and at one other; raises Diverged where one is not what it was."""
+        """Check the newest files and one other; raise Diverged if one has changed."""
         watched = self._watched
         self._turn = (self._turn + 1) % len(watched)
         for one in sorted({self._turn, len(watched) - 1, max(0, len(watched) - 2)}, reverse=True):
@@ -98,7 +120,7 @@ class Scrubber:
                 del watched[one]
 
     def _superfluous(self, one: WatchedFile, history: History) -> bool:
-        """Whether a file need not be watched any longer."""
+        """Return True if a file need not be watched any longer; raise Diverged if it has changed."""
         now = identity_of(one.path)
         if now == one.identity:
             return False
@@ -122,7 +144,7 @@ class Scrubber:
 
 
 def identity_of(path: Path) -> Identity | None:
-    """What tells a file from another one of its name, or None where there is none."""
+    """Return the identity of a file (mtime, size, inode), or None if it is missing."""
     try:
         stat = path.stat()
     except OSError:
@@ -146,7 +168,12 @@ def _called(one: WatchedFile, history: History) -> str:
 
 
 def recorded_file(storage: VersionStorage, record: ChainRecord) -> tuple[Identity | None, NDArray[np.uint8] | None]:
-    """What a delta's file is, None where there is none, and its bytes, None where they are not those recorded."""
+    """Return a delta file's identity, None if it is missing, and its bytes, None if they are not the recorded ones.
+
+    Args:
+        storage: Storage of the version.
+        record: The delta's record.
+    """
     path = storage.folder / record.file
     try:
         storage.fetch(record.file, record.nbytes)
@@ -160,20 +187,28 @@ def recorded_file(storage: VersionStorage, record: ChainRecord) -> tuple[Identit
 
 STEP = re.compile(r"[1-9][0-9]{0,17}")
 SHARE, MOST_S = 0.001, 0.05
-"""Listings take this share of the time at most, and so much at once on top."""
+"""Time budget of listings: this share of the time, with this many seconds as the largest burst."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnrecordedDelta:
-    """A delta file without a record, known by its name alone."""
+    """A delta file without a record, known by its name alone.
+
+    Attributes:
+        step: Step according to the name.
+        path: Path of the file.
+    """
 
     step: int
     path: Path
 
 
 def unrecorded_deltas(folder: Path) -> list[UnrecordedDelta]:
-    """Every file of a version's deltas that is named by a step, by ascending step; recorded ones too. Raises NotReady
-    where the folder cannot be listed for now."""
+    """Return every delta file of a version that is named by a step, ascending, including recorded ones.
+
+    Raises:
+        NotReady: The folder cannot be listed at the moment.
+    """
     found = []
     try:
         with os.scandir(folder / DELTAS) as entries:
@@ -189,7 +224,7 @@ def unrecorded_deltas(folder: Path) -> list[UnrecordedDelta]:
 
 
 class DeltaFolderScanner:
-    """What is new in one version's folder of deltas."""
+    """Scanner for new files in one version's folder of deltas."""
 
     def __init__(self, folder: Path, now_s: Callable[[], float]) -> None:
         self._folder, self._now_s = folder, now_s
@@ -198,12 +233,12 @@ class DeltaFolderScanner:
         self._listed: list[UnrecordedDelta] = []
 
     def next(self, top: int) -> list[UnrecordedDelta]:
-        """The bare file of the step after `top`, if it is there."""
+        """Return the file of the step after `top`, if it exists."""
         path = self._folder / DELTAS / f"{top + 1}{SUFFIX}"
         return [UnrecordedDelta(top + 1, path)] if os.path.isfile(path) and not os.path.islink(path) else []
 
     def others(self, top: int) -> list[UnrecordedDelta]:
-        """Bare files of steps above `top`, ascending, as the last listing that could be afforded found them."""
+        """Return files of steps above `top`, ascending, as of the last listing within the time budget."""
         now_s = self._now_s()
         self._credit_s = min(MOST_S, self._credit_s + SHARE * (now_s - self._counted_s))
         self._counted_s = now_s
@@ -218,25 +253,35 @@ class DeltaFolderScanner:
         return self._listed
 
     def again(self) -> None:
-        """Makes the next look list the folder again, though it may not have changed."""
+        """Make the next call list the folder again, even if it has not changed."""
         self._watch.again()
 
 
 class TrustedRecords:
-    """Of one version."""
+    """The accepted records of one version."""
 
     def __init__(self, version: VersionReader, root: str) -> None:
-        """root: the version's root hash."""
+        """Read what the manifest vouches for.
+
+        Args:
+            version: The version.
+            root: The version's root hash.
+        """
         self._version, self._root = version, root
         self._keyring, self._manifest = version.keyring, version.root_manifest
         vouched = self._manifest.vouched
-        # Of the records that the manifest vouches for, by number, as far back as they were walked.
+        # SHA-256 of the records that the manifest vouches for, by number, as far back as they were walked.
         self._vouched = {vouched.number: vouched.sha256} if vouched is not None else {}
         self._newest = self._walked = vouched.number if vouched is not None else 0
         self._noted = 0
 
     def check_record(self, record: ChainRecord, data: bytes) -> None:
-        """Raises Corrupt unless a record may be taken. data: its bytes."""
+        """Raise Corrupt unless a record is accepted.
+
+        Args:
+            record: The record.
+            data: Its bytes.
+        """
         if not self._keyring.trusts:
             return
         if record.number <= self._newest:
@@ -247,13 +292,16 @@ class TrustedRecords:
         self._keyring.check_signature(f"record {record.number}", record.key, record.signature, signed)
 
     def check_adoption(self) -> None:
-        """Raises Conflict where a file without a record must not be given one: nobody has signed it."""
+        """Raise Conflict if a file without a record must not be adopted, because no key has signed it."""
         if self._keyring.trusts or self._manifest.key:
             raise Conflict("delta: a signed record of it wanted, got the file alone: `freshet delta apply`")
 
     def recall(self, read: Callable[[int], bytes | None]) -> None:
-        """See ChangeLog.recall. read: the bytes of a record's file, also of one that was set aside since; None where there
-        is none."""
+        """Compare the version and its newest known record with the trust memory; raise Corrupt or NotReady.
+
+        Args:
+            read: Returns the bytes of a record's file, even if it was set aside since; None if there is none.
+        """
         memory, manifest = self._keyring.memory, self._manifest
         if memory is None:
             return
@@ -269,14 +317,14 @@ class TrustedRecords:
             raise Corrupt(f"record {known.number}: the one that was trusted here wanted, got {got}; {ACCEPT}")
 
     def remember(self, history: History) -> None:
-        """See ChangeLog.remember."""
+        """Store the newest record in the trust memory; raise NotReady if that cannot be made durable."""
         memory, manifest = self._keyring.memory, self._manifest
         if memory is not None and history.number > self._noted:
             memory.note_record(manifest.model, manifest.version, history.number, history.newest)
             self._noted = history.number
 
     def _hash_of(self, number: int) -> str:
-        """The SHA-256 that a record which is vouched for has to have."""
+        """Return the SHA-256 that the manifest requires of a record."""
         while (at := self._walked) > number:
             name = record_name(at)
             self._version.storage.look_for(name)
@@ -291,7 +339,7 @@ class TrustedRecords:
             if sha256(data) != self._vouched[at]:
                 raise Corrupt(f"record {at}: the one that the manifest vouches for wanted, got another one")
             record = ChainRecord.from_bytes(data, at)
-            # What a repair sets aside nobody vouches for.
+            # The manifest does not vouch for records that a repair sets aside.
             self._walked = (record.since if record.kind == REPAIR else at) - 1
             self._vouched[self._walked] = record.previous
         return self._vouched.get(number, "")

@@ -1,16 +1,16 @@
-"""Repositories in object stores: what is there, and the local folder that stands for it.
+"""Repositories in object stores, and the local folders that mirror them.
 
-object_store         one prefix of one bucket: objects read, created once, listed by folder
-counted_store        the same, counted
-version_copy         files of one version, copied and known
-version_claim        who writes a version into the store
-mirrored_storage     one version: brought here, sent there
-mirror               what the store has, kept in a folder by threads that look all the time
-listing              models, versions and labels, listed
-store_errors         what is wrong in the store, told once
-eviction             what of it may go where it takes more than it may
-mirrored_repository  the repository as the engine sees it
-repositories         a repository by its address
+object_store         one prefix of one bucket: read, create exclusively, list by folder
+counted_store        an object store with counted requests and known reachability
+version_copy         copies of one version's files in the mirror folder
+version_claim        exclusive claim of one writer to a version in the store
+mirrored_storage     storage of one version: download and upload
+mirror               keep the mirror folder in sync by polling threads
+listing              list models, versions and labels of the store
+store_errors         log errors of single objects once, and go on with the others
+eviction             remove files when the mirror is too large
+mirrored_repository  the mirrored repository as the engine sees it
+repositories         open a repository by its address
 """
 
 __all__ = ["mirror", "mirrored_repository", "object_store", "repositories"]

@@ -1,4 +1,4 @@
-"""An object store whose requests are counted, and that knows whether it could be reached when it was last asked."""
+"""An object store with counted requests that knows whether it was reachable at the last request."""
 
 from __future__ import annotations
 
@@ -24,47 +24,69 @@ class CountedStore:
     def __init__(self, store: ObjectStore, now_s: Callable[[], float]) -> None:
         self._store, self._now_s, self._counting = store, now_s, threading.Lock()
         self.requests: Counter[tuple[str, bool]] = Counter()
-        """By kind, and whether it was answered."""
+        """Requests by kind, and by whether they succeeded."""
         self.nbytes: Counter[str] = Counter()
         self.reachable, self.answered_s = True, now_s()
 
     def get(self, key: str, limit: int, etag: str = "") -> ObjectContent | None:
-        """See ObjectStore.get."""
+        """Return an object's content (ObjectStore.get).
+
+        Args:
+            key: Key of the object.
+            limit: Maximum size.
+            etag: Etag of the content that is known already.
+        """
         found = self._asked(READ, lambda: self._store.get(key, etag, limit))
         self._count(RECEIVED, len(found.data) if found else 0)
         return found
 
     def download(self, key: str, path: Path, nbytes: int) -> bool:
-        """See ObjectStore.download."""
+        """Download an object into a new file (ObjectStore.download).
+
+        Args:
+            key: Key of the object.
+            path: The new file.
+            nbytes: Maximum size.
+        """
         there = self._asked(READ, lambda: self._store.download(key, path, nbytes))
         self._count(RECEIVED, path.stat().st_size if there else 0)
         return there
 
     def head(self, key: str) -> ObjectHead | None:
-        """See ObjectStore.head."""
+        """Return size and etag of an object (ObjectStore.head)."""
         return self._asked(LOOKED, lambda: self._store.head(key))
 
     def create(self, key: str, content: bytes | Path) -> bool:
-        """See ObjectStore.create."""
+        """Create an object exclusively (ObjectStore.create).
+
+        Args:
+            key: Key of the object.
+            content: Its bytes, or a file with them.
+        """
         made = self._asked(WRITTEN, lambda: self._store.create(key, content))
         self._count(SENT, _size(content))
         return made
 
     def put(self, key: str, content: bytes | Path) -> None:
-        """See ObjectStore.put."""
+        """Write an object (ObjectStore.put).
+
+        Args:
+            key: Key of the object.
+            content: Its bytes, or a file with them.
+        """
         self._asked(WRITTEN, lambda: self._store.put(key, content))
         self._count(SENT, _size(content))
 
     def folders(self, prefix: str) -> list[str]:
-        """See ObjectStore.folders."""
+        """Return the folder names below a prefix (ObjectStore.folders)."""
         return self._asked(LISTED, lambda: self._store.folders(prefix))
 
     def keys(self, prefix: str) -> list[str]:
-        """See ObjectStore.keys."""
+        """Return the keys below a prefix (ObjectStore.keys)."""
         return self._asked(LISTED, lambda: list(self._store.keys(prefix)))
 
     def delete(self, keys: Iterable[str]) -> None:
-        """See ObjectStore.delete."""
+        """Delete objects (ObjectStore.delete)."""
         self._asked(REMOVED, lambda: self._store.delete(keys))
 
     def _asked(self, kind: str, act: Callable[[], T]) -> T:

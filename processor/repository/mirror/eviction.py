@@ -1,10 +1,11 @@
-"""What of a mirror may go when it takes more than it may: first what a process that was killed has left half made; then
-versions that no process needs, those that were not needed for longest; then, of those that this process follows, delta
-files far behind what is served.
+"""Evict files of a mirror that is too large, least needed first.
 
-Manifests and records stay: they are small, and by them a version is known. A version is needed while any process holds
-its lease, a shared lock that evict() asks for alone and without waiting. A file that went is brought again by whoever
-asks for it (processor.repository.mirror.mirrored_storage), so going wrong here costs time and nothing else.
+Evicted first is what a killed process has left unfinished; then versions that no process needs, those unused for
+longest; then, of the versions that this process follows, delta files far behind what is served.
+
+Manifests and records stay: they are small, and they identify a version. A version is needed while any process holds its
+lease, a shared lock; evict() tries to take that lock exclusively, without waiting. An evicted file is downloaded again
+when it is requested (processor.repository.mirror.mirrored_storage), so a wrong eviction costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -19,21 +20,27 @@ from pathlib import Path
 from freshet_serving.processor.repository.log.chain_record import CHAIN
 from freshet_serving.processor.repository.log.pruning import unfinished
 from freshet_serving.processor.repository.mirror.mirrored_storage import LEASE, MirroredStorage
-from freshet_serving.processor.repository.version import DELTAS, MANIFEST
 from freshet_serving.processor.repository.model_repository import VERSION
+from freshet_serving.processor.repository.version import DELTAS, MANIFEST
 
 KEPT_DELTAS = 64
 LEFT_S = 6 * 3600.0
-"""What nobody has written to for so long is nobody's."""
+"""Files that have not been written to for this many seconds have no owner."""
 
 
 def total_nbytes(root: Path) -> int:
-    """Bytes of all files below a folder."""
+    """Return the bytes of all files below a folder."""
     return sum(_size(Path(folder, name)) for folder, _, names in os.walk(root) for name in names)
 
 
 def evict(root: Path, mine: Sequence[MirroredStorage], nbytes: int) -> int:
-    """Removes so many bytes, or what may go; returns how many went."""
+    """Remove files until enough bytes are free, as far as they may be removed; return the bytes removed.
+
+    Args:
+        root: The mirror's folder.
+        mine: Versions that this process follows.
+        nbytes: Bytes to remove.
+    """
     freed = 0
     for folder, folders, _ in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -55,7 +62,7 @@ def evict(root: Path, mine: Sequence[MirroredStorage], nbytes: int) -> int:
 
 
 def _emptied(folder: Path) -> int:
-    """Empties the folder of a version that nobody needs; how many bytes that were."""
+    """Empty the folder of a version that no process needs; return the bytes removed."""
     try:
         fd = os.open(folder / LEASE, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError:

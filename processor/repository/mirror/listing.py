@@ -1,19 +1,19 @@
-"""What a repository in an object store has, listed: folders of models, manifests of versions, labels, traffic.
+"""List a repository in an object store into its mirror: folders of models, manifests of versions, labels, traffic.
 
 Invariants
-- What the folder shows is what the store had when it was last listed. A model has a folder once one of its versions has
-  a manifest; a version that is gone in the store goes here too.
-- A listing ends, and says when and how it did: the store bounds each part (processor.repository.mirror.object_store), names
-  without a version are asked for a few at a time (processor.repository.mirror.listing), and what has not been asked for after
-  WHOLE_S comes first in the next one.
-- Where the mirror follows, a listing has a thread of its own. It changes no version that is followed: that is the
-  follower's thread's, and to that one it hands the versions that are gone (`gone`).
-- Models that are served come first: others' names are listed after them.
+- The folder shows what the store had at the last listing. A model has a folder once one of its versions has a manifest;
+  a version that is gone in the store is removed here too.
+- A listing ends, and reports when and how: the store limits each part (processor.repository.mirror.object_store), names
+  without a version are queried a few at a time (NegativeCache), and names that were not queried within WHOLE_S come
+  first in the next listing.
+- While the mirror follows, a listing has its own thread. It changes no version that is followed, because that belongs
+  to the follower's thread; it passes versions that are gone to that thread (`gone`).
+- Models that are served come first: other names are listed after them.
 
-Cost: a LIST for the models; of each model a LIST, of each version a GET of its manifest (unchanged but for the first),
-and two GETs for labels and traffic where there is a version. AT_ONCE models at a time.
+Costs: one LIST for the models; for each model one LIST, for each version one GET of its manifest (unchanged except for
+the first), and two GETs for labels and traffic if there is a version. AT_ONCE models at a time.
 
-NegativeCache: names in a store that hold no version, remembered, and asked for again a few at a time.
+NegativeCache remembers names in a store that contain no version, and queries them again a few at a time.
 """
 
 from __future__ import annotations
@@ -28,25 +28,28 @@ from functools import partial
 from pathlib import Path
 
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
+from freshet_serving.processor.package import NAME
 from freshet_serving.processor.repository.mirror.counted_store import CountedStore
 from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
 from freshet_serving.processor.repository.mirror.store_errors import StoreErrors
 from freshet_serving.processor.repository.mirror.version_copy import AT_ONCE, EtagCache
-from freshet_serving.processor.repository.version import MANIFEST
-from freshet_serving.processor.package import NAME
 from freshet_serving.processor.repository.model_repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC, VERSION
+from freshet_serving.processor.repository.version import MANIFEST
 
 log = logging.getLogger("freshet.mirror")
 
 LIST_S, AGAIN_S, WHOLE_S = 30.0, 1.0, 60.0
-"""From the beginning of one listing to that of the next; after the end of one that failed; for all of one. Between two
-is at least as much time as one took."""
+"""Times of listings in seconds.
+
+LIST_S is the time from the start of one listing to that of the next, AGAIN_S the pause after a failed one, WHOLE_S the
+limit for a whole one. The pause between two is at least as long as one took.
+"""
 LATE_S = 2 * LIST_S
 MOST_TOLD = 1000
 
 
 class RepositoryListing:
-    """The listings of one mirror. One at a time by `look`; who reads may ask for a part of one beside it."""
+    """The listings of one mirror. look() runs one at a time; readers may request a part of one in parallel."""
 
     def __init__(
         self,
@@ -57,7 +60,16 @@ class RepositoryListing:
         models: Iterable[str],
         now_s: Callable[[], float],
     ) -> None:
-        """place: the one place of a version. models: the only ones that are wanted; all, if there are none."""
+        """Prepare the listings; nothing is requested yet.
+
+        Args:
+            store: The object store.
+            root: The mirror's folder.
+            storage: Returns the storage of a version.
+            store_errors: Errors of single objects.
+            models: Names of the only models to list; all if empty.
+            now_s: Clock for seconds.
+        """
         self._store, self._root, self._storage, self._store_errors = store, root, storage, store_errors
         self._wanted, self._now_s = frozenset(models), now_s
         self._kept = EtagCache()
@@ -65,22 +77,31 @@ class RepositoryListing:
         self._empty, self._empty_versions = NegativeCache(), dict[str, NegativeCache]()
         self._emptying = threading.Lock()
         self.listed = False
-        """Whether there was one."""
+        """True once there was a listing."""
         self.gone: deque[MirroredStorage] = deque()
-        """Followed versions that the store has no more; the follower's to take."""
+        """Followed versions that the store no longer has; the follower's thread removes them."""
         self.ended_s = now_s()
         self._next_s = self._rested_s = -1e9
         self._left: set[str] = set()
         self._trouble = ""
 
-    # When.
+    # Timing.
 
     def due(self, now_s: float, hinted: bool) -> bool:
-        """Whether it is time for a listing. hinted: the repository says that there is something new."""
+        """Return True if it is time for a listing.
+
+        Args:
+            now_s: Current time in seconds.
+            hinted: True if the repository's hint has changed.
+        """
         return now_s >= self._next_s or (hinted and now_s >= self._rested_s)
 
     def look(self, followed: Iterable[str] = ()) -> bool:
-        """Lists everything once; does not raise. Whether that went well. followed: models to begin with."""
+        """List everything once; return True on success. Does not raise.
+
+        Args:
+            followed: Models to begin with.
+        """
         began_s = self._now_s()
         try:
             complete = self.models(followed)
@@ -100,26 +121,29 @@ class RepositoryListing:
         return not self._trouble
 
     def ended_ago_s(self) -> float:
-        """Seconds since the last listing that came to its end."""
+        """Return the seconds since the last complete listing."""
         return max(0.0, self._now_s() - self.ended_s)
 
     def concern(self) -> str:
-        """Why new models, versions and labels are not seen, "" where they are; see Repository.concern."""
+        """Return why new models, versions and labels are not seen; "" if they are (Repository.concern)."""
         if self.ended_ago_s() < LATE_S:
             return ""
         why = self._trouble or "repository: a listing takes long"
         return f"{why}; new models, versions and labels have not been seen for more than {LATE_S:g} s"
 
-    # What.
+    # Contents.
 
     def models(self, first: Iterable[str] = ()) -> bool:
-        """Has a folder for each model, and for no other; see versions(). first: models to begin with. Whether all of
-        it could be asked for."""
+        """Create a folder for each model, and remove others; return True if all of it could be queried.
+
+        Args:
+            first: Models to begin with.
+        """
         found = [folder.name for folder in self._root.iterdir() if folder.is_dir()]
         try:
             found = self._store.folders("")
         except BadInput as error:
-            # A bucket that is not there, or names that no listing can hold.
+            # The bucket does not exist, or it has names that cannot be listed.
             if not found:
                 raise
             self._store_errors.tell("names", str(error))
@@ -143,7 +167,7 @@ class RepositoryListing:
         return complete
 
     def _each(self, models: list[str], until_s: float) -> bool:
-        """Lists the versions of models. Whether all could be asked for."""
+        """List the versions of models; return True if all could be queried."""
 
         def one(model: str) -> bool:
             if self._now_s() > until_s:
@@ -155,23 +179,30 @@ class RepositoryListing:
             try:
                 return all([*pool.map(one, models)])
             except BaseException:
-                # An outage: who still waits would meet it too, each for seconds.
+                # An outage: the remaining requests would fail too, each after seconds.
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
     def versions(self, model: str, strict: bool = False) -> bool:
-        """Has the manifest of each version of a model, and of no other, and its labels and traffic. Whether all of it
-        could be asked for. strict: raises NotReady where a manifest could not: one that is there is not passed over."""
+        """Bring the manifests of a model's versions, its labels and traffic; remove versions that are gone.
+
+        Args:
+            model: Name of the model.
+            strict: Raise NotReady if a manifest cannot be queried, so that an existing version is not skipped.
+
+        Returns:
+            True if all of it could be queried.
+        """
         numbers = {int(name) for name in self._store.folders(model) if VERSION.fullmatch(name)}
         with self._emptying:
             empty = self._empty_versions.get(model) or NegativeCache()
-            # The newest first: a trainer's next version comes before what others have put there.
+            # The newest first: a trainer's next version comes before names that others have created.
             due = empty.due(str(number) for number in sorted(numbers, reverse=True))
         complete = True
         for number in map(int, due):
             key = f"{model}/{number}"
             complete &= self._store_errors.alone(f"{key}/{MANIFEST}", partial(self._show, model, number, empty), strict)
-        # One that was committed since the listing is not gone.
+        # A version that was committed since the listing is not gone.
         self._end(model, (n for n in versions_here(self._root / model) if n not in numbers))
         there = bool(versions_here(self._root / model))
         with self._emptying:
@@ -183,7 +214,7 @@ class RepositoryListing:
         return complete
 
     def kept(self, name: str) -> None:
-        """Brings a file that is replaced in its place: labels, traffic."""
+        """Bring a file that is replaced in place: labels, traffic."""
         path = self._root / name
         found = self._store.get(name, MAX_KEPT_NBYTES, self._kept.etag(path))
         if found is None:
@@ -194,7 +225,7 @@ class RepositoryListing:
 
     def _show(self, model: str, number: int, empty: NegativeCache) -> None:
         key, here = f"{model}/{number}", (self._root / model / str(number) / MANIFEST).exists()
-        # No place is made for a name alone.
+        # Do not create a storage for a name without a manifest.
         there = here or self._store.head(f"{key}/{MANIFEST}") is not None
         if there:
             storage = self._storage(model, number)
@@ -222,14 +253,14 @@ class RepositoryListing:
 
 
 def end_place(storage: MirroredStorage) -> None:
-    """Has a version that the store has no more be gone here too; who serves it has its files mapped."""
+    """Remove a version that the store no longer has; a process that serves it has its files mapped."""
     storage.followed = False
     storage.wipe()
     storage.ended = True
 
 
 def versions_here(folder: Path) -> list[int]:
-    """Numbers of the version folders of a model's folder."""
+    """Return the numbers of the version folders in a model's folder."""
     try:
         return [int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name)]
     except OSError:
@@ -240,21 +271,32 @@ EMPTY_AT_ONCE = 64
 
 
 class NegativeCache:
-    """The empty names of one listing. Anybody who may write makes names, so what they cost does not grow with them."""
+    """Names of one listing that contain no version.
+
+    Any writer can create names, so their cost must not grow with their number.
+    """
 
     def __init__(self) -> None:
-        # In the order in which they were asked for.
+        # In the order in which they were queried.
         self._asked: dict[str, None] = {}
 
     def due(self, names: Iterable[str]) -> list[str]:
-        """The names of a listing to ask for now: all that are not known to be empty, then EMPTY_AT_ONCE of those that
-        were asked for longest ago. Forgets names that are gone."""
+        """Return the names of a listing to query now.
+
+        These are all names that are not known to be empty, and EMPTY_AT_ONCE of the others, those queried longest ago.
+        Names that are gone are forgotten.
+        """
         there = dict.fromkeys(names)
         self._asked = {name: None for name in self._asked if name in there}
         return [name for name in there if name not in self._asked] + list(self._asked)[:EMPTY_AT_ONCE]
 
     def note(self, name: str, empty: bool) -> None:
-        """Notes what was found."""
+        """Remember the result of a query.
+
+        Args:
+            name: The name.
+            empty: True if it contains no version.
+        """
         self._asked.pop(name, None)
         if empty:
             self._asked[name] = None

@@ -1,25 +1,25 @@
-"""The mirror of a repository that lives in an object store: a folder of models, and what keeps it fresh.
+"""Mirror of a repository in an object store: a local folder of models, kept in sync by polling threads.
 
-The store has the repository's own layout below its prefix, and beside it `.hint`, an object with random content that
-whoever commits a version, a label or another manifest replaces.
+The store has the same layout below its prefix as a repository folder, and beside it `.hint`, an object with random
+content that every writer of a version, a label or another manifest replaces.
 
 Invariants
-- What the folder shows is what the store had when it was last asked: a version's folder comes with its manifest, its
-  tables when somebody is about to load it. A version that is gone in the store goes here too; who serves it has its
+- The folder shows what the store had at the last request: a version's folder appears with its manifest, its tables when
+  it is about to be loaded. A version that is gone in the store is removed here too; a process that serves it has its
   files mapped and goes on.
-- In a server two threads ask, follow() starts them; whoever reads the folder then waits for no network. A beat each
-  BEAT_S asks for the hint and for the next record of each version that is read, by its name. What takes a listing
-  (processor.repository.mirror.listing) is the other thread's, when the hint has changed and every half a minute: however long it
-  takes, records come. Before follow(), and in writers, who reads asks.
-- An outage changes nothing here: the last state stays, seen_s() tells how old it is, and the next beat asks again.
-- What is wrong with one model, version or file in the store keeps nobody from the others, and is told once.
-- Where signatures are asked for, nothing of a version is brought but its manifest until a trusted key has signed that.
+- In a server, follow() starts two threads that poll the store; reading the folder then waits for no network. One thread
+  polls every BEAT_S: the hint, and by its name the next record of each version that is read. The other thread does
+  listings (processor.repository.mirror.listing), when the hint has changed and every half a minute: however long they
+  take, records arrive. Before follow(), and in writers, each read queries the store.
+- An outage changes nothing here: the last state stays, seen_s() reports its age, and the next beat tries again.
+- An error with one model, version or file in the store does not affect the others, and is logged once.
+- Where signatures are required, only the manifest of a version is downloaded until a trusted key has signed it.
 
-Cost of a beat: a request for the hint, one for each followed version; each second four more for each version. What
-walks the folder does so a hundredth of the time at most.
+Costs of a beat: one request for the hint, one for each followed version; each second four more for each version.
+Walking the folder takes at most a hundredth of the time.
 
-Refused: notifications of the store (each has its own, none has all, and what was missed has to be found anyway); one
-asker for all servers of a machine (who ends with it, and what it is asked for, cost more than the requests).
+Rejected: notifications of the store (each store has its own kind, none has all, and missed changes have to be found
+anyway); one poller for all servers of a machine (managing its lifetime and its requests costs more than the requests).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from freshet_serving.processor.repository.log.chain_record import CHAIN
 from freshet_serving.processor.errors import Corrupt, FreshetError, NotReady, shortage
+from freshet_serving.processor.repository.keyring import NO_KEYS
+from freshet_serving.processor.repository.log.chain_record import CHAIN
 from freshet_serving.processor.repository.mirror.counted_store import CountedStore
 from freshet_serving.processor.repository.mirror.eviction import evict, total_nbytes
 from freshet_serving.processor.repository.mirror.listing import RepositoryListing, end_place
 from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
 from freshet_serving.processor.repository.mirror.store_errors import StoreErrors
 from freshet_serving.processor.repository.version import DELTAS, MANIFEST
-from freshet_serving.processor.repository.keyring import NO_KEYS
 from freshet_serving.processor.standby_thread import COME_S, spawn
 
 if TYPE_CHECKING:
@@ -56,19 +56,21 @@ log = logging.getLogger("freshet.mirror")
 HINT = ".hint"
 BEAT_S, CHECK_S, EVICT_S = 0.25, 1.0, 10.0
 FOLLOWED_S, KEPT_S = 60.0, 2 * 3600.0
-"""A version is followed for so long after somebody has last looked at its chain, and its files are kept for so long
-after they were last needed, unless somebody says sooner that they are not."""
+"""Seconds that a version is followed after its log was last read, and its files are kept after they were needed.
+
+Files may be released earlier.
+"""
 MAX_HINT_NBYTES = 1 << 10
 ROOM_NBYTES = 256 << 20
-"""Of the disk, to be free for what comes."""
+"""Disk space to keep free for new files."""
 TIDY_REST = 100
-"""Between two walks through the folder: so many times as long as one took."""
+"""Pause between two walks through the folder, as a multiple of the duration of one."""
 PREPARING = threading.BoundedSemaphore(4)
 NO_FOLDER = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
 
 
 class Mirror:
-    """Thread-safe."""
+    """The mirror of one repository. Thread-safe."""
 
     def __init__(
         self,
@@ -79,22 +81,29 @@ class Mirror:
         models: Iterable[str] = (),
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """root: the mirror's folder. max_nbytes: what it may take, 0 for half of the disk. serving: where the store
-        cannot be reached, what lies in the folder is served. models: the only ones that are wanted; all, if there are
-        none."""
+        """Create the mirror folder; nothing is requested from the store yet.
+
+        Args:
+            store: The object store.
+            root: The mirror's folder.
+            max_nbytes: Maximum size of the mirror; 0 for half of the disk.
+            serving: Serve what the folder has while the store cannot be reached.
+            models: Names of the only models to mirror; all if empty.
+            now_s: Clock for seconds.
+        """
         root.mkdir(parents=True, exist_ok=True)
         self.root, self.store, self.serving, self._now_s = root, CountedStore(store, now_s), serving, now_s
         self.max_nbytes = max_nbytes or shutil.disk_usage(root).total // 2
         self.nbytes = 0
         self.following = False
         self.keyring = NO_KEYS
-        """Whom what is brought has to be signed by."""
+        """Keys that must have signed what is downloaded."""
         self._places: dict[tuple[str, int], MirroredStorage] = {}
         self._making = threading.RLock()
         self._preparing: dict[tuple[str, int], VersionFetch] = {}
         self._store_errors = StoreErrors(self._answers)
         self.listing = RepositoryListing(self.store, root, self.storage, self._store_errors, models, now_s)
-        # The hint as of the newest beat, and as of the newest listing that came to its end.
+        # The hint as of the newest beat, and as of the newest complete listing.
         self._hint_etag = self._listed_etag = ""
         self._listing_ended, self._list_now = False, threading.Event()
         self._seen_s, self._out, self._told_full = now_s(), False, False
@@ -104,7 +113,12 @@ class Mirror:
         self._threads: list[threading.Thread] = []
 
     def storage(self, model: str, number: int) -> MirroredStorage:
-        """The one place of a version in this process."""
+        """Return the storage of a version; there is one per version in this process.
+
+        Args:
+            model: Name of the model.
+            number: The version.
+        """
         with self._making:
             storage = self._places.get((model, number))
             if storage is None:
@@ -115,16 +129,19 @@ class Mirror:
             return storage
 
     def seen_s(self) -> float:
-        """Seconds since the store was last asked for all that is new."""
+        """Return the seconds since the store was last checked for all changes."""
         return max(0.0, self._now_s() - (self._seen_s if self.following else self.store.answered_s))
 
     def tell(self) -> None:
-        """Has everybody list the repository soon. What fails here is found by the next listing."""
+        """Replace the hint, so that all mirrors list the repository soon.
+
+        A failure is ignored: the next listing finds the change.
+        """
         with contextlib.suppress(FreshetError):
             self.store.put(HINT, secrets.token_hex(16).encode())
 
     def wrote(self) -> None:
-        """Makes room, now and then, where no thread does: a trainer's mirror grows too."""
+        """Free space from time to time where no thread does: a trainer's mirror grows too."""
         now_s = self._now_s()
         if self.following or now_s - self._tidied_s < self._rest_s:
             return
@@ -136,12 +153,17 @@ class Mirror:
         with contextlib.suppress(OSError):
             self._tidy_timed(now_s)
 
-    # Versions that are about to be loaded.
+    # Versions to be loaded.
 
     def prepare(self, model: str, number: int) -> None:
-        """Has all that it takes to load a version lie in the folder, and follows it from then on."""
+        """Bring all files needed to load a version into the folder, and follow the version from then on.
+
+        Args:
+            model: Name of the model.
+            number: The version.
+        """
         storage = self.storage(model, number)
-        # What was known of it was known of what it was before.
+        # Its cached state refers to the old version.
         storage.followed = False
         with ours(storage.key):
             storage.prepare(self.keyring)
@@ -150,7 +172,12 @@ class Mirror:
         storage.followed = self.following
 
     def ready(self, model: str, number: int) -> bool:
-        """prepare(), beside the caller while the mirror follows: True once it is done; raises why it could not be."""
+        """Run prepare() in the background while the mirror follows; return True once it is done, raise its error.
+
+        Args:
+            model: Name of the model.
+            number: The version.
+        """
         if not self.following:
             self.prepare(model, number)
             return True
@@ -169,7 +196,7 @@ class Mirror:
     # Following.
 
     def follow(self) -> None:
-        """Starts the thread."""
+        """Start the polling threads."""
         if not self._threads:
             self.following = True
             with self._making:
@@ -180,7 +207,7 @@ class Mirror:
                 self._threads[-1].start()
 
     def close(self) -> None:
-        """Ends the threads; what they wait for may keep them a moment longer."""
+        """Stop the threads; a pending request may keep them a moment longer."""
         self._stop.set()
         self._list_now.set()
         self.following = False
@@ -198,11 +225,11 @@ class Mirror:
                 self.list_all()
 
     def listing_due(self) -> bool:
-        """Whether it is time for a listing."""
+        """Return True if it is time for a listing."""
         return self.listing.due(self._now_s(), self._hint_etag != self._listed_etag)
 
     def list_all(self) -> None:
-        """Lists the repository, with what is followed first; does not raise. The next beat takes what has gone."""
+        """List the repository, followed models first; does not raise. The next beat removes versions that are gone."""
         etag = self._hint_etag
         with self._making:
             followed = {storage.model for storage in self._places.values() if storage.followed}
@@ -211,7 +238,7 @@ class Mirror:
         self._listing_ended = True
 
     def beat(self) -> None:
-        """Asks once for what is new; does not raise."""
+        """Poll the store once for changes; does not raise."""
         now_s = self._now_s()
         try:
             all_seen = self._look(now_s)
@@ -234,12 +261,12 @@ class Mirror:
             log.warning("repository: the object store answers again")
 
     def _look(self, now_s: float) -> bool:
-        """Whether all that is new was seen of what is followed."""
+        """Poll what is followed; return True if all changes were seen."""
         while self.listing.gone:
             end_place(self.listing.gone.popleft())
         followed, alone = self._followed(now_s), self._store_errors.alone
         if now_s - self._tidied_s >= self._rest_s:
-            # Before what may fail for want of room.
+            # Before requests that may fail because the disk is full.
             self._tidy_timed(now_s)
         complete = True
         for storage in followed:
@@ -261,7 +288,7 @@ class Mirror:
         return complete and not behind
 
     def _answers(self) -> bool:
-        """Whether the store does, for what everybody needs."""
+        """Return True if the store answers a request that does not depend on one model."""
         try:
             self.store.head(HINT)
         except NotReady:
@@ -282,7 +309,7 @@ class Mirror:
             if storage.followed and not asked:
                 storage.followed = False
             elif asked and not storage.followed and storage.known >= 0:
-                # A look at it has taken its time: a version that loads is asked for nothing meanwhile.
+                # Its log was not read for a while, as happens when a version loads, and is read again now.
                 storage.lease()
                 storage.followed = True
             if storage.followed:
@@ -297,7 +324,7 @@ class Mirror:
         self._tidied_s, self._rest_s = now_s, max(EVICT_S, TIDY_REST * (time.monotonic() - begun_s))
 
     def tidy(self) -> None:
-        """Removes what nothing needs, where the mirror takes more than it may, or its disk has no room."""
+        """Remove unneeded files if the mirror is too large, or its disk is full."""
         self.nbytes = total_nbytes(self.root)
         wanted = max(self.nbytes - self.max_nbytes, ROOM_NBYTES - shutil.disk_usage(self.root).free)
         if wanted <= 0:
@@ -314,7 +341,7 @@ class Mirror:
 
 @contextlib.contextmanager
 def ours(what: str) -> Iterator[None]:
-    """Whatever keeps a version from being brought as an error of ours: what passes as NotReady."""
+    """Convert an error that prevents a version's download to one of ours; NotReady if it is temporary."""
     try:
         yield
     except FreshetError:
@@ -333,12 +360,12 @@ def ours(what: str) -> Iterator[None]:
 
 
 class VersionFetch:
-    """A version being brought, on a thread of its own."""
+    """The download of a version on its own thread."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._error: BaseException | None = None
         self._act, self.done, self.asked_s = act, False, 0.0
-        # A thread is not waited for: where memory is short it may die before it has begun.
+        # The thread is not waited for: where memory is short, it may die before it has begun.
         self._made_s, self._begun = time.monotonic(), False
         spawn(self._run)
 
@@ -353,11 +380,11 @@ class VersionFetch:
 
     @property
     def lost(self) -> bool:
-        """Whether its thread has never come."""
+        """True if its thread has never started."""
         return not self._begun and time.monotonic() - self._made_s > COME_S
 
     def raise_error(self) -> None:
-        """Raises why it could not be brought."""
+        """Raise the error of the download, if there is one."""
         if self.lost:
             raise NotReady("there are not enough threads for it")
         if self._error is not None:

@@ -1,19 +1,19 @@
-"""A repository that lives in an object store, as the engine sees it: its mirror's folder, read like any other."""
+"""A repository in an object store, as the engine sees it: the folder of its mirror, read like any other."""
 
 from __future__ import annotations
 
 from typing import Any, Self
 
 from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.repository.keyring import Keyring
 from freshet_serving.processor.repository.mirror.mirror import Mirror
 from freshet_serving.processor.repository.mirror.mirrored_storage import MirroredStorage
-from freshet_serving.processor.repository.version import VersionReader
-from freshet_serving.processor.repository.keyring import Keyring
 from freshet_serving.processor.repository.model_repository import Repository, check_name
+from freshet_serving.processor.repository.version import VersionReader
 
 
 class MirroredRepository(Repository):
-    """See Repository. Until follow() whoever asks waits for the store."""
+    """A mirrored repository. Reads wait for the store until follow() has started the polling threads."""
 
     remote = True
 
@@ -75,8 +75,11 @@ class MirroredRepository(Repository):
         self.mirror.tell()
 
     def _asked(self, act: Any) -> None:
-        """Asks the store, unless somebody does all the time. What lies here counts where a server cannot reach it: that
-        nothing lies here does not say that there is nothing."""
+        """Query the store, unless the mirror polls in the background.
+
+        While the store is unreachable, a server uses the mirrored files. An empty mirror is not accepted as an empty
+        repository.
+        """
         try:
             if not self.mirror.following:
                 act()

@@ -1,19 +1,21 @@
-"""One version that lives in an object store, with a folder that is its mirror (processor.repository.storage.VersionStorage).
+"""Storage of one version in an object store, with a folder as its mirror.
+
+It implements processor.repository.storage.VersionStorage.
 
 Invariants
-- What is written is in the store first, and in the folder after: a record that the folder has, the store has, or had.
-  What a record names is in the store before the record is (processor.repository.log.change_log), and its file in the folder too, so
-  that a reader who meets the record need not wait.
-- A name has one content for good, in the store as in the folder (processor.repository.mirror.version_copy).
-- The folder is a copy. What fails its checksum there, has another size than its record says, or is not there, is
-  brought (once more); only what is not in the store either is wrong, or gone. catch_up() compares what lies there from
-  before with the store: the manifest, and the newest record, with which by its hashes all before it agree.
-- Versions are built aside: files under the claim of one writer (processor.repository.mirror.version_claim), then the manifest,
-  created exclusively. A version without a manifest is none.
-- What is needed is kept by a shared lock (flock) on `.lease`, for as long as a process needs the version.
-- Nothing that the manifest, or a record that may be taken, has not told the size of is brought, and nothing larger.
+- A write goes to the store first and to the folder after: a record that is in the folder is, or was, in the store. The
+  file that a record names is in the store before the record is (processor.repository.log.change_log), and in the folder
+  too, so that a reader that finds the record need not wait.
+- A name has one fixed content, in the store as in the folder (processor.repository.mirror.version_copy).
+- The folder is a copy. A file there that fails its checksum, has another size than its record says, or is missing, is
+  downloaded (again); only if it is not in the store either, it is damaged, or gone. catch_up() compares existing files
+  with the store: the manifest, and the newest record, by whose hashes all earlier ones are checked.
+- Versions are built aside: files under the claim of one writer (processor.repository.mirror.version_claim), then the
+  manifest, created exclusively. A version without a manifest does not exist.
+- Files are kept by a shared lock (flock) on `.lease`, for as long as a process needs the version.
+- Nothing is downloaded whose size is not given by the manifest or an acceptable record, and nothing larger.
 
-Nothing is made durable here but by the store: what a power cut leaves of the folder is checked like all else.
+Only the store makes anything durable: files that a power cut leaves in the folder are checked like all others.
 """
 
 from __future__ import annotations
@@ -28,27 +30,35 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from freshet_serving.processor.repository.log.chain_record import (CHAIN, DELTA, MAX_RECORD_NBYTES, REPAIR, ChainRecord, record_name, root_hash, sha256)
-from freshet_serving.processor.repository.log.contents import open_snapshot
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.scrub import TrustedRecords, unrecorded_deltas
-from freshet_serving.processor.repository.log.repair import parsed_repair
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotReady
+from freshet_serving.processor.package import MAX_DELTA_NBYTES, MAX_MANIFEST_NBYTES, Manifest, hidden_beside
+from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
+from freshet_serving.processor.repository.log.chain_record import (
+    CHAIN,
+    DELTA,
+    MAX_RECORD_NBYTES,
+    REPAIR,
+    ChainRecord,
+    record_name,
+    root_hash,
+    sha256,
+)
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import open_snapshot
+from freshet_serving.processor.repository.log.repair import parsed_repair
+from freshet_serving.processor.repository.log.scrub import TrustedRecords, unrecorded_deltas
 from freshet_serving.processor.repository.mirror.counted_store import CountedStore
 from freshet_serving.processor.repository.mirror.version_claim import claimed
 from freshet_serving.processor.repository.mirror.version_copy import AT_ONCE, EtagCache, VersionCopy
-from freshet_serving.processor.repository.version import DELTAS, MANIFEST, SNAPSHOTS, VersionReader
-from freshet_serving.processor.package import MAX_DELTA_NBYTES, MAX_MANIFEST_NBYTES, Manifest
-from freshet_serving.processor.package import hidden_beside
-from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.repository.storage import FolderStorage, newest
+from freshet_serving.processor.repository.version import DELTAS, MANIFEST, SNAPSHOTS, VersionReader
 
 RECORD = re.compile(rf"{CHAIN}/([0-9]{{10}})\.json")
 LEASE, WALKED = ".lease", 256
 
 
 class MirroredStorage:
-    """One version's. Thread-safe."""
+    """The storage of one version. Thread-safe."""
 
     remote = True
 
@@ -63,34 +73,44 @@ class MirroredStorage:
         now_s: Callable[[], float],
         lenient: bool,
     ) -> None:
-        """told: called when something was written that others find by its name only; wrote: when anything was.
-        lenient: where the store cannot be reached, what lies in the folder counts."""
+        """Create the storage; nothing is requested yet.
+
+        Args:
+            store: The object store.
+            root: The mirror's folder.
+            model: Name of the model.
+            number: The version.
+            told: Called after writing something that others find only by its name.
+            wrote: Called after writing anything.
+            now_s: Clock for seconds.
+            lenient: Use the files in the folder while the store cannot be reached.
+        """
         self.model, self.folder, self.key = model, root / model / str(number), f"{model}/{number}"
         self._store, self._told, self._wrote, self._now_s, self._lenient = store, told, wrote, now_s, lenient
         self._here, self._copy = FolderStorage(self.folder), VersionCopy(store, self.folder, self.key)
         self._naming = threading.RLock()
-        # Whether somebody looks all the time; the newest record that is known; when somebody asked for one.
+        # True if the mirror polls it; the newest known record; time of the last lookup of a record.
         self.followed, self.known, self.asked_s = False, -1, -1e9
-        # Whether the store has said that it has no record after that one.
+        # True if the store has reported that it has no record after that one.
         self._at_end = False
         self._gone: set[str] = set()
         self._known_files, self._etags = EtagCache(), dict[str, str]()
         self._turn = 0
-        # A version of another root has come in the place of the one that is followed.
+        # A version with another root hash has replaced the one that is followed.
         self._replaced = False
         self._lease: int | None = None
         self._leasing = threading.Lock()
-        # When its files were last needed; whether the store has said that there is no such version any more.
+        # Time when its files were last needed; True if the store has reported that the version is gone.
         self.used_s, self.ended = now_s(), False
 
-    # What a VersionStorage has.
+    # Methods of VersionStorage.
 
     def look_for(self, name: str) -> None:
         self.asked_s = self.used_s = self._now_s()
         if self.ended:
             return
         with self._naming:
-            # A file is named before its record is: who has seen the file finds the record too.
+            # A file is named before its record is: a reader that has seen the file finds the record too.
             if (self.folder / name).exists():
                 return
         number = _number(name)
@@ -141,7 +161,7 @@ class MirroredStorage:
         if name in self._gone or number is None or number <= self.known or not self._at_end:
             return name in self._gone
         try:
-            # That it had none when it was last asked does not say that it has none now.
+            # The store may have received it since the last request.
             return not self._there(name)
         except NotReady:
             return False
@@ -169,7 +189,7 @@ class MirroredStorage:
         if path.is_dir():
             self._send_all(path, name, path.rglob("*"))
             return
-        # What was dropped is there already, and is not written again.
+        # A dropped file is in the store already, and is not written again.
         found = self._store.head(self._copy.key(name)) if name.startswith(DELTAS) else None
         if found is None or found.nbytes != path.stat().st_size:
             self._store.put(self._copy.key(name), path)
@@ -193,7 +213,7 @@ class MirroredStorage:
             if self._there(MANIFEST):
                 claim.drop()
                 raise taken
-            # What an end() that was cut short has left there would become part of this version.
+            # Leftovers of an interrupted end() would become part of this version.
             for part in (CHAIN, DELTAS, SNAPSHOTS):
                 self._store.delete(self._store.keys(self._copy.key(part) + "/"))
             self._send_all(built, "", (path for path in built.rglob("*") if path.name != MANIFEST))
@@ -225,14 +245,14 @@ class MirroredStorage:
         self._store.delete(self._store.keys(self.key + "/"))
         self.wipe()
 
-    # What the mirror asks for.
+    # Methods for the mirror.
 
     def lease(self) -> None:
-        """Keeps the folder's files, for as long as the process lives or until release()."""
+        """Keep the folder's files for as long as the process lives, or until release()."""
         self.used_s = self._now_s()
         with self._leasing:
             if self._lease is not None and os.fstat(self._lease).st_nlink == 0:
-                # Another process has wiped the folder, and this with it.
+                # Another process has removed the folder, including this file.
                 self._release()
             if self._lease is None:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -241,7 +261,7 @@ class MirroredStorage:
             os.utime(self._lease)  # when it was needed last, for eviction
 
     def release(self) -> None:
-        """The process needs the folder's files no longer."""
+        """Stop keeping the folder's files."""
         with self._leasing:
             self._release()
 
@@ -256,7 +276,7 @@ class MirroredStorage:
         return self._lease is not None
 
     def wipe(self) -> None:
-        """Removes the folder, whole: what lies there is of another version of its number, or the version has gone."""
+        """Remove the whole folder, because it belongs to another version of this number, or the version is gone."""
         self.release()
         self.known, self._at_end, self._replaced = -1, False, False
         self._gone.clear()
@@ -268,8 +288,11 @@ class MirroredStorage:
         shutil.rmtree(hidden, ignore_errors=True)
 
     def bring_manifest(self) -> bool:
-        """Has the manifest be the store's; False where there is none. A version that is another one than what lies here
-        begins anew, unless it is followed: then only what it is has changed."""
+        """Bring the store's manifest into the folder; return False if there is none.
+
+        If the version differs from the one in the folder, the folder is removed, unless the version is followed: then
+        only the manifest changes.
+        """
         path = self.folder / MANIFEST
         found = self._store.get(self._copy.key(MANIFEST), MAX_MANIFEST_NBYTES, self._known_files.etag(path))
         if found is None:
@@ -291,8 +314,11 @@ class MirroredStorage:
         return True
 
     def catch_up(self, keyring: Keyring = NO_KEYS) -> None:
-        """Has the manifest and the records since the newest snapshot be the store's, whatever lies here. keyring: whom
-        the manifest has to be signed by before anything else is brought."""
+        """Bring the manifest and the records since the newest snapshot in line with the store.
+
+        Args:
+            keyring: Keys that must have signed the manifest before anything else is downloaded.
+        """
         try:
             if self._replaced:
                 self.wipe()
@@ -313,7 +339,11 @@ class MirroredStorage:
             self.known = max(self.known, self._newest_here(record_name))
 
     def prepare(self, keyring: Keyring = NO_KEYS) -> None:
-        """Has all that it takes to load the version lie in the folder. keyring: see catch_up()."""
+        """Bring all files needed to load the version into the folder.
+
+        Args:
+            keyring: Keys that must have signed the manifest before anything else is downloaded.
+        """
         self.catch_up(keyring)
         version = VersionReader(self.folder, storage=self, keyring=keyring)
         change_log = ChangeLog(version)
@@ -325,22 +355,27 @@ class MirroredStorage:
         since = base.step if base else 0
         with ThreadPoolExecutor(AT_ONCE, "freshet-mirror") as pool:
             wanted = [pool.submit(files.fetch, [name]) for name in files.manifest.files]
-            wanted += [pool.submit(change_log.bring_delta, link) for link in change_log.history.line() if link.step > since]
+            wanted += [
+                pool.submit(change_log.bring_delta, link) for link in change_log.history.line() if link.step > since
+            ]
             for one in wanted:
                 one.result()
         for name in files.manifest.files:
             if not (self.folder / files.where(name)).exists():
-                # Somebody copies it into the store, and the manifest was first.
+                # The version is just being copied into the store, manifest first.
                 raise NotReady(f"{name}: is not in the object store")
 
     @property
     def behind(self) -> bool:
-        """Whether the store may have records that have not been taken."""
+        """True if the store may have records that have not been taken."""
         return self.known >= 0 and not self._at_end
 
     def advance(self, keyring: Keyring = NO_KEYS) -> None:
-        """Takes the records that have come, WALKED at once, each with its file before it, unless none of the keyring's
-        keys has signed it."""
+        """Take new records, at most WALKED at once, each after its file.
+
+        Args:
+            keyring: Keys of which one must have signed a record before its file is downloaded.
+        """
         if self.known < 0:
             return
         for _ in range(WALKED):
@@ -351,7 +386,7 @@ class MirroredStorage:
                 self._at_end = True
                 return
             self._bring_set_aside(data, number)
-            # What is no record, or names another file than it says, is the ledger's to tell.
+            # An invalid record, or one that does not match its file, is reported by the ChangeLog.
             with contextlib.suppress(Corrupt):
                 self._bring_file_of(ChainRecord.from_bytes(data, number), keyring)
             with self._naming:
@@ -360,8 +395,10 @@ class MirroredStorage:
         self._at_end = False
 
     def _record_object(self, name: str) -> bytes | None:
-        """The bytes of a record's object, None where there is none; of one that is too large for a record, as many that
-        no reader takes them either."""
+        """Return the bytes of a record's object, None if there is none.
+
+        If it is too large, return bytes that are too large for any reader as well.
+        """
         try:
             found = self._store.get(self._copy.key(name), MAX_RECORD_NBYTES)
         except Corrupt:
@@ -369,8 +406,10 @@ class MirroredStorage:
         return found.data if found is not None else None
 
     def _bring_set_aside(self, data: bytes, number: int) -> None:
-        """Before a repair comes: has what it sets aside be the store's. A sound copy may lie here of a record that was
-        damaged since."""
+        """Before a repair is stored, replace the records that it sets aside by those of the store.
+
+        The folder may have a sound copy of a record that was damaged since.
+        """
         repair = parsed_repair(data, number)
         if repair is not None:
             for other in range(repair.since, min(number, repair.since + WALKED)):
@@ -385,24 +424,24 @@ class MirroredStorage:
             try:
                 TrustedRecords(version, root_hash(version.root_manifest)).check_record(record, record.to_bytes())
             except NotReady:
-                # The manifest vouches for it by a later one, which comes after it: who reads brings the file.
+                # The manifest vouches for it by a later record that is not here yet: the reader will bring the file.
                 return
         aside = self._copy.aside(record.file, min(record.nbytes, MAX_DELTA_NBYTES))
         if aside is not None:
-            # Who has seen the file finds the record too: look_for().
+            # A reader that has seen the file finds the record too: look_for().
             with self._naming:
                 self._copy.name(aside, record.file)
                 self._copy.put(record_name(record.number), record.to_bytes())
             aside.unlink(missing_ok=True)
 
     def bring_dropped(self, name: str) -> None:
-        """Brings a file that somebody may have put there without a record."""
+        """Bring a file that may have been put into the store without a record."""
         found = self._store.head(self._copy.key(name))
         if found is not None and found.nbytes <= MAX_DELTA_NBYTES:
             self._copy.download(name, found.nbytes)
 
     def look_at_next_dropped(self) -> None:
-        """The same for the delta after the newest record."""
+        """Bring the delta after the newest record, if it was put into the store without a record."""
         record = self._record_here(self.known) if self.known > 0 else None
         if self.known == 0 or record is not None:
             name = f"{DELTAS}/{(record.top if record else 0) + 1}.safetensors"
@@ -410,8 +449,10 @@ class MirroredStorage:
                 self.bring_dropped(name)
 
     def scrub(self) -> None:
-        """Looks whether the newest record, another one, and what they name, are still what lies here, and makes what
-        lies here what they are: who serves it finds that out (processor.repository.log.scrub)."""
+        """Compare the newest record, another one, and the files they name with the store, and update the folder.
+
+        A server that serves them detects the change in the folder (processor.repository.log.scrub).
+        """
         self._turn = self._turn + 1 if self._turn < self.known else 0
         for number in sorted({self.known, self._turn}):
             if number == 0:
@@ -422,7 +463,7 @@ class MirroredStorage:
                 if record is not None and record.kind == DELTA:
                     self._check_file(record.file, record.nbytes)
 
-    # How.
+    # Implementation.
 
     def _check_object(self, name: str, limit: int) -> None:
         path = self.folder / name
@@ -440,7 +481,7 @@ class MirroredStorage:
     def _check_file(self, name: str, nbytes: int) -> None:
         found, path = self._store.head(self._copy.key(name)), self.folder / name
         if found is None or found.nbytes > nbytes:
-            # One that is larger than its record says is none.
+            # A file that is larger than its record says is not valid.
             self._gone.add(name)
             self._etags.pop(name, None)
             path.unlink(missing_ok=True)
@@ -454,7 +495,7 @@ class MirroredStorage:
             self._etags[name] = found.etag
 
     def _agree(self, number: int) -> None:
-        """Makes the records that lie here those of the store, from the newest back to where a start begins."""
+        """Bring the records in the folder in line with the store, from the newest back to where a start begins."""
         data = self._fetch_record(number, anew=True)
         try:
             record = ChainRecord.from_bytes(data, number)
@@ -465,7 +506,7 @@ class MirroredStorage:
             else:
                 start = 1
             with ThreadPoolExecutor(AT_ONCE, "freshet-mirror") as pool:
-                # So many at once: what says that there are more may be wrong.
+                # In limited chunks: the number of records may be wrong.
                 for end in range(number, start, -WALKED):
                     below = range(max(start, end - WALKED), end)
                     lower = [n for n in below if not (self.folder / record_name(n)).exists()]
@@ -479,11 +520,11 @@ class MirroredStorage:
                             before = self._fetch_record(n, anew=True)
                         record = ChainRecord.from_bytes(before, n)
         except (Corrupt, OSError):
-            # No chain: the ledger says so.
+            # Not a valid log: the ChangeLog reports it.
             return
 
     def _forget_others(self, number: int) -> None:
-        """Removes what lies here as if it came after the newest record, and is not in the store."""
+        """Remove files that continue the newest record and are not in the store."""
         newest = self._record_here(number) if number else None
         top = newest.top if newest else 0
         for name in _names(self.folder / CHAIN):
@@ -494,7 +535,12 @@ class MirroredStorage:
                 bare.path.unlink(missing_ok=True)
 
     def _fetch_record(self, number: int, anew: bool = False) -> bytes:
-        """Brings a record, if there is one; its bytes. anew: though one lies here."""
+        """Bring a record and return its bytes; empty if there is none.
+
+        Args:
+            number: Number of the record.
+            anew: Replace a record that is already in the folder.
+        """
         name = record_name(number)
         data = self._record_object(name)
         if data is None:
@@ -540,7 +586,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _number(name: str) -> int | None:
-    """The number of a record by its name; None for what is named otherwise."""
+    """Return the number of a record by its name; None for any other name."""
     found = RECORD.fullmatch(name)
     return int(found[1]) if found else None
 

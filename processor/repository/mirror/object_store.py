@@ -1,28 +1,28 @@
-"""One prefix of one bucket of an object store (S3, Google Cloud Storage, Azure), by obstore.
+"""Object store client: one prefix of one bucket (S3, Google Cloud Storage, Azure), based on obstore.
 
 Invariants
-- A name is given once: `create` sends If-None-Match: *, so of two writers one gets it. It says False only where
-  somebody else's content lies under the name: its second attempt after an uncertain outcome (a connection that broke,
-  an answer that did not come) may be refused because of the first, so the content decides there. The library's own
-  retries would hide which it was; creations have none.
-- An outage is NotReady in a short time: 1 s for a connection, PATIENCE_S for an answer (longer where megabytes go out
-  first), two retries within 2 s. Who asks decides whether to ask again. What the store refuses (credentials, 403) is
-  NotReady too: a role whose key is just being renewed must not end what is served.
-- Messages are one line without URLs, keys and what the library says, which may carry a signed URL.
-- Bytes of others: what is read into memory has a bound, and so has a download. Both are looked at before the body is,
-  and counted as it comes: what a store says of a body's length may be wrong.
-- A listing ends: after LISTING_S for the next thousand keys, or for all folders, after MAX_NAMES of these and MAX_KEYS
-  of those, and where names come again (a page's token that the store has given before). Beyond it is an outage. A name
-  is of MAX_KEY_NBYTES at most, as S3's are.
+- A name is given once: `create` sends If-None-Match: *, so of two writers one gets it. It returns False only if the
+  name has other content from another writer: after an uncertain outcome (a broken connection, a missing response) its
+  second attempt may be refused because of the first, so the content decides. The library's own retries would hide which
+  of the two happened; creations have none.
+- An outage becomes NotReady in a short time: 1 s for a connection, PATIENCE_S for a response (longer if megabytes are
+  sent first), two retries within 2 s. The caller decides whether to try again. A refusal by the store (credentials,
+  403) is NotReady too: a role whose key is just being renewed must not stop what is served.
+- Messages are one line without URLs, keys and the library's text, which may contain a signed URL.
+- Content from others: reads into memory have a size limit, and so has a download. The limit is checked before the body
+  is read, and again as it arrives: the length that a store reports may be wrong.
+- A listing ends: after LISTING_S for the next thousand keys, or for all folders; after MAX_NAMES folders and MAX_KEYS
+  keys; and if names repeat (a page token that the store has returned before). Exceeding a limit is an outage. A name
+  has at most MAX_KEY_NBYTES, as in S3.
 
-Cost: get, head, create, put: one request each (a put of more than PART_NBYTES one a part, and two); folders one for
-each thousand names, delete one for each thousand keys on S3. Threads share a store: nothing is locked while one waits.
-It does not survive a fork: open a store in the process that uses it.
+Costs: get, head, create, put: one request each (a put of more than PART_NBYTES: one per part, and two); folders: one
+for each thousand names; delete: one for each thousand keys on S3. Threads share a store: no lock is held while one
+waits. It does not survive a fork: open a store in the process that uses it.
 
-What is not bounded but in time: the bytes of one page of a listing, and how many pages are empty. The library reads
-pages by itself and tells of none.
+Limited only in time: the bytes of one page of a listing, and the number of empty pages. The library reads pages by
+itself and reports none.
 
-Refused: fsspec, whose s3fs knows no conditional creation and brings an event loop (docs/decisions/0073).
+Rejected: fsspec, whose s3fs has no conditional creation and brings an event loop (docs/decisions/0073).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 CONNECT_S, PATIENCE_S, RETRY_S, RETRIES = 1.0, 3.0, 2.0, 2
-# A whole request may take as long as it likes while bytes come, and so many times its patience where they are few.
+# A whole request may take any time while bytes arrive, and BRIEF times the patience if it is small.
 WHOLE_S, BRIEF, BRIEF_NBYTES = 86_400.0, 10, 1 << 20
 PART_NBYTES, CHUNK_NBYTES, SLOWEST_NBYTES_PER_S = 8 << 20, 4 << 20, 1 << 20
 MAX_GET_NBYTES = 64 << 20
@@ -60,7 +60,13 @@ T = TypeVar("T")
 
 
 class ObjectContent(NamedTuple):
-    """An object's content; unchanged: it is still what the given etag names, and data is empty."""
+    """An object's content.
+
+    Attributes:
+        data: The bytes; empty if unchanged.
+        etag: Etag of the content.
+        unchanged: True if it is still what the given etag names.
+    """
 
     data: bytes
     etag: str
@@ -68,14 +74,25 @@ class ObjectContent(NamedTuple):
 
 
 class ObjectHead(NamedTuple):
-    """What is known of an object without its content."""
+    """Size and etag of an object.
+
+    Attributes:
+        nbytes: Its size.
+        etag: Etag of its content.
+    """
 
     nbytes: int
     etag: str
 
 
 class ObjectEntry(NamedTuple):
-    """An object of a listing."""
+    """An object of a listing.
+
+    Attributes:
+        key: Key of the object.
+        nbytes: Its size.
+        etag: Etag of its content.
+    """
 
     key: str
     nbytes: int
@@ -83,15 +100,22 @@ class ObjectEntry(NamedTuple):
 
 
 def is_address(text: str) -> bool:
-    """Whether a repository or a path of data is a URL rather than a folder."""
+    """Return True if a repository or a data path is a URL rather than a folder."""
     return "://" in text
 
 
 def open_store(address: str, what: str = "repository", patience_s: float = PATIENCE_S) -> ObjectStore:
-    """The store at an address such as s3://bucket/prefix; asks nothing of it yet.
+    """Open the store at an address such as s3://bucket/prefix; nothing is requested yet.
 
-    Credentials, region and endpoint come from the environment, as the store's own tools name them. what: what messages
-    call it. Raises BadInput for an address that cannot be one, and where the library is missing.
+    Credentials, region and endpoint come from the environment, under the names that the store's own tools use.
+
+    Args:
+        address: The address.
+        what: Name of the address in messages.
+        patience_s: Seconds to wait for a response.
+
+    Raises:
+        BadInput: The address is invalid, or the library is missing.
     """
     address_parts(address, what)
     with needed(f"{what} {_scheme(address)}://", "objects"):
@@ -100,7 +124,12 @@ def open_store(address: str, what: str = "repository", patience_s: float = PATIE
 
 
 def address_parts(address: str, what: str) -> tuple[str, str, str]:
-    """Scheme, bucket and prefix of an address; raises BadInput."""
+    """Return scheme, bucket and prefix of an address; raise BadInput.
+
+    Args:
+        address: The address.
+        what: Name of the address in messages.
+    """
     if (found := _ADDRESS.fullmatch(address)) is None or found[1] not in SCHEMES:
         scheme = _scheme(address)
         if scheme in SCHEMES:
@@ -117,20 +146,31 @@ def _scheme(address: str) -> str:
 
 
 class ObjectStore:
-    """One prefix of one bucket; keys are relative to it, with '/'. Any call raises NotReady while the store cannot be
-    reached or refuses, and BadInput for a bucket that is not there and a key that can be none."""
+    """One prefix of one bucket; keys are relative to it, with '/'.
+
+    Any call raises NotReady while the store cannot be reached or refuses, and BadInput for a bucket that does not exist
+    and an invalid key.
+    """
 
     def __init__(self, address: str, what: str = "repository", patience_s: float = PATIENCE_S) -> None:
         self.address = address
         self._what, self._patience_s = what, patience_s
         self._bucket = address_parts(address, what)[1]
         self._clients: dict[tuple[float, int, float], Bucket] = {}
-        # A configuration that cannot be one is said at once, not at the first look.
+        # Report an invalid configuration at once, not at the first request.
         self._asking()
 
     def get(self, key: str, etag: str = "", limit: int = MAX_GET_NBYTES) -> ObjectContent | None:
-        """An object's content, of up to `limit` bytes (else Corrupt); None: there is no such object. With the etag of
-        what is known already, unchanged content is not sent again."""
+        """Return an object's content, or None if there is no such object.
+
+        Args:
+            key: Key of the object.
+            etag: Etag of the content that is known already; unchanged content is not sent again.
+            limit: Maximum size in bytes.
+
+        Raises:
+            Corrupt: The object is larger.
+        """
         from obstore.exceptions import NotModifiedError
 
         def read() -> ObjectContent:
@@ -144,8 +184,16 @@ class ObjectStore:
             return ObjectContent(b"", etag, True)
 
     def download(self, key: str, path: Path, nbytes: int) -> bool:
-        """Streams an object into a new file; False: no such object. Raises Corrupt for more than nbytes bytes. Where it
-        raises, no file stays."""
+        """Stream an object into a new file; return False if there is no such object. After an error no file remains.
+
+        Args:
+            key: Key of the object.
+            path: The new file.
+            nbytes: Maximum size.
+
+        Raises:
+            Corrupt: The object is larger.
+        """
 
         def stream() -> bool:
             reply = self._asking().get(_key(key))
@@ -167,7 +215,14 @@ class ObjectStore:
         return self._found(stream) or False
 
     def read_range(self, key: str, start: int, nbytes: int, etag: str) -> bytes:
-        """Bytes of an object from `start` on, as its etag names it; BadInput where it has gone or was replaced."""
+        """Return a range of an object's bytes; raise BadInput if it is gone or was replaced.
+
+        Args:
+            key: Key of the object.
+            start: First byte.
+            nbytes: Number of bytes.
+            etag: Etag that the object must have; "" for any.
+        """
         from obstore.exceptions import PreconditionError
 
         def read() -> bytes:
@@ -184,7 +239,7 @@ class ObjectStore:
         raise BadInput(f"{self._what}: {key.rpartition('/')[2][:64]!r} was replaced or removed while it was read")
 
     def head(self, key: str) -> ObjectHead | None:
-        """Size and etag of an object; None: there is no such object."""
+        """Return size and etag of an object, or None if there is no such object."""
 
         def look() -> ObjectHead:
             meta = self._brief().head(_key(key))
@@ -193,8 +248,15 @@ class ObjectStore:
         return self._found(look)
 
     def create(self, key: str, content: bytes | Path) -> bool:
-        """Gives a name once: False where somebody else has, with other content. It holds the content in memory. After
-        NotReady it may be there all the same: the next attempt with the same content says True."""
+        """Create an object exclusively; return False if another writer has created it with other content.
+
+        The content is held in memory. After NotReady the object may exist nevertheless: the next attempt with the same
+        content returns True.
+
+        Args:
+            key: Key of the object.
+            content: Its bytes, or a file with them.
+        """
         data = content if isinstance(content, bytes) else content.read_bytes()
         from obstore.exceptions import AlreadyExistsError
 
@@ -207,7 +269,8 @@ class ObjectStore:
             except NotReady as error:
                 uncertain = error
             except AlreadyExistsError as error:
-                # 409: another creation of it was under way; whose, and whether it ended well, is not said.
+                # 409: another creation of it was in progress; the store does not report whose, and whether it
+                # succeeded.
                 if uncertain is None and _status(error) != 409:
                     return False
                 if (head := self.head(key)) is not None:
@@ -217,7 +280,12 @@ class ObjectStore:
         raise uncertain
 
     def put(self, key: str, content: bytes | Path) -> None:
-        """Writes an object, over one that is there; readers see the old one or the new one whole."""
+        """Write or replace an object; readers see the old one or the new one as a whole.
+
+        Args:
+            key: Key of the object.
+            content: Its bytes, or a file with them.
+        """
         nbytes = len(content) if isinstance(content, bytes) else content.stat().st_size
         client = self._writing(min(nbytes, PART_NBYTES), RETRIES)
         if isinstance(content, Path) and nbytes <= PART_NBYTES:
@@ -225,7 +293,7 @@ class ObjectStore:
         self._must(lambda: client.put(_key(key), content, chunk_size=PART_NBYTES, use_multipart=nbytes > PART_NBYTES))
 
     def folders(self, prefix: str) -> list[str]:
-        """Names directly below a prefix that hold objects, ascending; what is below them is not listed."""
+        """Return the names directly below a prefix that contain objects, ascending; deeper levels are not listed."""
 
         from obstore import list_with_delimiter_async
 
@@ -236,12 +304,12 @@ class ObjectStore:
         return sorted({str(name).rstrip("/").rpartition("/")[2] for name in prefixes})
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """Every key below a prefix, ascending where the store sorts: everything is listed, a thousand a request."""
+        """Yield every key below a prefix, ascending if the store sorts: all levels, a thousand keys per request."""
         for entry in self.entries(prefix):
             yield entry.key
 
     def entries(self, prefix: str) -> Iterator[ObjectEntry]:
-        """What keys() lists, with sizes and etags."""
+        """Yield the objects that keys() lists, with sizes and etags."""
         listing = self._must(lambda: self._brief().list(prefix.strip("/") or None, chunk_size=1000))
         count, last = 0, ""
         while chunk := self._listed(lambda: anext(listing, None)):
@@ -255,7 +323,10 @@ class ObjectStore:
             yield from (ObjectEntry(meta["path"], meta["size"], meta["e_tag"] or "") for meta in chunk)
 
     def _listed(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What a part of a listing gives, or an outage after LISTING_S: a task can be ended, a call cannot."""
+        """Return the result of a part of a listing; raise NotReady after LISTING_S.
+
+        It runs as a task, because a task can be cancelled and a call cannot.
+        """
 
         async def bounded() -> T:
             try:
@@ -267,7 +338,14 @@ class ObjectStore:
         return self._must(lambda: _run_alone(bounded))
 
     def _body(self, key: str, reply: GetResult, limit: int, partial: bool = False) -> bytes:
-        """The bytes of a reply, counted as they come. partial: they are a part of the object."""
+        """Return the bytes of a reply, counted as they arrive.
+
+        Args:
+            key: Key of the object.
+            reply: The reply.
+            limit: Maximum number of bytes.
+            partial: True if they are a part of the object.
+        """
         if not partial:
             self._check_size(key, reply.meta["size"], limit)
         data = bytearray()
@@ -277,13 +355,13 @@ class ObjectStore:
         return bytes(data)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Removes objects; one that is not there is no error."""
+        """Delete objects; a missing one is not an error."""
         rest = iter(keys)
         while batch := [_key(key) for key in islice(rest, DELETED_AT_ONCE)]:
             try:
                 self._asked(lambda: self._asking().delete(batch))
             except FileNotFoundError:
-                # Where one is missing some stores end there.
+                # Some stores stop at a missing object.
                 for key in batch:
                     with contextlib.suppress(FileNotFoundError):
                         self._asked(partial(self._asking().delete, key))
@@ -296,19 +374,24 @@ class ObjectStore:
         return self._client(self._patience_s, RETRIES)
 
     def _writing(self, nbytes: int, retries: int) -> Bucket:
-        """A client for requests of so many bytes: an answer comes after the last of them."""
+        """Return a client for uploads of this size: the response comes after the last byte."""
         wait_s = self._patience_s
         while wait_s < nbytes / SLOWEST_NBYTES_PER_S:
             wait_s *= 2  # few different clients
         return self._client(wait_s, retries)
 
     def _brief(self) -> Bucket:
-        """A client for what is small whole: a store that lets a byte through now and then keeps nobody."""
+        """Return a client for small objects, with a limit on the whole request, for stores that send very slowly."""
         return self._client(self._patience_s, RETRIES, BRIEF * self._patience_s)
 
     def _client(self, read_s: float, retries: int, whole_s: float = WHOLE_S) -> Bucket:
-        """A client that waits for so long for the next bytes, and for all of them. Two threads may make the same one;
-        either serves."""
+        """Return a client with time limits. Two threads may create the same one; either can be used.
+
+        Args:
+            read_s: Seconds to wait for the next bytes.
+            retries: Number of retries.
+            whole_s: Seconds for the whole request.
+        """
         if (known := self._clients.get((read_s, retries, whole_s))) is not None:
             return known
         from obstore.exceptions import BaseError
@@ -318,7 +401,7 @@ class ObjectStore:
             "connect_timeout": timedelta(seconds=min(CONNECT_S, read_s)),
             "read_timeout": timedelta(seconds=read_s),
             "timeout": timedelta(seconds=whole_s),
-            # An endpoint that says http:// is meant so: MinIO on the same network.
+            # An http:// endpoint is intended: MinIO on the same network.
             "allow_http": True,
         }
         retry: RetryConfig = {
@@ -338,7 +421,7 @@ class ObjectStore:
         return self._clients.setdefault((read_s, retries, whole_s), made)
 
     def _found(self, act: Callable[[], T]) -> T | None:
-        """What act() gives, or None where it finds no object."""
+        """Return the result of act(), or None if it finds no object."""
         try:
             return self._asked(act)
         except FileNotFoundError:
@@ -351,7 +434,7 @@ class ObjectStore:
             raise NotReady(self._line("it does not find what it lists")) from None
 
     def _asked(self, act: Callable[[], T]) -> T:
-        """What act() gives; every error of the library but those of conditions as one of ours."""
+        """Return the result of act(); convert errors of the library to ours, except those of conditions."""
         from obstore.exceptions import (
             AlreadyExistsError,
             BaseError,
@@ -397,7 +480,7 @@ class ObjectStore:
 
 
 def _run_alone(act: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs a coroutine to its end, also for a caller whose thread has a loop, as a notebook's has."""
+    """Run a coroutine to its end, also if the caller's thread has an event loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -420,7 +503,7 @@ def _status(error: Exception) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """Why, in words of ours: the library's line has URLs in it, which may be signed."""
+    """Return the reason of an error in our own words: the library's text contains URLs, which may be signed."""
     text = str(error)
     if "169.254.169.254" in text or "metadata.google.internal" in text or "CredentialNotFound" in text:
         return "no credentials in the environment"

@@ -1,4 +1,4 @@
-"""A repository by its address: a folder, or a URL of an object store, whose mirror lies in a folder of the cache."""
+"""Open a repository by its address: a folder, or the URL of an object store with a mirror in the cache folder."""
 
 from __future__ import annotations
 
@@ -25,10 +25,21 @@ def open_repository(
     create: bool = False,
     models: Iterable[str] = (),
 ) -> Repository:
-    """The repository at an address. mirror: the folder of mirrors; FRESHET_MIRROR, or else one of the user's cache.
-    mirror_bytes: what the mirror may take; 0 for half of the disk. serving: where the store cannot be reached, what the
-    mirror has is served. create: a folder that is not there is made. models: the only ones that are wanted. Raises
-    NotFound, BadInput."""
+    """Open the repository at an address.
+
+    Args:
+        address: A folder, or a URL such as s3://bucket/prefix.
+        mirror: Folder for mirrors; "" for FRESHET_MIRROR, or else the user's cache.
+        mirror_bytes: Maximum size of the mirror; 0 for half of the disk.
+        serving: Serve what the mirror has while the store cannot be reached.
+        create: Create a folder that does not exist.
+        models: Names of the only models to mirror; all if empty.
+
+    Raises:
+        NotFound: The folder does not exist.
+        BadInput: The address is invalid.
+        NotReady: The mirror folder cannot be written.
+    """
     text = os.fspath(address)
     if not is_address(text):
         if create:
@@ -42,7 +53,12 @@ def open_repository(
 
 
 def mirror_folder(address: str, mirror: str = "") -> Path:
-    """Where the mirror of an address lies."""
+    """Return the folder of the mirror of an address.
+
+    Args:
+        address: The address.
+        mirror: Folder for mirrors; "" for FRESHET_MIRROR, or else the user's cache.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "freshet"
     base = Path(mirror or os.environ.get(MIRROR) or cache)
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "")

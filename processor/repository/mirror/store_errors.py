@@ -1,4 +1,4 @@
-"""What is wrong in an object store, told once for each name: it keeps nobody from the rest. Thread-safe."""
+"""Errors of single objects in an object store: logged once per name, without stopping work on the rest. Thread-safe."""
 
 from __future__ import annotations
 
@@ -13,26 +13,30 @@ MOST = 10_000
 
 
 class StoreErrors:
-    """The troubles of one mirror."""
+    """The current errors of one mirror."""
 
     def __init__(self, answers: Callable[[], bool]) -> None:
-        """answers: whether the store answers at all."""
+        """Start without errors.
+
+        Args:
+            answers: Returns True if the store answers at all.
+        """
         self._answers = answers
         self._wrong: dict[str, str] = {}
 
     def alone(self, name: str, act: Callable[[], object], strict: bool = False) -> bool:
-        """Does something with one model, version or file, and tells what is wrong with that.
+        """Run an action for one model, version or file, and log its error.
 
         Args:
-            name: Of that.
-            act: What to do.
-            strict: Whether what cannot be asked for alone is an outage too.
+            name: Name of the model, version or file.
+            act: The action; returns False if it is incomplete.
+            strict: Treat a failed request for this object alone as an outage too.
 
         Returns:
-            Whether all of it could be asked for: not so where act() gives False, or the store refuses this alone.
+            False if the action was incomplete, or the store refuses this object alone.
 
         Raises:
-            NotReady: The store does not answer for anything.
+            NotReady: The store does not answer at all.
         """
         try:
             complete = act() is not False
@@ -49,14 +53,20 @@ class StoreErrors:
             return True
 
     def tell(self, name: str, why: str, traceback: bool = False) -> None:
-        """Writes a line, unless it was the last one of this name."""
+        """Log an error, unless it was the last one logged for this name.
+
+        Args:
+            name: Name of the model, version or file.
+            why: The error.
+            traceback: Log the traceback too.
+        """
         if self._wrong.get(name) != why:
             if len(self._wrong) >= MOST:
-                # Names are the store's: as many as somebody writes.
+                # Names come from the store, so their number is not limited.
                 self._wrong.clear()
             self._wrong[name] = why
             log.error("%s: cannot be followed: %s", name, why, exc_info=traceback)
 
     def over(self, name: str) -> None:
-        """Nothing is wrong with it any more."""
+        """Note that there is no error with this name any more."""
         self._wrong.pop(name, None)

@@ -1,14 +1,14 @@
-"""A claim: who writes a version's files into an object store, before its manifest makes them one.
+"""Exclusive claim to a version in an object store: which writer uploads its files, before its manifest commits it.
 
 Invariants
-- One writer at a time puts files under a version's prefix. An object, `.claim`, says which; a file beside the version's
-  folder holds what the claim is known by, so that a writer who was killed goes on with its own.
-- Of the processes of one mirror one holds that file's lock, for as long as it writes.
-- A claim ages: its writer renews it by a thread of its own; after CLAIM_S without that somebody else may take it.
-  Whoever held it looks once more right before the manifest, and has lost the version if it is not there any longer.
+- One writer at a time uploads files under a version's prefix. An object, `.claim`, identifies it; a file beside the
+  version's folder holds the claim's id, so that a writer that was killed can go on with its own claim.
+- Among the processes of one mirror, one holds that file's lock for as long as it writes.
+- A claim ages: a thread of the writer renews it; after CLAIM_S without a renewal another writer may take it. The former
+  holder checks once more right before the manifest, and has lost the version if its claim is gone.
 
-What is left open: two writers of two mirrors, of which one is taken for dead and looks at its claim in the instant
-before the other takes it. Their manifest is one of the two; its checksums tell files of the other.
+Known gap: two writers of two mirrors, of which one is considered dead and checks its claim just before the other takes
+it. The manifest is then that of one of them; its checksums detect files of the other.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class VersionClaim:
         self._store, self._key, self._mine, self._busy = store, key, mine, busy
 
     def renew(self) -> None:
-        """Says that its writer is at work."""
+        """Renew the claim: its writer is still working."""
         self.check_held()
         self._store.put(self._key, self._said())
 
     def take(self) -> None:
-        """Raises Conflict where another writer is at work."""
+        """Take the claim; raise Conflict if another writer is working."""
         if not self._store.create(self._key, self._said()):
             claim = self._there()
             at = claim.get("at")
@@ -55,12 +55,12 @@ class VersionClaim:
             self._store.put(self._key, self._said())
 
     def check_held(self) -> None:
-        """Raises Conflict unless the claim is still there."""
+        """Raise Conflict unless this writer still holds the claim."""
         if self._there().get("by") != self._mine:
             raise self._busy
 
     def drop(self) -> None:
-        """Lets others write."""
+        """Give up the claim, so that others may write."""
         with contextlib.suppress(FreshetError):
             self.check_held()
             self._store.delete([self._key])
@@ -79,8 +79,14 @@ class VersionClaim:
 
 @contextmanager
 def claimed(store: CountedStore, key: str, folder: Path, built: Path) -> Iterator[VersionClaim]:
-    """Holds the claim to the version whose folder this is to be, and gives it back. key: of the version's objects.
-    built: where its files lie meanwhile. Raises Conflict where another writer is at work."""
+    """Hold the claim to a version inside the context; raise Conflict if another writer is working.
+
+    Args:
+        store: The object store.
+        key: Prefix of the version's objects.
+        folder: The version's folder in the mirror.
+        built: Folder of the version's files in the meantime.
+    """
     busy = Conflict(f"version {folder.name} of {folder.parent.name!r} is being published by another")
     token = folder.with_name(f".{folder.name}.claim")
     token.parent.mkdir(parents=True, exist_ok=True)
@@ -112,5 +118,5 @@ def _renew(claim: VersionClaim, ended: threading.Event, built: Path) -> None:
     while not ended.wait(RENEW_S):
         with contextlib.suppress(FreshetError, OSError):
             claim.renew()
-            # What nobody has written to for long is evicted (processor.repository.mirror.eviction).
+            # Keep the folder from being evicted as unused (processor.repository.mirror.eviction).
             os.utime(built)

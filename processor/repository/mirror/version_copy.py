@@ -1,7 +1,7 @@
-"""The copy of one version's files in the folder that mirrors it.
+"""Copies of one version's files in its mirror folder.
 
-Invariant: what appears there appears whole, by rename or link, so any number of processes may work on one folder. Two
-that bring the same file bring the same bytes.
+Invariant: files appear whole, by rename or link, so any number of processes may work on one folder. Two that download
+the same file write the same bytes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from freshet_serving.processor.package import atomic_file, exclusive_file, hidden_beside
 from freshet_serving.processor.repository.log.scrub import Identity, identity_of
 from freshet_serving.processor.repository.mirror.counted_store import CountedStore
-from freshet_serving.processor.package import atomic_file, exclusive_file, hidden_beside
 
 if TYPE_CHECKING:
     from freshet_serving.processor.repository.mirror.object_store import ObjectContent
@@ -23,42 +23,61 @@ AT_ONCE = 8
 
 
 class EtagCache:
-    """Files that are known to be copies of objects, by the etag of each. One that somebody else has written since is no
-    longer: the store is asked for it whole again."""
+    """Files that are known to be copies of objects, by the etag of each.
+
+    A file that another process has written since is no longer known: the whole object is requested again.
+    """
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[str, Identity | None]] = {}
 
     def etag(self, path: Path) -> str:
-        """Of what lies there, if that is known."""
+        """Return the etag of a file's content; "" if it is unknown."""
         etag, identity = self._known.get(path, ("", None))
         return etag if identity is not None and identity == identity_of(path) else ""
 
     def put(self, path: Path, found: ObjectContent) -> None:
-        """Has the file be what was found."""
+        """Write the content of an object to the file, unless it is there, and remember its etag.
+
+        Args:
+            path: The file.
+            found: The object.
+        """
         if not path.exists() or path.read_bytes() != found.data:
             with atomic_file(path) as file:
                 file.write(found.data)
         self._known[path] = found.etag, identity_of(path)
 
     def clear(self) -> None:
-        """Nothing is known."""
+        """Forget all files."""
         self._known.clear()
 
 
 class VersionCopy:
-    """Of one version: files brought and put, by their names below the folder."""
+    """Writer of one version's files in its folder, by their names."""
 
     def __init__(self, store: CountedStore, folder: Path, key: str) -> None:
-        """key: the prefix of the version's objects."""
+        """Prepare the copy; nothing is written yet.
+
+        Args:
+            store: The object store.
+            folder: The version's folder.
+            key: Prefix of the version's objects.
+        """
         self._store, self.folder, self._key = store, folder, key
 
     def key(self, name: str) -> str:
-        """The key of a file's object."""
+        """Return the key of a file's object."""
         return f"{self._key}/{name}"
 
     def put(self, name: str, data: bytes, anew: bool = False) -> None:
-        """Has a file of these bytes be there; one that is there already stays, unless it is to be put anew."""
+        """Write the file unless it exists (or always, with `anew`).
+
+        Args:
+            name: Name of the file.
+            data: Its content.
+            anew: Replace an existing file.
+        """
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):
@@ -68,7 +87,12 @@ class VersionCopy:
             file.write(data)
 
     def name(self, aside: Path, name: str) -> None:
-        """Gives a whole file another name, in the place of whatever has it."""
+        """Give a complete file another name as well, replacing a file of that name.
+
+        Args:
+            aside: Path of the file.
+            name: The new name.
+        """
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         between = hidden_beside(path)
@@ -80,7 +104,12 @@ class VersionCopy:
         between.unlink(missing_ok=True)
 
     def download(self, name: str, nbytes: int) -> bool:
-        """Brings a file of so many bytes at most in the place of what is there; whether there is one."""
+        """Download a file, replacing an existing one; return False if there is no object.
+
+        Args:
+            name: Name of the file.
+            nbytes: Maximum size.
+        """
         aside = self.aside(name, nbytes)
         if aside is None:
             return False
@@ -88,7 +117,12 @@ class VersionCopy:
         return True
 
     def aside(self, name: str, nbytes: int) -> Path | None:
-        """A file of so many bytes at most, brought under a hidden name; None where there is none."""
+        """Download a file under a hidden name and return its path; None if there is no object.
+
+        Args:
+            name: Name of the file.
+            nbytes: Maximum size.
+        """
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = hidden_beside(path)

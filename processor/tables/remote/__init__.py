@@ -1,15 +1,15 @@
-"""Tables larger than a machine: their rows live in a row store (Redis), a server keeps what is hot and what is new.
+"""Remote tables, larger than a machine: their rows are in a row store (Redis); a server keeps hot and new rows.
 
-settings      which tables of which models are remote, and how to treat a store that does not answer
-store         the seam: RowStore, a store of small values by key
+settings      which tables of which models are remote, and the policy for a store that does not answer
+store         the interface RowStore: a store of small values by key
 redis         a RowStore on a Redis server or cluster
-replies       reads what it answers, within a deadline and a number of bytes
-layout        how a table becomes buckets in such a store
+replies       parser of Redis replies, bounded in time and bytes
+layout        how a table is stored as buckets
 push          copies a version's tables into a store, removes them from it
-remote_table  a served table whose base rows are elsewhere
-reader        the rows that one batch reads, from deltas, cache and store
-cache         rows fetched before
-circuit_breaker  when to leave a store alone
+remote_table  a served table whose base rows are in a store
+reader        collects the rows that one batch reads, from deltas, cache and store
+cache         cache of fetched rows
+circuit_breaker  circuit breaker of a store that fails
 """
 
 __all__ = ["push", "reader", "remote_table", "settings"]

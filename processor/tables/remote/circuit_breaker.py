@@ -1,8 +1,8 @@
-"""The breaker of a store: after failures in a row it is not asked for a while, then by one caller at a time.
+"""Circuit breaker of a store: after failures in a row it gets no requests for a while, then one at a time.
 
-closed    every caller may ask; OPEN_AFTER failures in a row open it
-open      nobody asks for PAUSE_S
-half open one caller may ask each PAUSE_S; its success closes the breaker, its failure leaves it as it is
+closed    every caller may send requests; OPEN_AFTER failures in a row open the breaker
+open      no requests for PAUSE_S
+half open one caller may send a request each PAUSE_S; success closes the breaker, failure leaves it half open
 
 So a store that hangs costs its timeout to OPEN_AFTER batches, and then to one batch every PAUSE_S.
 Source: M. Nygard, Release It!, 2007.
@@ -19,7 +19,7 @@ PAUSE_S = 1.0
 
 
 class CircuitBreaker:
-    """A breaker: counts a store's failures in a row; thread-safe."""
+    """A circuit breaker that counts a store's failures in a row; thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -28,7 +28,7 @@ class CircuitBreaker:
         self._ask_at_s = 0.0
 
     def allow(self) -> bool:
-        """Whether the caller may ask; it then owes a succeeded() or failed()."""
+        """Return True if the caller may send a request; it must then call succeeded() or failed()."""
         if self._failures < OPEN_AFTER:
             return True
         with self._lock:

@@ -1,25 +1,25 @@
-"""The layout of a version's table in a row store.
+"""Lay out a version's table in a row store.
 
     freshet:{<model>/<version>/<table>}                   the marker: JSON of a StoredTable and its state
     freshet:{<model>/<version>/<table>/<shard>}:<bucket>  a bucket: about eight rows
 
-A bucket's bytes, little-endian: uint32 tag, uint32 count, count int64 ids, count rows, each
-in the table's type and, of int8, with its float32 scale behind it. An id's bucket is its mixed
-bits scaled to the number of buckets (kernels.index.home), its shard the bucket's number modulo 128.
+A bucket's bytes, little-endian: uint32 tag, uint32 count, count int64 ids, count rows, each in the table's type and,
+for int8, followed by its float32 scale. An id's bucket is its mixed bits scaled to the number of buckets
+(kernels.index.home), its shard the bucket's number modulo 128.
 
 Invariants
-- A complete table has every one of its buckets, empty ones too, each with the checksum of the table's file as its
-  tag. So a reader can tell "this id has no row" from "this row was lost": a bucket that is missing (evicted, flushed,
-  lost with a node, dropped) or that carries another tag is a failure, never an unseen id. And rows of two uploads
-  under one version number never mix.
+- A complete table has all of its buckets, empty ones too, each with the checksum of the table's file as its tag. So a
+  reader can distinguish "this id has no row" from "this row was lost": a bucket that is missing (evicted, flushed, lost
+  with a node, dropped) or that carries another tag is a failure, never an unseen id. And rows of two uploads under one
+  version number never mix.
 - The marker says "complete" only after the last bucket was acknowledged. Buckets are never changed after that.
-- All keys of a table follow from its marker, so dropping one needs no search through the store.
+- All keys of a table follow from its marker, so dropping a table needs no search through the store.
 - Keys of one shard share a hash tag: in a cluster, a command over any of them stays within one slot; a table spreads
   over up to 128 slots.
 
-Measured (redis 7.0, 200,000 rows of 64 bytes, redis-py without hiredis; bytes a row in Redis; 1,000 random rows):
-one key a row 171 bytes, 4.4 ms; one hash field a row in hashes of 64 (listpack) 86 bytes, 36 ms; buckets of 4, 8, 16,
-32 rows 104, 92, 85, 82 bytes and 8.3, 5.3, 9.9, 13 ms. Buckets of 8 move about 0.6 kB for a row of 64 bytes.
+Measured (redis 7.0, 200,000 rows of 64 bytes, redis-py without hiredis; bytes per row in Redis; time for 1,000 random
+rows): one key per row 171 bytes, 4.4 ms; one hash field per row in hashes of 64 (listpack) 86 bytes, 36 ms; buckets of
+4, 8, 16, 32 rows 104, 92, 85, 82 bytes and 8.3, 5.3, 9.9, 13 ms. Buckets of 8 move about 0.6 kB for a row of 64 bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FORMAT = "freshet-rows/1"
 ROWS_PER_BUCKET = 8
 SHARDS = 128
 CROWDED_ROWS = 1 << 16
-"""Ids may have been chosen to fall into one bucket."""
+"""Rows allowed in a crowded bucket: ids may have been chosen to fall into one."""
 CHUNK_BUCKETS = 4096
 MAX_MARKER_NBYTES = 1 << 16
 PUSHING, COMPLETE = "pushing", "complete"
@@ -53,7 +53,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """One table of one version, as a store holds it. checksum: of the table's file, as the manifest has it."""
+    """One table of one version as a store holds it; checksum is that of the table's file in the manifest."""
 
     model: str
     version: int
@@ -66,7 +66,15 @@ class StoredTable:
 
     @classmethod
     def of(cls, manifest: Manifest, table: str) -> StoredTable:
-        """The StoredTable of a manifest's table; raises BadInput when the manifest has no such table."""
+        """Return the StoredTable of a manifest's table.
+
+        Args:
+            manifest: The manifest.
+            table: The table's name.
+
+        Raises:
+            BadInput: The manifest has no such table.
+        """
         spec = next((t for t in manifest.tables if t.name == table), None)
         file = manifest.files.get(table_file(table))
         if spec is None or file is None:
@@ -93,7 +101,7 @@ class StoredTable:
         return self.row_nbytes + (4 if ROW_TYPES[self.dtype].scaled else 0)
 
     def max_nbytes(self, buckets: int) -> int:
-        """The bytes that so many buckets may take: four times as many rows as usual, or one that is crowded."""
+        """Return the size limit of `buckets` buckets: four times as many rows as usual, plus one crowded bucket."""
         row_nbytes = 8 + self.value_nbytes
         return buckets * (8 + 4 * ROWS_PER_BUCKET * row_nbytes) + CROWDED_ROWS * row_nbytes
 
@@ -105,19 +113,22 @@ class StoredTable:
         return json.dumps({"format": FORMAT, "state": state} | asdict(self)).encode()
 
     def keys(self, buckets: Int64s) -> list[bytes]:
-        """The keys of buckets."""
+        """Return the keys of buckets."""
         prefixes = _prefixes(self.name)
         return [prefixes[b % SHARDS] + b"%d" % b for b in buckets.tolist()]
 
     def all_keys(self) -> Iterator[list[bytes]]:
-        """Every key but the marker's, in chunks."""
+        """Yield every key but the marker's, in chunks."""
         for start in range(0, self.buckets, CHUNK_BUCKETS):
             yield self.keys(np.arange(start, min(start + CHUNK_BUCKETS, self.buckets)))
 
     def pack(self, ids: Int64s, rows: NDArray[Any], scales: NDArray[np.float32]) -> Iterator[dict[bytes, bytes]]:
-        """The table's buckets by key, in chunks; costs 16 bytes a row.
+        """Yield the table's buckets by key, in chunks; costs 16 bytes per row.
 
-        ids int64 [rows], rows [rows, dim] of the table's type, scales float32 [rows], or [0] if it has none.
+        Args:
+            ids: int64 [rows].
+            rows: [rows, dim] of the table's type.
+            scales: float32 [rows], or [0] if the type has none.
         """
         of_row = np.empty(len(ids), np.int64)
         bucket_bytes.buckets_of(ids, self.buckets, of_row)
@@ -147,17 +158,24 @@ class StoredTable:
             yield chunk
 
     def plan(self, ids: Int64s) -> tuple[list[bytes], Int64s]:
-        """The keys to fetch for ids, each once, and int64 [n]: which of them holds id i."""
+        """Return the keys to fetch for ids, each once, and int64 [n]: the position of id i's key among them."""
         of_id = np.empty(len(ids), np.int64)
         bucket_bytes.buckets_of(ids, self.buckets, of_id)
         buckets, position = np.unique(of_id, return_inverse=True)
         return self.keys(buckets), position.astype(np.int64, copy=False)
 
     def unpack(self, values: Sequence[bytes | None], position: Int64s, ids: Int64s) -> tuple[Bytes, Bytes]:
-        """Rows uint8 [n, value_nbytes] and statuses uint8 [n] (kernels.bucket_bytes) of ids, from what plan()'s keys
-        hold.
+        """Extract rows from fetched buckets.
 
-        values are a store's word and are trusted in nothing: whatever is not a bucket of this table counts as lost.
+        The store's values are not trusted: whatever is not a bucket of this table counts as lost.
+
+        Args:
+            values: The values of plan()'s keys, None for a missing one.
+            position: The positions that plan() returned.
+            ids: int64 [n].
+
+        Returns:
+            Rows uint8 [n, value_nbytes] and statuses uint8 [n] (kernels.bucket_bytes) of the ids.
         """
         starts = np.zeros(len(values) + 1, np.int64)
         np.cumsum([0 if v is None else len(v) for v in values], out=starts[1:])
@@ -169,7 +187,7 @@ class StoredTable:
 
 @lru_cache(512)
 def _prefixes(name: str) -> list[bytes]:
-    """The keys of a table's shards, up to the bucket's number."""
+    """Return the keys of a table's shards, up to the bucket's number."""
     return [f"freshet:{{{name}/{shard:02x}}}:".encode() for shard in range(SHARDS)]
 
 
@@ -178,7 +196,7 @@ def marker_key(model: str, version: int, table: str) -> bytes:
 
 
 def parse_marker(data: bytes) -> tuple[StoredTable, str]:
-    """Parses a marker: the table and its state; raises Corrupt."""
+    """Parse a marker into the table and its state; raises Corrupt."""
     try:
         raw = json.loads(data[:MAX_MARKER_NBYTES])
         form, state = raw.pop("format"), raw.pop("state")

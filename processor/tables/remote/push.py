@@ -1,10 +1,10 @@
-"""Copies a version's tables into a row store, and removes them from it.
+"""Copy a version's tables into a row store, and remove them from it. Both are idempotent.
 
-push() writes a marker "pushing", every bucket, then the marker "complete"; a server takes a table only from a complete
-marker that agrees with its manifest in everything, checksum included. So a push may be killed at any point and
-repeated; one that is complete already is not written again. drop() turns the marker to "pushing" first: no server
-loads what is being removed, and a drop that was killed can be repeated. A server that still serves the version sees
-its buckets vanish, which counts as failures, not as unseen ids.
+push() writes a marker "pushing", every bucket, then the marker "complete"; a server accepts a table only from a
+complete marker that agrees with its manifest in everything, checksum included. So a push may be killed at any point and
+repeated; a complete one is not written again. drop() sets the marker to "pushing" first: no server loads a table that
+is being removed, and a drop that was killed can be repeated. A server that still serves the version finds buckets
+missing, which counts as failures, not as unseen ids.
 """
 
 from __future__ import annotations
@@ -27,16 +27,27 @@ from freshet_serving.processor.tables.remote.layout import (
 from freshet_serving.processor.tables.remote.store import RowStore
 
 Progress = Callable[[str, int, int], None]
-"""Table, buckets done, buckets in all."""
+"""Called with the table, the buckets done and the buckets in all."""
 
 
 def push(
     reader: VersionReader, tables: Sequence[str], store: RowStore, progress: Progress = lambda *_: None
 ) -> list[StoredTable]:
-    """Copies tables into the store, all of the version's when `tables` is empty; returns those that were written.
+    """Copy tables into the store.
 
-    Raises Corrupt when a file does not match its checksum, Conflict when the store holds another upload of the same
-    version, NotReady when it does not answer.
+    Args:
+        reader: The version to copy from.
+        tables: Names of tables; empty for all.
+        store: The store.
+        progress: Called after each chunk of buckets.
+
+    Returns:
+        The tables that were written, without those complete already.
+
+    Raises:
+        Corrupt: A file does not match its checksum.
+        Conflict: The store holds another upload of the same version.
+        NotReady: The store does not answer.
     """
     names = list(tables) or [t.name for t in reader.manifest.tables]
     wanted = [StoredTable.of(reader.manifest, name) for name in names]
@@ -75,7 +86,21 @@ def _push(reader: VersionReader, table: StoredTable, store: RowStore, progress: 
 
 
 def drop(model: str, version: int, tables: Sequence[str], store: RowStore) -> list[StoredTable]:
-    """Removes tables of a version from the store; returns those that were there. Raises Corrupt, NotReady."""
+    """Remove tables of a version from the store.
+
+    Args:
+        model: The model's name.
+        version: The version.
+        tables: Names of tables.
+        store: The store.
+
+    Returns:
+        The tables that were there.
+
+    Raises:
+        Corrupt: A marker is not readable.
+        NotReady: The store does not answer.
+    """
     dropped = []
     for name in tables:
         data = store.read(marker_key(model, version, name), MAX_MARKER_NBYTES)

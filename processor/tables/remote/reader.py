@@ -1,19 +1,19 @@
-"""The rows that one batch reads of remote tables: from deltas, from the cache, and the rest from the store.
+"""Collect the rows of remote tables that one batch reads: from deltas, from the cache, and the rest from the store.
 
-What a batch sees. An id's newest local version as of the batch's epoch wins: a row is that row, a tombstone is the
-default row. An id without one has the row of the version's upload in the store, which never changes, or none. Both
+What a batch sees. An id's newest local row version as of the batch's epoch wins: either that row or, for a tombstone,
+the default row. An id without one has the row of the version's upload in the store, which never changes, or none. Both
 parts are fixed by the batch's generation, so a reply still has one generation, and equals to the bit what the same
-version serves from memory, unless rows could not be had.
+version serves from memory, unless rows were unavailable.
 
-Rows that could not be had (a store that is down, slow, or lost buckets) are counted, logged at most once a second, and
-then, by RemoteConfig.on_error, either take the table's default row or fail the batch with NotReady. They are never
-cached, so scores are right again with the first batch after the store is.
+Unavailable rows (the store is down or slow, or has lost buckets) are counted, logged at most once a second, and then,
+by RemoteConfig.on_error, either replaced by the table's default row or the reason to fail the batch with NotReady. They
+are never cached, so scores are right again with the first batch after the store recovers.
 
-Who owns what: a batch's stand-in belongs to the session that runs the batch. Counters are guarded by a lock. The
-session holds its pin while it waits for the store: a delta's answer may take `timeout_s` longer, readers do not wait.
+Ownership. A batch's substitute tables belong to the session that runs the batch. Counters are guarded by a lock. The
+session holds its pin while it waits for the store: applying a delta may take `timeout_s` longer; readers do not wait.
 
-What it costs: one pass over the batch's ids to gather the distinct ones into an index of their own (the fused kernel
-then runs on that index, unchanged), one copy of each row, and at most one round trip a batch, for all its tables.
+Costs: one pass over the batch's ids to gather the distinct ones into an index of their own (the fused kernel then runs
+on that index, unchanged), one copy of each row, and at most one round trip per batch, for all its tables.
 """
 
 from __future__ import annotations
@@ -47,9 +47,16 @@ LOG_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RemoteStats:
-    """Since the version was loaded. asked: distinct ids of batches without a local version; cached: of those, served
-    from the cache; fetched: from the store (rows, or that there is none); lost: could not be had. fetches: batches that
-    asked the store, at most one round trip each; fetch_s: the time spent in them."""
+    """Counters since the version was loaded.
+
+    Attributes:
+        asked: Distinct ids of batches without a local row version.
+        cached: Those of them served from the cache.
+        fetched: Those answered by the store, with a row or that there is none.
+        lost: Those unavailable.
+        fetches: Batches that needed the store, at most one round trip each.
+        fetch_s: Seconds spent in fetches.
+    """
 
     asked: int = 0
     cached: int = 0
@@ -61,7 +68,12 @@ class RemoteStats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchTables:
-    """tables: the state's descriptors, those of remote tables pointing at the batch's rows. It must outlive its use."""
+    """Table descriptors for one batch. The object must outlive their use.
+
+    Attributes:
+        tables: The state's descriptors, with those of remote tables pointing at the batch's rows.
+        keep: The arrays that they point at.
+    """
 
     tables: NDArray[np.int64]
     keep: tuple[Any, ...]
@@ -69,10 +81,14 @@ class BatchTables:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MissingRows:
-    """Ids of a batch that have no local version: ids[starts[k]:][:counts[k]] of remote table k, in parallel arrays.
+    """Ids of a batch without a local row version, in parallel arrays.
 
-    entries: addresses of the ids' refs in the stand-ins. rows int64 [K, 3]: address of each table's rows, bytes of one,
-    address of their scales.
+    Those of remote table k are ids[starts[k]:][:counts[k]].
+
+    Attributes:
+        entries: Addresses of the ids' refs in the substitute indexes.
+        rows: int64 [K, 3]: address of each table's rows, bytes of one row, address of their scales.
+        status: Status of each id, see kernels.bucket_bytes.
     """
 
     starts: Int64s
@@ -84,23 +100,36 @@ class MissingRows:
 
 
 class RemoteTables:
-    """The remote tables of a process: its store, its configuration. One for all models."""
+    """The remote tables of a process: its store and its configuration. One for all models."""
 
     def __init__(self, config: RemoteConfig, store: RowStore, clock: Clock) -> None:
         self.config, self._store, self._clock = config, store, clock
 
     @classmethod
     def of(cls, config: RemoteConfig, clock: Clock) -> RemoteTables:
-        """The remote tables that a configuration names, in its store; raises BadInput for a URL that cannot be one."""
+        """Open the store that a configuration names; raises BadInput if its URL is not valid.
+
+        Args:
+            config: The configuration.
+            clock: The clock.
+        """
         return cls(config, open_store(config.url, config.timeout_s, clock), clock)
 
     def stored(self, manifest: Manifest) -> list[StoredTable]:
-        """The version's tables that are remote; raises NotReady unless all of them are complete in the store."""
+        """Return the version's remote tables; raise NotReady unless all of them are complete in the store."""
         names = [t.name for t in manifest.tables if self.config.is_remote(manifest.model, t.name)]
         return [self._stored(manifest, name) for name in names]
 
     def open_reader(self, manifest: Manifest, plan: SparsePlan) -> RemoteReader | None:
-        """A reader of the version's remote tables, None if it has none; raises NotReady as stored() does."""
+        """Return a reader of the version's remote tables, None if it has none.
+
+        Args:
+            manifest: The version's manifest.
+            plan: Its sparse plan.
+
+        Raises:
+            NotReady: A table is not complete in the store.
+        """
         tables = self.stored(manifest)
         return RemoteReader(manifest, plan, tables, self.config, self._store, self._clock) if tables else None
 
@@ -125,7 +154,7 @@ class RemoteTables:
 
 
 class RemoteReader:
-    """Stands in for the remote tables of one version, batch by batch, for any number of sessions."""
+    """Provides the rows of one version's remote tables, batch by batch, for any number of sessions."""
 
     def __init__(
         self,
@@ -151,7 +180,7 @@ class RemoteReader:
         self._log_at_s = -LOG_EVERY_S
 
     def statistics(self) -> RemoteStats:
-        """A snapshot of the counters."""
+        """Return a snapshot of the counters."""
         with self._lock:
             fetched, cached = self._unknown - self._lost, self._asked - self._unknown
             return RemoteStats(self._asked, cached, fetched, self._lost, self._fetches, self._fetch_s)
@@ -159,10 +188,16 @@ class RemoteReader:
     def batch_tables(
         self, tables: NDArray[np.int64], epoch: int, bound: Sequence[BoundRequest], spans: NDArray[np.int64]
     ) -> BatchTables:
-        """Everything that a batch reads, as of a pinned state's tables and epoch.
+        """Return descriptors of everything that a batch reads, as of a pinned state.
 
-        spans int64 [requests, 2]: first row and rows of each request, as SparsePlan.fill takes them.
-        Raises NotReady when rows could not be had and the policy says so.
+        Args:
+            tables: The state's descriptors, int64 [T, TABLE_FIELDS].
+            epoch: The state's epoch.
+            bound: The bound requests.
+            spans: int64 [requests, 2], first row and rows of each request, as for SparsePlan.fill.
+
+        Raises:
+            NotReady: Rows were unavailable and the policy is to fail.
         """
         inputs = inputs_of(bound)
         stands, starts = np.empty((len(self._tables), 3), np.int64), np.empty(len(self._tables) + 1, np.int64)
@@ -191,7 +226,7 @@ class RemoteReader:
         return BatchTables(standing, (index, rows, scales))
 
     def _supply(self, waiting: MissingRows) -> None:
-        """Puts a row, or its absence, behind every waiting id."""
+        """Provide a row, or its absence, for every missing id."""
         asked = int(waiting.counts.sum())
         unknown = self._cache.take(
             waiting.starts, waiting.counts, waiting.ids, waiting.entries, waiting.rows, waiting.status
@@ -206,7 +241,7 @@ class RemoteReader:
             raise NotReady(f"{lost} embedding rows could not be had: the row store {problem}")
 
     def _fetch(self, waiting: MissingRows) -> tuple[int, str]:
-        """One round trip for all ids still LOST; returns how many stay so, and why."""
+        """Fetch all ids still LOST in one round trip; return how many stay lost, and why."""
         jobs = []
         keys: list[bytes] = []
         max_nbytes = 0

@@ -1,22 +1,23 @@
-"""A RowStore on a Redis server or a Redis Cluster, through redis-py's connections.
+"""Store rows on a Redis server or a Redis Cluster, through redis-py's connections.
 
-Who owns what: one pool of connections a node, shared by the process. A thread takes a connection, sends, reads every
-reply, gives it back; one that failed in between is closed first, so a reply can never reach another caller.
+Ownership. There is one connection pool per node, shared by the process. A thread takes a connection, sends, reads every
+reply and returns it; a connection that failed in between is closed first, so a reply can never reach another caller.
 
 A batch is one round trip: commands are grouped by node (in a cluster, by slot within a node), sent to every node, and
-only then read. All of its replies are there within `timeout_s`, and in as many bytes as what was asked for can take
-(processor.tables.remote.replies), or they are lost; a new connection has as long again for its handshake. Nothing is
-retried; every node has its breaker, so one that hangs, drips or sends nonsense holds up few batches, and a cluster
-that lost a node still serves the others' rows. Whatever redis-py raises counts as the node's failure.
+only then are replies read. All replies must arrive within `timeout_s`, and within as many bytes as the requested values
+can take (processor.tables.remote.replies), or they are lost; a new connection has the same time again for its
+handshake. Nothing is retried. Every node has its circuit breaker, so a node that hangs, drips or sends nonsense delays
+few batches, and a cluster that lost a node still serves the others' rows. Any exception of redis-py counts as the
+node's failure.
 
-In a cluster, CLUSTER SLOTS tells which node serves what. It is asked for at first use, when a node answers MOVED (the
-commands that moved are then sent once more), and after a node failed, at most once a second. While a slot migrates,
-its buckets may be out of reach (ASK, TRYAGAIN) for a moment and count as lost.
+In a cluster, CLUSTER SLOTS lists which node serves which slots. It is requested at first use, when a node answers MOVED
+(the commands that moved are then sent once more), and after a node failed, at most once a second. While a slot
+migrates, its buckets may be unreachable (ASK, TRYAGAIN) for a moment and count as lost.
 
-Refused: redis-py's own cluster client, which retries each command of a failed node by itself, one after another, and
-so has no bound in time; reading from replicas (a table is immutable, but a replica that lags behind a push is not).
+Rejected: redis-py's own cluster client, which retries each command of a failed node by itself, one after another, and
+so has no bound in time; reading from replicas (a table is immutable, but a replica may lag behind a push).
 
-The URL may hold a password: it, and what redis-py says about it, is never logged and never in an error.
+The URL may contain a password: it, and redis-py's messages about it, are never logged and never part of an error.
 """
 
 from __future__ import annotations
@@ -43,38 +44,46 @@ KEYS_PER_COMMAND = 1024
 REFRESH_S = 1.0
 
 ACK_NBYTES = 1 << 10
-"""Of one reply that carries no value: a number, OK, an error, a value's frame."""
+"""Size limit of one reply without a value: a number, OK, an error, a value's frame."""
 SLOTS_NBYTES = 4 << 20
 
 Command = tuple[bytes, ...]
 
 
 class ReplyLimits(NamedTuple):
-    """What a batch's replies may take: time.monotonic() at their end, and bytes of one node's."""
+    """Limits of a batch's replies: time.monotonic() at their end, and bytes from one node."""
 
     end_s: float
     max_nbytes: int
 
 
 class CircuitOpen(exceptions.RedisError):
-    """Raised for a node whose breaker is open."""
+    """Raised for a node whose circuit breaker is open."""
 
 
 class RedisNode:
-    """One Redis server: its connections and its breaker."""
+    """One Redis server: its connections and its circuit breaker."""
 
     def __init__(self, pool: ConnectionPool, clock: Clock) -> None:
         self.pool = pool
         self.breaker = CircuitBreaker(clock)
 
     def send_commands(self, commands: Sequence[Command], bound: ReplyLimits) -> Connection:
-        """A connection with the commands sent on it, whose replies are bound so; raises RedisError."""
+        """Send commands and return the connection to read their replies from.
+
+        Args:
+            commands: The commands.
+            bound: Limits of their replies.
+
+        Raises:
+            RedisError: The node cannot be reached.
+        """
         try:
             connection = self.pool.get_connection()
         except exceptions.RedisError:
             raise
         except Exception as error:
-            # The client reads files of its own for a new connection, and a handshake may answer anything.
+            # The client reads files of its own for a new connection, and a handshake may return anything.
             raise exceptions.ConnectionError(type(error).__name__) from None
         try:
             reader_of(connection).begin(*bound)
@@ -85,12 +94,23 @@ class RedisNode:
         return connection
 
     def give_up(self, connection: Connection) -> None:
-        """Closes a connection on which replies may still arrive."""
+        """Close a connection on which replies may still arrive."""
         connection.disconnect()
         self.pool.release(connection)
 
     def finish(self, connection: Connection, count: int) -> list[Any]:
-        """Replies to `count` commands, an error reply as an exception; raises RedisError when one cannot be read."""
+        """Read the replies to `count` commands and return the connection to the pool.
+
+        Args:
+            connection: The result of send_commands().
+            count: Number of replies.
+
+        Returns:
+            The replies; an error reply as an exception.
+
+        Raises:
+            RedisError: A reply cannot be read.
+        """
         replies: list[Any] = []
         try:
             for _ in range(count):
@@ -111,15 +131,29 @@ class RedisNode:
         return replies
 
     def ask(self, command: Command, bound: ReplyLimits) -> Any:
-        """The reply to one command; raises RedisError."""
+        """Send one command and return its reply; raise RedisError if there is none.
+
+        Args:
+            command: The command.
+            bound: Limits of the reply.
+        """
         return self.finish(self.send_commands([command], bound), 1)[0]
 
 
 class RedisStore:
-    """Small values by key in Redis; see RowStore."""
+    """A RowStore on Redis: small values by key."""
 
     def __init__(self, url: str, timeout_s: float, clock: Clock) -> None:
-        """url: see RemoteConfig. Connects at first use."""
+        """Prepare a store; it connects at first use.
+
+        Args:
+            url: See RemoteConfig.
+            timeout_s: Time limit of a new connection, and of all replies of a batch.
+            clock: The clock.
+
+        Raises:
+            BadInput: The URL is not valid.
+        """
         scheme, _, rest = url.partition("://")
         self._cluster = scheme.endswith("+cluster")
         self._clock, self._timeout_s = clock, timeout_s
@@ -133,10 +167,10 @@ class RedisStore:
         }
         try:
             pool = ConnectionPool.from_url(f"{scheme.removesuffix('+cluster')}://{rest}", **options)
-            # Also where the URL's own options say otherwise.
+            # Override the URL's own options.
             pool.connection_kwargs.update(options)
         except Exception:
-            # What urllib and redis-py say about a URL may quote its password.
+            # Messages of urllib and redis-py about a URL may quote its password.
             raise BadInput("remote.url: redis://[user:password@]host:port[/db] wanted") from None
         self._seed = RedisNode(pool, clock)
         self._nodes: dict[tuple[str, int], RedisNode] = {}
@@ -146,12 +180,17 @@ class RedisStore:
         self._refreshing = threading.Lock()
 
     def fetch(self, keys: Sequence[bytes], max_nbytes: int) -> StoreReply:
-        """Values by key, None where one could not be had; never raises for what Redis does."""
+        """Fetch values by key, None for each that is unavailable; never raises for a failure of Redis.
+
+        Args:
+            keys: The keys.
+            max_nbytes: Size limit of all values together.
+        """
         values: list[bytes | None] = [None] * len(keys)
         problem = ""
         groups = self._groups(keys)
         commands = [(keys[group[0]], (b"MGET", *(keys[i] for i in group))) for group in groups]
-        # The frame of a value takes fewer bytes than its key, and some more.
+        # The frame of a value takes fewer bytes than its key plus a few.
         replies = self._run(commands, max_nbytes + 32 * len(keys) + ACK_NBYTES * len(groups))
         for group, reply in zip(groups, replies):
             if isinstance(reply, Exception):
@@ -163,12 +202,17 @@ class RedisStore:
         return StoreReply(values, problem)
 
     def read(self, key: bytes, max_nbytes: int) -> bytes | None:
-        """The value of one key, or None; raises NotReady."""
+        """Return the value of one key, or None; raises NotReady.
+
+        Args:
+            key: The key.
+            max_nbytes: Size limit of the value.
+        """
         value = self._must([(key, (b"GET", key))], max_nbytes)[0]
         return value if isinstance(value, bytes) else None
 
     def write(self, values: Mapping[bytes, bytes]) -> None:
-        """Stores all values; raises NotReady."""
+        """Store all values; raises NotReady."""
         keys = list(values)
         commands = []
         for group in self._groups(keys):
@@ -177,7 +221,7 @@ class RedisStore:
         self._must(commands)
 
     def delete(self, keys: Sequence[bytes]) -> None:
-        """Removes keys; their memory is freed behind Redis' back (UNLINK). Raises NotReady."""
+        """Remove keys; Redis frees their memory in the background (UNLINK). Raises NotReady."""
         self._must([(keys[g[0]], (b"UNLINK", *(keys[i] for i in g))) for g in self._groups(keys)])
 
     def close(self) -> None:
@@ -185,7 +229,7 @@ class RedisStore:
             node.pool.disconnect()
 
     def _must(self, commands: list[tuple[bytes, Command]], max_nbytes: int = 0) -> list[Any]:
-        # What a push writes may take as long for each command: no request waits for it.
+        # A push may take this long for each of its commands: no request waits for it.
         replies = self._run(commands, max_nbytes + ACK_NBYTES * len(commands), len(commands))
         for reply in replies:
             if isinstance(reply, Exception):
@@ -193,7 +237,7 @@ class RedisStore:
         return replies
 
     def _groups(self, keys: Sequence[bytes]) -> list[list[int]]:
-        """Positions of keys that one command may name: in a cluster, those of one hash tag."""
+        """Group the positions of keys that one command may name: in a cluster, those with the same hash tag."""
         by_tag: dict[bytes, list[int]] = {}
         if self._cluster:
             for i, key in enumerate(keys):
@@ -203,7 +247,7 @@ class RedisStore:
         return [g[at : at + KEYS_PER_COMMAND] for g in by_tag.values() for at in range(0, len(g), KEYS_PER_COMMAND)]
 
     def _run(self, commands: list[tuple[bytes, Command]], max_nbytes: int, timeouts: int = 1) -> list[Any]:
-        """Replies in order, an exception in the place of each that failed. A command comes with a key it names."""
+        """Return replies in order, an exception for each command that failed. A command comes with a key it names."""
         bound = self._bound(max_nbytes, timeouts)
         replies = self._send(commands, bound)
         moved = [i for i, reply in enumerate(replies) if isinstance(reply, MovedRedirect)]
@@ -264,9 +308,9 @@ class RedisStore:
         return [slots[key_slot(key)] for key in keys]
 
     def _refresh(self, moved: bool = False) -> None:
-        """Asks the nodes, those known first, which of them serves which slots; keeps what it knows if none answers.
+        """Fetch the slot map, from known nodes first; keep the old one if none answers.
 
-        Unless slots are known to have moved, it asks at most once a second, and not when another thread just did.
+        Unless slots are known to have moved, it does so at most once a second, and not if another thread just did.
         """
         with self._refreshing:
             now_s = self._clock.now_s()
@@ -288,7 +332,7 @@ class RedisStore:
                     return
 
     def _parse_slots(self, reply: Any, asked: RedisNode) -> list[RedisNode | None] | None:
-        """Nodes by slot from a reply to CLUSTER SLOTS; None when it is not one."""
+        """Parse a reply to CLUSTER SLOTS into nodes by slot; None if it is not one."""
         slots: list[RedisNode | None] = [None] * SLOTS
         own = str(asked.pool.connection_kwargs.get("host", "localhost"))
         try:
@@ -298,7 +342,7 @@ class RedisStore:
                 node = self._node(host.decode() if host else own, int(port))
                 slots[first : last + 1] = [node] * (last + 1 - first)
         except (TypeError, ValueError, AttributeError):
-            # Not a list of such, an error reply among them.
+            # Not such a list; an error reply, for example.
             return None
         return slots
 
@@ -313,7 +357,7 @@ class RedisStore:
 
 
 def encode(command: Command) -> bytes:
-    """A command as Redis reads it; redis-py's packer takes any type and several times as long."""
+    """Encode a command for Redis; redis-py's packer accepts any type and takes several times as long."""
     parts = [b"*%d\r\n" % len(command)]
     for part in command:
         parts += (b"$%d\r\n" % len(part), part, b"\r\n")
@@ -321,7 +365,7 @@ def encode(command: Command) -> bytes:
 
 
 def describe(error: Exception) -> str:
-    """Describes an error in a few words; redis-py's own messages hold addresses."""
+    """Describe an error in a few words; redis-py's own messages contain addresses."""
     for kind, text in (
         (CircuitOpen, "is left alone after failures"),
         (exceptions.TimeoutError, "did not answer in time"),

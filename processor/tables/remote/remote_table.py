@@ -1,10 +1,10 @@
-"""A served table whose base rows live in a row store: deltas, epochs and rollback as ever, over an empty base.
+"""A served table whose base rows are in a row store: deltas, epochs and rollback work as usual, over an empty base.
 
-Differences to ServedTable, all of them
-- An id without a local version may have a row in the store. So a removal leaves a tombstone whether or not the id is
-  known here, and the tombstone is settled where it is: turned into ABSENT, it would ask the store again and find the
-  row that was removed. That costs one slot an id removed, until the id is upserted again.
-- `rows` and export() tell of rows that deltas brought; the store's are not counted here.
+All differences from ServedTable
+- An id without a local row version may have a row in the store. So a removal leaves a tombstone even if the id is
+  unknown here, and vacuuming keeps the tombstone: if it became ABSENT, the store would be asked again and return the
+  removed row. That costs one slot per removed id until the id is upserted again.
+- `rows` and export() cover rows of deltas only; the store's rows are not counted here.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class RemoteTable(ServedTable):
 
     @property
     def rows(self) -> int:
-        """Rows of deltas in the newest epoch."""
+        """Number of rows of deltas in the newest epoch."""
         refs = self._index[:, 1]
         refs = refs[refs >= 0]
         return len(refs) - int(np.count_nonzero(self._buried(refs)))
 
     def apply(self, delta: TableDelta, epoch: int, versions: RowVersions | None = None) -> RowVersions:
-        """See ServedTable.apply; and publishes tombstones of ids that have no row here."""
+        """Apply a delta as ServedTable does, and also publish tombstones of ids that have no row here."""
         if len(delta.removed):
-            # Entries for the tombstones of ids that are unknown here, claimed with room for the upserts as well: the
-            # index cannot grow before they are used, which would leave them behind.
+            # Claim entries for tombstones of unknown ids, with room for the upserts as well: if the index grew before
+            # they are used, they would be lost.
             self._make_room(np.concatenate([delta.keys, delta.removed]))
             kernels.claim(self._row, delta.removed, self._counts)
         return super().apply(delta, epoch, versions)
 
     def export(self, epoch: int) -> tuple[Int64s, NDArray[np.float32]]:
-        """Every key that deltas gave a row, ascending, with its row as of an epoch: int64 [n], float32 [n, dim]."""
+        """Return every key that deltas gave a row, ascending, with its row: int64 [n], float32 [n, dim]."""
         table, capacity = self._row, len(self._index)
         keys, refs = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
         count = kernels.live(table, epoch, keys, refs)
@@ -65,13 +65,13 @@ class RemoteTable(ServedTable):
         self._torn = False
 
     def _present(self, keys: Int64s) -> Int64s:
-        """Those of `keys` that may have a row in the newest epoch: those whose newest version is not a tombstone."""
+        """Return those of `keys` that may have a row in the newest epoch: their newest version is not a tombstone."""
         refs = np.empty(len(keys), np.int64)
         hash_index.find(self._index.ctypes.data, len(self._index), keys, refs)
         return keys[~self._buried(refs)]
 
     def _buried(self, refs: Int64s) -> NDArray[np.bool_]:
-        """Which of heads are tombstones."""
+        """Return a mask of the heads that are tombstones."""
         buried = refs >= 0
         slots = refs[buried] % row_kernels.SETTLED
         buried[buried] = self._meta[slots, 0] & 1 == 1

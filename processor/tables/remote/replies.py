@@ -1,18 +1,18 @@
-"""Reads Redis' replies (RESP2) within a deadline and a number of bytes; plugs into redis-py's connections as a parser.
+"""Parse Redis' replies (RESP2) within a deadline and a size limit; plugs into redis-py's connections as a parser.
 
-A server, or whoever stands in for one, is not trusted: it may drip a byte at a time, announce terabytes, or send
-nonsense. redis-py waits as long as the timeout for every read and reads whatever is announced.
+A server, or whatever poses as one, is not trusted: it may drip one byte at a time, announce terabytes, or send
+nonsense. redis-py waits for the whole timeout on every read and reads whatever is announced.
 
 Invariants
 - A batch of replies takes at most the time and the bytes that begin() allowed, whatever is sent.
 - Anything that is not RESP2, nests deeper than MAX_DEPTH or is larger than allowed raises MalformedReply; late replies
-  raise socket.timeout. The caller closes the connection then: what is left on it never reaches another caller.
+  raise socket.timeout. The caller then closes the connection: what is left on it never reaches another caller.
 - Until begin() is called, the connection's own handshake has HANDSHAKE_NBYTES and the connection's timeout.
 
-Cost: no system call beyond one recv() for up to READ_NBYTES, and a timeout that is set before each. One of a batch of
-1,000 values takes about a microsecond to parse.
+Cost: no system call other than one recv() for up to READ_NBYTES, and a timeout that is set before each. One of a batch
+of 1,000 values takes about a microsecond to parse.
 
-Refused: redis-py's parsers with a smaller socket_timeout (one of a read, not of a reply); hiredis (it bounds the
+Rejected: redis-py's parsers with a smaller socket_timeout (it limits one read, not a reply); hiredis (it limits the
 nesting, but neither bytes nor time).
 """
 
@@ -36,11 +36,11 @@ ERRORS = {
     "LOADING": exceptions.BusyLoadingError,
     "OOM": exceptions.OutOfMemoryError,
 }
-"""By the first word of an error reply."""
+"""Exceptions by the first word of an error reply."""
 
 
 class MalformedReply(exceptions.RedisError):
-    """Raised for what is no reply, or a larger one than was asked for."""
+    """Raised for anything that is not a reply, or that is larger than allowed."""
 
 
 class MovedRedirect(exceptions.ResponseError):
@@ -48,7 +48,7 @@ class MovedRedirect(exceptions.ResponseError):
 
 
 class ReplyReader:
-    """Reads the replies of one connection; has what redis-py calls of a parser."""
+    """Reads the replies of one connection; implements what redis-py calls of a parser."""
 
     def __init__(self, socket_read_size: int) -> None:
         """Create the reader as redis-py does; its read size is not used."""
@@ -58,25 +58,30 @@ class ReplyReader:
         self._end_s = 0.0
 
     def on_connect(self, connection: Any) -> None:
-        """Begin to read a new connection, which knows its reader as `replies` from now on."""
+        """Begin to read a new connection, which keeps its reader as `replies`."""
         self._socket, connection.replies = connection._sock, self
         self._buffer.clear()
         self._at = 0
         self.begin(time.monotonic() + (connection.socket_timeout or 0.0), HANDSHAKE_NBYTES)
 
     def on_disconnect(self) -> None:
-        """Let go of the socket."""
+        """Release the socket."""
         self._socket = None
         self._buffer.clear()
 
     def begin(self, end_s: float, max_nbytes: int) -> None:
-        """Allow replies until `end_s` (time.monotonic()) and of at most so many bytes."""
+        """Allow replies within a deadline and a size limit.
+
+        Args:
+            end_s: Deadline, on time.monotonic().
+            max_nbytes: Size limit of all replies.
+        """
         self._end_s, self._left = end_s, max_nbytes
-        # For what is sent first.
+        # The timeout also applies to the commands sent first.
         self._socket.settimeout(max(LEAST_S, end_s - time.monotonic()))
 
     def can_read(self, timeout: float = 0) -> bool:
-        """Say whether something is there to be read, the end of the connection included."""
+        """Return True if there is something to read, including the end of the connection."""
         if self._at < len(self._buffer):
             return True
         poll = select.poll()
@@ -87,15 +92,15 @@ class ReplyReader:
         """Read one reply.
 
         Args:
-            disable_decoding: ignored; strings are bytes.
+            disable_decoding: Ignored; strings are bytes.
 
         Returns:
             bytes, int, None or a list of these; an error reply as a ResponseError that is not raised.
 
         Raises:
-            MalformedReply: the reply is not RESP2, or larger than begin() allowed.
-            TimeoutError: it was not there in time.
-            redis.ConnectionError: the server closed the connection, or refused it.
+            MalformedReply: The reply is not RESP2, or larger than begin() allowed.
+            TimeoutError: It did not arrive in time.
+            redis.ConnectionError: The server closed the connection, or refused it.
         """
         reply = self._reply(0)
         if self._at == len(self._buffer):
@@ -121,7 +126,7 @@ class ReplyReader:
     def _array(self, count: int, depth: int) -> Any:
         if count == -1:
             return None
-        # Each element takes three bytes at least.
+        # Each element takes at least three bytes.
         if count < 0 or depth == MAX_DEPTH or 3 * count > self._left + len(self._buffer) - self._at:
             raise MalformedReply("an array larger than what was asked for")
         return [self._reply(depth + 1) for _ in range(count)]
@@ -164,7 +169,7 @@ class ReplyReader:
 
 
 def reader_of(connection: Any) -> ReplyReader:
-    """The reader of a redis-py connection."""
+    """Return the reader of a redis-py connection."""
     reader: ReplyReader = connection.replies
     return reader
 
@@ -176,7 +181,7 @@ def _number(text: bytes) -> int:
 
 
 def _error(text: bytes) -> exceptions.ResponseError:
-    """An error reply; raises what ends the connection."""
+    """Return an error reply; raise one that ends the connection."""
     word = text.partition(b" ")[0].decode("ascii", "replace")
     if word == "MOVED":
         return MovedRedirect(word)

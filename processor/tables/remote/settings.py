@@ -1,4 +1,4 @@
-"""Settings of remote tables: which tables are remote is a matter of deployment, not of the model."""
+"""Define the settings of remote tables: which tables are remote is a matter of deployment, not of the model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,17 @@ POLICIES = ("default", "fail")
 
 @dataclass(frozen=True, slots=True)
 class RemoteConfig:
-    """url: redis[s][+cluster]://[user:password@]host:port[/db], or unix://; it is never shown, it may hold a password.
-    tables: "model/table", or "model/*" for all tables of a model. timeout_s: for a new connection, and for all replies
-    of a batch. on_error: what an id gets whose row cannot be had: the "default" row, or its request "fail"s with
-    NotReady. cache_rows: rows kept in memory, per remote table of each served version."""
+    """Settings of remote tables.
+
+    Attributes:
+        url: redis[s][+cluster]://[user:password@]host:port[/db], or unix://; never shown, because it may contain a
+            password.
+        tables: "model/table", or "model/*" for all tables of a model.
+        timeout_s: Time limit of a new connection, and of all replies of a batch.
+        on_error: For an id with an unavailable row: "default" uses the default row, "fail" fails its request with
+            NotReady.
+        cache_rows: Rows kept in memory for each remote table of each served version.
+    """
 
     url: str = field(repr=False)
     tables: list[str]
@@ -48,7 +55,16 @@ class RemoteConfig:
 
 
 def open_store(url: str, timeout_s: float, clock: Clock) -> RowStore:
-    """The store at a URL; connects when it is first used. Raises BadInput for a URL that cannot be one."""
+    """Return the store at a URL; it connects at first use.
+
+    Args:
+        url: See RemoteConfig.
+        timeout_s: See RemoteConfig.
+        clock: The clock.
+
+    Raises:
+        BadInput: The URL is not valid.
+    """
     with needed("a remote table"):
         from freshet_serving.processor.tables.remote.redis import RedisStore
     return RedisStore(url, timeout_s, clock)

@@ -1,7 +1,7 @@
-"""The seam to a row store: small immutable values by key, many at a time.
+"""Define the interface of a row store: small immutable values by key, many at a time.
 
-Everything above this seam (layout, push, remote) works with any store that can do these five things; a test's store
-is a dictionary. Calls may come from any thread.
+Everything above this interface (layout, push, reader) works with any store that implements these five methods; the
+tests use a dictionary. Calls may come from any thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class StoreReply:
-    """values: in the order of the keys, None where a value could not be had. problem: why, in a few words, or ""."""
+    """Result of a fetch.
+
+    Attributes:
+        values: In the order of the keys, None for each that is unavailable.
+        problem: The reason in a few words, or "".
+    """
 
     values: list[bytes | None]
     problem: str = ""
@@ -26,30 +31,37 @@ class RowStore(Protocol):
         """Fetch the values of a batch in one round trip, all within the store's timeout.
 
         Args:
-            keys: what to fetch.
-            max_nbytes: of all values together; a store that sends more has failed.
+            keys: The keys.
+            max_nbytes: Size limit of all values together; a store that sends more has failed.
 
         Returns:
-            The values, None for each that could not be had. A store's failure is never raised.
+            The values, None for each that is unavailable. A store's failure is never raised.
         """
         ...
 
     def read(self, key: bytes, max_nbytes: int) -> bytes | None:
-        """Read the value of one key, of at most `max_nbytes`; None when there is none.
+        """Read the value of one key.
+
+        Args:
+            key: The key.
+            max_nbytes: Size limit of the value.
+
+        Returns:
+            The value, None if there is none.
 
         Raises:
-            NotReady: the store does not answer, or not with a value.
+            NotReady: The store does not answer, or not with a value.
         """
         ...
 
     def write(self, values: Mapping[bytes, bytes]) -> None:
-        """Stores values; raises NotReady when not all of them could be."""
+        """Store values; raises NotReady unless all of them were stored."""
         ...
 
     def delete(self, keys: Sequence[bytes]) -> None:
-        """Removes keys, also those that are not there; raises NotReady when not all of them could be."""
+        """Remove keys, including missing ones; raises NotReady unless all of them were removed."""
         ...
 
     def close(self) -> None:
-        """Gives up the store's connections."""
+        """Close the store's connections."""
         ...

@@ -1,11 +1,11 @@
-// Actions: each says what it will do and its command line, and asks before it changes what is served.
+// Actions: each shows its effect and its command line, and asks for confirmation before it changes what is served.
 
 import { call, Refusal, signedIn } from "./api.js";
 import { byId, button, code, field, h, replace, toast } from "./dom.js";
 import { curl } from "./commands.js";
 
 // action: { title, what, method, path, body, file, reason, danger, verb, cli(reason), done(reply) }. Resolves with the
-// reply, or null where nobody said yes.
+// reply, or null without confirmation.
 export function ask(action) {
   const dialog = byId("ask");
   return new Promise(resolve => {

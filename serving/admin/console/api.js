@@ -1,4 +1,4 @@
-// Calls of this port, with the token where there is one. A 401 sends whoever looks to the sign-in.
+// Calls of this port, with the token if there is one. A 401 opens the sign-in.
 
 let token = sessionStorage.getItem("token") || "";
 let refused = () => {};
@@ -29,7 +29,7 @@ export async function call(method, path, body, type = "application/json") {
   }
   if (reply.status === 401) refused();
   let found = null;
-  try { found = await reply.json(); } catch { /* told by its status */ }
+  try { found = await reply.json(); } catch { /* reported by its status */ }
   if (!reply.ok) throw new Refusal(reply.status, found && found.error ? String(found.error) : `answered ${reply.status}`);
   return found;
 }
@@ -37,7 +37,7 @@ export async function call(method, path, body, type = "application/json") {
 export const get = path => call("GET", path);
 export const model = (name, rest = "") => `/admin/models/${encodeURIComponent(name)}${rest}`;
 
-// Follows /admin/live for as long as the page is there; a stream that ends is asked for again, later and later.
+// Follows /admin/live while the page is open; a stream that ends is opened again, with growing delays.
 export async function follow(onSample, onState) {
   for (let wait = 500; ; wait = Math.min(wait * 2, 8000)) {
     try {

@@ -1,4 +1,4 @@
-// The page: what is known, where somebody stands, and who draws it. Everything is asked of this port alone.
+// The page: its data, the current view, and what draws it. All data comes from this port.
 
 import { follow, get, onRefused, signIn, signedIn } from "./api.js";
 import { byId, field, h, replace } from "./dom.js";
@@ -8,7 +8,7 @@ import { overview } from "./overview.js";
 import { modelPage } from "./model.js";
 
 const LOOK_MS = 5000;
-// info: /admin/models as last asked. samples: of the last five minutes, the oldest first. problem: why info is old.
+// info: last reply of /admin/models. samples: the last five minutes, oldest first. problem: why info is out of date.
 const state = { info: null, samples: [], problem: "", live: "" };
 let view = null, route = "", asking = false, again = false, lastAsked = 0;
 
@@ -27,7 +27,7 @@ export async function refresh() {
   if (again) { again = false; refresh(); }
 }
 
-// A server that answers may still serve what is old: that is said first.
+// A server that answers may still serve old models: show that first.
 function standing(info) {
   const wrong = troubles(info.models);
   if (!info.ready) return ["not ready", "bad"];

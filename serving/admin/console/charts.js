@@ -1,4 +1,4 @@
-// Small charts, as SVG. A chart is drawn for the width that it has, and again with every sample.
+// Small charts, as SVG. A chart is drawn for its current width, and redrawn with every sample.
 
 import { h, s } from "./dom.js";
 
@@ -44,7 +44,7 @@ export function sparkline(points, now, text) {
   return s("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": text }, s("polyline", { class: "line line0", points: line }));
 }
 
-// Every delta a tick: as high as it has rows, as a logarithm. entries: the oldest first. pick: called with one.
+// One tick for each delta, its height the logarithm of its rows. entries: oldest first. pick: called with an entry.
 export function deltaStrip(entries, pick) {
   const width = 1000, height = 64, room = width / Math.max(entries.length, 24);
   const most = Math.log1p(Math.max(1, ...entries.map(e => e.here ? e.here.rows + e.here.removed : 0)));
@@ -59,7 +59,7 @@ export function deltaStrip(entries, pick) {
     s("line", { class: "grid", x1: 0, x2: width, y1: height - 6, y2: height - 6 }), ticks);
 }
 
-// A share of something, beside its number.
+// A share as a bar, beside its number.
 export function meter(share, label, kind = "") {
   const wide = Math.round(100 * Math.min(1, Math.max(0, share || 0)));
   return s("svg", { class: `meter ${kind}`, viewBox: "0 0 100 6", preserveAspectRatio: "none", role: "img", "aria-label": label },

@@ -1,4 +1,4 @@
-// What an action is on a command line.
+// Command lines of actions.
 
 const base = () => location.origin;
 

@@ -1,4 +1,4 @@
-// Elements made by hand. Text is always text: nothing here, or anywhere on this page, makes HTML of a string.
+// Helpers that make elements. Text is always text: no code of this page makes HTML from a string.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -20,8 +20,8 @@ export const s = (name, attributes = {}, ...children) => fill(document.createEle
 export const byId = id => document.getElementById(id);
 export const replace = (parent, ...children) => parent.replaceChildren(...children.flat(Infinity).filter(c => c || c === 0));
 
-// Makes what `parent` holds one element an item, and keeps those whose item says what it said before: what a person has
-// opened or stands on stays.
+// Gives `parent` one element for each item, and keeps the elements of unchanged items, so that opened details and the
+// keyboard focus stay.
 export function keyed(parent, items, keyOf, make) {
   const kept = parent._kept || new Map(), now = new Map(), elements = [];
   for (const item of items) {
@@ -35,8 +35,8 @@ export function keyed(parent, items, keyOf, make) {
   if (!same) parent.replaceChildren(...elements);
 }
 
-// A table that becomes a list of cards where there is no room: each cell knows its column's name. Roles are said, for
-// some browsers forget them with another display.
+// A table that becomes a list of cards on narrow screens: each cell has its column's name. Roles are explicit, because
+// some browsers drop them when `display` changes.
 export function table(caption, columns, rows, options = {}) {
   const head = h("tr", { role: "row" }, columns.map(c => h("th", { scope: "col", role: "columnheader", class: c.number ? "number" : "" }, c.title)));
   const body = rows.map(cells => h("tr", { role: "row" }, cells.map((cell, n) => h("td", {

@@ -1,4 +1,4 @@
-// Explain: what a score was made of, as of one generation or of two side by side, and what moved it between them.
+// Explain: the parts of a score under one generation, or under two side by side with the differences.
 
 import { call, get, model as path, Refusal } from "./api.js";
 import { freshet } from "./commands.js";
@@ -27,7 +27,7 @@ export function explainView(page) {
 
   async function generations() {
     let entries = [];
-    try { entries = (await get(path(page.name, "/timeline?most=100"))).entries; } catch { /* what is served can be explained all the same */ }
+    try { entries = (await get(path(page.name, "/timeline?most=100"))).entries; } catch { /* the served generation can still be explained */ }
     const line = entries.filter(e => e.kind === "delta" && (e.state === "served" || e.state === "current") && e.in_memory);
     const names = line.map(e => e.generation), last = line[line.length - 1];
     if (last) names.push(last.parent);
@@ -64,7 +64,7 @@ export function explainView(page) {
 
 const flat = outputs => Object.entries(outputs).map(([name, values]) => `${name} ${values.map(score).join(", ")}`).join("; ");
 
-// A reply of POST .../explain.
+// Draws a reply of POST .../explain.
 export function shownOf(reply) {
   const [one, other] = reply.sides;
   const sides = h("div", { class: other ? "halves" : "" }, reply.sides.map((side, n) => section(n ? `Against ${side.generation}` : `As of ${side.generation}`, sideOf(side))));

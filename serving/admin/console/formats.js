@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Number formats for people.
 
 const missing = value => value === null || value === undefined || Number.isNaN(value);
 
@@ -23,7 +23,7 @@ export function bytes(value) {
   return `${n && value < 100 ? value.toFixed(1) : Math.round(value)} ${units[n]}`;
 }
 
-// Without the zeros at the end.
+// Without trailing zeros.
 const plain = (value, digits) => String(Number(value.toFixed(digits)));
 
 export function seconds(value) {
@@ -44,14 +44,14 @@ export const signed = value => missing(value) ? "–" : `${value > 0 ? "+" : val
 export const clock = unix => missing(unix) || !unix ? "–" : new Date(unix * 1000).toLocaleTimeString("en-GB");
 export const date = unix => missing(unix) || !unix ? "–" : new Date(unix * 1000).toLocaleString("en-GB");
 export const ago = (unix, now = Date.now() / 1000) => missing(unix) || !unix ? "–" : `${seconds(Math.max(0, Math.floor(now - unix)))} ago`;
-// With the time of day, which a log can be searched for.
+// Includes the time of day, to search a log for it.
 export const when = unix => missing(unix) || !unix ? "–" : `${Date.now() / 1000 - unix < 86400 ? clock(unix) : date(unix)}, ${ago(unix)}`;
 export const parts = generation => String(generation).split(".").map(Number);
 
 const STATES = { CURRENT: "good", WAITING: "warn", HELD: "bad", DIVERGED: "bad", AVAILABLE: "good", LOADING: "warn", END: "bad" };
 export const kindOf = state => STATES[state] || "";
 
-// What is wrong with models, the worst first: { name, state, kind, why, published } each.
+// Problems of models, the worst first: { name, state, kind, why, published } each.
 export function troubles(models) {
   const found = [];
   for (const [name, model] of Object.entries(models)) {

@@ -1,4 +1,4 @@
-// The page of one model: its head, its tabs, and a delta that is dropped on it.
+// The page of one model: its head, its tabs, and the upload of a delta file that is dropped on it.
 
 import { model as path } from "./api.js";
 import { ask } from "./actions.js";

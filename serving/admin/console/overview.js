@@ -1,4 +1,4 @@
-// The overview: what the server does now, its models, its sessions and workers, what was done lately.
+// The overview: current load, models, sessions, workers and recent changes.
 
 import { get } from "./api.js";
 import { ask } from "./actions.js";
@@ -35,9 +35,9 @@ export function overview({ refresh }) {
     const { info, samples } = state, last = samples[samples.length - 1];
     if (Date.now() - asked > 5000) audit();
     const now = last ? last.at : Date.now() / 1000, names = Object.keys(info.models);
-    // The newest sample that tells of requests: a quiet second has no percentiles.
+    // The newest sample with latencies: a second without requests has no percentiles.
     const timed = [...samples].reverse().find(x => x.latency_ms && now - x.at < 10);
-    // From now, not as the newest delta was when it came: what is held or late grows old.
+    // Ages as of now, not as of the newest delta's arrival: they grow while deltas are held or late.
     const ages = Object.values(info.models).map(m => m.generation ? m.served[String(m.generation).split(".")[0]] : null).filter(s => s && s.delta_count).map(s => Math.max(0, now - s.published_at));
     drawWrong(info);
     const failing = last ? errorsOf(last) : null;

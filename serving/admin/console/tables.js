@@ -1,4 +1,4 @@
-// The tables of a version: what they hold and take, and how many lookups found nothing.
+// The tables of a version: rows, memory, and how many lookups found no row.
 
 import { get, model as path } from "./api.js";
 import { meter } from "./charts.js";
@@ -17,7 +17,7 @@ export function tablesView(page) {
     let found;
     try { found = await get(path(page.name, "/tables")); } catch (error) { replace(box, h("p", { class: "problem" }, error.message)); return; }
     const rows = found.tables.map(t => {
-      // Of the lookups since the last look, where there were any: what it was like yesterday says nothing of now.
+      // Lookups since the last refresh, if there were any: older ones say nothing about the current rate.
       const was = before.get(t.name) || [0, 0], lookups = t.lookups - was[0] > 0 ? t.lookups - was[0] : t.lookups, defaults = t.lookups - was[0] > 0 ? t.defaults - was[1] : t.defaults;
       const hit = lookups ? 1 - defaults / lookups : null;
       return [h("b", {}, t.name), number(t.rows), `${t.dim} × ${t.dtype}`, h("span", { class: "cell-lines", title: Object.entries(t.nbytes).map(([part, n]) => `${PARTS[part] || part} ${bytes(n)}`).join(", ") }, bytes(sum(t.nbytes)), h("small", {}, `${bytes(t.nbytes.arena)} of deltas`)),

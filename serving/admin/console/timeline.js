@@ -1,4 +1,4 @@
-// The timeline of a model's version: every record of its chain, each delta with what became of it here.
+// The timeline of a model's version: every record of its change log, each delta with its state on this server.
 
 import { get, model as path } from "./api.js";
 import { ask } from "./actions.js";
@@ -72,7 +72,7 @@ export function timelineView(page) {
     const facts = here ? [["rows", number(here.rows)], here.removed ? ["removed", number(here.removed)] : null, ["size", bytes(e.nbytes)],
       here.apply_ms ? ["applied in", seconds(here.apply_ms / 1000)] : null, here.apply_ms && here.verdict !== "replayed" ? ["age", seconds(here.age_s)] : null,
       here.score_shift !== null ? ["score shift", percent(here.score_shift, 2)] : null].filter(Boolean) : [e.rows === null ? null : ["rows", number(e.rows)], ["size", bytes(e.nbytes)]].filter(Boolean);
-    // In line is the rule, and not worth a word at each.
+    // "In line" is the normal case and gets no badge.
     const verdict = here && here.verdict !== "replayed" && here.verdict !== "in line" ? badge(here.verdict === "out of line" ? "guard: held" : "guard: off", here.verdict === "out of line" ? "bad" : "") : null;
     return h("li", { class: `delta ${e.state}`, "data-number": String(e.number) }, h("span", { class: "dot", "aria-hidden": "true" }),
       h("details", { open: open || false },

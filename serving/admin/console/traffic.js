@@ -1,4 +1,4 @@
-// Versions, labels, the split of traffic and its canaries: what is served to whom, and how to change it.
+// Versions, labels, the traffic split and its canaries: what they are, and controls to change them.
 
 import { get, model as path } from "./api.js";
 import { ask } from "./actions.js";
@@ -101,7 +101,7 @@ export function trafficView(page) {
       const before = seen ? JSON.parse(seen) : null, after = JSON.parse(text);
       seen = text;
       drawVersions();
-      // What somebody is typing stays, unless it is about something else now.
+      // Keep the user's unsaved input unless its subject has changed.
       if (!before || JSON.stringify([before[1], before[2]]) !== JSON.stringify([after[1], after[2]])) { drawSplit(); drawLabels(); }
     },
   };

@@ -1,17 +1,17 @@
-// Try it: a form made of the signature, filled with a request, and the same call for curl and Python beside it.
+// Try it: a form made from the signature and filled with a request, and the same call for curl and Python.
 
 import { call, get, model as path, Refusal } from "./api.js";
 import { quote } from "./commands.js";
 import { button, code, field, h, replace, section, table } from "./dom.js";
 import { milliseconds, score } from "./formats.js";
 
-// What was typed, by model: it is there when somebody comes back, and where it is explained.
+// Typed values by model, kept for a later visit and for the explain view.
 export const typed = new Map();
 
 const SOURCES = { recorded: "It begins with a recorded request.", "asked lately": "It begins with a request that was asked lately.", "warm-up": "It begins with a request that warms this version.", "made up": "Nothing was recorded or asked yet, so the values are made up; ids have rows where the table is looked up by them." };
 const shape = i => `${i.dtype}${i.ragged ? ", ragged: a list a row" : i.columns ? ` [n, ${i.columns}]` : " [n]"}`;
 
-// The body of a predict request, as text: an int64 would not survive being a number here.
+// The body of a predict request, as text: an int64 would lose digits as a JavaScript number.
 export function bodyOf(signature, values) {
   return `{"inputs": {${signature.inputs.map(i => `${JSON.stringify(i.name)}: ${(values.get(i.name) || "").trim() || "[]"}`).join(", ")}}}`;
 }
@@ -35,7 +35,7 @@ export function inputFields(signature, values, changed) {
   });
 }
 
-// The signature, and what is typed for it: from the last time, or from its example.
+// The signature and its values: those typed last, or the example's.
 export async function signatureOf(name) {
   const signature = await get(path(name, "/signature"));
   const values = typed.get(name) || new Map();

@@ -58,7 +58,7 @@ def test_the_page_tells_of_good_streams_poison_and_costs_with_the_guard_before()
 
 
 def test_costs_alone_leave_the_streams_as_they_were(tmp_path, monkeypatch):
-    last = {"machine": {"cores": 4, "cpu": "x"}, "origin": {"date": "2026-01-01", "command": "make bench-guard"}}
+    last = {"machine": {"cores": 4, "cpu": "x"}, "origin": {"date": "2026-01-01", "command": "make -C loadtest guard"}}
     last |= {"streams": {}, "before": {}}
     (tmp_path / "guard.json").write_text(json.dumps(last))
     measured = {"delta_ms": {ON: [2.0], OFF: [1.0]}, "delta_cpu_ms": {ON: [2.0], OFF: [1.0]}}
@@ -72,5 +72,5 @@ def test_costs_alone_leave_the_streams_as_they_were(tmp_path, monkeypatch):
     document = json.loads((tmp_path / "guard.json").read_text())
     assert {key: document[key] for key in last} == last
     text = (tmp_path / "guard.md").read_text()
-    assert "4 cores (x), 2026-01-01, `make bench-guard`." in text
-    assert '`make bench-guard BENCH_ARGS="--costs"`.' in text
+    assert "4 cores (x), 2026-01-01, `make -C loadtest guard`." in text
+    assert '`make -C loadtest guard ARGS="--costs"`.' in text

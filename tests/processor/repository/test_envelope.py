@@ -3,7 +3,7 @@
 import pytest
 
 from freshet_serving.processor.errors import Corrupt, SigningKeyRequired
-from freshet_serving.processor.repository.envelope import wrap_envelope, opened
+from freshet_serving.processor.repository.envelope import opened, wrap_envelope
 from freshet_serving.processor.repository.keyring import NO_KEYS
 from tests.support.signing import reads, writes
 

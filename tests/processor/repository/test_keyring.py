@@ -3,8 +3,8 @@
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Corrupt, SigningKeyRequired
-from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.package.signature import new_key
+from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
 from tests.support.signing import reads, signer, writes
 
 

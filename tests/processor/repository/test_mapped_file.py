@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.package.tensors import crc32
 from freshet_serving.processor.repository import mapped_file
 from freshet_serving.processor.repository.mapped_file import BYTES, CHANGES, SIZES, MappedFile
-from freshet_serving.processor.package.tensors import crc32
 from tests.support.leases import unleased
 from tests.support.waiting import GIVE_UP_S
 

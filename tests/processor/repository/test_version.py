@@ -9,7 +9,14 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, FreshetError, NotFound
 from freshet_serving.processor.repository import version as version_module
-from freshet_serving.processor.repository.version import (DENSE, MANIFEST, VersionReader, VersionWriter, inside, table_file)
+from freshet_serving.processor.repository.version import (
+    DENSE,
+    MANIFEST,
+    VersionReader,
+    VersionWriter,
+    inside,
+    table_file,
+)
 from tests.support.packages import manifest, write_package
 
 

@@ -209,7 +209,7 @@ def test_a_key_on_the_canarys_side_does_not_choose_what_it_is_compared_with(open
 def test_what_waits_for_the_baseline_is_bounded(opened, monkeypatch):
     processor = opened(canary=broken)
     key, gate = canarys_key(processor), threading.Event()
-    monkeypatch.setattr(processor.predictor._trials, "_weigh", lambda exhibit: gate.wait(GIVE_UP_S))
+    monkeypatch.setattr(processor.predictor._trials, "_score_on_baseline", lambda exhibit: gate.wait(GIVE_UP_S))
     for n in range(trials.MAX_FAULTS + 20):
         processor.process(request(n, key=key))
     assert len(processor.predictor._trials._worker._queue) == trials.MAX_FAULTS
@@ -219,7 +219,7 @@ def test_what_waits_for_the_baseline_is_bounded(opened, monkeypatch):
 def test_memory_that_waits_for_the_baseline_is_bounded(opened, monkeypatch):
     processor = opened(canary=broken)
     key, gate = canarys_key(processor), threading.Event()
-    monkeypatch.setattr(processor.predictor._trials, "_weigh", lambda exhibit: gate.wait(GIVE_UP_S))
+    monkeypatch.setattr(processor.predictor._trials, "_score_on_baseline", lambda exhibit: gate.wait(GIVE_UP_S))
     monkeypatch.setattr(background_worker, "MAX_QUEUED_NBYTES", 1000)
     for n in range(20):
         processor.process(request(n, range(6), key=key))
@@ -235,7 +235,7 @@ def test_the_baseline_is_asked_for_a_share_of_the_time(opened, monkeypatch):
     def weigh(exhibit):
         processor.host._clock.advance(0.01)
 
-    monkeypatch.setattr(processor.predictor._trials, "_weigh", weigh)
+    monkeypatch.setattr(processor.predictor._trials, "_score_on_baseline", weigh)
     waiting.until(lambda: len(rests) >= 3, lambda: processor.process(request(key=key)))
     assert rests[2] == pytest.approx(0.01 * (1 / trials.SHARE - 1))
 

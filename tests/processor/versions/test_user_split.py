@@ -85,7 +85,7 @@ def processor(request, package):
 
 def always(processor, way=True):
     """Sends every request that can be divided one way."""
-    processor.predictor.replica("m").once.worth_splitting = lambda rows: way
+    processor.predictor.replica("m").user_split.worth_splitting = lambda rows: way
 
 
 def inputs(candidates, seed=0):

@@ -91,7 +91,7 @@ class TwoWorkers:
             self._host.initialize_worker(worker)
         self._host.load_all()
         self._host.opened()
-        return self._host._model("small"), root
+        return self._host.model("small"), root
 
     def replicas(self, model):
         return [worker.replica(model.pick().replicas.key) for worker in self._workers]

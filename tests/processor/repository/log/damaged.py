@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from freshet_serving.processor.repository.log.chain_record import (DELTA, ROLLBACK, delta_digest, record_name, sha256)
-from freshet_serving.processor.repository.log.history import ChainLink
-from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.repository.log.chain_record import DELTA, ROLLBACK, delta_digest, record_name, sha256
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.history import ChainLink
 from tests.support.packages import make_delta
 
 MILLISECONDS = 1.7e12

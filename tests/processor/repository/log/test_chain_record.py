@@ -7,10 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.processor.repository.log.chain_record import (BESIDE, KINDS, MAX_REASON, ChainRecord, check_reason, delta_digest, record_name, root_digest, root_hash, sha256)
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.package.manifest import File, Manifest
 from freshet_serving.processor.package.transforms import Transform
+from freshet_serving.processor.repository.log.chain_record import (
+    BESIDE,
+    KINDS,
+    MAX_REASON,
+    ChainRecord,
+    check_reason,
+    delta_digest,
+    record_name,
+    root_digest,
+    root_hash,
+    sha256,
+)
 from tests.support.packages import manifest
 
 HEX64, HEX32 = "ab" * 32, "cd" * 16

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotFound, NotReady
+from freshet_serving.processor.package import atomic
+from freshet_serving.processor.package.delta import Delta, write_delta
+from freshet_serving.processor.repository import storage as storage_module
 from freshet_serving.processor.repository.log import change_log as ledger_module
 from freshet_serving.processor.repository.log.chain_record import ChainRecord, record_name, sha256
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotFound, NotReady
-from freshet_serving.processor.package import atomic
-from freshet_serving.processor.repository import storage as storage_module
-from freshet_serving.processor.package.delta import Delta, write_delta
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.support.packages import make_delta, write_package
 
@@ -508,7 +508,11 @@ def test_a_record_that_names_no_snapshot_is_refused_by_every_reader(version):
 def test_a_reason_that_does_not_print_is_refused_by_every_way_in(version, reason):
     change_log = ChangeLog.of(version, whole=True)
     change_log.publish(make_delta(1, [1]))
-    for way in (lambda: change_log.rollback(0, reason), lambda: change_log.hold(reason), lambda: change_log.release(reason)):
+    for way in (
+        lambda: change_log.rollback(0, reason),
+        lambda: change_log.hold(reason),
+        lambda: change_log.release(reason),
+    ):
         with pytest.raises((BadInput, Conflict), match=r"reason: |not held"):
             way()
     assert change_log.history.number == 1

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.processor.repository.log.contents import VersionContents, narrowed, stored
-from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import VersionContents, narrowed, stored
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables.quantise import dequantise, quantise
 from freshet_serving.processor.versions.served_version import ServedVersion

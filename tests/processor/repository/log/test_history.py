@@ -7,9 +7,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from freshet_serving.processor.repository.log.chain_record import (DELTA, HOLD, RELEASE, ROLLBACK, SNAPSHOT, ChainRecord, delta_digest, sha256)
-from freshet_serving.processor.repository.log.history import History, ChainLink
 from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.repository.log.chain_record import (
+    DELTA,
+    HOLD,
+    RELEASE,
+    ROLLBACK,
+    SNAPSHOT,
+    ChainRecord,
+    delta_digest,
+    sha256,
+)
+from freshet_serving.processor.repository.log.history import ChainLink, History
 
 ROOT, ZERO = "ab" * 32, "cd" * 16
 

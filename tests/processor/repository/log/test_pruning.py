@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.processor.repository.log.contents import VersionContents
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.pruning import ABANDONED_S, prunable, unfinished
 from freshet_serving.processor.errors import NotFound
 from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import VersionContents
+from freshet_serving.processor.repository.log.pruning import ABANDONED_S, prunable, unfinished
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables.compaction import compact
 from tests.support.packages import make_delta, write_package

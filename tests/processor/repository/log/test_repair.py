@@ -4,13 +4,20 @@ import dataclasses
 
 import pytest
 
+from freshet_serving.processor.errors import Conflict, Corrupt, Diverged, NotReady, SigningKeyRequired
 from freshet_serving.processor.repository.log import repair as repair_module
 from freshet_serving.processor.repository.log.chain_record import REPAIR, record_name
-from freshet_serving.processor.repository.log.damage import find_damage, repair
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.repair import (NO_FILE, RecordsDigest, RepairWatch, find_repair, parsed_repair, record_bytes)
+from freshet_serving.processor.repository.log.damage import find_damage, repair
 from freshet_serving.processor.repository.log.re_signing import re_sign
-from freshet_serving.processor.errors import (Conflict, Corrupt, Diverged, SigningKeyRequired, NotReady)
+from freshet_serving.processor.repository.log.repair import (
+    NO_FILE,
+    RecordsDigest,
+    RepairWatch,
+    find_repair,
+    parsed_repair,
+    record_bytes,
+)
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.processor.repository.log.damaged import damaged_chain
 from tests.support.packages import make_delta, write_package

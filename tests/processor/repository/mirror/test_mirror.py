@@ -8,11 +8,11 @@ import logging
 
 import pytest
 
-from freshet_serving.processor.repository.log.chain_record import record_name
-from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
 from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.repository.log.chain_record import record_name
+from freshet_serving.processor.repository.log.change_log import ChangeLog
 from tests.processor.repository.mirror.sides import Server, follows, opened, publish
 from tests.support.packages import make_delta
 
@@ -241,7 +241,9 @@ def test_what_walks_the_folder_does_so_a_hundredth_of_the_time(server, trainer, 
     server.load()
     walks, spent_s = [], iter(range(1000))
     monkeypatch.setattr(server.mirror, "tidy", lambda: walks.append(server.clock.now_s()))
-    monkeypatch.setattr("freshet_serving.processor.repository.mirror.mirror.time.monotonic", lambda: float(next(spent_s)))
+    monkeypatch.setattr(
+        "freshet_serving.processor.repository.mirror.mirror.time.monotonic", lambda: float(next(spent_s))
+    )
     for _ in range(250):
         server.beat(1.0)
     assert [round(after - before) for before, after in itertools.pairwise(walks)] == [100, 100]
@@ -286,8 +288,8 @@ def test_forged_records_cost_a_start_next_to_nothing(bucket, trainer, server):
 
 
 def test_who_trusts_brings_nothing_of_what_nobody_trusted_has_signed(bucket, trainer, tmp_path):
-    from freshet_serving.processor.repository.keyring import Keyring
     from freshet_serving.processor.package.signature import new_key
+    from freshet_serving.processor.repository.keyring import Keyring
 
     private, public, _ = new_key(str(tmp_path / "prod"))
     signed = publish(opened(bucket, tmp_path / "owner").with_keys(Keyring.of(private)), tmp_path, version=2)

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.processor.repository.log.chain_record import record_name
-from freshet_serving.processor.repository.log.contents import VersionContents
-from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.log.re_signing import re_sign
-from freshet_serving.processor.errors import (Conflict, Corrupt, Diverged, SigningKeyRequired, NotReady)
+from freshet_serving.processor.errors import Conflict, Corrupt, Diverged, NotReady, SigningKeyRequired
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.repository.keyring import Keyring
 from freshet_serving.processor.package.signature import new_key
+from freshet_serving.processor.repository.keyring import Keyring
+from freshet_serving.processor.repository.log.chain_record import record_name
+from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.contents import VersionContents
+from freshet_serving.processor.repository.log.re_signing import re_sign
 from freshet_serving.processor.tables.compaction import compact
 from tests.processor.repository.mirror.bucket import Bucket, Killed
 from tests.processor.repository.mirror.sides import opened, publish

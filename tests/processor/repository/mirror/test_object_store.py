@@ -12,7 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
-from freshet_serving.processor.repository.mirror.object_store import MAX_GET_NBYTES, ObjectContent, is_address, open_store
+from freshet_serving.processor.repository.mirror.object_store import (
+    MAX_GET_NBYTES,
+    ObjectContent,
+    is_address,
+    open_store,
+)
 from tests.support.object_server import ObjectServer
 
 PATIENCE_S = 2.0
