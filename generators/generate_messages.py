@@ -28,7 +28,7 @@ def generate(target: str) -> str:
         out = Path(scratch) / "set"
         command = [*protoc, f"-I{folder}", "--include_imports", f"--descriptor_set_out={out}", *sources]
         if subprocess.run(command, check=False).returncode:
-            raise SystemExit("protos: they do not compile")
+            raise SystemExit("protos: compilation failed")
         files = FileDescriptorSet.FromString(out.read_bytes()).file
     text = [
         f'"""{TARGETS[target]}/*.proto, compiled: one serialized FileDescriptorProto each, imports before what imports '

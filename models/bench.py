@@ -88,9 +88,9 @@ def write_model(repository: Path | str, rows: int, seed: int = 0, dtype: str = "
     from freshet_serving.models.zoo.dense_input import DenseInput
 
     if not 1 <= rows < 2**31:
-        raise BadInput(f"rows: 1 to 2**31-1 wanted, got {rows}")
+        raise BadInput(f"rows: expected 1 to 2**31-1, got {rows}")
     if dtype not in ROW_TYPES:
-        raise BadInput(f"dtype: one of {', '.join(ROW_TYPES)} wanted, got {dtype[:40]!r}")
+        raise BadInput(f"dtype: expected one of {', '.join(ROW_TYPES)}, got {dtype[:40]!r}")
     opened = open_repository(repository, create=True)
     draft = bench_manifest(rows, dtype)
     version = max(opened.versions(MODEL), default=0) + 1
@@ -122,9 +122,9 @@ def write_deltas(repository: Path | str, rows: int, count: int, out: Path) -> It
     """
     store = open_repository(repository)
     if not store.versions(MODEL):
-        raise NotFound(f"model {MODEL!r} is not in the repository: run `freshet bench model` first")
+        raise NotFound(f"model {MODEL!r} does not exist in the repository: run `freshet bench model` first")
     if rows < 1 or count < 1:
-        raise BadInput(f"rows and count: 1 or more wanted, got {rows} and {count}")
+        raise BadInput(f"rows and count: expected 1 or more, got {rows} and {count}")
     version = store.version(MODEL)
     history = ChangeLog.of(version).history
     parent, first = history.head.step, history.top + 1
@@ -151,7 +151,7 @@ def bench_delta(manifest: Manifest, step: int, rows: int, parent_step: int | Non
     for i, table in enumerate(manifest.tables):
         size = share + (i < rest)
         if size > table.rows:
-            raise BadInput(f"rows: at most {table.rows * len(manifest.tables)} wanted for this model, got {rows}")
+            raise BadInput(f"rows: expected at most {table.rows * len(manifest.tables)} for this model, got {rows}")
         if not size:
             continue
         keys = np.sort(random.choice(table.rows, size, replace=False)).astype(np.int64)

@@ -38,10 +38,10 @@ def parse_cpus(text: str, where: str = "cpus") -> frozenset[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or len(part) > 16:
-            raise BadInput(f"{where}: cores such as 0-3,8 wanted, got {text[:64]!r}")
+            raise BadInput(f"{where}: expected cores such as 0-3,8, got {text[:64]!r}")
         low, high = int(first), int(last or first)
         if low > high or high >= MAX_CPU:
-            raise BadInput(f"{where}: cores such as 0-3,8 wanted, got {text[:64]!r}")
+            raise BadInput(f"{where}: expected cores such as 0-3,8, got {text[:64]!r}")
         cpus.update(range(low, high + 1))
     return frozenset(cpus)
 

@@ -259,7 +259,7 @@ class Processor:
         name = self._only_model() if model is None else model
         limits = self.predictor.limits(name)
         if len(request) > limits.max_body_bytes:
-            most = f"at most {limits.max_body_bytes} bytes wanted"
+            most = f"expected at most {limits.max_body_bytes} bytes"
             raise TooLarge(f"max_body_bytes: {most}, got {len(request)}; ask for fewer at once")
         inputs, wanted = eas.decode(request, self.predictor.manifest(name)[0], limits)
         return eas.encode(self.predictor.process(PredictRequest(name, inputs)).outputs, wanted)
@@ -267,7 +267,7 @@ class Processor:
     def _only_model(self) -> str:
         names = self.host.models()
         if len(names) != 1:
-            raise BadInput(f"model: one of {', '.join(names) or 'none'} wanted, got nothing")
+            raise BadInput(f"model: expected one of {', '.join(names) or 'none'}, got nothing")
         return names[0]
 
     def batch_process(self, requests: Sequence[PredictRequest]) -> list[PredictReply | FreshetError]:

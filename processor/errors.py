@@ -29,7 +29,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-NO_MEMORY = "there is not enough memory for it"
+NO_MEMORY = "not enough memory"
 
 
 class FreshetError(Exception):
@@ -40,15 +40,19 @@ class FreshetError(Exception):
 
 
 class BadInput(FreshetError):
+    """A request, option or file that does not fit; it fails again until it is changed."""
+
     http_status = 400
     grpc_code = "INVALID_ARGUMENT"
 
 
 class Corrupt(BadInput):
-    pass
+    """A file that is damaged or is not what its name says."""
 
 
 class NotFound(FreshetError):
+    """A model, version or generation that does not exist."""
+
     http_status = 404
     grpc_code = "NOT_FOUND"
 
@@ -78,6 +82,8 @@ class UnknownVersion(NotFound):
 
 
 class Conflict(FreshetError):
+    """A change that does not fit what is there now, such as a delta that continues another step."""
+
     http_status = 409
     grpc_code = "ABORTED"
 
@@ -95,19 +101,23 @@ class Diverged(Conflict):
 
 
 class SigningKeyRequired(Conflict):
-    pass
+    """A change to a signed repository by a process without a key."""
 
 
 class ParentRolledBack(Conflict):
-    pass
+    """A delta whose parent generation was rolled back."""
 
 
 class TooLarge(FreshetError):
+    """A request beyond a limit of the server."""
+
     http_status = 413
     grpc_code = "RESOURCE_EXHAUSTED"
 
 
 class Overloaded(FreshetError):
+    """A request that was shed because the server has too much to do; it may be sent again later."""
+
     http_status = 429
     grpc_code = "RESOURCE_EXHAUSTED"
 
@@ -125,11 +135,15 @@ class Overloaded(FreshetError):
 
 
 class NotReady(FreshetError):
+    """A state that passes by itself: a model that loads, memory or a store that is missing."""
+
     http_status = 503
     grpc_code = "UNAVAILABLE"
 
 
 class Expired(FreshetError):
+    """A request whose deadline passed before it was answered."""
+
     http_status = 504
     grpc_code = "DEADLINE_EXCEEDED"
 

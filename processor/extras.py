@@ -1,7 +1,7 @@
 """Optional libraries: report which extra installs a library that is missing.
 
 The core serves packages on a CPU. Code that needs another library imports it inside `needed`, or lets the ImportError
-propagate to the command line, which calls `wanted`: either way the user sees one line, never a traceback.
+propagate to the command line, which calls `install_hint`: either way the user sees one line, never a traceback.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def how_to_install(extra: str) -> str:
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
-def wanted(subject: str, error: ImportError, extra: str = "") -> str | None:
+def install_hint(subject: str, error: ImportError, extra: str = "") -> str | None:
     """Return the message for a failed import; None if it is not of an extra's library.
 
     Args:
@@ -56,7 +56,7 @@ def wanted(subject: str, error: ImportError, extra: str = "") -> str | None:
     if library not in EXTRA_OF:
         return None
     if not isinstance(error, ModuleNotFoundError):
-        return f"{subject} needs {library}, which is installed and cannot be loaded: {str(error)[:200]}"
+        return f"{subject} needs {library}, which is installed but cannot be loaded: {str(error)[:200]}"
     return f"{subject} needs {library}, which is not installed: {how_to_install(extra or EXTRA_OF[library])}"
 
 
@@ -71,6 +71,6 @@ def needed(subject: str, extra: str = "") -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        if (line := wanted(subject, error, extra)) is None:
+        if (line := install_hint(subject, error, extra)) is None:
             raise
         raise BadInput(line) from None

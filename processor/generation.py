@@ -42,7 +42,7 @@ class Generation:
         """Parse `3.17`; raises BadInput."""
         match = re.fullmatch(r"([0-9]{1,18})\.([0-9]{1,18})", text)
         if match is None:
-            raise BadInput(f"generation: 'version.step' such as '3.17' wanted, got {text[:40]!r}")
+            raise BadInput(f"generation: expected 'version.step' such as '3.17', got {text[:40]!r}")
         return cls(int(match[1]), int(match[2]))
 
 
@@ -75,9 +75,9 @@ class Position:
             compacted: Whether it replaces the run parent_step + 1 .. step.
         """
         if model != self.model:
-            raise BadInput(f"delta: for model {model[:64]!r}, wanted {self.model!r}")
+            raise BadInput(f"delta: expected model {self.model!r}, got {model[:64]!r}")
         if version != self.version:
-            raise Conflict(f"delta: for version {version}, {self.model!r} serves version {self.version}")
+            raise Conflict(f"delta: is for version {version}, but {self.model!r} serves version {self.version}")
         here = Generation(self.version, self.step)
         if step <= self.step:
             raise Conflict(f"delta: step {step} is not ahead of the served generation {here}")

@@ -115,7 +115,7 @@ def above(bound: float, most: float) -> Values:
         bound: The exclusive lower bound.
         most: The largest value.
     """
-    return Values(f"above {bound}, to {most}", lambda value: bound < value <= most)
+    return Values(f"more than {bound}, at most {most}", lambda value: bound < value <= most)
 
 
 def one_of(*names: str) -> Values:
@@ -155,7 +155,7 @@ def check(config: Any, where: str = "") -> None:
         if values is not None and not values.holds(value):
             got = f", got {_shown(value)}" if field.repr else ""
             hint = nearest(value, values.names) if values.names and isinstance(value, str) else ""
-            raise BadInput(f"{where}{field.name}: {values.words} wanted{got}{hint}")
+            raise BadInput(f"{where}{field.name}: expected {values.words}{got}{hint}")
 
 
 def _shown(value: Any) -> str:

@@ -24,7 +24,7 @@ class FrontendOptions(RequestLimits):
     max_inflight_body_bytes: int = field(
         default=128 << 20,
         metadata=option(
-            "Largest total of request bodies in memory, in each process; max_body_bytes where that is larger",
+            "Maximum total of request bodies in memory per process; at least max_body_bytes",
             between(1 << 20, 1 << 40),
             unit="bytes",
             heading=REQUESTS,
@@ -34,7 +34,7 @@ class FrontendOptions(RequestLimits):
     default_timeout_ms: float = field(
         default=0.0,
         metadata=option(
-            "Deadline of requests that bring none",
+            "Deadline of requests that set none",
             between(0, 3_600_000, "none"),
             unit="milliseconds",
             heading=REQUESTS,
@@ -42,16 +42,16 @@ class FrontendOptions(RequestLimits):
     )
     shutdown_timeout_s: float = field(
         default=30.0,
-        metadata=option("How long requests in flight get to finish", above(0, 3600), unit="seconds", heading=LIFE),
+        metadata=option("Time limit of requests in flight at shutdown", above(0, 3600), unit="seconds", heading=LIFE),
     )
     model_control: str = field(
         default="none",
-        metadata=option("Whether data ports may load and unload models", one_of("none", "explicit"), heading=REQUESTS),
+        metadata=option("Let data port clients load and unload models", one_of("none", "explicit"), heading=REQUESTS),
     )
     shared_memory: str = field(
         default="off",
         metadata=option(
-            "Whether clients may send tensors in system shared memory; with one worker only",
+            "Allow clients to send tensors in system shared memory; requires one worker",
             one_of("off", "on"),
             heading=REQUESTS,
             folded=True,
@@ -61,7 +61,7 @@ class FrontendOptions(RequestLimits):
         default="",
         repr=False,
         metadata=option(
-            "Bearer token of the admin port; better set as FRESHET_ADMIN_TOKEN",
+            "Bearer token of the admin port; prefer FRESHET_ADMIN_TOKEN",
             Values("printable ASCII without spaces", lambda t: t.isascii() and t.isprintable() and " " not in t),
             heading=ACCESS,
         ),
@@ -69,65 +69,67 @@ class FrontendOptions(RequestLimits):
     api_keys: str = field(
         default="",
         metadata=option(
-            "File of API keys, made by freshet key; reloaded when it changes",
+            "File of API keys, created by freshet key; reloaded when it changes",
             heading=ACCESS,
-            empty="no key is asked for",
+            empty="no key required",
         ),
     )
     tls_cert: str = field(
         default="",
         metadata=option(
-            "Certificate chain, PEM: every port speaks TLS; reloaded when it changes",
+            "Certificate chain (PEM); enables TLS on every port; reloaded when it changes",
             heading=ACCESS,
             empty="no TLS",
         ),
     )
     tls_key: str = field(
-        default="", metadata=option("Its private key, PEM without a password, for nobody else to read", heading=ACCESS)
+        default="",
+        metadata=option(
+            "Private key of the certificate (PEM, no password), readable by its owner only", heading=ACCESS
+        ),
     )
     tls_client_ca: str = field(
         default="",
         metadata=option(
-            "Certificates, PEM: a client has to bring one that one of these has signed",
+            "CA certificates (PEM) that must have signed the client certificates",
             heading=ACCESS,
             folded=True,
-            empty="none is asked for",
+            empty="no client certificate required",
         ),
     )
     log_level: str = field(
-        default="info", metadata=option("What is logged, on standard error", one_of(*LOG_LEVELS), heading=WATCHING)
+        default="info",
+        metadata=option("Minimum level of the log on stderr", one_of(*LOG_LEVELS), heading=WATCHING),
     )
     log_format: str = field(
         default="text",
-        metadata=option("How it is logged: json is one object a line", one_of("text", "json"), heading=WATCHING),
+        metadata=option("Format of the log; json writes one object per line", one_of("text", "json"), heading=WATCHING),
     )
     access_log_share: float = field(
-        default=0.0, metadata=option("Share of the requests to log, one line each", SHARE, heading=WATCHING)
+        default=0.0, metadata=option("Share of requests to write to the access log", SHARE, heading=WATCHING)
     )
     trace_endpoint: str = field(
         default="",
         metadata=option(
-            "OpenTelemetry collector, OTLP over HTTP",
+            "OpenTelemetry collector (OTLP over HTTP)",
             Values("an http:// or https:// address", lambda url: not url or url.startswith(("http://", "https://"))),
             heading=WATCHING,
         ),
     )
     trace_share: float = field(
         default=0.01,
-        metadata=option(
-            "Share of the requests to trace that bring no traceparent", SHARE, heading=WATCHING, folded=True
-        ),
+        metadata=option("Share of requests without a traceparent to trace", SHARE, heading=WATCHING, folded=True),
     )
     record: str = field(
-        default="", metadata=option("Folder for a sample of the requests, as Parquet", heading=WATCHING)
+        default="", metadata=option("Folder to record a sample of the requests to, as Parquet", heading=WATCHING)
     )
     record_share: float = field(
-        default=0.01, metadata=option("Share of the requests to record", above(0, 1), heading=WATCHING, folded=True)
+        default=0.01, metadata=option("Share of requests to record", above(0, 1), heading=WATCHING, folded=True)
     )
     record_max_bytes: int = field(
         default=1 << 30,
         metadata=option(
-            "Disk for recorded requests; the oldest go first",
+            "Maximum disk use of recorded requests; the oldest are removed first",
             between(1 << 20, 1 << 50),
             unit="bytes",
             heading=WATCHING,

@@ -98,7 +98,7 @@ class Layout:
             footprint: Memory of the models in each process.
             linux: The system is Linux.
         """
-        workers, why = config.workers, "as asked"
+        workers, why = config.workers, "as configured"
         if not workers:
             workers, why = _count(config, allowed, footprint, linux)
         # A session's thread would only share a core with the event loop. But a session that waits must not block the
@@ -148,11 +148,11 @@ def _alone(config: ServeConfig, footprint: ModelFootprint, linux: bool) -> str:
     given = [f.name for f in fields(SessionOptions) if getattr(config, f.name) != f.default]
     reasons = {
         "workers need Linux": not linux,
-        "groups divide the cores of one": bool(config.groups),
-        "session_cpus are those of one": bool(config.session_cpus),
-        "shared_memory is registered with one": config.shared_memory == "on",
-        "the row store is cached in each": config.remote() is not None,
-        f"{footprint.staged} has a stage that each would load a library for": bool(footprint.staged),
-        **{f"{name} is said of its sessions": True for name in given if name not in PER_WORKER},
+        "groups are set": bool(config.groups),
+        "session_cpus is set": bool(config.session_cpus),
+        "shared_memory is on": config.shared_memory == "on",
+        "remote tables are set": config.remote() is not None,
+        f"{footprint.staged} has a stage that loads a large library": bool(footprint.staged),
+        **{f"{name} is set": True for name in given if name not in PER_WORKER},
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

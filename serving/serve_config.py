@@ -63,7 +63,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
     mirror: str = field(
         default="",
         metadata=option(
-            "Folder for what is kept here of a repository in an object store",
+            "Local folder for a mirror of a repository in an object store",
             heading=REPOSITORY,
             folded=True,
             empty="the user's cache",
@@ -71,22 +71,28 @@ class ServeConfig(FrontendOptions, SessionOptions):
     )
     mirror_bytes: int = field(
         default=0,
-        metadata=option("What it may take", between(0, 1 << 50, "half of its disk"), heading=REPOSITORY, folded=True),
+        metadata=option(
+            "Maximum disk use of the mirror", between(0, 1 << 50, "half of its disk"), heading=REPOSITORY, folded=True
+        ),
     )
     models: list[str] = field(
         default_factory=list,
-        metadata=option("Serve only these, separated by commas", heading=REPOSITORY, empty="all"),
+        metadata=option("Serve only these models, separated by commas", heading=REPOSITORY, empty="all"),
     )
     poll_interval_s: float = field(
         default=0.05,
         metadata=option(
-            "Between two looks at the repository", between(0.001, 3600), unit="seconds", heading=REPOSITORY, folded=True
+            "Interval between polls of the repository",
+            between(0.001, 3600),
+            unit="seconds",
+            heading=REPOSITORY,
+            folded=True,
         ),
     )
     max_staleness_s: float = field(
         default=0.0,
         metadata=option(
-            "Ready only while what is served was the repository's newest record so long ago at most",
+            "Report not-ready when the served version lags the repository by more than this",
             between(0, 604_800, "no bound"),
             unit="seconds",
             heading=REPOSITORY,
@@ -100,13 +106,13 @@ class ServeConfig(FrontendOptions, SessionOptions):
     import_timeout_s: float = field(
         default=1800.0,
         metadata=option(
-            "How long one import may take", between(1, 604_800), unit="seconds", heading=REPOSITORY, folded=True
+            "Maximum duration of one import", between(1, 604_800), unit="seconds", heading=REPOSITORY, folded=True
         ),
     )
     import_cpu_s: int = field(
         default=3600,
         metadata=option(
-            "Processor time of one import, of all cores together",
+            "Maximum processor time of one import, over all cores",
             between(1, 604_800),
             unit="seconds",
             heading=REPOSITORY,
@@ -116,8 +122,8 @@ class ServeConfig(FrontendOptions, SessionOptions):
     import_memory_bytes: int = field(
         default=0,
         metadata=option(
-            "Memory of one import, files apart",
-            between(0, 1 << 50, "half of what there is, 4 GiB at least"),
+            "Maximum memory of one import, without mapped files",
+            between(0, 1 << 50, "half of the machine's memory, at least 4 GiB"),
             heading=REPOSITORY,
             folded=True,
         ),
@@ -125,10 +131,10 @@ class ServeConfig(FrontendOptions, SessionOptions):
     trust: list[str] = field(
         default_factory=list,
         metadata=option(
-            "Serve nothing that none of these public keys has signed; files, separated by commas",
+            "Serve only versions signed by one of these public keys; files, separated by commas",
             heading=REPOSITORY,
             folded=True,
-            empty="nobody is asked for a signature",
+            empty="no signature required",
         ),
     )
     key: str = field(
@@ -143,7 +149,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
     trust_memory: str = field(
         default="",
         metadata=option(
-            "Where it is remembered what was trusted, so that nothing older is served; to be kept across restarts",
+            "Folder with the newest trusted state of each model, so that no older one is served; must survive restarts",
             heading=REPOSITORY,
             folded=True,
             empty="$XDG_STATE_HOME/freshet/trust",
@@ -151,32 +157,40 @@ class ServeConfig(FrontendOptions, SessionOptions):
     )
     undo_depth: int = field(
         default=UNDO_DEPTH,
-        metadata=option("Deltas that can be rolled back in memory", between(0, 65536), heading=REPOSITORY, folded=True),
+        metadata=option(
+            "Number of deltas that can be rolled back in memory", between(0, 65536), heading=REPOSITORY, folded=True
+        ),
     )
     delta_guard: str = field(
         default=ON,
         metadata=option(
-            "Hold deltas that are out of line; strict scores more rows first; a model's own section counts over it",
+            "Hold deltas that change scores unusually; strict scores more rows; a model's section takes precedence",
             one_of(*MODES),
             heading=REPOSITORY,
         ),
     )
-    host: str = field(default="127.0.0.1", metadata=option("Where the data ports listen", ADDRESS, heading=PORTS))
-    http_port: int = field(default=8501, metadata=option("For HTTP; 0 takes a free one", PORT, heading=PORTS))
-    grpc_port: int = field(default=8500, metadata=option("For gRPC; 0 takes a free one", PORT, heading=PORTS))
+    host: str = field(default="127.0.0.1", metadata=option("Address of the data ports", ADDRESS, heading=PORTS))
+    http_port: int = field(default=8501, metadata=option("Data port for HTTP; 0 uses a free one", PORT, heading=PORTS))
+    grpc_port: int = field(default=8500, metadata=option("Data port for gRPC; 0 uses a free one", PORT, heading=PORTS))
     admin_host: str = field(
         default="127.0.0.1",
-        metadata=option("Where the admin port listens; loopback unless a token is set", ADDRESS, heading=PORTS),
+        metadata=option(
+            "Address of the admin port; loopback without a token",
+            ADDRESS,
+            heading=PORTS,
+        ),
     )
-    admin_port: int = field(default=8502, metadata=option("For changes; 0 takes a free one", PORT, heading=PORTS))
+    admin_port: int = field(
+        default=8502, metadata=option("Admin port, for changes; 0 uses a free one", PORT, heading=PORTS)
+    )
     workers: int = field(
         default=0,
-        metadata=option("Processes that answer", between(0, 256, "what is best here"), heading=COMPUTING),
+        metadata=option("Number of worker processes", between(0, 256, "what is best here"), heading=COMPUTING),
     )
     compute: str = field(
         default="auto",
         metadata=option(
-            "In the event loop (inline) or one thread a session",
+            "Compute in the event loop (inline) or in threads",
             one_of("auto", *sorted(COMPUTES)),
             heading=COMPUTING,
         ),
@@ -190,7 +204,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
     table_memory: list[str] = field(
         default_factory=list,
         metadata=option(
-            "Memory for rows: model/table=SIZE or model/*=SIZE, separated by commas",
+            "Memory limits of tables: model/table=SIZE or model/*=SIZE, separated by commas",
             heading=TABLES,
             folded=True,
             empty="all of them",
@@ -199,13 +213,18 @@ class ServeConfig(FrontendOptions, SessionOptions):
     scratch: str = field(
         default="",
         metadata=option(
-            "Folder for rows of such tables that deltas change", heading=TABLES, folded=True, empty="the system's"
+            "Folder for rows that deltas change in tables with a memory limit",
+            heading=TABLES,
+            folded=True,
+            empty="the system's",
         ),
     )
     remote_url: str = field(
         default="",
         repr=False,
-        metadata=option("Row store of remote tables; better set as FRESHET_REMOTE_URL", heading=TABLES, folded=True),
+        metadata=option(
+            "Address of the row store; prefer the environment variable FRESHET_REMOTE_URL", heading=TABLES, folded=True
+        ),
     )
     remote_tables: list[str] = field(
         default_factory=list,
@@ -214,11 +233,13 @@ class ServeConfig(FrontendOptions, SessionOptions):
         ),
     )
     remote_timeout_s: float = field(
-        default=0.05, metadata=option("How long to wait for the row store", unit="seconds", heading=TABLES, folded=True)
+        default=0.05, metadata=option("Timeout of row store queries", unit="seconds", heading=TABLES, folded=True)
     )
     remote_on_error: str = field(
         default="default",
-        metadata=option("Rows that cannot be had: default (row) or fail (503)", heading=TABLES, folded=True),
+        metadata=option(
+            "If a row is unavailable: default (use the default row) or fail (503)", heading=TABLES, folded=True
+        ),
     )
     remote_cache_rows: int = field(
         default=1_000_000,
@@ -227,7 +248,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
     drain_s: float = field(
         default=0.0,
         metadata=option(
-            "Serve on after SIGTERM, unready, while clients leave",
+            "Serve this long after SIGTERM, not ready",
             between(0, 3600),
             unit="seconds",
             heading=LIFE,
@@ -238,25 +259,27 @@ class ServeConfig(FrontendOptions, SessionOptions):
 
     def __post_init__(self) -> None:
         check(self)
-        _want(self.workers <= 1 or sys.platform == "linux", f"workers: 1 wanted on this system, got {self.workers}")
+        _want(self.workers <= 1 or sys.platform == "linux", f"workers: expected 1 on this system, got {self.workers}")
         _want(
             self.shared_memory == "off" or self.workers <= 1,
-            f"shared_memory: off, or with one worker on, wanted, got {self.shared_memory!r}",
+            f"shared_memory: expected off, or on with one worker, got {self.shared_memory!r}",
         )
         _want(
             bool(self.admin_token or self.api_keys) or is_loopback(self.admin_host),
-            f"admin_host: without admin_token or api_keys a loopback address is wanted, got {self.admin_host[:64]!r}",
+            f"admin_host: expected a loopback address without admin_token or api_keys, got {self.admin_host[:64]!r}",
         )
         _want(
             bool(self.tls_cert) == bool(self.tls_key) and bool(self.tls_cert) >= bool(self.tls_client_ca),
-            "tls_cert, tls_key: both, or none of them and no tls_client_ca, wanted",
+            "tls_cert, tls_key: expected both, or neither and no tls_client_ca",
         )
         threaded = {"device_stages": self.device_stages, "groups": self.groups, "remote tables": self.remote()}
         for what, wanted in threaded.items():
-            _want(self.compute != "inline" or not wanted, f"compute: auto or threads wanted with {what}, got 'inline'")
+            _want(
+                self.compute != "inline" or not wanted, f"compute: expected auto or threads with {what}, got 'inline'"
+            )
         _want(
             not self.max_staleness_s or self.max_staleness_s > self.poll_interval_s,
-            f"max_staleness_s: 0, or more than poll_interval_s, which is {self.poll_interval_s:g}, wanted, got "
+            f"max_staleness_s: expected 0 or more than poll_interval_s ({self.poll_interval_s:g}), got "
             f"{self.max_staleness_s:g}",
         )
         self.budgets()
@@ -337,7 +360,7 @@ def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: st
         for key, value in _read_toml(path).items():
             values.setdefault(key, value)
     if "repository" not in values:
-        raise BadInput("repository: wanted (--repository, FRESHET_REPOSITORY or the configuration file)")
+        raise BadInput("repository: expected --repository, FRESHET_REPOSITORY or a key of the configuration file")
     return ServeConfig(**values)
 
 
@@ -362,7 +385,7 @@ def _read_toml(path: str) -> dict[str, Any]:
     try:
         data = Path(path).read_bytes()
         if len(data) > MAX_CONFIG_NBYTES:
-            raise BadInput(f"config: at most {MAX_CONFIG_NBYTES} bytes wanted, got {len(data)}")
+            raise BadInput(f"config: expected at most {MAX_CONFIG_NBYTES} bytes, got {len(data)}")
         document = tomllib.loads(data.decode())
     except OSError as error:
         raise BadInput(f"config: {path}: {error.strerror or 'cannot be read'}{nearest_file(path)}") from None
@@ -370,12 +393,12 @@ def _read_toml(path: str) -> dict[str, Any]:
         raise BadInput(f"config: {path}: not valid TOML: {error}") from None
     for key, value in document.items():
         if key not in (*KINDS, *SECTIONS):
-            hint = nearest(key, (*KINDS, *SECTIONS)) or "; docs/reference/options.md has those that there are"
+            hint = nearest(key, (*KINDS, *SECTIONS)) or "; see docs/reference/options.md"
             raise BadInput(f"config: unknown key {key[:64]!r}{hint}")
         if key not in SECTIONS:
             document[key] = _typed(value, KINDS[key], f"config: {key}")
         elif type(value) is not dict or any(type(section) is not dict for section in value.values()):
-            raise BadInput(f"config: {key}: sections such as [{key}.name] wanted")
+            raise BadInput(f"config: {key}: expected sections such as [{key}.name]")
     for name, group in document.get("groups", {}).items():
         for key, value in group.items():
             where = f"config: groups.{name[:64]}.{key[:64]}"

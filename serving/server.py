@@ -306,7 +306,7 @@ class Server:
         if self._shutdown_watchdog is not None:
             self._shutdown_watchdog.arm()
         if number is not None:
-            meaning = "cutting the end short" if self._stopping.is_set() else "draining"
+            meaning = "shutting down at once" if self._stopping.is_set() else "draining"
             log.info("%s: %s", number.name, meaning)
         if self._stopping.is_set():
             self._hurried.set()
@@ -330,7 +330,7 @@ class Server:
         await self._stopping.wait()
         self._lifecycle.drain()
         await self._front.drain()
-        log.info("draining: unready, serving for %g s more", self._config.drain_s)
+        log.info("draining: not ready, serving for another %g s", self._config.drain_s)
         await self._serve_on()
         self._front.end()
         hurry = asyncio.create_task(self._hurry())
@@ -359,9 +359,9 @@ class Server:
             processor, opened = self._open()
         except Exception as error:
             if isinstance(error, FreshetError):
-                log.error("the repository cannot be served: %s", error)
+                log.error("cannot serve the repository: %s", error)
             else:
-                log.exception("the repository cannot be served")
+                log.exception("cannot serve the repository")
             self._failed = True
             self.stop()
             return
@@ -443,7 +443,7 @@ def _listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address, family=family, backlog=BACKLOG)
     except OSError as error:
-        raise BadInput(f"{host}:{port}: cannot listen there: {error.strerror or error}") from None
+        raise BadInput(f"{host}:{port}: cannot listen on this address: {error.strerror or error}") from None
     listener.setblocking(False)
     return listener
 

@@ -41,7 +41,7 @@ def in_int8(model: bytes, weights: Sequence[str], graph: DenseGraph, bound: floa
     running = _ReferenceRunner(weights, graph)
     candidates = products(model)
     if not candidates:
-        raise BadInput("int8: no matrix product is large enough to gain by it")
+        raise BadInput("int8: no matrix product is large enough to benefit from it")
     wanted, ranges = running.outputs(model), _ranges(model, candidates, running)
 
     def error(chosen: Sequence[MatrixProduct]) -> float:
@@ -53,7 +53,7 @@ def in_int8(model: bytes, weights: Sequence[str], graph: DenseGraph, bound: floa
         while off > bound:
             chosen = [product for product in chosen if product is not max(chosen, key=alone.__getitem__)]
             if not chosen:
-                raise BadInput(f"int8: scores change by {min(alone.values()):.2g} at least, at most {bound:g} wanted")
+                raise BadInput(f"int8: scores change by at least {min(alone.values()):.2g}, expected at most {bound:g}")
             off = error(chosen)
     return quantised(model, chosen, ranges)
 

@@ -138,9 +138,9 @@ def _convert(graph: DenseGraph) -> Any:
         raise BadInput("dense graph: cannot be converted for backend onnxruntime") from error
     for node in model.graph.node:
         if node.domain not in ("", "ai.onnx.ml") or not onnx.defs.has(node.op_type, node.domain):
-            raise BadInput(f"dense graph: operator {node.op_type} has no counterpart in backend onnxruntime")
+            raise BadInput(f"dense graph: operator {node.op_type} is not supported by backend onnxruntime")
         if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
-            raise BadInput(f"dense graph: control flow ({node.op_type}) is not for backend onnxruntime")
+            raise BadInput(f"dense graph: control flow ({node.op_type}) is not supported by backend onnxruntime")
     return model
 
 
@@ -162,7 +162,7 @@ def _canonical(model: Any, graph: DenseGraph) -> tuple[bytes, list[str]]:
     weight_of = {f"weight_{i}": name for i, name in enumerate(graph.weight_names)}
     wanted_outputs = [output.name for output in graph.outputs]
     if {v.name for v in model.graph.output} != set(wanted_outputs):
-        raise BadInput("dense graph: an output that is one of the inputs is not for backend onnxruntime")
+        raise BadInput("dense graph: an output that is one of the inputs is not supported by backend onnxruntime")
 
     names: dict[str, str] = {"": "", INPUT: INPUT, **{name: name for name in wanted_outputs}}
     initializers: list[TensorProto] = []

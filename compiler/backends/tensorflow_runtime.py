@@ -67,7 +67,7 @@ class _Program:
                 array = weights[name]
                 if array.dtype != np.float32 or not spec.shape.is_compatible_with(array.shape):
                     got = f"{array.dtype} {list(array.shape)}"
-                    raise BadInput(f"dense weight {name[:64]!r}: float32 {spec.shape.as_list()} wanted, got {got}")
+                    raise BadInput(f"dense weight {name[:64]!r}: expected float32 {spec.shape.as_list()}, got {got}")
                 if name not in placed:
                     placed[name] = tf.constant(array.copy())
             arguments = [placed[name] for name in artefact.weights]
@@ -79,7 +79,7 @@ class _Program:
     def _function(self, artefact: Artefact) -> Any:
         what = f"executable b{artefact.bucket}"
         if len(artefact.data) > MAX_NBYTES:
-            raise BadInput(f"{what}: at most {MAX_NBYTES} bytes wanted, got {len(artefact.data)}")
+            raise BadInput(f"{what}: expected at most {MAX_NBYTES} bytes, got {len(artefact.data)}")
         feeds = ["x:0", *(f"weight_{i}:0" for i in range(len(artefact.weights)))]
         fetches = [f"output_{i}:0" for i in range(len(self._columns))]
         try:
@@ -91,7 +91,7 @@ class _Program:
             raise Corrupt(f"{what}: refused by tensorflow {tf.__version__}") from error
         x = function.inputs[0]
         if x.dtype != tf.float32 or x.shape.as_list() != [None, self._width]:
-            raise BadInput(f"{what}: one input 'x' float32 [rows, {self._width}] wanted")
+            raise BadInput(f"{what}: expected one input 'x' float32 [rows, {self._width}]")
         return function
 
 
@@ -112,7 +112,7 @@ class _Executable:
         results = self._function(tf.zeros((self.bucket, self._width)), *self._weights)
         got = [(result.dtype, tuple(result.shape)) for result in results]
         if got != [(tf.float32, (self.bucket, self._columns[name])) for name in sorted(self._columns)]:
-            raise BadInput(f"executable b{self.bucket}: outputs of {sorted(self._columns.values())} columns wanted")
+            raise BadInput(f"executable b{self.bucket}: expected outputs of {sorted(self._columns.values())} columns")
 
 
 @dataclass(frozen=True, slots=True)

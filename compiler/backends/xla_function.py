@@ -116,7 +116,7 @@ class XlaFunction:
             raise
         except Exception as error:
             raise BadInput(
-                "model.arch: a network that XLA can compile wanted (static shapes, no state of its own)"
+                "model.arch: expected a network that XLA can compile (static shapes, no state of its own)"
             ) from error
         concrete = traced.get_concrete_function()
         self._device = device("cpu", threads)

@@ -66,7 +66,7 @@ def interpolated(costs: Mapping[int, float]) -> Cost:
     """Interpolate measured costs: linear between them and beyond the last, and never below the cost of fewer rows."""
     at = sorted(costs)
     if not at:
-        raise BadInput("costs: at least one wanted")
+        raise BadInput("costs: expected at least one")
     level = np.maximum.accumulate([costs[rows] for rows in at])
 
     def cost(rows: int) -> float:
@@ -84,12 +84,12 @@ def _sizes(rows: Sequence[int], most: int, max_bucket: int) -> tuple[list[int], 
     Sizes above max_bucket count as full buckets and a rest.
     """
     if most < 1 or max_bucket < 1:
-        raise BadInput(f"buckets: 1 or more of 1 or more rows wanted, got {most} of {max_bucket}")
+        raise BadInput(f"buckets: expected 1 or more of 1 or more rows, got {most} of {max_bucket}")
     sample = np.asarray(rows, np.int64).reshape(-1)
     if not sample.size:
-        raise BadInput("sample: at least one request wanted")
+        raise BadInput("sample: expected at least one request")
     if sample.min() < 1 or sample.max() > MAX_ROWS:
-        raise BadInput(f"sample: 1 to {MAX_ROWS} rows a request wanted, got {sample.min()} to {sample.max()}")
+        raise BadInput(f"sample: expected 1 to {MAX_ROWS} rows a request, got {sample.min()} to {sample.max()}")
     if (sample > max_bucket).any():
         whole, rest = np.divmod(sample[sample > max_bucket], max_bucket)
         sample = np.concatenate([sample[sample <= max_bucket], rest[rest > 0], np.repeat(max_bucket, int(whole.sum()))])

@@ -146,7 +146,9 @@ def calibrate(
     machine = this_machine().name
     for bucket, found in candidates.items():
         if not found:
-            raise BadInput(f"bucket {bucket}: no backend computes what TensorFlow does: {'; '.join(result.refused)}")
+            raise BadInput(
+                f"bucket {bucket}: no backend gives the same results as TensorFlow: {'; '.join(result.refused)}"
+            )
         costs = _interleaved([run for _, run in found], now_s)
         for (entry, _), cost_s in zip(found, costs):
             result.measured.append(replace(entry, cost_us=round(cost_s * 1e6, 2), measured_on=machine))
@@ -215,7 +217,9 @@ def _checked(
     for bucket, executable in executables.items():
         error = off(executable, wanted)
         if error > limit:
-            result.refused.append(f"{name} b{bucket}: off by {error:.2g} from TensorFlow, at most {limit:g} wanted")
+            result.refused.append(
+                f"{name} b{bucket}: differs from TensorFlow by {error:.2g}, expected at most {limit:g}"
+            )
         else:
             right[bucket] = executable, error
     changed = other_weights(graph.weights)
@@ -230,12 +234,12 @@ def _checked(
         error = off(executable, rewanted)
         if error > (limit if exact else SLACK * limit) and bucket in right:
             del right[bucket]
-            result.refused.append(f"{name} b{bucket}: off by {error:.2g} from TensorFlow with new dense weights")
+            result.refused.append(f"{name} b{bucket}: differs from TensorFlow by {error:.2g} with new dense weights")
     if labelled is not None and right:
         change = _auc_change(graph, right[max(right)][0], labelled)
         result.auc[name] = round(change, 7)
         if group[0].precision != "float32" and abs(change) > bound.auc_change:
-            result.refused.append(f"{name}: the AUC changes by {change:.2g}, at most {bound.auc_change:g} wanted")
+            result.refused.append(f"{name}: the AUC changes by {change:.2g}, expected at most {bound.auc_change:g}")
             return {}
     return right
 

@@ -68,7 +68,7 @@ def checked_buckets(buckets: Sequence[int]) -> list[int]:
     """Return the buckets ascending and distinct; raise BadInput unless all are batch sizes."""
     ascending = sorted(set(buckets))
     if not ascending or ascending[0] < 1:
-        raise BadInput(f"buckets: positive batch sizes wanted, got {ascending[:8]}")
+        raise BadInput(f"buckets: expected positive batch sizes, got {ascending[:8]}")
     return ascending
 
 
@@ -76,9 +76,9 @@ def parse_variant(text: str) -> Variant:
     """Parse a backend and a precision, such as openvino:bfloat16; raise BadInput if one is unknown."""
     backend, _, precision = text.strip().partition(":")
     if backend not in BACKENDS:
-        raise BadInput(f"backend: one of {', '.join(BACKENDS)} wanted, got {backend[:64]!r}")
+        raise BadInput(f"backend: expected one of {', '.join(BACKENDS)}, got {backend[:64]!r}")
     if precision not in ("", *PRECISIONS):
-        raise BadInput(f"backend {backend}: precision one of {', '.join(PRECISIONS)} wanted, got {precision[:64]!r}")
+        raise BadInput(f"backend {backend}: expected precision one of {', '.join(PRECISIONS)}, got {precision[:64]!r}")
     return Variant(backend, precision or "float32")
 
 
@@ -199,7 +199,7 @@ def _prove(graph: DenseGraph, version_folder: Path, entries: Sequence[Executable
             for name in got:
                 error = largest_error({name: got[name]}, wanted)
                 if error > TOLERANCE:
-                    raise BadInput(f"executable b{bucket}: output {name!r} is off by {error:.3g} from TensorFlow's")
+                    raise BadInput(f"executable b{bucket}: output {name!r} differs by {error:.3g} from TensorFlow's")
 
 
 def write_rows(version_folder: Path, role: str, x: Matrix) -> str:

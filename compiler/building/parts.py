@@ -79,7 +79,7 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
     graph, effects = replace(found.graph, examples=dense.examples), found.effects
     if not _same(dense, graph):
         graph, effects = dense, []
-        notes.append("passes: what they left computes something else; the graph is compiled as it came")
+        notes.append("passes: the optimised graph computes something else; compiling the original graph")
     by_role = {WHOLE: DensePart(graph, sorted(set(buckets)))}
     many = [bucket for bucket in by_role[WHOLE].buckets if bucket >= MIN_CANDIDATES]
     user = user_features(features)
@@ -93,7 +93,7 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
             users, candidates = replace(users, examples=of_user), replace(candidates, examples=of_candidates)
         by_role |= {USER: DensePart(users, list(USER_BUCKETS)), CANDIDATE: DensePart(candidates, many)}
     elif user and not many:
-        notes.append(f"user-once: batch sizes of {MIN_CANDIDATES} or more wanted")
+        notes.append(f"user-once: expected batch sizes of {MIN_CANDIDATES} or more")
     elif user:
         notes.append("user-once: too little of the graph depends on the user alone")
     return GraphParts(by_role, effects, user_split, notes)

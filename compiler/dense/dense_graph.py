@@ -50,7 +50,7 @@ class DenseGraph:
         wrong.
         """
         if len(model.inputs) != 1 or len(model.inputs[0].shape) != 2 or model.inputs[0].shape[1] is None:
-            raise BadInput("dense graph: a model of one input [n, width] wanted")
+            raise BadInput("dense graph: expected a model of one input [n, width]")
         trainable, other = model.trainable_variables, model.non_trainable_variables
         weights, frozen = {}, {}
         for variable in (*trainable, *other):
@@ -59,7 +59,7 @@ class DenseGraph:
                     raise BadInput(f"dense graph: two weights are called {variable.path[:80]!r}: name the layers")
                 weights[variable.path] = _array(variable)
             elif variable.trainable or "float" in variable.dtype:
-                raise BadInput(f"dense graph: weight {variable.path[:80]!r}: float32 wanted, got {variable.dtype}")
+                raise BadInput(f"dense graph: weight {variable.path[:80]!r}: expected float32, got {variable.dtype}")
             else:
                 frozen[variable.path] = variable.numpy()
 
@@ -93,11 +93,11 @@ class DenseGraph:
             shapes = {name: tuple(spec.shape) for name, spec in wanted.items()}
             width = int(x.shape[1])
         except (OSError, AttributeError, ValueError, TypeError, IndexError):
-            raise BadInput("graph: a dense graph's SavedModel wanted") from None
+            raise BadInput("graph: expected a dense graph's SavedModel") from None
         for name in shapes.keys() | weights.keys():
             got = weights[name].shape if name in weights else "none"
             if got != shapes.get(name):
-                raise BadInput(f"graph: weight {name[:80]!r}: shape {shapes.get(name, 'none')} wanted, got {got}")
+                raise BadInput(f"graph: weight {name[:80]!r}: expected shape {shapes.get(name, 'none')}, got {got}")
         examples = module.examples.numpy() if hasattr(module, "examples") else None
         return cls(function, width, _outputs(function), dict(weights), examples)
 
@@ -161,9 +161,9 @@ def _outputs(function: Any) -> list[Output]:
     outputs = []
     for name, spec in sorted(_concrete(function).structured_outputs.items()):
         if spec.dtype != tf.float32 or spec.shape.rank != 2 or spec.shape[1] is None:
-            raise BadInput(f"dense graph: output {name[:80]!r}: float32 [n, columns] wanted, got {spec.shape}")
+            raise BadInput(f"dense graph: output {name[:80]!r}: expected float32 [n, columns], got {spec.shape}")
         if NAME.fullmatch(name) is None or name == "x":
-            raise BadInput(f"dense graph: output {name[:80]!r}: a plain name other than 'x' wanted")
+            raise BadInput(f"dense graph: output {name[:80]!r}: expected a plain name other than 'x'")
         outputs.append(Output(name, int(spec.shape[1])))
     return outputs
 

@@ -88,7 +88,7 @@ class _Parser:
     def __init__(self, text: str, where: str) -> None:
         self._where, self._text = where, text
         if len(text) > MAX_LENGTH:
-            raise BadInput(f"{where}: at most {MAX_LENGTH} characters wanted, got {len(text)}")
+            raise BadInput(f"{where}: expected at most {MAX_LENGTH} characters, got {len(text)}")
         self._tokens = list(self._split())
         self._at = self._depth = 0
         self._constants: list[float] = []
@@ -107,11 +107,13 @@ class _Parser:
             match = _TOKEN.match(self._text, at)
             if match is None or match.end() == at:
                 got = self._text[at : at + 1]
-                raise BadInput(f"{self._where}: a number, a name or an operator wanted at {at + 1}, got {got!r}")
+                raise BadInput(
+                    f"{self._where}: expected a number, a name or an operator at position {at + 1}, got {got!r}"
+                )
             tokens.append((match[0].strip(), match.end() - len(match[0].strip())))
             at = match.end()
         if len(tokens) > MAX_TOKENS:
-            raise BadInput(f"{self._where}: at most {MAX_TOKENS} words and signs wanted, got {len(tokens)}")
+            raise BadInput(f"{self._where}: expected at most {MAX_TOKENS} tokens, got {len(tokens)}")
         return tokens
 
     @property
@@ -120,9 +122,9 @@ class _Parser:
 
     def _refuse(self, wanted: str) -> NoReturn:
         if self._here is None:
-            raise BadInput(f"{self._where}: {wanted} wanted at the end, got nothing more")
+            raise BadInput(f"{self._where}: expected {wanted} at the end, got nothing")
         token, position = self._tokens[self._at]
-        raise BadInput(f"{self._where}: {wanted} wanted at {position + 1}, got {token[:40]!r}")
+        raise BadInput(f"{self._where}: expected {wanted} at position {position + 1}, got {token[:40]!r}")
 
     def _take(self, *tokens: str) -> str | None:
         here = self._here
@@ -138,7 +140,7 @@ class _Parser:
     def _sum(self) -> Expression:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise BadInput(f"{self._where}: at most {MAX_DEPTH} levels wanted")
+            raise BadInput(f"{self._where}: expected at most {MAX_DEPTH} levels of nesting")
         left = self._product()
         while (what := self._take("+", "-")) is not None:
             left = Operation(what, (left, self._product()))
@@ -167,7 +169,7 @@ class _Parser:
             return base
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise BadInput(f"{self._where}: at most {MAX_DEPTH} levels wanted")
+            raise BadInput(f"{self._where}: expected at most {MAX_DEPTH} levels of nesting")
         power = Operation("**", (base, self._sign()))
         self._depth -= 1
         return power
@@ -184,7 +186,7 @@ class _Parser:
             self._at += 1
             value = float(here)
             if not math.isfinite(value) or value > 3e38:
-                raise BadInput(f"{self._where}: numbers of float32 wanted, got {here[:40]!r}")
+                raise BadInput(f"{self._where}: expected a number within float32, got {here[:40]!r}")
             self._constants.append(value)
             return Constant(len(self._constants) - 1)
         if here[0].isalpha() or here[0] == "_":
@@ -197,11 +199,11 @@ class _Parser:
 
     def _call(self, function: str) -> Expression:
         if function not in FUNCTIONS:
-            raise BadInput(f"{self._where}: one of {', '.join(FUNCTIONS)} wanted, got {function[:40]!r}")
+            raise BadInput(f"{self._where}: expected one of {', '.join(FUNCTIONS)}, got {function[:40]!r}")
         operands = [self._sum()]
         while self._take(",") is not None:
             operands.append(self._sum())
         self._want(")")
         if len(operands) != FUNCTIONS[function]:
-            raise BadInput(f"{self._where}: {function} of {FUNCTIONS[function]} numbers wanted, got {len(operands)}")
+            raise BadInput(f"{self._where}: expected {FUNCTIONS[function]} operands of {function}, got {len(operands)}")
         return Operation(function, tuple(operands))

@@ -63,7 +63,7 @@ def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[F
         BadInput: An expression is invalid.
     """
     if len(expressions) > MAX_OUTPUTS:
-        raise BadInput(f"fusion: at most {MAX_OUTPUTS} outputs wanted, got {len(expressions)}")
+        raise BadInput(f"fusion: expected at most {MAX_OUTPUTS} outputs, got {len(expressions)}")
     heads = [o.name for o in dense.outputs if o.columns == 1]
     floats = {f.name: f for f in features if f.kind == "float" and f.scale}
     known = {*heads, *floats}
@@ -71,11 +71,11 @@ def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[F
     for output, text in expressions.items():
         where = f"fusion.{output[:64]}"
         if NAME.fullmatch(output) is None or output in ("x", *(o.name for o in dense.outputs)):
-            raise BadInput(f"{where}: a plain name that is no output yet wanted")
+            raise BadInput(f"{where}: expected a plain name that is no output yet")
         parsed[output] = parse(text, where)
         for name in parsed[output].names:
             if name not in known:
-                raise BadInput(f"{where}: one of {', '.join(sorted(known)) or 'no names'} wanted, got {name[:64]!r}")
+                raise BadInput(f"{where}: expected one of {', '.join(sorted(known)) or 'no names'}, got {name[:64]!r}")
         known.add(output)
     weights = {**dense.weights, **{PREFIX + o: _values(p) for o, p in parsed.items() if p.constants}}
 
@@ -109,9 +109,9 @@ def changes(output: str, published: str, new: str) -> dict[str, NDArray[np.float
     where = f"fusion.{output[:64]}"
     before, after = parse(published, where), parse(new, where)
     if before.tree != after.tree:
-        raise BadInput(f"{where}: an expression that differs in its numbers alone wanted; publish a new version")
+        raise BadInput(f"{where}: expected an expression that differs in its numbers alone; publish a new version")
     if not after.constants:
-        raise BadInput(f"{where}: an expression with a number in it wanted")
+        raise BadInput(f"{where}: expected an expression with a number in it")
     return {PREFIX + output: _values(after)}
 
 

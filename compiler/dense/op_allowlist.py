@@ -36,7 +36,7 @@ def check_allowed_ops(folder: Path) -> None:
     except (OSError, BadInput):
         raise
     except Exception:
-        raise BadInput("graph: a dense graph's SavedModel wanted") from None
+        raise BadInput("graph: expected a dense graph's SavedModel") from None
     for meta in saved.meta_graphs:
         known = {function.signature.name: function for function in meta.graph_def.library.function}
         wanted = [name for node in meta.object_graph_def.nodes for name in node.function.concrete_functions]

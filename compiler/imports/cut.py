@@ -72,7 +72,7 @@ class Cutter:
         self._pools = PoolFinder(shapes, self._finder, inputs, samples)
         for name, ref in outputs.items():
             if shapes.rows(ref) is None:
-                raise BadInput(f"output {name[:64]!r}: numbers for every row wanted")
+                raise BadInput(f"output {name[:64]!r}: expected numbers for every row")
 
     def cut(self, refused: Mapping[str, str] | None = None, whole: bool = False) -> GraphCut:
         """Cut the model.
@@ -146,13 +146,13 @@ class Cutter:
         """Return why a node cannot be part of the dense graph; "" if it can."""
         shapes = self._shapes
         if node.op not in DENSE:
-            return f"{node.op} is not for a dense graph"
+            return f"{node.op} is not allowed in a dense graph"
         rows, indices = (node.inputs[0][0], node.inputs[1][0]) if node.op in GATHERS else ("", "")
         if rows in shapes.constant and indices not in shapes.free:
-            return "looks rows up"
+            return "looks up rows"
         for ref in shapes.runner.outputs(node.name):
             if shapes.dtype(ref) not in DTYPES:
-                return f"puts out {shapes.dtype(ref).name}"
+                return f"outputs {shapes.dtype(ref).name}"
             if not shapes.steady(ref):
                 return "its shape is not fixed, or it mixes rows"
         return ""

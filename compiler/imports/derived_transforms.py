@@ -135,12 +135,12 @@ class TransformDeriver:
         try:
             name = derive()
             if name not in self._fed and not self._holds(name, [ref, *more], same):
-                raise NotDerived("the engine's transforms give something else")
+                raise NotDerived("the engine's transforms compute something else")
             return name
         except NotDerived as found:
             self.reasons[ref] = found.reason
         except BadInput:
-            self.reasons[ref] = "the engine's transforms cannot take it"
+            self.reasons[ref] = "the engine's transforms do not support it"
         del self.transforms[before:]
         self._names = names
         return ""
@@ -193,11 +193,11 @@ class TransformDeriver:
         """Derive the column of a tensor that has entries for every row."""
         node = self._graph.nodes[ref[0]]
         if self._shapes.rows(ref) is None:
-            raise NotDerived(f"{_op(node)} has no fixed number of values a row")
+            raise NotDerived(f"{_op(node)} has no fixed number of values per row")
         if node.op == INPUT:
             fed = self._inputs[node.name]
             if fed.kind != DENSE:
-                raise NotDerived(f"input {fed.name!r} is no plain column")
+                raise NotDerived(f"input {fed.name!r} is not a plain column")
             return fed.name
         if node.op in MOVES:
             return self._moved(ref, node)
@@ -237,7 +237,7 @@ class TransformDeriver:
         """Derive an operation on each value by itself."""
         if node.op in VALUES:
             return VALUES[node.op](self, node, operand)
-        raise NotDerived(f"{_op(node)} is none of the engine's transforms")
+        raise NotDerived(f"{_op(node)} is not one of the engine's transforms")
 
     def _moved(self, ref: Ref, node: ForeignNode) -> str:
         """Derive a reordering of another column's columns.
@@ -248,9 +248,9 @@ class TransformDeriver:
         while (above := self._graph.nodes[source[0]]).op in MOVES:
             source = above.inputs[1 if above.op == "Split" else 0]
             if source[0] in self._shapes.constant or source[0] in self._shapes.free:
-                raise NotDerived(f"{_op(above)} looks constants up")
+                raise NotDerived(f"{_op(above)} looks up constants")
         if self._shapes.rows(source) is None:
-            raise NotDerived(f"{op} moves what has no fixed number of values a row")
+            raise NotDerived(f"{op} rearranges values without a fixed number per row")
         name, (sample, rows) = self._dense(source), self._samples[0]
         like, width = self._shapes.values[0][source], self._shapes.size(source)
         numbers = np.arange(rows * width).reshape(np.shape(like))
@@ -265,7 +265,7 @@ class TransformDeriver:
     def _crossed(self, node: ForeignNode) -> str:
         sparse, dense = _attr(node, "N", 0), len(_attr(node, "dense_types", []))
         if not _attr(node, "hashed_output", False):
-            raise NotDerived("SparseCross makes strings")
+            raise NotDerived("SparseCross outputs strings")
         columns = [self._flat(ref) for ref in node.inputs[sparse : 2 * sparse]]
         columns += [self._dense(ref) for ref in node.inputs[3 * sparse : 3 * sparse + dense]]
         key = _attr(node, "hash_key", 0) % 2**64
@@ -281,7 +281,7 @@ class TransformDeriver:
         derive = self._dense if node.op == "GatherNd" else self._flat
         name = derive(node.inputs[0])
         if derive(tested) != name or not self._known(limit):
-            raise NotDerived(f"{_op(condition)} chooses values by others")
+            raise NotDerived(f"{_op(condition)} chooses values by other values")
         word = self._same_value(condition, limit)
         if condition.op == "NotEqual":
             if isinstance(word, bytes):
@@ -293,7 +293,7 @@ class TransformDeriver:
     def _hot(self, node: ForeignNode) -> str:
         ends = [float(np.max(self._runner.constant(ref))) for ref in node.inputs[2:] if ref[0] in self._shapes.constant]
         if ends != [1.0, 0.0] or _attr(node, "axis", -1) != -1:
-            raise NotDerived("OneHot of other numbers than 1 and 0")
+            raise NotDerived("OneHot with numbers other than 1 and 0")
         return self._add("one_hot", [self._dense(node.inputs[0])], integers=[self._number(node.inputs[1])])
 
     def _tallied(self, node: ForeignNode) -> str:
@@ -301,7 +301,7 @@ class TransformDeriver:
         if node.inputs[1][0] in self._shapes.constant:
             sizes = {self._number(node.inputs[1])}
         if len(sizes) != 1 or node.inputs[2][0] not in self._shapes.constant:
-            raise NotDerived("DenseBincount of weights, or of a size that the values say")
+            raise NotDerived("DenseBincount with weights, or with a size that depends on the values")
         once = int(_attr(node, "binary_output", False))
         return self._add("tally", [self._dense(node.inputs[0])], integers=[*sizes, once])
 
@@ -327,7 +327,7 @@ class TransformDeriver:
 
     def _number(self, ref: Ref) -> int:
         if ref[0] not in self._shapes.constant:
-            raise NotDerived("a number that is no constant")
+            raise NotDerived("a number that is not constant")
         return int(self._runner.constant(ref).reshape(-1)[0])
 
     def masked(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
@@ -394,7 +394,7 @@ class TransformDeriver:
         else:
             raise NotDerived(f"AsString writes {dtype.name}")
         if FORMAT.fullmatch(form) is None:
-            raise NotDerived("AsString in a form of its own")
+            raise NotDerived("AsString with its own format")
         return self._add("text", [operand(node.inputs[0])], texts=[form])
 
     def joined(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
@@ -418,12 +418,12 @@ class TransformDeriver:
 
     def changed(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
         if node.op != "StringStrip" and _attr(node, "encoding", b""):
-            raise NotDerived(f"{node.op} of other letters than ASCII's")
+            raise NotDerived(f"{node.op} of non-ASCII letters")
         return self._add(node.op.removeprefix("String").lower(), [operand(node.inputs[0])])
 
     def bucketized(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
         if self._runner.tensor(self._up_ref(node.inputs[0])).dtype not in (tf.float32, tf.float64):
-            raise NotDerived("Bucketize of whole numbers")
+            raise NotDerived("Bucketize of integers")
         boundaries = [float(b) for b in _attr(node, "boundaries", [])]
         return self._add("bucketize", [operand(node.inputs[0])], floats=boundaries)
 
@@ -453,7 +453,7 @@ class TransformDeriver:
         if self._runner.tensor((node.name, 0)).dtype == tf.string:
             return self.joined(node, operand)
         if self._runner.tensor((node.name, 0)).dtype not in WHOLE:
-            raise NotDerived(f"{node.op} of numbers that are not whole")
+            raise NotDerived(f"{node.op} of numbers that are not integers")
         a, b = node.inputs
         if self._known(a) and op in ("add", "multiply") and sign > 0:
             a, b = b, a
@@ -515,7 +515,7 @@ def _text(word: bytes) -> str:
     try:
         return word.decode()
     except UnicodeDecodeError:
-        raise NotDerived("a constant string that is no UTF-8") from None
+        raise NotDerived("a constant string that is not UTF-8") from None
 
 
 def _listed(values: Any) -> list[Any]:

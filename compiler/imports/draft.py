@@ -177,7 +177,7 @@ def _hashed(keys: list[bytes]) -> tuple[NDArray[np.int64], int]:
         ids = hash_strings(strings, seed)
         if len(np.unique(ids)) == len(ids):
             return ids, seed
-    raise BadInput("table: keys that no seed tells apart")
+    raise BadInput("table: no hash seed tells its keys apart")
 
 
 def _unused(name: str, taken: Container[str]) -> str:

@@ -92,7 +92,7 @@ class FeedSpec:
         if self.kind == PADDED:
             longest = int(lengths.max(initial=0))
             if (lengths != longest).any():
-                raise BadInput(f"input {self.name!r}: rows of equal length wanted")
+                raise BadInput(f"input {self.name!r}: expected rows of equal length")
             return {self.nodes[0]: values.reshape(rows, longest)}
         row = np.repeat(np.arange(rows, dtype=np.int64), lengths)
         indices = np.stack([row, np.arange(len(values), dtype=np.int64) - splits[:-1][row]], 1)
@@ -109,7 +109,7 @@ class FeedSpec:
         if self.dtype.kind in "iu" and column.dtype != self.dtype:
             limits = np.iinfo(self.dtype)
             if column.size and (column.min() < limits.min or column.max() > limits.max):
-                raise BadInput(f"input {self.name!r}: values of {self.dtype.name} wanted, got one that does not fit")
+                raise BadInput(f"input {self.name!r}: expected values of {self.dtype.name}, got one that does not fit")
         return np.asarray(column).astype(self.dtype, copy=False)
 
 

@@ -120,7 +120,7 @@ def _open_saved_model(
     inputs, tensors = arrange(chosen.inputs, meta.graph_def, ragged, sparse)
     wanted = {name: info.name for name, info in sorted(chosen.outputs.items())}
     if not wanted or not all(wanted.values()):
-        raise BadInput(f"signature {signature[:64]!r}: plain tensors as outputs wanted")
+        raise BadInput(f"signature {signature[:64]!r}: expected plain tensors as outputs")
     with quiet():
         graph, found = inline(meta.graph_def, tensors, wanted.values())
         check_ops(_ops(graph), GRAPH | {"@variable", "@table", "@input"}, "graph")
@@ -147,18 +147,18 @@ def _check_folder(folder: Path) -> None:
         for path in (root, *root.rglob("*")) if root.exists() else ():
             files += 1
             if files > MAX_FILES:
-                raise TooLarge(f"source: at most {MAX_FILES} files wanted")
+                raise TooLarge(f"source: expected at most {MAX_FILES} files")
             if not path.resolve().is_relative_to(base):
-                raise BadInput("source: a file leads out of its folder")
+                raise BadInput("source: a file is outside its folder")
             if not (path.is_file() or path.is_dir()):
-                raise BadInput(f"source: {path.name[:64]!r} is no regular file")
+                raise BadInput(f"source: {path.name[:64]!r} is not a regular file")
 
 
 def _read(path: Path) -> Any:
     """Return the SavedModel's graph for serving."""
     nbytes = path.stat().st_size
     if nbytes > MAX_GRAPH_NBYTES:
-        raise TooLarge(f"source: saved_model.pb: at most {MAX_GRAPH_NBYTES} bytes wanted, got {nbytes}")
+        raise TooLarge(f"source: saved_model.pb: expected at most {MAX_GRAPH_NBYTES} bytes, got {nbytes}")
     saved = saved_model_pb2.SavedModel()
     try:
         saved.ParseFromString(read_file(path, MAX_GRAPH_NBYTES).tobytes())
@@ -193,7 +193,7 @@ def _restore(folder: Path, meta: Any, graph: ForeignGraph) -> Any:
     # whatever is fetched.
     options.graph_options.rewrite_options.disable_meta_optimizer = True
     session = tf.compat.v1.Session(graph=holder, config=options)
-    reason = "it is not one of this TensorFlow"
+    reason = "this TensorFlow does not support it"
     try:
         with holder.as_default():
             tf.graph_util.import_graph_def(definition, name="")
@@ -242,7 +242,7 @@ def _assets(folder: Path, meta: Any) -> dict[str, str]:
     for asset in listed:
         path = (base / asset.filename).resolve()
         if not path.is_relative_to(base) or not path.is_file():
-            raise BadInput("source: an asset is missing or leads out of its folder")
+            raise BadInput("source: an asset is missing or outside its folder")
         found[asset.tensor_info.name] = str(path)
     return found
 
@@ -276,7 +276,7 @@ def _check_files(definition: Any, assets: Mapping[str, str], prefix: str) -> Non
         if node.op == "RestoreV2" and node.inputs[0] != ("prefix", 0):
             raise BadInput("source: operation RestoreV2 reads a checkpoint that is not the model's own; refused")
         if node.op.startswith("InitializeTableFromTextFile") and node.inputs[1][0] not in named:
-            raise BadInput("source: a table is filled from a file that is no asset of the model")
+            raise BadInput("source: a table is filled from a file that is not an asset of the model")
 
 
 def _closure(graph_def: Any, names: Iterable[str]) -> Any:

@@ -99,7 +99,7 @@ class ForeignGraph:
             definition.library.CopyFrom(self.library)
         for node in self.ancestors(refs, given):
             if node.op in SOURCES:
-                raise BadInput(f"graph: {node.name[:80]!r} is a source and has to be given")
+                raise BadInput(f"graph: {node.name[:80]!r} is a source and must be given")
             copy = definition.node.add()
             copy.CopyFrom(node.definition)
             copy.name, copy.device = node.name, ""
@@ -135,7 +135,7 @@ def inline(graph_def: Any, inputs: Mapping[str, str], outputs: Iterable[str]) ->
     kept = {node.name: node for node in graph.ancestors(found.values())}
     for node in kept.values():
         if node.op == "Placeholder":
-            raise BadInput(f"graph: {node.name[:80]!r} has to be fed and is not among the signature's inputs")
+            raise BadInput(f"graph: {node.name[:80]!r} must be fed, but is not among the signature's inputs")
     graph.nodes = kept
     graph.unused = frozenset(graph.handles.keys() - kept.keys())
     graph.handles = {name: handle for name, handle in graph.handles.items() if name in kept}
@@ -194,7 +194,7 @@ class Inliner:
 
     def _copy(self, nodes: Iterable[Any], prefix: str, depth: int) -> None:
         if depth > DEPTH:
-            raise BadInput(f"graph: functions nested at most {DEPTH} deep wanted")
+            raise BadInput(f"graph: expected functions nested at most {DEPTH} deep")
         for definition in nodes:
             name, op = prefix + definition.name, definition.op
             inputs = [(prefix + r[0], r[1]) for r in map(parse, definition.input) if not r[0].startswith("^")]

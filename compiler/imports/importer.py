@@ -55,7 +55,7 @@ from freshet_serving.processor.tables.table import ServedTable, descriptors, pac
 STAGE_FILE = "stage/graph.pb"
 CLOSE = 1e-5
 TAIL = 3
-COMPUTED = "computed as float32, which holds whole numbers exactly up to 2**24"
+COMPUTED = "computed as float32, which is exact for integers up to 2**24"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Importer:
         self.source, self._user = source, frozenset(user)
         known = {fed.input.name for fed in source.inputs}
         for name in sorted(self._user - known):
-            raise BadInput(f"user: one of the inputs {', '.join(sorted(known))[:200]} wanted, got {name[:64]!r}")
+            raise BadInput(f"user: expected one of the inputs {', '.join(sorted(known))[:200]}, got {name[:64]!r}")
         self.runner = Runner(source)
         self.outputs, self._notes = _outputs(source, self.runner)
         refs = list(self.outputs.values())
@@ -288,7 +288,7 @@ class Importer:
                 wanted = np.asarray(values[ref], np.float32).reshape(rows, -1)
                 if not np.allclose(got[name], wanted, rtol=CLOSE, atol=CLOSE, equal_nan=True):
                     worst = float(np.nanmax(np.abs(got[name] - wanted)))
-                    raise BadInput(f"output {name!r} is off by {worst:.3g} from TensorFlow's")
+                    raise BadInput(f"output {name!r} differs by {worst:.3g} from TensorFlow's")
         return np.concatenate(examples)
 
     def _samples_as_run(self) -> list[tuple[Feeds, Feeds]]:
@@ -320,7 +320,7 @@ def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], list
     for name, ref in source.outputs.items():
         dtype = runner.tensor(ref).dtype
         if not (dtype.is_floating or dtype.is_integer or dtype == tf.bool):
-            notes.append(f"output {name[:64]!r} is {dtype.name}: left out, replies hold numbers")
+            notes.append(f"output {name[:64]!r} is {dtype.name}: left out, because replies hold only numbers")
             continue
         label = plain(name)
         label = f"{label}_" if label == "x" or NAME.fullmatch(label) is None else label
@@ -328,7 +328,7 @@ def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], list
             notes.append(f"output {name[:64]!r} is {dtype.name}: {COMPUTED}")
         found[label] = ref
     if not found:
-        raise BadInput("signature: at least one output of numbers wanted")
+        raise BadInput("signature: expected at least one output of numbers")
     return found, notes
 
 

@@ -43,7 +43,7 @@ def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> t
         values = parts[0 if kind != SPARSE else 1]
         one = FeedSpec(plain(name), kind, _dtype(name, values), () if kind != DENSE else _dims(name, values))
         if one.dtype.kind == "f" and kind != DENSE:
-            raise BadInput(f"input {name[:64]!r}: floats of a fixed number of columns wanted")
+            raise BadInput(f"input {name[:64]!r}: expected floats of a fixed number of columns")
         if one.name in {f.name for f in fed}:
             raise BadInput(f"input {name[:64]!r}: two inputs would have this name")
         fed.append(one)
@@ -52,7 +52,7 @@ def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> t
     for kind, groups in ((RAGGED, ragged), (SPARSE, sparse)):
         for name, members in groups.items():
             if len(members) != len(COMPONENTS[kind]) or not all(m in infos for m in members):
-                raise BadInput(f"{kind} {name[:64]!r}: {len(COMPONENTS[kind])} tensors of the signature wanted")
+                raise BadInput(f"{kind} {name[:64]!r}: expected {len(COMPONENTS[kind])} tensors of the signature")
             add(name, kind, [infos.pop(m) for m in members])
     for name in sorted(infos):
         if name not in infos:
@@ -64,7 +64,9 @@ def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> t
             add(name, SPARSE, [coo.indices_tensor_name, shaped, coo.dense_shape_tensor_name])
         elif info.WhichOneof("encoding") == "composite_tensor":
             if len(info.composite_tensor.components) != 2:
-                raise BadInput(f"input {name[:64]!r}: of composite tensors, ragged ones of one level wanted")
+                raise BadInput(
+                    f"input {name[:64]!r}: expected a ragged tensor of one level, got another composite tensor"
+                )
             add(name, RAGGED, list(info.composite_tensor.components))
         elif _shape(info) == [-1, 2] and _shape(infos.get(f"{name}_2")) == [2] and f"{name}_1" in infos:
             add(name, SPARSE, [info, infos.pop(f"{name}_1"), infos.pop(f"{name}_2")])
@@ -75,7 +77,7 @@ def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> t
         else:
             add(name, DENSE, [info])
     if not fed:
-        raise BadInput("signature: at least one input wanted")
+        raise BadInput("signature: expected at least one input")
     return sorted(fed, key=lambda f: f.name), tensors
 
 
@@ -95,9 +97,9 @@ def _dims(name: str, info: Any) -> tuple[int, ...]:
     if shape is None and info.dtype == tf.string.as_datatype_enum:
         return ()
     if not shape or shape[0] not in (-1, None):
-        raise BadInput(f"input {name[:64]!r}: a first dimension of any size wanted, got shape {shape}")
+        raise BadInput(f"input {name[:64]!r}: expected a first dimension of any size, got shape {shape}")
     if any(d < 1 for d in shape[1:]) or np.prod(shape[1:], dtype=np.int64) > 65536:
-        raise BadInput(f"input {name[:64]!r}: a fixed number of columns up to 65536 wanted, got shape {shape}")
+        raise BadInput(f"input {name[:64]!r}: expected a fixed number of columns up to 65536, got shape {shape}")
     return tuple(int(d) for d in shape[1:])
 
 
@@ -108,7 +110,7 @@ def _dtype(name: str, info: Any) -> np.dtype[Any]:
     if dtype in (tf.float16, tf.float32, tf.float64, tf.bool) or dtype.is_integer:
         kind: np.dtype[Any] = np.dtype(dtype.as_numpy_dtype)
         return kind
-    raise BadInput(f"input {name[:64]!r}: strings or numbers wanted, got {dtype.name}")
+    raise BadInput(f"input {name[:64]!r}: expected strings or numbers, got {dtype.name}")
 
 
 def _is_splits(info: Any, graph_def: Any) -> bool:

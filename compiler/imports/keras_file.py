@@ -60,31 +60,31 @@ def _check_archive(path: Path) -> None:
             _check_entries(archive.infolist())
             nbytes = archive.getinfo(CONFIG).file_size
             if nbytes > MAX_CONFIG_NBYTES:
-                raise TooLarge(f"source: {CONFIG} of at most {MAX_CONFIG_NBYTES} bytes wanted, got {nbytes}")
+                raise TooLarge(f"source: expected {CONFIG} of at most {MAX_CONFIG_NBYTES} bytes, got {nbytes}")
             _check_config(json.loads(archive.read(CONFIG)))
             for entry in archive.infolist():
                 if entry.filename.endswith(WEIGHTS):
                     _check_weights(archive, entry)
     except (zipfile.BadZipFile, KeyError, ValueError, RecursionError, NotImplementedError, OSError):
-        raise BadInput(f"source: a .keras file wanted: a zip archive with {CONFIG}") from None
+        raise BadInput(f"source: expected a .keras file: a zip archive with {CONFIG}") from None
 
 
 def _check_entries(entries: list[zipfile.ZipInfo]) -> None:
     """Check the archive's directory before any file is unpacked; raise BadInput or TooLarge."""
     if len(entries) > MAX_FILES:
-        raise TooLarge(f"source: at most {MAX_FILES} files in the archive wanted, got {len(entries)}")
+        raise TooLarge(f"source: expected at most {MAX_FILES} files in the archive, got {len(entries)}")
     if len({entry.filename for entry in entries}) < len(entries):
         raise BadInput("source: two files of the archive have one name")
     unpacked = 0
     for entry in entries:
         parts = entry.filename.replace("\\", "/").split("/")
         if entry.filename.startswith("/") or ".." in parts or ":" in parts[0]:
-            raise BadInput("source: a path in the archive leads out of it")
+            raise BadInput("source: a path in the archive is outside it")
         unpacked += entry.file_size
         if entry.file_size > MAX_PACKING * max(entry.compress_size, 1024):
             raise TooLarge("source: the archive unpacks to more than its size allows")
     if unpacked > MAX_UNPACKED_NBYTES:
-        raise TooLarge(f"source: the archive unpacks to {unpacked} bytes, at most {MAX_UNPACKED_NBYTES} wanted")
+        raise TooLarge(f"source: the archive unpacks to {unpacked} bytes, expected at most {MAX_UNPACKED_NBYTES}")
 
 
 def _check_weights(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
@@ -95,7 +95,7 @@ def _check_weights(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
             with h5py.File(unpacked, "r") as file:
                 _check_group(file)
         except (OSError, RuntimeError, KeyError, ValueError):
-            raise BadInput("source: the file's weights are no HDF5 file, or damaged") from None
+            raise BadInput("source: the file's weights are not an HDF5 file, or are damaged") from None
 
 
 def _check_group(file: Any) -> None:
@@ -105,14 +105,14 @@ def _check_group(file: Any) -> None:
         for name in group:
             seen += 1
             if seen > MAX_OBJECTS:
-                raise TooLarge(f"source: at most {MAX_OBJECTS} weights wanted")
+                raise TooLarge(f"source: expected at most {MAX_OBJECTS} weights")
             if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                raise BadInput("source: a link among the weights leads elsewhere; refused")
+                raise BadInput("source: the weights file contains external links; refused")
             found = group[name]
             if isinstance(found, h5py.Group):
                 groups.append(found)
             elif not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
-                raise BadInput("source: weights that are kept in another file; refused")
+                raise BadInput("source: the weights are stored in another file; refused")
 
 
 def _check_config(value: Any) -> None:
@@ -127,13 +127,13 @@ def _check_config(value: Any) -> None:
         stack.extend(value.values())
         name, module = value.get("class_name"), value.get("module")
         if name in ("Lambda", "__lambda__", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"):
-            raise BadInput(f"source: a {name} layer holds code; refused: rewrite it with layers or ops of Keras")
+            raise BadInput(f"source: a {name} layer contains code; refused: rewrite it with layers or ops of Keras")
         if isinstance(name, str) and module is not None and not _is_keras(module):
-            raise BadInput(f"source: {name[:64]!r} is no class of Keras itself; export a SavedModel instead")
+            raise BadInput(f"source: {name[:64]!r} is not a class of Keras itself; export a SavedModel instead")
         if name == "function" and not str(module).startswith("keras."):
-            raise BadInput("source: a function of Python's own in the configuration; refused")
+            raise BadInput("source: the configuration contains a Python function; refused")
         if isinstance(value.get("vocabulary"), str):
-            raise BadInput("source: a vocabulary that names a file; save the model with the vocabulary inside")
+            raise BadInput("source: a vocabulary refers to a file; save the model with the vocabulary inside")
 
 
 def _is_keras(module: Any) -> bool:

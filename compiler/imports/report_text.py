@@ -12,7 +12,7 @@ from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import GRAPH, MANIFEST, VersionReader
 
 SIDES = {
-    "tables": "replaced by lookups in tables, and by the engine's own transforms",
+    "tables": "replaced by table lookups and the engine's own transforms",
     "stage": "run by TensorFlow on the CPU, once a request",
     "dense": "compiled: the dense graph",
 }

@@ -64,7 +64,7 @@ def read_export(source: Path, version: VersionReader, options: ImportOptions | N
         _check(served, manifest)
         stage = draft.stage.write() if draft.stage else b""
         if served.stage is not None and stage_digest(version.file(served.stage.file)) != stage_digest(stage):
-            raise _other("what its library computes before the tables differs (vocabularies, or weights in there)")
+            raise _other("the stage before the tables differs (vocabularies, or weights in it)")
         _check_graph(version, graph)
         tables = {name: rows for name, (_, rows) in draft.tables.items()}
     notes = [
@@ -91,30 +91,30 @@ def _check(served: Manifest, new: Manifest) -> None:
     ):
         if sorted(old_names) != sorted(new_names):
             here = ", ".join(sorted(set(old_names) ^ set(new_names)))[:200]
-            raise _other(f"the same {what} wanted as served, not on both sides: {here}")
+            raise _other(f"expected the {what} of the served version, found on one side only: {here}")
     for old, table in _pairs(served, new):
         for part in ("dim", "hash_seed"):
             if getattr(old, part) != getattr(table, part):
                 raise _other(
-                    f"table {old.name!r}: {part} {getattr(old, part)} wanted as served, got {getattr(table, part)}"
+                    f"table {old.name!r}: expected {part} {getattr(old, part)} as served, got {getattr(table, part)}"
                 )
     for name, shape in served.dense.items():
         if new.dense[name] != shape:
-            raise _other(f"dense weight {name!r}: shape {shape} wanted as served, got {new.dense[name]}")
+            raise _other(f"dense weight {name!r}: expected shape {shape} as served, got {new.dense[name]}")
     for what in ("inputs", "outputs", "width"):
         if getattr(served, what) != getattr(new, what):
-            raise _other(f"its {what} are not those of the served version")
+            raise _other(f"its {what} differ from those of the served version")
     # The side of a feature was chosen at import; an export need not repeat it.
     features = [{f.name: replace(f, side="") for f in manifest.features} for manifest in (served, new)]
     if features[0] != features[1]:
         names = sorted(
             name for name in {**features[0], **features[1]} if features[0].get(name) != features[1].get(name)
         )
-        raise _other(f"the same features wanted as served, these differ: {', '.join(names)[:200]}")
+        raise _other(f"expected the features of the served version, these differ: {', '.join(names)[:200]}")
     if served.transforms != new.transforms:
-        raise _other("what is computed of its inputs before the tables differs")
+        raise _other("the transforms of its inputs before the tables differ")
     if (served.stage and served.stage.outputs) != (new.stage and new.stage.outputs):
-        raise _other("what its library computes before the tables differs")
+        raise _other("the stage before the tables differs")
 
 
 def stage_digest(data: bytes) -> str:
@@ -158,4 +158,4 @@ def _check_graph(version: VersionReader, graph: DenseGraph) -> None:
     for name, got in served.run(x, graph.weights).items():
         if not np.allclose(got, wanted[name], rtol=CLOSE, atol=CLOSE, equal_nan=True):
             worst = float(np.nanmax(np.abs(got - wanted[name])))
-            raise _other(f"the network itself differs: output {name!r} is off by {worst:.3g} with the same weights")
+            raise _other(f"the network itself differs: output {name!r} differs by {worst:.3g} with the same weights")

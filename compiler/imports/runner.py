@@ -47,7 +47,7 @@ class Runner:
             try:
                 tf.graph_util.import_graph_def(definition, input_map=given, name=SCOPE)
             except ValueError as error:
-                raise BadInput(f"graph: not one of this TensorFlow: {type(error).__name__}") from None
+                raise BadInput(f"graph: not supported by this TensorFlow: {type(error).__name__}") from None
 
     def _source(self, name: str, op: str, definition: Any) -> None:
         handle = self._holder.get_tensor_by_name(self.graph.handles[name])

@@ -116,7 +116,7 @@ def make_samples(
         except BadInput:
             continue
         return samples
-    raise BadInput("source: no inputs could be made up that the model takes: give some with --samples")
+    raise BadInput("source: the model accepts no generated inputs: give some with --samples")
 
 
 def probes(runner: Runner, inputs: Sequence[FeedSpec]) -> list[tuple[dict[str, Column], int]]:
@@ -136,7 +136,7 @@ def probes(runner: Runner, inputs: Sequence[FeedSpec]) -> list[tuple[dict[str, C
 def _repeated(fed: FeedSpec, values: Any, rows: int) -> Column:
     """Return `rows` rows of an input, repeating the given ones."""
     if not isinstance(values, list) or not values:
-        raise BadInput(f"samples: a list of rows wanted for input {fed.name!r}")
+        raise BadInput(f"samples: expected a list of rows for input {fed.name!r}")
     chosen = [values[i % len(values)] for i in range(rows)]
     try:
         if fed.kind != DENSE:
@@ -147,7 +147,7 @@ def _repeated(fed: FeedSpec, values: Any, rows: int) -> Column:
         columns = fed.input.columns
         return np.array(chosen, dtype).reshape((rows, columns) if columns else (rows,))
     except (ValueError, TypeError, AttributeError, OverflowError):
-        raise BadInput(f"samples: {fed.input.dtype} values wanted for input {fed.name!r}") from None
+        raise BadInput(f"samples: expected {fed.input.dtype} values for input {fed.name!r}") from None
 
 
 class SampleGenerator:

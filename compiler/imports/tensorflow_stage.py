@@ -94,7 +94,7 @@ class TensorFlowStage:
             if not isinstance(column, Strings):
                 column = column.reshape((-1, output.columns) if output.columns else -1)
             if len(column) != rows * (output.columns or 1 if isinstance(column, Strings) else 1):
-                raise BadInput(f"the model has {len(column)} rows of {output.name!r} for {rows} rows of inputs")
+                raise BadInput(f"the model returned {len(column)} rows of {output.name!r} for {rows} rows of inputs")
             return column
         segments = np.asarray(segments, np.int64)
         if len(segments) > 1 and (segments[1:] < segments[:-1]).any():

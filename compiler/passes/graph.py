@@ -92,13 +92,13 @@ class Graph:
         concrete = dense.concrete
         names = sorted(dense.weights)
         if len(concrete.inputs) != 1 + len(names):
-            raise BadInput("dense graph: a function of its input and weights alone wanted, got one with state")
+            raise BadInput("dense graph: expected a function of its input and weights alone, got one with state")
         graph_def = concrete.graph.as_graph_def()
         if any(node.op in CALLS for node in graph_def.node):
             concrete = inlined(concrete)
             graph_def = concrete.graph.as_graph_def()
         if len(graph_def.node) > MAX_NODES:
-            raise BadInput(f"dense graph: at most {MAX_NODES} nodes wanted, got {len(graph_def.node)}")
+            raise BadInput(f"dense graph: expected at most {MAX_NODES} nodes, got {len(graph_def.node)}")
         rename = {concrete.inputs[0].op.name: X}
         rename |= {tensor.op.name: f"w{i}" for i, tensor in enumerate(concrete.inputs[1:])}
         nodes = {}
@@ -162,7 +162,7 @@ class Graph:
         """Return the static shape; raise BadInput for a tensor whose rank is not known before the graph runs."""
         shape = self._inferred[ref][0]
         if shape is None:
-            raise BadInput("dense graph: tensors of a known rank wanted")
+            raise BadInput("dense graph: expected tensors of a known rank")
         return shape
 
     def ranked(self, ref: Ref) -> bool:

@@ -94,7 +94,7 @@ class UserCandidateSplit:
         whole, candidate, user = self.flops
         return (
             f"user-once: {whole} -> {candidate} FLOPs a candidate and {user} a request, "
-            f"which lends {self.user_width} numbers"
+            f"which shares {self.user_width} numbers"
         )
 
 

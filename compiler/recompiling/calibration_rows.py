@@ -106,10 +106,10 @@ def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: i
     """
     table = _parquet(path, most)
     if label not in table.column_names:
-        raise BadInput(f"data: column {label[:64]!r} wanted, got {', '.join(table.column_names)[:200]}")
+        raise BadInput(f"data: expected column {label[:64]!r}, got {', '.join(table.column_names)[:200]}")
     labels = table.column(label).to_numpy().astype(np.float32)
     if not np.isin(labels, (0, 1)).all():
-        raise BadInput(f"data: column {label[:64]!r}: 0 or 1 wanted")
+        raise BadInput(f"data: column {label[:64]!r}: expected 0 or 1")
     m, filling = reader.manifest, _DenseInputBuilder(reader)
     x = aligned((len(labels), m.width))
     for start in range(0, len(labels), CHUNK_ROWS):
@@ -150,10 +150,10 @@ def read_sample(path: Path, column: str = "rows") -> list[int]:
     """
     table = _parquet(path, None)
     if column not in table.column_names:
-        raise BadInput(f"sample: column {column!r} wanted, got {', '.join(table.column_names)[:200]}")
+        raise BadInput(f"sample: expected column {column!r}, got {', '.join(table.column_names)[:200]}")
     values = table.column(column).to_numpy()
     if values.dtype.kind not in "iu":
-        raise BadInput(f"sample: whole numbers in column {column!r} wanted, got {values.dtype}")
+        raise BadInput(f"sample: expected whole numbers in column {column!r}, got {values.dtype}")
     return [int(v) for v in values]
 
 
@@ -164,7 +164,7 @@ def _parquet(path: Path, most: int | None) -> Any:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException):
-        raise BadInput(f"{path.name}: a Parquet file wanted") from None
+        raise BadInput(f"{path.name}: expected a Parquet file") from None
     return table if most is None else table.slice(0, most)
 
 
@@ -175,7 +175,7 @@ def _column(table: Any, spec: Input, m: Manifest) -> Column:
     parts = sorted((f for f in m.features if f.input == spec.name and f.column >= 0), key=lambda f: f.column)
     absent = [f.name for f in parts if f.name not in table.column_names]
     if absent or len(parts) != spec.columns:
-        raise BadInput(f"data: column {(absent or [spec.name])[0][:64]!r} wanted")
+        raise BadInput(f"data: expected column {(absent or [spec.name])[0][:64]!r}")
     if spec.dtype == "string":
         rows = [[str(v) for v in table.column(f.name).to_pylist()] for f in parts]
         return Strings.of([v for row in zip(*rows) for v in row])
@@ -189,7 +189,7 @@ def _values(array: Any, spec: Input) -> Column:
 
     nested = pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type)
     if nested != bool(spec.ragged or spec.columns):
-        raise BadInput(f"data: column {spec.name!r}: {'one value' if nested else 'a list'} a row wanted")
+        raise BadInput(f"data: column {spec.name!r}: expected {'one value' if nested else 'a list'} a row")
     flat = array.flatten() if nested else array
     values: NDArray[Any] | Strings
     if spec.dtype == "string":

@@ -185,9 +185,9 @@ def find_version(target: str, repository: str | None, version: int | None) -> Ve
     if repository is None:
         folder = Path(target).absolute()
         if version is not None:
-            raise BadInput("version: wanted only together with --repository")
+            raise BadInput("version: only allowed with --repository")
         if not (folder / MANIFEST).is_file():
-            raise NotFound(f"{target}: no version of a model; give its folder, or --repository and the model's name")
+            raise NotFound(f"{target}: not a version of a model; give its folder, or --repository and the model's name")
         return VersionReader(folder)
     return open_repository(repository).version(target, version)
 
@@ -197,12 +197,12 @@ def _alone(folder: Path) -> Iterator[None]:
     try:
         fd = os.open(folder, os.O_RDONLY)
     except OSError:
-        raise BadInput("package: a version's folder wanted") from None
+        raise BadInput("package: expected a version's folder") from None
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Conflict("another compile of this version is at work") from None
+            raise Conflict("another compile of this version is running") from None
         yield
     finally:
         os.close(fd)
@@ -229,25 +229,25 @@ def _wanted(options: CompileOptions, checked: bool) -> tuple[list[Variant], list
         if ":" in text:
             found = [v for v in found if v.precision == asked.precision]
             if not found:
-                skipped.append(f"backend {asked.backend}: this machine does not compute in {asked.precision}")
+                skipped.append(f"backend {asked.backend}: this machine cannot compute in {asked.precision}")
         else:
             found = [v for v in found if v.precision in precisions]
         wanted += [v for v in found if v not in wanted]
     if not wanted:
         raise BadInput(f"backends: none can be compiled here: {'; '.join(skipped)}")
     if options.precision not in (AUTO, *(v.precision for v in wanted)):
-        raise BadInput(f"precision: no backend here computes in {options.precision}; {AUTO} takes what there is")
+        raise BadInput(f"precision: no backend here computes in {options.precision}; {AUTO} uses what is available")
     return [replace(v, bound=options.bound.error) for v in wanted], skipped
 
 
 def _unchecked(options: CompileOptions) -> list[str]:
     """Return notes on what cannot be checked without a calibration set."""
-    wanted = "--data with labelled rows, or recorded requests (freshet recordings warmup), let"
+    wanted = "give --data with labelled rows, or record requests (freshet recordings warmup)"
     if options.precision == "float32" or any(":" in text for text in options.backends):
         return []
     if options.precision == AUTO:
-        return [f"precision: float32 alone, as there is nothing to check a lower one by: {wanted} it be faster"]
-    return [f"precision: {options.precision} was calibrated and checked on generated rows: {wanted} it be on real ones"]
+        return [f"precision: only float32, because a lower one cannot be checked: {wanted}"]
+    return [f"precision: {options.precision} was calibrated and checked on generated rows: for real ones, {wanted}"]
 
 
 def _buckets(graph: DenseGraph, reader: VersionReader, options: CompileOptions) -> list[int]:

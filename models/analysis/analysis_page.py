@@ -47,7 +47,7 @@ def page(title: str, notes: Sequence[str], summaries: Sequence[TableSummary], ch
         if savings := s.savings():
             parts.append(_table(SAVING_HEADS, [saving_cells(s, saving) for saving in savings]))
         if change := moved.get(s.name):
-            parts.append(f"<p>{change.born:,} rows came, {change.gone:,} went, {change.moved:,} moved.</p>")
+            parts.append(f"<p>{change.born:,} rows were added, {change.gone:,} removed, {change.moved:,} changed.</p>")
             if change.furthest:
                 cells = [(str(key), f"{d:.4g}", f"{a:.4g}", f"{b:.4g}") for key, d, a, b in change.furthest]
                 parts.append(_table(("id", "moved by", "norm before", "norm after"), cells))
@@ -83,9 +83,9 @@ def histograms(summary: TableSummary) -> list[tuple[str, list[str], list[int]]]:
     """
     found = []
     if summary.counted:
-        found.append(("rows by how often training read them", *_doublings(summary.rows_by_frequency)))
+        found.append(("rows by number of reads in training", *_doublings(summary.rows_by_frequency)))
     if summary.aged:
-        found.append(("rows by steps since they were last learned", *_doublings(summary.rows_by_age)))
+        found.append(("rows by steps since their last update", *_doublings(summary.rows_by_age)))
     wide = summary.rows_by_norm[1:]
     by_doubling = wide[: len(wide) // NORMS_A_DOUBLING * NORMS_A_DOUBLING].reshape(-1, NORMS_A_DOUBLING).sum(axis=1)
     there = np.flatnonzero(by_doubling)

@@ -46,10 +46,10 @@ def read_options(
             values[key] = _checked(Any, value, f"{where}.{key}")
         else:
             keys = [*others, *known]
-            raise BadInput(f"{where}.{key}: unknown; one of {', '.join(keys)} wanted{nearest(key, keys)}")
+            raise BadInput(f"{where}.{key}: unknown key; expected one of {', '.join(keys)}{nearest(key, keys)}")
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in values:
-            raise BadInput(f"{where}.{name}: wanted by the architecture, got nothing")
+            raise BadInput(f"{where}.{name}: required by the architecture, got nothing")
     return values
 
 
@@ -83,16 +83,16 @@ def _checked(kind: Any, value: Any, where: str) -> Any:
         return checked
     if origin is typing.Literal:
         if type(value) is not str:
-            raise BadInput(f"{where}: one of {', '.join(map(str, args))} wanted, got {type_name(value)}")
+            raise BadInput(f"{where}: expected one of {', '.join(map(str, args))}, got {type_name(value)}")
         require_one_of(value, args, where)
         return value
     if kind in LISTS or origin in LISTS or (origin or kind).__module__ == "collections.abc":
         if not isinstance(value, list | tuple):
             of = f" of {ITEM_NAMES[args[0]]}" if args and args[0] in ITEM_NAMES else ""
-            raise BadInput(f"{where}: a list{of} wanted, got {type_name(value)}")
+            raise BadInput(f"{where}: expected a list{of}, got {type_name(value)}")
         return tuple(_checked(args[0] if args else Any, one, f"{where}[{i}]") for i, one in enumerate(value))
     if kind is float and type(value) is int:
         return float(value)
     if kind in TYPE_NAMES and type(value) is not kind:
-        raise BadInput(f"{where}: {TYPE_NAMES[kind]} wanted, got {type_name(value)}")
+        raise BadInput(f"{where}: expected {TYPE_NAMES[kind]}, got {type_name(value)}")
     return tuple(value) if isinstance(value, list) else value

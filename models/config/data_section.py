@@ -21,16 +21,16 @@ def read_data(raw: dict[str, Any]) -> DataConfig:
         data = dataclasses.replace(data, format="parquet" if folder else format_of(data.path))
     table, labels = data.format in (*TABLES, *STREAMS), data.labels
     if data.follow and data.format not in ("parquet", *STREAMS):
-        raise BadInput(f"data.follow: a folder of Parquet files, Redis or Kafka wanted, got format {data.format}")
+        raise BadInput(f"data.follow: expected a folder of Parquet files, Redis or Kafka, got format {data.format}")
     if data.format == "movielens":
         for label in labels:
             require_one_of(label, RATED, "data.label")
     for role in ("label", "time", "weight"):
         if not table and getattr(data, role) and (role, data.format) != ("label", "movielens"):
             tables = f"{', '.join(TABLES[:-1])} and {TABLES[-1]}"
-            raise BadInput(f"data.{role}: wanted only for {tables}; format {data.format} has its own")
+            raise BadInput(f"data.{role}: allowed only for {tables}; format {data.format} has its own")
     if table and not (labels and all(labels)):
-        raise BadInput("data.label: the name of the column with the labels wanted, got nothing")
+        raise BadInput("data.label: expected the name of the label column, got nothing")
     require(len(set(labels)) == len(labels), "data.label", "different columns", ", ".join(labels))
     for role in ("time", "weight"):
         column = getattr(data, role)

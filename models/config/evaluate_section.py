@@ -18,9 +18,14 @@ GROUPED = ("id", "string")
 class EvaluateConfig:
     """The section [evaluate]."""
 
-    by: tuple[str, ...] = field(default=(), metadata=option("metrics by the values of these columns, features or not"))
+    by: tuple[str, ...] = field(
+        default=(), metadata=option("break metrics down by the values of these columns, features or not")
+    )
     group: str = field(
-        default="", metadata=option("AUC within its groups", empty="the first id or string of side `user`")
+        default="",
+        metadata=option(
+            "compute the AUC within groups of this column", empty="the first `id` or `string` feature of side `user`"
+        ),
     )
 
 
@@ -37,10 +42,10 @@ def read_evaluate(raw: dict[str, Any], features: Sequence[FeatureConfig]) -> Eva
     given = parse_section(EvaluateConfig, raw, "evaluate")
     for i, name in enumerate(given.by):
         require(name != "", f"evaluate.by[{i}]", "a column", "")
-        require(name not in given.by[:i], f"evaluate.by[{i}]", "a column once", name)
+        require(name not in given.by[:i], f"evaluate.by[{i}]", "each column once", name)
     kinds = {f.name: f.kind for f in features}
     if given.group and kinds.get(given.group, "id") in ("ids", "strings"):
-        raise BadInput(f"evaluate.group: a column of one value a row wanted, got {given.group!r} of lists")
+        raise BadInput(f"evaluate.group: expected a column of one value a row, got {given.group!r} of lists")
     if "group" in raw:
         require(given.group != "", "evaluate.group", "a column", "")
     return EvaluateConfig(given.by, given.group or default_group(features))

@@ -43,39 +43,42 @@ class FeatureConfig:
     """
 
     name: str
-    kind: str = field(metadata=option("`id`, `string`, `float`, `ids` (a list of ids), `strings`"))
+    kind: str = field(metadata=option("type of its values: `id`, `string`, `float`, `ids` (a list of ids), `strings`"))
     table: str = field(
         default="",
-        metadata=option(
-            "its embedding table; features that name the same one share its rows", empty="the feature's name"
-        ),
+        metadata=option("its embedding table; features with the same table share its rows", empty="the feature's name"),
     )
-    dim: int = field(default=0, metadata=option("floats a row of the table", empty="`16`"))
+    dim: int = field(default=0, metadata=option("floats per row of the table", empty="`16`"))
     side: str = field(
         default="context",
-        metadata=option("whose it is: `user`, `item` or `context`; what is the user's is computed once a request"),
+        metadata=option("`user`, `item` or `context`; what depends only on the user is computed once per request"),
     )
     combiner: str = field(
         default="sum",
-        metadata=option("of lists, how many rows become one: `sum`, `mean`, `sqrtn`; `none`: side by side, and a mask"),
+        metadata=option(
+            "how the rows of a list are combined: `sum`, `mean`, `sqrtn`; `none`: side by side, with a mask"
+        ),
     )
-    max_length: int = field(default=0, metadata=option("of lists, only the first so many values count; 0: all"))
+    max_length: int = field(default=0, metadata=option("use only this many first values of a list; 0: all"))
     transform: str = field(
         default="",
-        metadata=option("of a float `none` or `log1p`; `hour`, `weekday` and `bucketize` make ids of it", empty=CHOSEN),
+        metadata=option(
+            "for a float: `none` or `log1p`; `hour`, `weekday` and `bucketize` turn it into ids", empty=CHOSEN
+        ),
     )
     dtype: str = field(
         default="",
         metadata=option(
-            "what its table is published as: `float32`, `float16`, `bfloat16`, `int8`", empty="`publish.table_dtype`"
+            "row type in which its table is published: `float32`, `float16`, `bfloat16`, `int8`",
+            empty="`publish.table_dtype`",
         ),
     )
-    from_: str = field(default="", metadata=option("the column that it is made of", empty="the feature's name"))
-    boundaries: tuple[float, ...] = field(default=(), metadata=option("of `bucketize`, ascending"))
+    from_: str = field(default="", metadata=option("the source column", empty="the feature's name"))
+    boundaries: tuple[float, ...] = field(default=(), metadata=option("boundaries of `bucketize`, ascending"))
     cross: tuple[str, ...] = field(
-        default=(), metadata=option("2 to 16 features: an id for each combination of the row's values")
+        default=(), metadata=option("cross 2 to 16 features: each combination of their values becomes an id")
     )
-    buckets: int = field(default=0, metadata=option("of `cross`: how many ids there are", empty="`1000000`"))
+    buckets: int = field(default=0, metadata=option("number of ids of a `cross`", empty="`1000000`"))
     column_kind: str = ""
 
     @property
@@ -101,11 +104,11 @@ def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
     """
     sections = raw or default_features(data.format, data.path)
     if not sections:
-        raise BadInput("features: at least one section [features.<column>] wanted, got none")
+        raise BadInput("features: expected at least one section [features.<column>], got none")
     for name, section in sections.items():
         where = f"features.{name}"
         if not isinstance(section, dict):
-            raise BadInput(f"{where}: a section [{where}] wanted, got {type_name(section)}")
+            raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
         if "name" in section:
             raise BadInput(f"{where}.name: not a key; the section is named as the column")
     kinds = {name: _kind(section, sections) for name, section in sections.items()}
@@ -122,7 +125,7 @@ def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
             _check_cross(feature, kinds[name], sections, kinds, where)
             feature = dataclasses.replace(feature, buckets=section.get("buckets", _DEFAULT_BUCKETS))
         if feature.transform in CLOCK_TRANSFORMS and not feature.from_:
-            require(data.clock != "", f"{where}.from", "the column of the time, since data.time says none,", "")
+            require(data.clock != "", f"{where}.from", "the time column, because data.time is not set", "")
             feature = dataclasses.replace(feature, from_=data.clock)
         features.append(feature)
     _check_tables(features)
@@ -150,7 +153,7 @@ def _section(sections: dict[str, Any], name: Any) -> dict[str, Any]:
 def _check_cross(
     feature: FeatureConfig, kind: str, sections: dict[str, Any], kinds: dict[str, str], where: str
 ) -> None:
-    require(feature.kind == kind, f"{where}.kind", f"{kind!r}, which this cross makes,", feature.kind)
+    require(feature.kind == kind, f"{where}.kind", f"{kind!r}, which this cross makes", feature.kind)
     require(
         2 <= len(feature.cross) <= MAX_CROSSED_FEATURES,
         f"{where}.cross",
@@ -167,7 +170,9 @@ def _check_cross(
         require_one_of(name, others, f"{where}.cross")
         made = kinds[name] or sections[name].get("kind")
         if made == "float":
-            raise BadInput(f"{where}.cross: ids or strings wanted, {name!r} is a float; bucketize it, and cross that")
+            raise BadInput(
+                f"{where}.cross: expected ids or strings, but {name!r} is a float; bucketize it and cross the result"
+            )
 
 
 def _with_columns(features: list[FeatureConfig], data: DataConfig) -> list[FeatureConfig]:
@@ -179,7 +184,7 @@ def _with_columns(features: list[FeatureConfig], data: DataConfig) -> list[Featu
         require(
             f.kind == kind,
             f"features.{f.name}.kind",
-            f"{kind!r}, as features.{other} reads column {f.column!r},",
+            f"{kind!r}, as features.{other} reads column {f.column!r}",
             f.kind,
         )
     if all(f in plain or f.cross for f in features):
@@ -196,7 +201,7 @@ def _with_columns(features: list[FeatureConfig], data: DataConfig) -> list[Featu
                 wanted = "the time in seconds" if f.transform in CLOCK_TRANSFORMS else "numbers"
                 reader = f"features.{other} reads" if other else f"format {data.format} has"
                 raise BadInput(
-                    f"features.{f.name}.from: a column of {wanted} wanted for {f.transform}, got {f.column!r}, which"
+                    f"features.{f.name}.from: expected a column of {wanted} for {f.transform}, got {f.column!r}, which"
                     f" {reader} as {kind}"
                 )
             f = dataclasses.replace(f, column_kind=kind)
@@ -224,13 +229,13 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
             others = "float" if feature.transform in FLOAT_TRANSFORMS else "id"
             raise BadInput(f"{where}.transform: only for kind {others}; this one is {feature.kind!r}")
     if feature.transform in MADE:
-        require(feature.kind == "id", f"{where}.kind", f"'id', which {feature.transform} makes,", feature.kind)
+        require(feature.kind == "id", f"{where}.kind", f"'id', which {feature.transform} makes", feature.kind)
     _check_boundaries(feature, section, where)
     if "buckets" in section:
-        require("cross" in section, f"{where}.buckets", "only with cross", feature.buckets)
+        require("cross" in section, f"{where}.buckets", "no buckets without cross", feature.buckets)
         require_between(feature.buckets, 1, 2**63 - 1, f"{where}.buckets")
     if len(feature.name) > MAX_NAME and (feature.cross or feature.transform in MADE):
-        raise BadInput(f"{where}: a name of up to {MAX_NAME} letters wanted for what is made of columns")
+        raise BadInput(f"{where}: expected a name of at most {MAX_NAME} characters for a derived feature")
     require_between(feature.max_length, 0, 1 << 20, f"{where}.max_length")
     if "dim" in section:
         require_between(feature.dim, 1, 4096, f"{where}.dim")
@@ -256,7 +261,9 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
 
 def _check_boundaries(feature: FeatureConfig, section: dict[str, Any], where: str) -> None:
     if feature.transform != "bucketize":
-        require("boundaries" not in section, f"{where}.boundaries", "only with transform bucketize", feature.transform)
+        require(
+            "boundaries" not in section, f"{where}.boundaries", "transform bucketize with boundaries", feature.transform
+        )
         return
     edges = feature.boundaries
     count = f"1 to {MAX_BOUNDARIES} numbers in ascending order"
@@ -274,17 +281,17 @@ def _check_tables(features: list[FeatureConfig]) -> None:
         other = first.setdefault(f.table, f)
         if f.dim != other.dim:
             raise BadInput(
-                f"features.{f.name}.dim: {other.dim} wanted, as features.{other.name} has in table"
+                f"features.{f.name}.dim: expected {other.dim}, as features.{other.name} has in table"
                 f" {f.table!r}, got {f.dim}"
             )
         if f.dtype != other.dtype:
             raise BadInput(
-                f"features.{f.name}.dtype: {other.dtype or 'none'} wanted, as features.{other.name} has for table"
+                f"features.{f.name}.dtype: expected {other.dtype or 'none'}, as features.{other.name} has for table"
                 f" {f.table!r}, got {f.dtype or 'none'}"
             )
         if (f.kind in HASHED) != (other.kind in HASHED):
             kinds = "string or strings" if other.kind in HASHED else "id or ids"
             raise BadInput(
-                f"features.{f.name}.kind: {kinds} wanted, as features.{other.name} shares table"
+                f"features.{f.name}.kind: expected {kinds}, as features.{other.name} shares table"
                 f" {f.table!r}, got {f.kind!r}"
             )

@@ -17,20 +17,22 @@ class GuardConfig:
     limit of that figure.
     """
 
-    enabled: bool = field(default=True, metadata=option("whether windows are judged at all"))
-    auc_drop: float = field(default=0.02, metadata=option("nothing is held for a fall of AUC below this"))
+    enabled: bool = field(default=True, metadata=option("whether the guard checks windows at all"))
+    auc_drop: float = field(default=0.02, metadata=option("ignore a fall of the AUC below this"))
     calibration: float = field(
-        default=0.2, metadata=option("nor for a mean score off the mean label by less than this share")
+        default=0.2, metadata=option("ignore a mean score that differs from the mean label by less than this share")
     )
     loss_rise: float = field(
-        default=0.1, metadata=option("nor for a log-loss of rows learned before that rises by less than this share")
+        default=0.1, metadata=option("ignore a rise of the log-loss on earlier rows below this share")
     )
-    sigmas: float = field(default=6.0, metadata=option("how many times its usual spread a figure has to be off"))
+    sigmas: float = field(
+        default=6.0, metadata=option("a figure is abnormal if it is off by this many times its usual spread")
+    )
     first_windows: int = field(
-        default=5, metadata=option("so many are only learned from where no held-out rows say what is usual")
+        default=5, metadata=option("without held-out rows, use this many first windows only to learn what is normal")
     )
     release_windows: int = field(
-        default=2, metadata=option("so many in line again release what is held; 0: only you do")
+        default=2, metadata=option("release what is held after this many normal windows in a row; 0: only by hand")
     )
 
 

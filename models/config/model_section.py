@@ -28,11 +28,11 @@ class ModelConfig:
             the network is built.
     """
 
-    name: str = field(metadata=option("its folder in the repository, and its name in requests"))
+    name: str = field(metadata=option("name of its folder in the repository and in requests"))
     arch: str = field(
         default="deepfm",
         metadata=option(
-            "a network of the [zoo](zoo.md), or [your own](../how-to/own-architecture.md) as "
+            "architecture: a network of the [zoo](zoo.md), or [your own](../how-to/own-architecture.md) as "
             '`"package.module:function"`'
         ),
     )
@@ -44,7 +44,7 @@ class ModelConfig:
         ),
     )
     label_weights: tuple[float, ...] = field(
-        default=(), metadata=option("of several labels, how much each counts", empty="all 1")
+        default=(), metadata=option("with several labels, the weight of each", empty="all 1")
     )
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -85,17 +85,17 @@ def read_model(raw: dict[str, Any], labels: Sequence[str]) -> ModelConfig:
         builder = resolve_arch(model.arch)
         if len(labels) > 1 and not takes_labels(builder):
             several = ", ".join(name for name in ARCHITECTURES if takes_labels(resolve_arch(name)))
-            raise BadInput(f"model.arch: {several} wanted for several labels, got {model.arch!r}")
+            raise BadInput(f"model.arch: expected {several} for several labels, got {model.arch!r}")
         model = dataclasses.replace(model, options=read_options(builder, own, "model", KEYS))
     if model.loss:
         found = _FUNCTION.fullmatch(model.loss) is not None
         require(found, "model.loss", "'package.module:function', or nothing for the log-loss", model.loss)
     if model.label_weights:
         if model.loss:
-            raise BadInput("model.label_weights: wanted only without model.loss, which weighs labels itself")
+            raise BadInput("model.label_weights: allowed only without model.loss, which weighs labels itself")
         if len(model.label_weights) != len(labels):
             got = len(model.label_weights)
-            raise BadInput(f"model.label_weights: {len(labels)} wanted, one for each of data.label, got {got}")
+            raise BadInput(f"model.label_weights: expected {len(labels)}, one for each of data.label, got {got}")
         for i, weight in enumerate(model.label_weights):
             require_positive(weight, f"model.label_weights[{i}]")
     return model

@@ -44,53 +44,56 @@ class PublishConfig:
     full_rows: int = field(
         default=0,
         metadata=option(
-            "these many rows, in order, make the full version; 0: all, of a followed stream those that are there"
+            "train the full version on this many rows, in order; 0: all, of a followed stream those that exist"
         ),
     )
-    delta_rows: int = field(default=0, metadata=option("then a delta every so many rows; 0: none"))
+    delta_rows: int = field(default=0, metadata=option("then publish a delta after every this many rows; 0: never"))
     delta_seconds: float = field(
-        default=0.0, metadata=option("and at the latest so many seconds after the last one; 0: never")
+        default=0.0, metadata=option("publish a delta at the latest this many seconds after the last one; 0: never")
     )
     table_dtype: str = field(
-        default="float32", metadata=option("what tables are published as: `float32`, `float16`, `bfloat16`, `int8`")
+        default="float32",
+        metadata=option("row type in which tables are published: `float32`, `float16`, `bfloat16`, `int8`"),
     )
-    snapshot_after: int = field(
-        default=1000, metadata=option("after so many deltas the chain is folded into a snapshot; 0: never")
-    )
+    snapshot_after: int = field(default=1000, metadata=option("write a snapshot after this many deltas; 0: never"))
     delta_movement: float = field(
         default=0.0,
-        metadata=option("a delta once the network's weights have moved by this share of their norm; 0: never"),
+        metadata=option("publish a delta once the network's weights have moved by this share of their norm; 0: never"),
     )
-    version_rows: int = field(default=0, metadata=option("a new full version after so many rows of deltas; 0: never"))
-    version_seconds: float = field(default=0.0, metadata=option("or after so many seconds; 0: never"))
+    version_rows: int = field(
+        default=0, metadata=option("publish a new full version after this many rows of deltas; 0: never")
+    )
+    version_seconds: float = field(
+        default=0.0, metadata=option("publish a new full version after this many seconds; 0: never")
+    )
     keep_versions: int = field(
         default=0,
         metadata=option(
-            "full versions of this model that stay, older ones go "
+            "number of full versions of this model to keep; older ones are deleted "
             "([following.md](../how-to/following.md#old-versions)); 0: all"
         ),
     )
     precision: str = field(
         default="float32",
         metadata=option(
-            "what servers compute the network in: `float32`, `int8`, `auto` "
+            "precision in which servers compute the network: `float32`, `int8`, `auto` "
             "([backends.md](../how-to/backends.md#precision))"
         ),
     )
-    max_error: float = field(default=2e-3, metadata=option("how far scores in int8 may be off"))
-    max_auc_change: float = field(default=1e-4, metadata=option("and their AUC"))
+    max_error: float = field(default=2e-3, metadata=option("largest error of scores in int8"))
+    max_auc_change: float = field(default=1e-4, metadata=option("largest change of the AUC in int8"))
     trainer_folder: str = field(
         default="",
         metadata=option(
-            "the trainer's own files: checkpoints, the journal of a stream, reports of runs",
-            empty="`repository`; where that is an address, `trainer/<bucket>/<prefix>`",
+            "folder of the trainer's own files: checkpoints, stream journal, run reports",
+            empty="`repository`; if that is an address, `trainer/<bucket>/<prefix>`",
         ),
     )
     key: str = field(
         default="",
         metadata=option(
-            "the private key that signs what is published ([signing.md](../how-to/signing.md)); empty: "
-            "`FRESHET_KEY`, or nobody"
+            "private key that signs what is published ([signing.md](../how-to/signing.md)); empty: "
+            "`FRESHET_KEY`; without either, versions are not signed"
         ),
     )
 
@@ -125,14 +128,14 @@ def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
     require(keep == 0 or LEAST_KEPT <= keep < 2**63, "publish.keep_versions", f"0, or {LEAST_KEPT} or more", keep)
     for name in ("delta_seconds", "version_seconds"):
         if not (getattr(publish, name) >= 0 and math.isfinite(getattr(publish, name))):
-            raise BadInput(f"publish.{name}: 0 or more wanted, got {getattr(publish, name)}")
+            raise BadInput(f"publish.{name}: expected 0 or more, got {getattr(publish, name)}")
     if follow and not _given(publish):
         return dataclasses.replace(publish, delta_seconds=FOLLOWED_SECONDS)
     if (publish.version_rows or publish.version_seconds) and not _given(publish):
         raise BadInput(f"publish.version_rows, version_seconds: only with one of {', '.join(DELTAS)}")
     if publish.full_rows == 0 and not follow and (given := _given(publish)):
         key, value = given[0]
-        raise BadInput(f"publish.{key}: 0 wanted while publish.full_rows is 0 (all rows), got {value}")
+        raise BadInput(f"publish.{key}: expected 0 while publish.full_rows is 0 (all rows), got {value}")
     return publish
 
 

@@ -39,67 +39,69 @@ class TableConfig:
     """
 
     admit_after: int = field(
-        default=1, metadata=option("an id has a row once it came so often; twice in one batch is two times. 1: at once")
+        default=1,
+        metadata=option("give an id a row after this many occurrences; two in one batch count as two. 1: at once"),
     )
     admit_by: str = field(
         default="counts",
         metadata=option(
-            "who counts: `counts`, a counter for each id that waits, about 40 bytes each; `bloom`, shared"
+            "how ids are counted: `counts`, a counter for each waiting id, about 40 bytes each; `bloom`, shared"
             " counters of a fixed size, which forget nothing"
         ),
     )
-    admit_ids: int = field(default=1_000_000, metadata=option("of `bloom`: for how many different ids it is made"))
+    admit_ids: int = field(default=1_000_000, metadata=option("number of different ids that `bloom` is sized for"))
     admit_error: float = field(
         default=0.01,
         metadata=option(
-            "of `bloom`: the share of these that may be admitted too early; none is too late. A million "
-            "ids at 0.01 take 23 MB"
+            "share of ids that `bloom` may admit too early; it admits none too late. A million ids at 0.01 take 23 MB"
         ),
     )
     evict_after_steps: int = field(
         default=0,
-        metadata=option(
-            "rows that no batch has had for more steps are removed with the next version or delta; 0: never"
-        ),
+        metadata=option("remove rows unused for more steps than this, with the next version or delta; 0: never"),
     )
-    evict_below_norm: float = field(default=0.0, metadata=option("so are rows whose L2 norm is below this; 0: never"))
+    evict_below_norm: float = field(
+        default=0.0, metadata=option("remove rows whose L2 norm is below this, likewise; 0: never")
+    )
     init: str = field(
         default="uniform",
         metadata=option(
-            "the first value of a row: `uniform` from `-init_scale` to `init_scale`, `normal` of that "
-            "standard deviation, `zeros`. It is a function of `train.seed` and the id alone"
+            "initial values of a row: `uniform` from `-init_scale` to `init_scale`, `normal` with that "
+            "standard deviation, `zeros`. They depend only on `train.seed` and the id"
         ),
     )
-    init_scale: float = field(default=0.01, metadata=option("how large it is"))
+    init_scale: float = field(default=0.01, metadata=option("scale of the initial values"))
     memory_mb: int = field(
         default=0,
         metadata=option(
-            "MiB of rows, slots and books in memory, the other rows are on disk "
+            "MiB of memory for rows, slots and bookkeeping; other rows are on disk "
             "([training.md](../concepts/training.md#tables-larger-than-memory)); 0: all in memory. May "
             "change between two runs"
         ),
     )
     cache: str = field(
         default=LFU,
-        metadata=option("with `memory_mb`, which rows stay: `lfu` those read most often, `lru` those read last"),
+        metadata=option(
+            "with `memory_mb`, which rows stay in memory: `lfu`, those read most often; `lru`, those read last"
+        ),
     )
     hash: str = field(
         default="",
         metadata=option(
-            "`none`: a row an id. `quotient_remainder`, `k_way`, `binary_code`: a fixed number of rows, "
-            "of which every id has several, added up",
+            "`none`: one row per id. `quotient_remainder`, `k_way`, `binary_code`: a fixed number of rows; "
+            "each id is the sum of several",
             empty="left out",
         ),
     )
     hash_rows: int = field(
         default=0,
         metadata=option(
-            "how many rows a hashed table has at most. With `hash` left out it is hashed only if it has more ids",
+            "largest number of rows of a hashed table. Without `hash`, a table is hashed only if it has more ids",
             empty="none",
         ),
     )
     hash_codes: int = field(
-        default=0, metadata=option("how many rows an id has", empty="2 of `k_way`, by `hash_rows` of `binary_code`")
+        default=0, metadata=option("number of rows per id", empty="2 for `k_way`, from `hash_rows` for `binary_code`")
     )
     train: Mapping[str, Any] = field(default_factory=dict)
 
@@ -123,13 +125,13 @@ def read_tables(raw: dict[str, Any], features: Sequence[FeatureConfig], train: T
     for name, section in raw.items():
         where = f"tables.{name}"
         if name not in names:
-            raise BadInput(f"{where}: a table of a feature wanted: {', '.join(names)}{nearest(name, names)}")
+            raise BadInput(f"{where}: expected the table of a feature, one of {', '.join(names)}{nearest(name, names)}")
         if not isinstance(section, dict):
-            raise BadInput(f"{where}: a section [{where}] wanted, got {type_name(section)}")
+            raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
         keys = [*(key for key in TableConfig.__dataclass_fields__ if key != "train"), *ROW_KEYS]
         for key in section:
             if key not in keys:
-                raise BadInput(f"{where}.{key}: unknown; one of {', '.join(keys)} wanted{nearest(key, keys)}")
+                raise BadInput(f"{where}.{key}: unknown key; expected one of {', '.join(keys)}{nearest(key, keys)}")
         own = {key: value for key, value in section.items() if key not in ROW_KEYS}
         given = {key: value for key, value in section.items() if key in ROW_KEYS}
         settings = parse_section(TrainSettings, given, where)
@@ -139,7 +141,7 @@ def read_tables(raw: dict[str, Any], features: Sequence[FeatureConfig], train: T
             settings = dataclasses.replace(settings, optimizer=train.optimizer)
         check_rows(settings, given, where)
         if settings.optimizer != "sgd" == train.optimizer and "learning_rate" not in given:
-            raise BadInput(f"{where}.learning_rate: wanted, as train.learning_rate is that of sgd")
+            raise BadInput(f"{where}.learning_rate: required, because train.learning_rate is for sgd")
         tables[name] = table
     return tables
 
@@ -173,15 +175,15 @@ def _check_hash(table: TableConfig, section: Collection[str], where: str) -> Non
     if table.hash in ("", NO_HASH) and "hash_codes" in section:
         raise BadInput(f"{where}.hash_codes: only with hash 'k_way' or 'binary_code'")
     if table.hash == NO_HASH and "hash_rows" in section:
-        raise BadInput(f"{where}.hash_rows: not with hash 'none', whose tables have a row an id")
+        raise BadInput(f"{where}.hash_rows: not with hash 'none', whose tables have one row per id")
     if table.hash in HASHES and "hash_rows" not in section:
-        raise BadInput(f"{where}.hash_rows: a number wanted with hash {table.hash!r}: how many rows there are at most")
+        raise BadInput(f"{where}.hash_rows: required with hash {table.hash!r}: the largest number of rows")
     if "hash_codes" in section:
         if table.hash == "quotient_remainder":
-            raise BadInput(f"{where}.hash_codes: not with hash 'quotient_remainder', which has 2")
+            raise BadInput(f"{where}.hash_codes: not with hash 'quotient_remainder', which always has 2")
         require_between(table.hash_codes, 1, MOST_CODES, f"{where}.hash_codes")
     if "hash_rows" in section:
         require_between(table.hash_rows, 2 * max(2, table.hash_codes), MAX_HASHED_ROWS, f"{where}.hash_rows")
         for key in ("admit_after", "evict_after_steps", "evict_below_norm"):
             if key in section:
-                raise BadInput(f"{where}.{key}: not with hash_rows; a row of a hashed table is that of many ids")
+                raise BadInput(f"{where}.{key}: not with hash_rows: many ids share a row of a hashed table")

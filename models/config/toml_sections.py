@@ -66,12 +66,12 @@ def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -
     values = dict(made)
     for key, value in raw.items():
         if key not in hints:
-            raise BadInput(f"{where}.{key}: unknown; one of {', '.join(hints)} wanted{nearest(key, list(hints))}")
+            raise BadInput(f"{where}.{key}: unknown key; expected one of {', '.join(hints)}{nearest(key, list(hints))}")
         name, hint = hints[key]
         values[name] = _value(hint, value, f"{where}.{key}")
     for f in dataclasses.fields(kind):  # type: ignore[arg-type]
         if f.default is dataclasses.MISSING and f.name not in values:
-            raise BadInput(f"{where}.{f.name}: {TYPE_NAMES[hints[f.name][1]]} wanted, got nothing")
+            raise BadInput(f"{where}.{f.name}: expected {TYPE_NAMES[hints[f.name][1]]}, got nothing")
     return kind(**values)
 
 
@@ -84,32 +84,32 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, types.GenericAlias):
         item = typing.get_args(hint)[0]
         if not isinstance(value, list):
-            raise BadInput(f"{where}: a list of {ITEM_NAMES[item]} wanted, got {type_name(value)}")
+            raise BadInput(f"{where}: expected a list of {ITEM_NAMES[item]}, got {type_name(value)}")
         return tuple(_value(item, v, f"{where}[{i}]") for i, v in enumerate(value))
     if hint is float and type(value) is int:
         return float(value)
     if type(value) is not hint:
-        raise BadInput(f"{where}: {TYPE_NAMES[hint]} wanted, got {type_name(value)}")
+        raise BadInput(f"{where}: expected {TYPE_NAMES[hint]}, got {type_name(value)}")
     return value
 
 
 def require(condition: bool, where: str, wanted: str, got: Any) -> None:
     if not condition:
-        raise BadInput(f"{where}: {wanted} wanted, got {str(got)[:80]!r}")
+        raise BadInput(f"{where}: expected {wanted}, got {str(got)[:80]!r}")
 
 
 def require_one_of(value: str, choices: Collection[str], where: str, more: str = "") -> None:
     if value not in choices:
         raise BadInput(
-            f"{where}: one of {', '.join(choices)}{more} wanted, got {value[:80]!r}{nearest(value, list(choices))}"
+            f"{where}: expected one of {', '.join(choices)}{more}, got {value[:80]!r}{nearest(value, list(choices))}"
         )
 
 
 def require_between(value: float, low: float, high: float, where: str) -> None:
     if not low <= value <= high:
-        raise BadInput(f"{where}: {low} to {high} wanted, got {value}")
+        raise BadInput(f"{where}: expected {low} to {high}, got {value}")
 
 
 def require_positive(value: float, where: str) -> None:
     if not (value > 0 and math.isfinite(value)):
-        raise BadInput(f"{where}: a number above 0 wanted, got {value}")
+        raise BadInput(f"{where}: expected a number above 0, got {value}")

@@ -43,34 +43,34 @@ class TrainConfig:
 
     model: ModelConfig = field(
         metadata=about(
-            "The options of the network stand here as well: [zoo.md](zoo.md#options) has them, or your "
+            "The options of the network are set here too: see [zoo.md](zoo.md#options), or your "
             "own function's parameters."
         )
     )
-    data: DataConfig = field(metadata=about("What may be read, and how: [data.md](data.md)."))
+    data: DataConfig = field(metadata=about("What to read, and how: [data.md](data.md)."))
     features: list[FeatureConfig] = field(
         metadata=about(
-            "A section a feature, named as its column. Formats whose columns are known need none.", named="COLUMN"
+            "One section per feature, named after its column. Formats with known columns need none.", named="COLUMN"
         )
     )
     train: TrainSettings = field(
         default_factory=TrainSettings,
         metadata=about(
-            "How rows and network learn. What is left out of optimizer, rates and batch is chosen by "
-            "features and rows, and said."
+            "How rows and network are trained. Optimizer, rates and batch size that are left out are chosen by "
+            "features and rows, and printed."
         ),
     )
     publish: PublishConfig = field(
         default_factory=PublishConfig,
         metadata=about(
-            "Where versions go, and when deltas. One of the three rules for deltas is enough; a followed "
-            "stream without any has `delta_seconds = 10`."
+            "Where to publish versions, and when deltas. One of the three rules for deltas is enough; a followed "
+            "stream without any uses `delta_seconds = 10`."
         ),
     )
     fusion: Mapping[str, str] = field(
         default_factory=dict,
         metadata=about(
-            "Further outputs, each a name and an expression over the network's outputs and float "
+            "Additional outputs, each a name and an expression over the network's outputs and float "
             'features: `final = "score ** 0.9 * price"`. A delta may change the numbers in it '
             "([passes.md](../concepts/passes.md))."
         ),
@@ -78,22 +78,22 @@ class TrainConfig:
     tables: Mapping[str, TableConfig] = field(
         default_factory=dict,
         metadata=about(
-            "What a table has for itself, which [sparing-rows.md](../how-to/sparing-rows.md) explains. "
+            "Settings of a single table, explained in [sparing-rows.md](../how-to/sparing-rows.md). "
             "Also `optimizer`, `learning_rate` and the optimizer's keys of [train], for this table alone;"
-            " another `optimizer` without a `learning_rate` has that of [train], and of adam and adamw a "
-            "tenth of what the others have.",
+            " another `optimizer` without a `learning_rate` uses that of [train]; adam and adamw use a "
+            "tenth of what the others use.",
             named="NAME",
         ),
     )
     evaluate: EvaluateConfig = field(
         default_factory=EvaluateConfig,
         metadata=about(
-            "What is measured of held-out rows, and by `freshet evaluate` ([evaluation.md](../how-to/evaluation.md))."
+            "What to measure on held-out rows, and with `freshet evaluate` ([evaluation.md](../how-to/evaluation.md))."
         ),
     )
     guard: GuardConfig = field(
         default_factory=GuardConfig,
-        metadata=about("When a followed run holds its deltas back ([following.md](../how-to/following.md#the-guard))."),
+        metadata=about("When a followed run holds back its deltas ([following.md](../how-to/following.md#the-guard))."),
     )
 
     @property
@@ -122,7 +122,7 @@ class StartOptions:
 
     def __post_init__(self) -> None:
         if self.from_scratch and not self.new_version:
-            raise BadInput("--from-scratch: wanted only together with --new-version")
+            raise BadInput("--from-scratch: only allowed with --new-version")
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), publishes: bool = True) -> TrainConfig:
@@ -143,16 +143,16 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), publishes: bool
         with open(path, "rb") as file:
             raw = file.read(_MAX_CONFIG_NBYTES + 1)
         if len(raw) > _MAX_CONFIG_NBYTES:
-            raise BadInput(f"{name}: at most {_MAX_CONFIG_NBYTES} bytes wanted")
+            raise BadInput(f"{name}: expected at most {_MAX_CONFIG_NBYTES} bytes")
         text = tomllib.loads(raw.decode())
     except OSError as error:
-        raise BadInput(f"{name}: a TOML file wanted, could not read it: {error.strerror}{nearest_file(path)}") from None
+        raise BadInput(f"{name}: cannot read the file: {error.strerror}{nearest_file(path)}") from None
     except UnicodeDecodeError:
         kind = "a Parquet file" if raw.startswith(b"PAR1") else "bytes that are not UTF-8"
-        raise BadInput(f"{name}: a TOML file wanted, got {kind}") from None
+        raise BadInput(f"{name}: expected a TOML file, got {kind}") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        hint = "; text stands in quotes" if str(error).startswith("Invalid value") else ""
-        raise BadInput(f"{name}: a TOML file wanted: {error}{hint}") from None
+        hint = "; text must be in quotes" if str(error).startswith("Invalid value") else ""
+        raise BadInput(f"{name}: not valid TOML: {error}{hint}") from None
     for override in overrides:
         _override(text, override)
     return parse_config(text, publishes)
@@ -163,14 +163,14 @@ def _override(raw: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     section, *names, key = path.strip().split(".") if "." in path else ("", "")
     if not (equals and section and key):
-        raise BadInput(f"--set: section.key=value wanted, got {override[:80]!r}")
+        raise BadInput(f"--set: expected section.key=value, got {override[:80]!r}")
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (tomllib.TOMLDecodeError, RecursionError):
         parsed = {}
     if list(parsed) != ["value"]:
         raise BadInput(
-            f"--set {path.strip()}: a value as TOML has it wanted, a string in quotes"
+            f"--set {path.strip()}: expected a TOML value, with a string in quotes"
             f" ('{path.strip()}={json.dumps(text.strip()[:40])}'), got {text.strip()[:80]!r}"
         )
     at = raw.setdefault(section, {})
@@ -179,12 +179,12 @@ def _override(raw: dict[str, Any], override: str) -> None:
         names = [".".join(names)]
         if not isinstance(at, dict) or names[0] not in at:
             columns = ", ".join(at) or "none, as the file has no [features]"
-            raise BadInput(f"--set {path.strip()}: a feature of the file wanted: {columns}")
+            raise BadInput(f"--set {path.strip()}: expected a feature of the file: {columns}")
         at = at[names[0]]
     elif section == "tables" and names and isinstance(at, dict):
         at = at.setdefault(".".join(names), {})
     elif names:
-        raise BadInput(f"--set: section.key=value wanted, got {override[:80]!r}")
+        raise BadInput(f"--set: expected section.key=value, got {override[:80]!r}")
     if isinstance(at, dict):
         at[key] = parsed["value"]
 
@@ -202,12 +202,14 @@ def parse_config(raw: dict[str, Any], publishes: bool = True) -> TrainConfig:
     sections = [f.name for f in dataclasses.fields(TrainConfig)]
     for section, value in raw.items():
         if section not in sections:
-            raise BadInput(f"{section}: a section out of {', '.join(sections)} wanted{nearest(section, sections)}")
+            raise BadInput(
+                f"{section}: unknown section; expected one of {', '.join(sections)}{nearest(section, sections)}"
+            )
         if not isinstance(value, dict):
-            raise BadInput(f"{section}: a section [{section}] wanted, got {type_name(value)}")
+            raise BadInput(f"{section}: expected a section [{section}], got {type_name(value)}")
     for section in ("model", "data"):
         if section not in raw:
-            raise BadInput(f"{section}: a section [{section}] wanted, got none")
+            raise BadInput(f"{section}: expected a section [{section}], got none")
     data = read_data(raw["data"])
     model = read_model(raw["model"], label_names(data))
     train = read_train(raw.get("train", {}))
@@ -222,6 +224,6 @@ def parse_config(raw: dict[str, Any], publishes: bool = True) -> TrainConfig:
 def _fusion(raw: dict[str, Any]) -> dict[str, str]:
     for output, text in raw.items():
         if not isinstance(text, str):
-            raise BadInput(f"fusion.{output}: an expression in quotes wanted, got {type_name(text)}")
+            raise BadInput(f"fusion.{output}: expected an expression in quotes, got {type_name(text)}")
         parse_expression(text, f"fusion.{output}")
     return raw

@@ -37,64 +37,80 @@ class TrainSettings(RowOptions):
         seed: None if the file gives none (models.training.resolved_config).
     """
 
-    batch_rows: int = field(default=0, metadata=option("rows a step", empty=CHOSEN))
-    epochs: int = field(default=1, metadata=option("how often the full version's rows are learned"))
+    batch_rows: int = field(default=0, metadata=option("rows per step", empty=CHOSEN))
+    epochs: int = field(default=1, metadata=option("number of passes over the full version's rows"))
     optimizer: str = field(
         default="",
-        metadata=option("of the embeddings: `adagrad`, `adagrad_decay`, `adam`, `adamw`, `ftrl`, `sgd`", empty=CHOSEN),
+        metadata=option(
+            "optimizer of the embeddings: `adagrad`, `adagrad_decay`, `adam`, `adamw`, `ftrl`, `sgd`", empty=CHOSEN
+        ),
     )
-    learning_rate: float = field(default=0.0, metadata=option("of the embeddings; sgd has no default", empty=CHOSEN))
-    dense_learning_rate: float = field(default=0.0, metadata=option("of the network", empty=CHOSEN))
-    holdout: float = field(default=0.1, metadata=option("the last share of the rows, kept from training to measure on"))
+    learning_rate: float = field(
+        default=0.0, metadata=option("learning rate of the embeddings; sgd has no default", empty=CHOSEN)
+    )
+    dense_learning_rate: float = field(default=0.0, metadata=option("learning rate of the network", empty=CHOSEN))
+    holdout: float = field(
+        default=0.1, metadata=option("share of the rows, the last ones, that is held out of training to measure on")
+    )
     shuffle_rows: int = field(
         default=1 << 16,
         kw_only=True,
-        metadata=option("of the full version, so many are mixed with each other in every epoch; 0: learned in order"),
+        metadata=option("shuffle the full version's rows in windows of this many in every epoch; 0: train in order"),
     )
     initial_accumulator: float = field(
         default=0.0,
         kw_only=True,
         metadata=option(
-            "where the squares begin that are added up (adagrad, adagrad_decay, ftrl)",
+            "initial value of the sum of squared gradients (adagrad, adagrad_decay, ftrl)",
             empty=f"{CHOSEN}; 0.1 with a named optimizer",
         ),
     )
     schedule: str = field(
-        default="constant", kw_only=True, metadata=option("of all rates: `constant`, `linear`, `cosine`, `exponential`")
+        default="constant",
+        kw_only=True,
+        metadata=option("schedule of all learning rates: `constant`, `linear`, `cosine`, `exponential`"),
     )
     warmup_steps: int = field(
-        default=0, kw_only=True, metadata=option("rates grow from nothing in the first so many steps")
+        default=0, kw_only=True, metadata=option("number of first steps in which rates grow from 0")
     )
     schedule_steps: int = field(
         default=0,
         kw_only=True,
-        metadata=option("the rates have fallen after so many steps", empty="with the full version"),
+        metadata=option(
+            "number of steps until rates reach `schedule_end` of their value", empty="those of the full version"
+        ),
     )
     schedule_end: float = field(
-        default=0.1, kw_only=True, metadata=option("what of them is left then, and stays for the stream")
+        default=0.1, kw_only=True, metadata=option("share of the rates that remains then, and for the stream")
     )
     clip_norm: float = field(
-        default=0.0, kw_only=True, metadata=option("the gradient of a row is at most so long; 0: any")
+        default=0.0, kw_only=True, metadata=option("largest norm of a row's gradient; 0: no limit")
     )
-    dense_clip_norm: float = field(default=0.0, kw_only=True, metadata=option("so is the network's; 0: any"))
-    dense_weight_decay: float = field(default=0.0, kw_only=True, metadata=option("of the network, decoupled"))
+    dense_clip_norm: float = field(
+        default=0.0, kw_only=True, metadata=option("largest norm of the network's gradient; 0: no limit")
+    )
+    dense_weight_decay: float = field(
+        default=0.0, kw_only=True, metadata=option("weight decay of the network, decoupled")
+    )
     patience: int = field(
         default=0,
         kw_only=True,
-        metadata=option("epochs end when so many have not been better on the held-out rows; 0: never"),
+        metadata=option("stop after this many epochs without improvement on the held-out rows; 0: never"),
     )
-    stop_by: str = field(default="auc", kw_only=True, metadata=option("what is better: `auc`, `log_loss`"))
+    stop_by: str = field(
+        default="auc", kw_only=True, metadata=option("metric that `patience` compares: `auc`, `log_loss`")
+    )
     wire: str = field(
         default="float32",
         kw_only=True,
         metadata=option(
-            "rows and gradients between processes: `float32`, `float16` ([processes.md](../how-to/processes.md))"
+            "type of data sent between processes: `float32`, `float16` ([processes.md](../how-to/processes.md))"
         ),
     )
     seed: int | None = field(
         default=None,
         metadata=option(
-            "of everything that is drawn, so that runs repeat; left out: 0, and the seeds of strings' "
+            "seed of all random numbers, so that runs repeat; left out: 0, and the seeds of strings' "
             "hashes are secret and new in each run ([strings](../how-to/train.md#strings))",
             empty="none",
         ),
@@ -142,9 +158,9 @@ def _check_stopping(train: TrainSettings, section: Collection[str]) -> None:
     if "stop_by" in section and not train.patience:
         raise BadInput("train.stop_by: only with train.patience of 1 or more")
     if train.patience and not train.holdout:
-        raise BadInput("train.patience: 0 wanted while train.holdout is 0, as nothing is held out to stop by")
+        raise BadInput("train.patience: expected 0 while train.holdout is 0, because no rows are held out")
     if train.patience and train.epochs == 1:
-        raise BadInput("train.patience: 0 wanted while train.epochs is 1, or train.epochs as many as there may be")
+        raise BadInput("train.patience: expected 0 while train.epochs is 1; set train.epochs to the most there may be")
 
 
 def check_rows(train: TrainSettings, section: Collection[str], where: str) -> None:
@@ -164,7 +180,7 @@ def check_rows(train: TrainSettings, section: Collection[str], where: str) -> No
         if key in section:
             require_positive(getattr(train, key), f"{where}.{key}")
     if "optimizer" in section and train.optimizer == "sgd" and "learning_rate" not in section:
-        raise BadInput(f"{where}.learning_rate: wanted with sgd, which has none that suits every table")
+        raise BadInput(f"{where}.learning_rate: required with sgd, which has no default that suits every table")
     for key in ("l1", "l2", "beta", "weight_decay"):
         require_between(getattr(train, key), 0, 1e6, f"{where}.{key}")
     require_between(train.accumulator_decay, 0, 1, f"{where}.accumulator_decay")

@@ -105,12 +105,12 @@ def check_type(t: pa.DataType, kind: str, name: str) -> None:
     if _fits(t, kind):
         return
     if kind in ROLES:
-        raise BadInput(f"data.{kind}: a column of {_WANTS[kind]} wanted, got {name!r} of type {t}")
+        raise BadInput(f"data.{kind}: expected a column of {_WANTS[kind]}, got {name!r} of type {t}")
     other = next((k for k in ("id", "string", "float", "ids", "strings") if _fits(t, k)), "")
     hint = f" (kind = {other!r} fits)" if other else ""
     if kind == "seconds":
-        raise BadInput(f"features: {_WANTS[kind]} wanted for hour and weekday, got {name!r} of type {t}")
-    raise BadInput(f"features.{name}: {_WANTS[kind]} wanted for kind {kind!r}, got a column of type {t}{hint}")
+        raise BadInput(f"features: expected {_WANTS[kind]} for hour and weekday, got {name!r} of type {t}")
+    raise BadInput(f"features.{name}: expected {_WANTS[kind]} for kind {kind!r}, got a column of type {t}{hint}")
 
 
 def infer_kind(t: pa.DataType, name: str) -> str:
@@ -127,7 +127,7 @@ def infer_kind(t: pa.DataType, name: str) -> str:
         return "seconds"
     kind = next((k for k in ("id", "string", "float", "ids", "strings") if _fits(t, k)), "")
     if not kind or pt.is_null(t):
-        raise BadInput(f"column {name!r}: numbers, strings or lists of them wanted, got a column of type {t}")
+        raise BadInput(f"column {name!r}: expected numbers, strings or lists of them, got a column of type {t}")
     return kind
 
 
@@ -163,13 +163,13 @@ def _refuse(bad: np.ndarray, array: pa.Array, wanted: str, name: str, where: Whe
     """Raise BadInput for the first row where `bad` is true."""
     if bad.any():
         row = int(bad.argmax())
-        raise BadInput(f"column {name!r}: {wanted} wanted, got {str(array[row].as_py())[:40]} at {where(row)}")
+        raise BadInput(f"column {name!r}: expected {wanted}, got {str(array[row].as_py())[:40]} at {where(row)}")
 
 
 def _refuse_nulls(array: pa.Array, wanted: str, name: str, where: Where) -> None:
     if array.null_count:
         row = int(_numpy(array.is_null()).argmax())
-        raise BadInput(f"column {name!r}: {wanted} wanted, got a null at {where(row)}")
+        raise BadInput(f"column {name!r}: expected {wanted}, got a null at {where(row)}")
 
 
 def _numpy(array: pa.Array) -> np.ndarray:
@@ -265,7 +265,7 @@ def split_text(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
                 _split(array.slice(row, 1)).cast(ids)
             except pa.ArrowInvalid:
                 bad = array[row].as_py()[:40]
-                raise BadInput(f"column {name!r}: integers between '|' wanted, got {bad!r} at {where(row)}") from None
+                raise BadInput(f"column {name!r}: expected integers between '|', got {bad!r} at {where(row)}") from None
         raise
 
 

@@ -63,9 +63,9 @@ def is_recoded(path: DataPath) -> bool:
     fields = len(line.split("\t"))
     if fields == 1 + len(COUNTS) + len(CATEGORIES):
         return False
-    hint = " (the test set has no label: train on the training set)" if fields == 39 else ""
+    hint = " (the test set has no label; use the training set)" if fields == 39 else ""
     raise BadInput(
-        f"{path.name}: 40 fields between TABs, or a CSV header Id,Label,I1,..., wanted, got {fields} field(s){hint}"
+        f"{path.name}: expected 40 fields between TABs, or a CSV header Id,Label,I1,..., got {fields} field(s){hint}"
     )
 
 
@@ -78,5 +78,5 @@ def _first_line(path: DataPath) -> str:
             line = (gzip.GzipFile(fileobj=raw) if packed else raw).readline(_MAX_LINE_NBYTES)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or "damaged gzip"
-        raise BadInput(f"{path.name}: a Criteo file wanted, could not read it: {reason}") from None
+        raise BadInput(f"{path.name}: cannot be read as a Criteo file: {reason}") from None
     return line.decode("utf-8", "replace").rstrip("\r\n")

@@ -68,15 +68,19 @@ class Dataset:
             BadInput: The arguments do not fit the data; the message is one line.
         """
         if batch_rows < 1 or shuffle_rows < 0:
-            raise BadInput(f"batch_rows, shuffle_rows: 1 and 0 or more wanted, got {batch_rows} and {shuffle_rows}")
+            raise BadInput(
+                f"batch_rows, shuffle_rows: expected 1 or more and 0 or more, got {batch_rows} and {shuffle_rows}"
+            )
         labels = label if isinstance(label, str) else tuple(label)
         if columns is not None and not columns and not labels:
-            raise BadInput("columns: at least one wanted, got none")
+            raise BadInput("columns: expected at least one, got none")
         if format and format not in FORMATS:
-            raise BadInput(f"format: one of {', '.join(FORMATS)} wanted, got {format[:40]!r}{nearest(format, FORMATS)}")
+            raise BadInput(
+                f"format: expected one of {', '.join(FORMATS)}, got {format[:40]!r}{nearest(format, FORMATS)}"
+            )
         data = DataConfig(str(path), format or format_of(str(path)), labels, time, weight)
         if data.format not in TABLES and (data.labels or time or weight):
-            raise BadInput(f"label, time, weight: wanted only for {', '.join(TABLES)}; {data.format} has its own")
+            raise BadInput(f"label, time, weight: expected only for {', '.join(TABLES)}; {data.format} defines its own")
         source = open_source(data, _fields(data, columns), threads)
         self.batch_rows = batch_rows
         self._source = SplitRows(source, Shard(reader, readers))
@@ -156,10 +160,10 @@ def _fields(data: DataConfig, columns: Sequence[str] | Mapping[str, str] | None)
     if isinstance(columns, Mapping):
         for name, kind in columns.items():
             if kind not in KINDS:
-                raise BadInput(f"columns[{name!r}]: one of {', '.join(KINDS)} wanted, got {str(kind)[:40]!r}")
+                raise BadInput(f"columns[{name!r}]: expected one of {', '.join(KINDS)}, got {str(kind)[:40]!r}")
         return [Field(name, kind) for name, kind in columns.items()]
     if isinstance(columns, str):
-        raise BadInput(f"columns: a list of names wanted, got {columns[:40]!r}")
+        raise BadInput(f"columns: expected a list of names, got {columns[:40]!r}")
     if data.format not in TABLES:
         kinds = {name: section["kind"] for name, section in default_features(data.format, data.path).items()}
         kinds |= {data.clock: "seconds"}

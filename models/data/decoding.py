@@ -99,8 +99,8 @@ class DecoderPool:
             except (EOFError, OSError, pa.ArrowException):
                 if attempt == ATTEMPTS - 1:
                     raise BadInput(
-                        f"{Path(request['path']).name}: expected a Parquet file that {self._memory_nbytes >> 20:,} MiB"
-                        f" suffice to decode, but the process that decoded it has ended, {ATTEMPTS} times"
+                        f"{Path(request['path']).name}: cannot be decoded within {self._memory_nbytes >> 20:,}"
+                        f" MiB: the decoding process ended {ATTEMPTS} times"
                     ) from None
 
     def _answer(self, request: dict[str, Any]) -> Generator[pa.RecordBatch]:
@@ -146,7 +146,7 @@ class DecoderPool:
             )
         except OSError as error:
             # The file is not at fault, so its rows must not be dropped.
-            raise NotReady(f"data: cannot start the process that decodes files: {error.strerror}") from None
+            raise NotReady(f"data: cannot start the decoding process: {error.strerror}") from None
         if sys.platform == "linux":
             # The process may have ended already.
             with contextlib.suppress(ProcessLookupError):

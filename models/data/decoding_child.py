@@ -73,7 +73,7 @@ def frames(batch: pa.RecordBatch, name: str) -> Iterator[pa.RecordBatch]:
         yield from frames(batch.slice(0, half), name)
         yield from frames(batch.slice(half), name)
     else:
-        raise BadInput(f"{name}: expected at most {FRAME_NBYTES:,} bytes of a row, got {nbytes:,}")
+        raise BadInput(f"{name}: expected at most {FRAME_NBYTES:,} bytes in a row, got {nbytes:,}")
 
 
 def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -123,7 +123,7 @@ def main(asked: BinaryIO, told: BinaryIO) -> None:
         except BadInput as error:
             _tell(told, REFUSED, str(error).encode())
         except (pa.ArrowException, MemoryError, OSError) as error:
-            reason = "it takes too much memory" if isinstance(error, MemoryError) else type(error).__name__
+            reason = "it needs too much memory" if isinstance(error, MemoryError) else type(error).__name__
             _tell(told, REFUSED, f"{Path(request['path']).name}: cannot be decoded: {reason}".encode())
 
 

@@ -132,7 +132,7 @@ def find_files(path: str, suffixes: Sequence[str] = ()) -> Sequence[DataPath]:
         raise BadInput(nothing_there(path))
     if not files:
         kinds = " or ".join(suffixes) if suffixes else "data"
-        raise BadInput(f"data.path: at least one {kinds} file wanted, got none in {path!r}")
+        raise BadInput(f"data.path: expected at least one {kinds} file, got none in {path!r}")
     return sorted(files)
 
 
@@ -142,7 +142,7 @@ def _pick(names: Sequence[str], schema: pa.Schema, file: str) -> dict[str, pa.Da
         found = schema.get_all_field_indices(name)
         if len(found) != 1:
             hint = "" if found else nearest(name, schema.names) or _there(schema.names)
-            raise BadInput(f"column {name!r}: wanted once in {file}, got {len(found)} of that name{hint}")
+            raise BadInput(f"column {name!r}: expected exactly one in {file}, got {len(found)}{hint}")
         types[name] = schema.field(found[0]).type
     return types
 
@@ -157,14 +157,14 @@ def _reading(file: str, wanted: str) -> Iterator[None]:
         # OSError carries the path and errno; the caller needs only the reason. Column names, and library
         # messages that contain file content, need not be UTF-8.
         reason = getattr(error, "strerror", None) or str(error)
-        raise BadInput(f"{file}: {wanted} wanted, could not read it: {_line(reason)}") from None
+        raise BadInput(f"{file}: cannot be read as {wanted}: {_line(reason)}") from None
 
 
 def _there(names: Sequence[str]) -> str:
     """Return a hint with the existing columns; if all names are numbers, that the first line is not a header."""
     shown, more = names[:MAX_LISTED], f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     if all(_NUMBER.fullmatch(name) for name in names):
-        return f"; the first line, {', '.join(map(repr, shown))}{more}, is no header: expected names of columns there"
+        return f"; the first line, {', '.join(map(repr, shown))}{more}, is not a header: expected column names"
     return f"; it has {', '.join(shown)}{more}"
 
 
@@ -180,7 +180,7 @@ class ParquetFile:
             self._schema: pa.Schema = file.schema_arrow
             self._rows: int = file.metadata.num_rows
         if self._rows < 0:
-            raise BadInput(f"{self.name}: a Parquet file wanted, got one of {self._rows} rows")
+            raise BadInput(f"{self.name}: expected a Parquet file, got one that claims {self._rows} rows")
         self.empty = self._rows == 0
 
     @contextmanager
@@ -298,7 +298,7 @@ def _other_kind(path: Path) -> str:
     if not begins:
         return "an empty file"
     if begins.startswith(_PARQUET):
-        return "" if ends == _PARQUET else "one that is cut short: its end is missing"
+        return "" if ends == _PARQUET else "a truncated one"
     first = begins.partition(b"\n")[0]
     if first.isascii() and first.decode().strip().isprintable() and b"," in first:
         return 'text with commas, which looks like CSV (data.format = "csv")'
@@ -363,13 +363,13 @@ class CsvFile:
             where = f" at row {int(row) - 1 - header_rows} of {self.name}" if row else f" in {self.name}"
             value = "bytes that are not UTF-8" if got is None else repr(got[:40])
             wanted = _CELLS.get(wanted, wanted)
-            return f"column {name!r}: {wanted} wanted, got {value}{where}"
+            return f"column {name!r}: expected {wanted}, got {value}{where}"
         if found := _PARSE.match(error):
             row, wanted, got = found.groups()
-            return f"{self.name}: {wanted} columns wanted, got {got} at row {int(row) - 1 - header_rows}"
+            return f"{self.name}: expected {wanted} columns, got {got} at row {int(row) - 1 - header_rows}"
         if error.startswith("Empty CSV file"):
-            return f"{self.name}: rows wanted, got an empty file"
-        return f"{self.name}: a CSV file wanted, could not read it: {_line(error)}"
+            return f"{self.name}: expected rows, got an empty file"
+        return f"{self.name}: cannot be read as a CSV file: {_line(error)}"
 
     @property
     def names(self) -> list[str]:

@@ -52,27 +52,25 @@ class DataConfig:
     path: str = field(
         repr=False,
         metadata=option(
-            "a file, a folder or a glob, from the working folder; of a stream its URL, `redis://...` or `kafka://...`"
+            "file, folder or glob, relative to the working folder; for a stream its URL, `redis://...` or `kafka://...`"
         ),
     )
     format: str = field(
         default="",
         metadata=option(
             "`parquet`, `csv`, `tfrecord`, `libsvm`, `criteo`, `movielens`, `redis`, `kafka`",
-            empty="told by the suffix, or the URL",
+            empty="determined by the suffix or the URL",
         ),
     )
     label: str | tuple[str, ...] = field(
         default="",
-        metadata=option("the column of the label, 0 to 1; a list: several labels. Wanted for tables and streams"),
+        metadata=option("label column, 0 to 1; a list for several labels. Required for tables and streams"),
     )
-    time: str = field(default="", metadata=option("the column that the rows are sorted by; of tables and streams"))
-    weight: str = field(
-        default="", metadata=option("the column that says how much a row counts; of tables and streams")
-    )
+    time: str = field(default="", metadata=option("column that the rows are sorted by; for tables and streams"))
+    weight: str = field(default="", metadata=option("column with the weight of a row; for tables and streams"))
     follow: bool = field(
         default=False,
-        metadata=option("go on with rows as they come, without an end: [following.md](../how-to/following.md)"),
+        metadata=option("keep reading rows as they arrive, without an end: [following.md](../how-to/following.md)"),
     )
 
     @property
@@ -107,13 +105,13 @@ def _stored_names(path: str) -> list[str]:
         scheme = path.partition("://")[0]
         wanted = ", ".join((*SCHEMES, *STORES))
         hint = nearest(scheme[:40], (*SCHEMES, *STORES))
-        raise BadInput(f"data.path: a URL of {wanted} wanted, got one of {scheme[:40]!r}{hint}")
+        raise BadInput(f"data.path: expected a URL with scheme {wanted}, got {scheme[:40]!r}{hint}")
     return [path] if path.lower().endswith(known) else [file.name for file in stored_files(path)]
 
 
 def nothing_there(path: str) -> str:
     """Return the message for a data path that does not exist."""
-    return f"data.path: a file, folder or glob wanted, got {path!r}, where nothing is{nearest_file(path)}"
+    return f"data.path: {path!r} does not exist{nearest_file(path)}"
 
 
 def format_of(path: str) -> str:
@@ -138,5 +136,7 @@ def format_of(path: str) -> str:
     if len(found) != 1 and not (separator or glob.has_magic(path) or Path(path).exists()):
         raise BadInput(nothing_there(path))
     if len(found) != 1:
-        raise BadInput(f"data.format: one of {', '.join(FORMATS)} wanted; the path {path!r} does not tell which")
+        raise BadInput(
+            f"data.format: expected one of {', '.join(FORMATS)}, because the path {path!r} does not determine it"
+        )
     return found.pop()

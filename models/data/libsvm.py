@@ -56,8 +56,8 @@ class LibsvmFile:
         known = {"label": pa.float64(), IDS.name: pa.list_(pa.int64())}
         for name in names:
             if name not in known and not name.isdecimal():
-                known_are = f"{IDS.name!r}, or an index whose value is a float,"
-                raise BadInput(f"features.{name}: {known_are} wanted of {self.name}")
+                known_are = f"{IDS.name!r}, or an index whose value is a float"
+                raise BadInput(f"features.{name}: expected {known_are}, in {self.name}")
         return {name: known.get(name, pa.float64()) for name in names}
 
     def count_rows(self) -> int:
@@ -93,7 +93,7 @@ def _columns(lines: pa.Array, floats: list[int], where: RowNames) -> dict[str, p
     odd = pc.list_value_length(pairs).to_numpy() != 2
     if odd.any():
         at = int(places[odd.argmax()])
-        raise BadInput(f"index:value wanted, got {flat[at].as_py()[:40]!r} at {row_of(at)}")
+        raise BadInput(f"expected index:value, got {flat[at].as_py()[:40]!r} at {row_of(at)}")
     parts = pairs.flatten()
     even = pa.array(np.arange(0, len(parts), 2))
     index = _numbers(parts.take(even), pa.int64(), "an index", lambda i: row_of(int(places[i]))).to_numpy()
@@ -110,7 +110,7 @@ def _columns(lines: pa.Array, floats: list[int], where: RowNames) -> dict[str, p
     if other.any():
         i = int(other.argmax())
         raise BadInput(
-            f"the value 1 wanted for an id, got {index[i]}:{value[i]:g} at {row_of(int(places[i]))};"
+            f"expected the value 1 for an id, got {index[i]}:{value[i]:g} at {row_of(int(places[i]))};"
             f' a [features.{index[i]}] with kind = "float" reads it as a number'
         )
     ends = np.zeros(len(lines) + 1, np.int64)
@@ -128,5 +128,5 @@ def _numbers(words: pa.Array, wanted: pa.DataType, what: str, where: Callable[[i
             try:
                 word.cast(wanted)
             except pa.ArrowInvalid:
-                raise BadInput(f"{what} wanted, got {word.as_py()[:40]!r} at {where(i)}") from None
+                raise BadInput(f"expected {what}, got {word.as_py()[:40]!r} at {where(i)}") from None
         raise

@@ -60,7 +60,7 @@ class MovieLensSource:
         folder = Path(path)
         events = next((folder / name for name in MOVIELENS_EVENTS if (folder / name).is_file()), None)
         if events is None:
-            raise BadInput(f"data.path: a folder with one of {', '.join(MOVIELENS_EVENTS)} wanted, got {path!r}")
+            raise BadInput(f"data.path: expected a folder with one of {', '.join(MOVIELENS_EVENTS)}, got {path!r}")
         self._user, self._movie, self._label, self._time = _read_events(events, labels)
         named = set(self.schema.names)
         self._users = _Side(folder / "users.dat", _USER_FIELDS, _user) if named & _names(_USER_FIELDS) else None
@@ -104,10 +104,10 @@ class _Side:
             try:
                 key, *values = parse(line.split("::"))
             except (ValueError, IndexError):
-                raise BadInput(f"{path.name}: fields between '::' wanted, got {line[:80]!r} at row {i}") from None
+                raise BadInput(f"{path.name}: expected fields between '::', got {line[:80]!r} at row {i}") from None
             rows[key] = values
         if not rows:
-            raise BadInput(f"{path.name}: rows wanted, got an empty file")
+            raise BadInput(f"{path.name}: expected rows, got an empty file")
         self._ids = np.array(sorted(rows), np.int64)
         unknown = [_UNKNOWN[f.kind] for f in fields]
         table = [rows[i] for i in self._ids.tolist()] + [unknown]
@@ -144,7 +144,7 @@ def _text(path: Path) -> str:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise BadInput(f"{path.name}: wanted beside the events, could not read it: {error.strerror}") from None
+        raise BadInput(f"{path.name}: expected next to the events, cannot be read: {error.strerror}") from None
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -167,7 +167,7 @@ def _read_events(path: Path, labels: Sequence[str]) -> tuple[np.ndarray, np.ndar
         chunks.append([arrow.canonical(array, kind, name, where).to_numpy() for array, (name, kind) in named])
         row += chunk.num_rows
     if not chunks:
-        raise BadInput(f"{path.name}: rows wanted, got an empty file")
+        raise BadInput(f"{path.name}: expected rows, got an empty file")
     time, user, movie, last = (np.concatenate(parts) for parts in zip(*chunks))
     stars = [int(label[-1]) for label in labels] or [_LIKED]
     label = last if labelled else np.stack([_liked(last, least, path) for least in stars], 1)
@@ -183,7 +183,7 @@ def _open_ratings(path: Path) -> CsvFile:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise BadInput(f"{path.name}: could not read it: {error.strerror}") from None
+        raise BadInput(f"{path.name}: cannot be read: {error.strerror}") from None
     names = ["user_id", "movie_id", "rating", "timestamp"]
     # The CSV reader takes a single byte as delimiter; no field of this file contains a TAB.
     return CsvFile(path, "\t", names, quoted=False, data=raw.replace(b"::", b"\t"))
@@ -192,7 +192,7 @@ def _open_ratings(path: Path) -> CsvFile:
 def _liked(rating: np.ndarray, least: int, path: Path) -> np.ndarray:
     missing = np.isnan(rating)
     if missing.any():
-        raise BadInput(f"column 'rating': a rating wanted, got a null at row {int(missing.argmax())} of {path.name}")
+        raise BadInput(f"column 'rating': expected a rating, got a null at row {int(missing.argmax())} of {path.name}")
     return (rating >= least).astype(np.float32)
 
 

@@ -165,7 +165,7 @@ def stored_files(path: str, suffixes: Sequence[str] = ()) -> list[StoredFile]:
             found.append(StoredFile(store, entry.key, entry.nbytes, entry.etag))
     if not found:
         kinds = " or ".join(suffixes) if suffixes else "data"
-        raise BadInput(f"data.path: at least one {kinds} file wanted, got none in {path!r}")
+        raise BadInput(f"data.path: expected at least one {kinds} file, got none in {path!r}")
     return sorted(found, key=lambda file: str(file).split("/"))
 
 

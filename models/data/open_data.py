@@ -48,7 +48,7 @@ def open_source(data: DataConfig, features: Sequence[RequestedColumn], threads: 
             line.
     """
     if data.format in STREAMS or ("://" in data.path and not is_object_url(data.path)):
-        raise BadInput("data.path: a file, folder or glob wanted here, got a URL: streams are for freshet train")
+        raise BadInput("data.path: expected a file, folder or glob, got a URL; only freshet train reads streams")
     data, fields = replace(data, format=data.format or format_of(data.path)), wanted_fields(features)
     if data.format == "criteo":
         from freshet_serving.models.data.criteo import open_criteo
@@ -56,7 +56,7 @@ def open_source(data: DataConfig, features: Sequence[RequestedColumn], threads: 
         return open_criteo(data.path, fields, threads)
     if data.format == "movielens":
         if is_object_url(data.path):
-            raise BadInput("data.path: a folder wanted of format movielens, got an address of an object store")
+            raise BadInput("data.path: expected a local folder for format movielens, got an address in an object store")
         from freshet_serving.models.data.movielens import MovieLensSource
 
         return MovieLensSource(data.path, fields, data.labels)

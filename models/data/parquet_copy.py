@@ -42,14 +42,14 @@ def copy_to_parquet(source: Source, path: Path, reporter: Reporter, overwrite: b
     """
     total = source.count_rows()
     if total is None:
-        raise BadInput("convert: a stream with an end wanted")
+        raise BadInput("convert: the stream has no end")
     if path.suffix.lower() not in SUFFIXES:
-        raise BadInput(f"convert: a file that ends in {' or '.join(SUFFIXES)} wanted, got {path.name[:80]!r}")
+        raise BadInput(f"convert: expected a file that ends in {' or '.join(SUFFIXES)}, got {path.name[:80]!r}")
     if not path.parent.is_dir():
-        raise BadInput(f"convert: a folder that is there wanted for {path.name[:80]!r}, got {str(path.parent)[:80]!r}")
-    taken = f"{path.name} is already there; --overwrite replaces it"
+        raise BadInput(f"convert: output directory does not exist: {str(path.parent)[:80]!r}")
+    taken = f"{path.name} already exists; --overwrite replaces it"
     if path.is_dir() or (path.exists() and not overwrite):
-        raise BadInput(f"{path.name} is a folder; a file wanted" if path.is_dir() else taken)
+        raise BadInput(f"convert: expected a file, got the folder {path.name}" if path.is_dir() else taken)
     reporter.begin(f"writing {path.name}", total)
     try:
         with (atomic_file if overwrite else exclusive_file)(path) as file:
@@ -57,7 +57,7 @@ def copy_to_parquet(source: Source, path: Path, reporter: Reporter, overwrite: b
     except FileExistsError:
         raise BadInput(taken) from None
     except OSError as error:
-        raise BadInput(f"{path.name}: could not write it: {error.strerror}") from None
+        raise BadInput(f"{path.name}: cannot be written: {error.strerror}") from None
     return rows
 
 

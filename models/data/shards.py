@@ -31,7 +31,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         if not 0 <= self.reader < self.readers:
-            raise BadInput(f"reader: 0 to readers - 1 wanted, got {self.reader} of {self.readers}")
+            raise BadInput(f"reader: expected 0 to readers - 1, got {self.reader} of {self.readers}")
 
     def part(self, rows: int) -> tuple[int, int]:
         """Return the range [first, end) of this reader out of `rows` rows."""
@@ -76,7 +76,7 @@ class SplitRows:
         """
         total = source.count_rows()
         if total is None:
-            raise BadInput("readers: a stream with an end wanted to be shared as ranges of rows")
+            raise BadInput("readers: a stream without an end cannot be split among readers")
         self._source, self.schema = source, source.schema
         self._first, self._last = shard.part(total)
         self._most = -(-total // shard.readers)

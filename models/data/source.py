@@ -66,7 +66,7 @@ class Schema:
         for f in self.fields:
             role = roles.get(f.name, "")
             if role and not (role == "time" and f.kind == "seconds"):
-                raise BadInput(f"features.{f.name}: a column other than data.{role} wanted, got the {role} itself")
+                raise BadInput(f"features.{f.name}: expected a column other than data.{role}")
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -214,9 +214,9 @@ def check_position(rows: int, start: int) -> None:
         start: Position, not negative.
     """
     if rows < 1:
-        raise BadInput(f"batch rows: 1 or more wanted, got {rows}")
+        raise BadInput(f"batch rows: expected 1 or more, got {rows}")
     if start < 0:
-        raise BadInput(f"start: a row position of 0 or more wanted, got {start}")
+        raise BadInput(f"start: expected a row position of 0 or more, got {start}")
 
 
 def wanted_fields(features: Sequence[RequestedColumn]) -> tuple[Field, ...]:
@@ -242,8 +242,8 @@ def choose(available: Sequence[Field], wanted: Sequence[Field], others: Sequence
         if field.name not in kinds:
             names = ", ".join(kinds) if len(kinds) <= 16 else f"{', '.join(list(kinds)[:16])}, ..."
             hint = nearest(field.name, list(kinds))
-            raise BadInput(f"features.{field.name}: a column of the data wanted: {names}{hint}")
+            raise BadInput(f"features.{field.name}: expected a column of the data: {names}{hint}")
         if field.kind != kinds[field.name]:
             kind = kinds[field.name]
-            raise BadInput(f"features.{field.name}.kind: {kind!r} wanted for this column, got {field.kind!r}")
+            raise BadInput(f"features.{field.name}.kind: expected {kind!r} for this column, got {field.kind!r}")
     return tuple(wanted)

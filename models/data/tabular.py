@@ -54,7 +54,7 @@ class TableSource:
         self._threads = threads or min(MOST_THREADS, len(available()))
         self._read_types(files[0])
         if all(file.empty for file in files):
-            raise BadInput(f"{files[0].name}: rows wanted, got an empty table")
+            raise BadInput(f"{files[0].name}: expected rows, got an empty table")
 
     def _read_types(self, file: DataFile) -> dict[str, pa.DataType]:
         """Return the Arrow type to read each column as; raise BadInput if one does not fit its kind."""
@@ -109,7 +109,7 @@ class TableSource:
             row = 0 if seconds[0] < last else int(back.argmax()) + 1
             name = self.schema.time
             raise BadInput(
-                f"column {name!r}: rows in order of time wanted, got an earlier time at {where(row)};"
+                f"column {name!r}: expected rows sorted by time, got an earlier time at {where(row)};"
                 f" sort the data by {name!r}"
             )
         return float(seconds[-1])

@@ -59,7 +59,7 @@ class TfRecordFile:
             with open_bytes(self._path, ahead=False) as file:
                 head = file.read(_HEAD.size)
         except OSError as error:
-            raise BadInput(f"{self.name}: a TFRecord file wanted, could not read it: {error.strerror}") from None
+            raise BadInput(f"{self.name}: cannot be read as a TFRecord file: {error.strerror}") from None
         return head[:2] == _GZIP and not (len(head) == _HEAD.size and _fits(head[:8], _HEAD.unpack(head)[1]))
 
     @contextmanager
@@ -69,7 +69,7 @@ class TfRecordFile:
                 yield gzip.GzipFile(fileobj=plain) if self._packed else plain  # type: ignore[misc]
         except (OSError, EOFError, zlib.error) as error:
             reason = getattr(error, "strerror", None) or "damaged gzip"
-            raise BadInput(f"{self.name}: a TFRecord file wanted, could not read it: {reason}") from None
+            raise BadInput(f"{self.name}: cannot be read as a TFRecord file: {reason}") from None
 
     def _records(self, start: int) -> Generator[bytes]:
         """Yield the records from `start` on."""
@@ -77,21 +77,19 @@ class TfRecordFile:
         with self._open() as file:
             while head := file.read(_HEAD.size):
                 if len(head) < _HEAD.size:
-                    raise BadInput(f"{self.name}: cut short in record {row}")
+                    raise BadInput(f"{self.name}: truncated in record {row}")
                 nbytes, checksum = _HEAD.unpack(head)
                 if not _fits(head[:8], checksum):
-                    raise BadInput(
-                        f"{self.name}: a TFRecord wanted, got another checksum of the length of record {row}"
-                    )
+                    raise BadInput(f"{self.name}: the length of record {row} does not match its checksum")
                 if nbytes > MAX_RECORD_NBYTES:
-                    most = f"records of at most {MAX_RECORD_NBYTES} bytes wanted"
+                    most = f"expected records of at most {MAX_RECORD_NBYTES} bytes"
                     raise BadInput(f"{self.name}: {most}, got {nbytes} in record {row}")
                 data = file.read(nbytes + 4)
                 if len(data) < nbytes + 4:
-                    raise BadInput(f"{self.name}: cut short in record {row}")
+                    raise BadInput(f"{self.name}: truncated in record {row}")
                 if row >= start:
                     if not _fits(data[:-4], int.from_bytes(data[-4:], "little")):
-                        raise BadInput(f"{self.name}: another checksum than it was written with in record {row}")
+                        raise BadInput(f"{self.name}: record {row} does not match its checksum")
                     yield data[:-4]
                 row += 1
 
@@ -106,7 +104,7 @@ class TfRecordFile:
             try:
                 example = tf.train.Example.FromString(data)
             except Exception:  # protobuf's own, of whichever implementation
-                raise BadInput(f"{self.name}: a tf.train.Example wanted, got other bytes in record {row}") from None
+                raise BadInput(f"{self.name}: record {row} is not a tf.train.Example") from None
             for name, feature in example.features.feature.items():
                 if (form := feature.WhichOneof("kind")) is not None:
                     several = len(getattr(feature, form).value) != 1
@@ -118,7 +116,7 @@ class TfRecordFile:
         for name in names:
             if name not in self._found:
                 hint = nearest(name, self.names)
-                raise BadInput(f"column {name!r}: wanted once in {self.name}, got 0 of that name{hint}")
+                raise BadInput(f"column {name!r}: expected exactly one in {self.name}, got 0{hint}")
             inner, several = self._found[name]
             kind = self._kinds.get(name)
             listed = kind in ("ids", "strings") if kind else several
@@ -163,7 +161,7 @@ class TfRecordFile:
             for row, data in enumerate(held) if len(held) > 1 else ():
                 self._parsed([data], types, start + row)
             told = _FAULT.search(str(error))
-            fault = f"column {told[1]!r}: {told[2]}" if told else "other bytes than an Example's"
+            fault = f"column {told[1]!r}: {told[2]}" if told else "not an Example"
             raise BadInput(f"{self.name}: record {start} cannot be read: {fault[:160]}") from None
         return pa.RecordBatch.from_pydict({name: _array(columns[name], wanted) for name, wanted in types.items()})
 

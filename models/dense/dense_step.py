@@ -95,7 +95,7 @@ class DenseStep:
         self.graph = fuse(graph, fusion, manifest.features) if fusion else graph
         single = {output.name for output in self.graph.outputs if output.columns == 1}
         if absent := [name for name in self.arch.outputs if name not in single]:
-            raise BadInput(f"arch: an output {absent[0][:64]!r} [n, 1] wanted, got {', '.join(sorted(single))[:200]}")
+            raise BadInput(f"arch: expected an output {absent[0][:64]!r} [n, 1], got {', '.join(sorted(single))[:200]}")
         self._do = DenseFunctions(self.arch, self.graph, len(network.labels), row_loss(network), settings)
         self.rows_are_alone = self._do.rows_are_alone()
         self._most = min(self._worker_pool.size, MOST_PARTS) if self.rows_are_alone else 1

@@ -61,8 +61,8 @@ def _tried(loss: RowLoss, labels: int) -> RowLoss:
     try:
         losses = np.asarray(loss(rows, tf.zeros_like(rows)))
     except Exception as error:
-        raise BadInput(f"model.loss: of {given} it raised {type(error).__name__}: {str(error)[:200]}") from error
+        raise BadInput(f"model.loss: raised {type(error).__name__} for {given}: {str(error)[:200]}") from error
     if losses.shape != (TRIED_ROWS,) or losses.dtype != np.float32 or not np.isfinite(losses).all():
         got = f"{losses.dtype} {list(losses.shape)} of {TRIED_ROWS} rows"
-        raise BadInput(f"model.loss: of {given} a finite float32 a row [n] wanted, got {got}")
+        raise BadInput(f"model.loss: expected one finite float32 per row [n] for {given}, got {got}")
     return loss

@@ -210,8 +210,8 @@ class CountingBloom:
         wanted = (self.counters,) if "blocks" not in arrays else (len(arrays["blocks"]), self._block)
         if counters.shape != wanted:
             raise Corrupt(
-                f"admission: counters {list(wanted)} wanted, got {list(counters.shape)}: the checkpoint is older than"
-                " filters by shard; --new-version --from-scratch trains anew"
+                f"admission: expected counters {list(wanted)}, got {list(counters.shape)}: the checkpoint is older than"
+                " filters split by shard; --new-version --from-scratch trains anew"
             )
         if "blocks" not in arrays:
             own[:] = counters.reshape(-1, self._block)[first : first + len(own)]

@@ -39,16 +39,18 @@ class RowOptions:
     """
 
     initial_accumulator: float = INITIAL_ACCUMULATOR
-    l1: float = field(default=0.0, metadata=option("rows that hardly matter become zero (ftrl)"))
-    l2: float = field(default=0.0, metadata=option("of the embeddings (ftrl)"))
-    beta: float = field(default=0.0, metadata=option("added to the root of the squares (ftrl)"))
+    l1: float = field(
+        default=0.0, metadata=option("L1 regularization of the embeddings: sets unimportant rows to zero (ftrl)")
+    )
+    l2: float = field(default=0.0, metadata=option("L2 regularization of the embeddings (ftrl)"))
+    beta: float = field(default=0.0, metadata=option("number added to the root of the accumulated squares (ftrl)"))
     weight_decay: float = field(
-        default=0.004, metadata=option("a row loses so much of itself at each of its steps, times the rate (adamw)")
+        default=0.004, metadata=option("fraction of a row that each of its steps removes, times the rate (adamw)")
     )
     accumulator_decay: float = field(
-        default=0.9, metadata=option("what is left of the squares after `decay_steps` (adagrad_decay)")
+        default=0.9, metadata=option("fraction of the accumulated squares kept after `decay_steps` (adagrad_decay)")
     )
-    decay_steps: int = field(default=100_000, metadata=option("steps of the run (adagrad_decay)"))
+    decay_steps: int = field(default=100_000, metadata=option("steps of the run between two decays (adagrad_decay)"))
 
     @staticmethod
     def of(given: RowOptions) -> RowOptions:
@@ -163,5 +165,5 @@ def row_optimizer(name: str, options: RowOptions | None = None) -> RowOptimizer:
         BadInput: There is no optimizer of that name.
     """
     if name not in OPTIMIZERS:
-        raise BadInput(f"optimizer: one of {', '.join(OPTIMIZERS)} wanted, got {name[:40]!r}")
+        raise BadInput(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, got {name[:40]!r}")
     return replace(OPTIMIZERS[name], options=RowOptions.of(options or RowOptions()))

@@ -52,7 +52,7 @@ Longer windows read less for each of their rows, because one pass through the lo
 FOUND_IDS = 1 << 13
 """Number of ids that the prefetching thread looks up at once while it holds the lock of the index."""
 MOVED_ROWS = 1 << 14
-NO_ROOM = "no room on the disk for its rows, which stay in memory beyond the budget"
+NO_ROOM = "the disk is full, so its rows stay in memory and exceed the budget"
 MAPPED_NBYTES = 16 << 20
 """Size from which on a copy of a column is backed by a file."""
 LEAST_ROWS = 1024
@@ -172,7 +172,7 @@ class TieredRows(IdRows):
             file = ScratchFile(self._budget.scratch, nbytes)
             file.take(0, nbytes)
         except OSError as error:
-            told = f"{nbytes >> 20:,} MiB of scratch wanted for a copy of its rows: {error.strerror}"
+            told = f"cannot write {nbytes >> 20:,} MiB of scratch for a copy of its rows: {error.strerror}"
             raise BadInput(f"table {self._table!r}: {told}") from None
         column: NDArray[Any] = file.array.view(np.dtype(dtype)).reshape(shape)
         return column
@@ -265,7 +265,7 @@ class TieredRows(IdRows):
             records = self.cold.append(keys, rows, slots, books, self.marks[some])
             if self._full != (len(records) < len(some)):
                 self._full = not self._full
-                LOG.warning("table %r: %s", self._table, NO_ROOM if self._full else "there is room on the disk again")
+                LOG.warning("table %r: %s", self._table, NO_ROOM if self._full else "the disk has free space again")
             some = some[: len(records)]
             self._point(keys[: len(records)], LOGGED + records)
             self.marks[some] = False

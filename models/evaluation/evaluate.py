@@ -64,7 +64,7 @@ def evaluate(
         evaluation_metrics.add(extra.of(batch), batch.label, scores, batch.weight)
         reporter.advance(len(batch))
     if not len(evaluation_metrics):
-        raise BadInput(f"data: rows from row {skip:,} on wanted, got {total or 0:,} rows in all")
+        raise BadInput(f"data: expected more than {skip:,} rows, got {total or 0:,}")
     return evaluation_metrics
 
 
@@ -112,9 +112,7 @@ def _fields(manifest: Manifest, spec: Input) -> list[Field]:
         return [Field(spec.name, kind)]
     packed = {f.column: f.name for f in manifest.features if f.input == spec.name and f.column >= 0}
     if sorted(packed) != list(range(spec.columns)) or spec.dtype == "string":
-        raise BadInput(
-            f"input {spec.name[:64]!r}: {spec.columns} columns a row, which no columns of a table are known for"
-        )
+        raise BadInput(f"input {spec.name[:64]!r}: no table columns are known for its {spec.columns} columns a row")
     return [Field(packed[i], one) for i in range(spec.columns)]
 
 

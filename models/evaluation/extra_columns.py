@@ -47,7 +47,7 @@ class ExtraColumns:
             self._batches = self._source.batches(self._rows, batch.start)
         beside = next(self._batches, None)
         if beside is None or len(beside) < len(batch):
-            raise BadInput(f"data: column {self._own[0]!r}: as many rows as before wanted; the files have changed")
+            raise BadInput(f"data: column {self._own[0]!r} has fewer rows than before; the files have changed")
         # After a shortened batch this reader is past the next row, so it has to be reopened.
         self._next = beside.end if len(beside) == len(batch) else -1
         return found | beside.slice(0, len(batch)).columns
@@ -56,7 +56,7 @@ class ExtraColumns:
 def _field(data: DataConfig, name: str) -> Field:
     """Return the column with the first kind it can be read as; CSV columns are text. Raises BadInput."""
     if name in (*label_names(data), data.time):
-        raise BadInput(f"evaluate: a column other than data.label and data.time wanted, got {name!r}")
+        raise BadInput(f"evaluate: expected a column other than data.label and data.time, got {name!r}")
     refused = BadInput(f"evaluate: column {name!r} cannot be read")
     for kind in ("string",) if data.format == "csv" else ("id", "string", "float", "ids", "strings"):
         try:

@@ -87,7 +87,9 @@ class GenerationScorer(Predictor):
             wanted = list(labels)
         if not set(wanted) <= set(names):
             there = ", ".join(o.name for o in self.description.outputs)
-            raise BadInput(f"label: outputs {', '.join(wanted)} of one column wanted, {self.model!r} has {there}")
+            raise BadInput(
+                f"label: expected outputs {', '.join(wanted)} of one column, got a model {self.model!r} with {there}"
+            )
         return wanted
 
     def score(self, columns: dict[str, Column], rows: int, outputs: Sequence[str]) -> NDArray[np.float32]:

@@ -59,7 +59,7 @@ def write_vectors(
     columns = next((o.columns for o in manifest.outputs if o.name == output), 0)
     if not columns:
         names = [o.name for o in manifest.outputs]
-        raise BadInput(f"output: one of {', '.join(names)} wanted, got {output[:64]!r}{nearest(output, names)}")
+        raise BadInput(f"output: expected one of {', '.join(names)}, got {output[:64]!r}{nearest(output, names)}")
     inputs = item_inputs(manifest)
     fields = [Field(spec.name, KINDS[spec.dtype, spec.ragged]) for spec in inputs]
     key = _key(fields, id_name)
@@ -81,7 +81,7 @@ def write_vectors(
                 written += len(first)
                 reporter.advance(len(batch))
     except OSError as error:
-        raise BadInput(f"out: a file that can be written wanted, got {path.name!r}: {error.strerror}") from None
+        raise BadInput(f"out: cannot write {path.name!r}: {error.strerror}") from None
     return written
 
 
@@ -97,10 +97,10 @@ def item_inputs(manifest: Manifest) -> list[Input]:
         names = (names - computed).union(*(made_of[name] for name in computed))
     inputs = [spec for spec in manifest.inputs if spec.name in names]
     if not inputs:
-        raise BadInput(f"model: features of side 'item' wanted, {manifest.model!r} has none")
+        raise BadInput(f"model: {manifest.model!r} has no features of side 'item'")
     for spec in inputs:
         if spec.columns or (spec.dtype, spec.ragged) not in KINDS:
-            raise BadInput(f"input {spec.name[:64]!r}: one value or list a row wanted, it packs {spec.columns} columns")
+            raise BadInput(f"input {spec.name[:64]!r}: expected one value or list a row, got {spec.columns} columns")
     return inputs
 
 
@@ -108,8 +108,8 @@ def _key(fields: Sequence[Field], name: str) -> Field:
     keys = [field for field in fields if field.kind in ("id", "string")]
     chosen = [field for field in keys if field.name == name] if name else keys
     if len(chosen) != 1:
-        there = ", ".join(field.name for field in keys) or "none, as the items have no id"
-        raise BadInput(f"id: the column that tells items apart wanted, out of {there}; got {name[:64] or 'nothing'}")
+        there = ", ".join(field.name for field in keys) or "none: the items have no id"
+        raise BadInput(f"id: expected the column that identifies items ({there}), got {name[:64] or 'nothing'}")
     return chosen[0]
 
 

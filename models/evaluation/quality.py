@@ -97,22 +97,25 @@ def next_step(scored: ScoredRows, steps: int, named: Sequence[str]) -> str:
     auc = scored.auc()
     if scored.tally.lost:
         return (
-            f"{scored.tally.lost:,} of the {len(scored):,} held-out rows have a score that is no number: train again"
+            f"{scored.tally.lost:,} of the {len(scored):,} held-out rows have a score that is not a number: train again"
             " with --new-version --from-scratch and lower rates, or with train.clip_norm and train.dense_clip_norm"
         )
     if math.isnan(auc):
         return (
-            f"the {len(scored):,} held-out rows have one label all, so there is no AUC: hold out more rows"
-            " (train.holdout), or see what data.label holds"
+            f"the {len(scored):,} held-out rows all have the same label, so there is no AUC: hold out more"
+            " rows (train.holdout), or check data.label"
         )
     if auc >= HARDLY_CHANCE:
         return ""
-    guess, again = f"an AUC under {HARDLY_CHANCE} is a guess", "train again with --new-version --from-scratch"
+    guess, again = (
+        f"an AUC under {HARDLY_CHANCE} is hardly better than chance",
+        "train again with --new-version --from-scratch",
+    )
     if named:
-        return f"{guess}: leave out {', '.join(named)}, which are then chosen by the data, and {again}"
+        return f"{guess}: remove {', '.join(named)}, so that the data determine the values, and {again}"
     if steps < FEW_STEPS:
         return f"{guess}, after {steps} steps: {again} --set train.epochs=5, or more rows"
     return (
-        f"{guess}: see whether data.label is the column you mean, and whether the features can tell it"
+        f"{guess}: check that data.label is the right column and that the features can predict it"
         " (docs/how-to/choosing.md)"
     )

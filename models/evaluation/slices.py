@@ -134,7 +134,7 @@ class Slices:
         if isinstance(column, Strings):
             return self._coded([value[:LONGEST] for value in column.tolist()])
         if not isinstance(column, np.ndarray) or column.ndim != 1:
-            raise BadInput("evaluate.by: a column of one value, or of a list, a row wanted")
+            raise BadInput("evaluate.by: expected a column with one value or one list a row")
         values, place = np.unique(column, return_inverse=True)
         return self._coded(values.tolist())[place]
 
@@ -213,7 +213,7 @@ class GroupedAuc:
         elif isinstance(column, np.ndarray) and column.ndim == 1:
             keys = column if column.dtype == np.int64 else column.astype(np.float64).view(np.int64)
         else:
-            raise BadInput("evaluate.group: a column of one value a row wanted, got one of lists")
+            raise BadInput("evaluate.group: expected a column with one value a row, got lists")
         self._tally.add(labels, scores, weights, keys)
 
     def result(self) -> GroupedAucResult:

@@ -337,8 +337,8 @@ class JoinRun:
         self._disowned += alike.count(False)
         if self._disowned and self._unix_s() - self._noted_s >= NOTED_S:
             self._note(
-                f"expected one request of each id, got several of the ids of {self._disowned:,} rows: they are left"
-                " out and their outcomes are nobody's; give each request an id of its own that nobody can guess"
+                f"expected one request for each id, got several for the ids of {self._disowned:,} rows: these rows and"
+                " their outcomes are skipped; give each request a unique id that cannot be guessed"
             )
             self._noted_s, self._disowned = self._unix_s(), 0
 
@@ -452,7 +452,7 @@ class JoinRun:
         try:
             self._folder.write(table, state.to_json())
         except OSError as error:
-            raise BadInput(f"--out: a folder that can be written wanted: {error.strerror}") from None
+            raise BadInput(f"--out: cannot write to the folder: {error.strerror}") from None
         self._kept = self._next_row, outcomes.first
 
     def _report(self) -> None:
@@ -521,7 +521,7 @@ class JoinRun:
         asked = {**self.settings.lasting(), "model": self.settings.model or state.model}
         for name, value in begun.items():
             if asked[name] != value:
-                raise BadInput(f"--{name}: {value} wanted, which --out was begun with, got {asked[name]}")
+                raise BadInput(f"--{name}: expected {value}, as --out was started with, got {asked[name]}")
 
 
 def _keys(batch: Batch, schema: Schema) -> list[bytes]:

@@ -65,18 +65,20 @@ class JoinSettings:
         )
         for name, value, least in (*bounds, ("window", self.window_s, 1)):
             if not least <= value <= MOST_S:
-                raise BadInput(f"--{name}: {least:g} to {MOST_S:g} seconds wanted, got {value:g}")
+                raise BadInput(f"--{name}: expected {least:g} to {MOST_S:g} seconds, got {value:g}")
         if not 1 <= self.file_rows <= MOST_ROWS:
-            raise BadInput(f"--file-rows: 1 to {MOST_ROWS} wanted, got {self.file_rows}")
+            raise BadInput(f"--file-rows: expected 1 to {MOST_ROWS}, got {self.file_rows}")
         if 0 < self.late_s <= self.wait_s:
-            raise BadInput(f"--late: 0, or more than --wait ({self.wait_s:g}) wanted, got {self.late_s:g}")
+            raise BadInput(f"--late: expected 0, or more than --wait ({self.wait_s:g}), got {self.late_s:g}")
 
     @property
     def format(self) -> str:
         """Format of the outcomes, as open_stream() expects it."""
         scheme, separator, _ = self.outcomes.partition("://")
         if separator and scheme not in SCHEMES:
-            raise BadInput(f"--outcomes: a folder or a URL of {', '.join(SCHEMES)} wanted, got one of {scheme[:40]!r}")
+            raise BadInput(
+                f"--outcomes: expected a folder or a URL with scheme {', '.join(SCHEMES)}, got {scheme[:40]!r}"
+            )
         return SCHEMES[scheme] if separator else "parquet"
 
     @property
@@ -94,10 +96,10 @@ class JoinSettings:
         if self.key != BY_ROW:
             columns = first_recording(self.recordings)
             if self.key not in columns.names:
-                raise BadInput(f"--key: row, or a column of the recordings wanted, got {self.key!r}")
+                raise BadInput(f"--key: expected row, or a column of the recordings, got {self.key!r}")
             kind = infer_kind(columns.field(self.key).type, self.key)
             if kind not in ("id", "string"):
-                raise BadInput(f"--key: a column of single ids or strings wanted, got {self.key!r}")
+                raise BadInput(f"--key: expected a column of single ids or strings, got {self.key!r}")
         recordings = Schema((Field(REQUEST, "string"), Field(self.key_column, kind)), (), TIME)
         label = self.value or ()
         return recordings, Schema((Field(self.request, "string"), Field(self.key, kind)), label, self.time)

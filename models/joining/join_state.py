@@ -73,7 +73,7 @@ class JoinState:
     def from_json(said: Mapping[str, Any]) -> JoinState:
         """Parse the output of to_json(); raise BadInput for another format and Corrupt for invalid content."""
         if said.get("format") != FORMAT:
-            raise BadInput(f"--out: a folder of format {FORMAT!r} wanted, got {str(said.get('format'))[:40]!r}")
+            raise BadInput(f"--out: expected a folder of format {FORMAT!r}, got {str(said.get('format'))[:40]!r}")
         for name, kinds in _KINDS.items():
             _check(name in said and type(said[name]) in kinds, name)
         settings = said["settings"]
@@ -94,9 +94,9 @@ def _keys(said: Any) -> tuple[bytes, ...]:
     try:
         return tuple(base64.b64decode(one, validate=True) for one in said)
     except ValueError:
-        raise Corrupt("state of a join: disowned as it was written wanted") from None
+        raise Corrupt("state of a join: disowned is invalid") from None
 
 
 def _check(sound: bool, name: str) -> None:
     if not sound:
-        raise Corrupt(f"state of a join: {name} as it was written wanted")
+        raise Corrupt(f"state of a join: {name} is invalid")

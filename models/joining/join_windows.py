@@ -68,9 +68,9 @@ class JoinWindows:
         try:
             self._sums = {int(start): WindowSums(**sums) for start, sums in (said or {}).items()}
         except (TypeError, ValueError, AttributeError, OverflowError):
-            raise Corrupt("windows: their sums wanted") from None
+            raise Corrupt("windows: expected sums for each window") from None
         if not all(_are_sums(asdict(sums).values()) for sums in self._sums.values()):
-            raise Corrupt("windows: sums that are numbers wanted")
+            raise Corrupt("windows: expected numbers as sums")
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         return {str(start): asdict(sums) for start, sums in sorted(self._sums.items())}

@@ -62,12 +62,12 @@ class JoinedFolder:
                 for stale in place.glob(".*.tmp"):
                     stale.unlink()
         except OSError as error:
-            raise BadInput(f"--out: a folder that can be written wanted: {error.strerror}") from None
+            raise BadInput(f"--out: cannot write to the folder: {error.strerror}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
-            raise BadInput("--out: a folder that no other join writes to wanted") from None
+            raise BadInput("--out: another join is writing to this folder") from None
         self._newest = max(self._numbers(), default=0)
 
     def close(self) -> None:
@@ -87,9 +87,9 @@ class JoinedFolder:
         try:
             said = json.loads((pq.read_schema(self._path(number)).metadata or {})[STATE])
         except (OSError, KeyError, ValueError, RecursionError, pa.ArrowException):
-            raise Corrupt(f"{self._path(number).name}: a file of a join wanted") from None
+            raise Corrupt(f"{self._path(number).name}: expected a file of a join") from None
         if not isinstance(said, dict):
-            raise Corrupt(f"{self._path(number).name}: the state of a join wanted")
+            raise Corrupt(f"{self._path(number).name}: expected the state of a join")
         return said
 
     def write(self, rows: pa.Table, state: dict[str, Any]) -> int:
@@ -169,7 +169,7 @@ def _sound(name: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, KeyError, IndexError, UnicodeDecodeError) as error:
-        raise Corrupt(f"{name}: a file of a join wanted, got {type(error).__name__}") from None
+        raise Corrupt(f"{name}: expected a file of a join, got {type(error).__name__}") from None
 
 
 def labelled(rows: pa.Table, labels: np.ndarray, weights: np.ndarray, late: np.ndarray) -> pa.Table:

@@ -66,10 +66,10 @@ class LateShare:
         try:
             self._cohorts = {int(n): np.array(sums, np.float64) for n, sums in (said or {}).items()}
         except (ValueError, TypeError, AttributeError, OverflowError):
-            raise Corrupt("late share: numbers of each cohort wanted") from None
+            raise Corrupt("late share: expected numbers for each cohort") from None
         size = LATE + len(self._edges_s) - 1
         if not all(sums.shape == (size,) for sums in self._cohorts.values()):
-            raise Corrupt(f"late share: {size} numbers of each cohort wanted")
+            raise Corrupt(f"late share: expected {size} numbers for each cohort")
 
     def to_json(self) -> dict[str, list[float]]:
         return {str(n): [float(f"{value:.9g}") for value in sums] for n, sums in sorted(self._cohorts.items())}

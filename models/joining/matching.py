@@ -169,7 +169,7 @@ class OpenOutcomes:
                 raise ValueError
             found = np.flatnonzero(np.unpackbits(bits, count=end - first)) + first
         except (KeyError, TypeError, ValueError, OverflowError, zlib.error) as error:
-            raise Corrupt(f"open outcomes: a range and its bits wanted, got {type(error).__name__}") from None
+            raise Corrupt(f"open outcomes: expected a range and its bits, got {type(error).__name__}") from None
         return OpenOutcomes(first, end, frozenset(found.tolist()))
 
 
@@ -424,5 +424,5 @@ def counts_from(said: dict[str, int]) -> JoinCounts:
     counts = dict.fromkeys(SINCE_ALIKE, 0) | said
     names = asdict(JoinCounts())
     if not all(type(counts.get(name)) is int for name in names):
-        raise Corrupt("counts: an integer for each wanted")
+        raise Corrupt("counts: expected integers")
     return JoinCounts(**{name: counts[name] for name in names})

@@ -32,7 +32,7 @@ from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.package import open_regular
 from freshet_serving.processor.repository import METADATA, OUTPUT
 
-RECORDINGS = ErrorContext("--recordings", "a join into another --out begins")
+RECORDINGS = ErrorContext("--recordings", "a join into another --out starts")
 
 _NAME = re.compile(r".*-(?P<recorder>[^-]+)-(?P<at_ms>\d+)-(?P<number>\d+)\.parquet")
 
@@ -88,7 +88,7 @@ class RecordingFolder:
             if segment.rows:
                 self._model = self._model or segment.where["model"]
                 if self._model != segment.where["model"]:
-                    raise BadInput(f"--model: {segment.where['model']} wanted, which --out was begun with")
+                    raise BadInput(f"--model: expected {segment.where['model']}, as --out was started with")
 
     def poll(self, wait_s: float) -> list[Segment]:
         found = sorted(((*self._begins(one), one) for one in self._files.poll(wait_s)), key=lambda part: part[0])
@@ -99,7 +99,7 @@ class RecordingFolder:
                 self._model = model
                 others = {one for _, one, rows in found if rows.rows} - {model}
                 if others:
-                    raise BadInput(f"--model: one of {', '.join(sorted({model, *others}))} wanted")
+                    raise BadInput(f"--model: expected one of the folder's: {', '.join(sorted({model, *others}))}")
             mine = segment.rows if model == self._model else 0
             segments.append(Segment({**segment.where, "model": model}, mine))
         return segments
@@ -214,7 +214,7 @@ def score_column(table: pa.Table, score: str) -> str:
         return OUTPUT + score
     if score or not scalar:
         told = ", ".join(name.removeprefix(OUTPUT) for name in scalar) or "none"
-        raise BadInput(f"--score: an output of one number a row wanted, got {score!r}; recorded: {told}")
+        raise BadInput(f"--score: expected an output with one number a row, got {score!r}; recorded: {told}")
     return scalar[0]
 
 
@@ -224,7 +224,7 @@ def first_recording(folder: str) -> pa.Schema:
         if not path.name.startswith((".", "_")) and _about(path):
             with open_regular(path) as file:
                 return pq.read_schema(file)
-    raise BadInput("--recordings: a folder with a recording wanted, to tell what --key is, found none")
+    raise BadInput("--recordings: the folder has no recordings, which determine the type of --key")
 
 
 def _about(path: Path) -> dict[str, Any]:

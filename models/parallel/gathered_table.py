@@ -100,11 +100,11 @@ class GatheredTable:
         for of, each in enumerate(given):
             for ids in (each.keys, each.removed):
                 if (processes_of(ids, len(given)) != of).any():
-                    raise Corrupt(f"table {self.name!r}: process {of} has given ids of another one")
+                    raise Corrupt(f"table {self.name!r}: process {of} sent ids of another process")
         *parts, removed = (np.concatenate(each) for each in zip(*map(as_arrays, given)))
         order = np.argsort(parts[0], kind="stable")
         if (np.diff(parts[0][order]) == 0).any():
-            raise Corrupt(f"table {self.name!r}: an id has come twice")
+            raise Corrupt(f"table {self.name!r}: an id was sent twice")
         return Changes(*[*(part[order] for part in parts), np.sort(removed)])
 
     def _shared_out(self, changes: Changes) -> list[list[Array]]:

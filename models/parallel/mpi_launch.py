@@ -29,7 +29,7 @@ from freshet_serving.processor.extras import how_to_install
 BANNER = re.compile(r"=+\s*")
 DEAD = re.compile(r"=\s+PID ([0-9]+) RUNNING AT .*")
 STATUS = re.compile(r"=\s+EXIT CODE: ([0-9]+)\s*")
-GOES_ON = "the same command goes on from the last checkpoint"
+GOES_ON = "run the same command again to continue from the last checkpoint"
 PARENT_DIED = 1
 """The option PR_SET_PDEATHSIG of prctl."""
 
@@ -70,7 +70,7 @@ def launch(processes: int, command: Sequence[str]) -> int:
         BadInput: No MPI is installed.
     """
     if find_spec("mpi4py") is None:
-        raise BadInput(f"--processes: mpi4py wanted, which is not installed: {how_to_install('mpi')}")
+        raise BadInput(f"--processes requires mpi4py, which is not installed: {how_to_install('mpi')}")
     relay, told = Relay(sys.stdout), list[int]()
     libc = ctypes.CDLL(None)
     with (
@@ -138,15 +138,15 @@ def death(rank: int | None, number: int, processes: int) -> str:
     """
     which = f"a process of {processes}" if rank is None else f"process {rank} of {processes}"
     if number == 0:
-        return f"{which} ended, and all others with it"
+        return f"{which} ended, and so did all others"
     known = number in signal.valid_signals()
     how = f"signal {number} ({signal.Signals(number).name})" if known else f"status {number}"
-    return f"{which} ended by {how}, and all others with it"
+    return f"{which} ended by {how}, and so did all others"
 
 
 def mpiexec() -> str:
     """Return the mpiexec installed with this Python, or else the first in PATH."""
     found = shutil.which("mpiexec", path=sysconfig.get_path("scripts")) or shutil.which("mpiexec")
     if found is None:
-        raise BadInput(f"--processes: an MPI wanted, found no mpiexec: {how_to_install('mpi')}")
+        raise BadInput(f"--processes requires MPI: mpiexec not found: {how_to_install('mpi')}")
     return str(Path(found))

@@ -49,7 +49,7 @@ class MpiRanks:
             BadInput: The MPI library does not support calls from several threads.
         """
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            raise BadInput("MPI: a library that several threads may call wanted (MPI_THREAD_MULTIPLE)")
+            raise BadInput("MPI: expected a library that several threads may call (MPI_THREAD_MULTIPLE)")
         self._comm = (comm or MPI.COMM_WORLD).Dup()
         self.rank, self.size, self.sent_nbytes = self._comm.rank, self._comm.size, 0
         self._posted: list[tuple[Any, Any]] = []

@@ -39,7 +39,7 @@ def refuse_processes(processes: int) -> None:
     if any(os.environ.get(name, "0") != "0" for name in RANKS):
         sys.exit(0)
     size = next(os.environ[name] for name in SIZES if name in os.environ)
-    raise BadInput(f"--processes: none wanted below mpirun, which has started {size[:9]}, got {processes}")
+    raise BadInput(f"--processes: not allowed under mpirun, which started {size[:9]}, got {processes}")
 
 
 def take_part(train: Callable[[Callable[..., object] | None], None]) -> None:

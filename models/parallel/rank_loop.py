@@ -54,7 +54,7 @@ class ArrivingBatches:
         with self._changed:
             self._changed.wait_for(lambda: number in self._arrived or self._error is not None)
             if number not in self._arrived:
-                raise self._error or RankFailed(f"batch {number} is gone")
+                raise self._error or RankFailed(f"batch {number} is no longer kept")
             for before in [other for other in self._arrived if other < number - KEPT]:
                 del self._arrived[before]
             found = self._arrived[number]

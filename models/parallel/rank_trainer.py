@@ -107,11 +107,11 @@ class RankTrainer(Trainer):
             BadInput: The network's rows see one another, or there are too many processes.
         """
         if ranks.size > SHARDS:
-            raise BadInput(f"processes: at most {SHARDS:,} wanted, got {ranks.size:,}")
+            raise BadInput(f"processes: expected at most {SHARDS:,}, got {ranks.size:,}")
         super().__init__(manifest, settings, network, fusion, tables, scratch, ranks.rank, ranks.size)
         if not self.dense.rows_are_alone:
             raise BadInput(
-                "model: a network and a loss that see each row by itself wanted with several processes; statistics or"
+                "model: several processes need a network and a loss that treat each row alone; statistics or"
                 " losses over a batch take one process"
             )
         self.ranks = ranks

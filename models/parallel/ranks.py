@@ -123,7 +123,9 @@ def receive_arrays(ranks: Ranks, of: int) -> list[Array]:
         message = ranks.receive(of)
         wanted = int(np.prod(shape[:ndim], dtype=np.int64)) * DTYPES[dtype].itemsize
         if len(message) != wanted or _checksum(message) != checksum:
-            raise Corrupt(f"process {of}: {wanted:,} bytes of a checksum wanted, got {len(message):,} others")
+            raise Corrupt(
+                f"process {of}: expected {wanted:,} bytes of the announced checksum, got {len(message):,} other bytes"
+            )
         found.append(message.view(DTYPES[dtype]).reshape(shape[:ndim]))
     return found
 

@@ -150,7 +150,7 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _open(self) -> ModelTracker:
         if self._tracker is None:
-            raise BadInput("callback: fit() with this callback wanted first")
+            raise BadInput("callback: call fit() with this callback first")
         return self._tracker
 
     def _track(self, model: Any) -> None:
@@ -179,8 +179,8 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
             value = _KerasMatrix(variable).read(np.array([row]))
             if (bits(value) != bits(np.array([entry.default or [0.0] * entry.dim], np.float32))).any():
                 LOG.warning(
-                    "table %r: the row of keys out of the vocabulary moved; it is served as it was imported, until the "
-                    "model is imported anew",
+                    "table %r: the row of keys outside the vocabulary changed; the imported row is served until the "
+                    "model is imported again",
                     entry.name,
                 )
                 self._unknown = [one for one in self._unknown if one[0] is not entry]

@@ -94,13 +94,13 @@ def map_variables(
         if id(variable) in trained:
             known = ", ".join([*(t.name for t in manifest.tables), *manifest.dense])[:300] or "none"
             raise BadInput(
-                f"variable {variable.path!r} of shape {shape} is trained and none of the package's tables and weights: "
-                f"{known}"
+                f"variable {variable.path!r} of shape {shape} is trained but is not among the package's tables and "
+                f"weights: {known}"
             )
         if "float" in str(variable.dtype):
             left_out[variable.path] = variable
     for name in given.keys() - used:
-        raise BadInput(f"keys: an embedding layer or a table wanted, got {name[:64]!r}")
+        raise BadInput(f"keys: expected an embedding layer or a table, got {name[:64]!r}")
     return VariableMapping(tables, dense, left_out)
 
 
@@ -161,20 +161,22 @@ def _row_keys(
             return plain
     layer_name = getattr(layer, "name", entry.name)
     raise BadInput(
-        f"table {entry.name!r}: which row of layer {layer_name!r} is which key cannot be told: "
-        f"keys={{{layer_name!r}: [the key of each row, None for no key]}} wanted"
+        f"table {entry.name!r}: cannot determine the keys of the rows of layer {layer_name!r}: expected "
+        f"keys={{{layer_name!r}: [the key of each row, None for no key]}}"
     )
 
 
 def _given_keys(manifest: Manifest, entry: TableEntry, rows: int, given: Any) -> RowKeys:
     listed = given.tolist() if isinstance(given, np.ndarray) else list(given)
     if len(listed) > rows:
-        raise BadInput(f"keys of {entry.name!r}: at most {rows} wanted, one a row, got {len(listed)}")
+        raise BadInput(f"keys of {entry.name!r}: expected at most {rows} (one for each row), got {len(listed)}")
     at = np.array([i for i, key in enumerate(listed) if key is not None], np.int64)
     chosen = [key for key in listed if key is not None]
     words = all(isinstance(key, (str, bytes)) for key in chosen)
     if not (takes_strings if words else takes_integers)(manifest, entry.name):
-        raise BadInput(f"keys of {entry.name!r}: {'integers' if words else 'strings'} wanted, as its features are")
+        raise BadInput(
+            f"keys of {entry.name!r}: expected {'integers' if words else 'strings'}, the type of its features"
+        )
     return RowKeys(hashed(chosen, entry.hash_seed) if words else np.array(chosen, np.int64), at)
 
 

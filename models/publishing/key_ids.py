@@ -54,23 +54,23 @@ def as_ids(manifest: Manifest, table: str, keys: Any) -> Int64s:
         keys = keys.tolist()
     array = np.asarray(keys) if not isinstance(keys, (list, tuple)) else _array(keys)
     if array.ndim != 1:
-        raise BadInput(f"table {table!r}: keys of shape [n] wanted, got {list(array.shape)}")
+        raise BadInput(f"table {table!r}: expected keys of shape [n], got {list(array.shape)}")
     if not len(array):
         return np.empty(0, np.int64)
     if array.dtype.kind in "iu":
         if not takes_integers(manifest, table):
-            raise BadInput(f"table {table!r}: keys as strings wanted, as its features are strings, got {array.dtype}")
+            raise BadInput(f"table {table!r}: expected strings as keys, the type of its features, got {array.dtype}")
         if array.dtype == np.uint64 and bool((array > np.uint64(2**63 - 1)).any()):
-            raise BadInput(f"table {table!r}: keys of 64 bits with a sign wanted, got {int(array.max())}")
+            raise BadInput(f"table {table!r}: expected keys that fit int64, got {int(array.max())}")
         return np.ascontiguousarray(array, np.int64)
     words = array.tolist()
     if array.dtype.kind in "SUO" and all(isinstance(word, (str, bytes)) for word in words):
         if not takes_strings(manifest, table):
             raise BadInput(
-                f"table {table!r}: keys as integers wanted, as its features are integers, got {words[0]!r:.64}"
+                f"table {table!r}: expected integers as keys, the type of its features, got {words[0]!r:.64}"
             )
         return hashed(words, manifest.table(table).hash_seed)
-    raise BadInput(f"table {table!r}: keys as integers, str or bytes wanted, got {array.dtype}")
+    raise BadInput(f"table {table!r}: expected integers, str or bytes as keys, got {array.dtype}")
 
 
 def hashed(words: list[str | bytes], seed: int) -> Int64s:

@@ -105,7 +105,7 @@ class TrackedTable:
         if entry.default:
             self.default[:] = entry.default
         if (self.keys[1:] == self.keys[:-1]).any():
-            raise BadInput(f"table {entry.name!r}: distinct keys wanted for its rows")
+            raise BadInput(f"table {entry.name!r}: expected distinct keys")
         self.compare, self._known = compare, False
         self._copy: Float32s | None = None
         none = np.zeros(len(keys), np.bool_)
@@ -130,7 +130,7 @@ class TrackedTable:
         """Return the places of keys; raise BadInput for a key that the table does not have."""
         at, here = places_of(self.keys, keys)
         if not here.all():
-            raise BadInput(f"table {self.name!r}: one of the trainer's keys wanted, got {int(keys[~here][0])}")
+            raise BadInput(f"table {self.name!r}: expected one of the trainer's keys, got {int(keys[~here][0])}")
         return at
 
     def remove(self, keys: Int64s) -> None:
@@ -212,9 +212,9 @@ class PublishInterval:
 
     def __init__(self, every_s: float, every_batches: int | None, now_s: Callable[[], float] = time.monotonic) -> None:
         if every_batches is not None and every_batches < 1:
-            raise BadInput(f"every_batches: 1 or more wanted, got {every_batches}")
+            raise BadInput(f"every_batches: expected 1 or more, got {every_batches}")
         if not every_s >= 0:
-            raise BadInput(f"every_s: 0 or more wanted, got {every_s}")
+            raise BadInput(f"every_s: expected 0 or more, got {every_s}")
         self._every_s, self._every_batches, self._now_s = every_s, every_batches, now_s
         self._batches, self._next_s = 0, now_s() + every_s
 
@@ -255,7 +255,7 @@ class ModelTracker:
         left_out: Mapping[str, Weight] | None = None,
     ) -> None:
         if begin not in BEGINNINGS:
-            raise BadInput(f"begin: one of {', '.join(BEGINNINGS)} wanted, got {begin!r:.40}")
+            raise BadInput(f"begin: expected one of {', '.join(BEGINNINGS)}, got {begin!r:.40}")
         self.publisher, self.tables, self._dense = publisher, {t.name: t for t in tables}, dict(dense)
         self._interval, self._begin = interval, begin
         self._left_out = {name: (weight, weight.read().copy()) for name, weight in (left_out or {}).items()}
@@ -290,7 +290,7 @@ class ModelTracker:
             try:
                 self.publish()
             except NotReady as error:
-                LOG.warning("not published, will be tried again: %s", error)
+                LOG.warning("could not publish, will retry: %s", error)
             self._interval.published(began_s)
 
     def publish(self, event_time: tuple[float, float] | None = None, events: int = 0) -> Generation:
@@ -350,16 +350,20 @@ class ModelTracker:
         """Raise BadInput if a weight moved that no delta can contain."""
         for name, (weight, before) in self._left_out.items():
             if (bits(weight.read()) != bits(before)).any():
-                raise BadInput(f"weight {name!r} moved, and the package has none of that name: import the model anew")
+                raise BadInput(
+                    f"weight {name!r} changed, but the package has no weight of that name: import the model again"
+                )
 
     def _table(self, name: str) -> TrackedTable:
         if name not in self.tables:
-            raise BadInput(f"table: one of {', '.join(self.tables)[:200] or 'none'} wanted, got {str(name)[:64]!r}")
+            raise BadInput(f"table: expected one of {', '.join(self.tables)[:200] or 'none'}, got {str(name)[:64]!r}")
         return self.tables[name]
 
     def _take_undone(self) -> None:
         while (undone := self.publisher.undone()) is not None:
-            LOG.warning("%s was rolled back: the model takes what %s has", undone.undone, undone.generation)
+            LOG.warning(
+                "%s was rolled back: loading the weights of %s into the model", undone.undone, undone.generation
+            )
             for name, (keys, rows) in undone.rows.items():
                 if name in self.tables:
                     self.tables[name].put_back(keys, rows, undone.removed[name])

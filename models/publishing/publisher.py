@@ -76,7 +76,7 @@ class Publisher:
         """
         stands_on = None if generation is None else Generation.parse(generation)
         if stands_on is not None and version not in (None, stands_on.version):
-            raise BadInput(f"generation: one of version {version} wanted, got {generation}")
+            raise BadInput(f"generation: expected a generation of version {version}, got {generation}")
         number = version if stands_on is None else stands_on.version
         self._version = open_repository(repository).with_keys(Keyring.of_writer(key)).version(model, number)
         self.manifest = self._version.root_manifest
@@ -93,7 +93,7 @@ class Publisher:
             self._change_log.reach_back()
         link = self._change_log.history.known(generation.step)
         if link is None:
-            raise BadInput(f"generation: one of the version's wanted, got {generation}")
+            raise BadInput(f"generation: expected a generation of the version, got {generation}")
         return link
 
     @property
@@ -219,8 +219,8 @@ class Publisher:
         undone = [link.step for link in self._change_log.history.undone() if link.parent == head.digest]
         if undone and not self._told:
             raise ParentRolledBack(
-                f"publisher: what followed {self._named(head)} was rolled back, and nothing was published since: say "
-                "what the weights stand on (generation=, as it was when they were saved), or begin with what is served"
+                f"publisher: deltas after {self._named(head)} were rolled back, and none was published since: pass "
+                "the generation at which the weights were saved (generation=), or begin with the served weights"
             )
 
     # For frameworks.
@@ -259,8 +259,8 @@ class Publisher:
             head, top = self._change_log.history.head, self._change_log.history.top
             if not self._on_line():
                 raise ParentRolledBack(
-                    f"publisher: {self.generation} was rolled back, {self._named(head)} is served: take undone(), put "
-                    "its rows and weights back, then publish"
+                    f"publisher: {self.generation} was rolled back, {self._named(head)} is served: call undone(), load "
+                    "its rows and weights, then publish"
                 )
             if not tables and not dense:
                 # As after a publication: from here on a rollback undoes what the trainer has.
@@ -310,7 +310,7 @@ class Publisher:
             self._check_table(name, ids, given)
             both = np.concatenate([ids, np.unique(gone)])
             if len(np.unique(both)) < len(both):
-                raise BadInput(f"table {name!r}: keys that are published or removed wanted, got one that is both")
+                raise BadInput(f"table {name!r}: expected distinct keys to publish and to remove, got a key in both")
             order = np.argsort(ids)
             found[name] = TableDelta(ids[order], np.ascontiguousarray(given[order]), np.unique(gone))
         return found
@@ -318,21 +318,21 @@ class Publisher:
     def _check_table(self, name: str, ids: Int64s, rows: NDArray[np.float32]) -> None:
         wanted = [len(ids), self._entry(name).dim]
         if list(rows.shape) != wanted:
-            raise BadInput(f"table {name!r}: values of shape {wanted} wanted, got {list(rows.shape)}")
+            raise BadInput(f"table {name!r}: expected values of shape {wanted}, got {list(rows.shape)}")
         distinct, counts = np.unique(ids, return_counts=True)
         if len(distinct) < len(ids):
-            raise BadInput(f"table {name!r}: distinct keys wanted, got {int(distinct[counts > 1][0])} more than once")
+            raise BadInput(f"table {name!r}: expected distinct keys, got {int(distinct[counts > 1][0])} more than once")
         for at in range(0, len(rows), 1 << 16):
             bad = ~np.isfinite(rows[at : at + (1 << 16)]).all(axis=1)
             if bad.any():
                 key = int(ids[at + int(np.argmax(bad))])
-                raise BadInput(f"table {name!r}: finite values wanted, got NaN or infinity for key {key}")
+                raise BadInput(f"table {name!r}: expected finite values, got NaN or infinity for key {key}")
 
     def _entry(self, name: str) -> Any:
         entry = next((table for table in self.manifest.tables if table.name == name), None)
         if entry is None:
             known = ", ".join(table.name for table in self.manifest.tables)[:200] or "none"
-            raise BadInput(f"table {str(name)[:64]!r} is not one of the model's: {known}")
+            raise BadInput(f"table {str(name)[:64]!r} does not exist; the model has {known}")
         return entry
 
     def _ids(self, name: str, keys: Any, hashed: bool) -> Int64s:
@@ -341,7 +341,7 @@ class Publisher:
             return as_ids(self.manifest, name, keys)
         array = np.asarray(keys)
         if array.ndim != 1 or array.dtype != np.int64:
-            raise BadInput(f"table {name!r}: hashed keys as int64 [n] wanted, got {array.dtype} {list(array.shape)}")
+            raise BadInput(f"table {name!r}: expected hashed keys as int64 [n], got {array.dtype} {list(array.shape)}")
         return np.ascontiguousarray(array)
 
     def _rows(self, name: str, values: Any) -> NDArray[np.float32]:
@@ -351,18 +351,18 @@ class Publisher:
         wanted = self.manifest.dense.get(name)
         if wanted is None:
             known = ", ".join(self.manifest.dense)[:200] or "none"
-            raise BadInput(f"dense weight {str(name)[:64]!r} is not one of the model's: {known}")
+            raise BadInput(f"dense weight {str(name)[:64]!r} does not exist; the model has {known}")
         array = _float32(f"dense weight {name!r}", value)
         if list(array.shape) != wanted:
-            raise BadInput(f"dense weight {name!r}: shape {wanted} wanted, got {list(array.shape)}")
+            raise BadInput(f"dense weight {name!r}: expected shape {wanted}, got {list(array.shape)}")
         if not np.isfinite(array).all():
-            raise BadInput(f"dense weight {name!r}: finite values wanted, got NaN or infinity")
+            raise BadInput(f"dense weight {name!r}: expected finite values, got NaN or infinity")
         return array
 
 
 def _float32(what: str, value: Any) -> NDArray[np.float32]:
     array = np.asarray(value)
     if array.dtype.kind not in "fiu":
-        raise BadInput(f"{what}: numbers wanted, got {array.dtype}")
+        raise BadInput(f"{what}: expected numbers, got {array.dtype}")
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(array, np.float32).reshape(array.shape)

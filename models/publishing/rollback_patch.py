@@ -63,7 +63,9 @@ def rollback_patch_since(version: VersionReader, change_log: ChangeLog, stood_on
             touched[name] += [table.keys, table.removed]
         names |= delta.dense.keys()
     else:
-        raise NotFound(f"publisher: what led to {version.manifest.version}.{stood_on.step} is not known any longer")
+        raise NotFound(
+            f"publisher: the deltas up to {version.manifest.version}.{stood_on.step} are no longer available"
+        )
     contents = VersionContents(version, change_log, history.head)
     rows: dict[str, tuple[Int64s, Float32s]] = {}
     removed: dict[str, Int64s] = {}

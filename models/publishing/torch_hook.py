@@ -89,7 +89,7 @@ class TorchHook:
             tracked.append(TrackedTable(entry, ids, rows, side, compare=side.optimizer is None))
         unknown = (keys or {}).keys() - {entry.name for entry, _ in tables}
         if unknown:
-            raise BadInput(f"keys: one of the tables wanted, got {sorted(unknown)[0][:64]!r}")
+            raise BadInput(f"keys: expected one of the tables, got {sorted(unknown)[0][:64]!r}")
         self._tracker = ModelTracker(
             publisher, tracked, {name: _TorchWeight(t) for name, t in dense.items()}, PublishInterval(every_s,
             every_batches), begin, {name: _TorchWeight(t) for name, t in left_out.items()},
@@ -305,7 +305,7 @@ def _matched(
         if name in entries:
             if tuple(tensor.shape[1:]) != (entries[name].dim,):
                 raise BadInput(
-                    f"table {name!r}: rows of {entries[name].dim} wanted, the model's are {list(tensor.shape[1:])}"
+                    f"table {name!r}: expected rows of {entries[name].dim} numbers, got {list(tensor.shape[1:])}"
                 )
             if tensor.requires_grad:
                 manifest.check_reachable(name)
@@ -313,18 +313,18 @@ def _matched(
         if name in manifest.dense:
             if list(tensor.shape) != manifest.dense[name]:
                 wanted, got = manifest.dense[name], list(tensor.shape)
-                raise BadInput(f"dense weight {name!r}: shape {wanted} wanted, the model's is {got}")
+                raise BadInput(f"dense weight {name!r}: expected shape {wanted}, got {got}")
             dense[name] = tensor
         if name in entries or name in manifest.dense:
             continue
         if tensor.requires_grad and not any(tensor is state.get(known) for known in (*entries, *manifest.dense)):
             known = ", ".join([*entries, *manifest.dense])[:300] or "none"
-            raise BadInput(f"parameter {name!r} is trained and none of the package's tables and weights: {known}")
+            raise BadInput(f"parameter {name!r} is trained but is not among the package's tables and weights: {known}")
         if tensor.is_floating_point():
             left_out[name] = tensor
     missing = (entries.keys() | manifest.dense.keys()) - state.keys()
     if missing and not tables and not dense:
-        raise BadInput(f"model: parameters called as the package's wanted, {sorted(missing)[0]!r} for one")
+        raise BadInput(f"model: expected parameters with the package's names, such as {sorted(missing)[0]!r}")
     return tables, dense, left_out
 
 
@@ -333,8 +333,8 @@ def _keys_of(publisher: SupportsPublish, table: str, rows: int, given: Mapping[s
     if table in given:
         keys = given[table]
         if len(keys) > rows:
-            raise BadInput(f"keys of {table!r}: at most {rows} wanted, one a row, got {len(keys)}")
+            raise BadInput(f"keys of {table!r}: expected at most {rows} (one for each row), got {len(keys)}")
         return publisher.ids(table, keys), np.arange(len(keys))
     if not takes_integers(publisher.manifest, table):
-        raise BadInput(f"table {table!r} is keyed by strings: keys={{{table!r}: [the string of each row]}} wanted")
+        raise BadInput(f"table {table!r} is keyed by strings: expected keys={{{table!r}: [the string of each row]}}")
     return np.arange(rows), np.arange(rows)

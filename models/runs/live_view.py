@@ -66,13 +66,13 @@ def lines(status: RunStatus, rows_per_s: float, unix_s: float) -> Iterator[tuple
 
     Args:
         status: The run's status.
-        rows_per_s: Rows learned a second.
+        rows_per_s: Rows trained on per second.
         unix_s: The current time, Unix seconds.
 
     Returns:
         (name, value) of each line.
     """
-    waiting = f", {status.waiting_rows:,} wait" if status.waiting_rows else ", caught up"
+    waiting = f", {status.waiting_rows:,} waiting" if status.waiting_rows else ", caught up"
     yield "rows", f"{status.position:,}, {rows_per_s:,.0f} a second{waiting}"
     left_out = [f"{n:,} {what}" for n, what in ((status.rejected_rows, "not sound"), (status.lost_rows, "lost")) if n]
     if left_out:

@@ -67,7 +67,7 @@ class RunFolder:
             return work(self.path)
         except OSError as error:
             self.broken = True
-            self._note(f"the run's folder cannot be written ({error.strerror or error}): training goes on without it")
+            self._note(f"cannot write the run's folder ({error.strerror or error}): training continues without it")
             return None
 
     def _made(self) -> Path:

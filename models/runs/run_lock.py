@@ -38,7 +38,7 @@ def trainer_lock(folder: Path, model: str) -> Iterator[None]:
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise Conflict(
-                    f"another trainer of {model!r} is at work on this repository: wait for it, or end it first"
+                    f"another trainer of {model!r} is running on this repository: wait for it, or stop it first"
                 ) from None
         yield
     finally:

@@ -59,7 +59,7 @@ def report_html(title: str, lines: Sequence[Line], published: str, config: Mappi
         *_epochs(lines),
         *_measured(lines),
         *_stages(lines),
-        "<h2>Configuration, with what was filled in</h2>",
+        "<h2>Configuration, with defaults filled in</h2>",
         f"<pre>{escape(json.dumps(config, indent=1, ensure_ascii=False))}</pre>",
         "</body></html>\n",
     ]
@@ -96,11 +96,11 @@ def _over_rows(lines: Sequence[Line]) -> Iterator[str]:
         return sorted(made, key=lambda curve: -curve.points[-1][1])[:COLOURS]
 
     rates = [*by_table("learning_rates")[: COLOURS - 1], of("dense_learning_rate", "network")]
-    yield from _chart("Loss of the batches, before each was learned", [of("loss", "loss")])
-    yield from _chart("AUC of streamed rows, each scored before it was learned", [of("auc", "AUC")])
+    yield from _chart("Loss of each batch, before its update", [of("loss", "loss")])
+    yield from _chart("AUC of streamed rows, scored before training on them", [of("auc", "AUC")])
     yield from _chart("Learning rates", rates)
-    yield from _chart("Rows of the tables", by_table("table_rows"))
-    yield from _chart("Rows learned a second", [of("rows_per_s", "rows a second")])
+    yield from _chart("Table rows", by_table("table_rows"))
+    yield from _chart("Rows trained on per second", [of("rows_per_s", "rows per second")])
 
 
 def _epochs(lines: Sequence[Line]) -> Iterator[str]:
@@ -139,12 +139,12 @@ def _stages(lines: Sequence[Line]) -> Iterator[str]:
     if not stages:
         return
     cores, times = stages[0]["cores"], stages[0]["overlap"]
-    yield "<h2>Where the time of a step went</h2>"
+    yield "<h2>Time of a step by stage</h2>"
     yield stages_svg(stages, AHEAD)
     rows = [(line["stage"], f"{line['wall_ms']:.3f}", f"{line['cpu_ms']:.3f}") for line in stages]
-    yield _table(("stage", "ms a step", "processor ms a step"), rows)
+    yield _table(("stage", "ms per step", "CPU ms per step"), rows)
     if times is not None:
-        yield f"<p>{times:.2f} times as long as with all of {cores} cores at work all the time.</p>"
+        yield f"<p>{times:.2f} times as long as with all {cores} cores fully used.</p>"
 
 
 def _chart(title: str, curves: Sequence[Curve], unit: str = "rows") -> Iterator[str]:

@@ -57,32 +57,32 @@ class RunStatus:
 
 
 COUNTERS: tuple[tuple[str, str, Callable[[RunStatus], float]], ...] = (
-    ("freshet_train_rows", "Rows that this process has learned.", lambda s: s.learned_rows),
+    ("freshet_train_rows", "Rows that this process has trained on.", lambda s: s.learned_rows),
     (
         "freshet_train_rejected_rows",
-        "Rows of the stream that were left out as not sound.",
+        "Rows of the stream that were skipped because they are invalid.",
         lambda s: s.rejected_rows,
     ),
-    ("freshet_train_lost_rows", "Rows that were gone from the stream before they were read.", lambda s: s.lost_rows),
+    ("freshet_train_lost_rows", "Rows that the stream had deleted before they were read.", lambda s: s.lost_rows),
     ("freshet_train_unreadable_files", "Files of the stream that cannot be read.", lambda s: s.files_aside),
     ("freshet_train_deltas", "Deltas that this process has published.", lambda s: s.deltas),
     ("freshet_train_versions", "Full versions that this process has published.", lambda s: s.versions),
-    ("freshet_train_windows_held", "Windows whose delta was held.", lambda s: s.held_windows),
+    ("freshet_train_windows_held", "Windows whose delta was held back.", lambda s: s.held_windows),
 )
 GAUGES: tuple[tuple[str, str, Callable[[RunStatus], float]], ...] = (
-    ("freshet_train_position", "Number of the row that is learned next.", lambda s: s.position),
-    ("freshet_train_waiting_rows", "Rows that have come and are not learned yet.", lambda s: s.waiting_rows),
+    ("freshet_train_position", "Position of the next row to train on.", lambda s: s.position),
+    ("freshet_train_waiting_rows", "Rows that have arrived and are not trained on yet.", lambda s: s.waiting_rows),
     ("freshet_train_stream_up", "1 while the stream can be read.", lambda s: float(not s.trouble)),
-    ("freshet_train_held", "1 while deltas lie behind a gate of the guard.", lambda s: float(bool(s.held))),
+    ("freshet_train_held", "1 while the guard holds deltas back.", lambda s: float(bool(s.held))),
     ("freshet_train_version", "Version that deltas are published to.", lambda s: s.version),
     ("freshet_train_step", "Step of the newest delta.", lambda s: s.step),
-    ("freshet_train_event_timestamp_seconds", "Newest event that was learned, Unix time.", lambda s: s.event_time),
+    ("freshet_train_event_timestamp_seconds", "Newest event that was trained on, Unix time.", lambda s: s.event_time),
     ("freshet_train_published_timestamp_seconds", "Newest publication, Unix time.", lambda s: s.published_at),
-    ("freshet_train_loss", "Mean loss of the newest batch before it was learned.", lambda s: s.loss),
-    ("freshet_train_window_auc", "AUC of the newest window before it was learned.", lambda s: s.window_auc),
+    ("freshet_train_loss", "Mean loss of the newest batch before its update.", lambda s: s.loss),
+    ("freshet_train_window_auc", "AUC of the newest window before training on it.", lambda s: s.window_auc),
     (
         "freshet_train_window_calibration",
-        "Mean score over mean label of the newest window before it was learned.",
+        "Mean score over mean label of the newest window before training on it.",
         lambda s: s.window_calibration,
     ),
 )
@@ -133,4 +133,4 @@ def serve_metrics(metrics: HasRegistry, host: str, port: int) -> tuple[WSGIServe
     try:
         return start_http_server(port, host, metrics.registry)
     except OSError as error:
-        raise BadInput(f"--metrics-port: a free port of {host} wanted, got {port}: {error.strerror}") from None
+        raise BadInput(f"--metrics-port: expected a free port of {host}, got {port}: {error.strerror}") from None

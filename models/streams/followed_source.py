@@ -127,7 +127,9 @@ class FollowedSource:
         """
         check_position(rows, start)
         if start > self._journal.rows and start > self.count_rows():
-            raise BadInput(f"data: row {start:,} comes next, but the stream has had {self._journal.rows:,} rows so far")
+            raise BadInput(
+                f"data: cannot continue at row {start:,}: the stream has only {self._journal.rows:,} rows so far"
+            )
         return self._cut(rows, start, self.endless)
 
     def ingest_status(self) -> IngestStatus:
@@ -152,9 +154,9 @@ class FollowedSource:
         self._told = now
         lines = []
         if now.rejected > before.rejected:
-            lines.append(f"{now.rejected - before.rejected:,} rows are not sound and left out; the last: {now.why}")
+            lines.append(f"{now.rejected - before.rejected:,} invalid rows were skipped; the last: {now.why}")
         if now.lost > before.lost:
-            lines.append(f"{now.lost - before.lost:,} rows of the stream were gone before they could be read")
+            lines.append(f"{now.lost - before.lost:,} rows of the stream were deleted before they were read")
         if now.aside > before.aside:
             lines.append(f"{now.aside - before.aside:,} files were set aside; the last: {now.why_aside}")
         if now.trouble != before.trouble:
@@ -256,7 +258,7 @@ class FollowedSource:
             return
         if self._seen_rejected > MOST_REJECTED * self._seen_rows:
             raise BadInput(
-                f"data: {self._seen_rejected:,} of {self._seen_rows:,} rows that followed each other are not sound;"
+                f"data: {self._seen_rejected:,} of {self._seen_rows:,} consecutive rows are invalid;"
                 f" the last: {self._why}"
             )
         self._seen_rows = self._seen_rejected = 0

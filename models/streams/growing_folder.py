@@ -67,12 +67,10 @@ class GrowingFolder:
 
     def begin(self, known: Sequence[Segment]) -> None:
         if not self._folder.is_dir():
-            raise BadInput(
-                f"{self._context.field}: a folder wanted that Parquet files come into, got {str(self._folder)!r}"
-            )
+            raise BadInput(f"{self._context.field}: expected an existing folder, got {str(self._folder)!r}")
         check_places(known, file=str, nbytes=int)
         if any(not _inside(segment.where["file"]) for segment in known):
-            raise Corrupt("stream's journal: files inside the folder wanted")
+            raise Corrupt("stream's journal: expected files inside the folder")
         self._taken = {segment.where["file"]: segment.where["nbytes"] for segment in known}
 
     def poll(self, wait_s: float) -> list[Segment]:
@@ -94,7 +92,7 @@ class GrowingFolder:
         name = segment.where["file"]
         path = self._folder / name
         if not path.is_file() or path.stat().st_size != segment.where["nbytes"]:
-            raise BadInput(f"{name}: the file as it was when it was first read wanted, but it has changed or is gone")
+            raise BadInput(f"{name}: the file was changed or deleted after it was first read")
         file = ParquetFile(path)
         types = self._types(file)
         pieces = list(file.pieces(types, 0))
@@ -118,7 +116,7 @@ class GrowingFolder:
     def backlog(self) -> StreamBacklog:
         now_s = self._now_s()
         late = [name for name, (_, since_s) in self._unfinished.items() if now_s - since_s >= UNFINISHED_S]
-        unfinished = f"{late[0]}: no whole Parquet file, and it does not grow" if late else ""
+        unfinished = f"{late[0]}: an incomplete Parquet file that does not grow" if late else ""
         trouble = unfinished or self._changed
         return StreamBacklog(trouble=trouble, aside=self._aside_files, why_aside=self._why_aside, looks=self._looks)
 
@@ -140,7 +138,7 @@ class GrowingFolder:
             seen = status.st_size, status.st_mtime_ns
             if name in self._taken:
                 if self._taken[name] != seen[0]:
-                    self._changed = f"{name}: was read and has changed since: rows come in files of new names"
+                    self._changed = f"{name}: changed after it was read: write new rows to new files"
                 continue
             if self._aside.get(name) == seen:
                 continue

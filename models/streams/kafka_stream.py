@@ -78,7 +78,7 @@ class KafkaStream:
         try:
             self._consumer = ck.Consumer(self._options)
         except ck.KafkaException as error:
-            raise BadInput(f"{PROPERTIES}: librdkafka's properties wanted, got {_told(error)}") from None
+            raise BadInput(f"{PROPERTIES}: expected properties of librdkafka, got {_told(error)}") from None
         # Partition -> next offset.
         self._next: dict[int, int] = {}
         self._looked_s = float("-inf")
@@ -97,7 +97,7 @@ class KafkaStream:
             self._assign()
         except ck.KafkaException as error:
             wanted = f"Kafka's topic {self._topic[:80]!r}"
-            raise BadInput(f"{self._context.field}: {wanted} wanted, got {_told(error)}") from None
+            raise BadInput(f"{self._context.field}: expected {wanted}, got {_told(error)}") from None
 
     def poll(self, wait_s: float) -> list[Segment]:
         try:
@@ -166,8 +166,8 @@ class KafkaStream:
         wanted = self._next.get(partition, -1)
         if wanted > end:
             raise BadInput(
-                f"topic {self._topic}: partition {partition} up to offset {wanted - 1} was read and wanted, got"
-                f" one that ends at {end}: it was made anew; {self._context.anew} with this one"
+                f"topic {self._topic}: partition {partition} was read up to offset {wanted - 1}, but it ends at {end}:"
+                f" the topic was recreated; {self._context.anew} with this one"
             )
         if 0 <= wanted < first:
             self._lost += first - wanted
@@ -186,14 +186,14 @@ class KafkaStream:
                         found.append(_said(message))
                     until_s = self._now_s() + (0 if failure is not None and _is_gone(failure) else TIMEOUT_S)
         except ck.KafkaException as error:
-            wanted = "messages that were read before"
-            raise BadInput(f"{self._context.field}: {wanted} wanted of Kafka, got {_told(error)}") from None
+            wanted = "earlier messages"
+            raise BadInput(f"{self._context.field}: expected {wanted} from Kafka, got {_told(error)}") from None
         finally:
             consumer.close()
         if len(found) != where["messages"] or found[-1][0] != where["last"]:
             raise BadInput(
                 f"topic {self._topic}: offsets {where['first']} to {where['last']} of partition {where['partition']}"
-                " are wanted once more and are not all there: keep more of the topic (retention)"
+                " are needed again but are incomplete: increase the retention of the topic"
             )
         return found
 
@@ -212,7 +212,7 @@ def _client_properties() -> dict[str, Any]:
     try:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError):
-        raise BadInput(f"{PROPERTIES}: a file of lines key=value wanted, it cannot be read") from None
+        raise BadInput(f"{PROPERTIES}: the file cannot be read; expected lines of key=value") from None
     pairs = [line.partition("=") for line in lines if line.strip() and not line.lstrip().startswith("#")]
     return {key.strip(): value.strip() for key, _, value in pairs}
 

@@ -89,10 +89,10 @@ class RedisStream:
         try:
             said = self._patiently(self._info) if known else self._info()
         except exceptions.RedisError as error:
-            raise BadInput(f"{self._context.field}: a Redis server wanted, got {_told(error)}") from None
+            raise BadInput(f"{self._context.field}: expected a Redis server, got {_told(error)}") from None
         check_places(known, first=str, last=str, entries=int, index=int)
         if any(not _ID.fullmatch(segment.where[name]) for segment in known for name in ("first", "last")):
-            raise Corrupt("stream's journal: ids of Redis wanted")
+            raise Corrupt("stream's journal: expected Redis ids")
         if known:
             self._last, self._index = known[-1].where["last"], known[-1].where["index"]
             self._check(said)
@@ -136,12 +136,12 @@ class RedisStream:
                 lambda: self._client.xrange(self._key, where["first"], where["last"])  # type: ignore[arg-type,return-value]
             )
         except exceptions.RedisError as error:
-            wanted = "rows that were read before"
-            raise BadInput(f"{self._context.field}: {wanted} wanted of Redis, got {_told(error)}") from None
+            wanted = "earlier rows"
+            raise BadInput(f"{self._context.field}: expected {wanted} from Redis, got {_told(error)}") from None
         if len(entries) != where["entries"]:
             raise BadInput(
-                f"stream {self._key}: entries {where['first']} to {where['last']} are wanted once more,"
-                f" {where['entries']} of them, and {len(entries)} are there: keep more of the stream (XTRIM, MAXLEN)"
+                f"stream {self._key}: the {where['entries']} entries {where['first']} to {where['last']} are needed"
+                f" again, but {len(entries)} exist: keep more of the stream (XTRIM, MAXLEN)"
             )
         yield from self._parts(entries)
 
@@ -190,7 +190,7 @@ class RedisStream:
     def _check(self, said: tuple[int, int, str] | None) -> None:
         if said is None or _number(said[2]) < _number(self._last):
             raise BadInput(
-                f"stream {self._key}: the one that was read up to {self._last} wanted, got"
+                f"stream {self._key}: expected the stream that was read up to {self._last}, got"
                 f" {'none' if said is None else f'another one, which ends at {said[2]}'};"
                 f" {self._context.anew} with this one"
             )
@@ -218,7 +218,7 @@ def _opened(url: str, field: str) -> tuple[str, redis.Redis]:
     parts = urlsplit(url)
     folders, _, key = parts.path.rpartition("/")
     if parts.scheme not in ("redis", "rediss") or not parts.hostname or not key:
-        raise BadInput(f"{field}: redis[s]://[user:password@]host[:port][/db]/stream wanted")
+        raise BadInput(f"{field}: expected redis[s]://[user:password@]host[:port][/db]/stream")
     try:
         client = redis.Redis.from_url(
             parts._replace(path=folders).geturl(),
@@ -228,7 +228,7 @@ def _opened(url: str, field: str) -> tuple[str, redis.Redis]:
             decode_responses=False,
         )
     except ValueError:
-        raise BadInput(f"{field}: redis[s]://[user:password@]host[:port][/db]/stream wanted") from None
+        raise BadInput(f"{field}: expected redis[s]://[user:password@]host[:port][/db]/stream") from None
     return unquote(key), client
 
 

@@ -57,7 +57,7 @@ class ErrorContext:
     anew: str
 
 
-TRAINING = ErrorContext("data.path", "--new-version --from-scratch begins")
+TRAINING = ErrorContext("data.path", "--new-version --from-scratch starts")
 
 
 class Stream(Protocol):
@@ -109,4 +109,4 @@ def check_places(known: Sequence[Segment], **kinds: type) -> None:
     for segment in known:
         for name, kind in kinds.items():
             if type(segment.where.get(name)) is not kind:
-                raise Corrupt(f"stream's journal: a {name} of each piece wanted")
+                raise Corrupt(f"stream's journal: expected {name} in each segment")

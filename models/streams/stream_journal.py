@@ -100,16 +100,12 @@ class StreamJournal:
         while known := self._known:
             at = bisect.bisect_right(known, row, key=lambda each: each[0]) - 1
             if at < 0:
-                raise BadInput(
-                    f"stream: row {row} wanted, which is forgotten: the first that is known is {known[0][0]}"
-                )
+                raise BadInput(f"stream: row {row} is no longer in the journal: its first row is {known[0][0]}")
             start, segment = known[at]
             if start + segment.rows <= row:
                 if at + 1 == len(known):
                     return
-                raise BadInput(
-                    f"stream: row {row} wanted, which is forgotten: the next that is known is {known[at + 1][0]}"
-                )
+                raise BadInput(f"stream: row {row} is no longer in the journal: its next row is {known[at + 1][0]}")
             yield start, segment
             row = start + segment.rows
 
@@ -150,10 +146,10 @@ class StreamJournal:
 
     def _check_head(self, said: dict[str, Any] | None) -> None:
         if said is None or said.get("format") != FORMAT:
-            raise Corrupt(f"{self._path.name}: format {FORMAT!r} wanted")
+            raise Corrupt(f"{self._path.name}: expected format {FORMAT!r}")
         if said.get("stream") != self._identity:
             raise BadInput(
-                f"{self._context.field}: {str(said.get('stream'))[:200]} wanted, which has been read so far, got"
+                f"{self._context.field}: expected {str(said.get('stream'))[:200]}, which was read so far, got"
                 f" {self._identity}; {self._context.anew} with another one"
             )
 

@@ -170,16 +170,16 @@ class MessageRows:
     def _read(self, name: str, message: bytes) -> tuple[list[Mapping[str, Any]], list[str]] | list[Rows] | RejectedRows:
         """Return a message's objects with their names, or its record batches."""
         if len(message) > MAX_MESSAGE_NBYTES:
-            raise BadInput(f"at most {MAX_MESSAGE_NBYTES} bytes a message wanted, got {len(message)}")
+            raise BadInput(f"expected messages of at most {MAX_MESSAGE_NBYTES} bytes, got {len(message)}")
         if message.startswith(ARROW_STREAM):
             return [*self._batches(name, message)]
         try:
             found = orjson.loads(message)
         except orjson.JSONDecodeError:
-            raise BadInput("a JSON object, a list of them or an Arrow stream wanted") from None
+            raise BadInput("expected a JSON object, a list of them or an Arrow stream") from None
         objects = found if isinstance(found, list) else [found]
         if not all(isinstance(one, dict) for one in objects):
-            raise BadInput("a JSON object, a list of them or an Arrow stream wanted")
+            raise BadInput("expected a JSON object, a list of them or an Arrow stream")
         return objects, [name] if objects is not found else [f"object {n} of {name}" for n in range(len(objects))]
 
     def _batches(self, name: str, message: bytes) -> Iterator[Rows]:
@@ -189,14 +189,14 @@ class MessageRows:
                 names = [column for column, _ in self._columns.wanted]
                 types = {field.name: field.type for field in reader.schema}
                 if absent := [column for column in names if column not in types]:
-                    raise BadInput(f"a column {absent[0]!r} wanted, got none")
+                    raise BadInput(f"column {absent[0]!r} does not exist")
                 self._columns.check({column: types[column] for column in names})
                 for batch in reader:
                     batch.validate(full=True)
                     yield TableRows(batch.select(names), self._columns, name, first)
                     first += batch.num_rows
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise BadInput(f"an Arrow stream wanted: {_line(error)}") from None
+            raise BadInput(f"cannot be read as an Arrow stream: {_line(error)}") from None
 
 
 def sound_parts(rows: Rows, first: int, last: int) -> Iterator[tuple[int, list[pa.Array] | str]]:
@@ -230,7 +230,7 @@ def _values(values: Sequence[Any], kind: str) -> pa.Array:
         # Arrow would truncate floats silently.
         single = values if kind == "id" else [one for value in values if isinstance(value, list) for one in value]
         if cut := [one for one in single if isinstance(one, float)]:
-            raise ValueError(f"an integer wanted, got {cut[0]}")
+            raise ValueError(f"expected an integer, got {cut[0]}")
     return pa.array(values, _JSON_TYPES[kind])
 
 

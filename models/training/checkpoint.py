@@ -361,7 +361,7 @@ def _open(path: Path) -> Tensors:
     tensors = parse_tensors(map_file(path), path.name)
     metadata = tensors.metadata
     if metadata.get("format") != FORMAT:
-        raise Corrupt(f"{path.name}: format {FORMAT!r} wanted, got {metadata.get('format', '')[:40]!r}")
+        raise Corrupt(f"{path.name}: expected format {FORMAT!r}, got {metadata.get('format', '')[:40]!r}")
     if metadata.get("checksum") != header_checksum(metadata, tensors.arrays):
         raise Corrupt(f"{path.name}: the header does not match its checksum")
     return tensors

@@ -61,7 +61,7 @@ class EarlyStopping:
         over = ended + 1 == settings.epochs or ended - best >= settings.patience
         if over and best != ended:
             self._checkpoints.restore(self._trainer, self.wanted(state)[0])
-            told += f"; ends here with the weights of epoch {best + 1}"
+            told += f"; stopping with the weights of epoch {best + 1}"
         state.epoch, state.position = (settings.epochs, position) if over else (ended + 1, 0)
         if over or best == ended:
             self._checkpoints.save_full(self._trainer, state)

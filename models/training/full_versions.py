@@ -106,7 +106,7 @@ class FullVersions:
                 removed.append(str(number))
         except (OSError, FreshetError) as error:
             why = str(error) if isinstance(error, FreshetError) else error.strerror
-            self._report.note(f"publish.keep_versions: older versions of {model} stay for now: {why}")
+            self._report.note(f"publish.keep_versions: could not remove older versions of {model}: {why}")
         if removed:
             self._report.note(f"removed {model} {', '.join(removed)}: publish.keep_versions is {keep}")
 
@@ -121,7 +121,7 @@ class FullVersions:
             given = takewhile(lambda batch: batch.start < stop, self._source.batches(rows, first))
             batches = [batch.slice(0, min(len(batch), stop - batch.start)) for batch in given]
         except BadInput as error:
-            self._report.note(f"float32 alone: the rows to check a lower precision by are gone: {error}")
+            self._report.note(f"publishing float32 only: rows to check a lower precision cannot be read: {error}")
             return None
         x = np.concatenate([trainer.pool(trainer.transform(batch)) for batch in batches])
         labels = np.concatenate([batch.label.reshape(len(batch), -1)[:, 0] for batch in batches])

@@ -70,8 +70,8 @@ def measured(source: Source, config: TrainConfig) -> tuple[dict[str, str], str]:
     for name, ids in estimated_ids(source, config, wanted).items():
         rows = config.tables[name].hash_rows
         hashes[name] = choice(ids, rows)
-        known = "without an end" if math.isinf(ids) else f"{ids:,.0f}"
-        told.append(f"{name} {hashes[name]}, for ids {known} in {rows:,} rows")
+        known = "unlimited" if math.isinf(ids) else f"{ids:,.0f}"
+        told.append(f"{name} {hashes[name]} ({known} ids, {rows:,} rows)")
     return hashes, f"defaults: hash of {'; '.join(told)}" if told else ""
 
 

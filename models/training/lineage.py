@@ -204,7 +204,7 @@ class Lineage:
         """Release a hold of this run's guard; return True if there was one."""
         with suppress(Conflict):
             if self.held:
-                retry_until_ready(lambda: self._change_log.release("windows are in line again"), self._wait)
+                retry_until_ready(lambda: self._change_log.release("windows are normal again"), self._wait)
                 return True
         return False
 
@@ -285,10 +285,10 @@ class Lineage:
         told = f"{version}.{undone.step} was rolled back to {version}.{head.step}: "
         if rebuilt:
             return told + (
-                "no checkpoint reaches back so far, so the weights are those of the repository and the optimizer begins"
-                " anew; what was learned since is skipped"
+                "no checkpoint is that old, so the weights come from the repository and the optimizer starts anew; rows"
+                " trained on since then are skipped"
             )
-        return told + f"went back, {'learns' if self._replay else 'skipped'} {rows:,} rows{' again' * self._replay}"
+        return told + f"went back, {'trains on' if self._replay else 'skipped'} {rows:,} rows{' again' * self._replay}"
 
     def _take_in(self) -> None:
         """Advance from the generation of the weights to the head, which another writer published."""
@@ -305,7 +305,9 @@ class Lineage:
             self._rebuild(head)
         self._at = head
         if links:
-            self._report.note(f"{self._state.version}.{head.step} was published by somebody else: goes on from there")
+            self._report.note(
+                f"{self._state.version}.{head.step} was published by another writer: continuing from there"
+            )
 
     def _overwrite(self, delta: Delta) -> None:
         trainer = self._trainer
@@ -361,10 +363,10 @@ class Lineage:
         try:
             link = compact(self._version, self._change_log)
         except FreshetError as error:
-            self._report.note(f"no snapshot this time: {error}")
+            self._report.note(f"could not write a snapshot: {error}")
             return
         if link is not None:
-            self._report.note(f"{self._state.version}.{link.step} lies in a snapshot: a start begins there")
+            self._report.note(f"{self._state.version}.{link.step} is in a snapshot, from which servers start")
 
 
 class HashingWriter(io.RawIOBase):

@@ -210,7 +210,7 @@ class TrainingRun:
         if state.full_rows not in (None, self.config.publish.full_rows):
             self._report.note(
                 f"publish.full_rows is {self.config.publish.full_rows:,} and was {state.full_rows:,} when version"
-                f" {state.version} was made, which stays as it is; --new-version --from-scratch makes one of these rows"
+                f" {state.version} was made, which does not change; --new-version --from-scratch trains another one"
             )
         self.guard.windows.restore(state.guard)
         committed = state.step or state.version in self._versions.numbers()
@@ -225,7 +225,7 @@ class TrainingRun:
         """Start from the newest weights of a version without checkpoints, with the first row."""
         rebuild(self.trainer, old)
         before = Generation(old.base.manifest.version, old.link.step)
-        self._report.note(f"no checkpoint: the weights are those of {before}, and the rows are read from the first on")
+        self._report.note(f"no checkpoint: starting with the weights of {before} and the first row")
         self._begin_version()
 
     def _begin_version(self) -> None:
@@ -245,8 +245,8 @@ class TrainingRun:
             self._await_rows(stop)
         if self.state.position > stop:
             self._report.note(
-                f"{self.state.position:,} rows were learned before publish.full_rows became {stop:,}: they make the"
-                " full version"
+                f"{self.state.position:,} rows were trained on before publish.full_rows became {stop:,}: the full"
+                " version contains all of them"
             )
         held_out_from = stop - round(stop * self.config.train.holdout)
         settings = self.config.train
@@ -270,7 +270,7 @@ class TrainingRun:
         if settings.patience:
             self._learn(stop, self.evaluation_metrics)
         if self.state.position == 0:
-            raise BadInput("data: at least one row wanted, got none")
+            raise BadInput("data: expected at least one row, got none")
         self.state.version = self._versions.next_number()
         self.state.full_rows = self.config.publish.full_rows
         self.state.finished_at = self._unix_s()
@@ -486,11 +486,11 @@ class TrainingRun:
         """Return the rows of the full version, with a note if the data have fewer than the file asks for."""
         rows, wanted = self._known_rows(), self.config.publish.full_rows
         if rows is None:
-            raise BadInput("publish.full_rows: a number wanted, because this stream never ends")
+            raise BadInput("publish.full_rows: expected a number, because this stream has no end")
         if wanted > rows:
             self._report.note(
-                f"publish.full_rows is {wanted:,}, the data have {rows:,} rows: the full version is made of all of"
-                " them, and nothing is left for deltas until rows are added"
+                f"publish.full_rows is {wanted:,}, the data have {rows:,} rows: the full version uses all of them,"
+                " and there are no deltas until rows are added"
             )
         return rows
 
@@ -502,12 +502,12 @@ class TrainingRun:
         """Wait until a followed stream has `wanted` rows."""
         if (there := self.source.count_rows() or 0) >= wanted:
             return
-        self._report.note(f"waits for {wanted:,} rows, {there:,} have come so far")
+        self._report.note(f"waiting for {wanted:,} rows, {there:,} have arrived so far")
         self._report.begin("waiting for rows", wanted)
         self._report.advance(there)
         while there < wanted:
             if self._stopped.wait(LOOK_S):
-                raise BadInput(f"data: {wanted:,} rows wanted for the full version, {there:,} have come so far")
+                raise BadInput(f"data: expected {wanted:,} rows for the full version, got {there:,} so far")
             self._tell_news()
             came, there = there, self.source.count_rows() or 0
             self._report.advance(there - came)
@@ -527,7 +527,7 @@ class TrainingRun:
         number = self.state.version
         if again and number in self._versions.numbers():
             if self._versions.published(number).root_manifest.created_at != self.state.finished_at:
-                raise Conflict(f"version {number} was published by somebody else meanwhile")
+                raise Conflict(f"version {number} was published by another writer in the meantime")
             return Generation(number, 0)
         return self._versions.publish(self.trainer, self.state)
 
@@ -536,7 +536,7 @@ class TrainingRun:
         if not (self._endless and is_address(self.config.publish.repository)) or self._stopped.wait(REACH_S):
             raise error
         if time.monotonic() - self._waited_s > TOLD_S:
-            self._report.note(f"{error}; waits for it")
+            self._report.note(f"{error}; waiting for it")
         self._waited_s = time.monotonic()
 
     def _publish_delta(self, lineage: Lineage) -> Generation | None:

@@ -54,9 +54,9 @@ def resume_config(config: TrainConfig, saved: RunState, rows: int | None, folder
     whole = replace(config, train=train, features=features, tables=tables)
     if saved.fingerprint != fingerprint(whole):
         raise BadInput(
-            f"checkpoint: {changed(saved.settings, settings(whole))}, so what is in {folder} of the repository cannot"
-            " be continued; --new-version --from-scratch trains a second version from new weights, another model.name"
-            " another model"
+            f"checkpoint: {changed(saved.settings, settings(whole))}, so the run in {folder} of the repository cannot"
+            " be continued; --new-version --from-scratch trains another version from new weights, and another"
+            " model.name trains another model"
         )
     return whole
 
@@ -111,8 +111,8 @@ def scaling_of(config: TrainConfig, source: Source, old: Manifest | None) -> Sca
     same = shapes[0] == shapes[1] and columns[0] == columns[1] and inputs[0] == inputs[1]
     if old.arch != drafted.arch or not same:
         raise BadInput(
-            f"--new-version: version {old.version} has another architecture, other features or other tables"
-            " than the training file, so its weights cannot go on; --from-scratch trains new ones"
+            f"--new-version: the architecture, features or tables of version {old.version} differ from those of"
+            " the training file, so its weights cannot be used; --from-scratch trains new ones"
         )
     return scaling
 

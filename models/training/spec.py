@@ -56,7 +56,7 @@ def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scalin
         return {}
     batch = next(iter(source.batches(FIRST_ROWS)), None)
     if batch is None:
-        raise BadInput("data: at least one row wanted, got none")
+        raise BadInput("data: expected at least one row, got none")
     scaling: Scaling = {}
     for feature in floats:
         values = np.asarray(batch.columns[feature.column], np.float64)

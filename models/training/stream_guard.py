@@ -99,7 +99,7 @@ class StreamGuard:
             self._window, self.newest = WindowScores(), figures
         self.held_windows += bool(reason)
         if reason and lineage.hold(reason):
-            return f"held, what follows is not served: {reason}"
+            return f"held, later deltas are not served: {reason}"
         if self.windows.may_release() and lineage.release():
-            return "released: windows are in line again"
+            return "released: windows are normal again"
         return ""

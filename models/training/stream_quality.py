@@ -43,11 +43,13 @@ class StreamQuality:
 
     def told(self, version: int) -> str:
         """Return one line about the quality."""
-        told = metrics_line("streamed, scored before learned", self.streamed)
+        told = metrics_line("streamed, scored before training", self.streamed)
         frozen = f"version {version} as published: AUC {self.published_baseline.auc():.4f}"
         if len(self.sampled) == len(self.streamed):
             return f"{told}; {frozen}"
-        return f"{told}; {frozen} over {len(self.sampled)} of them, the fresh model there {self.sampled.auc():.4f}"
+        return (
+            f"{told}; {frozen} over {len(self.sampled)} of them, where the updated model has {self.sampled.auc():.4f}"
+        )
 
 
 def metrics_line(what: str, scored: ScoredRows) -> str:

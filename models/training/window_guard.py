@@ -210,30 +210,30 @@ class WindowGuard:
     def _out_of_line(self, figures: WindowFigures) -> str:
         config, usual, short = self._config, self._usual, figures.shortness
         if figures.lost:
-            return f"{figures.lost:,} of {figures.rows:,} scores are no numbers"
+            return f"{figures.lost:,} of {figures.rows:,} scores are not numbers"
         if usual["auc"].is_known(config):
             auc, calibration = usual["auc"], usual["calibration"]
             drop, most = auc.mean - figures.auc, auc.bound(config, figures.auc_error, config.auc_drop, short)
             if drop > most:
                 return (
-                    f"AUC {figures.auc:.4f} over {figures.rows:,} rows before they were learned,"
-                    f" usually {auc.mean:.4f}: at most {most:.4f} less wanted"
+                    f"AUC {figures.auc:.4f} over {figures.rows:,} rows scored before training on them,"
+                    f" usually {auc.mean:.4f}: expected a drop of at most {most:.4f}"
                 )
             off = abs(figures.calibration - calibration.mean)
             most = calibration.bound(config, figures.calibration_error, math.log1p(config.calibration), short)
             if off > most:
                 return (
                     f"mean score {math.exp(figures.calibration):.3f} times the mean label over {figures.rows:,} rows"
-                    f" before they were learned, usually {math.exp(calibration.mean):.3f} times:"
-                    f" at most {math.expm1(most):.0%} off wanted"
+                    f" scored before training on them, usually {math.exp(calibration.mean):.3f} times:"
+                    f" expected a deviation of at most {math.expm1(most):.0%}"
                 )
         loss = usual["loss"]
         if figures.rise is not None and loss.is_known(config):
             most = loss.bound(config, figures.rise_error, config.loss_rise)
             if figures.rise - loss.mean > most:
                 return (
-                    f"the log-loss of rows learned before rose by {figures.rise:.0%}, usually by {loss.mean:.1%}:"
-                    f" at most {most:.0%} more wanted"
+                    f"the log-loss of earlier rows rose by {figures.rise:.0%}, usually by {loss.mean:.1%}:"
+                    f" expected at most {most:.0%} more"
                 )
         return ""
 

@@ -65,13 +65,13 @@ class Arch:
         if isinstance(built, Arch):
             got = (built.logits.output_shape[-1], len(built.outputs))
             if got != (columns, columns):
-                raise BadInput(f"arch: {_logits(labels)} and as many outputs wanted, got {got[0]} and {got[1]}")
+                raise BadInput(f"arch: expected {_logits(labels)} and as many outputs, got {got[0]} and {got[1]}")
             return built
         if not isinstance(built, keras.Model):
-            raise BadInput(f"arch: the builder is to return a keras.Model, got {type(built).__name__}")
+            raise BadInput(f"arch: expected the builder to return a keras.Model, got {type(built).__name__}")
         ends: list[Sequence[int | None]] = [getattr(tensor, "shape", ()) for tensor in (*built.inputs, *built.outputs)]
         if len(ends) != 2 or any(len(shape) != 2 for shape in ends) or ends[1][1] != columns:
-            raise BadInput(f"arch: a functional keras.Model from one input [n, width] to {_logits(labels)} wanted")
+            raise BadInput(f"arch: expected a functional keras.Model from one input [n, width] to {_logits(labels)}")
         names, logits = output_names(labels), built.outputs[0]
         scores = {
             name: keras.layers.Activation("sigmoid", name=name)(logits if columns == 1 else logits[:, k : k + 1])
@@ -111,7 +111,7 @@ def output_names(labels: Sequence[str]) -> tuple[str, ...]:
     for label in labels:
         if NAME.fullmatch(label) is None or label == "x":
             raise BadInput(
-                f"data.label: a name of letters, digits, '_', '.', '-' other than 'x' wanted, got {label[:80]!r}"
+                f"data.label: expected a name of letters, digits, '_', '.', '-' other than 'x', got {label[:80]!r}"
             )
     return tuple(labels)
 
@@ -136,7 +136,7 @@ def build_arch(
     try:
         inspect.signature(builder).bind(layout, **given)
     except TypeError as error:
-        raise BadInput(f"arch: {name[:80]!r} is to take a layout, seed and its options: {error}") from None
+        raise BadInput(f"arch: {name[:80]!r} must take a layout, seed and its options: {error}") from None
     return Arch.of(builder(layout, **given), labels)
 
 
@@ -152,7 +152,7 @@ def _logits(labels: Sequence[str]) -> str:
 def resolve_arch(name: str) -> Builder:
     """Return the builder of a name: one of the zoo, or "package.module:function"; raise BadInput for any other."""
     if name not in ARCHITECTURES and not _REFERENCE.fullmatch(name):
-        raise BadInput(f"arch: {', '.join(ARCHITECTURES)} or 'package.module:function' wanted, got {name[:80]!r}")
+        raise BadInput(f"arch: expected {', '.join(ARCHITECTURES)} or 'package.module:function', got {name[:80]!r}")
     return resolve_function(ARCHITECTURES.get(name, name), "arch")
 
 
@@ -170,12 +170,12 @@ def resolve_function(name: str, where: str) -> Callable[..., Any]:
     """
     match = _REFERENCE.fullmatch(name)
     if match is None:
-        raise BadInput(f"{where}: 'package.module:function' wanted, got {name[:80]!r}")
+        raise BadInput(f"{where}: expected 'package.module:function', got {name[:80]!r}")
     try:
         module = importlib.import_module(match[1])
     except ImportError as error:
         raise BadInput(f"{where}: module {match[1]!r} of {name[:80]!r} cannot be imported: {error}") from error
     function: Callable[..., Any] | None = getattr(module, match[2], None)
     if not callable(function):
-        raise BadInput(f"{where}: {name[:80]!r} is no function of that module")
+        raise BadInput(f"{where}: {name[:80]!r} is not a function of that module")
     return function

@@ -54,12 +54,12 @@ class DenseInput:
         width = 0
         for feature in sorted(features, key=lambda f: f.offset):
             if feature.offset != width or feature.width < 1:
-                raise BadInput(f"feature {feature.name!r}: offset {width} wanted, got {feature.offset}")
+                raise BadInput(f"feature {feature.name!r}: expected offset {width}, got {feature.offset}")
             width += feature.width
             span = ColumnSpan(feature.name, feature.offset, feature.width, feature.length, feature.side)
             (floats if feature.kind == "float" else embeddings).append(span)
         if not width:
-            raise BadInput("features: at least one wanted, got none")
+            raise BadInput("features: expected at least one, got none")
         return cls(width, tuple(embeddings), tuple(floats))
 
     @property

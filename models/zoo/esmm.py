@@ -45,7 +45,7 @@ def build(
     from freshet_serving.compiler.frameworks import keras
 
     if len(labels) != 2:
-        raise BadInput(f"data.label: two columns wanted for esmm, clicked and converted, got {len(labels)}")
+        raise BadInput(f"data.label: expected two columns for esmm, clicked and converted, got {len(labels)}")
     ops, layer_factory = keras.ops, LayerFactory(seed, dropout)
     x = keras.Input((layout.width,), name="x")
     ctr, cvr = (layer_factory.dense(layer_factory.tower(x, hidden, name), 1, f"{name}_out") for name in ("ctr", "cvr"))
@@ -58,7 +58,7 @@ def build(
         clicked, converted = (1 / (1 + math.exp(-one)) for one in log_odds)
         if converted > clicked:
             raise BadInput(
-                f"data.label: for esmm {labels[1]!r} is to be 1 only where {labels[0]!r} is, and is so more often"
+                f"data.label: esmm requires {labels[1]!r} to be 1 only where {labels[0]!r} is 1, but it is 1 more often"
             )
         rate = min(max(converted / clicked, LEAST), 1 - LEAST)
         logits.get_layer("ctr_out").bias.assign([log_odds[0]])

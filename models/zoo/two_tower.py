@@ -52,7 +52,7 @@ def build(
     for side, name in (("user", USER_VECTOR), ("item", ITEM_VECTOR)):
         spans = [span for span in layout.spans if (span.side == "item") == (side == "item")]
         if not spans:
-            raise BadInput(f"features: one of side {side!r} wanted for two_tower, got none")
+            raise BadInput(f"features: expected one of side {side!r} for two_tower, got none")
         top = layer_factory.tower(columns(x, spans), hidden, side)
         vector = layer_factory.dense(top, vector_dim, f"{side}_out", first_bias=_halves(vector_dim, side))
         if similarity == "cosine":

@@ -199,14 +199,14 @@ def check_buffers(
         outputs: The output buffers, by name.
     """
     if outputs.keys() != columns.keys():
-        raise ValueError(f"outputs {sorted(columns)} wanted, got {sorted(outputs)}")
+        raise ValueError(f"expected outputs {sorted(columns)}, got {sorted(outputs)}")
     wanted = {"x": (bucket, width), **{name: (bucket, n) for name, n in columns.items()}}
     for name, array in {"x": x, **outputs}.items():
         if array.dtype != np.float32 or array.shape != wanted[name] or not array.flags.c_contiguous:
-            raise ValueError(f"{name}: contiguous float32 {wanted[name]} wanted, got {array.dtype} {array.shape}")
+            raise ValueError(f"{name}: expected contiguous float32 {wanted[name]}, got {array.dtype} {array.shape}")
     for name, array in outputs.items():
         if not array.flags.writeable:
-            raise ValueError(f"{name}: a writeable buffer wanted")
+            raise ValueError(f"{name}: expected a writeable buffer")
 
 
 def check_weights(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -222,4 +222,4 @@ def check_weights(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> No
         array = weights[name]
         if array.dtype != np.float32 or array.shape != shape:
             got = f"{array.dtype} {list(array.shape)}"
-            raise BadInput(f"dense weight {name[:64]!r}: float32 {list(shape)} wanted, got {got}")
+            raise BadInput(f"dense weight {name[:64]!r}: expected float32 {list(shape)}, got {got}")

@@ -131,7 +131,7 @@ class BoundedProgram:
         self.back: dict[int, str] = {}
 
     def add(self, artefact: Artefact) -> None:
-        raise BadInput("executable: a bounded program takes no further ones")
+        raise BadInput("executable: cannot be added to a bounded program")
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
         """Return all buckets with these weights, after comparing the lower precision with float32."""
@@ -145,7 +145,7 @@ class BoundedProgram:
                 error = errors[bound.computes] = typical_error(got, wanted)
                 if error > bound.error:
                     log.warning(
-                        "%s: %s is off by %.2g with these dense weights, at most %g wanted: float32 serves",
+                        "%s: %s is off by %.2g with these dense weights, expected at most %g; serving float32",
                         self._name, bound.computes, error, bound.error,
                     )  # fmt: skip
             if errors[bound.computes] > bound.error:

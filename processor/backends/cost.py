@@ -81,7 +81,7 @@ class CostTable:
     def __init__(self, cost: Mapping[int, float]) -> None:
         """Create a table from the seconds of one run per bucket, all above 0."""
         if not cost or min(cost) < 1:
-            raise ValueError("at least one bucket of 1 or more rows wanted")
+            raise ValueError("buckets: expected at least one of 1 or more rows")
         self.cost = dict(sorted(cost.items()))
         self.max_rows = max(self.cost)
         self.run_s, self.row_s, self.id_s = RUN_S, ROW_S, ID_S

@@ -37,7 +37,7 @@ class Cuda:
         self._runtime = runtime
         status, count = runtime.cudaGetDeviceCount()
         if int(status) or not count:
-            raise BadInput(f"backend {backend}: no CUDA device is to be had on this machine")
+            raise BadInput(f"backend {backend}: this machine has no usable CUDA device")
         self.to_device = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
         self.to_host = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
 

@@ -29,11 +29,11 @@ def external_weights(data: bytes) -> dict[str, tuple[int, ...]]:
         TooLarge: The file is larger than 256 MiB.
     """
     if len(data) > MAX_NBYTES:
-        raise TooLarge(f"executable: at most {MAX_NBYTES} bytes wanted, got {len(data)}")
+        raise TooLarge(f"executable: expected at most {MAX_NBYTES} bytes, got {len(data)}")
     view = memoryview(data)
     graphs = [value for number, value in _fields(view) if number == 7 and isinstance(value, memoryview)]
     if len(graphs) != 1:
-        raise Corrupt(f"executable: an ONNX model with one graph wanted, got {len(graphs)} graphs")
+        raise Corrupt(f"executable: expected an ONNX model with one graph, got {len(graphs)} graphs")
     weights: dict[str, tuple[int, ...]] = {}
     for number, value in _fields(graphs[0]):
         if number == 5 and isinstance(value, memoryview):
@@ -66,7 +66,7 @@ def _external(tensor: memoryview) -> tuple[str, tuple[int, ...]] | None:
     if location != EXTERNAL:
         return None
     if kind != FLOAT or len(shape) > MAX_RANK or not all(0 < dim <= 1 << 31 for dim in shape):
-        raise Corrupt(f"executable: weight {name[:64]!r}: float32 of a definite shape wanted")
+        raise Corrupt(f"executable: weight {name[:64]!r}: expected float32 of a definite shape")
     return name, tuple(shape)
 
 

@@ -86,9 +86,13 @@ class _Program:
         wanted = {WEIGHT_PREFIX + name for name in artefact.weights}
         if shapes.keys() != wanted:
             stray = sorted(shapes.keys() ^ wanted)[0].removeprefix(WEIGHT_PREFIX)
-            raise BadInput(f"executable: its weights are not those that the manifest lists, as {stray[:64]!r} shows")
+            raise BadInput(
+                f"executable: its weights differ from the manifest's: only one of the two has {stray[:64]!r}"
+            )
         if artefact.target not in self._backend.targets():
-            raise BadInput(f"backend onnxruntime: this build has no {artefact.target[:16]}: {how_to_install('gpu')}")
+            raise BadInput(
+                f"backend onnxruntime: this build does not support {artefact.target[:16]}: {how_to_install('gpu')}"
+            )
         named = {name: shapes[WEIGHT_PREFIX + name] for name in artefact.weights}
         self._artefacts[artefact.bucket] = artefact, named
 
@@ -148,7 +152,7 @@ class _Program:
         except Exception as error:
             raise refused(artefact.bucket, self._backend.library, error) from error
         if session.get_providers()[0] != provider:
-            raise BadInput(f"backend onnxruntime: no device for {artefact.target} is to be had on this machine")
+            raise BadInput(f"backend onnxruntime: this machine has no usable device for {artefact.target}")
         return session
 
 
@@ -162,12 +166,12 @@ def _check_signature(session: Any, bucket: int, width: int, columns: Mapping[str
 
     inputs, outputs = session.get_inputs(), {node.name: node for node in session.get_outputs()}
     if len(inputs) != 1 or inputs[0].name != INPUT or not fits(inputs[0], width):
-        raise BadInput(f"executable b{bucket}: one input {INPUT!r} float32 [{bucket}, {width}] wanted")
+        raise BadInput(f"executable b{bucket}: expected one input {INPUT!r} float32 [{bucket}, {width}]")
     if outputs.keys() != columns.keys():
-        raise BadInput(f"executable b{bucket}: outputs {sorted(columns)} wanted, got {sorted(outputs)[:16]}")
+        raise BadInput(f"executable b{bucket}: expected outputs {sorted(columns)}, got {sorted(outputs)[:16]}")
     for name, n in columns.items():
         if not fits(outputs[name], n):
-            raise BadInput(f"executable b{bucket}: output {name!r} float32 [{bucket}, {n}] wanted")
+            raise BadInput(f"executable b{bucket}: expected output {name!r} float32 [{bucket}, {n}]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,11 +94,11 @@ def unpack(data: bytes, backend: str, bucket: int, source: str) -> bytes:
     wanted = {"format": FORMAT, "backend": backend, "bucket": str(bucket)}
     for key, value in wanted.items():
         if tensors.metadata.get(key) != value:
-            raise Corrupt(f"{what}: {key} {value!r} wanted, got {tensors.metadata.get(key, 'none')[:64]!r}")
+            raise Corrupt(f"{what}: expected {key} {value!r}, got {tensors.metadata.get(key, 'none')[:64]!r}")
     if tensors.metadata.get("source") != source:
-        raise Corrupt(f"{what}: stale: it was compiled from another graph than the manifest says")
+        raise Corrupt(f"{what}: stale: compiled from another graph than the manifest's")
     if tensors.arrays.keys() != {CODE} or tensors.arrays[CODE].dtype != np.uint8:
-        raise Corrupt(f"{what}: one tensor of bytes wanted")
+        raise Corrupt(f"{what}: expected one tensor of bytes")
     return tensors.arrays[CODE].tobytes()
 
 
@@ -125,13 +125,13 @@ def load_backend(name: str) -> Backend:
     added = {point.name: point for point in entry_points(group=GROUP)}
     if name not in added:
         known = ", ".join(sorted({*builtin(), *added}))
-        raise BadInput(f"backend: one of {known} wanted, got {name[:64]!r}")
+        raise BadInput(f"backend: expected one of {known}, got {name[:64]!r}")
     try:
         backend: Backend = added[name].load()()
     except FreshetError:
         raise
     except Exception as error:
-        raise BadInput(f"backend {name}: it was added to this installation, but cannot be loaded") from error
+        raise BadInput(f"backend {name}: the plug-in is installed, but cannot be loaded") from error
     return backend
 
 
@@ -277,7 +277,7 @@ def _bounds(
             arrays = parse_tensors(np.frombuffer(package.file(entry.rows), np.uint8), entry.rows).arrays
             x = arrays.get(ROWS)
             if x is None or x.dtype != np.float32 or x.ndim != 2 or x.shape[1] != width or not 1 <= len(x) <= MAX_ROWS:
-                raise Corrupt(f"{entry.rows}: {ROWS!r} float32 [1 to {MAX_ROWS}, {width}] wanted")
+                raise Corrupt(f"{entry.rows}: expected {ROWS!r} float32 [1 to {MAX_ROWS}, {width}]")
             rows[entry.rows] = x
     return {
         bucket: ScoreBound(_computes(entry), _computes(instead), rows[entry.rows], entry.max_error)

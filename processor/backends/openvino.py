@@ -100,7 +100,9 @@ class OpenVinoProgram(Program):
         """Import an artefact's compiled model, or keep its portable form to compile."""
         if artefact.precision not in PRECISIONS:
             wanted = ", ".join(PRECISIONS)
-            raise BadInput(f"executable b{artefact.bucket}: precision one of {wanted} wanted, got {artefact.precision}")
+            raise BadInput(
+                f"executable b{artefact.bucket}: precision: expected one of {wanted}, got {artefact.precision}"
+            )
         if artefact.data:
             try:
                 model = self._core.import_model(artefact.data, DEVICE, self._options(artefact))
@@ -109,7 +111,7 @@ class OpenVinoProgram(Program):
             self._check_signature(model, artefact.bucket)
             self._imported[artefact.bucket] = model
         elif not artefact.origin:
-            raise Corrupt(f"executable b{artefact.bucket}: neither compiled code nor what to compile it from")
+            raise Corrupt(f"executable b{artefact.bucket}: has neither compiled code nor a portable form")
         self._artefacts[artefact.bucket] = artefact
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
@@ -143,7 +145,9 @@ class OpenVinoProgram(Program):
         """
         library = self._backend.module
         if not artefact.origin:
-            raise Corrupt(f"executable b{artefact.bucket}: other weights than the frozen ones want its portable form")
+            raise Corrupt(
+                f"executable b{artefact.bucket}: weights other than the frozen ones require its portable form"
+            )
         try:
             model = self._core.read_model(artefact.origin)
             for parameter in list(model.get_parameters()):
@@ -177,11 +181,11 @@ class OpenVinoProgram(Program):
         """Raise BadInput unless the model maps x [bucket, width] to the outputs [bucket, columns]."""
         got = {name: tuple(port.shape) for port in model.inputs for name in port.names}
         if len(model.inputs) != 1 or got.get(INPUT) != (bucket, self._width):
-            raise BadInput(f"executable b{bucket}: one input {INPUT!r} float32 [{bucket}, {self._width}] wanted")
+            raise BadInput(f"executable b{bucket}: expected one input {INPUT!r} float32 [{bucket}, {self._width}]")
         ends = {name: tuple(port.shape) for port in model.outputs for name in port.names}
         for name, n in self._columns.items():
             if ends.get(name) != (bucket, n):
-                raise BadInput(f"executable b{bucket}: output {name!r} float32 [{bucket}, {n}] wanted")
+                raise BadInput(f"executable b{bucket}: expected output {name!r} float32 [{bucket}, {n}]")
 
 
 def _weight(weights: Weights, name: str, parameter: Any) -> Matrix:
@@ -191,7 +195,7 @@ def _weight(weights: Weights, name: str, parameter: Any) -> Matrix:
     array = weights[name]
     if array.dtype != np.float32 or array.shape != shape:
         got = f"{array.dtype} {list(array.shape)}"
-        raise BadInput(f"dense weight {name[:64]!r}: float32 {list(shape)} wanted, got {got}")
+        raise BadInput(f"dense weight {name[:64]!r}: expected float32 {list(shape)}, got {got}")
     return array
 
 

@@ -104,7 +104,9 @@ class _Program:
         }
         wanted = {INPUT: (bucket, self._width), **{name: (bucket, n) for name, n in self._columns.items()}}
         if {name: tuple(shape) for name, shape in shapes.items()} != wanted:
-            raise BadInput(f"executable b{bucket}: x float32 [{bucket}, {self._width}] and the model's outputs wanted")
+            raise BadInput(
+                f"executable b{bucket}: expected x float32 [{bucket}, {self._width}] and the model's outputs"
+            )
         self._artefacts[bucket] = artefact
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
@@ -133,9 +135,9 @@ class _Program:
             if own not in weights:
                 raise BadInput(f"dense weight {own[:64]!r} is missing")
             if not refitter.set_named_weights(name, library.Weights(weights[own].reshape(-1))):
-                raise BadInput(f"dense weight {own[:64]!r}: {self._backend.library} does not take it")
+                raise BadInput(f"dense weight {own[:64]!r}: refused by {self._backend.library}")
         if not refitter.refit_cuda_engine():
-            raise BadInput(f"executable b{artefact.bucket}: {self._backend.library} does not take the weights")
+            raise BadInput(f"executable b{artefact.bucket}: {self._backend.library} refused the weights")
         return engine
 
 

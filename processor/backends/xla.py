@@ -88,7 +88,7 @@ class XlaProgram(Program):
             elif artefact.origin:
                 executable = on.compile(artefact.origin)
             else:
-                raise Corrupt(f"executable b{artefact.bucket}: neither compiled code nor what to compile it from")
+                raise Corrupt(f"executable b{artefact.bucket}: has neither compiled code nor a portable form")
         except FreshetError:
             raise
         except Exception as error:
@@ -265,7 +265,7 @@ def cuda() -> Device:
     except ImportError:
         raise missing("xla", "jax with CUDA", "gpu") from None
     except RuntimeError:
-        raise BadInput("backend xla: no CUDA device is to be had on this machine") from None
+        raise BadInput("backend xla: this machine has no usable CUDA device") from None
 
 
 class JaxDevice:
@@ -338,11 +338,11 @@ class _Executable:
             nbytes = [int(result.on_device_size_in_bytes()) for result in run.results()]
         except Exception as error:
             raise BadInput(
-                f"executable b{self.bucket}: x float32 [{self.bucket}, {self._width}] and the manifest's weights wanted"
+                f"executable b{self.bucket}: expected x float32 [{self.bucket}, {self._width}] and the listed weights"
             ) from error
         wanted = [4 * self.bucket * self._columns[name] for name in sorted(self._columns)]
         if nbytes != wanted:
-            raise BadInput(f"executable b{self.bucket}: outputs of {wanted} bytes wanted, got {nbytes[:16]}")
+            raise BadInput(f"executable b{self.bucket}: expected outputs of {wanted} bytes, got {nbytes[:16]}")
 
 
 @dataclass(frozen=True, slots=True)

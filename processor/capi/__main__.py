@@ -105,7 +105,7 @@ def build(out: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m freshet_serving.processor.capi", description=__doc__)
-    parser.add_argument("out", type=Path, help="the library, such as libfreshet.so")
+    parser.add_argument("out", type=Path, help="file to write, such as libfreshet.so")
     out = parser.parse_args().out.resolve()
     try:
         with needed("the C interface"):

@@ -35,7 +35,7 @@ OPTIONS: dict[str, tuple[type, ...]] = {
 }
 LIMITS = ("max_rows", "max_ids", "max_nodes", "max_body_bytes")
 OPTIONS |= dict.fromkeys(LIMITS, (int,))
-INTERNAL = 500, b"the request failed for a reason that is not its own"
+INTERNAL = 500, b"internal error; see the log"
 
 
 class EmbeddedModel:
@@ -46,7 +46,7 @@ class EmbeddedModel:
         options = _options(config)
         interval_s = float(options.pop("poll_interval_s", POLL_INTERVAL_S))
         if not 0 < interval_s <= 3600:
-            raise BadInput(f"poll_interval_s: above 0, to 3600, wanted, got {interval_s:g}")
+            raise BadInput(f"poll_interval_s: expected more than 0, at most 3600, got {interval_s:g}")
         model = options.pop("model", None)
         limits = RequestLimits(**{name: options.pop(name) for name in LIMITS if name in options})
         check(limits, "model_config.")
@@ -80,7 +80,7 @@ class EmbeddedModel:
             except Exception:
                 # Poll less often, so that a lasting error does not flood the log.
                 delay_s = max(interval_s, REST_S)
-                log.exception("polling the repository failed; next look in %g s", delay_s)
+                log.exception("polling the repository failed; retrying in %g s", delay_s)
 
 
 _numbers = itertools.count(1)
@@ -94,8 +94,8 @@ def initialize(config: bytes) -> tuple[int, bytes]:
     except FreshetError as error:
         return 0, str(error).encode(errors="replace")
     except Exception:
-        log.exception("the processor could not be initialised")
-        return 0, b"the processor could not be initialised"
+        log.exception("cannot initialise the processor")
+        return 0, b"cannot initialise the processor; see the log"
     number = next(_numbers)
     _open[number] = embedded
     return number, b""
@@ -125,28 +125,28 @@ def _answered(number: int, act: Any) -> tuple[int, bytes]:
     try:
         embedded = _open.get(number)
         if embedded is None:
-            raise NotFound("model: not initialised, or closed")
+            raise NotFound("model: not initialised or already closed")
         return 200, act(embedded)
     except FreshetError as error:
         return error.http_status, str(error).encode(errors="replace")
     except Exception:
-        log.exception("a request failed for a reason that is not its own")
+        log.exception("a request failed with an internal error")
         return INTERNAL
 
 
 def _options(config: bytes) -> dict[str, Any]:
     if len(config) > MAX_CONFIG_NBYTES:
-        raise BadInput(f"model_config: at most {MAX_CONFIG_NBYTES} bytes wanted, got {len(config)}")
+        raise BadInput(f"model_config: expected at most {MAX_CONFIG_NBYTES} bytes, got {len(config)}")
     try:
         document = json.loads(config)
     except (ValueError, RecursionError):
-        raise BadInput("model_config: JSON wanted") from None
+        raise BadInput("model_config: expected JSON") from None
     if not isinstance(document, dict) or "repository" not in document:
-        raise BadInput("model_config: an object with a repository wanted")
+        raise BadInput("model_config: expected an object with a repository")
     for name, value in document.items():
         types = OPTIONS.get(name)
         if types is None:
-            raise BadInput(f"model_config: one of {', '.join(OPTIONS)} wanted, got {name[:64]!r}")
+            raise BadInput(f"model_config: expected one of {', '.join(OPTIONS)}, got {name[:64]!r}")
         if type(value) not in types:
-            raise BadInput(f"model_config.{name}: {types[0].__name__} wanted, got {type(value).__name__}")
+            raise BadInput(f"model_config.{name}: expected {types[0].__name__}, got {type(value).__name__}")
     return document

@@ -20,7 +20,7 @@ func main() {
 	}
 	request, err := os.ReadFile(os.Args[2])
 	if err != nil || len(request) == 0 {
-		fmt.Fprintln(os.Stderr, "no request:", err)
+		fmt.Fprintln(os.Stderr, "cannot read the request:", err)
 		os.Exit(1)
 	}
 	entry, config := C.CString(""), C.CString(os.Args[1])

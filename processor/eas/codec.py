@@ -59,13 +59,13 @@ def decode(
     try:
         request = Request.FromString(data)
     except DecodeError:
-        raise BadInput("request: a PredictRequest wanted") from None
+        raise BadInput("request: expected a PredictRequest") from None
     if request.signature_name not in (SIGNATURE, ""):
-        raise BadInput(f"signature_name: {SIGNATURE} wanted, got {request.signature_name[:64]!r}")
+        raise BadInput(f"signature_name: expected {SIGNATURE}, got {request.signature_name[:64]!r}")
     names = {i.name for i in manifest.inputs}
     for name in request.inputs:
         if name not in names:
-            raise BadInput(f"inputs: one of {', '.join(sorted(names))} wanted, got {name[:64]!r}")
+            raise BadInput(f"inputs: expected one of {', '.join(sorted(names))}, got {name[:64]!r}")
     for spec in manifest.inputs:
         if spec.name not in request.inputs:
             raise BadInput(f"inputs: {spec.name} is missing")
@@ -73,7 +73,7 @@ def decode(
     wanted = tuple(request.output_filter[: len(outputs) + 1])
     for name in wanted:
         if name not in outputs or wanted.count(name) > 1:
-            raise BadInput(f"output_filter: one of {', '.join(outputs)}, each once, wanted, got {name[:64]!r}")
+            raise BadInput(f"output_filter: expected one of {', '.join(outputs)}, each at most once, got {name[:64]!r}")
     extent = RequestSize(limits)
     return {spec.name: _column(spec, request.inputs[spec.name], extent) for spec in manifest.inputs}, wanted
 
@@ -98,17 +98,17 @@ def encode(outputs: Mapping[str, NDArray[np.float32]], wanted: Sequence[str] = (
 def _column(spec: Input, array: Any, extent: RequestSize) -> Column:
     number, named, held = TYPES[spec.dtype]
     if array.dtype != number:
-        raise BadInput(f"{spec.name}: {named} wanted, got data type {array.dtype}")
+        raise BadInput(f"{spec.name}: expected {named}, got data type {array.dtype}")
     shape, values = list(array.array_shape.dim[: MAX_RANK + 1]), getattr(array, held)
     if len(shape) > MAX_RANK or any(not 0 <= size < 2**31 for size in shape) or math.prod(shape) != len(values):
-        raise BadInput(f"{spec.name}: a shape of {len(values)} values wanted, got {shape}")
+        raise BadInput(f"{spec.name}: expected a shape of {len(values)} values, got {shape}")
     extent.add(spec, shape[0] if shape else 1, len(values))
     flat = Strings.of(values) if spec.dtype == "string" else np.array(values, spec.dtype)
     if spec.ragged:
         if len(shape) != 2:
-            raise BadInput(f"{spec.name}: shape [n, k] wanted, got {shape}")
+            raise BadInput(f"{spec.name}: expected shape [n, k], got {shape}")
         return Ragged(flat, np.arange(shape[0] + 1, dtype=np.int64) * shape[1])
     if not shape or shape[1:] not in ([[spec.columns]] if spec.columns else [[], [1]]):
         wanted = f"[n, {spec.columns}]" if spec.columns else "[n]"
-        raise BadInput(f"{spec.name}: shape {wanted} wanted, got {shape}")
+        raise BadInput(f"{spec.name}: expected shape {wanted}, got {shape}")
     return flat.reshape(shape[0], spec.columns) if spec.columns and isinstance(flat, np.ndarray) else flat

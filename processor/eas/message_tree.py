@@ -64,5 +64,5 @@ class MessageTree:
         """
         # No encoding weighs more per byte than an empty message: HOLDER for two bytes. Short messages need no count.
         if HOLDER * len(data) > 2 * limits.max_nodes and (nodes := self.count(data)) > limits.max_nodes:
-            wanted = f"at most {limits.max_nodes} fields and values wanted"
+            wanted = f"expected at most {limits.max_nodes} fields and values"
             raise TooLarge(f"max_nodes: {wanted}, got {nodes}; send tensors as bytes, or ask for fewer at once")

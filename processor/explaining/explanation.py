@@ -185,7 +185,7 @@ class Explainer:
             NotReady: If a delta is being applied, or a file is damaged.
             Overloaded: If another explanation is running.
         """
-        with _held(self._turn, Overloaded("explain: one explanation at a time; ask again")):
+        with _held(self._turn, Overloaded("explain: another explanation is running; retry")):
             first, rows, told = self._side(inputs, row, asked, limits, vectors)
             answer: dict[str, Any] = {"model": asked.version.manifest.model, "row": row, "rows": rows, "sides": [told]}
             if against is not None:
@@ -196,7 +196,7 @@ class Explainer:
                     answer["moved"], answer["moved_left_out"] = movers(first, second)
                 else:
                     answer["note"] = (
-                        "the features or outputs of the two versions differ: nothing can be moved between them"
+                        "the two versions have different features or outputs: cannot attribute the change to features"
                     )
             return answer
 
@@ -214,7 +214,7 @@ class Explainer:
         plan = self._plan(version)
         bound = plan.bind_inputs(inputs, limits)
         if not 0 <= row < bound.rows:
-            raise BadInput(f"row: 0 to {bound.rows - 1} wanted, got {row}")
+            raise BadInput(f"row: expected 0 to {bound.rows - 1}, got {row}")
         values = feature_values(manifest, plan, inputs, bound, row)
         _check_extent(values, manifest.width, vectors)
         bind_s = time.perf_counter() - began_s
@@ -253,20 +253,22 @@ class Explainer:
         """Return the sparse graph of a version: that of this process's replica, or one of the explainer's own."""
         remote = [name for name, table in version.tables.items() if isinstance(table, RemoteTable)]
         if remote:
-            raise BadInput(f"explain: table {remote[0]!r} is in a row store; ask a server that holds it in memory")
+            raise BadInput(f"explain: table {remote[0]!r} is in a row store; use a server that holds it in memory")
         replicas = version.replicas
         if isinstance(replicas, Replica):
             return replicas.plan
         plan = self._plans.get(version)
         if plan is None:
             if version.manifest.stage is not None:
-                raise BadInput("explain: its stage is run by workers alone; ask a server of one process (--workers 1)")
+                raise BadInput(
+                    "explain: only workers run this version's stage; use a server with one process (--workers 1)"
+                )
             plan = self._plans[version] = SparsePlan(version.manifest)
         return plan
 
     @contextmanager
     def _locked(self, version: ServedVersion) -> Iterator[None]:
-        with _held(version.lock, NotReady("explain: a delta is being applied; ask again")):
+        with _held(version.lock, NotReady("explain: a delta is being applied; retry")):
             # Rows may lie in a mapped file: reading a page that is gone would end the process.
             if version.damage(SIZES):
                 raise NotReady("explain: a file of the version is damaged")
@@ -288,10 +290,10 @@ def _check_extent(values: list[FeatureValues], width: int, vectors: bool) -> Non
     """Raise TooLarge for a row with too many ids, or with too many numbers to include its rows."""
     ids = sum(len(v.keys) for v in values)
     if ids > MAX_IDS:
-        raise TooLarge(f"explain: a row of at most {MAX_IDS} ids wanted, got {ids}")
+        raise TooLarge(f"explain: expected a row of at most {MAX_IDS} ids, got {ids}")
     numbers = width + sum(len(v.keys) * v.feature.width for v in values)
     if vectors and numbers > MAX_NUMBERS:
-        raise TooLarge(f"vectors: rows of at most {MAX_NUMBERS} numbers in all wanted, got up to {numbers}")
+        raise TooLarge(f"vectors: expected rows of at most {MAX_NUMBERS} numbers in total, got up to {numbers}")
 
 
 def _read(
@@ -338,8 +340,8 @@ def _out_of_reach(version: ServedVersion, step: int) -> str:
         return f"generation {wanted} is not served yet; the newest is {manifest.version}.{position.step}"
     oldest = min([*position.undoable, position.step])
     return (
-        f"generation {wanted} is not in the undo log, which goes back to {manifest.version}.{oldest}; a server of the "
-        f"repository with a larger --undo-depth keeps more, and `freshet evaluate --generation {wanted}` scores a table"
+        f"generation {wanted} is not in the undo log, which goes back to {manifest.version}.{oldest}; a server "
+        f"with a larger --undo-depth keeps more; `freshet evaluate --generation {wanted}` scores a table with it"
     )
 
 

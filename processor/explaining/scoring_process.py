@@ -103,8 +103,8 @@ class ScoringProcess:
             if not fresh and not isinstance(error, TimeoutError):
                 # It may have ended by itself after IDLE_S.
                 return self._ask(arrays, about)
-            log.error("the process that scores for explanations has ended, or does not answer: %s", error)
-            raise NotReady("explain: the process that scores has ended, or does not answer; see the log") from None
+            log.error("the scoring process for explanations has ended or does not answer: %s", error)
+            raise NotReady("explain: the scoring process has ended or does not answer; see the log") from None
 
     def _start(self) -> socket.socket:
         mine, theirs = socket.socketpair()
@@ -177,8 +177,8 @@ def _answered(
     except FreshetError as error:
         told = {"error": [type(error).__name__, str(error)]}
     except Exception:
-        log.exception("an executable could not be run")
-        told = {"error": ["FreshetError", "explain: the executable could not be run; see the log"]}
+        log.exception("cannot run an executable")
+        told = {"error": ["FreshetError", "explain: cannot run the executable; see the log"]}
     return {}, {"answer": json.dumps(told)}
 
 
@@ -209,6 +209,6 @@ def _read(there: socket.socket, nbytes: int) -> NDArray[np.uint8]:
     while at < nbytes:
         count = there.recv_into(view[at:])
         if not count:
-            raise EOFError("its end is closed")
+            raise EOFError("the other end is closed")
         at += count
     return data

@@ -131,7 +131,7 @@ def _join(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if offsets[-1] > MAX_NBYTES:
-        raise BadInput(f"{_named(t)}: at most {MAX_NBYTES} bytes of joined strings wanted, got {offsets[-1]}")
+        raise BadInput(f"{_named(t)}: expected at most {MAX_NBYTES} bytes of joined strings, got {offsets[-1]}")
     data, ends = np.empty(int(offsets[-1]), np.uint8), offsets[:-1].copy()
     for strings, picks in parts:
         texts.append(strings.data, strings.offsets, picks, ends, data)
@@ -154,7 +154,7 @@ def _rows_of(t: Transform, given: Sequence[FlatColumn]) -> int:
     rows = {f.rows for f in given} - {1}
     if len(rows) > 1:
         first, second = sorted(rows)[:2]
-        raise BadInput(f"{_named(t)}: columns of as many rows (or 1) wanted, got {first} and {second}")
+        raise BadInput(f"{_named(t)}: expected columns with equal numbers of rows (or 1), got {first} and {second}")
     return max(rows, default=1)
 
 
@@ -259,7 +259,7 @@ def _equal(values: Any, t: Transform) -> NDArray[np.bool_]:
 def _mask(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     tested, f = given
     if tested.rows != f.rows:
-        raise BadInput(f"{_named(t)}: columns of as many rows wanted, got {tested.rows} and {f.rows}")
+        raise BadInput(f"{_named(t)}: expected columns with equal numbers of rows, got {tested.rows} and {f.rows}")
     return f.like(np.where(_equal(tested.values, t), np.int64(t.integers[-1]), f.values))
 
 
@@ -277,14 +277,14 @@ def _one_hot(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
 
 def _check_count(t: Transform, count: int) -> None:
     if count > MAX_VALUES:
-        raise BadInput(f"{_named(t)}: at most {MAX_VALUES} numbers to be made of them wanted, got {count}")
+        raise BadInput(f"{_named(t)}: expected a result of at most {MAX_VALUES} values, got {count}")
 
 
 def _tally(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     f, (size, once) = given[0], t.integers
     _check_count(t, f.rows * size)
     if f.values.min(initial=0) < 0:
-        raise BadInput(f"{_named(t)}: whole numbers of 0 or more wanted, got {f.values.min()}")
+        raise BadInput(f"{_named(t)}: expected whole numbers of 0 or more, got {f.values.min()}")
     counts = np.zeros((f.rows, size), np.float32)
     row, known = np.repeat(np.arange(f.rows), f.width), f.values < size
     np.add.at(counts, (row[known], f.values[known]), np.float32(1.0))
@@ -328,7 +328,7 @@ def _cross(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
         splits[i] = f.bounds
     ends = np.empty(rows + 1, np.int64)
     if not crosses.count(splits, MAX_CROSSED, ends):
-        raise BadInput(f"{_named(t)}: crosses of at most {MAX_CROSSED} values a row wanted")
+        raise BadInput(f"{_named(t)}: expected at most {MAX_CROSSED} crossed values per row")
     _check_count(t, int(ends[-1]))
     ids = np.empty(int(ends[-1]), np.int64)
     crosses.cross(np.concatenate(values), starts, splits, ends, np.uint64(buckets), np.uint64(key), ids)

@@ -42,12 +42,12 @@ class RequestLimits:
 
     max_rows: int = field(
         default=65_536,
-        metadata=option("Rows of a request; [model.NAME] may have its own", between(1, 1 << 31), heading=REQUESTS),
+        metadata=option("Most rows per request; [model.NAME] can set its own", between(1, 1 << 31), heading=REQUESTS),
     )
     max_ids: int = field(
         default=4_000_000,
         metadata=option(
-            "Ids and strings of a request, over all of its inputs; [model.NAME] may have its own",
+            "Most ids and strings per request, over all of its inputs; [model.NAME] can set its own",
             between(1, 1 << 31),
             heading=REQUESTS,
             folded=True,
@@ -56,13 +56,13 @@ class RequestLimits:
     max_body_bytes: int = field(
         default=64 << 20,
         metadata=option(
-            "Largest request body, also when inflated", between(1, 1 << 32), unit="bytes", heading=REQUESTS
+            "Largest request body, before and after decompression", between(1, 1 << 32), unit="bytes", heading=REQUESTS
         ),
     )
     max_inflation: int = field(
         default=100,
         metadata=option(
-            f"How many times its length a compressed body may become, beyond {FREE_NBYTES >> 10} kB",
+            f"Largest ratio of a body's decompressed to its compressed size, above {FREE_NBYTES >> 10} kB",
             between(1, 1 << 31),
             heading=REQUESTS,
             folded=True,
@@ -71,7 +71,7 @@ class RequestLimits:
     max_json_bytes: int = field(
         default=16 << 20,
         metadata=option(
-            "JSON of a request; binary tensors do not count",
+            "Largest JSON of a request; binary tensors do not count",
             between(1, 1 << 32),
             unit="bytes",
             heading=REQUESTS,
@@ -81,8 +81,8 @@ class RequestLimits:
     max_nodes: int = field(
         default=4_000_000,
         metadata=option(
-            "Values and names of a JSON document, fields and values of a message; a string counts twice, a list, an "
-            "object or a message within it four times",
+            "Most values and names of a JSON document, or fields and values of a message; a string counts twice, a "
+            "nested list, object or message four times",
             between(1, 1 << 31),
             heading=REQUESTS,
             folded=True,
@@ -127,7 +127,7 @@ class RequestSize:
             most = self._limits.max_rows
             if rows > most:
                 raise TooLarge(
-                    f"max_rows: at most {most} rows a request wanted, got {rows} in {where}; ask for fewer at once"
+                    f"max_rows: expected at most {most} rows per request, got {rows} in {where}; ask for fewer at once"
                 )
             self._rows = rows
 
@@ -151,8 +151,8 @@ class RequestSize:
                 self._ids += values
         times = -(-self._rows // ROWS_AT_ONCE)
         if self._ids + self._broadcast * times > limits.max_ids:
-            wanted = f"at most {limits.max_ids} ids and strings a request wanted"
+            wanted = f"expected at most {limits.max_ids} ids and strings per request"
             got = f"{self._ids + self._broadcast}"
             if times > 1 and self._broadcast:
-                got += f", {self._broadcast} of them in one row for {self._rows} and so {times} times"
+                got += f", {self._broadcast} of them in one row for {self._rows} rows, counted {times} times"
             raise TooLarge(f"max_ids: {wanted}, got {got}; ask for fewer at once")

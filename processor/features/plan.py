@@ -120,7 +120,7 @@ class Pooling(NamedTuple):
             NonFiniteInput: A float is infinite, or becomes so when scaled.
         """
         if pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts):
-            raise NonFiniteInput("inputs: numbers that stay finite once they are scaled wanted")
+            raise NonFiniteInput("inputs: expected numbers that are finite after scaling")
 
 
 class PoolingStep(NamedTuple):
@@ -306,7 +306,7 @@ class SparsePlan:
                 words += (address(values), count, stride, 0 if splits is None else address(splits))
                 if count != 1:
                     if rows not in (1, count):
-                        raise BadInput(f"input {read.name!r}: {rows} rows (or 1) wanted, got {count}")
+                        raise BadInput(f"input {read.name!r}: expected {rows} rows (or 1), got {count}")
                     rows = count
                     user_split = user_split and read.name not in self._user
                 if read.looked_up:
@@ -360,7 +360,7 @@ class SparsePlan:
         """
         if pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts):
             refusals = filter(None, map(self.non_finite_error, bound))
-            raise next(refusals, None) or NonFiniteInput("inputs: finite numbers (or NaN) wanted")
+            raise next(refusals, None) or NonFiniteInput("inputs: expected finite numbers (or NaN)")
 
     def non_finite_error(self, bound: BoundRequest) -> NonFiniteInput | None:
         """Return the error of a request with a float that is infinite or becomes so when scaled; else None."""
@@ -447,8 +447,8 @@ def _length(words: NDArray[np.int64]) -> int:
 
 
 def _non_finite_error(name: str, value: float, row: int, column: int) -> NonFiniteInput:
-    wanted = "a number that stays finite once it is scaled" if np.isfinite(value) else "finite numbers (or NaN)"
-    return NonFiniteInput(f"input {name!r}: {wanted} wanted, got {value:.6g} in row {row}, column {column}")
+    wanted = "a number that is finite after scaling" if np.isfinite(value) else "finite numbers (or NaN)"
+    return NonFiniteInput(f"input {name!r}: expected {wanted}, got {value:.6g} in row {row}, column {column}")
 
 
 def blank_inputs(manifest: Manifest) -> dict[str, Column]:
@@ -526,30 +526,30 @@ class _InputReader:
     def _ragged(self, column: Column, seed: int) -> BoundInput:
         where = self._where
         if not isinstance(column, Ragged):
-            raise BadInput(f"{where}: ragged rows wanted, got {_describe(column)}")
+            raise BadInput(f"{where}: expected ragged rows, got {_describe(column)}")
         values = _ids(self.spec, column.values, seed, where)
         whole = column.row_splits.dtype.kind in "iu" and column.row_splits.ndim == 1
         splits = np.ascontiguousarray(column.row_splits, np.int64) if whole else np.empty(0, np.int64)
         # Compare neighbours, do not subtract them: a difference can wrap around to a positive number.
         if len(splits) < 2 or splits[0] != 0 or splits[-1] != len(values) or (splits[1:] < splits[:-1]).any():
-            raise BadInput(f"{where}: row_splits ascending from 0 to {len(values)} wanted, for at least one row")
+            raise BadInput(f"{where}: expected row_splits ascending from 0 to {len(values)} for at least one row")
         return BoundInput(values, len(splits) - 1, 1, splits)
 
     def _dense(self, column: Column, seed: int) -> BoundInput:
         spec, where, width = self.spec, self._where, self.width
         if isinstance(column, Ragged):
-            raise BadInput(f"{where}: one value a row wanted, got ragged rows")
+            raise BadInput(f"{where}: expected one value per row, got ragged rows")
         if isinstance(column, Strings):
             values = _ids(spec, column, seed, where)
             if len(values) == 0 or len(values) % width:
-                raise BadInput(f"{where}: a multiple of {width} strings wanted, got {len(values)}")
+                raise BadInput(f"{where}: expected a multiple of {width} strings, got {len(values)}")
             return BoundInput(values, len(values) // width, width, None)
         if spec.dtype == "string":
-            raise BadInput(f"{where}: strings wanted, got {_describe(column)}")
+            raise BadInput(f"{where}: expected strings, got {_describe(column)}")
         if column.ndim == 0 or column.shape[0] == 0 or column.shape[1:] not in self._shapes:
-            raise BadInput(f"{where}: shape [n, {width}] wanted, got {list(column.shape)}")
+            raise BadInput(f"{where}: expected shape [n, {width}], got {list(column.shape)}")
         if column.dtype != self._dtype:
-            raise BadInput(f"{where}: {spec.dtype} wanted, got {column.dtype.name}")
+            raise BadInput(f"{where}: expected {spec.dtype}, got {column.dtype.name}")
         return BoundInput(np.ascontiguousarray(column), column.shape[0], width, None)
 
 
@@ -569,13 +569,13 @@ Reading = tuple[_InputReader, list[int]]
 def _ids(spec: Input, values: NDArray[np.int64] | Strings, seed: int, where: str) -> NDArray[np.int64]:
     if isinstance(values, Strings):
         if spec.dtype != "string":
-            raise BadInput(f"{where}: {spec.dtype} wanted, got strings")
+            raise BadInput(f"{where}: expected {spec.dtype}, got strings")
         hashed: NDArray[np.int64] = hash_strings(values, seed)
         return hashed
     if spec.dtype == "string" and len(values):
-        raise BadInput(f"{where}: strings wanted, got {values.dtype.name}")
+        raise BadInput(f"{where}: expected strings, got {values.dtype.name}")
     if values.dtype != np.int64 or values.ndim != 1:
-        raise BadInput(f"{where}: int64 values wanted, got {_describe(values)}")
+        raise BadInput(f"{where}: expected int64 values, got {_describe(values)}")
     return np.ascontiguousarray(values)
 
 

@@ -62,7 +62,7 @@ def load_stage(manifest: Manifest, data: bytes) -> Stage:
         BadInput: Its runtime is not installed here.
     """
     spec = manifest.stage
-    assert spec is not None, "asked for by those whose manifest has one"
+    assert spec is not None, "the manifest has a stage"
     for point in entry_points(group=GROUP, name=spec.runtime):
         runtime: StageRuntime = point.load()
         return runtime(data, manifest.inputs, spec.outputs)

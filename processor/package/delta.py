@@ -155,7 +155,7 @@ class Delta:
             dim = tables[name].dim
             if table.rows.shape != (len(table.keys), dim):
                 wanted, got = [len(table.keys), dim], list(table.rows.shape)
-                raise BadInput(f"delta: table {name!r}: rows of shape {wanted} wanted, got {got}")
+                raise BadInput(f"delta: table {name!r}: expected rows of shape {wanted}, got {got}")
             dtype = tables[name].dtype
             below = min(ROW_TYPES[dtype].below, MOST_IN_ROW)
             if not all_below(table.rows, below):
@@ -173,7 +173,7 @@ class Delta:
                 raise BadInput(f"delta: dense tensor {name[:64]!r} is not one of the model's")
             if list(tensor.shape) != manifest.dense[name]:
                 wanted, got = manifest.dense[name], list(tensor.shape)
-                raise BadInput(f"delta: dense tensor {name!r}: shape {wanted} wanted, got {got}")
+                raise BadInput(f"delta: dense tensor {name!r}: expected shape {wanted}, got {got}")
             if not all_finite(tensor):
                 raise BadInput(f"delta: dense tensor {name!r} holds NaN or infinity")
 
@@ -290,7 +290,7 @@ def rows_of_file(path: Path) -> int:
         keys = [entry["shape"] for name, entry in header.items() if _KEYS.fullmatch(name)]
         return sum(int(rows) for (rows,) in keys)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise Corrupt(f"{path.name}: a delta's header wanted") from None
+        raise Corrupt(f"{path.name}: expected a delta header") from None
 
 
 def parse_delta(data: DeltaBytes) -> Delta:
@@ -299,8 +299,8 @@ def parse_delta(data: DeltaBytes) -> Delta:
     tensors = parse_tensors(buffer, "delta")
     meta = tensors.metadata
     if meta.get("format") != FORMAT:
-        got = f"got {meta['format'][:40]!r}" if "format" in meta else "the file names none"
-        raise Corrupt(f"delta: format {FORMAT!r} wanted, {got}")
+        got = f"got {meta['format'][:40]!r}" if "format" in meta else "got none"
+        raise Corrupt(f"delta: expected format {FORMAT!r}, {got}")
     if meta.get("checksum") != header_checksum(meta, tensors.arrays):
         raise Corrupt("delta: the header does not match its checksum")
     return _parse_verified(tensors)
@@ -310,7 +310,7 @@ def _parse_verified(tensors: Tensors) -> Delta:
     meta = tensors.metadata
     checksums = _json(meta, "checksums", dict)
     if checksums.keys() != tensors.arrays.keys():
-        raise Corrupt("delta: a checksum for each tensor wanted")
+        raise Corrupt("delta: expected a checksum for each tensor")
     for name, array in tensors.arrays.items():
         if array_crc32(array) != checksums[name]:
             raise Corrupt(f"delta: tensor {name[:64]!r} does not match its checksum")
@@ -326,13 +326,15 @@ def _parse_verified(tensors: Tensors) -> Delta:
         elif kind == "tables" and part in ("keys", "removed"):
             tables.setdefault(table, {})[part] = _typed(array, np.int64, 1, name)
         else:
-            raise Corrupt(f"delta: tensor {name[:64]!r} is none of dense/..., tables/.../keys, rows, removed")
+            raise Corrupt(f"delta: tensor: expected dense/..., or tables/.../keys, rows or removed, got {name[:64]!r}")
     for name, parts in tables.items():
         if parts.keys() != {"keys", "rows", "removed"}:
-            raise Corrupt(f"delta: table {name[:64]!r}: keys, rows and removed wanted, got {', '.join(sorted(parts))}")
+            raise Corrupt(
+                f"delta: table {name[:64]!r}: expected keys, rows and removed, got {', '.join(sorted(parts))}"
+            )
     times = _json(meta, "event_time", list)
     if len(times) not in (0, 2) or not all(type(t) in (int, float) and abs(t) < 1e300 for t in times):
-        raise Corrupt("delta: event_time: [] or [first, last] wanted")
+        raise Corrupt("delta: event_time: expected [] or [first, last]")
     delta = Delta(
         model=meta.get("model", ""),
         version=_natural(meta, "version"),
@@ -356,14 +358,14 @@ def _parse_verified(tensors: Tensors) -> Delta:
 def _typed(array: NDArray[Any], dtype: type, rank: int | None, name: str) -> NDArray[Any]:
     if array.dtype != dtype or (rank is not None and array.ndim != rank):
         wanted = f"{np.dtype(dtype).name} of rank {rank}" if rank else np.dtype(dtype).name
-        raise Corrupt(f"delta: tensor {name[:64]!r}: {wanted} wanted, got {array.dtype.name} of rank {array.ndim}")
+        raise Corrupt(f"delta: tensor {name[:64]!r}: expected {wanted}, got {array.dtype.name} of rank {array.ndim}")
     return array
 
 
 def _natural(meta: Mapping[str, str], key: str) -> int:
     text = meta.get(key, "")
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise Corrupt(f"delta: {key}: a whole number wanted, got {text[:40]!r}")
+        raise Corrupt(f"delta: {key}: expected a whole number, got {text[:40]!r}")
     return int(text)
 
 
@@ -373,7 +375,7 @@ def _number(meta: Mapping[str, str], key: str) -> float:
     except ValueError:
         value = float("nan")
     if not np.isfinite(value):
-        raise Corrupt(f"delta: {key}: a number wanted, got {meta.get(key, '')[:40]!r}")
+        raise Corrupt(f"delta: {key}: expected a number, got {meta.get(key, '')[:40]!r}")
     return value
 
 
@@ -383,7 +385,7 @@ def _json(meta: Mapping[str, str], key: str, kind: type) -> Any:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, kind):
-        raise Corrupt(f"delta: {key}: JSON {kind.__name__} wanted")
+        raise Corrupt(f"delta: {key}: expected JSON {kind.__name__}")
     return value
 
 

@@ -338,13 +338,13 @@ class Manifest:
     def from_json(cls, data: bytes) -> Manifest:
         """Parse and validate a manifest; raises BadInput that names the field, the expected and the actual value."""
         if len(data) > MAX_MANIFEST_NBYTES:
-            raise BadInput(f"manifest: at most {MAX_MANIFEST_NBYTES} bytes wanted, got {len(data)}")
+            raise BadInput(f"manifest: expected at most {MAX_MANIFEST_NBYTES} bytes, got {len(data)}")
         try:
             raw = json.loads(data)
         except (ValueError, RecursionError):
             raise BadInput("manifest: not valid JSON") from None
         if isinstance(raw, dict) and raw.get("format", FORMAT) != FORMAT:
-            raise BadInput(f"manifest: format {FORMAT!r} wanted, got {str(raw['format'])[:40]!r}")
+            raise BadInput(f"manifest: expected format {FORMAT!r}, got {str(raw['format'])[:40]!r}")
         manifest: Manifest = _build(cls, raw, "manifest")
         validate(manifest)
         return manifest
@@ -376,7 +376,10 @@ class Manifest:
         found = {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in self.inputs}
         for t in self.transforms:
             for name in t.inputs:
-                _want(name in found, f"manifest.transforms[{t.name}].inputs: {name[:64]!r} is not before it")
+                _want(
+                    name in found,
+                    f"manifest.transforms[{t.name}].inputs: {name[:64]!r} is not an input or an earlier transform",
+                )
             found[t.name] = shape_of(t, [found[name] for name in t.inputs])
         return found
 
@@ -393,7 +396,7 @@ def _build(kind: Any, raw: Any, where: str) -> Any:
         return None if raw is None else _build(args[0], raw, where)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(raw, dict):
-            raise BadInput(f"{where}: an object wanted, got {json_kind(raw)}")
+            raise BadInput(f"{where}: expected an object, got {json_kind(raw)}")
         hints = typing.get_type_hints(kind)
         for key in raw:
             if key not in hints:
@@ -405,20 +408,20 @@ def _build(kind: Any, raw: Any, where: str) -> Any:
         return kind(**{k: _build(hints[k], v, f"{where}.{k}") for k, v in raw.items()})
     if origin is list:
         if not isinstance(raw, list):
-            raise BadInput(f"{where}: a list wanted, got {json_kind(raw)}")
+            raise BadInput(f"{where}: expected a list, got {json_kind(raw)}")
         return [_build(args[0], v, f"{where}[{i}]") for i, v in enumerate(raw)]
     if origin is dict:
         if not isinstance(raw, dict):
-            raise BadInput(f"{where}: an object wanted, got {json_kind(raw)}")
+            raise BadInput(f"{where}: expected an object, got {json_kind(raw)}")
         return {str(k): _build(args[1], v, f"{where}[{k!r}]") for k, v in raw.items()}
     if kind is float and type(raw) in (int, float):
         # JSON's numbers are unbounded, and Python's parser accepts NaN and Infinity as numbers too.
         if not -sys.float_info.max <= raw <= sys.float_info.max:
-            raise BadInput(f"{where}: a finite number wanted, got {str(raw)[:40]}")
+            raise BadInput(f"{where}: expected a finite number, got {str(raw)[:40]}")
         raw = float(raw)
     if isinstance(kind, types.GenericAlias) or type(raw) is not kind:
         got = str(raw)[:40] if type(raw) is float else json_kind(raw)
-        raise BadInput(f"{where}: {WORDS[kind]} wanted, got {got}")
+        raise BadInput(f"{where}: expected {WORDS[kind]}, got {got}")
     return raw
 
 
@@ -431,7 +434,7 @@ def _unique(names: list[str], where: str) -> None:
     for name in names:
         _want(
             NAME.fullmatch(name) is not None,
-            f"{where}: a name of letters, digits, '_', '.', '-' wanted, got {name[:64]!r}",
+            f"{where}: expected a name of letters, digits, '_', '.', '-', got {name[:64]!r}",
         )
         _want(names.count(name) == 1, f"{where}: {name!r} occurs more than once")
 
@@ -439,31 +442,31 @@ def _unique(names: list[str], where: str) -> None:
 def validate(manifest: Manifest) -> None:
     """Raise BadInput unless every part of the manifest agrees with the others."""
     m = manifest
-    _want(m.format == FORMAT, f"manifest.format: {FORMAT!r} wanted, got {m.format[:40]!r}")
-    _want(NAME.fullmatch(m.model) is not None, f"manifest.model: a plain name wanted, got {m.model[:64]!r}")
-    _want(m.version > 0, f"manifest.version: a positive integer wanted, got {m.version}")
-    _want(0 < m.width <= 1 << 20, f"manifest.width: 1 to {1 << 20} wanted, got {m.width}")
-    _want(len(m.event_time) in (0, 2), "manifest.event_time: [] or [first, last] wanted")
-    _want(len(m.transforms) <= MAX_TRANSFORMS, f"manifest.transforms: at most {MAX_TRANSFORMS} wanted")
+    _want(m.format == FORMAT, f"manifest.format: expected {FORMAT!r}, got {m.format[:40]!r}")
+    _want(NAME.fullmatch(m.model) is not None, f"manifest.model: expected a plain name, got {m.model[:64]!r}")
+    _want(m.version > 0, f"manifest.version: expected a positive integer, got {m.version}")
+    _want(0 < m.width <= 1 << 20, f"manifest.width: expected 1 to {1 << 20}, got {m.width}")
+    _want(len(m.event_time) in (0, 2), "manifest.event_time: expected [] or [first, last]")
+    _want(len(m.transforms) <= MAX_TRANSFORMS, f"manifest.transforms: expected at most {MAX_TRANSFORMS}")
     sources = m.sources
     _unique([i.name for i in sources], "manifest.inputs")
     _unique([f.name for f in m.features], "manifest.features")
     _unique([t.name for t in m.tables], "manifest.tables")
     _unique([o.name for o in m.outputs], "manifest.outputs")
-    _want(bool(m.inputs), "manifest.inputs: at least one wanted")
-    _want(bool(m.outputs), "manifest.outputs: at least one wanted")
+    _want(bool(m.inputs), "manifest.inputs: expected at least one")
+    _want(bool(m.outputs), "manifest.outputs: expected at least one")
     tables = {t.name for t in m.tables}
     for name, weight in m.copies.items():
         _want(name in tables, f"manifest.copies: expected names of tables, got {name[:64]!r}")
         there = weight in m.dense or not weight
         _want(there, f"manifest.copies[{name}]: expected a dense weight or '', got {weight[:64]!r}")
     if m.stage is not None:
-        _want(NAME.fullmatch(m.stage.runtime) is not None, "manifest.stage.runtime: a plain name wanted")
+        _want(NAME.fullmatch(m.stage.runtime) is not None, "manifest.stage.runtime: expected a plain name")
         _want(m.stage.file in m.files, "manifest.stage.file: not among manifest.files")
     for i in sources:
         where = f"manifest.inputs[{i.name}]"
-        _want(i.dtype in DTYPES, f"{where}.dtype: one of {', '.join(DTYPES)} wanted, got {i.dtype[:40]!r}")
-        _want(0 <= i.columns <= 65536, f"{where}.columns: 0 to 65536 wanted, got {i.columns}")
+        _want(i.dtype in DTYPES, f"{where}.dtype: expected one of {', '.join(DTYPES)}, got {i.dtype[:40]!r}")
+        _want(0 <= i.columns <= 65536, f"{where}.columns: expected 0 to 65536, got {i.columns}")
         _want(
             not i.ragged or (i.columns == 0 and i.dtype != "float32"), f"{where}: a ragged input holds int64 or string"
         )
@@ -480,49 +483,51 @@ def validate(manifest: Manifest) -> None:
         _want(fits, f"{where}.dims: expected sizes whose product is {o.columns}, got {o.dims}")
     for t in m.tables:
         where = f"manifest.tables[{t.name}]"
-        _want(0 < t.dim <= 4096, f"{where}.dim: 1 to 4096 wanted, got {t.dim}")
-        _want(0 <= t.rows < 2**31, f"{where}.rows: 0 to 2**31-1 wanted, got {t.rows}")
-        _want(t.dtype in ROW_TYPES, f"{where}.dtype: one of {', '.join(ROW_TYPES)} wanted, got {t.dtype[:40]!r}")
-        _want(len(t.default) in (0, t.dim), f"{where}.default: [] or {t.dim} numbers wanted, got {len(t.default)}")
-        _want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: 0 to 2**63-1 wanted, got {t.hash_seed}")
+        _want(0 < t.dim <= 4096, f"{where}.dim: expected 1 to 4096, got {t.dim}")
+        _want(0 <= t.rows < 2**31, f"{where}.rows: expected 0 to 2**31-1, got {t.rows}")
+        _want(t.dtype in ROW_TYPES, f"{where}.dtype: expected one of {', '.join(ROW_TYPES)}, got {t.dtype[:40]!r}")
+        _want(len(t.default) in (0, t.dim), f"{where}.default: expected [] or {t.dim} numbers, got {len(t.default)}")
+        _want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: expected 0 to 2**63-1, got {t.hash_seed}")
     _validate_features(m)
     for name, shape in m.dense.items():
         _want(
             len(shape) <= 8 and all(0 < d <= 1 << 31 for d in shape),
-            f"manifest.dense[{name!r}]: a shape wanted, got {shape}",
+            f"manifest.dense[{name!r}]: expected a shape, got {shape}",
         )
     for e in m.executables:
         where = f"manifest.executables[{e.backend}-{e.target} b{e.bucket}]"
-        _want(NAME.fullmatch(e.backend) is not None, f"{where}.backend: a plain name wanted")
-        _want(0 < e.bucket <= 1 << 20, f"{where}.bucket: 1 to {1 << 20} wanted")
+        _want(NAME.fullmatch(e.backend) is not None, f"{where}.backend: expected a plain name")
+        _want(0 < e.bucket <= 1 << 20, f"{where}.bucket: expected 1 to {1 << 20}")
         _want(e.file in m.files, f"{where}.file: not among manifest.files")
-        _want(e.role in ROLES, f"{where}.role: one of {', '.join(ROLES)} wanted, got {e.role[:40]!r}")
-        _want(NAME.fullmatch(e.target) is not None, f"{where}.target: a plain name wanted")
-        _want(e.precision in PRECISIONS, f"{where}.precision: one of {', '.join(PRECISIONS)} wanted")
+        _want(e.role in ROLES, f"{where}.role: expected one of {', '.join(ROLES)}, got {e.role[:40]!r}")
+        _want(NAME.fullmatch(e.target) is not None, f"{where}.target: expected a plain name")
+        _want(e.precision in PRECISIONS, f"{where}.precision: expected one of {', '.join(PRECISIONS)}")
         _want(not e.origin or e.origin in m.files, f"{where}.origin: not among manifest.files")
         _want(not e.rows or e.rows in m.files, f"{where}.rows: not among manifest.files")
-        _want(min(e.cost_us, e.error, e.max_error) >= 0, f"{where}: cost_us, error, max_error of 0 or more wanted")
+        _want(min(e.cost_us, e.error, e.max_error) >= 0, f"{where}: expected cost_us, error, max_error of 0 or more")
         for value in (e.sha256, e.frozen):
             _want(
-                not value or HEX64.fullmatch(value) is not None, f"{where}: sha256 and frozen of 64 hex digits wanted"
+                not value or HEX64.fullmatch(value) is not None, f"{where}: expected sha256 and frozen of 64 hex digits"
             )
         for w in e.weights:
             _want(w in m.dense, f"{where}.weights: {w[:64]!r} is not among manifest.dense")
-    _want(0 <= m.user_width <= MAX_USER_WIDTH, f"manifest.user_width: 0 to {MAX_USER_WIDTH} wanted, got {m.user_width}")
+    _want(
+        0 <= m.user_width <= MAX_USER_WIDTH, f"manifest.user_width: expected 0 to {MAX_USER_WIDTH}, got {m.user_width}"
+    )
     split = {e.role for e in m.executables} - {WHOLE}
     _want(
         split == ({USER, CANDIDATE} if m.user_width else set()),
-        f"manifest.user_width: {m.user_width}, so executables of {'both' if m.user_width else 'no'} parts wanted",
+        f"manifest.user_width: {m.user_width} requires executables of {'both' if m.user_width else 'no'} parts",
     )
     for path, file in m.files.items():
         parts = path.split("/")
         safe = all(NAME.fullmatch(p) and p not in (".", "..") for p in parts)
         _want(
-            safe and len(parts) <= 16, f"manifest.files: a relative path inside the version wanted, got {path[:64]!r}"
+            safe and len(parts) <= 16, f"manifest.files: expected a relative path inside the version, got {path[:64]!r}"
         )
-        _want(file.nbytes >= 0, f"manifest.files[{path}].nbytes: 0 or more wanted, got {file.nbytes}")
+        _want(file.nbytes >= 0, f"manifest.files[{path}].nbytes: expected 0 or more, got {file.nbytes}")
         known = HEX64.fullmatch(file.sha256) if m.key else not file.sha256
-        _want(bool(known), f"manifest.files[{path}].sha256: wanted where the manifest is signed, and nowhere else")
+        _want(bool(known), f"manifest.files[{path}].sha256: expected if and only if the manifest is signed")
     _validate_signature(m)
 
 
@@ -533,15 +538,15 @@ def _fills(dims: list[int], columns: int) -> bool:
 
 def _validate_signature(m: Manifest) -> None:
     if not m.key:
-        _want(not m.signature and not m.edition and m.vouched is None, "manifest.key: wanted with a signature")
+        _want(not m.signature and not m.edition and m.vouched is None, "manifest.key: expected with a signature")
         return
-    _want(KEY_ID.fullmatch(m.key) is not None, f"manifest.key: 16 hexadecimal digits wanted, got {m.key[:40]!r}")
+    _want(KEY_ID.fullmatch(m.key) is not None, f"manifest.key: expected 16 hexadecimal digits, got {m.key[:40]!r}")
     signed = not m.signature or SIGNATURE.fullmatch(m.signature)
-    _want(bool(signed), "manifest.signature: 128 hexadecimal digits wanted")
-    _want(0 <= m.edition < 10**9, f"manifest.edition: 0 to {10**9} wanted, got {m.edition}")
+    _want(bool(signed), "manifest.signature: expected 128 hexadecimal digits")
+    _want(0 <= m.edition < 10**9, f"manifest.edition: expected 0 to {10**9}, got {m.edition}")
     if m.vouched is not None:
         known = m.vouched.number > 0 and HEX64.fullmatch(m.vouched.sha256)
-        _want(bool(known), "manifest.vouched: the number and SHA-256 of a record wanted")
+        _want(bool(known), "manifest.vouched: expected the number and SHA-256 of a record")
 
 
 def _validate_features(m: Manifest) -> None:
@@ -549,37 +554,41 @@ def _validate_features(m: Manifest) -> None:
     for f in m.features:
         where = f"manifest.features[{f.name}]"
         kinds = (*KINDS, FLOATS)
-        _want(f.kind in kinds, f"{where}.kind: one of {', '.join(kinds)} wanted, got {f.kind[:40]!r}")
+        _want(f.kind in kinds, f"{where}.kind: expected one of {', '.join(kinds)}, got {f.kind[:40]!r}")
         _want(
-            f.combiner in COMBINERS, f"{where}.combiner: one of {', '.join(COMBINERS)} wanted, got {f.combiner[:40]!r}"
+            f.combiner in COMBINERS,
+            f"{where}.combiner: expected one of {', '.join(COMBINERS)}, got {f.combiner[:40]!r}",
         )
-        _want(f.side in SIDES, f"{where}.side: one of {', '.join(SIDES)} wanted, got {f.side[:40]!r}")
+        _want(f.side in SIDES, f"{where}.side: expected one of {', '.join(SIDES)}, got {f.side[:40]!r}")
         _want(f.input in inputs, f"{where}.input: {f.input[:64]!r} is not among manifest.inputs")
-        _want(0 <= f.max_length <= 1 << 20, f"{where}.max_length: 0 to {1 << 20} wanted, got {f.max_length}")
+        _want(0 <= f.max_length <= 1 << 20, f"{where}.max_length: expected 0 to {1 << 20}, got {f.max_length}")
         source = inputs[f.input]
         wanted = {"float": "float32", FLOATS: "float32", "id": "int64", "ids": "int64"}.get(f.kind, "string")
-        _want(source.dtype == wanted, f"{where}.input: {wanted} wanted, got {source.dtype}")
+        _want(source.dtype == wanted, f"{where}.input: expected {wanted}, got {source.dtype}")
         if f.kind in ("ids", "strings"):
-            _want(f.column == -1, f"{where}.column: -1 wanted for kind {f.kind}, got {f.column}")
+            _want(f.column == -1, f"{where}.column: expected -1 for kind {f.kind}, got {f.column}")
         elif source.columns:
             most = source.columns - (f.width if f.kind == FLOATS else 1)
-            _want(0 <= f.column <= most, f"{where}.column: 0 to {most} wanted, got {f.column}")
+            _want(0 <= f.column <= most, f"{where}.column: expected 0 to {most}, got {f.column}")
         else:
-            _want(f.column == -1, f"{where}.column: -1 wanted for an input of shape [n], got {f.column}")
-            _want(not source.ragged, f"{where}.input: kind {f.kind} wants one value a row, the input is ragged")
+            _want(f.column == -1, f"{where}.column: expected -1 for an input of shape [n], got {f.column}")
+            _want(not source.ragged, f"{where}.input: expected one value per row for kind {f.kind}, got ragged rows")
         if f.kind in ("float", FLOATS):
             wide = f.width if f.kind == FLOATS and source.columns else 1
             fits = f.table == "" and f.width == wide > 0
-            _want(fits, f"{where}: kind {f.kind} has no table and width {max(wide, 1)}")
+            _want(fits, f"{where}: expected no table and width {max(wide, 1)} for kind {f.kind}")
         else:
             _want(f.table in tables, f"{where}.table: {f.table[:64]!r} is not among manifest.tables")
             if f.combiner == "none":
-                _want(f.kind in ("ids", "strings"), f"{where}.combiner: none is for ids and strings, not {f.kind}")
-                _want(f.max_length > 0, f"{where}.max_length: 1 or more wanted for combiner none, got 0")
+                _want(
+                    f.kind in ("ids", "strings"), f"{where}.combiner: none requires kind ids or strings, got {f.kind}"
+                )
+                _want(f.max_length > 0, f"{where}.max_length: expected 1 or more for combiner none, got 0")
             wide = feature_width(f.combiner, tables[f.table].dim, f.max_length)
-            _want(f.width == wide, f"{where}.width: {wide} wanted, got {f.width}")
+            _want(f.width == wide, f"{where}.width: expected {wide}, got {f.width}")
         _want(
-            f.offset >= 0 and f.offset + f.width <= m.width, f"{where}.offset: inside the dense width {m.width} wanted"
+            f.offset >= 0 and f.offset + f.width <= m.width,
+            f"{where}.offset: expected a place inside the dense width {m.width}",
         )
     spans = sorted((f.offset, f.offset + f.width) for f in m.features)
     end = 0
@@ -588,4 +597,4 @@ def _validate_features(m: Manifest) -> None:
             start == end, f"manifest.features: columns of the dense input overlap or leave a hole at {min(start, end)}"
         )
         end = stop
-    _want(end == m.width, f"manifest.width: features fill {end} columns, got {m.width}")
+    _want(end == m.width, f"manifest.width: expected {end}, the columns that features fill, got {m.width}")

@@ -73,7 +73,7 @@ def read_file(path: Path, max_nbytes: int, name: str = "") -> NDArray[np.uint8]:
     with open_regular(path, name) as file:
         nbytes = os.fstat(file.fileno()).st_size
         if nbytes > max_nbytes:
-            raise Corrupt(f"{name}: at most {max_nbytes} bytes wanted, got {nbytes}")
+            raise Corrupt(f"{name}: expected at most {max_nbytes} bytes, got {nbytes}")
         data, at = np.empty(nbytes, np.uint8), 0
         while at < nbytes:
             count = file.readinto(data[at : at + READ_NBYTES].data)
@@ -125,4 +125,4 @@ def fd_sha256(fd: int, nbytes: int) -> str:
 
 def _check_kind(name: str, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        raise Corrupt(f"{name}: a regular file wanted, got {KINDS.get(stat.S_IFMT(mode), 'something else')}")
+        raise Corrupt(f"{name}: expected a regular file, got {KINDS.get(stat.S_IFMT(mode), 'something else')}")

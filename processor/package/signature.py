@@ -51,9 +51,9 @@ class PublicKey:
         try:
             key = load_pem_public_key(data)
         except Exception:
-            raise BadInput("trust: an Ed25519 public key in PEM wanted, such as `freshet keys new` writes") from None
+            raise BadInput("trust: expected an Ed25519 public key in PEM, such as `freshet keys new` writes") from None
         if not isinstance(key, Ed25519PublicKey):
-            raise BadInput("trust: an Ed25519 public key wanted, got one of another kind")
+            raise BadInput("trust: expected an Ed25519 public key, got another kind of key")
         return cls(key)
 
     def verify(self, signature: str, data: bytes) -> bool:
@@ -96,9 +96,9 @@ class Signer:
         try:
             key = load_pem_private_key(data, None)
         except Exception:
-            raise BadInput("key: an Ed25519 private key in PEM without a password wanted") from None
+            raise BadInput("key: expected an Ed25519 private key in PEM without a password") from None
         if not isinstance(key, Ed25519PrivateKey):
-            raise BadInput("key: an Ed25519 private key wanted, got one of another kind")
+            raise BadInput("key: expected an Ed25519 private key, got another kind of key")
         return cls(key)
 
     def sign(self, data: bytes) -> str:
@@ -121,7 +121,7 @@ def new_key(name: str) -> tuple[Path, Path, str]:
     private, public = Path(f"{name}.key"), Path(f"{name}.pub")
     for path in (private, public):
         if path.exists():
-            raise Conflict(f"{path.name}: is there already, and no key is replaced; another --out wanted")
+            raise Conflict(f"{path.name}: already exists and is never replaced; choose another --out")
     key = Ed25519PrivateKey.generate()
     signer = Signer(key)
     secret = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
@@ -133,7 +133,7 @@ def new_key(name: str) -> tuple[Path, Path, str]:
                 file.flush()
                 os.fsync(file.fileno())
     except FileExistsError:
-        raise Conflict(f"{name}: is there already, and no key is replaced; another --out wanted") from None
+        raise Conflict(f"{name}: already exists and is never replaced; choose another --out") from None
     except OSError as error:
         raise BadInput(f"{name}: cannot be written: {error.strerror}") from None
     return private, public, signer.id

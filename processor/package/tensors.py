@@ -170,7 +170,7 @@ def _read_crc32(fd: int, start: int, stop: int) -> int:
     while at < stop:
         count = os.preadv(fd, [buffer[: min(READ_NBYTES, stop - at)]], at)
         if not count:
-            raise Corrupt(f"{stop} bytes wanted, got {at}")
+            raise Corrupt(f"expected {stop} bytes, got {at}")
         value = zlib.crc32(buffer[:count], value)
         at += count
     return value
@@ -220,7 +220,7 @@ def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: 
     at = 0
     for name, array in arrays.items():
         if array.dtype not in NAMES:
-            raise BadInput(f"tensor {name[:64]!r}: dtype one of {', '.join(DTYPES)} wanted, got {array.dtype.str}")
+            raise BadInput(f"tensor {name[:64]!r}: dtype: expected one of {', '.join(DTYPES)}, got {array.dtype.str}")
         header[name] = {
             "dtype": NAMES[array.dtype],
             "shape": list(array.shape),
@@ -262,7 +262,7 @@ def parse_tensors(data: NDArray[np.uint8], what: str) -> Tensors:
     """
     nbytes, begins = data.nbytes, data[:9].tobytes()
     if nbytes < 8:
-        raise Corrupt(f"{what}: not a safetensors file: at least 8 bytes wanted, got {nbytes}")
+        raise Corrupt(f"{what}: not a safetensors file: expected at least 8 bytes, got {nbytes}")
     (length,) = struct.unpack("<Q", begins[:8])
     if length > min(MAX_HEADER_NBYTES, nbytes - 8):
         # A header begins with a brace: a file that has one is a truncated safetensors file.
@@ -306,23 +306,23 @@ def _kind(begins: bytes) -> str:
 def _view(body: NDArray[np.uint8], address: int, entry: Any, where: str) -> tuple[int, int, NDArray[Any]]:
     """Return (first byte, byte after the last, tensor) of an entry, for a read-only body at an address."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise Corrupt(f"{where}: dtype, shape and data_offsets wanted")
+        raise Corrupt(f"{where}: expected dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise Corrupt(f"{where}: dtype one of {', '.join(DTYPES)} wanted, got {str(dtype)[:16]!r}")
+        raise Corrupt(f"{where}: dtype: expected one of {', '.join(DTYPES)}, got {str(dtype)[:16]!r}")
     # With a size of 0 other dimensions need no bytes and could be huge: numpy fails beyond 64 bits, so they are bounded
     # here.
     if not _naturals(shape) or len(shape) > MAX_RANK or math.prod(d or 1 for d in shape) > MAX_ELEMENTS:
-        raise Corrupt(f"{where}: a shape of at most {MAX_RANK} dimensions and {MAX_ELEMENTS} elements wanted")
+        raise Corrupt(f"{where}: expected a shape of at most {MAX_RANK} dimensions and {MAX_ELEMENTS} elements")
     if not _naturals(offsets) or len(offsets) != 2:
-        raise Corrupt(f"{where}: two data_offsets wanted")
+        raise Corrupt(f"{where}: expected two data_offsets")
     start, stop = offsets
     kind, count = DTYPES[dtype], math.prod(shape)
     nbytes = count * kind.itemsize
     if not start <= stop <= body.nbytes:
         raise Corrupt(f"{where}: bytes {start} to {stop} lie outside the file")
     if stop - start != nbytes:
-        raise Corrupt(f"{where}: shape {shape} of {dtype} wants {nbytes} bytes, got {stop - start}")
+        raise Corrupt(f"{where}: expected {nbytes} bytes for shape {shape} of {dtype}, got {stop - start}")
     if (address + start) % kind.itemsize:
         array = body[start:stop].copy().view(kind).reshape(shape)
         array.flags.writeable = False

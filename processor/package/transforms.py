@@ -105,17 +105,17 @@ def shape_of(transform: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape
     """
     where = f"manifest.transforms[{transform.name}]"
     if transform.op not in OPS:
-        raise BadInput(f"{where}.op: one of {', '.join(OPS)} wanted, got {transform.op[:40]!r}")
+        raise BadInput(f"{where}.op: expected one of {', '.join(OPS)}, got {transform.op[:40]!r}")
     if not 1 <= len(shapes) <= MAX_INPUTS:
-        raise BadInput(f"{where}.inputs: 1 to {MAX_INPUTS} wanted, got {len(shapes)}")
+        raise BadInput(f"{where}.inputs: expected 1 to {MAX_INPUTS}, got {len(shapes)}")
     if not all(-(2**63) <= n < 2**64 for n in transform.integers) or len(transform.integers) > MAX_COLUMNS:
-        raise BadInput(f"{where}.integers: up to {MAX_COLUMNS} numbers of 64 bits wanted")
+        raise BadInput(f"{where}.integers: expected up to {MAX_COLUMNS} numbers of 64 bits")
     if sum(map(len, transform.texts)) > MAX_TEXT or len(transform.floats) > MAX_COLUMNS:
-        raise BadInput(f"{where}: texts of {MAX_TEXT} letters and {MAX_COLUMNS} floats at most wanted")
+        raise BadInput(f"{where}: expected at most {MAX_TEXT} letters of text and {MAX_COLUMNS} floats")
     found = OPS[transform.op](transform, shapes)
     if found is None or not 0 <= found.columns <= MAX_COLUMNS:
         taken = ", ".join(f"{s.dtype}{' rows' if s.ragged else ''}" for s in shapes)
-        raise BadInput(f"{where}: {transform.op} cannot take {taken[:80]} with these numbers")
+        raise BadInput(f"{where}: {transform.op} does not accept {taken[:80]} with these parameters")
     return found
 
 

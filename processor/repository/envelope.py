@@ -62,7 +62,7 @@ def opened(raw: dict[str, Any], model: str, file: str, keyring: Keyring) -> dict
         return raw
     fits = raw.keys() == KEYS and isinstance(raw["document"], dict) and type(raw["serial"]) is int
     if not fits or (raw["model"], raw["file"]) != (model, file):
-        raise Corrupt(f"{file}: an envelope of this model and file wanted")
+        raise Corrupt(f"{file}: expected an envelope of this model and file")
     said = {key: value for key, value in raw.items() if key != "signature"}
     keyring.check_signature(file, str(raw["key"]), str(raw["signature"]), _bytes(said))
     if keyring.memory is not None:

@@ -110,13 +110,13 @@ class Keyring:
         """
         if not self.trusted:
             return
-        wanted = f"{what}: signed by key {' or '.join(self.trusted)} wanted"
+        wanted = f"{what}: expected a signature by key {' or '.join(self.trusted)}"
         if not key:
-            raise Corrupt(f"{wanted}, got no signature")
+            raise Corrupt(f"{wanted}, got none")
         if key not in self.trusted:
             raise Corrupt(f"{wanted}, got key {key}")
         if not self.trusted[key].verify(signature, data):
-            raise Corrupt(f"{wanted}, got a signature that is not of these bytes")
+            raise Corrupt(f"{wanted}, got a signature that does not match the content")
 
     def key_for(self, what: str, signed: str = "") -> Signer | None:
         """Return the key that must sign what is about to be written; None if nothing is signed.
@@ -129,9 +129,9 @@ class Keyring:
             SigningKeyRequired: A signature is required and there is no key.
         """
         if self.signer is None and (self.trusted or signed):
-            why = f"is signed by key {signed}" if signed else "takes nothing unsigned"
+            why = f"is signed by key {signed}" if signed else "accepts only signed files"
             raise SigningKeyRequired(
-                f"{what}: the repository {why}, and there is no key here: --key or {KEY_VARIABLE} wanted"
+                f"{what}: the repository {why}, and this process has no key; set --key or {KEY_VARIABLE}"
             )
         return self.signer
 
@@ -142,7 +142,7 @@ NO_KEYS = Keyring()
 FORMAT = "freshet-trust/1"
 MAX_MEMORY_NBYTES = 1 << 20
 MOST_VERSIONS = 256
-ACCEPT = "`freshet keys accept` forgets that"
+ACCEPT = "`freshet keys accept` resets the trusted state"
 
 
 def default_memory(repository: str) -> Path:
@@ -198,7 +198,7 @@ class TrustMemory:
             probe.write_bytes(b"")
             probe.unlink()
         except OSError as error:
-            raise BadInput(f"trust_memory: a folder that can be written wanted: {error.strerror}") from None
+            raise BadInput(f"trust_memory: the folder cannot be written: {error.strerror}") from None
 
     def of(self, model: str) -> KnownModel:
         """Return what is remembered of a model; raise NotReady if it cannot be read, because trust is unknown then."""
@@ -211,7 +211,7 @@ class TrustMemory:
         except FileNotFoundError:
             return KnownModel()
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, Corrupt):
-            raise NotReady(f"trust: what is remembered of {model!r} cannot be read; {ACCEPT}") from None
+            raise NotReady(f"trust: the saved state of {model!r} cannot be read; {ACCEPT}") from None
 
     def check_manifest(self, model: str, version: int, root: str, edition: int, digest: str) -> None:
         """Raise Corrupt for a manifest that is older than a trusted one, or different.
@@ -227,10 +227,12 @@ class TrustMemory:
         if known is None or known.edition < 0:
             return
         if root != known.root:
-            raise Corrupt(f"manifest: version {version} that was trusted here wanted, got another one; {ACCEPT}")
+            raise Corrupt(f"manifest: expected version {version} as trusted here before, got a different one; {ACCEPT}")
         if edition < known.edition or (edition == known.edition and digest != known.manifest):
-            got = f"edition {edition}" if edition < known.edition else "another one"
-            raise Corrupt(f"manifest: edition {known.edition} or newer was trusted here, got {got}; {ACCEPT}")
+            got = f"edition {edition}" if edition < known.edition else "a different one"
+            raise Corrupt(
+                f"manifest: expected edition {known.edition} or newer as trusted here before, got {got}; {ACCEPT}"
+            )
 
     def check_serial(self, model: str, what: str, serial: int) -> None:
         """Raise Corrupt for a file of a model that is older than a trusted one.
@@ -242,7 +244,7 @@ class TrustMemory:
         """
         known = self.of(model).serials.get(what, 0)
         if serial < known:
-            raise Corrupt(f"{what}: serial {known} or newer was trusted here, got {serial}; {ACCEPT}")
+            raise Corrupt(f"{what}: expected serial {known} or newer as trusted here before, got {serial}; {ACCEPT}")
 
     def note_version(self, model: str, version: int, root: str, edition: int, digest: str) -> None:
         """Remember a version that is about to be served.
@@ -310,7 +312,7 @@ class TrustMemory:
                     with atomic_file(self._path(model)) as file:
                         file.write(after)
         except OSError as error:
-            raise NotReady(f"trust: what was trusted cannot be remembered: {error.strerror}") from None
+            raise NotReady(f"trust: the state cannot be saved: {error.strerror}") from None
 
     @contextmanager
     def _alone(self, model: str) -> Iterator[None]:
@@ -343,7 +345,7 @@ def check_downgrade(newest: int, number: int) -> None:
         number: The version to serve.
     """
     if number < newest:
-        raise Corrupt(f"version {newest} that was trusted here wanted, got {number}; {ACCEPT}")
+        raise Corrupt(f"expected version {newest} or newer as trusted here before, got {number}; {ACCEPT}")
 
 
 def _bytes(known: KnownModel) -> bytes:

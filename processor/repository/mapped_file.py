@@ -142,7 +142,7 @@ class MappedFile:
                 leased = lease(file.fileno())
                 seen = stat_of(file.fileno())
                 if verified is not None and seen != verified:
-                    raise Corrupt(f"{name}: was changed while it was read")
+                    raise Corrupt(f"{name}: changed while it was read")
                 if not seen[1]:
                     raise Corrupt(f"{name}: the file is empty")
                 mapping = SharedMap.of(file.fileno(), seen[1], writable=False)
@@ -158,17 +158,17 @@ class MappedFile:
         """
         try:
             if self.leased and fcntl.fcntl(self.mapping.fd, fcntl.F_GETLEASE) != fcntl.F_RDLCK:
-                return "is about to be written to while it is served; it waits until nobody reads it any more"
+                return "is about to be written while it is served; the writer waits until no process reads it"
             now = stat_of(self.mapping.fd)
             if now[1] < self.array.nbytes:
-                return f"was cut short while it is served: {self.array.nbytes} bytes wanted, got {now[1]}"
+                return f"was truncated while being served: expected {self.array.nbytes} bytes, got {now[1]}"
             if effort == SIZES or (effort == CHANGES and now == self.seen):
                 return ""
             if not has_content(self.mapping.fd, self.array.nbytes, self.crc32, self.sha256, 1):
-                return "was overwritten while it is served: does not match its checksum"
+                return "was overwritten while being served: does not match its checksum"
         except Corrupt:
-            return "was cut short while it is served"
+            return "was truncated while being served"
         except OSError as error:
-            return f"cannot be read any more: {error.strerror}"
+            return f"can no longer be read: {error.strerror}"
         self.seen = now
         return ""

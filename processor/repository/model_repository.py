@@ -238,11 +238,11 @@ class Repository:
     def resolve(self, path: str) -> Path:
         """Return a file inside the repository by relative or absolute path; raise NotFound for anything else."""
         if "\0" in path or len(path) > 4096:
-            raise NotFound("path: a file inside the repository wanted")
+            raise NotFound("path: expected a file inside the repository")
         relative = os.path.relpath(path, self.root) if os.path.isabs(path) else path
         found = inside(self.root, relative)
         if not os.path.isfile(found):  # not Path.is_file(), which raises for a name that is too long
-            raise NotFound("path: a file inside the repository wanted")
+            raise NotFound("path: expected a file inside the repository")
         return found
 
     def labels(self, model: str) -> dict[str, int]:
@@ -295,7 +295,7 @@ class Repository:
         except Corrupt as error:
             if self._told.get((model, name)) != str(error):
                 self._told[model, name] = str(error)
-                log.error("%s is passed over: %s", model, error)
+                log.error("ignoring a file of %s: %s", model, error)
             return {}
 
     def _keep(self, model: str, name: str, document: dict[str, Any]) -> None:

@@ -167,7 +167,7 @@ class FolderStorage:
             built.rename(self.folder)
         except OSError:
             name, model = self.folder.name, self.folder.parent.name
-            raise Conflict(f"version {name} of {model!r} exists already") from None
+            raise Conflict(f"version {name} of {model!r} already exists") from None
         fsync_folder(self.folder.parent)
 
     def end(self) -> None:

@@ -71,9 +71,9 @@ def inside(root: Path, relative: str) -> Path:
         base = root.resolve()
         path = (base / relative).resolve()
     except (OSError, ValueError, RuntimeError):
-        raise NotFound("path: a file inside the repository wanted") from None
+        raise NotFound("path: expected a file inside the repository") from None
     if "\0" in relative or not path.is_relative_to(base):
-        raise NotFound("path: a file inside the repository wanted")
+        raise NotFound("path: expected a file inside the repository")
     return path
 
 
@@ -121,7 +121,7 @@ class SnapshotManifest:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise Corrupt("snapshot: its list of files cannot be read") from None
         if made.to_json() != data:
-            raise Corrupt("snapshot: its list of files is not as it was written")
+            raise Corrupt("snapshot: its list of files is not in canonical form")
         return made
 
 
@@ -160,7 +160,7 @@ class VersionWriter:
         self.storage = storage or FolderStorage(repository / model / str(version))
         self._target, self._beside = self.storage.folder, beside
         if (self._target / MANIFEST if beside else self._target).exists():
-            raise Conflict(f"version {version} of {model!r} exists already")
+            raise Conflict(f"version {version} of {model!r} already exists")
         self.folder = hidden_beside(self._target)
         self.folder.mkdir(parents=True)
 
@@ -310,12 +310,14 @@ class VersionReader:
         try:
             data = read_file(inside(folder, MANIFEST), MAX_MANIFEST_NBYTES).tobytes()
         except FileNotFoundError:
-            raise NotFound(f"version {folder.name}: no manifest") from None
+            raise NotFound(f"version {folder.name}: the manifest does not exist") from None
         except OSError as error:
             raise unreadable("manifest", error) from None
         self.manifest = Manifest.from_json(data)
         if str(self.manifest.version) != folder.name.lstrip("0") or self.manifest.model != folder.parent.name:
-            raise Corrupt(f"manifest: names {self.manifest.model!r} version {self.manifest.version}, not its folder's")
+            raise Corrupt(
+                f"manifest: is for {self.manifest.model!r} version {self.manifest.version}, not for its folder"
+            )
         self.digest = hashlib.sha256(data).hexdigest()
         self._check_signature(data)
         self.root_manifest = self.manifest
@@ -325,7 +327,7 @@ class VersionReader:
     def _check_signature(self, data: bytes) -> None:
         manifest = self.manifest
         if manifest.key and manifest.to_json() != data:
-            raise Corrupt("manifest: is signed, and not spelled as manifests are")
+            raise Corrupt("manifest: is signed, but not in canonical form")
         self.keyring.check_signature(
             "manifest", manifest.key, manifest.signature, manifest.to_sign() if manifest.key else b""
         )
@@ -356,7 +358,7 @@ class VersionReader:
             with open_regular(path, name) as file:
                 seen = stat_of(file.fileno())
                 if seen[1] != entry.nbytes:
-                    raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {seen[1]}")
+                    raise Corrupt(f"{name}: expected {entry.nbytes} bytes, got {seen[1]}")
                 good = has_content(file.fileno(), entry.nbytes, entry.crc32, entry.sha256)
         except OSError as error:
             raise unreadable(name, error) from None
@@ -392,7 +394,7 @@ class VersionReader:
         except OSError as error:
             raise unreadable(name, error) from None
         if data.nbytes != entry.nbytes:
-            raise Corrupt(f"{name}: {entry.nbytes} bytes wanted, got {data.nbytes}")
+            raise Corrupt(f"{name}: expected {entry.nbytes} bytes, got {data.nbytes}")
         signed = entry.sha256
         if crc32(data.data) != entry.crc32 or (signed and hashlib.sha256(data.data).hexdigest() != signed):
             raise Corrupt(f"{name}: does not match its checksum")
@@ -400,7 +402,7 @@ class VersionReader:
 
     def _entry(self, name: str) -> File:
         if name not in self.manifest.files:
-            raise Corrupt(f"{name}: not named by the manifest")
+            raise Corrupt(f"{name}: the manifest does not name it")
         return self.manifest.files[name]
 
     def dense(self) -> dict[str, NDArray[np.float32]]:
@@ -411,7 +413,7 @@ class VersionReader:
             arrays = parse_tensors(reserve(data.nbytes, "dense", [data])[: data.nbytes], DENSE).arrays
         shapes = {name: list(a.shape) for name, a in arrays.items()}
         if shapes != self.manifest.dense or any(a.dtype != np.float32 for a in arrays.values()):
-            raise Corrupt(f"{DENSE}: the manifest's float32 tensors wanted")
+            raise Corrupt(f"{DENSE}: expected the manifest's float32 tensors")
         return arrays
 
     def fetch(self, names: Iterable[str] | None = None) -> None:
@@ -434,7 +436,7 @@ class VersionReader:
 def _as_of(manifest: Manifest, snapshot: SnapshotManifest) -> Manifest:
     replaced = {table_file(t.name) for t in manifest.tables} | ({DENSE} if manifest.dense else set())
     if snapshot.files.keys() != replaced or snapshot.rows.keys() != {t.name for t in manifest.tables}:
-        raise Corrupt("snapshot: every table of the version and its dense weights wanted")
+        raise Corrupt("snapshot: expected every table of the version and its dense weights")
     tables = [replace(t, rows=snapshot.rows[t.name]) for t in manifest.tables]
     return replace(manifest, tables=tables, files={**manifest.files, **snapshot.files})
 

@@ -36,7 +36,7 @@ Inputs = Mapping[str, Column]
 def dump_warmup(requests: Sequence[Inputs]) -> bytes:
     """Return the bytes of the file; raise BadInput for too many requests, or none."""
     if not 1 <= len(requests) <= MAX_REQUESTS:
-        raise BadInput(f"warm-up: 1 to {MAX_REQUESTS} requests wanted, got {len(requests)}")
+        raise BadInput(f"warm-up: expected 1 to {MAX_REQUESTS} requests, got {len(requests)}")
     arrays: dict[str, NDArray[Any]] = {}
     for n, request in enumerate(requests):
         for name, column in request.items():
@@ -65,7 +65,7 @@ def parse_warmup(data: bytes, inputs: Sequence[Input]) -> list[dict[str, Column]
     tensors = parse_tensors(np.frombuffer(data, np.uint8), WARMUP)
     count = tensors.metadata.get("requests", "")
     if tensors.metadata.get("format") != FORMAT or not count.isdigit() or not 1 <= int(count) <= MAX_REQUESTS:
-        raise Corrupt(f"{WARMUP}: {FORMAT!r} with 1 to {MAX_REQUESTS} requests wanted")
+        raise Corrupt(f"{WARMUP}: expected {FORMAT!r} with 1 to {MAX_REQUESTS} requests")
     return [
         {spec.name: _column(tensors.arrays, f"{n}/{spec.name}", spec) for spec in inputs} for n in range(int(count))
     ]
@@ -104,7 +104,7 @@ def _starts(offsets: NDArray[Any], nbytes: int) -> NDArray[np.int64]:
     """Return the offsets of strings after checking that they lie within the bytes: they are not checked again."""
     sound = offsets.dtype == np.int64 and offsets.ndim == 1 and offsets.size > 0
     if not sound or offsets[0] != 0 or offsets[-1] != nbytes or (offsets[1:] < offsets[:-1]).any():
-        raise Corrupt(f"{WARMUP}: offsets of strings ascending from 0 to {nbytes} wanted")
+        raise Corrupt(f"{WARMUP}: expected ascending offsets of strings from 0 to {nbytes}")
     return offsets
 
 

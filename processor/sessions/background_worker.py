@@ -99,4 +99,4 @@ class BackgroundWorker(Generic[T]):
             try:
                 self._look()
             except Exception:
-                log.exception("%s: what was answered could not be looked at", self._thread.name)
+                log.exception("%s: background work on an answered request failed", self._thread.name)

@@ -285,9 +285,9 @@ class Batcher(Generic[T]):
         if waiting.rows:
             message = ""
             if waiting.rows + rows > self._max_queue_rows:
-                message = f"queue: at most {self._max_queue_rows} rows wait, {waiting.rows} do"
+                message = f"queue: no room: {waiting.rows} rows wait (max_queue_rows = {self._max_queue_rows})"
             elif waiting.ids + ids > self._max_queue_ids:
-                message = f"queue: at most {self._max_queue_ids} ids wait, {waiting.ids} do"
+                message = f"queue: no room: {waiting.ids} ids wait (max_queue_ids = {self._max_queue_ids})"
             if message:
                 raise Overloaded(message, (self.wait_s + running_s) / sessions)
         if slack_s is not None and slack_s > 0:
@@ -296,7 +296,7 @@ class Batcher(Generic[T]):
             answer_s = wait_s * WAIT_MARGIN + own_s
             if answer_s > slack_s:
                 wanted, given = answer_s * 1e3, slack_s * 1e3
-                message = f"queue: an answer may take {wanted:.1f} ms, the request gives it {given:.1f} ms"
+                message = f"queue: a reply may take {wanted:.1f} ms, the request's deadline allows {given:.1f} ms"
                 raise Overloaded(message, wait_s, late=True)
 
     def batches(self, most: int) -> int:

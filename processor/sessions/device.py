@@ -116,7 +116,7 @@ class DeviceStages:
             thread.start()
 
     def reserve(self, replica: Replica, rows: int, sub_request: SubRequest | None = None) -> tuple[Span, DeviceBatch]:
-        """Reserve rows to fill, waiting for a staging buffer. Every reserve() is followed by a mark_filled().
+        """Reserve rows to fill, waiting for a staging buffer. A mark_filled() has to follow.
 
         Args:
             replica: The replica.

@@ -249,7 +249,9 @@ class SessionGroup:
             if timeout_s <= 0:
                 with self._lock:
                     self._past.refused_late += 1
-                raise Overloaded("queue: the request waited for most of its time before it was read", late=True)
+                raise Overloaded(
+                    "queue: most of the request's time limit had passed before the request was read", late=True
+                )
         queues = self._queues
         if len(queues) == 1 and not queues[0].batcher:
             return
@@ -325,7 +327,7 @@ class SessionGroup:
         """
         session, queue = self._inline, self._queues[0]
         if session is None:
-            raise RuntimeError("the sessions of this group have threads of their own")
+            raise RuntimeError("the sessions of this group run in their own threads")
         with self._turn:
             with self._lock:
                 self._run_requested = False
@@ -404,7 +406,7 @@ class SessionGroup:
         Surplus sessions finish their batch; tickets in their queues move to the others. Raises BadInput.
         """
         if not 1 <= sessions <= SESSION_READERS:
-            raise BadInput(f"sessions: 1 to {SESSION_READERS} wanted, got {sessions}")
+            raise BadInput(f"sessions: expected 1 to {SESSION_READERS}, got {sessions}")
         with self._lock:
             if self._closing:
                 raise NotReady("the processor is closed")
@@ -555,7 +557,7 @@ class SessionGroup:
         if few and work.rows <= self._most_rows(work):
             return False
         if not self._free_readers:
-            raise Overloaded("queue: too many requests are larger than the largest batch")
+            raise Overloaded("queue: too many requests larger than the largest batch are in progress")
         return True
 
     def _enqueue_split(self, work: Work, splits: int, now_s: float) -> None:

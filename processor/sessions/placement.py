@@ -47,25 +47,25 @@ def plan(
     for name, group in groups.items():
         for model in group.models or [name]:
             if model in named:
-                raise BadInput(f"groups: model {model[:64]!r} is named by {named[model][:64]!r} and {name[:64]!r}")
+                raise BadInput(f"groups: model {model[:64]!r} is in both {named[model][:64]!r} and {name[:64]!r}")
             named[model] = name
     if DEFAULT in groups and groups[DEFAULT].models not in ([], [ANY]):
-        raise BadInput("groups.default: serves the models that no group names, so no models wanted")
+        raise BadInput("groups.default: expected no models: this group serves those that no other group names")
     if ANY not in named and DEFAULT not in groups:
         groups[DEFAULT] = GroupConfig([ANY])
     if config.compute == "inline" and len(groups) > 1:
-        raise BadInput("compute: with groups threads wanted, got inline")
+        raise BadInput("compute: expected threads with groups, got inline")
     own: dict[str, tuple[frozenset[int], ...]] = {}
     dedicated: dict[int, str] = {}
     for name, group in groups.items():
         own[name] = parse_cpusets(group.cpus or "", f"groups.{name[:64]}.cpus")
         for cpu in frozenset().union(*own[name]):
             if cpu in dedicated:
-                raise BadInput(f"groups: core {cpu} is given to {dedicated[cpu][:64]!r} and {name[:64]!r}")
+                raise BadInput(f"groups: core {cpu} is in both {dedicated[cpu][:64]!r} and {name[:64]!r}")
             dedicated[cpu] = name
     shared = parse_cpusets(config.cpus)
     for cpu in frozenset(dedicated).union(*shared) - allowed:
-        raise BadInput(f"cpus: cores that this process may run on wanted, got {cpu}")
+        raise BadInput(f"cpus: expected cores that this process may run on, got {cpu}")
     rest = allowed - frozenset(dedicated)
     plans = {}
     for name, group in groups.items():
@@ -75,12 +75,12 @@ def plan(
         elif not cpus:
             cpus = spread(rest, nodes) or ((rest,) if dedicated else ())
         if dedicated and not frozenset().union(*cpus):
-            raise BadInput(f"groups.{name[:64]}: no core is left for it")
+            raise BadInput(f"groups.{name[:64]}: no core is left for this group")
         cores = min(len(frozenset().union(*cpus)) if cpus else len(allowed), busy or len(allowed))
         own_options = _own_options(config, group)
         check(own_options, "" if name == DEFAULT else f"groups.{name[:64]}.")
         if own_options.device_stages and config.compute == "inline":
-            raise BadInput("compute: threads wanted with device_stages, got inline")
+            raise BadInput("compute: expected threads with device_stages, got inline")
         # Inline, the event loop's thread is a session; helpers are added only on request.
         sessions = own_options.sessions or (1 if config.compute == "inline" else min(cores, MAX_SESSIONS))
         options = GroupOptions(**{**asdict(own_options), "sessions": sessions}, compute=config.compute, cpus=cpus)
@@ -139,7 +139,7 @@ class Groups:
             BadInput: The number is out of range.
         """
         if name is not None and name not in self._groups:
-            raise NotFound(f"group {name[:64]!r} is not one of {', '.join(self._groups)}")
+            raise NotFound(f"group does not exist: {name[:64]!r}; expected one of {', '.join(self._groups)}")
         for group in self._groups.values() if name is None else [self._groups[name]]:
             group.resize(sessions)
 

@@ -118,4 +118,4 @@ def answer(done: Done, result: PredictReply | FreshetError) -> None:
     try:
         done(result)
     except Exception:
-        log.exception("a reply could not be handed over")
+        log.exception("could not deliver a reply")

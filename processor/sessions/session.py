@@ -432,5 +432,5 @@ def client_error(error: Exception) -> FreshetError:
     """Return the error to send to the client; an internal failure is logged and replaced by a general message."""
     if isinstance(error, FreshetError):
         return error
-    log.error("a batch failed", exc_info=error)
+    log.error("batch failed", exc_info=error)
     return FreshetError("the model could not be run on this request")

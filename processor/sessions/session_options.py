@@ -25,7 +25,7 @@ class SessionOptions:
     sessions: int = field(
         default=0,
         metadata=option(
-            "Sessions of each process that answers; where they are given and workers are not, one does",
+            "Sessions of each serving process; if sessions is set and workers is not, there is one process",
             between(0, MAX_SESSIONS, "one per core"),
             heading=COMPUTING,
             folded=True,
@@ -33,14 +33,12 @@ class SessionOptions:
     )
     threads_per_session: int = field(
         default=1,
-        metadata=option(
-            "Threads that one run of an executable may use", between(1, 256), heading=COMPUTING, folded=True
-        ),
+        metadata=option("Threads for one run of an executable", between(1, 256), heading=COMPUTING, folded=True),
     )
     device_stages: int = field(
         default=0,
         metadata=option(
-            "Threads that run what sessions have filled, in large batches; for GPUs",
+            "Threads that run the rows of several sessions in one large batch; for GPUs",
             between(0, 64, "none"),
             heading=COMPUTING,
             folded=True,
@@ -48,12 +46,14 @@ class SessionOptions:
     )
     policy: Policy = field(
         default="shared",
-        metadata=option("Which session gets a request", one_of(*get_args(Policy)), heading=COMPUTING, folded=True),
+        metadata=option(
+            "How requests are assigned to sessions", one_of(*get_args(Policy)), heading=COMPUTING, folded=True
+        ),
     )
     batch_window_us: float = field(
         default=0.0,
         metadata=option(
-            "How long a batch may wait to grow; with 0 an idle session takes all",
+            "Longest wait for a batch to grow; with 0 an idle session takes all waiting requests",
             between(0, 10_000_000),
             unit="microseconds",
             heading=COMPUTING,
@@ -63,13 +63,19 @@ class SessionOptions:
     max_queue_rows: int = field(
         default=65536,
         metadata=option(
-            "Candidate rows that may wait before shedding", between(1, 1 << 31), heading=COMPUTING, folded=True
+            "Candidate rows that may wait; the server refuses requests beyond that (load shedding)",
+            between(1, 1 << 31),
+            heading=COMPUTING,
+            folded=True,
         ),
     )
     max_queue_ids: int = field(
         default=64 * 65536,
         metadata=option(
-            "Ids of candidates that may wait before shedding", between(1, 1 << 40), heading=COMPUTING, folded=True
+            "Candidates' ids that may wait; the server refuses requests beyond that (load shedding)",
+            between(1, 1 << 40),
+            heading=COMPUTING,
+            folded=True,
         ),
     )
 
@@ -99,7 +105,10 @@ class SessionConfig(SessionOptions):
     """The options of a process's sessions, with the groups that override them. For cpus see GroupConfig."""
 
     cpus: str = ""
-    compute: Compute = field(default="threads", metadata=option("Where sessions compute", one_of(*COMPUTES)))
+    compute: Compute = field(
+        default="threads",
+        metadata=option("Where sessions run: in their own threads or inline in the event loop", one_of(*COMPUTES)),
+    )
     groups: Mapping[str, GroupConfig] = field(default_factory=dict)
 
     @classmethod

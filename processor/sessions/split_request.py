@@ -138,7 +138,7 @@ class SplitRequest:
             self._unfinished += 1
 
     def acquire(self) -> bool:
-        """Return True if a chunk should run, with `state` pinned. Every acquire() is followed by a release()."""
+        """Return True if a chunk should run, with `state` pinned. A release() has to follow."""
         with self._lock:
             if self._error is not None:
                 return False
@@ -231,7 +231,7 @@ class SplitRequest:
             if self._unfinished:
                 return False
         whole = self._whole
-        reply: PredictReply | FreshetError = FreshetError("the request was not run")
+        reply: PredictReply | FreshetError = FreshetError("the request did not run")
         if self._pinned:
             # Runs of different sessions overlap, so their timings do not add up to one.
             timing = self._timing if len(self._sessions) == 1 else None

@@ -48,13 +48,13 @@ class Budgets:
             model, _, table = name.strip().partition("/")
             match = SIZE.fullmatch(size.strip())
             if not NAME.fullmatch(model) or not (table == "*" or NAME.fullmatch(table)) or match is None:
-                raise BadInput(f"table_memory: model/table=SIZE such as ctr/user=512M wanted, got {text[:64]!r}")
+                raise BadInput(f"table_memory: expected model/table=SIZE such as ctr/user=512M, got {text[:64]!r}")
             nbytes = int(match[1]) * UNITS[match[2]]
             if nbytes < MIN_NBYTES:
-                raise BadInput(f"table_memory: {name[:64]}: at least 1M wanted, got {size.strip()[:20]}")
+                raise BadInput(f"table_memory: {name[:64]}: expected at least 1M, got {size.strip()[:20]}")
             found[f"{model}/{table}"] = nbytes
         if found and not Path(scratch).is_dir():
-            raise BadInput(f"scratch: a folder wanted, got {str(scratch)[:64]!r}")
+            raise BadInput(f"scratch: folder does not exist: {str(scratch)[:64]!r}")
         return cls(found, Path(scratch))
 
     def of(self, model: str, table: str) -> int:

@@ -40,7 +40,7 @@ def quantise(rows: NDArray[np.float32], dtype: str) -> StoredRows:
     """
     kind = ROW_TYPES[dtype]
     if not all_below(rows, kind.below):
-        raise BadInput(f"rows: finite numbers below {kind.below:g} wanted for {dtype}")
+        raise BadInput(f"rows: expected finite numbers below {kind.below:g} for {dtype}")
     source = np.ascontiguousarray(rows, np.float32)
     stored = np.empty(source.shape, kind.dtype)
     scales = np.empty(len(source) if kind.scaled else 0, np.float32)

@@ -51,7 +51,7 @@ class RowLog:
         try:
             self.file = ScratchFile(folder, MOST_RECORDS * record_nbytes)
         except OSError as error:
-            raise BadInput(f"table {table!r}: a writable folder for scratch wanted: {error.strerror}") from None
+            raise BadInput(f"table {table!r}: scratch folder is not writable: {error.strerror}") from None
         advise(self.file.array, mmap.MADV_RANDOM)
         self._segment_nbytes = SEGMENT_RECORDS * record_nbytes
         self._live = np.zeros(MOST_RECORDS // SEGMENT_RECORDS, np.int64)

@@ -74,7 +74,7 @@ def packed(
         BadInput: An id occurs twice, or the type cannot hold a row.
     """
     if frequencies is not None and (frequencies.dtype != np.uint32 or frequencies.shape != keys.shape):
-        raise BadInput(f"table: {len(keys)} uint32 frequencies wanted, got {frequencies.dtype.name}")
+        raise BadInput(f"table: expected {len(keys)} uint32 frequencies, got {frequencies.dtype.name}")
     stored = quantise(rows, dtype)
     return packed_stored(keys, stored.rows, stored.scales if ROW_TYPES[dtype].scaled else None, frequencies)
 
@@ -143,26 +143,26 @@ def _checked(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDAr
     where, kind = f"table {spec.name!r}", ROW_TYPES[spec.dtype]
     keys, index, rows = (arrays.get(name) for name in ("keys", "index", "rows"))
     if keys is None or index is None or rows is None:
-        raise Corrupt(f"{where}: keys, index and rows wanted")
+        raise Corrupt(f"{where}: expected keys, index and rows")
     if keys.dtype != np.int64 or keys.shape != (spec.rows,):
-        raise Corrupt(f"{where}: {spec.rows} int64 keys wanted, got {keys.dtype.name} {list(keys.shape)}")
+        raise Corrupt(f"{where}: expected {spec.rows} int64 keys, got {keys.dtype.name} {list(keys.shape)}")
     if rows.dtype != kind.dtype or rows.shape != (spec.rows, spec.dim):
         got = f"{rows.dtype.name} {list(rows.shape)}"
-        raise Corrupt(f"{where}: rows {[spec.rows, spec.dim]} of {spec.dtype} wanted, got {got}")
+        raise Corrupt(f"{where}: expected rows {[spec.rows, spec.dim]} of {spec.dtype}, got {got}")
     scales = arrays.get("scales", np.empty(0, np.float32))
     if scales.dtype != np.float32 or scales.shape != (spec.rows if kind.scaled else 0,):
         wanted = f"{spec.rows if kind.scaled else 0} float32 scales for {spec.dtype}"
-        raise Corrupt(f"{where}: {wanted} wanted, got {scales.dtype.name} {list(scales.shape)}")
+        raise Corrupt(f"{where}: expected {wanted}, got {scales.dtype.name} {list(scales.shape)}")
     if not all(_sound(piece.view(np.float32)) for piece in pieces(scales)):
-        raise Corrupt(f"{where}: scales of 0 or more wanted, got a negative one, NaN or infinity")
+        raise Corrupt(f"{where}: expected scales of 0 or more, got a negative one, NaN or infinity")
     frequencies = arrays.get("frequencies")
     if frequencies is not None and (frequencies.dtype != np.uint32 or frequencies.shape != (spec.rows,)):
         got = f"{frequencies.dtype.name} {list(frequencies.shape)}"
-        raise Corrupt(f"{where}: {spec.rows} uint32 frequencies wanted, got {got}")
+        raise Corrupt(f"{where}: expected {spec.rows} uint32 frequencies, got {got}")
     if index.dtype != np.int64 or index.ndim != 2 or index.shape[1] != 2:
-        raise Corrupt(f"{where}: an int64 index of two columns wanted, got {list(index.shape)}")
+        raise Corrupt(f"{where}: expected an int64 index of two columns, got {list(index.shape)}")
     if not spec.rows < len(index) <= hash_index.MAX_CAPACITY:
-        raise Corrupt(f"{where}: an index of more than {spec.rows} entries wanted, got {len(index)}")
+        raise Corrupt(f"{where}: expected an index of more than {spec.rows} entries, got {len(index)}")
     return rows, scales
 
 
@@ -174,7 +174,7 @@ def _index(spec: TableEntry, index: Int64s) -> Int64s:
     """Return a private copy of the index, checked to have one entry for each row: readers never see unchecked bytes."""
     copy = private_copy(index, f"index-{spec.name}")
     if hash_index.audit(copy.ctypes.data, len(copy), spec.rows) != spec.rows:
-        raise Corrupt(f"table {spec.name!r}: the index does not hold one entry a row")
+        raise Corrupt(f"table {spec.name!r}: the index does not have one entry per row")
     return copy
 
 
@@ -236,7 +236,7 @@ class ServedTable:
         self._tier: Tier | None = None
         if budget_nbytes:
             if scratch is None:
-                raise BadInput(f"table {spec.name!r}: a folder for scratch wanted beside a memory budget")
+                raise BadInput(f"table {spec.name!r}: a memory budget requires a scratch folder")
             self._tier = Tier(spec, self._slots, self._meta, budget_nbytes, scratch)
             advise(self._base, mmap.MADV_RANDOM)
         # The descriptor for the writer's own kernels, kept because building it for each step of each table took a fifth

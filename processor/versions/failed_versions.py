@@ -70,8 +70,8 @@ def load_error(what: str, error: Exception) -> FreshetError:
         return short
     if isinstance(error, OSError) and error.strerror:
         return FreshetError(f"{Path(str(error.filename or 'the version')).name}: {error.strerror}")
-    logging.getLogger("freshet.model").error("%s could not be loaded", what, exc_info=error)
-    return FreshetError("the version could not be loaded; the server's log says why")
+    logging.getLogger("freshet.model").error("cannot load %s", what, exc_info=error)
+    return FreshetError("the version cannot be loaded; see the server's log")
 
 
 class FailedVersions:

@@ -61,7 +61,7 @@ log = logging.getLogger("freshet.host")
 LOOK_INTERVAL_S = 1.0
 BEATS = 4
 REST_S = 5.0
-HELD_UP = f"a change has held up all others for more than {LONG_S:g} s"
+HELD_UP = f"a change has blocked all others for more than {LONG_S:g} s"
 CLOSE_S = 5.0
 REACHED_WITHIN_S = 5.0
 """A repository that did not respond for longer than this counts as unreachable."""
@@ -294,7 +294,7 @@ class ModelHost(ABC):
         except NotReady as error:
             if not self.repository.remote:
                 raise
-            log.warning("%s; nobody knows yet what there is to serve", error)
+            log.warning("%s; starting without knowing the models of the repository", error)
             events, self._unseen = [], True
         self.expect(self._wanted or self._models)
         refused = [f"model {name!r} {model.refused}" for name, model in self._models.items() if model.refused]
@@ -302,7 +302,7 @@ class ModelHost(ABC):
             raise BadInput(listed(refused, "; "))
         report(log, events)
         for name in sorted(self._policies.keys() - set(self.repository.models())) if not self._unseen else ():
-            log.warning("model.%s: configured, but the repository has no such model yet", name)
+            log.warning("model.%s: the repository does not contain this model yet", name)
         self.repository.follow()
 
     def expect(self, models: Iterable[str]) -> None:
@@ -382,7 +382,7 @@ class ModelHost(ABC):
         except Exception as error:
             self._resting[name] = now_s + REST_S
             why = " ".join(str(error).split()) or "no message"
-            return [FailureMessage(f"{name}: {type(error).__name__}: {why}; next look in {REST_S:g} s")]
+            return [FailureMessage(f"{name}: {type(error).__name__}: {why}; trying again in {REST_S:g} s")]
 
     def tell(self, model: str, status: VersionStatus) -> None:
         """Publish the state of a version that is not served: one that is being built here, or that failed.
@@ -409,7 +409,7 @@ class ModelHost(ABC):
         """
         served = self.model(model)
         if (data is None) == (path is None):
-            raise BadInput("delta: either the file itself or a path wanted")
+            raise BadInput("delta: expected either the file itself or a path")
         return served.apply_bytes(data) if data is not None else served.apply_file(self.repository.resolve(str(path)))
 
     def rollback(self, model: str, generation: Generation, reason: str = "") -> RollbackResult:
@@ -517,7 +517,7 @@ class ModelHost(ABC):
                 trends |= self._followed(model, now_s)
                 self._watched(model, now_s)
             except Exception:
-                log.exception("what has been counted of model %s could not be looked at", name)
+                log.exception("cannot check the statistics of model %s", name)
         self._canary_judges, self._trends = judges, trends
 
     def examine(self, efforts: Sequence[int] = (SIZES, CHANGES)) -> list[str]:
@@ -534,7 +534,7 @@ class ModelHost(ABC):
                 try:
                     events += model.examine(effort)
                 except Exception:
-                    log.exception("the files of %s could not be looked at", name)
+                    log.exception("cannot check the files of %s", name)
         return events
 
     @property
@@ -550,7 +550,7 @@ class ModelHost(ABC):
             judge = judges[key] = self._canary_judges.get(key) or CanaryJudge()
             verdict = judge.look(model.policy.guard, now_s, *self.canary_evidence(canary, baseline))
             if verdict is not None:
-                log.error("%s version %d is taken out of the split: %s", *key, verdict.reason)
+                log.error("%s version %d is removed from the split: %s", *key, verdict.reason)
                 model.eject(canary.manifest.version, f"{verdict.kind}: {verdict.reason}")
         return judges
 
@@ -575,7 +575,7 @@ class ModelHost(ABC):
             for line in model.auto_rollback(verdict):
                 log.error("%s", line)
         except Exception as error:
-            log.error("%s %s could not be taken back: %s", model.name, verdict.bad, error)
+            log.error("cannot roll back %s %s: %s", model.name, verdict.bad, error)
             # The rollback is requested again with every check.
             time.sleep(REST_S)
 
@@ -667,7 +667,7 @@ class ModelHost(ABC):
             log.warning("not ready: %s", line)
         elif told and not line:
             held = told.endswith(HELD_UP)
-            log.info("no change is held up any more" if held else "what is served is not too old any more")
+            log.info("changes are no longer blocked" if held else "the served version is no longer too old")
         self.on_staleness_changed(line)
 
     def _scrub(self) -> bool:
@@ -682,7 +682,7 @@ class ModelHost(ABC):
                 try:
                     busy |= version.maintain()
                 except FreshetError as error:
-                    log.warning("tables of %s could not be tended: %s", model.name, error)
+                    log.warning("cannot maintain the tables of %s: %s", model.name, error)
                 except Exception:
-                    log.exception("tables of %s could not be tended", model.name)
+                    log.exception("cannot maintain the tables of %s", model.name)
         return busy

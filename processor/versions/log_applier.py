@@ -234,7 +234,7 @@ class LogApplier:
                 self._seen, self._diverged = now, ""
         if self._diverged and self.change_log.repaired():
             self._diverged = ""
-        goes_on = "what is on disk is again what is served"
+        goes_on = "the files match the served version again"
         if not self._diverged:
             try:
                 came = {record.kind: record for record in self.change_log.look()}
@@ -258,7 +258,7 @@ class LogApplier:
                 events += self.wait(str(error))
         if self._logged and not self._diverged:
             self._logged = ""
-            events.insert(0, f"{self._model} goes on: {goes_on}")
+            events.insert(0, f"{self._model} continues: {goes_on}")
         if version.digest == self.target.digest:
             self.pre_deploy_check.known = self.change_log.history.number
         self.tell(version)
@@ -396,7 +396,7 @@ class LogApplier:
         return [f"{self._model} {self._blocked[1]}"]
 
     def _release_if_sound(self, version: ServedVersion) -> list[str]:
-        """Lift a gate that a guard has set if the newest generation behind it is in line with what is served."""
+        """Lift a gate that a guard has set if the newest generation behind it is consistent with what is served."""
         history, gate = self.change_log.history, self.target
         pair = gate.digest, history.head.digest
         if not version.opened or gate is history.head or self._blocked is not None or version.digest != gate.digest:
@@ -405,7 +405,7 @@ class LogApplier:
         if not self._looks.due(pair, began_s) or not self.pre_deploy_check.judges or not self.held_by_guard:
             return []
         ahead = [link for link in history.back(history.head) if link.step > gate.step][::-1]
-        reason = f"{AUTOMATIC}{version.manifest.version}.{history.head.step} is in line with {version.generation}"
+        reason = f"{AUTOMATIC}{version.manifest.version}.{history.head.step} is consistent with {version.generation}"
         try:
             if not self._held_here:
                 self.change_log.may_write()
@@ -419,7 +419,7 @@ class LogApplier:
         except FreshetError as error:
             version.forget_refused()
             told, self._stays = self._stays == str(error), str(error)
-            return [] if told else [f"{self._model} stays held: {error}"]
+            return [] if told else [f"{self._model} remains held: {error}"]
         finally:
             self._looks.looked(pair, began_s, self._clock.now_s())
         self.pre_deploy_check.released()
@@ -503,16 +503,16 @@ class LogApplier:
             return
         self.change_log.look()
         if self.change_log.history.gate is None:
-            raise Conflict("release: nothing of it is held")
+            raise Conflict("release: nothing is held")
         self.change_log.release(reason)
 
     def ready(self, version: ServedVersion) -> None:
         """Raise Conflict or NotReady unless the version serves the head of its log and a delta may be added."""
         self.tell(version)
         if self._blocked is not None and self._blocked[0] == FOR_GOOD:
-            raise NotReady(f"chain: {self._blocked[1]}")
+            raise NotReady(f"change log: {self._blocked[1]}")
         if self.target is not self.change_log.history.head or self.status.state in (HELD, DIVERGED) or self._blocked:
-            raise Conflict(f"chain: {self.status.state}: {self.status.reason}")
+            raise Conflict(f"change log: {self.status.state}: {self.status.reason}")
 
     def override(self, link: ChainLink | None, held: str = "") -> None:
         """Serve this generation, whatever the records say, until one of them rolls back or repairs.
@@ -597,7 +597,7 @@ class LogApplier:
             state, reason = WAITING, self._blocked[1]
             obstacle = UNREADABLE if self._blocked[0] == FOR_GOOD else REFUSED
         elif self._here is not None:
-            alone = "on this server alone, which cannot write to the repository"
+            alone = "on this server only, which cannot write to the repository"
             state, reason = HELD, f"{self._held_here}; {alone}" if self._held_here else f"rolled back {alone}"
             obstacle = GATE
         elif history.gate is not None:

@@ -261,16 +261,16 @@ class ServedModel(RoutedModel):
             version, log_applier = self._loaded(generation.version)
             here = version.generation
             if generation.step > here.step:
-                raise Conflict(f"rollback: a generation before {here} wanted, got {generation}")
+                raise Conflict(f"rollback: expected a generation before {here}, got {generation}")
             if log_applier.status.state == DIVERGED:
-                raise Conflict(f"chain: DIVERGED: {log_applier.status.reason}; load the version anew")
+                raise Conflict(f"change log: DIVERGED: {log_applier.status.reason}; load the version again")
             change_log = log_applier.change_log
             change_log.look()
             if generation.step < change_log.history.base.step:
                 change_log.reach_back()
             link = change_log.history.on_line(generation.step)
             if link is None:
-                raise NotFound(f"rollback: {generation} is not a generation of model {self.name!r} to go back to")
+                raise NotFound(f"rollback: generation {generation} of model {self.name!r} does not exist")
             change_log.check_whole(link)
             undone = [one.step for one in change_log.history.back(change_log.history.head) if one.step > link.step]
             rebuilt = None if version.step_of(link.digest) is not None else self._rebuild(generation.version, link)
@@ -331,7 +331,7 @@ class ServedModel(RoutedModel):
             self._follow(number, version)
             change_log = log_applier.change_log
             if log_applier.target is change_log.history.head:
-                raise Conflict("reject: nothing of it is held")
+                raise Conflict("reject: nothing is held")
             sound = sound_behind(change_log, log_applier.target) if log_applier.held_by_guard else []
             done = self.rollback(Generation(number, log_applier.target.step), reason)
             steps = publish_anew(change_log, sound) if done.recorded else []
@@ -351,7 +351,7 @@ class ServedModel(RoutedModel):
             if bad is None or bad.digest != verdict.bad.digest or served < bad.step:
                 return []
             self.guard_stats.auto_rollbacks[verdict.verdict.kind] += 1
-            reason = f"taken back by itself: {verdict.verdict.kind}: {verdict.verdict.reason}"[:MAX_REASON]
+            reason = f"rolled back automatically: {verdict.verdict.kind}: {verdict.verdict.reason}"[:MAX_REASON]
             done = self.rollback(Generation(number, verdict.good.step), reason)
             return [f"{self.name} rolled back to {done.generation}: {reason}"]
 
@@ -400,7 +400,7 @@ class ServedModel(RoutedModel):
         history = log_applier.change_log.history
         # Generations before the snapshot that the server started from are unknown here.
         if generation.step >= history.base.step and history.known(generation.step) is None:
-            raise NotFound(f"generation {generation} of model {self.name!r} never was")
+            raise NotFound(f"generation {generation} of model {self.name!r} does not exist")
         log_applier.pre_deploy_check.post_deploy_monitor.tell(generation, evidence)
 
     def _reload_log(self, number: int) -> None:
@@ -447,7 +447,7 @@ class ServedModel(RoutedModel):
 
     def _miss(self, numbers: Sequence[int], known: Sequence[int]) -> list[str]:
         """Report versions that the policy or a label names and that do not exist; return new events."""
-        why = f"it is asked for, but not in the repository, which holds {listed(map(str, reversed(known)))}"
+        why = f"it is not in the repository, which holds {listed(map(str, reversed(known)))}"
         states = {n: VersionStatus(n, END, why) for n in numbers}
         if all(self.routes.states.get(n) == state for n, state in states.items()):
             return []
@@ -543,10 +543,10 @@ class ServedModel(RoutedModel):
         except (Corrupt, Diverged) as error:
             if not (folder / SNAPSHOTS).exists():
                 raise
-            log.error("%s version %d: cannot begin at its snapshot: %s", self.name, number, error)
+            log.error("%s version %d: cannot start from its snapshot: %s", self.name, number, error)
             version, log_applier = self._replay(number, target, from_snapshot=False)
         if target is not None and version.digest != target.digest:
-            raise Conflict(f"rollback: the deltas on disk lead to {version.generation}, not to {number}.{target.step}")
+            raise Conflict(f"rollback: the deltas on disk produce {version.generation}, not {number}.{target.step}")
         if (memory := self._repository.keyring.memory) is not None:
             manifest = version.files.root_manifest
             root, digest = root_hash(manifest), version.files.digest
@@ -644,13 +644,13 @@ class ServedModel(RoutedModel):
             self._folder.again()
         self._changed()
         version.close()
-        return [FailureMessage(f"{self.name} version {number} is served no more: {why}")]
+        return [FailureMessage(f"{self.name} version {number} is no longer served: {why}")]
 
     def _still(self, number: int) -> ServedVersion:
         """Return a version that was served a moment ago; raise NotReady if it has been unloaded as damaged since."""
         version = self.served.get(number)
         if version is None:
-            raise NotReady(f"version {number} of model {self.name!r} is served no more")
+            raise NotReady(f"version {number} of model {self.name!r} is no longer served")
         return version
 
     def _serve(self, number: int, version: ServedVersion) -> None:
@@ -694,7 +694,7 @@ class ServedModel(RoutedModel):
 
         def commit() -> None:
             if change_log.commit(delta, kept[0]).digest != digest:
-                raise Conflict("delta: another one was published at the same time; the server takes that one first")
+                raise Conflict("delta: another delta was published at the same time; the server applies that one first")
 
         try:
             apply_ms = log_applier.apply(

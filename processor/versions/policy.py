@@ -60,7 +60,7 @@ class VersionPolicy:
             return cls(0, tuple(sorted(set(raw))))
         match = LATEST.fullmatch(raw) if isinstance(raw, str) else None
         if match is None and raw != "all":
-            raise BadInput(f"{where}: 'latest:N', 'all' or a list of versions wanted, got {str(raw)[:64]!r}")
+            raise BadInput(f"{where}: expected 'latest:N', 'all' or a list of versions, got {str(raw)[:64]!r}")
         return cls(int(match[1]) if match else 0)
 
 
@@ -105,7 +105,7 @@ class ModelPolicy:
             where: Prefix of keys in messages.
         """
         if not isinstance(raw, dict):
-            raise BadInput(f"{where}: a section wanted, got {json_kind(raw)}")
+            raise BadInput(f"{where}: expected a section, got {json_kind(raw)}")
         for key in raw:
             if key not in KEYS:
                 raise BadInput(f"{where}: unknown key {str(key)[:64]!r}; known: {', '.join(KEYS)}")
@@ -137,26 +137,26 @@ class ModelPolicy:
             where: Prefix of keys in messages.
         """
         if not isinstance(changes, dict):
-            raise BadInput(f"{where}: an object wanted, got {json_kind(changes)}")
+            raise BadInput(f"{where}: expected an object, got {json_kind(changes)}")
         kept = {key: value for key, value in {**self.to_json(), **changes}.items() if value is not None}
         return ModelPolicy.parse(kept, where)
 
 
 def _table(raw: Any, where: str, kinds: tuple[type, ...], wanted: str) -> dict[str, Any]:
     if not isinstance(raw, dict) or len(raw) > MAX_LABELS:
-        raise BadInput(f"{where}: at most {MAX_LABELS} labels wanted")
+        raise BadInput(f"{where}: expected at most {MAX_LABELS} labels")
     for label, value in raw.items():
         if NAME.fullmatch(label) is None:
-            raise BadInput(f"{where}: a label of letters, digits, '_', '.', '-' wanted, got {label[:64]!r}")
+            raise BadInput(f"{where}: expected a label of letters, digits, '_', '.', '-', got {label[:64]!r}")
         if type(value) not in kinds or not value >= 0:
-            raise BadInput(f"{where}.{label}: {wanted} wanted, got {str(value)[:40]!r}")
+            raise BadInput(f"{where}.{label}: expected {wanted}, got {str(value)[:40]!r}")
     return dict(raw)
 
 
 def _labels(raw: Any, where: str) -> dict[str, int]:
     labels = _table(raw, where, (int,), "a version")
     if 0 in labels.values():
-        raise BadInput(f"{where}: versions of 1 or more wanted, got 0")
+        raise BadInput(f"{where}: expected versions of 1 or more, got 0")
     return labels
 
 
@@ -169,25 +169,25 @@ def _split(raw: Any, where: str) -> dict[str, float]:
 
 def _name(raw: Any, where: str) -> str:
     if not isinstance(raw, str) or (raw and NAME.fullmatch(raw) is None):
-        raise BadInput(f"{where}: a name wanted, got {str(raw)[:64]!r}")
+        raise BadInput(f"{where}: expected a name, got {str(raw)[:64]!r}")
     return raw
 
 
 def _share(raw: Any, where: str) -> float:
     if type(raw) not in (int, float) or not 0 < raw <= 1:
-        raise BadInput(f"{where}: a share above 0, to 1, wanted, got {str(raw)[:40]!r}")
+        raise BadInput(f"{where}: expected a share above 0 and at most 1, got {str(raw)[:40]!r}")
     return float(raw)
 
 
 def _salt(raw: Any, where: str) -> int:
     if type(raw) is not int or not 0 <= raw < 1 << 32:
-        raise BadInput(f"{where}: 0 to {(1 << 32) - 1} wanted, got {str(raw)[:40]!r}")
+        raise BadInput(f"{where}: expected 0 to {(1 << 32) - 1}, got {str(raw)[:40]!r}")
     return raw
 
 
 def _most(raw: Any, where: str) -> int:
     if type(raw) is not int or not 1 <= raw <= 1 << 31:
-        raise BadInput(f"{where}: 1 to {1 << 31} wanted, got {str(raw)[:40]!r}")
+        raise BadInput(f"{where}: expected 1 to {1 << 31}, got {str(raw)[:40]!r}")
     return raw
 
 

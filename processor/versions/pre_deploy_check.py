@@ -225,7 +225,7 @@ class PreDeployCheck:
             scored = any(figure.kind in OF_SCORES for figure in self._figures)
             blind = self._held and self._held not in (*OF_SCORES, "drift")
             if not scored and not blind:
-                return Verdict("unknown", "no row that was asked for can be scored: nobody knows what it does")
+                return Verdict("unknown", "none of the sampled rows can be scored, so its effect is unknown")
             caution = not self._held and not self._guard.knows(bounds)
         # Good deltas in the same run do not excuse a bad one, so their size is not credited.
         events, rows = (delta.events, delta.rows) if asked == ONE else (0, 0)
@@ -266,7 +266,7 @@ class PreDeployCheck:
         try:
             return version.preview(change, rows, max_s)
         except Exception as error:
-            log.warning("%s could not be previewed: %s", change.generation, error)
+            log.warning("cannot preview %s: %s", change.generation, error)
             return None
 
 

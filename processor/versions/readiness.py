@@ -81,8 +81,7 @@ class Staleness(NamedTuple):
     def line(self, bound_s: float) -> str:
         """Return the reason why a server with this bound is not ready."""
         return (
-            f"model {self.model!r} version {self.version}: what is served was the newest record "
-            f"{self.seconds:.0f} s ago, at most {bound_s:g} s wanted"
+            f"model {self.model!r} version {self.version} is {self.seconds:.0f} s stale (max_staleness_s = {bound_s:g})"
         )
 
 

@@ -102,7 +102,7 @@ class RoutedModel:
         Versions that the policy adds are loaded at the next poll().
         """
         if isinstance(changes, dict) and "labels" in changes:
-            raise BadInput("policy.labels: labels are set one by one")
+            raise BadInput("policy.labels: cannot be changed here; set each label by itself")
         with self._routing:
             told = self._told.changed(changes, "policy")
             policy, before = told.over(self._configured), self.policy
@@ -134,14 +134,14 @@ class RoutedModel:
             try:
                 self._keep(self._told, traffic)
             except (NotReady, SigningKeyRequired) as error:
-                log.warning("%s version %d is out, but only until a restart: %s", self.name, number, error)
+                log.warning("%s version %d is excluded from traffic only until a restart: %s", self.name, number, error)
         self._changed()
 
     def readmit(self, number: int) -> None:
         """Return its traffic share to an ejected version; raise NotFound."""
         with self._routing:
             if number not in self.routes.traffic.out:
-                raise NotFound(f"version {number} of model {self.name!r} has not been taken out")
+                raise NotFound(f"version {number} of model {self.name!r} is not excluded from traffic")
             out = {v: o for v, o in self.routes.traffic.out.items() if v != number}
             traffic = replace(self.routes.traffic, out=out)
             self._keep(self._told, traffic)
@@ -185,7 +185,7 @@ class RoutedModel:
                 for version, (reason, at) in kept.get("out", {}).items()
             }
         except (FreshetError, ValueError, TypeError, AttributeError) as error:
-            log.error("what was kept of the traffic of %s cannot be read: %s", self.name, error)
+            log.error("cannot read the saved traffic policy of %s: %s", self.name, error)
             return ModelPolicy(), None, {}
         return told, split, out
 

@@ -75,7 +75,7 @@ FIRST_LOOK_S, LAST_LOOK_S, LOOK_PART = 0.0001, 0.002, 1 / 8
 GRACE_TIMEOUT_S = 60.0
 FLIPS = 2
 """Maximum number of flips of one change."""
-TORN = "change: one failed and could not be taken back, for want of memory"
+TORN = "change: one failed and could not be undone because memory ran out"
 STAMPS = 1 << 14
 """Number of newest deltas for which the step of an epoch is remembered."""
 
@@ -407,12 +407,12 @@ class ServedVersion:
         The caller has checked can_undo().
 
         Raises:
-            NotReady: A reader holds it up, and nothing has changed; or the step is beyond the undo log.
+            NotReady: A reader holds it up, and nothing has changed; or the step is older than the undo log.
         """
         with self.lock:
             count = self.position.undo_count(step)
             if count is None:
-                raise NotReady(f"generation {self.manifest.version}.{step} is beyond the undo log")
+                raise NotReady(f"generation {self.manifest.version}.{step} is older than the undo log")
             if count == 0:
                 return
             self._check_open()
@@ -487,7 +487,7 @@ class ServedVersion:
 
     def _check_open(self) -> None:
         if self._closed or self._unfinished:
-            raise NotReady(f"version {self.manifest.version} is served no more")
+            raise NotReady(f"version {self.manifest.version} is no longer served")
 
     def _stage(self, delta: Delta, into: dict[str, RowVersions]) -> None:
         for name, changes in delta.tables.items():
@@ -558,7 +558,7 @@ class ServedVersion:
         while not reached():
             waited_s = self._clock.now_s() - began_s
             if waited_s > GRACE_TIMEOUT_S:
-                raise NotReady("a session has not finished its batch within a minute")
+                raise NotReady("a session did not finish its batch within a minute")
             time.sleep(min(max(FIRST_LOOK_S, waited_s * LOOK_PART), LAST_LOOK_S))
 
     def _reclaim(self, delta: Delta) -> None:

@@ -134,22 +134,22 @@ class TrafficSplit:
             ascending = all(a < b for a, b in zip((0, *split.ends), split.ends)) and split.ends[-1] == BUCKETS
             named = set(split.owners) <= set(split.labels) and len(split.owners) == len(split.ends) <= MAX_SEGMENTS
         except (KeyError, TypeError, IndexError):
-            raise BadInput("split: labels, ends, owners and salt wanted") from None
+            raise BadInput("split: expected labels, ends, owners and salt") from None
         if not (whole and ascending and named and 0 <= split.salt < 1 << 64):
-            raise BadInput("split: segments that tile the line wanted")
+            raise BadInput("split: expected segments that cover the whole range without overlap")
         return split
 
 
 def _sizes(weights: Mapping[str, float]) -> dict[str, int]:
     """Return the number of buckets by label, 2^32 in all; raise BadInput."""
     if not 1 <= len(weights) <= MAX_TARGETS:
-        raise BadInput(f"split: 1 to {MAX_TARGETS} labels wanted, got {len(weights)}")
+        raise BadInput(f"split: expected 1 to {MAX_TARGETS} labels, got {len(weights)}")
     for label, weight in weights.items():
         if not 0 <= weight < float("inf"):
-            raise BadInput(f"split: a weight of 0 or more wanted for {label[:64]!r}, got {weight}")
+            raise BadInput(f"split: expected a weight of 0 or more for {label[:64]!r}, got {weight}")
     whole = float(sum(weights.values()))
     if not 0 < whole < float("inf"):
-        raise BadInput("split: a weight above 0 wanted for at least one label")
+        raise BadInput("split: expected a weight above 0 for at least one label")
     sizes, at, so_far = {}, 0, 0.0
     for label, weight in weights.items():
         so_far += weight

@@ -51,7 +51,7 @@ class CanaryBounds:
             BadInput: If it is not a section with known keys and values in range.
         """
         if not isinstance(raw, dict):
-            raise BadInput(f"{where}: a section wanted, got {json_kind(raw)}")
+            raise BadInput(f"{where}: expected a section, got {json_kind(raw)}")
         known = {f.name: int if f.type == "int" else float for f in fields(cls)}
         read: dict[str, Any] = {}
         for key, value in raw.items():
@@ -61,7 +61,7 @@ class CanaryBounds:
             least = 1 if known[key] is int or key == "window_s" else 0
             most = 1.0 if key.endswith("_share") else 1e9
             if type(value) not in kinds or not least <= value <= most:
-                raise BadInput(f"{where}.{key}: {least} to {most:g} wanted, got {str(value)[:40]!r}")
+                raise BadInput(f"{where}.{key}: expected {least} to {most:g}, got {str(value)[:40]!r}")
             read[key] = known[key](value)
         return cls(**read)
 
@@ -149,8 +149,8 @@ def _errors(bounds: CanaryBounds, b: Sketch, c: Sketch) -> Verdict | None:
         return None
     return Verdict(
         "errors",
-        f"{c.failed} of {made} requests failed; at most {bounds.max_error_share:.1%} more than the baseline's "
-        f"{theirs:.1%} wanted",
+        f"{c.failed} of {made} requests failed; limit {bounds.max_error_share:.1%} more than the baseline's "
+        f"{theirs:.1%}",
     )
 
 
@@ -161,7 +161,7 @@ def _nonfinite(bounds: CanaryBounds, b: Sketch, c: Sketch) -> Verdict | None:
         share = theirs.lost / max(1, theirs.count + theirs.lost)
         if mine.lost > (share + bounds.max_nonfinite_share) * max(made, bounds.min_scores):
             return Verdict(
-                "nonfinite", f"{mine.lost} of {made} scores are NaN or infinite; {share:.1%} of the baseline's"
+                "nonfinite", f"{mine.lost} of {made} scores are NaN or infinite, {share:.1%} of the baseline's"
             )
     return None
 
@@ -176,7 +176,7 @@ def _shift(bounds: CanaryBounds, b: Sketch, c: Sketch) -> Verdict | None:
         if shift > bounds.max_score_shift:
             return Verdict(
                 "shift",
-                f"scores have shifted by {shift:.2f}, at most {bounds.max_score_shift:g} wanted: mean {mine.mean:.4g} "
+                f"scores have shifted by {shift:.2f}, limit {bounds.max_score_shift:g}: mean {mine.mean:.4g} "
                 f"over {mine.count} scores, the baseline's {theirs.mean:.4g} over {theirs.count}",
             )
     return None

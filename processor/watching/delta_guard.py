@@ -85,16 +85,16 @@ LOUD = {"moved": 5.0, "size": 4.6, "removed": 0.95, "dense": 5.0}
 """Limits of rows and weights while the scores of the requested rows stay."""
 MOST_GROWTH, ROWS_GROWTH = 4.0, 2.0
 SAID = {
-    "nonfinite": "{value} of the scores{what} would be no numbers",
+    "nonfinite": "{value} of the scores{what} would be NaN or infinite",
     "bias": "the mean score{what} would move by {value}",
-    "spread": "scores{what} would lie {value} wider or narrower",
-    "disorder": "the order of the scores{what} would be another one, by {value}",
-    "moved": "rows{what} have moved by {value} their length",
-    "size": "rows{what} have become {value} shorter",
-    "longest": "a row{what} is {value} as long as the longest before",
-    "new": "{value} the rows{what} would come for the first time",
-    "removed": "{value} of the rows{what} would go",
-    "dense": "dense weights have moved by {value} their length",
+    "spread": "scores{what} would be spread {value} wider or narrower",
+    "disorder": "the order of the scores{what} would change by {value}",
+    "moved": "rows{what} would move by {value} their length",
+    "size": "rows{what} would become {value} shorter",
+    "longest": "a row{what} would be {value} as long as the longest so far",
+    "new": "new rows{what} would be {value} the existing rows",
+    "removed": "{value} of the rows{what} would be removed",
+    "dense": "dense weights would move by {value} their length",
 }
 PERCENT = ("nonfinite", "bias", "removed")
 LOGARITHMIC = ("spread", "size")
@@ -170,7 +170,7 @@ class DeltaBounds:
             BadInput: If it is not a section with known keys and values in range.
         """
         if not isinstance(raw, dict):
-            raise BadInput(f"{where}: a section wanted, got {json_kind(raw)}")
+            raise BadInput(f"{where}: expected a section, got {json_kind(raw)}")
         known = {f.name: f.type for f in fields(cls)}
         read: dict[str, Any] = {}
         for key, value in raw.items():
@@ -178,13 +178,13 @@ class DeltaBounds:
                 raise BadInput(f"{where}: unknown key {str(key)[:64]!r}; known: {', '.join(known)}")
             if key == "mode":
                 if value not in MODES:
-                    raise BadInput(f"{where}.mode: {', '.join(MODES)} wanted, got {str(value)[:40]!r}")
+                    raise BadInput(f"{where}.mode: expected one of {', '.join(MODES)}, got {str(value)[:40]!r}")
                 read[key] = value
                 continue
             whole = known[key] == "int"
             least, most = (1, 100_000) if whole or key in ("factor", "hour", "day") else (0, 1e9)
             if type(value) not in ((int,) if whole else (int, float)) or not least <= value <= most:
-                raise BadInput(f"{where}.{key}: {least} to {most:g} wanted, got {str(value)[:40]!r}")
+                raise BadInput(f"{where}.{key}: expected {least} to {most:g}, got {str(value)[:40]!r}")
             read[key] = value if whole else float(value)
         return cls(**read)
 
@@ -280,15 +280,15 @@ class DeltaGuard:
     ) -> tuple[float, str]:
         """Return the limit of a figure and the reason for it."""
         if figure.kind == "nonfinite":
-            return 0.0, "no delta may"
+            return 0.0, "for any delta"
         usual = self._usual.get((figure.kind, figure.what), UNKNOWN)
         ceiling = max(floor, CEILINGS[figure.kind])
         if usual.seen < bounds.learn:
-            return (floor, "too little is known") if caution else (ceiling, "no delta may")
+            return (floor, "until more deltas are seen") if caution else (ceiling, "for any delta")
         # The few deltas seen so far may be the quiet part of a lively stream.
         limit = max(floor, bounds.factor * (1 + bounds.learn / usual.seen) * usual.second * growth)
         if limit >= ceiling:
-            return ceiling, "no delta may"
+            return ceiling, "for any delta"
         return limit, f"{_amount(figure.kind, usual.second)} is usual"
 
 

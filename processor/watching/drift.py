@@ -158,5 +158,5 @@ def _said(figure: Figure, far: float, window: str, times: float) -> str:
     limit = times if far > 0 else 1 / times
     return (
         f"{subject} of {figure.what!r} would be {math.exp(far):.3g} times what it was within the last {window}, "
-        f"limit {limit:.3g} times (whatever is usual)"
+        f"limit {limit:.3g} times (a fixed limit)"
     )

@@ -177,6 +177,6 @@ def _miscalibrated(bounds: DeltaBounds, before: LabelSums, now: LabelSums) -> Ve
         return None
     return Verdict(
         "calibration",
-        f"scores are {is_now:.2f} times the labels of {now.rows} rows, and were {was:.2f} times; a factor of at most "
-        f"{1 + bounds.max_miscalibration:g} wanted",
+        f"scores are {is_now:.2f} times the labels of {now.rows} rows, and were {was:.2f} times; limit: a factor of "
+        f"{1 + bounds.max_miscalibration:g}",
     )

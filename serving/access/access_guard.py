@@ -35,7 +35,7 @@ class Unauthenticated(FreshetError):
     http_status = 401
     grpc_code = "UNAUTHENTICATED"
 
-    def __init__(self, message: str = "authorization: a valid bearer token wanted") -> None:
+    def __init__(self, message: str = "authorization: expected a valid bearer token") -> None:
         super().__init__(message)
 
 
@@ -82,7 +82,7 @@ class AccessGuard:
         if key is None or key.expires_s <= self._clock.unix_s():
             raise Unauthenticated
         if scope not in key.scopes:
-            raise Forbidden(f"authorization: a key with the scope {scope} wanted, got {key.name!r} without it")
+            raise Forbidden(f"authorization: expected a key with the scope {scope}, got {key.name!r} without it")
         return key
 
     def acquire(self, scope: str, authorization: bytes | None, address: str) -> Permit:
@@ -115,7 +115,7 @@ class AccessGuard:
             if not self._rate_limiter.try_acquire(whose, most.concurrency):
                 Permit(self._rate_limiter, tuple(entered)).end()
                 raise Overloaded(
-                    f"{name}: at most {most.concurrency} requests in flight wanted, got more", IN_FLIGHT_RETRY_S
+                    f"{name}: expected at most {most.concurrency} requests in flight, got more", IN_FLIGHT_RETRY_S
                 )
             entered.append(whose)
         return Permit(self._rate_limiter, tuple(entered))
@@ -156,7 +156,7 @@ class AccessGuard:
 
     def _take(self, limits: RateLimits, slots: Slots, name: str) -> None:
         if limits.rate and (wait_s := self._rate_limiter.take_token(slots, limits.rate)):
-            raise Overloaded(f"{name}: at most {limits.rate:g} requests a second wanted, got more", wait_s)
+            raise Overloaded(f"{name}: expected at most {limits.rate:g} requests a second, got more", wait_s)
 
 
 NO_LIMITS = RateLimits()

@@ -90,7 +90,7 @@ class AccessControl:
 
     def certificates(self) -> Certificates:
         """Return the newest certificates; the server must have been given some."""
-        assert self._certificates is not None, "no port that speaks TLS is open before"
+        assert self._certificates is not None, "certificates are loaded before a TLS port opens"
         return self._certificates
 
     def pass_on(self, hand: Callable[[Credentials], None]) -> None:
@@ -167,7 +167,7 @@ class CredentialFiles:
         except BadInput as error:
             self._tried = self._seen
             self.failures += 1
-            log.error("the new keys or certificates cannot be used, the old ones stay: %s", error)
+            log.error("cannot use the new keys or certificates, keeping the old ones: %s", error)
             return
         self._tried, self.newest = self._seen, found
         self.reloads += 1
@@ -178,7 +178,7 @@ class CredentialFiles:
             try:
                 self.poll_once()
             except Exception:
-                log.exception("keys and certificates could not be looked at")
+                log.exception("could not check keys and certificates for changes")
 
     def _read(self, edition: int) -> Credentials:
         return Credentials(edition, {option: _bytes_of(option, path) for option, path in self._paths.items()})

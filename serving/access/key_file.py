@@ -135,7 +135,7 @@ class ApiKeys:
         for what, values in (("name", [key.name for key in keys]), ("sha256", [key.sha256 for key in keys])):
             if len(set(values)) < len(values):
                 twice = next(key.name for key in keys if values.count(getattr(key, what)) > 1)
-                raise BadInput(f"api_keys: expected each {what} once, got that of {twice!r} again")
+                raise BadInput(f"api_keys: expected each {what} once, got the one of {twice!r} again")
         return cls(keys, _limits(address, "address"))
 
     def text(self) -> str:
@@ -171,7 +171,7 @@ class ApiKeys:
             Conflict: The name is in use.
         """
         if any(key.name == name for key in self.keys):
-            raise Conflict(f"name: {name!r} is a key already; revoke it, or choose another name")
+            raise Conflict(f"name: key {name!r} already exists; revoke it or choose another name")
         secret = PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(KEY_NBYTES)).rstrip(b"=").decode()
         key = ApiKey(name, hashlib.sha256(secret.encode()).digest(), frozenset(scopes), expires_s, limits)
         made = ApiKeys((*self.keys, key), self.address)
@@ -182,7 +182,7 @@ class ApiKeys:
         """Return these keys without one; raise NotFound if it does not exist."""
         left = tuple(key for key in self.keys if key.name != name)
         if len(left) == len(self.keys):
-            raise NotFound(f"name: expected a key of this file, got {name[:64]!r}")
+            raise NotFound(f"name: key does not exist: {name[:64]!r}")
         return ApiKeys(left, self.address)
 
 

@@ -64,7 +64,7 @@ async def read_json(request: Request, model: type[Body]) -> Body:
     try:
         document = orjson.loads(await read_whole(request, MAX_JSON_NBYTES))
     except orjson.JSONDecodeError:
-        raise BadInput("body: a JSON object wanted") from None
+        raise BadInput("body: expected a JSON object") from None
     return validated(document, model)
 
 

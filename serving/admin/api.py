@@ -63,34 +63,34 @@ REFUSED = {"type": "object", "properties": {"error": {"type": "string"}}, "requi
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"description": text, "content": {"application/json": {"schema": REFUSED}}}
     for status, text in {
-        400: "The request, or the file that it names, is wrong; the message says what was wanted.",
-        404: "No such model, version or label.",
-        409: "It does not fit what is served: a delta out of turn, or a version that a label holds.",
+        400: "The request or the file that it names is invalid; the message says what was expected.",
+        404: "The model, version or label does not exist.",
+        409: "The change conflicts with the current state: a delta out of order, or a version that a label points at.",
         413: "The body is too large.",
-        503: "Loading or draining.",
+        503: "The server is loading models or draining.",
     }.items()
 }
 
 
 class DeltaPath(StrictModel):
-    path: str = Field(min_length=1, max_length=4096, description="A delta file inside the repository.")
+    path: str = Field(min_length=1, max_length=4096, description="Path of a delta file inside the repository.")
 
 
 class RollbackRequest(StrictModel):
     generation: str = Field(max_length=40, description="An earlier generation of the served version, such as 3.16.")
-    reason: str = Field("", max_length=500, description="Why; kept in the chain.")
+    reason: str = Field("", max_length=500, description="Reason; recorded in the chain.")
 
 
 class HeldDeltasRequest(StrictModel):
-    version: int | None = Field(None, gt=0, lt=2**63, description="Of which version; the newest when left out.")
-    reason: str = Field("", max_length=500, description="Why; kept in the chain.")
+    version: int | None = Field(None, gt=0, lt=2**63, description="The version; by default the newest.")
+    reason: str = Field("", max_length=500, description="Reason; recorded in the chain.")
 
 
 class JoinedLabels(StrictModel):
-    generation: str = Field(max_length=40, description="What has scored the rows, such as 3.16.")
-    scores: float = Field(ge=0, description="The sum of their scores.")
-    labels: float = Field(ge=0, description="The sum of their labels.")
-    rows: int = Field(gt=0, lt=2**63)
+    generation: str = Field(max_length=40, description="Generation that scored the rows, such as 3.16.")
+    scores: float = Field(ge=0, description="Sum of the rows' scores.")
+    labels: float = Field(ge=0, description="Sum of the rows' labels.")
+    rows: int = Field(gt=0, lt=2**63, description="Number of rows.")
 
 
 class SessionCount(StrictModel):
@@ -196,11 +196,11 @@ class Admin:
         return HTMLResponse(reference("/admin/openapi.json"), headers=PAGE_HEADERS)
 
     async def health(self) -> Response:
-        """Whether the server is up, and whether it is ready for predictions."""
+        """Tell whether the server is up, and whether it is ready for predictions."""
         return json_reply({"live": True, "ready": self._lifecycle.ready, **self._lifecycle.reasons})
 
     async def models(self) -> Response:
-        """Versions, labels, generation, freshness, sessions and memory of every model."""
+        """Return versions, labels, generation, freshness, sessions and memory of every model."""
         processor = self._lifecycle.processor()
         info = await asyncio.to_thread(processor.info)
         requests = await asyncio.to_thread(self._metrics.requests)
@@ -208,7 +208,7 @@ class Admin:
         return json_reply({**info, "ready": self._lifecycle.ready, "models": answered})
 
     async def apply_delta(self, name: Name, request: Request) -> Response:
-        """Applies one delta, uploaded or named by its path; answers when every session serves it."""
+        """Apply one delta, uploaded or named by its path; reply when every session serves it."""
         processor, executor = self._lifecycle.processor(), None
         given: dict[str, Any]
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -234,7 +234,7 @@ class Admin:
         )
 
     async def rollback(self, name: Name, request: Request) -> Response:
-        """Goes back to an earlier generation of the served version, on every server of the repository."""
+        """Roll the served version back to an earlier generation, on every server of the repository."""
         processor = self._lifecycle.processor()
         body = await read_json(request, RollbackRequest)
         target, why = Generation.parse(body.generation), body.reason
@@ -244,18 +244,18 @@ class Admin:
         )
 
     async def release(self, name: Name, request: Request) -> Response:
-        """Serves what is held of a version, on every server of the repository."""
+        """Release the held deltas of a version, on every server of the repository."""
         processor, body = self._lifecycle.processor(), await read_json(request, HeldDeltasRequest)
-        what = f"release what is held of {name!r}" + (f": {show(body.reason)}" if body.reason else "")
+        what = f"release held deltas of {name!r}" + (f": {show(body.reason)}" if body.reason else "")
         reached = await self._trail.run(
             request, what, lambda: processor.release_deltas(name, body.version, body.reason)
         )
         return json_reply({"model": name, "generation": str(reached)})
 
     async def reject(self, name: Name, request: Request) -> Response:
-        """Undoes what is held of a version, on every server of the repository."""
+        """Reject the held deltas of a version: undo them on every server of the repository."""
         processor, body = self._lifecycle.processor(), await read_json(request, HeldDeltasRequest)
-        what = f"reject what is held of {name!r}" + (f": {show(body.reason)}" if body.reason else "")
+        what = f"reject held deltas of {name!r}" + (f": {show(body.reason)}" if body.reason else "")
         return json_reply(
             _told(
                 name,
@@ -264,20 +264,23 @@ class Admin:
         )
 
     async def calibrate(self, name: Name, request: Request) -> Response:
-        """Tells of labels that were joined to scores: what is off by them is rolled back."""
+        """Report sums of joined scores and labels; the server rolls back generations that they show to be off."""
         processor, body = self._lifecycle.processor(), await read_json(request, JoinedLabels)
         evidence = LabelSums(body.scores, body.labels, body.rows)
         processor.calibrated(name, Generation.parse(body.generation), evidence)
         return json_reply({"model": name, "generation": body.generation})
 
     async def explain(self, name: Name, request: Request) -> Response:
-        """What one row of a request has read, what scored it, and the same under another generation."""
+        """Explain the score of one row: its features, embedding rows and executable.
+
+        With `against` the reply also explains the score under a second generation and compares the two.
+        """
         processor = self._lifecycle.processor()
         body = await read_whole(request, MAX_EXPLAIN_NBYTES)
         return json_reply(await self._explanations.answer(processor, name, body))
 
     async def load(self, name: Name, version: Version, request: Request) -> Response:
-        """Loads a version of the repository; answers when it serves."""
+        """Load a version from the repository; reply when it is served."""
         processor = self._lifecycle.processor()
         await self._trail.run(
             request, f"load {name!r} version {version}", lambda: processor.load(name, version), self._bulk
@@ -285,13 +288,13 @@ class Admin:
         return json_reply({"model": name, "version": version, "state": "AVAILABLE"})
 
     async def unload(self, name: Name, version: Version, request: Request) -> Response:
-        """Takes a version out of service."""
+        """Unload a version."""
         processor = self._lifecycle.processor()
         await self._trail.run(request, f"unload {name!r} version {version}", lambda: processor.unload(name, version))
         return json_reply({"model": name, "version": version, "state": "END"})
 
     async def set_label(self, name: Name, label: Name, request: Request) -> Response:
-        """Points a label at a loaded version."""
+        """Point a label at a loaded version."""
         processor = self._lifecycle.processor()
         version = (await read_json(request, LabelRequest)).version
         what = f"label {name!r} version {version} as {label!r}"
@@ -299,7 +302,7 @@ class Admin:
         return json_reply({"model": name, "label": label, "version": version})
 
     async def set_policy(self, name: Name, request: Request) -> Response:
-        """Sets keys of a model's policy (versions, split, shadow, guard); null takes back what was set here."""
+        """Set keys of a model's policy (versions, split, shadow, guard); null removes what was set here."""
         processor = self._lifecycle.processor()
         body = await read_json(request, Policy)
         changes = {key: getattr(body, key) for key in body.model_fields_set}
@@ -308,17 +311,17 @@ class Admin:
         return json_reply({"model": name, "policy": policy.to_json()})
 
     async def readmit(self, name: Name, version: Version, request: Request) -> Response:
-        """Gives a version that was taken out its share of traffic again."""
+        """Give a version that was taken out its share of traffic again."""
         processor = self._lifecycle.processor()
         await self._trail.run(request, f"readmit {name!r} version {version}", lambda: processor.readmit(name, version))
         return json_reply({"model": name, "version": version})
 
     async def resize(self, request: Request) -> Response:
-        """Changes the number of sessions of every group, while requests are answered."""
+        """Change the number of sessions of every group, without interrupting requests."""
         return await self._resize(None, request)
 
     async def resize_one(self, group: Name, request: Request) -> Response:
-        """Changes the number of sessions of one group, while requests are answered."""
+        """Change the number of sessions of one group, without interrupting requests."""
         return await self._resize(group, request)
 
     async def _resize(self, group: str | None, request: Request) -> Response:
@@ -342,21 +345,21 @@ def _what_follows(done: RollbackResult) -> str:
     here, following = done.generation, f"{done.generation.version}.{done.next_step}"
     if not done.recorded:
         return (
-            f"The repository cannot be written: {here} is served by this server alone, and no further delta is taken "
-            "until it says a rollback too (ask again once it can be written), or the version is loaded anew."
+            f"The repository cannot be written: only this server serves {here}, and it applies no further delta until "
+            "the rollback is recorded (try again once the repository can be written) or the version is reloaded."
         )
     if not done.undone:
-        return f"{here} was the newest generation already: nothing is undone."
+        return f"{here} is already the newest generation: nothing is undone."
     if done.kept:
         again = ", ".join(map(str, done.kept))
         return (
-            f"What does not stand on the rejected delta is published anew as {again} and judged like any delta. This "
-            f"server serves {here}, every other one follows; a trainer takes it in and publishes {following}."
+            f"Deltas that do not depend on the rejected one are published again as {again} and checked like any delta. "
+            f"This server serves {here}, the others follow; a trainer applies them and publishes {following}."
         )
     return (
-        f"Every server of this repository serves {here} with its next look. A trainer goes back to the weights of "
-        f"{here} with its next delta, skips the rows that are undone (or learns them again with --replay), and "
-        f"publishes {following}. The undone deltas are not served again unless somebody applies them."
+        f"Every server of this repository serves {here} after it next reads the chain. A trainer returns to the "
+        f"weights of {here} with its next delta, skips the rows of the undone deltas (or learns them again with "
+        f"--replay), and publishes {following}. The undone deltas are served again only if they are applied again."
     )
 
 
@@ -381,7 +384,7 @@ def _handle_errors(app: FastAPI, data_address: tuple[str, int] | None) -> None:
     async def unroutable(request: Request, error: HTTPException) -> Response:
         path, hint = request.url.path, ""
         if data_address is not None and path.startswith(("/v1/", "/v2/")):
-            hint = f"; this is the admin port, predictions are answered on port {data_address[1]}"
+            hint = f"; this is the admin port; send predictions to port {data_address[1]}"
         body = error_body(f"{request.method} {path[:200]}: {error.detail}{hint}")
         return Response(body, error.status_code, error.headers, media_type="application/json")
 

@@ -37,7 +37,7 @@ class AuditTrail:
         app.get("/admin/audit")(self.audit)
 
     async def audit(self) -> Response:
-        """What was changed through this port since it was opened: the newest 100 changes, the newest first."""
+        """Return the newest 100 changes made through this port since it was opened, the newest first."""
         return json_reply({"entries": list(self._entries)[::-1]})
 
     async def run(self, request: Request, what: str, act: Callable[[], Any], executor: Executor | None = None) -> Any:

@@ -58,15 +58,15 @@ class ExplainSettings(NamedTuple):
 class ExplainRequest(StrictModel):
     """Options of an explanation, beside the request itself: `inputs` or `instances` as :predict takes them."""
 
-    inputs: dict[str, Any] | list[Any] | None = Field(None, description="The request in columns, as :predict has it.")
-    instances: list[Any] | None = Field(None, description="Or in rows.")
-    request_id: str | None = Field(None, min_length=1, max_length=256, description="Or the id of a recorded one.")
-    row: int = Field(0, ge=0, lt=2**31, description="Which row of it.")
+    inputs: dict[str, Any] | list[Any] | None = Field(None, description="The request in columns, as for :predict.")
+    instances: list[Any] | None = Field(None, description="Or the request in rows.")
+    request_id: str | None = Field(None, min_length=1, max_length=256, description="Or the id of a recorded request.")
+    row: int = Field(0, ge=0, lt=2**31, description="Row of the request to explain.")
     version: int | None = Field(None, gt=0, lt=2**63)
     label: str | None = Field(None, min_length=1, max_length=128)
-    generation: str | None = Field(None, max_length=40, description="As of which generation, such as 3.16.")
-    against: str | None = Field(None, max_length=40, description="A second generation, to compare with.")
-    vectors: bool = Field(False, description="With the rows themselves.")
+    generation: str | None = Field(None, max_length=40, description="Generation to explain the score of, such as 3.16.")
+    against: str | None = Field(None, max_length=40, description="Second generation, to compare with.")
+    vectors: bool = Field(False, description="Also return the embedding rows.")
 
 
 class Explanations:
@@ -100,7 +100,7 @@ class Explanations:
             FreshetError: The request is invalid, or too many wait.
         """
         if self._asked > WAITING:
-            raise Overloaded(f"explain: at most {WAITING} that wait wanted; ask again")
+            raise Overloaded(f"explain: expected at most {WAITING} waiting requests; try again")
         self._asked += 1
         try:
             async with self._turn:
@@ -115,7 +115,7 @@ class Explanations:
         document = load_json(body, limits)
         asked = validated({k: v for k, v in document.items() if k not in REQUEST_KEYS}, ExplainRequest)
         if sum(key in document for key in ("inputs", "instances")) + (asked.request_id is not None) != 1:
-            raise BadInput("explain: one of inputs, instances and request_id wanted")
+            raise BadInput("explain: expected one of inputs, instances and request_id")
         if asked.request_id is not None:
             return self._recorded(model, asked, asked.request_id, limits)
         version, step = _picked(model, asked, None)
@@ -130,7 +130,7 @@ class Explanations:
         version, step = _picked(model, asked, found.generation.version)
         if found.inputs_of != version.manifest.inputs:
             raise BadInput(
-                f"request_id: it was recorded for other inputs than those of version {version.manifest.version}"
+                f"request_id: was recorded for other inputs than those of version {version.manifest.version}"
             )
         against = None if asked.against is None else _question(model, asked.against, "against")
         question = GenerationRef(version, step)
@@ -172,8 +172,8 @@ class Explanations:
         found = find_recorded(self._settings.recordings, model, request_id)
         if found is None:
             raise NotFound(
-                f"request_id: {request_id[:64]!r} of model {model!r} is not among what was recorded; --record-share "
-                "says how many requests are, and one is there within a minute"
+                f"request_id: {request_id[:64]!r} of model {model!r} was not recorded; --record-share sets the "
+                "share of recorded requests, and a recorded one can be found within a minute"
             )
         return found
 
@@ -187,12 +187,12 @@ def _picked(model: ServedModel, asked: ExplainRequest, answered_by: int | None) 
         answered_by: The version that answered the recorded request, if there is one.
     """
     if asked.version is not None and asked.label is not None:
-        raise BadInput("explain: one of version and label wanted")
+        raise BadInput("explain: expected one of version and label")
     if asked.generation is not None:
         question = _question(model, asked.generation, "generation")
         named = asked.version is not None or asked.label is not None
         if named and model.pick(asked.version, asked.label) is not question.version:
-            raise BadInput(f"generation: one of the version that is asked for wanted, got {asked.generation}")
+            raise BadInput(f"generation: expected one of the requested version, got {asked.generation}")
         return question
     number = asked.version
     if number is None and asked.label is None and answered_by in model.served:
@@ -231,6 +231,6 @@ def _question(model: ServedModel, text: str, what: str) -> GenerationRef:
     if version is None:
         load = f"POST /admin/models/{model.name}/versions/{generation.version}/load"
         raise NotFound(
-            f"{what}: version {generation.version} of model {model.name!r} is not loaded; to have it: {load}"
+            f"{what}: version {generation.version} of model {model.name!r} is not loaded; load it with {load}"
         )
     return GenerationRef(version, generation.step)

@@ -24,7 +24,7 @@ MOST_STREAMS = 16
 SEND_S = 10.0
 # Keep-alive interval: a proxy would take a silent stream for a dead one.
 QUIET_S = 15.0
-FULL = Overloaded(f"live: at most {MOST_STREAMS} streams at once wanted", retry_after_s=5.0)
+FULL = Overloaded(f"live: expected at most {MOST_STREAMS} streams at once", retry_after_s=5.0)
 
 
 class LiveStreams:
@@ -36,13 +36,15 @@ class LiveStreams:
 
     def add_to(self, app: FastAPI) -> None:
         """Add the stream's route."""
-        events = {"description": "Events named sample.", "content": {"text/event-stream": {"schema": {}}}}
-        full = {"description": f"{MOST_STREAMS} streams are open."}
+        events = {"description": "A stream of events named `sample`.", "content": {"text/event-stream": {"schema": {}}}}
+        full = {"description": f"{MOST_STREAMS} streams are open already."}
         app.get("/admin/live", responses={200: events, 429: full}, response_class=Response)(self.live)
 
     async def live(self) -> Response:
-        """Rates, latencies, errors and freshness as server-sent events: first the last five minutes, then a sample a
-        second."""
+        """Stream rates, latencies, errors and freshness as server-sent events.
+
+        The stream begins with the last five minutes and continues with one sample per second.
+        """
         if self.open >= MOST_STREAMS:
             raise FULL
         return _Stream(self, self._samples)

@@ -22,8 +22,11 @@ from freshet_serving.serving.lifecycle import Availability
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.host import ModelHost
 
-Loaded = Annotated[int | None, Query(gt=0, lt=2**63, description="Of which version; by default what stands for it.")]
-Most = Annotated[int, Query(gt=0, le=MOST, description="How many records.")]
+Loaded = Annotated[
+    int | None,
+    Query(gt=0, lt=2**63, description="The version; by default the one that serves requests without a version."),
+]
+Most = Annotated[int, Query(gt=0, le=MOST, description="Maximum number of records.")]
 
 
 class ModelViews:
@@ -51,20 +54,20 @@ class ModelViews:
             app.get(f"/admin/models/{{name}}/{what.__name__}")(what)
 
     async def timeline(self, name: Name, version: Loaded = None, most: Most = 200) -> Response:
-        """The newest records of a version's chain, each delta with what became of it on this server."""
+        """Return the newest records of a version's chain, each delta with its state on this server."""
         model = find(self._lifecycle.processor().catalogue, name)
         return json_reply(await asyncio.to_thread(model.timeline, model.pick(version).manifest.version, most))
 
     async def tables(self, name: Name, version: Loaded = None) -> Response:
-        """The tables of a version: rows, memory, and how many lookups found no row."""
+        """Return the tables of a version: rows, memory, and the number of lookups that found no row."""
         return json_reply(await asyncio.to_thread(describe_tables, self._lifecycle.processor(), name, version))
 
     async def canaries(self, name: Name) -> Response:
-        """Who is on trial, and the evidence for and against it beside the bounds."""
+        """Return the canaries that are on trial: their measurements, the baseline's, and the bounds."""
         return json_reply(await asyncio.to_thread(describe_trials, self._lifecycle.processor(), name))
 
     async def signature(self, name: Name, version: Loaded = None) -> Response:
-        """Inputs and outputs of a version, with an example of a request: recorded, asked lately, or made up."""
+        """Return inputs and outputs of a version, with a recorded, recent, warm-up or made-up request."""
         version_ = find(self._lifecycle.processor().catalogue, name).pick(version)
         told: dict[str, Any] = await asyncio.to_thread(self._examples.signature, version_)
         return json_reply({**told, "data_port": self._data_port})

@@ -28,8 +28,8 @@ MAX_BODY_NBYTES, MAX_REPLY_NBYTES = 1 << 20, 8 << 20
 CALL_S = 10.0
 ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
-Loaded = Annotated[int | None, Query(gt=0, lt=2**63, description="The version to ask.")]
-Labelled = Annotated[str | None, Query(max_length=128, description="The label to ask.")]
+Loaded = Annotated[int | None, Query(gt=0, lt=2**63, description="Version that answers.")]
+Labelled = Annotated[str | None, Query(max_length=128, description="Label of the version that answers.")]
 
 
 class _Answer(NamedTuple):
@@ -55,21 +55,21 @@ class TryCalls:
 
     def add_to(self, app: FastAPI) -> None:
         """Add the route."""
-        content = {"application/json": {"schema": {"type": "object", "description": "As :predict takes it."}}}
+        content = {"application/json": {"schema": {"type": "object", "description": "The same body as for :predict."}}}
         extra = {"requestBody": {"required": True, "content": content}}
         full: dict[int | str, dict[str, Any]] = {
-            429: {"description": f"{MOST_CALLS} are tried, or the data port sheds."}
+            429: {"description": f"{MOST_CALLS} calls are in progress, or the data port sheds load."}
         }
         app.post("/admin/models/{name}/try", openapi_extra=extra, responses=full)(self.attempt)
 
     async def attempt(self, name: Name, request: Request, version: Loaded = None, label: Labelled = None) -> Response:
-        """Has the data port answer one predict request, and says which generation did."""
+        """Send one predict request to the data port; reply with its answer and the generation that gave it."""
         if version is not None and label is not None:
-            raise BadInput("try: a version or a label wanted, got both")
+            raise BadInput("try: expected a version or a label, got both")
         if self._address is None:
-            raise NotReady("try: there is no data port to ask")
+            raise NotReady("try: this server has no data port")
         if self._open >= MOST_CALLS:
-            raise Overloaded(f"try: at most {MOST_CALLS} at once wanted")
+            raise Overloaded(f"try: expected at most {MOST_CALLS} calls at once")
         self._open += 1
         try:
             body = bytes(await read_whole(request, MAX_BODY_NBYTES))
@@ -128,5 +128,5 @@ def _call(
     finally:
         connection.close()
     if len(data) > MAX_REPLY_NBYTES:
-        raise TooLarge(f"try: a reply of at most {MAX_REPLY_NBYTES} bytes wanted; ask for fewer rows")
+        raise TooLarge(f"try: expected a reply of at most {MAX_REPLY_NBYTES} bytes; send fewer rows")
     return _Answer(reply.status, found, data)

@@ -60,7 +60,7 @@ def of_user(inputs: Mapping[str, Values]) -> dict[str, Values]:
             array = _array(name, values)
             rows[name] = array[np.newaxis] if array.ndim < 2 else array
         if len(rows[name]) != 1:
-            raise BadInput(f"user[{name}]: one row wanted, got {len(rows[name])}")
+            raise BadInput(f"user[{name}]: expected one row, got {len(rows[name])}")
     return rows
 
 
@@ -68,7 +68,7 @@ def _array(name: str, values: Values) -> NDArray[Any]:
     try:
         return np.asarray(values)
     except ValueError:
-        raise BadInput(f"inputs[{name}]: rows of one length wanted; Ragged.of(rows) holds others") from None
+        raise BadInput(f"inputs[{name}]: expected rows of one length; use Ragged.of(rows) for others") from None
 
 
 def _tensor(name: str, array: NDArray[Any]) -> RequestTensor:
@@ -81,12 +81,12 @@ def _tensor(name: str, array: NDArray[Any]) -> RequestTensor:
         return RequestTensor(name, "FP32", shape, array.astype("<f4").tobytes())
     if array.dtype.kind in "USO":
         return RequestTensor(name, "BYTES", shape, _strings(name, array.reshape(-1).tolist()))
-    raise BadInput(f"inputs[{name}]: integers, floats or strings wanted, got {array.dtype}")
+    raise BadInput(f"inputs[{name}]: expected integers, floats or strings, got {array.dtype}")
 
 
 def _int64(name: str, array: NDArray[Any]) -> NDArray[np.int64]:
     if array.dtype.kind == "u" and array.size and int(array.max()) >= 2**63:
-        raise BadInput(f"inputs[{name}]: integers below {2**63} wanted")
+        raise BadInput(f"inputs[{name}]: expected integers below {2**63}")
     return array.astype("<i8")
 
 
@@ -94,7 +94,7 @@ def _strings(name: str, values: Sequence[Any]) -> bytes:
     parts = []
     for value in values:
         if not isinstance(value, (str, bytes)):
-            raise BadInput(f"inputs[{name}]: strings wanted, got {type(value).__name__}")
+            raise BadInput(f"inputs[{name}]: expected strings, got {type(value).__name__}")
         data = value.encode() if isinstance(value, str) else value
         parts += [len(data).to_bytes(PREFIX_NBYTES, "little"), data]
     return b"".join(parts)

@@ -218,7 +218,7 @@ def _target(address: str) -> tuple[str, str]:
     """Return the scheme, and the host with its port. Raises BadInput."""
     parts = urlsplit(address)
     if parts.scheme not in SCHEMES or not parts.netloc or parts.path not in ("", "/"):
-        raise BadInput(f"address: {', '.join(f'{s}://host:port' for s in SCHEMES)} wanted, got {address[:64]!r}")
+        raise BadInput(f"address: expected {', '.join(f'{s}://host:port' for s in SCHEMES)}, got {address[:64]!r}")
     return parts.scheme, parts.netloc
 
 
@@ -244,5 +244,5 @@ def _call(
 
 def _ranking(user: Mapping[str, Values], candidates: Mapping[str, Values]) -> dict[str, Values]:
     if both := set(user) & set(candidates):
-        raise BadInput(f"inputs[{sorted(both)[0]}]: the user's or the candidates' wanted, got both")
+        raise BadInput(f"inputs[{sorted(both)[0]}]: expected in either user or candidates, got both")
     return {**of_user(user), **candidates}

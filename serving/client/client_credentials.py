@@ -28,9 +28,9 @@ class ClientCredentials:
 
     def __post_init__(self) -> None:
         if not (self.key.isascii() and self.key.isprintable()) or " " in self.key:
-            raise BadInput("key: printable ASCII without spaces wanted, as freshet key create prints it")
+            raise BadInput("key: expected printable ASCII without spaces, as printed by freshet key create")
         if bool(self.certificate) != bool(self.private_key):
-            raise BadInput("certificate, private_key: both, or neither, wanted")
+            raise BadInput("certificate, private_key: expected both or neither")
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
@@ -44,7 +44,7 @@ class ClientCredentials:
             if self.certificate:
                 context.load_cert_chain(self.certificate, self.private_key)
         except OSError as error:
-            raise BadInput(f"ca, certificate, private_key: PEM files wanted, got {_why(error)}") from None
+            raise BadInput(f"ca, certificate, private_key: expected PEM files, got {_why(error)}") from None
         return context
 
     def channel_credentials(self) -> Any:
@@ -56,10 +56,10 @@ class ClientCredentials:
                 Path(path).read_bytes() if path else None for path in (self.ca, self.private_key, self.certificate)
             )
         except OSError as error:
-            raise BadInput(f"ca, certificate, private_key: PEM files wanted, got {_why(error)}") from None
+            raise BadInput(f"ca, certificate, private_key: expected PEM files, got {_why(error)}") from None
         return grpc.ssl_channel_credentials(ca, own, chain)
 
 
 def _why(error: OSError) -> str:
-    reason = getattr(error, "reason", None) or error.strerror or "something else"
+    reason = getattr(error, "reason", None) or error.strerror or "unreadable files"
     return str(reason).replace("_", " ").lower()

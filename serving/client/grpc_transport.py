@@ -113,10 +113,10 @@ def decode(data: bytes, metadata: Any) -> Prediction:
     try:
         reply = Response.FromString(data)
     except Exception:
-        raise FreshetError("reply: ModelInferResponse wanted") from None
+        raise FreshetError("reply: expected a ModelInferResponse") from None
     raw = reply.raw_output_contents
     if len(raw) != len(reply.outputs):
-        raise FreshetError(f"reply: {len(reply.outputs)} raw tensors wanted, got {len(raw)}")
+        raise FreshetError(f"reply: expected {len(reply.outputs)} raw tensors, got {len(raw)}")
     outputs = {t.name: output(t.name, t.datatype, t.shape, data) for t, data in zip(reply.outputs, raw)}
     version = int(reply.model_version) if reply.model_version.isdigit() else 0
     return Prediction(reply.model_name, version, _text(metadata, "x-model-generation"), outputs)

@@ -114,7 +114,7 @@ def decode(status: int, headers: Mapping[str, str], body: bytes) -> Prediction:
         raise error_of(status, _message(body), _seconds(headers.get("retry-after")))
     length = headers.get(HEADER_LENGTH, "")
     if not (length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= len(body)):
-        raise FreshetError("reply: binary tensors wanted, with the length of the header before them")
+        raise FreshetError("reply: expected binary tensors after a JSON header of the stated length")
     at = int(length)
     try:
         document = orjson.loads(memoryview(body)[:at])
@@ -122,7 +122,7 @@ def decode(status: int, headers: Mapping[str, str], body: bytes) -> Prediction:
         for tensor in document["outputs"]:
             nbytes = tensor["parameters"]["binary_data_size"]
             if type(nbytes) is not int or not 0 <= nbytes <= len(body) - at:
-                raise FreshetError("reply: an output reaches beyond the body")
+                raise FreshetError("reply: an output extends beyond the end of the body")
             outputs[tensor["name"]] = output(
                 tensor["name"], tensor["datatype"], tensor["shape"], memoryview(body)[at : at + nbytes]
             )
@@ -130,7 +130,7 @@ def decode(status: int, headers: Mapping[str, str], body: bytes) -> Prediction:
         version = int(document.get("model_version", 0))
         return Prediction(document["model_name"], version, headers.get("x-model-generation", ""), outputs)
     except (KeyError, TypeError, ValueError) as error:
-        raise FreshetError(f"reply: not one of KServe v2 ({type(error).__name__})") from None
+        raise FreshetError(f"reply: not a valid KServe v2 reply ({type(error).__name__})") from None
 
 
 def _limits(connections: int) -> httpx.Limits:
@@ -139,7 +139,7 @@ def _limits(connections: int) -> httpx.Limits:
 
 def _error(error: httpx.HTTPError, address: httpx.URL) -> FreshetError:
     if isinstance(error, httpx.TimeoutException):
-        return Expired("deadline: passed before the reply came")
+        return Expired("deadline: passed before the reply arrived")
     where = str(address).rstrip("/")
     if isinstance(error, httpx.ConnectError):
         why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or "cannot connect"

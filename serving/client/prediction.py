@@ -72,10 +72,10 @@ class Prediction:
         Raises BadInput if the output does not exist, or if none is named and there are several.
         """
         if output is None and len(self.outputs) != 1:
-            raise BadInput(f"output: one of {', '.join(self.outputs)} wanted, got nothing")
+            raise BadInput(f"output: expected one of {', '.join(self.outputs)}, got nothing")
         name = next(iter(self.outputs)) if output is None else output
         if name not in self.outputs:
-            raise BadInput(f"output: one of {', '.join(self.outputs)} wanted, got {name[:64]!r}")
+            raise BadInput(f"output: expected one of {', '.join(self.outputs)}, got {name[:64]!r}")
         array = self.outputs[name]
         return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
@@ -131,7 +131,7 @@ def output(name: Any, datatype: Any, shape: Any, data: bytes | memoryview) -> ND
     """
     dtype = DTYPES.get(datatype)
     if dtype is None:
-        raise FreshetError(f"reply: numbers wanted for output {str(name)[:64]!r}, got {str(datatype)[:16]!r}")
+        raise FreshetError(f"reply: expected numbers for output {str(name)[:64]!r}, got {str(datatype)[:16]!r}")
     sizes = [int(size) for size in shape]
     if any(size < 0 for size in sizes) or len(data) != dtype.itemsize * int(np.prod(sizes, dtype=object)):
         raise FreshetError(f"reply: {len(data)} bytes do not fill output {str(name)[:64]!r} of shape {sizes[:8]}")

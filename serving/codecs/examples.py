@@ -43,7 +43,7 @@ def of_json(examples: Any, context: Any, extent: RequestSize | None = None) -> t
         TooLarge: The request exceeds a limit.
     """
     if type(examples) is not list:
-        raise BadInput(f"examples: a list wanted, got {json_kind(examples)}")
+        raise BadInput(f"examples: expected a list, got {json_kind(examples)}")
     if extent is not None:
         extent.add_rows(len(examples), "examples")
     return [_example(e, f"examples[{at}]") for at, e in enumerate(examples)], _example(context, "context")
@@ -122,7 +122,7 @@ def _scores(outputs: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
 
 def _example(value: Any, where: str) -> Example:
     if type(value) is not dict:
-        raise BadInput(f"{where}: an object of features wanted, got {json_kind(value)}")
+        raise BadInput(f"{where}: expected an object of features, got {json_kind(value)}")
     return {name: _values(given, f"{where}.{name[:64]}") for name, given in value.items()}
 
 
@@ -143,7 +143,7 @@ def _values(given: Any, where: str) -> Values:
     if types <= {str, dict} and all(type(v) is str or is_base64(v) for v in values):
         return [v.encode() if type(v) is str else v for v in strings(spec, values)]
     odd = [json_kind(v) for v in values if type(v) not in (int, float, str) and not is_base64(v)]
-    raise BadInput(f"{where}: numbers, or strings, wanted, got {odd[0] if odd else 'both'}")
+    raise BadInput(f"{where}: expected numbers or strings, got {odd[0] if odd else 'both'}")
 
 
 def _features(example: Any) -> Example:
@@ -185,7 +185,11 @@ def _column(
             if len(values) != width:
                 raise BadInput(
                     f"Feature: {source or spec.name} (data type: {declared(spec).dt}) "
-                    + (f"{width} values wanted, got {len(values)}" if values else "is required but could not be found.")
+                    + (
+                        f"expected {width} values, got {len(values)}"
+                        if values
+                        else "is required but could not be found."
+                    )
                 )
             flat += values
     if spec.dtype == "string":

@@ -52,7 +52,7 @@ def column(spec: Input, values: Any, plain: bool = False, extent: RequestSize | 
         TooLarge: The request exceeds a limit.
     """
     if type(values) is not list:
-        raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {json_kind(values)}")
+        raise BadInput(f"{spec.name}: expected {_shape(spec)}, got {json_kind(values)}")
     if spec.ragged:
         return _ragged(spec, values, plain, extent)
     if extent is not None:
@@ -89,7 +89,7 @@ def _unnested(spec: Input, dims: list[int], rows: list[Any]) -> list[Any]:
         for at, row in enumerate(rows):
             nested = type(row) is list and len(row) == length and set(map(type, row)) == {list}
             if not (nested and set(map(len, row)) == {inner}):
-                raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got another shape at item {at}")
+                raise BadInput(f"{spec.name}: expected {_shape(spec)}, got another shape at item {at}")
         rows = [list(chain.from_iterable(row)) for row in rows]
     return rows
 
@@ -103,7 +103,7 @@ def _flatten(spec: Input, rows: list[Any]) -> list[Any]:
     width = spec.columns or 1
     if set(map(type, rows)) != {list}:
         at = next(i for i, row in enumerate(rows) if type(row) is not list)
-        raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {json_kind(rows[at])} at item {at}")
+        raise BadInput(f"{spec.name}: expected {_shape(spec)}, got {json_kind(rows[at])} at item {at}")
     if set(map(len, rows)) != {width}:
         at = next(i for i, row in enumerate(rows) if len(row) != width)
         raise BadInput(
@@ -116,7 +116,7 @@ def _ragged(spec: Input, rows: list[Any], plain: bool, extent: RequestSize | Non
     if rows and (types := set(map(type, rows))) != {list}:
         if types != {list, type(None)}:
             at = next(i for i, row in enumerate(rows) if type(row) is not list and row is not None)
-            raise BadInput(f"{spec.name}: {_shape(spec)} wanted, got {json_kind(rows[at])} at item {at}")
+            raise BadInput(f"{spec.name}: expected {_shape(spec)}, got {json_kind(rows[at])} at item {at}")
         rows = [[] if row is None else row for row in rows]
     if extent is not None:
         extent.add(spec, len(rows), sum(map(len, rows)))
@@ -161,7 +161,7 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
         except OverflowError:
             value = next(v for v in flat if v not in INT64)
             dt = declared(spec).dt
-            raise BadInput(f"{spec.name}: {dt} wanted, got {_digits(value)} which does not fit") from None
+            raise BadInput(f"{spec.name}: expected {dt}, got {_digits(value)} which is out of range") from None
     if type(None) in types:
         flat = [math.nan if value is None else value for value in flat]
         types = types - {type(None)} | {float}
@@ -220,7 +220,7 @@ def _type_error(spec: Input, flat: list[Any], wanted: tuple[type, ...]) -> BadIn
     at, value = next((i, v) for i, v in enumerate(flat) if type(v) not in wanted)
     shown = "" if type(value) in (list, dict) else f" {_shown(value)}"
     what = f"JSON Value:{shown} ({json_kind(value)}, value {at})"
-    missing = "; null is a missing float, string or list, an id cannot be missing" if value is None else ""
+    missing = "; null means a missing float, string or list, but an id cannot be missing" if value is None else ""
     return BadInput(f"{spec.name}: {what} is not of expected type: {declared(spec).dt}{missing}")
 
 

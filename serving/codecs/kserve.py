@@ -164,11 +164,11 @@ def _raw(body: Body, manifest: Manifest, limits: RequestLimits) -> InferHeader:
     """Return the header of a raw binary request, whose body is the model's only input and nothing else."""
     (spec, *others) = manifest.inputs
     if others or spec.ragged or spec.dtype == "string":
-        raise BadInput("Inference-Header-Content-Length: 0 is for a model of one input, of int64 or float32")
+        raise BadInput("Inference-Header-Content-Length: 0 requires a model with one int64 or float32 input")
     datatype = declared(spec).datatype
     row_nbytes = DTYPES[datatype].itemsize * (spec.columns or 1)
     if len(body) % row_nbytes:
-        raise BadInput(f"body: a multiple of {row_nbytes} bytes wanted, got {len(body)}")
+        raise BadInput(f"body: expected a multiple of {row_nbytes} bytes, got {len(body)}")
     rows = len(body) // row_nbytes
     shape = [rows, spec.columns] if spec.columns else [rows]
     size = {"binary_data_size": len(body)}
@@ -242,7 +242,7 @@ def into_span(wanted: RequestedOutput, array: NDArray[Any], memory: SharedMemory
         raise BadInput(f"outputs[{wanted.name}].parameters.shared_memory_region: shared memory is not served")
     if array.nbytes > span.nbytes:
         where = f"outputs[{wanted.name}].parameters.shared_memory_byte_size"
-        raise BadInput(f"{where}: {array.nbytes} wanted, got {span.nbytes}")
+        raise BadInput(f"{where}: expected {array.nbytes}, got {span.nbytes}")
     memory.write(span, array.tobytes())
     return {
         "shared_memory_region": span.region,

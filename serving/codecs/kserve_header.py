@@ -40,12 +40,12 @@ def decode_bytes(source: NDArray[np.uint8], count: int, name: str) -> Strings:
         BadInput: The bytes do not hold exactly this many strings.
     """
     if count * PREFIX_NBYTES > len(source):
-        raise BadInput(f"{name}: {count} length-prefixed elements wanted, got {len(source)} bytes")
+        raise BadInput(f"{name}: expected {count} length-prefixed elements, got {len(source)} bytes")
     data = np.empty(len(source) - count * PREFIX_NBYTES, np.uint8)
     offsets = np.zeros(count + 1, np.int64)
     read = strip_lengths(source, data, offsets)
     if read < 0:
-        raise BadInput(f"{name}: element {-1 - read} reaches beyond the tensor's {len(source)} bytes")
+        raise BadInput(f"{name}: element {-1 - read} extends beyond the tensor's {len(source)} bytes")
     if read != len(source):
         raise BadInput(f"{name}: {count} elements fill {read} bytes, got {len(source)}")
     return Strings(data, offsets)
@@ -180,7 +180,7 @@ def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | Non
     if header.places is not None and isinstance(body, bytes):
         if at + header.places.nbytes != len(body):
             wanted = f"{header.places.nbytes} bytes of binary tensors"
-            raise BadInput(f"inputs: {wanted} wanted, got {len(body) - at}")
+            raise BadInput(f"inputs: expected {wanted}, got {len(body) - at}")
         return PackedColumns(body, at, header.places)
     values: dict[str, Any] = {}
     ragged = False
@@ -192,7 +192,7 @@ def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | Non
             column = shape.values
         else:
             if shape.nbytes > len(body) - at:
-                wanted = f"0 to {len(body) - at} wanted, as is left of the body"
+                wanted = f"expected 0 to {len(body) - at}, the bytes left in the body"
                 raise BadInput(f"inputs[{spec.name}].parameters.binary_data_size: {wanted}")
             column = _binary(shape, body, at, shape.nbytes)
             at += shape.nbytes
@@ -211,7 +211,7 @@ def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | Non
 def _id(document: dict[str, Any]) -> str:
     value = document.get("id", "")
     if type(value) is not str or len(value) > MAX_ID_LENGTH:
-        raise BadInput(f"id: a string of at most {MAX_ID_LENGTH} characters wanted, got {json_kind(value)}")
+        raise BadInput(f"id: expected a string of at most {MAX_ID_LENGTH} characters, got {json_kind(value)}")
     return value
 
 
@@ -220,7 +220,7 @@ def _parameters(holder: dict[str, Any], where: str) -> dict[str, Any]:
     if value is None:
         return {}
     if type(value) is not dict:
-        raise BadInput(f"{where}: an object wanted, got {json_kind(value)}")
+        raise BadInput(f"{where}: expected an object, got {json_kind(value)}")
     return value
 
 
@@ -228,7 +228,7 @@ def _check_priority(priority: Any) -> None:
     # Priority levels belong to a model's configuration in Triton; there are none here: requests are ordered by
     # deadline.
     if type(priority) is not int or not 0 <= priority < 2**64:
-        raise BadInput(f"parameters.priority: a whole number from 0 to {2**64 - 1} wanted, got {json_kind(priority)}")
+        raise BadInput(f"parameters.priority: expected a whole number from 0 to {2**64 - 1}, got {json_kind(priority)}")
 
 
 def _timeout_s(parameters: dict[str, Any]) -> float | None:
@@ -238,7 +238,7 @@ def _timeout_s(parameters: dict[str, Any]) -> float | None:
     if type(timeout_us) is not int or not 0 < timeout_us <= MAX_TIMEOUT_S * 1e6:
         shown = timeout_us if type(timeout_us) in (int, float) else json_kind(timeout_us)
         raise BadInput(
-            f"parameters.timeout: microseconds up to {MAX_TIMEOUT_S * 1e6:.0f} wanted, got {str(shown)[:64]}"
+            f"parameters.timeout: expected microseconds up to {MAX_TIMEOUT_S * 1e6:.0f}, got {str(shown)[:64]}"
         )
     return timeout_us / 1e6
 
@@ -246,27 +246,27 @@ def _timeout_s(parameters: dict[str, Any]) -> float | None:
 def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Manifest) -> tuple[RequestedOutput, ...]:
     default = parameters.get("binary_data_output", False)
     if type(default) is not bool:
-        raise BadInput(f"parameters.binary_data_output: a boolean wanted, got {json_kind(default)}")
+        raise BadInput(f"parameters.binary_data_output: expected a boolean, got {json_kind(default)}")
     names = [o.name for o in manifest.outputs]
     requested = document.get("outputs")
     if not requested and requested in (None, []):
         return tuple([RequestedOutput(name, default) for name in names])
     if type(requested) is not list or len(requested) > len(names):
-        raise BadInput(f"outputs: a list of at most {len(names)} wanted")
+        raise BadInput(f"outputs: expected a list of at most {len(names)}")
     wanted: dict[str, RequestedOutput] = {}
     for at, output in enumerate(requested):
         if type(output) is not dict or type(output.get("name")) is not str:
-            raise BadInput(f"outputs[{at}]: an object with a name wanted")
+            raise BadInput(f"outputs[{at}]: expected an object with a name")
         name = output["name"]
         if name not in names or name in wanted:
-            raise BadInput(f"outputs[{at}]: one of {', '.join(names)}, each once, wanted, got {show(name)}")
+            raise BadInput(f"outputs[{at}]: expected one of {', '.join(names)}, each once, got {show(name)}")
         where = f"outputs[{name}].parameters"
         settings = _parameters(output, where)
         if settings.get("classification"):
             raise BadInput(f"{where}.classification: not served")
         binary = settings.get("binary_data", default)
         if type(binary) is not bool:
-            raise BadInput(f"{where}.binary_data: a boolean wanted, got {json_kind(binary)}")
+            raise BadInput(f"{where}.binary_data: expected a boolean, got {json_kind(binary)}")
         wanted[name] = RequestedOutput(name, binary, _span(settings, where))
     return tuple(wanted.values())
 
@@ -276,12 +276,12 @@ def _span(parameters: dict[str, Any], where: str) -> RegionSpan | None:
     if region is None:
         return None
     if type(region) is not str:
-        raise BadInput(f"{where}.shared_memory_region: a string wanted, got {json_kind(region)}")
+        raise BadInput(f"{where}.shared_memory_region: expected a string, got {json_kind(region)}")
     numbers = []
     for name, default in (("shared_memory_offset", 0), ("shared_memory_byte_size", None)):
         value = parameters.get(name, default)
         if type(value) is not int or not 0 <= value < 2**63:
-            raise BadInput(f"{where}.{name}: a whole number from 0 to {2**63 - 1} wanted, got {json_kind(value)}")
+            raise BadInput(f"{where}.{name}: expected a whole number from 0 to {2**63 - 1}, got {json_kind(value)}")
         numbers.append(value)
     return RegionSpan(region, *numbers)
 
@@ -292,19 +292,21 @@ def _shapes(document: dict[str, Any], manifest: Manifest, extent: RequestSize) -
     splits = {i.name + ROW_SPLITS: Input(i.name + ROW_SPLITS, "int64") for i in manifest.inputs if i.ragged}
     tensors = document.get("inputs")
     if type(tensors) is not list:
-        raise BadInput(f"inputs: a list of at most {len(specs) + len(splits)} tensors wanted, got {json_kind(tensors)}")
+        raise BadInput(
+            f"inputs: expected a list of at most {len(specs) + len(splits)} tensors, got {json_kind(tensors)}"
+        )
     shapes: dict[str, TensorHeader] = {}
     for index, tensor in enumerate(tensors):
         if type(tensor) is not dict or type(tensor.get("name")) is not str:
-            raise BadInput(f"inputs[{index}]: an object with a name wanted")
+            raise BadInput(f"inputs[{index}]: expected an object with a name")
         name = tensor["name"]
         spec = specs.get(name) or splits.get(name)
         if spec is None:
             # Use Triton's wording, which its clients know.
             unexpected = f"unexpected inference input {show(name)} for model {manifest.model!r}"
-            raise BadInput(f"{unexpected}: inputs[{index}]: one of {', '.join(specs)}, each once, wanted")
+            raise BadInput(f"{unexpected}: inputs[{index}]: expected one of {', '.join(specs)}, each once")
         if name in shapes:
-            raise BadInput(f"inputs[{index}]: one of {', '.join(specs)}, each once, wanted, got {show(name)}")
+            raise BadInput(f"inputs[{index}]: expected one of {', '.join(specs)}, each once, got {show(name)}")
         shapes[name] = _shape(tensor, spec, extent)
     for name in (*specs, *splits):
         if name not in shapes:
@@ -331,7 +333,7 @@ def _row_splits(name: str, values: dict[str, Any]) -> NDArray[np.int64]:
     splits: NDArray[np.int64] = values[name + ROW_SPLITS]
     total = len(values[name])
     if not len(splits) or splits[0] != 0 or splits[-1] != total or (splits[1:] < splits[:-1]).any():
-        raise BadInput(f"inputs[{name}{ROW_SPLITS}]: values ascending from 0 to {total} wanted")
+        raise BadInput(f"inputs[{name}{ROW_SPLITS}]: expected values ascending from 0 to {total}")
     return splits
 
 
@@ -350,35 +352,35 @@ def _shape(tensor: dict[str, Any], spec: Input, extent: RequestSize) -> TensorHe
     known = BY_DATATYPE.get(datatype) if type(datatype) is str else None
     if not (takes(spec, known) if known is not None else spec.dtype == "float32" and datatype == "BF16"):
         shown = show(datatype) if type(datatype) is str else json_kind(datatype)
-        raise BadInput(f"{where}.datatype: {wanted} wanted, got {shown}")
+        raise BadInput(f"{where}.datatype: expected {wanted}, got {shown}")
     assert type(datatype) is str, "it is one of ours"
     parameters = _parameters(tensor, f"{where}.parameters")
     nbytes, span = parameters.get("binary_data_size"), _span(parameters, f"{where}.parameters")
     if (nbytes is not None) + (span is not None) + ("data" in tensor) > 1:
-        raise BadInput(f"{where}: one of data, binary_data_size and shared_memory_region wanted, got more")
+        raise BadInput(f"{where}: expected one of data, binary_data_size and shared_memory_region, got more")
     exact = None if datatype == "BYTES" else count * DTYPES[datatype].itemsize
     if span is not None:
         if exact is not None and exact > span.nbytes:
-            raise BadInput(f"{where}.parameters.shared_memory_byte_size: {exact} wanted, got {span.nbytes}")
+            raise BadInput(f"{where}.parameters.shared_memory_byte_size: expected {exact}, got {span.nbytes}")
         return TensorHeader(spec, count, datatype, None, None, span)
     if nbytes is None:
         return TensorHeader(spec, count, datatype, None, _values(tensor.get("data"), spec, count, datatype, where))
     if type(nbytes) is not int or nbytes < 0:
         most = "the length of the body" if exact is None else str(exact)
-        raise BadInput(f"{where}.parameters.binary_data_size: 0 to {most} wanted, got {json_kind(nbytes)}")
+        raise BadInput(f"{where}.parameters.binary_data_size: expected 0 to {most}, got {json_kind(nbytes)}")
     if exact not in (None, nbytes):
-        raise BadInput(f"{where}.parameters.binary_data_size: {exact} wanted, got {nbytes}")
+        raise BadInput(f"{where}.parameters.binary_data_size: expected {exact}, got {nbytes}")
     return TensorHeader(spec, count, datatype, nbytes, None)
 
 
 def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> Any:
     """Read values that the header holds: a list, or the contents of a typed message."""
     if datatype in HALVES:
-        raise BadInput(f"{where}.data: {datatype} is sent as a binary tensor only")
+        raise BadInput(f"{where}.data: {datatype} must be sent as a binary tensor")
     typed = type(data) is TypedContents
     flat = data.values if typed else _flat(data, where, len(row_of(spec)))
     if len(flat) != count:
-        raise BadInput(f"{where}.data: {count} values wanted, got {len(flat)}")
+        raise BadInput(f"{where}.data: expected {count} values, got {len(flat)}")
     if typed:
         return Strings.of(flat) if data.dtype is None else _typed(spec, flat, data.dtype)
     if datatype == "BYTES":
@@ -401,9 +403,9 @@ def _count(shape: Any, spec: Input, where: str) -> int:
     wanted = f"[{', '.join(['n', *map(str, row_of(spec))])}]"
     whole = type(shape) is list and 0 < len(shape) <= MAX_RANK and set(map(type, shape)) == {int}
     if not whole or min(shape) < 0 or max(shape) >= 2**31:
-        raise BadInput(f"{where}.shape: {wanted} wanted, as a list of whole numbers")
+        raise BadInput(f"{where}.shape: expected {wanted} as a list of whole numbers")
     if not (len(shape) == 1 if spec.ragged else fits(spec, shape)):
-        raise BadInput(f"{where}.shape: {wanted} wanted, got {shape}")
+        raise BadInput(f"{where}.shape: expected {wanted}, got {shape}")
     return int(shape[0]) * (spec.columns or 1)
 
 
@@ -434,10 +436,10 @@ def _binary(shape: TensorHeader, body: Body, at: int, nbytes: int) -> Any:
 def _flat(data: Any, where: str, depth: int) -> list[Any]:
     """Return the row-major values of a flat or nested list; `depth` is the number of dimensions of a row."""
     if type(data) is not list:
-        raise BadInput(f"{where}.data: a list wanted, got {json_kind(data)}")
+        raise BadInput(f"{where}.data: expected a list, got {json_kind(data)}")
     if not data or type(data[0]) is not list:
         return data
     if set(map(type, data)) != {list} or len(set(map(len, data))) != 1:
-        raise BadInput(f"{where}.data: rows of one length wanted")
+        raise BadInput(f"{where}.data: expected rows of one length")
     flat = list(chain.from_iterable(data))
     return _flat(flat, where, depth - 1) if depth > 1 else flat

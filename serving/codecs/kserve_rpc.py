@@ -134,7 +134,7 @@ class InferDecoder:
         try:
             self._message = request = Request.FromString(self._data)
         except DecodeError:
-            raise BadInput("request: a ModelInferRequest wanted") from None
+            raise BadInput("request: expected a ModelInferRequest") from None
         final = ASKS_FINAL in request.parameters and parameter(request.parameters[ASKS_FINAL]) is True
         self.params = InferParams(request.model_name, version_of(request.model_version), final=final)
 
@@ -144,7 +144,7 @@ def version_of(text: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise BadInput(f"model_version: a whole number wanted, got {show(text)}")
+        raise BadInput(f"model_version: expected a whole number, got {show(text)}")
     return int(text)
 
 
@@ -173,16 +173,16 @@ def _document(request: Any, raw: list[bytes], most: int, most_outputs: int) -> d
             pass
         elif raw:
             if tensor.HasField("contents"):
-                raise BadInput(f"inputs[{tensor.name[:64]}].contents: none wanted beside raw_input_contents")
+                raise BadInput(f"inputs[{tensor.name[:64]}].contents: expected none together with raw_input_contents")
             if behind == len(raw):
-                raise BadInput(f"raw_input_contents: one for each input wanted, got {given}")
+                raise BadInput(f"raw_input_contents: expected one per input, got {given}")
             parameters["binary_data_size"] = len(raw[behind])
             behind += 1
         else:
             described["data"] = _typed(tensor)
         inputs.append(described)
     if behind != given:
-        raise BadInput(f"raw_input_contents: {behind} wanted, one for each input, got {given}")
+        raise BadInput(f"raw_input_contents: expected {behind}, one per input, got {given}")
     outputs = [{"name": o.name, "parameters": _parameters(o.parameters)} for o in request.outputs[:most_outputs]]
     parameters = _parameters(request.parameters)
     # Over gRPC all tensors are binary, whatever the client requests.
@@ -196,7 +196,7 @@ def _typed(tensor: Any) -> Any:
     set_fields = [field.name for field, _ in tensor.contents.ListFields()]
     if set_fields and set_fields != [name]:
         where = f"inputs[{tensor.name[:64]}].contents"
-        raise BadInput(f"{where}: {name or 'raw_input_contents'} wanted, got {', '.join(set_fields)}")
+        raise BadInput(f"{where}: expected {name or 'raw_input_contents'}, got {', '.join(set_fields)}")
     if not name:
         return []
     return TypedContents(getattr(tensor.contents, name), dtype)

@@ -94,7 +94,7 @@ def _check_signature(document: dict[str, Any]) -> None:
 def check_signature(name: str) -> None:
     """Raise BadInput unless the name is empty or that of the only signature."""
     if name not in (SIGNATURE, ""):
-        raise BadInput(f"Serving signature name: {show(name)} not found in signature def, wanted {SIGNATURE!r}")
+        raise BadInput(f"Serving signature name: {show(name)} not found in signature def, expected {SIGNATURE!r}")
 
 
 def _rows(instances: Any, inputs: list[Input], plain: bool, extent: RequestSize) -> dict[str, Column]:

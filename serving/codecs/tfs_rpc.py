@@ -81,7 +81,7 @@ def predict_params(spec: Any, outputs: Sequence[str] = ()) -> PredictParams:
     which = spec.WhichOneof("version_choice")
     version = spec.version.value if which == "version" else None
     if version is not None and version < 0:
-        raise BadInput(f"model_spec.version: 0 or more wanted, got {version}")
+        raise BadInput(f"model_spec.version: expected 0 or more, got {version}")
     check_signature(spec.signature_name)
     label = spec.version_label if which == "version_label" else None
     # Version 0 means the newest, as over HTTP.
@@ -139,7 +139,7 @@ class PredictDecoder:
         try:
             self._message = request = Request.FromString(self._data)
         except DecodeError:
-            raise BadInput("request: a PredictRequest wanted") from None
+            raise BadInput("request: expected a PredictRequest") from None
         if not request.HasField("model_spec"):
             raise BadInput("Missing ModelSpec")
         self.params = predict_params(request.model_spec, request.output_filter)
@@ -191,7 +191,7 @@ class PaddedExtent(RequestSize):
         """
         self._nbytes += values * nbytes
         if self._nbytes > self._most:
-            raise TooLarge(f"{name}: {values} values are too many to be filled up (max_body_bytes: {self._most})")
+            raise TooLarge(f"{name}: {values} values are too many to pad (max_body_bytes: {self._most})")
 
 
 def _check_names(given: Mapping[str, Any], manifest: Manifest) -> None:
@@ -226,7 +226,7 @@ def _column(spec: Input, given: Mapping[str, Any], filling: PaddedExtent) -> Col
         return _plain(tensor, spec, shape, filling)
     if spec.name + ROW_SPLITS in given:
         if len(shape) != 1:
-            raise BadInput(f"{spec.name}: shape [total] wanted beside its row_splits, got {shape}")
+            raise BadInput(f"{spec.name}: expected shape [total] with its row_splits, got {shape}")
         beside = Input(spec.name + ROW_SPLITS, "int64")
         counted = _shape(given[beside.name], beside)
         filling.add_rows(math.prod(counted) - 1, beside.name)
@@ -234,7 +234,7 @@ def _column(spec: Input, given: Mapping[str, Any], filling: PaddedExtent) -> Col
         filling.add(spec, 0, shape[0])
     else:
         if len(shape) != 2:
-            raise BadInput(f"{spec.name}: shape [n,k] wanted, or [total] and {spec.name}{ROW_SPLITS}, got {shape}")
+            raise BadInput(f"{spec.name}: expected shape [n,k], or [total] and {spec.name}{ROW_SPLITS}, got {shape}")
         filling.add(spec, shape[0], math.prod(shape))
         splits = np.arange(shape[0] + 1, dtype=np.int64) * shape[1]
     assert isinstance(splits, np.ndarray), "ints"
@@ -253,7 +253,7 @@ def _rows(spec: Input, shape: list[int]) -> int:
     """Return the number of rows in the shape of an input that is not ragged."""
     if not shape or not fits(spec, shape):
         wanted = ",".join(["n", *map(str, row_of(spec))])
-        raise BadInput(f"{spec.name}: shape [{wanted}] wanted, got {shape}")
+        raise BadInput(f"{spec.name}: expected shape [{wanted}], got {shape}")
     return shape[0]
 
 
@@ -264,10 +264,10 @@ def _shape(tensor: Any, spec: Input) -> list[int]:
         got = known.name if known is not None else str(tensor.dtype)
         raise BadInput(f"{spec.name}: Expects arg[0] to be {declared(spec).dt} but {got} is provided")
     if tensor.tensor_shape.unknown_rank:
-        raise BadInput(f"{spec.name}: a shape wanted, got one of unknown rank")
+        raise BadInput(f"{spec.name}: expected a known rank, got unknown rank")
     shape = [dim.size for dim in tensor.tensor_shape.dim[: MAX_RANK + 1]]
     if len(shape) > MAX_RANK or any(not 0 <= size < 2**31 for size in shape):
-        raise BadInput(f"{spec.name}: at most {MAX_RANK} dimensions from 0 to {2**31 - 1} wanted, got {shape}")
+        raise BadInput(f"{spec.name}: expected at most {MAX_RANK} dimensions from 0 to {2**31 - 1}, got {shape}")
     return shape
 
 
@@ -277,15 +277,15 @@ def _values(tensor: Any, spec: Input, count: int, filling: PaddedExtent) -> NDAr
     content, values = tensor.tensor_content, getattr(tensor, sent.field)
     if content:
         if sent.dtype is None:
-            raise BadInput(f"{name}: string_val wanted, got tensor_content")
+            raise BadInput(f"{name}: expected string_val, got tensor_content")
         wanted = count * sent.dtype.itemsize
         if len(values) or len(content) != wanted:
             got = f"{len(content)} and values" if len(values) else str(len(content))
-            raise BadInput(f"{name}: {wanted} bytes of tensor_content wanted, got {got}")
+            raise BadInput(f"{name}: expected {wanted} bytes of tensor_content, got {got}")
         return converted(spec, np.frombuffer(content, sent.dtype))
     lacking = count - len(values)
     if lacking < 0:
-        raise BadInput(f"{name}: {count} values wanted, got {len(values)}")
+        raise BadInput(f"{name}: expected {count} values, got {len(values)}")
     if sent.dtype is None:
         last = values[-1] if values else b""
         filling.fill(name, lacking, 8 + len(last))

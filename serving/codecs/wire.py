@@ -65,7 +65,7 @@ class SizeLimit(NamedTuple):
         """
         if nbytes > self.nbytes:
             name, counted = self.what
-            raise TooLarge(f"{name}: at most {self.nbytes} {counted} wanted, got {got or nbytes}{self.advice}")
+            raise TooLarge(f"{name}: expected at most {self.nbytes} {counted}, got {got or nbytes}{self.advice}")
 
 
 BODY = SizeLimit(DEFAULTS.max_body_bytes)
@@ -118,21 +118,21 @@ def inflate(
     if coding in (b"", b"identity"):
         return body
     if coding not in (b"gzip", b"deflate"):
-        raise UnsupportedEncoding(f"content-encoding: gzip or deflate wanted, got {show(coding)}")
+        raise UnsupportedEncoding(f"content-encoding: expected gzip or deflate, got {show(coding)}")
     stream = zlib.decompressobj(zlib.MAX_WBITS | 16 if coding == b"gzip" else zlib.MAX_WBITS)
     most = min(bound.nbytes, max(max_inflation * len(body), FREE_NBYTES))
     try:
         # One byte beyond the limit distinguishes a body that is too large from one that just fits.
         inflated = stream.decompress(body, most + 1)
     except zlib.error:
-        raise BadInput(f"body: not a {coding.decode()} stream") from None
+        raise BadInput(f"body: not a valid {coding.decode()} stream") from None
     if len(inflated) > most:
         if most == bound.nbytes:
             bound.check(len(inflated), got="more after inflation")
-        wanted = f"at most {max_inflation} times the {len(body)} bytes that came wanted after inflation"
-        raise TooLarge(f"max_inflation: {wanted}, got more than {most}; compress less, or send tensors as bytes")
+        wanted = f"expected at most {max_inflation} times the {len(body)} received bytes after inflation"
+        raise TooLarge(f"max_inflation: {wanted}, got more than {most}; compress less or send tensors as bytes")
     if not stream.eof or stream.unused_data:
-        raise BadInput(f"body: one whole {coding.decode()} stream wanted")
+        raise BadInput(f"body: expected one complete {coding.decode()} stream")
     return inflated
 
 
@@ -180,14 +180,14 @@ def load_json(body: Body, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
     if HOLDER * len(body) > 2 * limits.max_nodes:
         nodes = int(count_nodes(np.frombuffer(body, np.uint8)))
         if nodes > limits.max_nodes:
-            wanted = f"at most {limits.max_nodes} values and names in JSON wanted"
+            wanted = f"expected at most {limits.max_nodes} values and names in JSON"
             raise TooLarge(f"max_nodes: {wanted}, got {nodes}; send tensors as bytes, or ask for fewer at once")
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         document = _load_with_nan(body, error)
     if type(document) is not dict:
-        raise BadInput(f"JSON Value: an object wanted, got {json_kind(document)}")
+        raise BadInput(f"JSON Value: expected an object, got {json_kind(document)}")
     return document
 
 
@@ -265,7 +265,7 @@ def header_int(headers: Headers, name: bytes, largest: int) -> int | None:
     if text is None:
         return None
     if not (text.isdigit() and len(text) <= MAX_DIGITS and int(text) <= largest):
-        raise BadInput(f"{name.decode()}: a whole number from 0 to {largest} wanted, got {show(text)}")
+        raise BadInput(f"{name.decode()}: expected a whole number from 0 to {largest}, got {show(text)}")
     return int(text)
 
 
@@ -280,5 +280,5 @@ def header_timeout_s(headers: Headers) -> float | None:
         timeout_s = math.nan
     if not 0.0 < timeout_s <= MAX_TIMEOUT_S:
         wanted = f"milliseconds above 0 and at most {MAX_TIMEOUT_S * 1000:.0f}"
-        raise BadInput(f"x-request-timeout-ms: {wanted} wanted, got {show(text)}")
+        raise BadInput(f"x-request-timeout-ms: expected {wanted}, got {show(text)}")
     return timeout_s

@@ -38,7 +38,7 @@ class AdminClient:
 
     def __init__(self, base: str, token: str = "", timeout_s: float = 300.0) -> None:
         if not base.startswith(("http://", "https://")):
-            raise BadInput(f"admin: an http:// or https:// address wanted, got {base[:64]!r}")
+            raise BadInput(f"admin: expected an http:// or https:// address, got {base[:64]!r}")
         self._base = base.rstrip("/")
         self._token = token
         self._timeout_s = timeout_s

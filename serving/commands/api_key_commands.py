@@ -18,21 +18,21 @@ key_app = typer.Typer(help="API keys of a server's clients (docs/how-to/access.m
 FileOption = Annotated[
     Path, typer.Option("--keys", envvar="FRESHET_API_KEYS", help="File of keys; serve's --api-keys.")
 ]
-RateOption = Annotated[float, typer.Option(help="Requests a second; as many may come at once. 0: any.", min=0)]
-ConcurrencyOption = Annotated[int, typer.Option(help="Requests in flight. 0: any.", min=0)]
+RateOption = Annotated[float, typer.Option(help="Requests per second, and the burst size. 0: unlimited.", min=0)]
+ConcurrencyOption = Annotated[int, typer.Option(help="Concurrent requests. 0: unlimited.", min=0)]
 DAYS = re.compile(r"([0-9]{1,5})d")
 
 
 @key_app.command("create")
 def key_create(
-    name: Annotated[str, typer.Argument(help="Who it is for, in logs and messages.")],
-    scope: Annotated[list[str], typer.Option(help="What it may do; may be given more than once.")],
+    name: Annotated[str, typer.Argument(help="Name of the client, shown in logs and messages.")],
+    scope: Annotated[list[str], typer.Option(help="Scope to grant; repeatable.")],
     keys: FileOption = Path("api-keys.toml"),
-    expires: Annotated[str, typer.Option(help="90d, a date or a time with its zone; never when left out.")] = "",
+    expires: Annotated[str, typer.Option(help="90d, a date, or a time with time zone. [never]")] = "",
     rate: RateOption = 0.0,
     concurrency: ConcurrencyOption = 0,
 ) -> None:
-    """Makes a key and prints it, this once: the file holds its SHA-256. Servers take it within a second or two."""
+    """Creates a key and prints it once; the file stores only its SHA-256. Servers accept it within two seconds."""
     from freshet_serving.serving.access.key_file import RateLimits, changing
 
     until_s = _until_s(expires)
@@ -43,7 +43,7 @@ def key_create(
 
 @key_app.command("list")
 def key_list(keys: FileOption = Path("api-keys.toml")) -> None:
-    """Prints the keys of a file, a line each."""
+    """Prints the keys of a file, one per line."""
     from freshet_serving.serving.access.key_file import MAX_FILE_NBYTES, ApiKeys, read_private
 
     found = ApiKeys.parse(read_private(keys, "keys", MAX_FILE_NBYTES))
@@ -59,7 +59,7 @@ def key_list(keys: FileOption = Path("api-keys.toml")) -> None:
 def key_revoke(
     name: Annotated[str, typer.Argument(help="The key's name.")], keys: FileOption = Path("api-keys.toml")
 ) -> None:
-    """Takes a key out of the file. Servers refuse it within a second or two; requests in flight are answered."""
+    """Removes a key from the file. Servers reject it within two seconds; requests in flight are answered."""
     from freshet_serving.serving.access.key_file import changing
 
     with changing(keys) as held:
@@ -71,7 +71,7 @@ def key_revoke(
 def key_address(
     keys: FileOption = Path("api-keys.toml"), rate: RateOption = 0.0, concurrency: ConcurrencyOption = 0
 ) -> None:
-    """Limits what one client address may ask, whatever key it brings, and how fast it can guess keys."""
+    """Limits the requests of one client address, whatever key it uses, and how fast it can guess keys."""
     from freshet_serving.serving.access.key_file import ApiKeys, RateLimits, changing
 
     with changing(keys) as held:

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from freshet_serving.processor.errors import FreshetError, printable
-from freshet_serving.processor.extras import wanted
+from freshet_serving.processor.extras import install_hint
 from freshet_serving.serving.commands.api_key_commands import key_app
 from freshet_serving.serving.commands.compile_command import compile_command
 from freshet_serving.serving.commands.convert_command import convert
@@ -50,7 +50,7 @@ app = typer.Typer(
 @app.callback()
 def freshet(
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Say the version and end.")
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Online inference serving for recommendation models whose embeddings change every minute."""
@@ -87,7 +87,7 @@ def main() -> None:
     except FreshetError as error:
         _refuse(str(error))
     except ImportError as error:
-        if (line := wanted("this command", error)) is None:
+        if (line := install_hint("this command", error)) is None:
             raise
         _refuse(line)
     except typer.Abort:

@@ -18,40 +18,39 @@ def compile_command(
         str,
         typer.Argument(metavar="PACKAGE|MODEL", help="A version's folder, or a model's name.", autocompletion=models),
     ],
-    version: Annotated[int | None, typer.Argument(help="Of the model; the newest when left out.")] = None,
+    version: Annotated[int | None, typer.Argument(help="Version of the model. [newest]")] = None,
     repository: Annotated[
-        str | None, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models, for a model's name.")
+        str | None, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models; required with a model's name.")
     ] = None,
     backends: Annotated[
         str | None,
-        typer.Option(help='Separated by commas, such as "xla,openvino:bfloat16". [all that are installed]'),
+        typer.Option(help='Backends, separated by commas, such as "xla,openvino:bfloat16". [all installed]'),
     ] = None,
     buckets: Annotated[
-        str | None, typer.Option(help='Batch sizes, such as "1,16,64,256". [those that the version has]')
+        str | None, typer.Option(help='Batch sizes, such as "1,16,64,256". [those of the version]')
     ] = None,
     sample: Annotated[
-        Path | None, typer.Option(help="Derive the buckets from this Parquet file: column `rows`, one row a request.")
+        Path | None, typer.Option(help="Derive the buckets from this Parquet file: column `rows`, one row per request.")
     ] = None,
-    max_buckets: Annotated[int, typer.Option(help="With --sample: so many buckets at most.")] = 6,
+    max_buckets: Annotated[int, typer.Option(help="With --sample: maximum number of buckets.")] = 6,
     precision: Annotated[
         str,
         typer.Option(
-            help="float32, bfloat16, int8, or auto: the fastest within the bounds, where there is --data or a recording"
-            " to check it by."
+            help="float32, bfloat16, int8, or auto: the fastest within the bounds, which needs --data or a recording."
         ),
     ] = "auto",
     max_error: Annotated[
-        float, typer.Option(help="By how much scores of a lower precision may change, in 99 rows of 100.")
+        float, typer.Option(help="Maximum change of scores in a lower precision, in 99 of 100 rows.")
     ] = 2e-3,
     data: Annotated[
         Path | None, typer.Option(help="Labelled rows (Parquet): a lower precision must keep their AUC.")
     ] = None,
-    label: Annotated[str, typer.Option(help="With --data: the column of the label, 0 or 1.")] = "label",
-    max_auc_change: Annotated[float, typer.Option(help="With --data: by how much the AUC may change.")] = 1e-4,
+    label: Annotated[str, typer.Option(help="With --data: label column, 0 or 1.")] = "label",
+    max_auc_change: Annotated[float, typer.Option(help="With --data: maximum change of the AUC.")] = 1e-4,
     report: Annotated[bool, typer.Option("--report", help="Print costs and errors of every backend.")] = False,
     key: KeyOption = "",
 ) -> None:
-    """Compiles a version for every backend that is installed, measures each, and keeps the fastest for each batch size.
+    """Compiles a version for every installed backend, measures each, and keeps the fastest for each batch size.
 
     A running server takes the result when it next loads the version.
     """
@@ -70,7 +69,7 @@ def compile_command(
         bound=Tolerance(max_error, max_auc_change),
     )
     if options.buckets and sample is not None:
-        raise BadInput("--buckets and --sample: one of them wanted")
+        raise BadInput("--buckets, --sample: expected one of them, got both")
     if Path(target, "model.json").is_file() and version is None:
         repository = None
     found = find_version(target, repository, version)
@@ -96,12 +95,12 @@ def _precision(text: str) -> str:
 
     known = (AUTO, "float32", "bfloat16", "int8")
     if text not in known:
-        raise BadInput(f"--precision: one of {', '.join(known)} wanted, got {text[:64]!r}")
+        raise BadInput(f"--precision: expected one of {', '.join(known)}, got {text[:64]!r}")
     return text
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() and len(part) < 8 for part in parts):
-        raise BadInput(f"--buckets: batch sizes separated by commas wanted, got {text[:64]!r}")
+        raise BadInput(f"--buckets: expected batch sizes separated by commas, got {text[:64]!r}")
     return tuple(int(part) for part in parts)

@@ -58,5 +58,5 @@ def _folder(ctx: typer.Context) -> str:
     # A command that talks to a server has no --repository option.
     folder = str(ctx.params.get("repository") or os.environ.get(REPOSITORY, ""))
     if not folder:
-        raise NotFound("repository: none is named")
+        raise NotFound("repository: expected --repository or FRESHET_REPOSITORY")
     return folder

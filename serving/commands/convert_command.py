@@ -15,14 +15,18 @@ from freshet_serving.processor.errors import BadInput
 
 def convert(
     out: Annotated[Path, typer.Argument(help="The Parquet file to write.")],
-    config: Annotated[Path, typer.Option(help="TOML file of a training: its [data] and [features] say what to read.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")] = False,
+    config: Annotated[
+        Path, typer.Option(help="Training file (TOML); its [data] and [features] sections say what to read.")
+    ],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing file.")] = False,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="As if the file said so; repeat."),
+        typer.Option(
+            "--set", metavar="SECTION.KEY=VALUE", help="Override a key of the file, such as data.path=PATH; repeatable."
+        ),
     ] = None,
 ) -> None:
-    """Writes the rows that a training file reads as one Parquet file, and prints the sections that read them there."""
+    """Converts the data of a training file to one Parquet file, and prints the [data] section that reads it."""
     from freshet_serving.models.config.feature_sections import read_features
     from freshet_serving.models.config.train_config import load_config
     from freshet_serving.models.data.formats import TEXTS
@@ -32,13 +36,13 @@ def convert(
     settings = load_config(config, overrides or ())
     if out.resolve().is_relative_to(folder := Path(settings.data.path).resolve()) and folder.is_dir():
         raise BadInput(
-            f"convert: a file outside of data.path wanted, got {out.name[:80]!r}, which would be read with it"
+            f"convert: expected a file outside data.path, got {out.name[:80]!r}, which would be read as data"
         )
     source = open_source(settings.data, settings.features)
     console = Console(stderr=True)
     with progress_bars(console) as reporter:
         rows = copy_to_parquet(source, out, reporter, overwrite, settings.data.format in TEXTS)
-    console.print(f"{rows:,} rows in {out}; a training file reads them by", highlight=False, soft_wrap=True)
+    console.print(f"{rows:,} rows in {out}; read them in a training file with", highlight=False, soft_wrap=True)
     labels, schema = source.schema.labels, source.schema
     lines = ["[data]", f"path = {json.dumps(str(out))}", 'format = "parquet"']
     lines.append(f"label = {json.dumps(labels[0] if len(labels) == 1 else labels)}")

@@ -18,7 +18,7 @@ TokenOption = Annotated[
     typer.Option(
         "--admin-token",
         envvar="FRESHET_ADMIN_TOKEN",
-        help="Bearer token, or a key with the admin scopes; better set in the environment.",
+        help="Bearer token, or an API key with admin scopes; prefer the environment variable.",
     ),
 ]
 DEFAULT_ADMIN = "http://127.0.0.1:8502"
@@ -29,12 +29,12 @@ SHOWN = 20
 def delta_list(
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     model: Annotated[str, typer.Argument(help="A model of the repository.", autocompletion=models)],
-    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
+    version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
     trust: Annotated[
-        list[Path] | None, typer.Option(help="Public key that every record has to be signed by; else it ends with 1.")
+        list[Path] | None, typer.Option(help="Trusted public key; exits with 1 if a record is not signed by it.")
     ] = None,
 ) -> None:
-    """Lists a version's chain, record by record: deltas verified, rollbacks, what was undone, what waits and why."""
+    """Lists a version's change log: verified deltas, rollbacks, undone deltas, and deltas that wait with the reason."""
     from freshet_serving.serving.commands.inspection import describe_deltas
 
     describe_deltas(repository, model, version, trust)
@@ -47,7 +47,7 @@ def delta_apply(
         str, typer.Argument(help="The delta file; with --on-server, its path inside the server's repository.")
     ],
     on_server: Annotated[
-        bool, typer.Option("--on-server", help="The file is in the server's repository already.")
+        bool, typer.Option("--on-server", help="The file is already in the server's repository.")
     ] = False,
     admin: AdminOption = DEFAULT_ADMIN,
     admin_token: TokenOption = "",
@@ -80,10 +80,10 @@ def delta_apply(
 def delta_compact(
     model: Annotated[str, typer.Argument(help="A model of the repository.", autocompletion=models)],
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
-    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
+    version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
     key: KeyOption = "",
 ) -> None:
-    """Folds a version's deltas into a snapshot, beside running servers: whoever starts reads it instead of them."""
+    """Folds a version's deltas into a snapshot that servers read at start. Safe while servers are running."""
     from rich.console import Console
 
     from freshet_serving.compiler.progress import progress_bars
@@ -97,25 +97,27 @@ def delta_compact(
         reporter.begin("folding", len(files.manifest.tables) + bool(files.manifest.dense))
         link = compact(files, change_log, lambda done, whole: reporter.advance(1))
     if link is None:
-        print(f"{model} {number}.{change_log.history.target.step}: there is nothing to fold")
+        print(f"{model} {number}.{change_log.history.target.step}: nothing to fold")
         return
-    print(f"{model} {number}.{link.step}: a snapshot holds it whole")
+    print(f"{model} {number}.{link.step}: written as a snapshot")
 
 
 @delta_app.command("repair")
 def delta_repair(
     model: Annotated[str, typer.Argument(help="A model of the repository.", autocompletion=models)],
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
-    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Cut; without it only what would be cut is shown.")] = False,
-    reason: Annotated[str, typer.Option(help="Why; kept in the chain and shown by `freshet delta list`.")] = "",
+    version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Cut the log. Without it, only show what would be cut.")] = False,
+    reason: Annotated[
+        str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")
+    ] = "",
     trust: Annotated[
-        list[Path] | None, typer.Option(help="Public key that records have to be signed by; besides FRESHET_TRUST.")
+        list[Path] | None, typer.Option(help="Trusted public key for records, in addition to FRESHET_TRUST.")
     ] = None,
     key: KeyOption = "",
 ) -> None:
-    """Shows what ends a version's chain, a record that no server takes, and cuts it there with --yes, by a record of
-    its own. Nothing is removed, a sound record is never cut. Ends with 1 where something is damaged and was not cut."""
+    """Finds the first damaged record of a version's change log and, with --yes, writes a record that cuts the log
+    there. Removes no file and never cuts a valid record. Exits with 1 if damage was found and not cut."""
     from freshet_serving.processor.errors import printable
     from freshet_serving.processor.repository import ChangeLog, Keyring, find_damage, open_repository, repair
 
@@ -125,22 +127,22 @@ def delta_repair(
     history = change_log.history
     where = f"{model} {history.version}.{history.head.step}"
     if damage is None:
-        print(f"{where}: nothing to repair: every record that a start reads is sound, {history.number} in all")
+        print(f"{where}: nothing to repair; all {history.number} records that a server reads at start are valid")
         return
-    print(f"{where}: record {history.number} is the last good one")
+    print(f"{where}: record {history.number} is the last valid record")
     for number, what in enumerate(damage.cut[:SHOWN], start=damage.first):
         first = printable(damage.why).removeprefix(f"record {number}: ")
-        why = first if number == damage.first else f"stands on record {number - 1}"
+        why = first if number == damage.first else f"continues record {number - 1}"
         print(f"  record {number}: {what or 'no record'}: {why}")
     if len(damage.cut) > SHOWN:
         print(f"  and {len(damage.cut) - SHOWN:,} more, up to record {damage.last}")
     print(f"  served after the cut: {history.version}.{history.target.step}; the next step is {damage.top + 1}")
     if not yes:
-        print("nothing was changed; --yes cuts this")
+        print("nothing changed; run again with --yes to cut these records")
         raise typer.Exit(1)
     record = repair(change_log, damage.first, reason)
     if record is None:
-        print(f"{model}: somebody else has repaired it meanwhile; nothing was changed")
+        print(f"{model}: already repaired by another process; nothing changed")
         return
     print(f"{model}: record {record.number} sets aside records {record.since} to {record.number - 1}")
 
@@ -149,13 +151,15 @@ def delta_repair(
 def delta_rollback(
     model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
     generation: Annotated[
-        str, typer.Argument(help="The generation to go back to, such as 3.16.", autocompletion=generations)
+        str, typer.Argument(help="Generation to roll back to, such as 3.16.", autocompletion=generations)
     ],
-    reason: Annotated[str, typer.Option(help="Why; kept in the chain and shown by `freshet delta list`.")] = "",
+    reason: Annotated[
+        str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")
+    ] = "",
     admin: AdminOption = DEFAULT_ADMIN,
     admin_token: TokenOption = "",
 ) -> None:
-    """Goes back to an earlier generation, on every server of the repository."""
+    """Rolls back to an earlier generation on every server of the repository."""
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
     route = f"/admin/models/{quoted(model)}/rollback"
@@ -169,12 +173,14 @@ def delta_rollback(
 @delta_app.command("release")
 def delta_release(
     model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
-    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
-    reason: Annotated[str, typer.Option(help="Why; kept in the chain and shown by `freshet delta list`.")] = "",
+    version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
+    reason: Annotated[
+        str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")
+    ] = "",
     admin: AdminOption = DEFAULT_ADMIN,
     admin_token: TokenOption = "",
 ) -> None:
-    """Serves the deltas that are held, on every server of the repository."""
+    """Releases held deltas: every server of the repository serves them."""
     reached = _decide("release", model, version, reason, admin, admin_token)
     print(f"{reached['model']} {reached['generation']}")
 
@@ -182,13 +188,15 @@ def delta_release(
 @delta_app.command("reject")
 def delta_reject(
     model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
-    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
-    reason: Annotated[str, typer.Option(help="Why; kept in the chain and shown by `freshet delta list`.")] = "",
+    version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
+    reason: Annotated[
+        str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")
+    ] = "",
     admin: AdminOption = DEFAULT_ADMIN,
     admin_token: TokenOption = "",
 ) -> None:
-    """Undoes the deltas that are held, on every server of the repository; publishes those anew that do not stand on the
-    first of them."""
+    """Rejects held deltas on every server of the repository. Deltas that do not depend on the first of them are
+    published again."""
     reached = _decide("reject", model, version, reason, admin, admin_token)
     print(f"{reached['model']} {reached['generation']}")
     print(reached["note"])
@@ -208,16 +216,16 @@ def _decide(what: str, model: str, version: int | None, reason: str, admin: str,
 def delta_make(
     model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
     from_export: Annotated[
-        Path, typer.Option("--from-export", help="The retrained model: whatever `freshet import` takes.")
+        Path, typer.Option("--from-export", help="The retrained model, in any format of `freshet import`.")
     ],
     repository: Annotated[str, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")],
-    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
-    signature: Annotated[str, typer.Option(help="Of a SavedModel, which signature is served.")] = "serving_default",
-    ragged: Annotated[list[str] | None, typer.Option(help="As `freshet import --ragged` had it.")] = None,
-    sparse: Annotated[list[str] | None, typer.Option(help="As `freshet import --sparse` had it.")] = None,
+    version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
+    signature: Annotated[str, typer.Option(help="Signature of a SavedModel to serve.")] = "serving_default",
+    ragged: Annotated[list[str] | None, typer.Option(help="Same value as for `freshet import --ragged`.")] = None,
+    sparse: Annotated[list[str] | None, typer.Option(help="Same value as for `freshet import --sparse`.")] = None,
     key: KeyOption = "",
 ) -> None:
-    """Publishes the difference between a retrained model and what is served, as one delta."""
+    """Publishes the difference between a retrained model and the served one as one delta."""
     from freshet_serving.compiler.imports.importer import ImportOptions
     from freshet_serving.compiler.imports.retrained_export import read_export
     from freshet_serving.models.publishing.publisher import Publisher
@@ -236,7 +244,7 @@ def delta_make(
         print(note)
     delta = publisher.last
     if delta is None:
-        print(f"{model} {before}: nothing differs")
+        print(f"{model} {before}: no differences")
         return
     print(
         f"{model} {generation}: {delta.rows} rows, {delta.removed} removed, {len(delta.dense)} dense weights, "

@@ -42,9 +42,11 @@ DELTA_EVERY_S = 1.0
 
 
 def demo(
-    data: Annotated[str, typer.Option(help="Folder or file of real data; the synthetic stream when left out.")] = "",
-    exit_after: Annotated[float, typer.Option(help="Stop after so many seconds of streaming; 0: on Ctrl-C.")] = 0.0,
-    folder: Annotated[Path, typer.Option(help="Where the demo keeps its repository; emptied at the start.")] = Path(
+    data: Annotated[str, typer.Option(help="Folder or file of real data. [synthetic stream]")] = "",
+    exit_after: Annotated[
+        float, typer.Option(help="Seconds of streaming before the demo stops; 0: until Ctrl-C.")
+    ] = 0.0,
+    folder: Annotated[Path, typer.Option(help="Folder of the demo's repository; emptied at the start.")] = Path(
         ".demo"
     ),
     http_port: Annotated[int, typer.Option(help="Data port; the next free one if taken.")] = 8501,
@@ -92,7 +94,7 @@ def choose(data: str, repository: Path) -> tuple[TrainConfig, Source]:
         return parse_config(raw | {"features": synthetic_features()}), SyntheticSource(drift_rows=600_000)
     form = format_of(data)
     if form not in ("movielens", "criteo"):
-        raise BadInput("data: a MovieLens folder or a Criteo file wanted; for your own table use `freshet train`")
+        raise BadInput("data: expected a MovieLens folder or a Criteo file; for your own table use `freshet train`")
     raw = {"model": model, "data": {"path": data, "format": form}, "features": default_features(form, data)}
     source = open_source(parse_config(raw | {"publish": publish}).data, parse_config(raw).features)
     rows = source.count_rows() or 0
@@ -212,7 +214,7 @@ class Demo:
             if self._predict(self._probe)[0] == generation:
                 return (time.time() - finished_at) * 1e3
             time.sleep(0.002)
-        raise NotReady(f"generation {generation} is not served after 30 s")
+        raise NotReady(f"generation {generation} was not served within 30 s")
 
     def _predict(self, body: bytes) -> tuple[str, list[Any]]:
         """Send a predict request and return the reply's (generation, outputs)."""
@@ -238,13 +240,13 @@ class Demo:
         deadline_s = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < deadline_s:
             if child.poll() is not None:
-                raise NotReady(f"freshet serve ended at once; see {self._folder / 'serve.log'}")
+                raise NotReady(f"freshet serve exited during its start; see {self._folder / 'serve.log'}")
             try:
                 with urllib.request.urlopen(f"{self._http}/v2/health/ready", timeout=5):
                     return
             except (urllib.error.URLError, ConnectionError):
                 time.sleep(0.02)
-        raise NotReady(f"freshet serve is not ready after {READY_TIMEOUT_S:.0f} s; see {self._folder / 'serve.log'}")
+        raise NotReady(f"freshet serve was not ready within {READY_TIMEOUT_S:.0f} s; see {self._folder / 'serve.log'}")
 
     def _start_traffic(self) -> None:
         batch = next(iter(self._source.batches(256)))
@@ -284,7 +286,7 @@ class Demo:
             "requests a second (4 candidates each)": f"{figures.requests_per_s:.0f}",
             "latency p50 / p99": f"{figures.p50_ms:.2f} / {figures.p99_ms:.2f} ms",
             "failed requests": str(figures.failed),
-            "freshness: step finished to served, last / p99": f"{fresh[-1]:.0f} / {np.percentile(fresh, 99):.0f} ms",
+            "freshness: from end of step to served, last / p99": f"{fresh[-1]:.0f} / {np.percentile(fresh, 99):.0f} ms",
             "events scored, then learned": str(figures.events),
             "AUC served / frozen version 1, newest 20,000": self._aucs(WINDOW_EVENTS),
             "AUC served / frozen version 1, all": self._aucs(),
@@ -348,4 +350,4 @@ def _bound(wanted: int, held: ExitStack) -> int:
         except OSError:
             continue
         return int(probe.getsockname()[1])
-    raise BadInput(f"ports: a free one from {wanted} to {wanted + 49} wanted")
+    raise BadInput(f"ports: expected a free port from {wanted} to {wanted + 49}, got none")

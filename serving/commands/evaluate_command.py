@@ -28,33 +28,31 @@ SHOWN = ("rows", "auc", "log_loss", "predicted", "observed")
 
 def evaluate(
     model: Annotated[
-        str | None, typer.Argument(help="A model of the repository, in the place of --config.", autocompletion=models)
+        str | None, typer.Argument(help="A model of the repository, instead of --config.", autocompletion=models)
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Training file of the model.")] = None,
-    data: Annotated[str | None, typer.Option(help="File, folder or glob of rows. [that of the training file]")] = None,
-    generation: Annotated[str | None, typer.Option(help="Such as 3.17. [what the newest version serves]")] = None,
+    data: Annotated[str | None, typer.Option(help="File, folder or glob of rows. [from the training file]")] = None,
+    generation: Annotated[
+        str | None, typer.Option(help="Generation, such as 3.17. [the newest version's current one]")
+    ] = None,
     repository: Annotated[
-        str | None, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models. [that of the training file]")
+        str | None, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models. [from the training file]")
     ] = None,
-    label: Annotated[
-        list[str] | None, typer.Option(help="Column of the label; repeat for several. [that of the training file]")
-    ] = None,
-    weight: Annotated[str | None, typer.Option(help="Column of the rows' weights.")] = None,
-    by: Annotated[list[str] | None, typer.Option(help="Slice by this column; repeat.")] = None,
-    group: Annotated[
-        str | None, typer.Option(help="Column that AUC is grouped by. [the first id of side user]")
-    ] = None,
-    skip: Annotated[int, typer.Option(min=0, help="Leave out so many rows, the first ones.")] = 0,
-    rows: Annotated[int, typer.Option(min=0, help="Score so many rows at most; 0: all.")] = 0,
+    label: Annotated[list[str] | None, typer.Option(help="Label column; repeatable. [from the training file]")] = None,
+    weight: Annotated[str | None, typer.Option(help="Column of row weights.")] = None,
+    by: Annotated[list[str] | None, typer.Option(help="Column to slice by; repeatable.")] = None,
+    group: Annotated[str | None, typer.Option(help="Column to group AUC by. [the first id of side user]")] = None,
+    skip: Annotated[int, typer.Option(min=0, help="Number of rows to skip at the beginning.")] = 0,
+    rows: Annotated[int, typer.Option(min=0, help="Maximum number of rows to score; 0: all.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
-    """Scores rows as a server at a generation would, and prints AUC, log-loss, calibration and slices."""
+    """Scores rows like a server of a given generation, and prints AUC, log-loss, calibration and slices."""
     from freshet_serving.models.config.evaluate_section import EvaluateConfig
     from freshet_serving.models.data.formats import DataConfig
 
     wanted = Generation.parse(generation) if generation is not None else None
     if (model is None) == (config is None):
-        raise BadInput("evaluate: a model of the repository, or --config with its training file wanted")
+        raise BadInput("evaluate: expected either a model of the repository or --config with its training file")
     if config is not None:
         from freshet_serving.models.config.train_config import load_config
 
@@ -66,7 +64,7 @@ def evaluate(
         rows_of, measured = file.data, file.evaluate
     else:
         if data is None or not label or not repository:
-            raise BadInput("evaluate: --repository, --data and --label wanted with a model's name")
+            raise BadInput("evaluate: expected --repository, --data and --label with a model's name")
         rows_of, measured = DataConfig(data), EvaluateConfig()
     if data is not None:
         rows_of = dataclasses.replace(rows_of, path=data, format=_format(data, rows_of.format))
@@ -133,7 +131,7 @@ def _labelled(data: DataConfig, label: Sequence[str], weight: str | None) -> Dat
         changed["weight"] = weight
     data = dataclasses.replace(data, **changed)
     if data.format in ("parquet", "csv") and not data.label:
-        raise BadInput("label: the name of the column with the labels wanted, got nothing; --label names it")
+        raise BadInput("label: expected the name of the label column, got nothing; set --label")
     return data
 
 
@@ -148,12 +146,12 @@ def _print(console: Console, lines: Sequence[dict[str, Any]], label: str) -> Non
         soft_wrap=True,
     )
     if whole["not_scored"]:
-        console.print(f"{whole['not_scored']:,} rows more have no finite score: they are in no figure", soft_wrap=True)
+        console.print(f"{whole['not_scored']:,} rows with non-finite scores were skipped", soft_wrap=True)
     if "group" in whole:
         sampled = f", a sample of {whole['grouped_share']:.3g} of all" if whole["grouped_share"] < 1 else ""
         console.print(
             f"grouped by {escape(whole['group'])}: AUC {_told(whole['grouped_auc'])}{_off(whole['grouped_error'])} over"
-            f" {whole['grouped_groups']:,} of {whole['grouped_of']:,} groups, those with labels of both kinds{sampled}",
+            f" {whole['grouped_groups']:,} of {whole['grouped_of']:,} groups that have both labels{sampled}",
             soft_wrap=True,
         )
     deciles = [line for line in lines if line["what"] == "decile"]

@@ -31,26 +31,24 @@ def explain(
     model: Annotated[str, typer.Argument(help="The model.")],
     request: Annotated[
         str,
-        typer.Option(help="A file with the request as :predict takes it, inputs or instances; - reads it from stdin."),
+        typer.Option(help="File with a :predict request, inputs or instances; - reads stdin."),
     ] = "",
-    request_id: Annotated[
-        str, typer.Option(help="Or the x-request-id of a request that the server has recorded.")
-    ] = "",
-    row: Annotated[int, typer.Option(help="Which row (candidate) of the request.")] = 0,
-    version: Annotated[int | None, typer.Option(help="Which version; what stands for the model when left out.")] = None,
-    label: Annotated[str | None, typer.Option(help="Or the version of a label.")] = None,
-    generation: Annotated[str | None, typer.Option(help="As of which generation, such as 1.16.")] = None,
-    against: Annotated[str | None, typer.Option(help="A second generation, to compare with.")] = None,
-    vectors: Annotated[bool, typer.Option("--vectors", help="With the rows themselves, in --json.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The reply as it came.")] = False,
+    request_id: Annotated[str, typer.Option(help="x-request-id of a recorded request, instead of --request.")] = "",
+    row: Annotated[int, typer.Option(help="Row (candidate) of the request.")] = 0,
+    version: Annotated[int | None, typer.Option(help="Version number. [the model's default]")] = None,
+    label: Annotated[str | None, typer.Option(help="Label of the version, instead of --version.")] = None,
+    generation: Annotated[str | None, typer.Option(help="Generation to explain, such as 1.16.")] = None,
+    against: Annotated[str | None, typer.Option(help="Second generation to compare with.")] = None,
+    vectors: Annotated[bool, typer.Option("--vectors", help="Include the row vectors in the --json output.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the server's reply as JSON.")] = False,
     admin: AdminOption = DEFAULT_ADMIN,
     admin_token: TokenOption = "",
 ) -> None:
-    """Says what one score was made of: rows, where they come from, executable, timings, and what moved it."""
+    """Explains one score: rows and their origin, executable, timings, and the changes that moved it."""
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
     if bool(request) == bool(request_id):
-        raise BadInput("explain: either --request or --request-id wanted")
+        raise BadInput("explain: expected either --request or --request-id")
     asked: dict[str, Any] = {"request_id": request_id} if request_id else _request(request)
     options = {"version": version, "label": label, "generation": generation, "against": against}
     asked |= {"row": row, "vectors": vectors, **{key: value for key, value in options.items() if value is not None}}
@@ -68,13 +66,13 @@ def _request(name: str) -> dict[str, Any]:
     except OSError as error:
         raise BadInput(f"{name}: {error.strerror}{nearest_file(name)}") from None
     if len(data) > MAX_REQUEST_NBYTES:
-        raise BadInput(f"--request: at most {MAX_REQUEST_NBYTES} bytes wanted")
+        raise BadInput(f"--request: expected at most {MAX_REQUEST_NBYTES} bytes, got more")
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"--request: {name}: expected JSON, got: {error}") from None
     if not isinstance(document, dict):
-        raise BadInput("--request: a JSON object with inputs or instances wanted")
+        raise BadInput("--request: expected a JSON object with inputs or instances")
     return {key: document[key] for key in ("inputs", "instances", "signature_name") if key in document}
 
 
@@ -103,7 +101,7 @@ def show_explanation(answer: dict[str, Any]) -> None:
     if answer.get("moved"):
         console.print(_moved(answer))
     elif len(sides) > 1:
-        console.print(Text(answer.get("note", "nothing that the row reads differs")))
+        console.print(Text(answer.get("note", "no row that the request reads differs")))
 
 
 def _features(sides: list[dict[str, Any]]) -> Table:
@@ -134,7 +132,7 @@ def _features(sides: list[dict[str, Any]]) -> Table:
         if len(longest) > MOST_IDS:
             table.add_row("", Text(f"and {len(longest) - MOST_IDS} more", style="dim"))
         if first["length"] > len(longest):
-            table.add_row("", Text(f"{first['length']} values, the others are beyond its max_length", style="dim"))
+            table.add_row("", Text(f"{first['length']} values, the others exceed its max_length", style="dim"))
     return table
 
 
@@ -180,7 +178,7 @@ def _moved(answer: dict[str, Any]) -> Table:
     for moved in answer["moved"]:
         table.add_row(Text(moved["what"]), _signed(moved["score_change"]))
     if answer["moved_left_out"]:
-        table.add_row(f"and {answer['moved_left_out']} that moved it less", "")
+        table.add_row(f"and {answer['moved_left_out']} smaller changes", "")
     for name, columns in answer["change"].items():
         table.add_row(Text(f"all together, {name}", style="bold"), " ".join(map(_signed, columns)))
     return table

@@ -21,26 +21,28 @@ BETWEEN_S = 0.25
 
 def fleet(
     replicas: Annotated[
-        list[str] | None, typer.Argument(help="Admin ports, such as http://10.0.0.7:8502.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Addresses of admin ports, such as http://10.0.0.7:8502.", show_default=False),
     ] = None,
     service: Annotated[
-        str, typer.Option(help="HOST:PORT: every address of the name, as a headless service of Kubernetes has them.")
+        str,
+        typer.Option(help="HOST:PORT of a name with one address per replica, such as a headless Kubernetes service."),
     ] = "",
-    model: Annotated[str | None, typer.Option(help="Only this model; all of them when left out.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only this model. [all]")] = None,
     admin_token: TokenOption = "",
-    timeout: Annotated[float, typer.Option(min=0.05, max=60.0, help="Seconds that each replica gets to answer.")] = 2.0,
+    timeout: Annotated[float, typer.Option(min=0.05, max=60.0, help="Timeout in seconds for each replica.")] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     watch: Annotated[
-        float, typer.Option(min=0.0, max=3600.0, help="Look again so often, in seconds, until ended.")
+        float, typer.Option(min=0.0, max=3600.0, help="Poll repeatedly at this interval in seconds, until interrupted.")
     ] = 0.0,
     wait: Annotated[
-        float, typer.Option(min=0.0, max=86400.0, help="Look until all are well, for at most so many seconds.")
+        float,
+        typer.Option(min=0.0, max=86400.0, help="Poll until all replicas are healthy, for at most this many seconds."),
     ] = 0.0,
 ) -> None:
-    """Asks the replicas of a repository what they serve; says who is behind, DIVERGED, not ready or out of reach.
+    """Compares the replicas of a repository, and reports those behind, DIVERGED, not ready or unreachable.
 
-    Ends with 0 where all of them are ready and serve the same newest records, with 1 where not, with 2 for what cannot
-    be asked.
+    Exits with 0 if all are ready and serve the same newest records, with 1 if not, and with 2 for invalid arguments.
     """
     import signal
     import threading
@@ -50,9 +52,9 @@ def fleet(
     from freshet_serving.serving.commands.shutdown_signals import stop_on_signal
 
     if not replicas and not service:
-        raise BadInput("fleet: admin ports, or --service HOST:PORT, wanted")
+        raise BadInput("fleet: expected addresses of admin ports or --service HOST:PORT, got neither")
     if watch and wait:
-        raise BadInput("fleet: --watch or --wait wanted, not both")
+        raise BadInput("fleet: expected --watch or --wait, got both")
     look = _poller(replicas or [], service, admin_token, timeout, model)
     shown: Callable[[FleetReport], str] = _document if as_json else table
     ended = threading.Event()
@@ -94,7 +96,7 @@ def _poller(
         there = list({(each.host, each.port): each for each in (*given, *found)}.values())
         said = await poll_all(there, token, timeout_s, model)
         if service and not found:
-            said.append(ReplicaStatus(service, problem="the name has no address"))
+            said.append(ReplicaStatus(service, problem="the name resolves to no address"))
         return compare(said, model)
 
     return lambda: asyncio.run(look())

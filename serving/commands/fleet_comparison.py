@@ -132,7 +132,7 @@ def read_report(where: str, document: Any, model: str | None = None) -> ReplicaS
     """
     ready, models = _of(document, "ready", bool), _of(document, "models", dict)
     if len(models) > MAX_MODELS:
-        raise BadInput(f"at most {MAX_MODELS} models wanted, got {len(models)}")
+        raise BadInput(f"expected at most {MAX_MODELS} models, got {len(models)}")
     versions: dict[Key, ReplicaVersion] = {}
     labelled: set[Key] = set()
     for name, entry in models.items():
@@ -140,7 +140,7 @@ def read_report(where: str, document: Any, model: str | None = None) -> ReplicaS
             continue
         for number, served in _of(entry, "served", dict).items():
             if not (number.isascii() and number.isdecimal() and len(number) < 20):
-                raise BadInput(f"served: numbers of versions wanted, got {_short(number)!r}")
+                raise BadInput(f"served: expected version numbers, got {_short(number)!r}")
             versions[_short(name), int(number)] = _standing(served)
         labels = entry.get("labels")
         if isinstance(labels, dict):
@@ -152,16 +152,16 @@ def _standing(served: Any) -> ReplicaVersion:
     generation, chain = _of(served, "generation", str), served.get("chain")
     step = generation.partition(".")[2]
     if not (step.isascii() and step.isdecimal() and len(step) < 20):
-        raise BadInput(f"generation: VERSION.STEP wanted, got {_short(generation)!r}")
+        raise BadInput(f"generation: expected VERSION.STEP, got {_short(generation)!r}")
     state, reason, records, behind = "", "", 0, 0
     if chain is not None:
         state, reason = _of(chain, "state", str), _of(chain, "reason", str)
         records, behind = _of(chain, "records", int), _of(chain, "behind", int)
         if state not in CHAIN_STATES or not 0 <= records < HIGHEST or not 0 <= behind < HIGHEST:
-            raise BadInput("chain: a state, and counts of records, wanted")
+            raise BadInput("chain: expected a state and counts of records")
     staleness = served.get("staleness_s")
     if staleness is not None and (type(staleness) not in (int, float) or not 0 <= staleness < HIGHEST):
-        raise BadInput("staleness_s: a number of seconds wanted")
+        raise BadInput("staleness_s: expected a number of seconds")
     age_s = None if staleness is None else float(staleness)
     return ReplicaVersion(int(step), _short(_of(served, "digest", str)), state, _short(reason), records, behind, age_s)
 
@@ -169,7 +169,7 @@ def _standing(served: Any) -> ReplicaVersion:
 def _of(document: Any, key: str, kind: type) -> Any:
     value = document.get(key) if isinstance(document, dict) else None
     if type(value) is not kind:
-        raise BadInput(f"{key}: {kind.__name__} wanted, got {type(value).__name__}")
+        raise BadInput(f"{key}: expected {kind.__name__}, got {type(value).__name__}")
     return value
 
 
@@ -253,7 +253,7 @@ def _judge(status: ReplicaStatus, key: Key, newest: ReplicaVersion, odd: set[tup
     if mine.state == DIVERGED:
         return line(DIVERGED, f"DIVERGED at {here}: {mine.reason}", behind)
     if (mine.step, mine.digest) in odd:
-        return line(DIVERGED, f"DIVERGED at {here}: others serve another content under this generation", behind)
+        return line(DIVERGED, f"DIVERGED at {here}: others serve different content for this generation", behind)
     if mine.digest != newest.digest:
         why = f"behind at {here}, the newest is {version}.{newest.step}"
         return line(BEHIND, f"{why}: {mine.reason}" if mine.reason else why, max(1, behind))
@@ -266,7 +266,7 @@ def _problems(
     replicas: Sequence[ReplicaStatus], lines: Sequence[VersionComparison], model: str | None
 ) -> Iterable[str]:
     if not replicas:
-        yield "there is no replica"
+        yield "no replicas found"
     for wanted in (DIVERGED, ABSENT, BEHIND, WAITING):
         yield from (f"{line.where}: {line.why}" for line in lines if line.wrong == wanted)
     yield from (f"{status.where}: {status.problem}" for status in replicas if status.problem)

@@ -68,11 +68,11 @@ class AdminAddress:
             or parts.path not in ("", "/")
         ):
             raise BadInput(
-                "fleet: http://HOST:PORT of an admin port wanted, such as http://127.0.0.1:8502, got "
+                "fleet: expected http://HOST:PORT of an admin port, such as http://127.0.0.1:8502, got "
                 f"{printable(text)[:64]!r}"
             )
         if parts.username is not None or parts.query or parts.fragment:
-            raise BadInput("fleet: http://HOST:PORT of an admin port wanted, and the token by FRESHET_ADMIN_TOKEN")
+            raise BadInput("fleet: expected http://HOST:PORT of an admin port; set the token in FRESHET_ADMIN_TOKEN")
         return AdminAddress(text.rstrip("/"), host, port, parts.scheme == "https")
 
     @property
@@ -84,7 +84,7 @@ class AdminAddress:
 def check_token(token: str) -> None:
     """Raise BadInput if the token cannot be sent in a header."""
     if not (token.isascii() and token.isprintable()):
-        raise BadInput("admin_token: printable ASCII wanted")
+        raise BadInput("admin_token: expected printable ASCII")
 
 
 async def resolve(service: str, timeout_s: float) -> list[AdminAddress]:
@@ -127,7 +127,7 @@ async def poll_all(
         BadInput: There are too many replicas.
     """
     if len(replicas) > MOST:
-        raise BadInput(f"fleet: at most {MOST} replicas wanted, got {len(replicas)}")
+        raise BadInput(f"fleet: expected at most {MOST} replicas, got {len(replicas)}")
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def ask(replica: AdminAddress) -> ReplicaStatus:
@@ -174,7 +174,7 @@ async def _fetch(replica: AdminAddress, token: str) -> tuple[int, bytes]:
         status = _status_of(head)
         return status, await _body(reader)
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        raise BadInput("no reply of HTTP") from None
+        raise BadInput("not an HTTP reply") from None
     finally:
         writer.transport.abort()
 
@@ -183,7 +183,7 @@ def _status_of(head: bytes) -> int:
     version, _, rest = head.partition(b" ")
     code = rest[:3]
     if not version.startswith(b"HTTP/1.") or not code.isdigit():
-        raise BadInput("no reply of HTTP")
+        raise BadInput("not an HTTP reply")
     return int(code)
 
 
@@ -192,7 +192,7 @@ async def _body(reader: asyncio.StreamReader) -> bytes:
     while chunk := await reader.read(1 << 16):
         body += chunk
         if len(body) > MAX_REPLY_NBYTES:
-            raise BadInput(f"at most {MAX_REPLY_NBYTES} bytes wanted, it sends more")
+            raise BadInput(f"expected at most {MAX_REPLY_NBYTES} bytes, got more")
     return bytes(body)
 
 
@@ -200,7 +200,7 @@ def _json_of(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise BadInput("JSON wanted") from None
+        raise BadInput("expected JSON") from None
 
 
 def _refusal(status: int, document: Any) -> str:

@@ -16,11 +16,11 @@ RepositoryOption = Annotated[str, typer.Option("--repository", envvar="FRESHET_R
 
 
 def import_command(
-    source: Annotated[Path, typer.Argument(help="A SavedModel's folder, a .keras or .onnx file.")],
+    source: Annotated[Path, typer.Argument(help="A SavedModel's folder, or a .keras or .onnx file.")],
     repository: RepositoryOption,
     name: Annotated[str, typer.Option(help="The model's name in the repository.")],
-    version: Annotated[int | None, typer.Option(min=1, help="The version to write. [the next one]")] = None,
-    signature: Annotated[str, typer.Option(help="Of a SavedModel, which signature to serve.")] = "serving_default",
+    version: Annotated[int | None, typer.Option(min=1, help="Version to write. [the next]")] = None,
+    signature: Annotated[str, typer.Option(help="Signature of a SavedModel to serve.")] = "serving_default",
     ragged: Annotated[
         list[str] | None,
         typer.Option(help="NAME=VALUES,ROW_SPLITS: these tensors of the signature are one ragged input."),
@@ -31,14 +31,14 @@ def import_command(
     ] = None,
     user: Annotated[
         list[str] | None,
-        typer.Option(help="An input that is the user's: one row for all candidates, computed once a request."),
+        typer.Option(help="Name of a user input: one row for all candidates, computed once per request."),
     ] = None,
     samples: Annotated[
-        Path | None, typer.Option(help='JSON file {"inputs": {NAME: [rows]}} to try the model on. [made up]')
+        Path | None, typer.Option(help='JSON file {"inputs": {NAME: [rows]}} to test the model with. [generated]')
     ] = None,
     key: KeyOption = "",
 ) -> None:
-    """Imports a TensorFlow SavedModel, a Keras or ONNX file: cuts, compiles and proves it, then commits a version."""
+    """Imports a TensorFlow SavedModel, Keras or ONNX file: compiles and tests it, then commits a version."""
     from freshet_serving.compiler.imports.importer import ImportOptions, import_model
     from freshet_serving.compiler.imports.report_text import lines
     from freshet_serving.processor.repository import Keyring
@@ -70,7 +70,7 @@ def draw(source: Path, out: Path | None, signature: str) -> None:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if out is not None:
         if out.suffix != ".svg":
-            raise BadInput(f"out: a file ending in .svg wanted, got {out.name[:64]!r}")
+            raise BadInput(f"out: expected a file ending in .svg, got {out.name[:64]!r}")
         out.write_text(svg(report), encoding="utf-8")
 
 
@@ -86,7 +86,7 @@ def _samples(path: Path | None) -> dict[str, Any] | None:
         raise BadInput(f"samples: {path.name}: expected JSON, got: {error}") from None
     inputs = document.get("inputs") if isinstance(document, dict) else None
     if not isinstance(inputs, dict):
-        raise BadInput('samples: {"inputs": {NAME: [rows]}} wanted')
+        raise BadInput('samples: expected {"inputs": {NAME: [rows]}}')
     return inputs
 
 
@@ -104,6 +104,6 @@ def groups(values: list[str] | None, option: str) -> dict[str, tuple[str, ...]]:
     for value in values or ():
         name, equals, members = value.partition("=")
         if not name or not equals or not members:
-            raise BadInput(f"{option}: NAME=TENSOR,TENSOR wanted, got {value[:80]!r}")
+            raise BadInput(f"{option}: expected NAME=TENSOR,TENSOR, got {value[:80]!r}")
         found[name] = tuple(part.strip() for part in members.split(","))
     return found

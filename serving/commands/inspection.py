@@ -32,43 +32,41 @@ from freshet_serving.serving.commands.import_command import draw
 
 
 def inspect(
-    model: Annotated[
-        str | None, typer.Argument(help="A model of the repository; all of them when left out.", autocompletion=models)
-    ] = None,
+    model: Annotated[str | None, typer.Argument(help="A model of the repository. [all]", autocompletion=models)] = None,
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")] = "",
-    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
-    verify: Annotated[bool, typer.Option(help="Also check size and checksum of every file.")] = False,
+    version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
+    verify: Annotated[bool, typer.Option(help="Also verify the size and checksum of every file.")] = False,
     trust: Annotated[
         list[Path] | None,
-        typer.Option(help="Public key: check that every file and record is signed by one of these, and end with 1."),
+        typer.Option(help="Trusted public key: verify that all files and records are signed; exit with 1 if not."),
     ] = None,
     graph: Annotated[
-        Path | None, typer.Option(help="How this version's folder, SavedModel, .keras or .onnx file is cut.")
+        Path | None, typer.Option(help="Show the partition of this version's folder, SavedModel, .keras or .onnx file.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="With --graph: an SVG file to draw the cut into.")] = None,
-    signature: Annotated[str, typer.Option(help="With --graph: which signature of a SavedModel.")] = "serving_default",
+    out: Annotated[Path | None, typer.Option(help="With --graph: SVG file to draw the partition to.")] = None,
+    signature: Annotated[str, typer.Option(help="With --graph: signature of a SavedModel.")] = "serving_default",
     tables: Annotated[
-        bool, typer.Option("--tables", help="What lies in the tables of MODEL (docs/how-to/tables.md).")
+        bool, typer.Option("--tables", help="Describe the tables of MODEL (docs/how-to/tables.md).")
     ] = False,
-    generation: Annotated[str, typer.Option(help="With --tables: which one, such as 3.17; the newest.")] = "",
-    since: Annotated[str, typer.Option(help="With --tables: the generation to tell changes from; step 0.")] = "",
-    html: Annotated[Path | None, typer.Option(help="With --tables: a file to write it into as HTML.")] = None,
+    generation: Annotated[str, typer.Option(help="With --tables: generation, such as 3.17. [newest]")] = "",
+    since: Annotated[str, typer.Option(help="With --tables: generation to compare with. [step 0]")] = "",
+    html: Annotated[Path | None, typer.Option(help="With --tables: HTML file to write.")] = None,
 ) -> None:
-    """Describes models of a repository from their manifests, without serving them; with --tables what lies in their
-    tables; or with --graph how one is cut."""
+    """Describes models of a repository without serving them; with --tables the contents of their tables, with --graph
+    the partition of their graph."""
     if not tables and (generation or since or html is not None):
-        raise BadInput("--generation, --since, --html: only with --tables")
+        raise BadInput("--generation, --since, --html: require --tables")
     if graph is not None:
         draw(graph, out, signature)
         return
     if not repository:
-        raise BadInput("repository: --repository wanted, or --graph")
+        raise BadInput("repository: expected --repository or --graph, got neither")
     if tables:
         # Imported only here, because it needs the training component.
         from freshet_serving.serving.commands.table_analysis import inspect_tables
 
         if model is None:
-            raise BadInput("--tables: the name of a model wanted")
+            raise BadInput("--tables: expected the name of a model, got none")
         inspect_tables(repository, model, generation, since, html)
         return
     if trust:
@@ -117,7 +115,7 @@ def describe_repository(root: str, model: str | None, version: int | None, verif
     repository = open_repository(root)
     names = [model] if model is not None else [m for m in repository.models() if repository.versions(m)]
     if not names:
-        raise NotFound("repository: no model with a complete version")
+        raise NotFound("repository: no model has a complete version")
     broken: list[str] = []
     for name in names:
         try:
@@ -182,15 +180,15 @@ def describe_deltas(root: str, model: str, version: int | None, trust: list[Path
     here = f"{reader.manifest.version}.{at.step}"
     console.print(f"served: {here}, digest {at.digest}; the next step is {history.top + 1}", highlight=False)
     if history.gate is not None:
-        console.print(f"HELD: {history.held or 'without a reason'}", markup=False, highlight=False)
+        console.print(f"HELD: {history.held or 'no reason given'}", markup=False, highlight=False)
         console.print(
-            f"`freshet delta release {model}` serves what waits, `freshet delta reject {model}` undoes it",
+            f"`freshet delta release {model}` serves the held deltas, `freshet delta reject {model}` undoes them",
             markup=False, highlight=False,
         )  # fmt: skip
     if trouble:
         console.print(f"DIVERGED: {trouble}", markup=False, highlight=False)
         console.print(
-            f"`freshet delta repair {model}` shows what is cut if the chain is to go on before it",
+            f"`freshet delta repair {model}` shows which records to cut",
             markup=False, highlight=False,
         )  # fmt: skip
         if trust:

@@ -25,38 +25,43 @@ SHOWN_WINDOWS = 12
 
 
 def join(
-    recordings: Annotated[str, typer.Option(help="Folder that servers record to.")],
+    recordings: Annotated[str, typer.Option(help="Folder of the servers' recordings.")],
     outcomes: Annotated[
-        str, typer.Option(help="What came of it: a folder of Parquet files, redis://host/stream, kafka://host/topic.")
+        str, typer.Option(help="Outcomes: a folder of Parquet files, redis://host/stream or kafka://host/topic.")
     ],
-    out: Annotated[str, typer.Option(help="Folder that the labelled rows are written to.")],
-    model: Annotated[str, typer.Option(help="Whose recordings; left out: of the only model that is there.")] = "",
+    out: Annotated[str, typer.Option(help="Folder to write the labelled rows to.")],
+    model: Annotated[str, typer.Option(help="Model of the recordings. [the only one]")] = "",
     key: Annotated[
-        str, typer.Option(help="What an outcome names beside its request: row, or a feature such as item_id.")
+        str,
+        typer.Option(help="What identifies an outcome's row within its request: row, or a feature such as item_id."),
     ] = "row",
-    request_column: Annotated[str, typer.Option(help="Column of outcomes: the request's id.")] = "request",
-    time_column: Annotated[str, typer.Option(help="Column of outcomes: when it came about.")] = "time",
+    request_column: Annotated[str, typer.Option(help="Outcome column with the request id.")] = "request",
+    time_column: Annotated[str, typer.Option(help="Outcome column with the event time.")] = "time",
     value_column: Annotated[
-        str, typer.Option(help="Column of outcomes: the label, 0 to 1; left out: each is a 1.")
+        str, typer.Option(help="Outcome column with the label, 0 to 1. [every outcome is a 1]")
     ] = "",
-    score: Annotated[str, typer.Option(help="Output that is a probability; left out: the first.")] = "",
-    wait: Annotated[float, typer.Option(help="Seconds for which a row waits for an outcome.")] = 600.0,
-    late: Annotated[float, typer.Option(help="Seconds for which a late outcome corrects; 0: never.")] = 86400.0,
-    lag: Annotated[float, typer.Option(help="Seconds after which recordings and outcomes can be read.")] = 120.0,
-    every: Annotated[float, typer.Option(help="Seconds between two files.")] = 30.0,
-    file_rows: Annotated[int, typer.Option(help="Rows of a file, at most.")] = 16384,
-    window: Annotated[float, typer.Option(help="Seconds of a window of the report.")] = 600.0,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with what comes.")] = False,
-    admin: Annotated[str, typer.Option(help="Admin port that is told of calibration: http://host:8502.")] = "",
+    score: Annotated[str, typer.Option(help="Output that is a probability. [the first]")] = "",
+    wait: Annotated[float, typer.Option(help="Seconds to wait for an outcome of a row.")] = 600.0,
+    late: Annotated[
+        float, typer.Option(help="Seconds during which a late outcome still corrects a row; 0: never.")
+    ] = 86400.0,
+    lag: Annotated[
+        float, typer.Option(help="Seconds until recordings and outcomes are complete enough to read.")
+    ] = 120.0,
+    every: Annotated[float, typer.Option(help="Seconds between output files.")] = 30.0,
+    file_rows: Annotated[int, typer.Option(help="Maximum rows per output file.")] = 16384,
+    window: Annotated[float, typer.Option(help="Seconds per window of the report.")] = 600.0,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep running and join new data.")] = False,
+    admin: Annotated[str, typer.Option(help="Admin port to report calibration to, such as http://host:8502.")] = "",
     admin_token: Annotated[
-        str, typer.Option(envvar="FRESHET_ADMIN_TOKEN", help="Bearer token; better set in the environment.")
+        str, typer.Option(envvar="FRESHET_ADMIN_TOKEN", help="Bearer token; prefer the environment variable.")
     ] = "",
     metrics_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Answer /metrics for Prometheus on this port; 0: on none.")
+        int, typer.Option(min=0, max=65535, help="Port that serves /metrics for Prometheus; 0: off.")
     ] = 0,
-    metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port is opened on.")] = "127.0.0.1",
+    metrics_host: Annotated[str, typer.Option(help="Address to bind --metrics-port to.")] = "127.0.0.1",
 ) -> None:
-    """Joins what was served with what came of it. Run again after a kill to go on."""
+    """Joins recorded requests with their outcomes to labelled rows. Run it again after a crash to continue."""
     from freshet_serving.models.joining.join_metrics import JoinMetrics
     from freshet_serving.models.joining.join_run import JoinRun
     from freshet_serving.models.joining.join_settings import JoinSettings
@@ -104,7 +109,7 @@ class CalibrationReporter:
                 # For example, its version is no longer loaded; another may be.
                 trouble = str(error)
         if trouble and trouble != self._trouble:
-            self._console.print(f"calibration was not told: {trouble}", highlight=False, markup=False)
+            self._console.print(f"could not report calibration: {trouble}", highlight=False, markup=False)
         self._trouble = trouble
 
 

@@ -11,24 +11,26 @@ from freshet_serving.serving.commands.completion import models
 
 keys_app = typer.Typer(help="Keys that sign what is served (docs/how-to/signing.md).", no_args_is_help=True)
 
-KeyOption = Annotated[str, typer.Option(envvar="FRESHET_KEY", help="Private key that signs what is written.")]
+KeyOption = Annotated[str, typer.Option(envvar="FRESHET_KEY", help="Private key to sign written files with.")]
 RepositoryOption = Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")]
 
 
 @keys_app.command("new")
 def keys_new(
-    out: Annotated[str, typer.Option(help="Where to: NAME.key, which is secret, and NAME.pub.")] = "freshet",
+    out: Annotated[
+        str, typer.Option(help="Path without suffix; writes NAME.key, which is secret, and NAME.pub.")
+    ] = "freshet",
 ) -> None:
-    """Makes a key: a private file that signs, and a public one that servers trust. Replaces none."""
+    """Creates a key pair: a private key that signs and a public key that servers trust. Never overwrites a file."""
     from freshet_serving.processor.package import new_key
 
     private, public, key = new_key(out)
-    print(f"key {key}: {private} signs and is secret; {public} is for --trust")
+    print(f"key {key}: {private} is the private key, keep it secret; {public} is the public key, for --trust")
 
 
 @keys_app.command("show")
-def keys_show(file: Annotated[Path, typer.Argument(help="A public key, or a private one.")]) -> None:
-    """Prints a key's id, by which records and messages name it."""
+def keys_show(file: Annotated[Path, typer.Argument(help="A public or private key.")]) -> None:
+    """Prints a key's id, as used in records and messages."""
     from freshet_serving.processor.package import PublicKey
 
     print(PublicKey.read(file).id)
@@ -39,20 +41,18 @@ def keys_resign(
     model: Annotated[str, typer.Argument(help="A model of the repository.", autocompletion=models)],
     repository: RepositoryOption,
     key: KeyOption = "",
-    trust: Annotated[
-        list[Path] | None, typer.Option(help="Public key that has signed it so far; may be given more than once.")
-    ] = None,
+    trust: Annotated[list[Path] | None, typer.Option(help="Public key of the current signatures; repeatable.")] = None,
     unsigned: Annotated[
-        bool, typer.Option("--unsigned", help="Vouch for versions that nobody has signed, as they lie there now.")
+        bool, typer.Option("--unsigned", help="Also sign versions that have no signature, in their current state.")
     ] = False,
-    version: Annotated[int | None, typer.Option(help="A version; all of them when left out.")] = None,
+    version: Annotated[int | None, typer.Option(help="Version number. [all]")] = None,
 ) -> None:
-    """Signs versions anew by --key, and vouches for every record that they have: digests stay, servers go on."""
+    """Signs versions and all of their records again with --key. Digests do not change and servers keep running."""
     from freshet_serving.processor.errors import BadInput
     from freshet_serving.processor.repository import Keyring, open_repository, re_sign
 
     if not key:
-        raise BadInput("key: --key or FRESHET_KEY wanted")
+        raise BadInput("key: expected --key or FRESHET_KEY")
     keyring = Keyring.of(key, trust or ())
     store = open_repository(repository).with_keys(keyring)
     numbers = store.versions(model) if version is None else [store.version(model, version).manifest.version]
@@ -69,18 +69,18 @@ def keys_resign(
 def keys_accept(
     model: Annotated[str, typer.Argument(help="The model.")],
     repository: Annotated[
-        str, typer.Option(envvar="FRESHET_REPOSITORY", help="The server's --repository, as it was given.")
+        str, typer.Option(envvar="FRESHET_REPOSITORY", help="The server's --repository, exactly as given.")
     ] = "",
     trust_memory: Annotated[
-        str, typer.Option(envvar="FRESHET_TRUST_MEMORY", help="The server's --trust-memory, where it was given one.")
+        str, typer.Option(envvar="FRESHET_TRUST_MEMORY", help="The server's --trust-memory, if set.")
     ] = "",
 ) -> None:
-    """Has a server that refuses an older state of a model take it: forgets what was trusted. Restart it, or load the
-    version, then."""
+    """Forgets the newest trusted state of a model, so that a server accepts an older one. Then restart the server or
+    load the version."""
     from freshet_serving.processor.errors import BadInput
     from freshet_serving.processor.repository import TrustMemory, default_memory
 
     if not (repository or trust_memory):
-        raise BadInput("trust_memory: --trust-memory or --repository wanted, as the server has it")
+        raise BadInput("trust_memory: expected --trust-memory or --repository, with the server's value")
     forgotten = TrustMemory(Path(trust_memory) if trust_memory else default_memory(repository)).forget(model)
-    print(f"{model}: {'what was trusted is forgotten' if forgotten else 'nothing was remembered'}")
+    print(f"{model}: {'forgot what was trusted' if forgotten else 'nothing to forget'}")

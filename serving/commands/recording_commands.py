@@ -10,23 +10,25 @@ from freshet_serving.processor.repository import MAX_REQUESTS
 from freshet_serving.serving.commands.completion import models
 from freshet_serving.serving.commands.key_commands import KeyOption
 
-recordings_app = typer.Typer(help="Requests that a server has recorded.", no_args_is_help=True)
+recordings_app = typer.Typer(help="Use the requests that a server recorded.", no_args_is_help=True)
 
 
 @recordings_app.command("warmup")
 def recordings_warmup(
     model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
-    recordings: Annotated[str, typer.Option(help="Folder that the server recorded to, or one file of it.")],
+    recordings: Annotated[str, typer.Option(help="Folder of the server's recordings, or one of its files.")],
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
-    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
-    requests: Annotated[int, typer.Option(min=1, max=MAX_REQUESTS, help="How many, spread over the files.")] = 256,
+    version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
+    requests: Annotated[
+        int, typer.Option(min=1, max=MAX_REQUESTS, help="Number of requests, spread over the files.")
+    ] = 256,
     key: KeyOption = "",
 ) -> None:
-    """Puts recorded requests into a version, which is warmed with them whenever it is loaded."""
+    """Stores recorded requests in a version for warm-up whenever it is loaded."""
     from freshet_serving.processor.repository import WARMUP, Keyring, add_file, dump_warmup, open_repository
     from freshet_serving.serving.telemetry.request_recorder import read_requests
 
     files = open_repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)
     chosen = read_requests(recordings, model, files.manifest.inputs, requests)
     add_file(files, WARMUP, dump_warmup(chosen))
-    print(f"{model} {files.manifest.version}: {len(chosen)} requests to warm up with")
+    print(f"{model} {files.manifest.version}: {len(chosen)} requests stored for warm-up")

@@ -11,7 +11,7 @@ import typer
 from freshet_serving.processor.generation import UNDO_DEPTH
 from freshet_serving.serving.commands.completion import models
 
-repository_app = typer.Typer(help="Look after a folder of models.", no_args_is_help=True)
+repository_app = typer.Typer(help="Maintain a folder of models.", no_args_is_help=True)
 
 
 @repository_app.callback()
@@ -22,18 +22,16 @@ def repository_group() -> None:
 @repository_app.command("prune")
 def prune(
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
-    model: Annotated[
-        str | None, typer.Option(help="Only this model; all of them when left out.", autocompletion=models)
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="Only this model. [all]", autocompletion=models)] = None,
     keep: Annotated[
-        int, typer.Option(min=0, help="Generations of each version that can still be rolled back.")
+        int, typer.Option(min=0, help="Generations of each version that stay available for rollback.")
     ] = UNDO_DEPTH,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
 ) -> None:
-    """Removes what nothing needs: deltas that a snapshot holds, older snapshots, what was left unfinished.
+    """Removes files that are no longer needed: deltas contained in a snapshot, older snapshots, unfinished writes.
 
-    Never a version, never a record; safe beside servers and trainers that are running. Not for models whose tables are
-    in a row store: their servers start from all deltas.
+    Never removes a version or a record; safe while servers and trainers are running. Do not use it for models with
+    tables in a row store: their servers start from all deltas.
     """
     from freshet_serving.processor.repository import ChangeLog, open_repository, prunable, unfinished
 

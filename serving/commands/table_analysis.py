@@ -58,7 +58,7 @@ def inspect_tables(root: str, model: str, generation: str, since: str, html: Pat
         Corrupt: A file is damaged.
     """
     if html is not None and html.is_dir():
-        raise BadInput("--html: a file to write wanted, got a folder")
+        raise BadInput("--html: expected a file, got a folder")
     console = output()
     with progress_bars(console) as reporter:
         found = analyse_tables(root, model, generation, since, reporter)
@@ -98,7 +98,7 @@ def analyse_tables(root: str, model: str, generation: str, since: str, reporter:
         _weigh(summary, t, newer, checkpoint)
         summaries.append(summary)
     if older is None:
-        notes.append("nothing to compare with: it is the first generation")
+        notes.append("nothing to compare with: this is the first generation")
     else:
         before = {t.name: RowLayers.of(older, t.name) for t in older.base.manifest.tables}
         there = Generation(older.base.manifest.version, older.link.step)
@@ -107,7 +107,7 @@ def analyse_tables(root: str, model: str, generation: str, since: str, reporter:
         both = [t for t in entries if t.name in before and before[t.name].dim == t.dim]
         # Under different seeds, one string has different keys.
         if apart := [t.name for t in both if seeds[t.name] != t.hash_seed]:
-            notes.append(f"not compared, as {there} hashes their strings with another seed: {', '.join(apart)}")
+            notes.append(f"not compared because {there} hashes their strings with another seed: {', '.join(apart)}")
             both = [t for t in both if t.name not in apart]
         reporter.begin("changes", sum(served[t.name].most_rows + before[t.name].most_rows for t in both))
         changes = [changed_rows(served[t.name], before[t.name], reporter.advance) for t in both]
@@ -123,7 +123,9 @@ def _contents(repository: Repository, model: str, wanted: Generation | None) -> 
             change_log.reach_back()
         found = change_log.history.on_line(wanted.step)
         if found is None:
-            raise NotFound(f"generation {wanted}: not one of {model!r}, whose newest is {wanted.version}.{link.step}")
+            raise NotFound(
+                f"generation {wanted}: not a generation of {model!r}; the newest is {wanted.version}.{link.step}"
+            )
         link = found
     return VersionContents(version, change_log, link)
 
@@ -160,7 +162,7 @@ def _weigh(
 
 def _of(checkpoint: MappedCheckpoint | None) -> str:
     if checkpoint is None:
-        return "no checkpoint of it: frequencies as the version was published with them, ages are not known"
+        return "no checkpoint found: frequencies are from the version's publication, ages are unknown"
     state = checkpoint.state
     return (
         f"rows, frequencies and ages of the trainer's newest checkpoint, {state.version}.{state.step}, after"

@@ -12,7 +12,7 @@ from freshet_serving.serving.commands.completion import models
 if TYPE_CHECKING:
     from freshet_serving.processor.repository import VersionReader
 
-tables_app = typer.Typer(help="Tables that live in a row store.", no_args_is_help=True)
+tables_app = typer.Typer(help="Manage tables in a row store.", no_args_is_help=True)
 
 PUSH_TIMEOUT_S = 30.0
 
@@ -21,10 +21,10 @@ UrlOption = Annotated[
     str,
     typer.Option(
         envvar="FRESHET_REMOTE_URL",
-        help="redis://host:port/db or redis+cluster://host:port; better set in the environment if it has a password.",
+        help="redis://host:port/db or redis+cluster://host:port; set a URL with a password in the environment.",
     ),
 ]
-TableOption = Annotated[list[str] | None, typer.Option("--table", help="A table; repeat it for more. [all]")]
+TableOption = Annotated[list[str] | None, typer.Option("--table", help="Table name; repeatable. [all]")]
 
 
 @tables_app.command("push")
@@ -32,10 +32,10 @@ def tables_push(
     model: ModelArgument,
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     url: UrlOption,
-    version: Annotated[int | None, typer.Option(help="A version; the newest when left out.")] = None,
+    version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
     table: TableOption = None,
 ) -> None:
-    """Copies tables of a version into a row store; what is complete there already is left as it is."""
+    """Copies tables of a version to a row store; skips tables that are already complete there."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -58,13 +58,13 @@ def tables_push(
     for stored in pushed:
         print(f"{stored.name}: {stored.rows} rows pushed")
     if not pushed:
-        print(f"{model}/{reader.manifest.version}: all there already")
+        print(f"{model}/{reader.manifest.version}: already complete")
 
 
 @tables_app.command("drop")
 def tables_drop(
     model: ModelArgument,
-    version: Annotated[int, typer.Option(help="The version, which no server may serve any more.")],
+    version: Annotated[int, typer.Option(help="Version number; no server may still serve it.")],
     url: UrlOption,
     repository: Annotated[
         str | None, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models; not needed with --table.")
@@ -77,13 +77,13 @@ def tables_drop(
     from freshet_serving.processor.tables.remote.settings import open_store
 
     if not table and repository is None:
-        raise BadInput("--repository or --table wanted")
+        raise BadInput("expected --repository or --table")
     names = table or [t.name for t in _reader(str(repository), model, version).manifest.tables]
     dropped = drop(model, version, names, open_store(url, PUSH_TIMEOUT_S, SystemClock()))
     for stored in dropped:
         print(f"{stored.name}: dropped")
     if not dropped:
-        print(f"{model}/{version}: nothing in the row store")
+        print(f"{model}/{version}: no tables in the row store")
 
 
 def _reader(root: str, model: str, version: int | None) -> VersionReader:

@@ -24,36 +24,40 @@ RepositoryOption = Annotated[str, typer.Option("--repository", envvar="FRESHET_R
 
 
 def train(
-    config: Annotated[Path, typer.Option(help="TOML file: model, data, features, publish (docs/how-to/train.md).")],
+    config: Annotated[
+        Path, typer.Option(help="Training file (TOML): model, data, features, publish (docs/how-to/train.md).")
+    ],
     replay: Annotated[
-        bool, typer.Option("--replay", help="After a rollback learn the undone rows again, instead of skipping them.")
+        bool, typer.Option("--replay", help="After a rollback, learn the undone rows again instead of skipping them.")
     ] = False,
     new_version: Annotated[
-        bool, typer.Option("--new-version", help="First publish the weights that are there as a second version.")
+        bool, typer.Option("--new-version", help="First publish the current weights as a new version.")
     ] = False,
     from_scratch: Annotated[
-        bool, typer.Option("--from-scratch", help="With --new-version: train new weights for it.")
+        bool, typer.Option("--from-scratch", help="With --new-version: train it from new weights.")
     ] = False,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Go on with rows as they come: a folder of Parquet files, Redis, Kafka."),
+        typer.Option("--follow", help="Keep training on new rows from a folder of Parquet files, Redis or Kafka."),
     ] = False,
     metrics_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Answer /metrics for Prometheus on this port; 0: on none.")
+        int, typer.Option(min=0, max=65535, help="Port that serves /metrics for Prometheus; 0: off.")
     ] = 0,
-    metrics_host: Annotated[str, typer.Option(help="Address that --metrics-port is opened on.")] = "127.0.0.1",
+    metrics_host: Annotated[str, typer.Option(help="Address to bind --metrics-port to.")] = "127.0.0.1",
     profile: Annotated[
-        bool, typer.Option("--profile", help="At the end tell where the time of a step went; the report has a picture.")
+        bool, typer.Option("--profile", help="Print where the time of a step was spent; the report has a chart.")
     ] = False,
     processes: Annotated[
-        int, typer.Option(min=1, help="So many processes of this machine learn together (docs/how-to/processes.md).")
+        int, typer.Option(min=1, help="Number of training processes on this machine (docs/how-to/processes.md).")
     ] = 1,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="As if the file said so: --set train.seed=1; repeat."),
+        typer.Option(
+            "--set", metavar="SECTION.KEY=VALUE", help="Override a key of the file, such as train.seed=1; repeatable."
+        ),
     ] = None,
 ) -> None:
-    """Trains a model on your own table, publishes a version, then deltas. Run again after a kill to go on."""
+    """Trains a model on your own table, publishes a version, then deltas. Run it again after a crash to continue."""
     from freshet_serving.models.config.train_config import StartOptions
     from freshet_serving.models.parallel.mpi_run import refuse_processes, started_by_mpi, take_part
 
@@ -142,7 +146,7 @@ def _profile(stage_times: Mapping[str, StageTime]) -> Group:
         share = one.cpu_s / whole_s
         clock = "ahead" if name in AHEAD else f"{one.wall_s / steps * 1e3:.3f}"
         table.add_row(name, clock, f"{one.cpu_s / steps * 1e3:.3f}", f"{share:.0%}", "█" * round(40 * share))
-    told = f"{overlap(stage_times, cores):.2f} times as long as with all of {cores} cores at work all the time"
+    told = f"{overlap(stage_times, cores):.2f} times as long as with all {cores} cores always busy"
     return Group(table, told)
 
 
@@ -150,7 +154,7 @@ def _profile(stage_times: Mapping[str, StageTime]) -> Group:
 def bench_model(
     rows: Annotated[int, typer.Option(min=1, help="Rows of each of the 26 tables.")],
     repository: RepositoryOption,
-    dtype: Annotated[str, typer.Option(help="Of the rows: float32, float16, bfloat16 or int8.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="Data type of the rows: float32, float16, bfloat16 or int8.")] = "float32",
 ) -> None:
     """Writes the benchmark's DeepFM as the next version of model `bench`, without training."""
     from freshet_serving.models.bench import MODEL, write_model
@@ -163,12 +167,12 @@ def bench_model(
 
 @bench_app.command("deltas")
 def bench_deltas(
-    rows: Annotated[int, typer.Option(min=1, help="Changed rows of each delta, over all tables.")],
-    count: Annotated[int, typer.Option(min=1, help="How many deltas, chained.")],
+    rows: Annotated[int, typer.Option(min=1, help="Changed rows per delta, over all tables.")],
+    count: Annotated[int, typer.Option(min=1, help="Number of consecutive deltas.")],
     repository: RepositoryOption,
-    out: Annotated[Path, typer.Option(help="Folder to write them to.")],
+    out: Annotated[Path, typer.Option(help="Folder to write the deltas to.")],
 ) -> None:
-    """Writes chained deltas for model `bench`, without applying them."""
+    """Writes consecutive deltas for model `bench`, without applying them."""
     from freshet_serving.models.bench import write_deltas
 
     console = Console()

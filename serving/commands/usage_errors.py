@@ -28,13 +28,13 @@ def usage_line(error: Any) -> str:
         if problems is not None:
             return f"{name}: {expected(problems()[0])}"
         if not error.message:
-            return f"{name}: expected by {command}, got nothing; {command} --help says what it is"
+            return f"{name}: expected by {command}, got nothing; see {command} --help"
         return f"{name}: {_line(error.message)}"
     message = _line(error.format_message())
     if found := COMMAND.match(message):
         there = list(getattr(context.command, "commands", ())) if context is not None else []
         return f"{found[1]!r}: no command of {command}{nearest(found[1], there) or f'; {command} --help lists them'}"
-    return f"{message[:1].lower()}{message[1:].rstrip('.')}; {command} --help says what it takes"
+    return f"{message[:1].lower()}{message[1:].rstrip('.')}; see {command} --help"
 
 
 def _option(error: Any, option: str, context: Any, command: str) -> str:

@@ -16,15 +16,17 @@ from freshet_serving.serving.commands.completion import models
 def vectors(
     model: Annotated[str, typer.Argument(help="A model of the repository.", autocompletion=models)],
     items: Annotated[str, typer.Option(help="File, folder or glob of the items' features: Parquet, CSV, MovieLens.")],
-    out: Annotated[Path, typer.Option(help="Parquet file to write: the id, and its vector.")],
+    out: Annotated[Path, typer.Option(help="Parquet file to write: ids and vectors.")],
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     id_name: Annotated[
-        str, typer.Option("--id", help="Column that tells items apart. [the only id or string of side item]")
+        str, typer.Option("--id", help="Column that identifies items. [the only id or string of side item]")
     ] = "",
-    output: Annotated[str, typer.Option(help="Output of the model to write.")] = "item_vector",
-    generation: Annotated[str | None, typer.Option(help="Such as 3.17. [what the newest version serves]")] = None,
+    output: Annotated[str, typer.Option(help="Model output to write.")] = "item_vector",
+    generation: Annotated[
+        str | None, typer.Option(help="Generation, such as 3.17. [the newest version's current one]")
+    ] = None,
 ) -> None:
-    """Computes the vector of every item, and writes them with their ids."""
+    """Computes the vector of every item, and writes ids and vectors."""
     from freshet_serving.models.data.formats import DataConfig, format_of
     from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
     from freshet_serving.models.evaluation.item_vectors import write_vectors

@@ -68,7 +68,7 @@ class CompletionQueue:
             try:
                 finish(result)
             except Exception:
-                log.exception("a reply could not be handed over")
+                log.exception("could not deliver a reply")
 
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class Dispatcher:
             nbytes: Bytes that it reads; 0 if it reads none.
             finish: Receives its error.
         """
-        assert self._offload_executor is not None, "deliver() made it"
+        assert self._offload_executor is not None, "deliver() created it"
         self._offload_executor.submit(work, nbytes, finish)
 
     async def run_in_thread(self, processor: PredictionEngine, function: Callable[[], T], nbytes: int) -> T:

@@ -173,7 +173,7 @@ class Exchange(ABC):
         if timeout_s is not None:
             timeout_s -= unread_s
             if timeout_s <= 0:
-                raise Expired("deadline: it had passed when the request was read")
+                raise Expired("deadline: passed before the request was read")
         key = self.headers.get(STICKY_KEY)
         if servable:
             replica = queries.select_servable(processor, who, timeout_s, key, unread_s)
@@ -271,5 +271,5 @@ class Exchange(ABC):
         if self._timed and status == OK:
             self.shared.metrics.phase(self._protocol, "encode", time.perf_counter() - self._encoding_s)
         if self.trace is not None:
-            assert self.shared.tracer is not None, "it began the trace"
+            assert self.shared.tracer is not None, "it started the trace"
             self.shared.tracer.end(self.trace, status)

@@ -57,7 +57,7 @@ class ModelControlAuthorizer:
             Unauthenticated: The token is missing or wrong.
         """
         if not self.open:
-            raise Forbidden("model control: turned off on this port; --model-control explicit turns it on")
+            raise Forbidden("model control: disabled on this port; --model-control explicit enables it")
         scheme, _, token = (authorization or b"").partition(b" ")
         if self._token and not (scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)):
             raise Unauthenticated
@@ -73,7 +73,7 @@ def no_model_control(operation: str, arguments: Document) -> Document:
     Raises:
         Forbidden: Always.
     """
-    raise Forbidden(f"{operation}: not served here")
+    raise Forbidden(f"{operation}: not supported by this server")
 
 
 class ModelControl:
@@ -184,7 +184,7 @@ class ModelControl:
     def _check_path(self, name: str, base_path: str) -> None:
         root = self._repository().root
         if "\0" in base_path or (root / base_path).resolve() != (root / name).resolve():
-            raise BadInput(f"model_config_list: base_path of {show(name)}: the model's own folder wanted")
+            raise BadInput(f"model_config_list: base_path of {show(name)}: expected the model's own folder")
 
 
 def _available(host: ModelHost, model: str) -> list[int]:
@@ -212,5 +212,5 @@ def _chosen(config: Document, known: list[int]) -> list[int]:
         raise NotFound(f"model {name[:64]!r} has no version to serve")
     for label, version in config["labels"].items():
         if version not in chosen:
-            raise BadInput(f"version_labels: {show(label)}: one of the model's versions wanted, got {version}")
+            raise BadInput(f"version_labels: {show(label)}: expected one of the model's versions, got {version}")
     return chosen

@@ -64,10 +64,10 @@ class OffloadExecutor:
         """
         waiting = list(self._waiting.values())
         if len(waiting) >= MAX_WAITING:
-            raise Overloaded(f"queue: at most {MAX_WAITING} requests wait to be read, {len(waiting)} do")
+            raise Overloaded(f"queue: expected at most {MAX_WAITING} requests waiting to be read, got {len(waiting)}")
         if waiting and sum(waiting) + nbytes > MAX_WAITING_NBYTES:
-            wanted = f"at most {MAX_WAITING_NBYTES} bytes of requests wait to be read"
-            raise Overloaded(f"queue: {wanted}, {sum(waiting)} do and {nbytes} came")
+            wanted = f"expected at most {MAX_WAITING_NBYTES} bytes of requests waiting to be read"
+            raise Overloaded(f"queue: {wanted}, got {sum(waiting)} and {nbytes} more")
         self._waiting[id(work)] = nbytes
         self._queued.add(id(work))
         try:
@@ -126,6 +126,6 @@ def _done(work: Work, waited_s: float) -> FreshetError | None:
     except Exception as error:
         if (short := shortage(error)) is not None:
             return short
-        log.exception("a request could not be submitted")
-        return FreshetError("the model could not be run on this request")
+        log.exception("could not submit a request")
+        return FreshetError("could not run the model on this request")
     return None

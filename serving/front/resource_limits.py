@@ -45,7 +45,7 @@ class BodyMemory:
             spare_nbytes: Bytes allowed above the limit.
         """
         if self.nbytes > self._max_nbytes + spare_nbytes:
-            raise BodyMemoryFull("body: the server has as many bytes of requests in memory as it may; try again later")
+            raise BodyMemoryFull("body: the server's memory for request bodies is full; try again later")
 
 
 class ConnectionLimits(NamedTuple):

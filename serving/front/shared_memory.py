@@ -64,23 +64,23 @@ class Regions:
             TooLarge: There are MAX_REGIONS regions already.
         """
         if not name or len(name) > MAX_NAME_LENGTH:
-            raise BadInput(f"name: 1 to {MAX_NAME_LENGTH} characters wanted, got {len(name)}")
+            raise BadInput(f"name: expected 1 to {MAX_NAME_LENGTH} characters, got {len(name)}")
         if name in self._regions:
             raise BadInput(f"shared memory region {show(name)} is already registered")
         if len(self._regions) >= MAX_REGIONS:
-            raise TooLarge(f"shared memory: at most {MAX_REGIONS} regions wanted")
+            raise TooLarge(f"shared memory: expected at most {MAX_REGIONS} regions")
         if KEY.fullmatch(key) is None:
-            raise BadInput(f"key: letters, digits, '_' and '-' wanted, got {show(key)}")
+            raise BadInput(f"key: expected letters, digits, '_' and '-', got {show(key)}")
         if offset < 0 or nbytes <= 0 or offset + nbytes >= 2**63:
-            raise BadInput(f"byte_size: above 0 wanted, from an offset of 0 or more, got {nbytes} from {offset}")
+            raise BadInput(f"byte_size: expected above 0, from an offset of 0 or more, got {nbytes} from {offset}")
         fd, writable = _open(key)
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode):
             os.close(fd)
-            raise NotFound(f"key: no shared memory object {show(key)}")
+            raise NotFound(f"key: shared memory object {show(key)} does not exist")
         if about.st_size < offset + nbytes:
             os.close(fd)
-            raise BadInput(f"byte_size: at most the {about.st_size} bytes of the object wanted, got {offset + nbytes}")
+            raise BadInput(f"byte_size: expected at most the object's {about.st_size} bytes, got {offset + nbytes}")
         self._regions[name] = Region(key, offset, nbytes, fd, writable)
 
     def unregister(self, name: str = "") -> None:
@@ -109,15 +109,13 @@ class Regions:
             TooLarge: The span exceeds max_body_bytes.
         """
         if span.nbytes > self._max_read_nbytes:
-            wanted = f"at most {self._max_read_nbytes} wanted (max_body_bytes)"
+            wanted = f"expected at most {self._max_read_nbytes} (max_body_bytes)"
             raise TooLarge(f"shared_memory_byte_size: {wanted}, got {span.nbytes}")
         with self._open:
             region = self._inside(span)
             data = os.pread(region.fd, span.nbytes, region.offset + span.offset)
         if len(data) != span.nbytes:
-            raise BadInput(
-                f"shared memory region {show(span.region)}: {span.nbytes} bytes wanted, {len(data)} are left"
-            )
+            raise BadInput(f"shared memory region {show(span.region)}: expected {span.nbytes} bytes, got {len(data)}")
         return data
 
     def write(self, span: RegionSpan, data: bytes) -> None:
@@ -133,7 +131,7 @@ class Regions:
         with self._open:
             region = self._inside(span)
             if not region.writable or os.fstat(region.fd).st_size < region.offset + region.nbytes:
-                raise BadInput(f"shared memory region {show(span.region)}: it cannot be written")
+                raise BadInput(f"shared memory region {show(span.region)}: cannot be written")
             os.pwrite(region.fd, data, region.offset + span.offset)
 
     def _inside(self, span: RegionSpan) -> Region:
@@ -143,7 +141,7 @@ class Regions:
         if span.offset + span.nbytes > region.nbytes:
             wanted = f"at most the region's {region.nbytes} bytes"
             raise BadInput(
-                f"shared memory region {show(span.region)}: {wanted} wanted, got {span.offset + span.nbytes}"
+                f"shared memory region {show(span.region)}: expected {wanted}, got {span.offset + span.nbytes}"
             )
         return region
 
@@ -156,4 +154,4 @@ def _open(key: str) -> tuple[int, bool]:
             return os.open(FOLDER + key.lstrip("/"), mode | flags), mode == os.O_RDWR
         except OSError:
             continue
-    raise NotFound(f"key: no shared memory object {show(key)}")
+    raise NotFound(f"key: shared memory object {show(key)} does not exist")

@@ -95,7 +95,7 @@ def internal_error(headers: Headers) -> Answer:
     if error is not None and (short := shortage(error)) is not None:
         return error_reply(short)
     fields = {"request_id": request_id_of(headers)}
-    log.exception("a request failed for a reason that is not its own", extra={"fields": fields})
+    log.exception("request failed with an internal error", extra={"fields": fields})
     return 500, error_body("internal error"), [JSON_TYPE]
 
 
@@ -234,7 +234,7 @@ class DataApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            raise RuntimeError(f"http wanted, got {scope['type']}")
+            raise RuntimeError(f"expected http, got {scope['type']}")
         start_s = time.perf_counter()
         protocol, sent = "http", dict(scope["headers"])
         try:
@@ -407,7 +407,7 @@ class DataApp:
     async def _index(self, route: Route, body: dict[str, Any]) -> Answer:
         processor, ready = self._lifecycle.processor(), body.get("ready", False)
         if type(ready) is not bool:
-            raise BadInput(f"ready: a boolean wanted, got {json_kind(ready)}")
+            raise BadInput(f"ready: expected a boolean, got {json_kind(ready)}")
         models = [(name, processor.status(name)) for name in processor.models()]
         return _json(catalog.repository_index(models, ready))
 
@@ -421,7 +421,7 @@ class DataApp:
     async def _shm_register(self, route: Route, body: dict[str, Any]) -> Answer:
         key, offset, nbytes = body.get("key"), body.get("offset", 0), body.get("byte_size")
         if type(key) is not str or type(offset) is not int or type(nbytes) is not int:
-            raise BadInput("body: a key, a byte_size and perhaps an offset wanted")
+            raise BadInput("body: expected key, byte_size and optionally offset")
         self._shared_memory().register(route.region, key, offset, nbytes)
         return _json({})
 
@@ -431,7 +431,7 @@ class DataApp:
 
     def _shared_memory(self) -> Regions:
         if self._regions is None:
-            raise NotFound("shared memory is not served; --shared-memory on turns it on")
+            raise NotFound("shared memory is disabled; --shared-memory on enables it")
         return self._regions
 
     async def _act(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -449,7 +449,7 @@ def _check_method(scope: Scope, route: Route) -> None:
     method, allowed = scope["method"], ("GET", "HEAD") if route.method == "GET" else ("POST",)
     if method in allowed:
         return
-    wanted = f"method: {' or '.join(allowed)} wanted, got {method[:16]}"
+    wanted = f"method: expected {' or '.join(allowed)}, got {method[:16]}"
     if scope["path"][:4].lower() == "/v1/":
         raise WrongVerb(f"Malformed request: {method[:16]} {scope['path'][:200]}: {wanted}", ", ".join(allowed))
     raise MethodNotAllowed(wanted, ", ".join(allowed))

@@ -69,7 +69,7 @@ async def read_body(receive: Receive, headers: Headers, bound: SizeLimit) -> byt
         if not message.get("more_body", False):
             break
     if declared is not None and declared != len(body):
-        raise BadInput(f"body: {declared} bytes wanted as declared, got {len(body)}")
+        raise BadInput(f"body: expected {declared} bytes as declared, got {len(body)}")
     return bytes(body)
 
 

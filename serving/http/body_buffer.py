@@ -52,7 +52,7 @@ class BodyBuffer:
             self._whole = mmap.mmap(-1, most, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             self._whole[:at], self._short = self._short, None
         whole = self._whole
-        assert whole is not None, "what is long is there"
+        assert whole is not None, "a long body has a buffer"
         if nbytes > len(whole):
             whole.resize(max(nbytes, 2 * len(whole)))
         if at < HUGE_NBYTES <= nbytes:

@@ -73,7 +73,7 @@ class ChunkedBody:
             if self._left > 2 or len(unread) - at < 2:
                 break
             if unread[at : at + 2] != b"\r\n":
-                raise HttpProtocolError("chunk: CR LF wanted behind its data")
+                raise HttpProtocolError("chunk: expected CR LF after its data")
             at, self._left = at + 2, 0
         else:
             self.more = True
@@ -81,14 +81,14 @@ class ChunkedBody:
         if not self._left and not self._last:
             self._check_size_line(unread)
         if self._framing_nbytes > MAX_FRAMING_NBYTES + self._nbytes // 8:
-            raise HttpProtocolError("body: larger chunks wanted")
+            raise HttpProtocolError("body: expected larger chunks")
         return self._last and self._take_trailers(unread)
 
     def _check_size_line(self, unread: bytearray) -> None:
         """Raise HttpProtocolError for bytes that cannot become a chunk's size line."""
         line = unread[:MAX_SIZE_LINE_NBYTES]
         if not self.more and (b"\n" in line or len(line) == MAX_SIZE_LINE_NBYTES):
-            raise HttpProtocolError("chunk: its size in hexadecimal digits wanted, ended by CR LF")
+            raise HttpProtocolError("chunk: expected its size in hexadecimal digits, ended by CR LF")
 
     def _take_trailers(self, unread: bytearray) -> bool:
         """Consume the trailers; return True if their end has arrived."""
@@ -98,7 +98,7 @@ class ChunkedBody:
         end = unread.find(END, self._searched)
         self._searched = max(0, len(unread) - len(END) + 1)
         if (end if end >= 0 else len(unread)) > MAX_HEAD_NBYTES:
-            raise HttpProtocolError(f"trailers: at most {MAX_HEAD_NBYTES} bytes wanted, got more", 431)
+            raise HttpProtocolError(f"trailers: expected at most {MAX_HEAD_NBYTES} bytes, got more", 431)
         if end < 0:
             return False
         check_trailers(bytes(unread[: end + 2]))

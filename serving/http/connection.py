@@ -264,14 +264,14 @@ class HttpConnection(asyncio.Protocol):
     def _take_head(self) -> bool:
         unread = self._unread
         empty = EMPTY_LINES.match(unread)
-        assert empty is not None, "none at all match too"
+        assert empty is not None, "the pattern also matches zero empty lines"
         del unread[: empty.end()]
         end = unread.find(END, self._searched)
         if (end if end >= 0 else len(unread)) > MAX_HEAD_NBYTES - len(END):
-            raise HttpProtocolError(f"head: at most {MAX_HEAD_NBYTES} bytes wanted, got more", 431)
+            raise HttpProtocolError(f"head: expected at most {MAX_HEAD_NBYTES} bytes, got more", 431)
         if end < 0:
             if STRAY.search(unread, self._searched):
-                raise HttpProtocolError("head: lines of text wanted, each ended by CR LF")
+                raise HttpProtocolError("head: expected lines of text, each ended by CR LF")
             if not self._searched and unread:
                 self._deadline_timer.wait(HEAD_S)
             self._searched = max(1, len(unread) - len(END) + 1) if unread else 0
@@ -315,7 +315,7 @@ class HttpConnection(asyncio.Protocol):
     def _wait_for_turn(self) -> None:
         """Let other connections run before the rest of the received bytes is parsed."""
         if len(self._unread) > MAX_UNREAD_NBYTES:
-            raise HttpProtocolError("body: larger chunks wanted")
+            raise HttpProtocolError("body: expected larger chunks")
         self.flow.pause_reading()
         self._turn = self.loop.call_soon(self._take_turn)
 
@@ -350,7 +350,7 @@ class HttpConnection(asyncio.Protocol):
     def _begin(self, head: RequestHead) -> None:
         """Start a request whose head has arrived."""
         if head.method == b"CONNECT":
-            raise HttpProtocolError("CONNECT: this server is no proxy", 501)
+            raise HttpProtocolError("CONNECT: this server is not a proxy", 501)
         path, query = split_target(head.target)
         text = path.decode("ascii")
         scope = {
@@ -426,12 +426,12 @@ class HttpConnection(asyncio.Protocol):
             # A closing connection has its own timeout (serving.http.connection_draining).
             return
         if self._head is not None and not self.flow.read_paused:
-            self._refuse(HttpProtocolError("body: it comes too slowly", 408))
+            self._refuse(HttpProtocolError("body: arrives too slowly", 408))
         elif self._busy:
             self._began_s = None
             self._deadline_timer.wait(KEEP_ALIVE_S)
         elif self._unread and not self.flow.write_paused:
-            self._refuse(HttpProtocolError(f"head: wanted within {HEAD_S:g} seconds", 408))
+            self._refuse(HttpProtocolError(f"head: expected within {HEAD_S:g} seconds", 408))
         else:
             self._leave_idle()
 

@@ -196,7 +196,7 @@ async def drain_connections(state: ServerState, timeout_s: float, hurried: Calla
                 connection.transport.close()
         await asyncio.sleep(LOOK_S)
     if left and not hurried():
-        log.warning("%d connections were busy for longer than shutdown_timeout_s", len(left))
+        log.warning("%d connections are still busy after shutdown_timeout_s and are closed", len(left))
         for task in list(state.tasks):
             task.cancel()
         for connection in left:

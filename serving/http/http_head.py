@@ -76,25 +76,25 @@ def read_head(head: bytes) -> RequestHead:
     line = LINE.match(head)
     if line is None:
         first, _, _ = head.partition(b"\r")
-        raise HttpProtocolError(f"request line: method, target and HTTP/1.1 wanted, got {show(first)}")
+        raise HttpProtocolError(f"request line: expected method, target and HTTP/1.1, got {show(first)}")
     method, target, major, minor = line.groups()
     if major != b"1" or minor not in b"01":
-        raise HttpProtocolError(f"HTTP/1.1 or 1.0 wanted, got {major.decode()}.{minor.decode()}", 505)
+        raise HttpProtocolError(f"version: expected HTTP/1.1 or 1.0, got {major.decode()}.{minor.decode()}", 505)
     count = head.count(b"\r\n") - 2
     if count > MAX_FIELDS:
-        raise HttpProtocolError(f"head: at most {MAX_FIELDS} header fields wanted, got {count}", 431)
+        raise HttpProtocolError(f"head: expected at most {MAX_FIELDS} header fields, got {count}", 431)
     fields = [(name.lower(), value.rstrip(b" \t")) for name, value in FIELD.findall(head, line.end() - 2)]
     if len(fields) != count:
-        raise HttpProtocolError("head: lines of a name, a colon and a value wanted, each ended by CR LF")
+        raise HttpProtocolError("head: expected lines of a name, a colon and a value, each ended by CR LF")
     headers = dict(fields)
     said = headers.get(b"connection", b"")
     if len(headers) != count:
         for once in ONCE:
             if sum(name == once for name, _ in fields) > 1:
-                raise HttpProtocolError(f"{once.decode()}: once wanted, got it again")
+                raise HttpProtocolError(f"{once.decode()}: expected once, got it again")
         said = b",".join(value for name, value in fields if name == b"connection")
     if minor == b"1" and b"host" not in headers:
-        raise HttpProtocolError("host: wanted with HTTP/1.1, got none")
+        raise HttpProtocolError("host: expected with HTTP/1.1, got none")
     return RequestHead(
         method,
         target,
@@ -111,7 +111,7 @@ def split_target(target: bytes) -> tuple[bytes, bytes]:
     """Return path and query of a request's target; raise HttpProtocolError if it has no path on this server."""
     match = TARGET.match(target)
     if match is None:
-        raise HttpProtocolError(f"target: a path wanted, got {show(target)}")
+        raise HttpProtocolError(f"target: expected a path, got {show(target)}")
     return match[1], match[2] or b""
 
 
@@ -123,9 +123,9 @@ def check_trailers(lines: bytes) -> None:
     """
     count = lines.count(b"\r\n")
     if count > MAX_FIELDS:
-        raise HttpProtocolError(f"trailers: at most {MAX_FIELDS} wanted, got {count}", 431)
+        raise HttpProtocolError(f"trailers: expected at most {MAX_FIELDS}, got {count}", 431)
     if len(FIELD.findall(b"\r\n" + lines)) != count:
-        raise HttpProtocolError("trailers: lines of a name, a colon and a value wanted, each ended by CR LF")
+        raise HttpProtocolError("trailers: expected lines of a name, a colon and a value, each ended by CR LF")
 
 
 def _says(option: bytes, said: bytes) -> bool:
@@ -137,12 +137,10 @@ def _body_nbytes(headers: dict[bytes, bytes], minor: bytes) -> int | None:
     coding, length = headers.get(b"transfer-encoding"), headers.get(b"content-length")
     if coding is not None:
         if coding.lower() != b"chunked" or length is not None or minor != b"1":
-            raise HttpProtocolError(
-                "transfer-encoding: chunked alone wanted, in HTTP/1.1, and no content-length beside it"
-            )
+            raise HttpProtocolError("transfer-encoding: expected chunked alone, without content-length, in HTTP/1.1")
         return None
     if length is None:
         return 0
     if not length.isdigit() or len(length) > MAX_LENGTH_DIGITS:
-        raise HttpProtocolError(f"content-length: a whole number wanted, got {show(length)}")
+        raise HttpProtocolError(f"content-length: expected a whole number, got {show(length)}")
     return int(length)

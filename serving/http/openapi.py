@@ -17,37 +17,37 @@ from freshet_serving.serving.http.schemas import ANY_OBJECT, NUMBER, SCHEMAS, TE
 WHERE = ("", "/versions/{version}", "/labels/{label}")
 # Request headers that set options, and reply headers that describe the reply.
 ASKING = {
-    "x-request-timeout-ms": ("number", "Past it the request is dropped and answered 504."),
-    "x-caller-id": ("string", "Requests of one caller go to one session, under the policy mod."),
-    "x-sticky-key": ("string", "Requests of one key are answered by one version of a split."),
-    "x-model-digest": ("string", "Given with any value, the reply says the digest of what answered."),
-    "x-request-id": ("string", "Comes back with the reply; stands in logs, traces and recordings."),
+    "x-request-timeout-ms": ("number", "Deadline in milliseconds; after it the server replies 504."),
+    "x-caller-id": ("string", "With the policy mod, all requests of one caller go to one session."),
+    "x-sticky-key": ("string", "In a traffic split, one version answers all requests with the same key."),
+    "x-model-digest": ("string", "With any value: the reply has the digest of the rows and weights that answered."),
+    "x-request-id": ("string", "Request id: repeated in the reply, logs, traces and recordings."),
     "traceparent": ("string", "W3C trace context."),
 }
 ANSWERING = {
     "x-model-version": ("integer", "The version that answered."),
     "x-model-generation": ("string", "Version and step that answered, such as 3.17."),
-    "x-model-digest": ("string", "Digest of the rows and weights that answered, where the request asked for it."),
-    "x-request-id": ("string", "The request's own."),
-    "x-ignored-inputs": ("string", "Inputs that were sent in columns and that the model does not have."),
+    "x-model-digest": ("string", "Digest of the rows and weights that answered, if the request has x-model-digest."),
+    "x-request-id": ("string", "The request's x-request-id."),
+    "x-ignored-inputs": ("string", "Columns of the request that the model does not have."),
 }
-KEYS = {"key": {"type": "http", "scheme": "bearer", "description": "Of freshet key create, where keys are asked for."}}
+KEYS = {"key": {"type": "http", "scheme": "bearer", "description": "A key of `freshet key create`, if required."}}
 KEYED = {
-    "401": "Keys are asked for, and this one is missing, wrong or too old.",
-    "403": "Keys are asked for, and this one has not the scope {scope}.",
+    "401": "The server requires a key, and it is missing, unknown or expired.",
+    "403": "The server requires a key, and this one does not have the scope {scope}.",
 }
 CONTROL = {
     "401": "The admin token is missing or wrong.",
-    "403": "Clients of this port may not change what is served.",
+    "403": "Clients of this port may not load or unload models.",
 }
 REFUSALS = {
-    "400": "The request is wrong; the message names the field, what was wanted and what came.",
-    "404": "No such model, version or label.",
-    "405": "Another verb is wanted; Allow says which.",
+    "400": "The request is invalid; the message names the field, the expected and the actual value.",
+    "404": "The model, version or label does not exist.",
+    "405": "The path does not have this method; the Allow header lists the methods it has.",
     "413": "The body is too large.",
-    "429": "Shed; Retry-After says when to come back.",
-    "503": "Loading or draining.",
-    "504": "Its deadline passed.",
+    "429": "The server sheds load or a rate limit is exceeded; Retry-After says when to try again.",
+    "503": "The server is loading models or draining.",
+    "504": "The request's deadline passed.",
 }
 
 
@@ -72,14 +72,14 @@ def _operations() -> dict[str, RouteOperation]:
     health = json_of(object_of("ready", live={"type": "boolean"}, ready={"type": "boolean"}))
     empty = json_of(ANY_OBJECT)
     found = {
-        "/healthz": RouteOperation("up", "Whether the server is up, and ready", health),
+        "/healthz": RouteOperation("up", "Tell whether the server is up and ready", health),
         "/metrics": RouteOperation("metrics", "Prometheus metrics", {"text/plain": TEXT}),
-        "/": RouteOperation("root", "What this port is, and where things are", json_of(named("Root"))),
-        "/docs": RouteOperation("docs", "The page that reads this document", {"text/html": TEXT}),
+        "/": RouteOperation("root", "Describe this port and list its routes", json_of(named("Root"))),
+        "/docs": RouteOperation("docs", "Page that shows this document", {"text/html": TEXT}),
         "/openapi.json": RouteOperation("openapi", "This document", empty),
         "/v2": RouteOperation("server", "Server metadata", json_of(named("Server"))),
-        "/v2/health/live": RouteOperation("live", "Whether the server is up", health),
-        "/v2/health/ready": RouteOperation("ready", "Whether every model is ready", json_of(named("Ready"))),
+        "/v2/health/live": RouteOperation("live", "Tell whether the server is up", health),
+        "/v2/health/ready": RouteOperation("ready", "Tell whether every model is ready", json_of(named("Ready"))),
         "/v2/models/stats": RouteOperation("stats", "Statistics of every model", json_of(named("Statistics"))),
         "/v2/repository/index": RouteOperation(
             "index",
@@ -88,34 +88,34 @@ def _operations() -> dict[str, RouteOperation]:
             json_of(object_of("", ready={"type": "boolean"})),
         ),
         "/v2/systemsharedmemory/status": RouteOperation("shm_status", "Registered regions", json_of(named("Regions"))),
-        "/v2/systemsharedmemory/unregister": RouteOperation("shm_unregister", "Forgets every region", empty, empty),
+        "/v2/systemsharedmemory/unregister": RouteOperation("shm_unregister", "Unregister every region", empty, empty),
         "/api/predict/{model}": _predicting(DIALECTS["processor"]),
     }
     for word in ("load", "unload"):
         found[f"/v2/repository/models/{{model}}/{word}"] = RouteOperation(
-            word, f"Has the model {word}ed, if clients may", empty, empty
+            word, f"Model control: {word} the model, if the server allows it", empty, empty
         )
     region = "/v2/systemsharedmemory/region/{region}"
     key = object_of("key byte_size", key=TEXT, offset=NUMBER, byte_size=NUMBER)
     found |= {
         f"{region}/status": RouteOperation("shm_status", "One region", json_of(named("Regions"))),
-        f"{region}/register": RouteOperation("shm_register", "Registers a region", empty, json_of(key)),
-        f"{region}/unregister": RouteOperation("shm_unregister", "Forgets a region", empty, empty),
+        f"{region}/register": RouteOperation("shm_register", "Register a region", empty, json_of(key)),
+        f"{region}/unregister": RouteOperation("shm_unregister", "Unregister a region", empty, empty),
     }
     for where in WHERE[:2]:
         model = f"/v2/models/{{model}}{where}"
         found |= {
-            model: RouteOperation("model", "Inputs and outputs", json_of(named("Model"))),
-            f"{model}/ready": RouteOperation("model_ready", "Whether it is ready", json_of(named("Ready"))),
-            f"{model}/config": RouteOperation("config", "Triton's configuration of it", empty),
-            f"{model}/stats": RouteOperation("stats", "Its statistics", json_of(named("Statistics"))),
+            model: RouteOperation("model", "Inputs and outputs of the model", json_of(named("Model"))),
+            f"{model}/ready": RouteOperation("model_ready", "Tell whether the model is ready", json_of(named("Ready"))),
+            f"{model}/config": RouteOperation("config", "The model's configuration in Triton's format", empty),
+            f"{model}/stats": RouteOperation("stats", "Statistics of the model", json_of(named("Statistics"))),
         }
         found |= {model + d.suffix: _predicting(d) for d in DIALECTS.values() if not d.servable}
     for where in WHERE:
         model = f"/v1/models/{{model}}{where}"
         found |= {
-            model: RouteOperation("status", "Status of its versions", json_of(named("Status"))),
-            f"{model}/metadata": RouteOperation("metadata", "Its signature", json_of(named("Metadata"))),
+            model: RouteOperation("status", "Status of the model's versions", json_of(named("Status"))),
+            f"{model}/metadata": RouteOperation("metadata", "The model's signature", json_of(named("Metadata"))),
         }
         found |= {model + d.suffix: _predicting(d) for d in DIALECTS.values() if d.servable}
     return found

@@ -62,5 +62,5 @@ def rebinding_refusal(headers: Headers, own: str = "") -> str:
     except ValueError:
         name = None
     if name is None or not (is_loopback(name) or name == own):
-        return "host: this server's own name wanted"
+        return "host: expected this server's own name"
     return ""

@@ -18,9 +18,7 @@ PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
-WHAT = (
-    "Freshet's data port: predictions over TensorFlow Serving's REST and KServe v2. Changes are made on the admin port."
-)
+WHAT = "Freshet's data port: predictions over TensorFlow Serving's REST and KServe v2. Change models on the admin port."
 WHERE = {
     "docs": "GET /docs",
     "openapi": "GET /openapi.json",

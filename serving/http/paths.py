@@ -35,9 +35,9 @@ OF_MODELS = {b"ready": "model_ready", b"config": "config", b"stats": "stats"} | 
     d.name.encode(): d.name for d in DIALECTS.values() if not d.servable
 }
 UNSERVED = {
-    b"cudasharedmemory": "cudasharedmemory: shared memory of CUDA is not served; system shared memory is",
-    b"logging": "logging: log settings cannot be changed over this port; the option log_level sets them",
-    b"trace": "trace: Triton's trace settings are not served; requests with a traceparent are traced",
+    b"cudasharedmemory": "cudasharedmemory: CUDA shared memory is not supported; use system shared memory",
+    b"logging": "logging: log settings cannot be changed over this port; set them with the option log_level",
+    b"trace": "trace: Triton's trace settings are not supported; requests with a traceparent are traced",
 }
 """Triton's extensions that clients request, and the alternative."""
 POSTED = DIALECTS.keys() | {"index", "load", "unload", "shm_register", "shm_unregister"}
@@ -80,7 +80,7 @@ def parse(path: bytes, method: str | None = None) -> Route:
         BadInput: There is no such route below /v1, as TensorFlow Serving answers it.
     """
     if len(path) > MAX_PATH_NBYTES:
-        raise BadInput(f"path: at most {MAX_PATH_NBYTES} bytes wanted, got {len(path)}")
+        raise BadInput(f"path: expected at most {MAX_PATH_NBYTES} bytes, got {len(path)}")
     if path in PLAIN:
         return Route(PLAIN[path])
     _, _, rest = path.partition(b"/")
@@ -95,7 +95,7 @@ def parse(path: bytes, method: str | None = None) -> Route:
         return Route("processor", _text(parts[2]))
     route = _kserve(parts) if parts[0] == b"v2" else None
     if route is None:
-        raise NotFound(_unserved(parts) or "path: not a route of this server")
+        raise NotFound(_unserved(parts) or "path: is not a route of this server")
     return route
 
 
@@ -166,7 +166,7 @@ def _shared_memory(parts: list[bytes]) -> Route | None:
 
 def _unserved(parts: list[bytes]) -> str:
     """Return the message for a v2 path that Triton would serve; "" for any other."""
-    if parts[0] != b"v2":
+    if parts[0] != b"v2" or len(parts) < 2:
         return ""
     if parts[1:2] == [b"models"] and parts[-2:-1] == [b"trace"]:
         return UNSERVED[b"trace"]
@@ -181,4 +181,4 @@ def _text(quoted: bytes) -> str:
     try:
         return unquote_to_bytes(quoted).decode()
     except UnicodeDecodeError:
-        raise BadInput("path: UTF-8 wanted") from None
+        raise BadInput("path: expected UTF-8") from None

@@ -170,7 +170,7 @@ class HttpPort(uvicorn.Server):
                 return
             except OSError as error:
                 if not self._starved:
-                    log.error("connections cannot be accepted for now: %s", error.strerror)
+                    log.error("cannot accept connections now: %s", error.strerror)
                 self._starved = True
                 self._pause()
                 return
@@ -248,7 +248,7 @@ def reserve(host: str, port: int) -> tuple[socket.socket, str]:
         if reserved is not None:
             with contextlib.suppress(OSError):
                 reserved.close()
-        raise BadInput(f"{host}:{port}: cannot listen there: {error.strerror or error}") from None
+        raise BadInput(f"{host}:{port}: cannot listen: {error.strerror or error}") from None
     name, number = reserved.getsockname()[:2]
     return reserved, f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
 

@@ -65,7 +65,7 @@ SCHEMAS: dict[str, Schema] = {
         outputs=list_of(named("Tensor")),
     ),
     "PredictRequest": {
-        "description": "Rows (instances), or one array an input (inputs).",
+        "description": "Rows (`instances`), or one array for each input (`inputs`).",
         "type": "object",
         "properties": {"signature_name": TEXT, "instances": {"type": "array", "items": {}}, "inputs": {}},
     },

@@ -130,7 +130,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._finished:
             # Only counted, and dropped.
-            assert self._protocol is not None, "what is finished was open"
+            assert self._protocol is not None, "the transport was open"
             self._protocol.data_received(data)
         elif self._protocol is None:
             self.begun = True
@@ -215,7 +215,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def _fail(self) -> None:
         if not self._opened.done():
-            self._opened.set_exception(ConnectionAbortedError("the handshake was not finished"))
+            self._opened.set_exception(ConnectionAbortedError("the TLS handshake was not finished"))
 
     # The session.
 

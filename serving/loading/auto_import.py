@@ -40,7 +40,7 @@ LOOK_EVERY_S = 0.5
 REST_S = 5.0
 MAX_FILES = 1000
 MAX_SHOWN = 5
-UNSIGNED = "a signed version wanted, got what one is imported from: `freshet import --key`"
+UNSIGNED = "expected a signed version, got an unsigned source; sign it with `freshet import --key`"
 AT_ONCE = 2
 
 State = tuple[tuple[str, int, int], ...]
@@ -113,7 +113,7 @@ class AutoImporter:
         except (OSError, NotReady) as error:
             self._next_s = now_s + REST_S
             why = str(error) if isinstance(error, NotReady) else error.strerror or type(error).__name__
-            return [FailureMessage(f"imports: {why}; next look in {REST_S:g} s")]
+            return [FailureMessage(f"imports: {why}; next attempt in {REST_S:g} s")]
 
     def _advance(self, now_s: float) -> list[str]:
         events = [*self._collect(now_s), *self._look()]
@@ -206,7 +206,7 @@ class AutoImporter:
         self._running.append(RunningImport(model, version, arguments, self._limits, self._start, now_s))
         self._done[path] = state
         self._host.tell(model, VersionStatus(version, LOADING))
-        return [f"{model} version {version} is being imported"]
+        return [f"importing {model} version {version}"]
 
     def _collect(self, now_s: float) -> list[str]:
         """Return lines about the imports that have ended."""
@@ -241,9 +241,9 @@ def _misplaced(folder: Path) -> str:
     try:
         names = os.listdir(folder)
     except OSError as error:
-        return f"its folder cannot be read: {error.strerror}"
+        return f"cannot read its folder: {error.strerror}"
     lies = sorted(n for n in names if n in (MANIFEST, SAVED_MODEL) or n.endswith(FILE_SUFFIXES))
-    return f"{lies[0]} belongs into a version's folder, {folder.name}/1" if lies else ""
+    return f"{lies[0]} belongs in a version folder, {folder.name}/1" if lies else ""
 
 
 def _foreign(path: Path) -> str:
@@ -253,16 +253,16 @@ def _foreign(path: Path) -> str:
     try:
         names = sorted(_called(path, name) for name in os.listdir(path) if not name.startswith("."))
     except OSError as error:
-        return f"its folder cannot be read: {error.strerror}"
+        return f"cannot read its folder: {error.strerror}"
     shown = ", ".join(names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
     wanted = f"{MANIFEST}, {SAVED_MODEL}, or one {' or '.join(FILE_SUFFIXES)} file"
-    return f"nothing that could be served: {wanted} wanted, got {shown}"
+    return f"no model found: expected {wanted}, got {shown}"
 
 
 def _called(folder: Path, name: str) -> str:
     """Return a file's name for a message, marked if it is not a regular file or folder, such as a pipe."""
     path = os.path.join(folder, name)
-    return name[:64] if os.path.isfile(path) or os.path.isdir(path) else f"{name[:64]} (no regular file)"
+    return name[:64] if os.path.isfile(path) or os.path.isdir(path) else f"{name[:64]} (not a regular file)"
 
 
 def _state(path: Path) -> State:

@@ -28,8 +28,8 @@ from typing import IO, Protocol
 log = logging.getLogger("freshet.importer")
 
 PREFIX = "freshet: "
-UNKNOWN = "the import failed; the server's log says why"
-KILLED = "the import was killed, as the system does with processes that want more memory than there is"
+UNKNOWN = "the import failed; see the server's log"
+KILLED = "the import was killed, probably because the system ran out of memory"
 OUT_OF_MEMORY = re.compile(r"MemoryError|bad_alloc|Cannot allocate memory|RESOURCE_EXHAUSTED|Resource exhausted")
 NEEDED = re.compile(
     "PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_.*|TZ|XDG_.*|LD_LIBRARY_PATH|LD_PRELOAD|MALLOC_.*|PYTHON.*|VIRTUAL_ENV"
@@ -172,7 +172,7 @@ class RunningImport:
         try:
             self._process.wait(STOP_WAIT_S)
         except subprocess.TimeoutExpired:
-            log.warning("an import does not end")
+            log.warning("an import did not stop after it was killed")
         self._clean()
 
     def _why(self, code: int) -> str:
@@ -180,16 +180,16 @@ class RunningImport:
         lines, limits = said.splitlines(), self._limits
         told = next((line.removeprefix(PREFIX) for line in reversed(lines) if line.startswith(PREFIX)), "")
         if self._late:
-            return f"the import took more than {limits.wall_s:g} s and was ended; --import-timeout-s allows more"
+            return f"the import took more than {limits.wall_s:g} s and was stopped; raise --import-timeout-s"
         if code == -signal.SIGXCPU:
             spent = f"more than {limits.processor_s} s of processor time"
-            return f"the import took {spent} and was ended; --import-cpu-s allows more"
+            return f"the import took {spent} and was stopped; raise --import-cpu-s"
         if told:
             return told
         log.error("importing %s version %d failed: %s", self.model, self.version, " | ".join(lines[-SHOWN_LINES:]))
         if OUT_OF_MEMORY.search(said):
             wanted = f"more than {limits.memory_nbytes} bytes of memory"
-            return f"the import wanted {wanted}; --import-memory-bytes allows more"
+            return f"the import needed {wanted}; raise --import-memory-bytes"
         return KILLED if code == -signal.SIGKILL else UNKNOWN
 
     def _tail(self) -> str:

@@ -22,13 +22,13 @@ TOKEN = re.compile(r"""\s+|\#[^\n]*|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\
 OPENING = {"{": "}", "<": ">"}
 READ = {"name", "platform", "backend", "default_model_filename", "input", "output"}
 INSTEAD = {
-    "max_batch_size": "requests are batched up to what costs allow",
-    "version_policy": 'versions = "all" and the like under [model.NAME] of the server\'s TOML file',
-    "dynamic_batching": "nothing to set",
-    "instance_group": "sessions and workers of the server",
-    "model_warmup": "warm-up is by recorded requests",
-    "parameters": "no backend reads them",
-    "optimization": "the compiler chooses",
+    "max_batch_size": "batch sizes follow from measured costs",
+    "version_policy": 'versions = "all" or similar under [model.NAME] of the server\'s TOML file',
+    "dynamic_batching": "always on",
+    "instance_group": "set the server's sessions and workers",
+    "model_warmup": "record requests for warm-up",
+    "parameters": "not used by any backend",
+    "optimization": "chosen by the compiler",
 }
 
 Fields = dict[str, list[Any]]
@@ -54,7 +54,7 @@ def remarks(text: str, manifest: Manifest | None) -> list[tuple[bool, str]]:
     try:
         fields = parse(text)
     except BadInput as error:
-        return [(True, f"{error}; it is passed over")]
+        return [(True, f"{error}; the file is ignored")]
     said = []
     if manifest is not None:
         sides = (("input", [i.name for i in manifest.inputs]), ("output", [o.name for o in manifest.outputs]))
@@ -67,7 +67,7 @@ def remarks(text: str, manifest: Manifest | None) -> list[tuple[bool, str]]:
     passed = [f"{name[:64]} ({INSTEAD[name]})" if name in INSTEAD else name[:64] for name in fields if name not in READ]
     if passed:
         more = f", and {len(passed) - MAX_SHOWN} more" if len(passed) > MAX_SHOWN else ""
-        said.append((False, f"{CONFIG} is read for names alone; passed over: {', '.join(passed[:MAX_SHOWN])}{more}"))
+        said.append((False, f"{CONFIG} is only checked for names; ignored: {', '.join(passed[:MAX_SHOWN])}{more}"))
     return said
 
 
@@ -75,7 +75,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
     for match in TOKEN.finditer(text):
         if match[0] in ('"', "'"):
             # Searching for the other quote of many unmatched ones would take quadratic time.
-            raise BadInput(f"{CONFIG}: expected a text between quotes on one line, got one quote")
+            raise BadInput(f"{CONFIG}: expected quoted text on one line, got an unmatched quote")
         if match.lastgroup is not None:
             yield match.lastgroup, match[0]
 

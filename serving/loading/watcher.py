@@ -90,7 +90,7 @@ class Watcher:
             self._failures += 1
             delay_s = min(self._interval_s * 2.0 ** min(self._failures, 32), max(MAX_BACKOFF_S, self._interval_s))
             message = " ".join(str(error).split()) or "no message"
-            log.error("%s: %s; next look in %.2f s", type(error).__name__, message, delay_s)
+            log.error("%s: %s; next attempt in %.2f s", type(error).__name__, message, delay_s)
             return delay_s
         self._failures = 0
         return self._interval_s

@@ -96,11 +96,11 @@ def parse(kind: str, data: bytes, limits: RequestLimits | None = None) -> Any:
     if limits is not None:
         _tree(kind).check_limits(data, limits)
     elif len(data) > MAX_CONTROL_NBYTES:
-        raise TooLarge(f"request: at most {MAX_CONTROL_NBYTES} bytes of {kind} wanted, got {len(data)}")
+        raise TooLarge(f"request: expected at most {MAX_CONTROL_NBYTES} bytes of {kind}, got {len(data)}")
     try:
         return message(kind).FromString(data)
     except DecodeError:
-        raise BadInput(f"request: {kind} wanted") from None
+        raise BadInput(f"request: expected {kind}") from None
 
 
 @lru_cache(maxsize=8)
@@ -332,7 +332,7 @@ class HandlerFactory:
                 told = NotReady("server: draining")
             except Exception:
                 fields = {"request_id": request_id_of(call.headers)}
-                log.exception("a request failed for a reason that is not its own", extra={"fields": fields})
+                log.exception("request failed with an internal error", extra={"fields": fields})
                 told = FreshetError("internal error")
             else:
                 call.end(OK)
@@ -397,7 +397,7 @@ class HandlerFactory:
         except (grpc.aio.AbortError, asyncio.CancelledError, GeneratorExit):
             raise
         except Exception:
-            log.exception("a stream failed for a reason that is not its own")
+            log.exception("stream failed with an internal error")
             code = INTERNAL
             await context.abort(grpc.StatusCode.INTERNAL, "internal error")
         finally:

@@ -45,7 +45,7 @@ class Health:
 
     async def _check(self, request: Any, context: Any) -> Any:
         if request.service not in self._names:
-            raise NotFound("service: not one of this server")
+            raise NotFound("service: is not a service of this server")
         return message(f"{PACKAGE}HealthCheckResponse")(status=self._status(request.service))
 
     async def _watch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:

@@ -102,7 +102,7 @@ class IdleReaper:
                 if await asyncio.to_thread(descriptors) > self._wanted:
                     await asyncio.to_thread(self.reap, port, self._answering.ports())
             except Exception:
-                log.exception("idle connections could not be looked at")
+                log.exception("could not check for idle connections")
             rest_s = max(LOOK_S, REST * (time.monotonic() - began_s))
 
     def reap(self, port: int, answering: Iterable[int] = ()) -> None:

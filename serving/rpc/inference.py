@@ -41,14 +41,14 @@ STATUS_ERRORS = b"triton_grpc_error"
 MAX_IN_FLIGHT = 64
 
 
-_CUDA = "CUDA shared memory is not served; system shared memory is, with --shared-memory on"
-_OFF = "shared memory is not served; --shared-memory on turns it on"
+_CUDA = "CUDA shared memory is not supported; use system shared memory, with --shared-memory on"
+_OFF = "shared memory is disabled; --shared-memory on enables it"
 UNSERVED = {
     "CudaSharedMemoryStatus": _CUDA,
     "CudaSharedMemoryRegister": _CUDA,
     "CudaSharedMemoryUnregister": _CUDA,
-    "TraceSetting": "trace settings are not served; calls with a traceparent are traced",
-    "LogSettings": "log settings cannot be changed over this port; the option log_level sets them",
+    "TraceSetting": "trace settings are not supported; calls with a traceparent are traced",
+    "LogSettings": "log settings cannot be changed over this port; set them with the option log_level",
 }
 MEMORY_OFF = {f"SystemSharedMemory{act}": _OFF for act in ("Status", "Register", "Unregister")}
 """Triton's methods that are not served, with the alternative; these if shared memory is off."""
@@ -231,7 +231,7 @@ class Inference:
 
     async def _shm_register(self, request: Any, context: Any) -> Any:
         if request.offset >= 2**63 or request.byte_size >= 2**63:
-            raise BadInput(f"byte_size: below {2**63} wanted, got {request.byte_size} from {request.offset}")
+            raise BadInput(f"byte_size: expected below {2**63}, got {request.byte_size} from {request.offset}")
         self._shared_memory().register(request.name, request.key, request.offset, request.byte_size)
         return message(f"{PACKAGE}SystemSharedMemoryRegisterResponse")()
 
@@ -240,7 +240,7 @@ class Inference:
         return message(f"{PACKAGE}SystemSharedMemoryUnregisterResponse")()
 
     def _shared_memory(self) -> Regions:
-        assert self._regions is not None, "these methods are served only with it"
+        assert self._regions is not None, "these methods exist only with it"
         return self._regions
 
 

@@ -55,7 +55,7 @@ class Reflection:
         try:
             file = find(asked)
         except KeyError:
-            reply.error_response.error_code, reply.error_response.error_message = NOT_FOUND, "not a name of this server"
+            reply.error_response.error_code, reply.error_response.error_message = NOT_FOUND, "name: does not exist"
             return
         reply.file_descriptor_response.file_descriptor_proto.extend(_with_imports(file))
 

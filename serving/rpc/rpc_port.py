@@ -127,7 +127,7 @@ class RpcPort:
         except RuntimeError:
             bound = 0
         if not bound:
-            raise BadInput(f"{self._address}: cannot listen there")
+            raise BadInput(f"{self._address}: cannot listen")
         await server.start()
         self._server, self._port = server, bound
         self._keeping = asyncio.get_running_loop().create_task(self._idle_reaper.keep(bound))

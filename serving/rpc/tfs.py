@@ -98,7 +98,7 @@ class TensorFlowServing:
         if not request.tasks:
             raise BadInput("Inference tasks must be non-empty")
         if len(request.tasks) > MAX_TASKS:
-            raise TooLarge(f"tasks: at most {MAX_TASKS} wanted, got {len(request.tasks)}")
+            raise TooLarge(f"tasks: expected at most {MAX_TASKS}, got {len(request.tasks)}")
         first = tfs_rpc.predict_params(request.tasks[0].model_spec)
         for task in request.tasks:
             if task.method_name not in METHODS:
@@ -165,10 +165,10 @@ class TensorFlowServing:
         self._authorizer.authorize(headers_of(context).get(b"authorization"))
         which = request.config.WhichOneof("config")
         if which != "model_config_list":
-            raise BadInput("ServerCore: a model_config_list wanted, as the config of a ModelServerConfig")
+            raise BadInput("ServerCore: expected a model_config_list as the config of a ModelServerConfig")
         configs = request.config.model_config_list.config
         if len(configs) > MAX_MODELS:
-            raise BadInput(f"model_config_list: at most {MAX_MODELS} models wanted, got {len(configs)}")
+            raise BadInput(f"model_config_list: expected at most {MAX_MODELS} models, got {len(configs)}")
         self._lifecycle.processor()
         await asyncio.to_thread(self._control, "reload", {"models": [_config(c) for c in configs]})
         reply = message(f"{PACKAGE}ReloadConfigResponse")()

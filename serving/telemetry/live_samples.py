@@ -146,7 +146,7 @@ class LiveSamples:
         try:
             self.take()
         except Exception:
-            log.exception("no sample could be taken")
+            log.exception("taking a sample failed")
         return bool(self._subscribers)
 
     def _tell(self) -> None:

@@ -200,7 +200,7 @@ def log_to_stderr(level: str, form: str, process: str = "") -> None:
 def _thread_ended(ended: threading.ExceptHookArgs) -> None:
     if ended.exc_type is not SystemExit:
         name = ended.thread.name if ended.thread else "?"
-        logging.getLogger("freshet").error("thread %s has ended by an error", name, exc_info=ended.exc_value)
+        logging.getLogger("freshet").error("thread %s ended with an error", name, exc_info=ended.exc_value)
 
 
 def enable_faulthandler() -> None:

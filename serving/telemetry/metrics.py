@@ -45,57 +45,57 @@ Value = Callable[[ModelStats], float | None]
 # name, help, value of one model
 COUNTERS: tuple[tuple[str, str, Value], ...] = (
     ("freshet_model_deltas", "Deltas applied to the served version.", lambda s: s.delta_count),
-    ("freshet_model_delta_rows", "Table rows that those deltas changed.", lambda s: s.delta_rows),
-    ("freshet_model_delta_bytes", "Bytes of their tensors.", lambda s: s.delta_nbytes),
+    ("freshet_model_delta_rows", "Table rows changed by applied deltas.", lambda s: s.delta_rows),
+    ("freshet_model_delta_bytes", "Bytes of the tensors of applied deltas.", lambda s: s.delta_nbytes),
     ("freshet_model_lookups", "Embedding lookups.", lambda s: s.lookups),
     ("freshet_model_lookup_misses", "Embedding lookups answered by the default row.", lambda s: s.misses),
     (
         "freshet_model_remote_ids",
-        "Distinct ids of batches that had to come from the row store or its cache.",
+        "Distinct ids looked up in the row store or its cache.",
         lambda s: s.remote.asked if s.remote else None,
     ),
     (
         "freshet_model_remote_cached_ids",
-        "Of those, ids served from the cache.",
+        "Row store ids answered from the cache.",
         lambda s: s.remote.cached if s.remote else None,
     ),
     (
         "freshet_model_remote_unavailable_ids",
-        "Of those, ids whose row could not be had.",
+        "Row store ids whose row was unavailable.",
         lambda s: s.remote.lost if s.remote else None,
     ),
     (
         "freshet_model_remote_fetches",
-        "Batches that asked the row store.",
+        "Batches that queried the row store.",
         lambda s: s.remote.fetches if s.remote else None,
     ),
     (
         "freshet_model_remote_fetch_seconds",
-        "Time spent in those.",
+        "Seconds spent in row store queries.",
         lambda s: s.remote.fetch_s if s.remote else None,
     ),
 )
 GAUGES: tuple[tuple[str, str, Value], ...] = (
-    ("freshet_model_version", "Version that answers.", lambda s: s.generation.version),
-    ("freshet_model_step", "Step of the newest delta that answers.", lambda s: s.generation.step),
+    ("freshet_model_version", "Version that is served.", lambda s: s.generation.version),
+    ("freshet_model_step", "Step of the newest delta that is served.", lambda s: s.generation.step),
     (
         "freshet_model_delta_apply_seconds",
-        "How long the newest delta took to apply.",
+        "Seconds that the newest delta took to apply.",
         lambda s: s.last_apply_ms / 1000.0 if s.delta_count else None,
     ),
     (
         "freshet_model_delta_freshness_seconds",
-        "From the newest delta's publication until it answered requests.",
+        "Seconds from the publication of the newest delta until it was served.",
         lambda s: s.last_freshness_s if s.delta_count else None,
     ),
     (
         "freshet_model_event_timestamp_seconds",
-        "Newest training event that the served generation has learnt from, Unix time.",
+        "Unix time of the newest training event in the served generation.",
         lambda s: s.event_time,
     ),
     (
         "freshet_model_published_timestamp_seconds",
-        "When the served generation was published, Unix time.",
+        "Unix time of the publication of the served generation.",
         lambda s: s.published_at,
     ),
 )
@@ -103,44 +103,48 @@ GAUGES: tuple[tuple[str, str, Value], ...] = (
 TIER_COUNTERS: tuple[tuple[str, str, Callable[[TierStats], int]], ...] = (
     ("freshet_table_hot_lookups", "Lookups answered from memory.", lambda t: t.hot_lookups),
     ("freshet_table_cold_lookups", "Lookups answered from disk.", lambda t: t.cold_lookups),
-    ("freshet_table_compactions", "Segments of the log that were rewritten.", lambda t: t.compactions),
+    ("freshet_table_compactions", "Log segments rewritten by compaction.", lambda t: t.compactions),
 )
 TIER_GAUGES: tuple[tuple[str, str, Callable[[TierStats], int]], ...] = (
     ("freshet_table_hot_rows", "Rows in memory.", lambda t: t.hot_rows),
-    ("freshet_table_log_bytes", "Disk taken by cold rows that deltas changed.", lambda t: t.log_nbytes),
+    ("freshet_table_log_bytes", "Disk used by cold rows that deltas changed.", lambda t: t.log_nbytes),
 )
 # name, help, value of one group of sessions
 SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] = (
-    ("freshet_session_requests", "Requests computed by the sessions.", lambda s: s.requests),
+    ("freshet_session_requests", "Requests computed by sessions.", lambda s: s.requests),
     ("freshet_session_rows", "Candidate rows computed.", lambda s: s.rows),
     ("freshet_session_failures", "Requests that failed in a session.", lambda s: s.failed),
     ("freshet_session_batches", "Batches run.", lambda s: s.batches),
-    ("freshet_session_padded_rows", "Rows computed only to fill a bucket.", lambda s: s.padded_rows),
+    ("freshet_session_padded_rows", "Padding rows computed to fill a bucket.", lambda s: s.padded_rows),
     (
         "freshet_session_user_split_requests",
-        "Requests whose user's part of the dense graph was computed once for all candidates.",
+        "Requests for which the user part of the dense graph was computed once for all candidates.",
         lambda s: s.user_once,
     ),
-    ("freshet_session_busy_seconds", "Seconds that sessions spent in batches.", lambda s: s.busy_s),
-    ("freshet_queue_wait_seconds", "Seconds that requests waited for a session, summed.", lambda s: s.wait_s),
+    ("freshet_session_busy_seconds", "Seconds that sessions spent computing batches.", lambda s: s.busy_s),
+    ("freshet_queue_wait_seconds", "Total seconds that requests waited for a session.", lambda s: s.wait_s),
     (
         "freshet_queue_predicted_wait_seconds",
-        "Seconds that requests were predicted to wait when they came, summed.",
+        "Total seconds that requests were predicted to wait on arrival.",
         lambda s: s.predicted_wait_s,
     ),
-    ("freshet_queue_expired", "Requests dropped from the queue, too late to be answered.", lambda s: s.expired),
+    (
+        "freshet_queue_expired",
+        "Requests dropped from the queue because they were too late to be answered.",
+        lambda s: s.expired,
+    ),
 )
 
 
 # Counters that a process has only if the feature is enabled.
 OTHERS = {
-    "recorded_requests": "Requests that were recorded.",
-    "recorded_rows": "Candidate rows of those.",
-    "recording_dropped": "Requests that were to be recorded, but found the queue full.",
+    "recorded_requests": "Recorded requests.",
+    "recorded_rows": "Candidate rows of recorded requests.",
+    "recording_dropped": "Requests sampled for recording but dropped because the queue was full.",
     "traced_requests": "Requests whose traces were sent.",
-    "access_reloads": "Times that new keys or certificates were taken while serving.",
-    "access_reload_failures": "Times that new keys or certificates could not be used; the old ones stay.",
-    "traces_dropped": "Traces that found the queue full, or could not be sent.",
+    "access_reloads": "Successful reloads of keys or certificates.",
+    "access_reload_failures": "Failed reloads of keys or certificates; the old ones stay in use.",
+    "traces_dropped": "Traces dropped because the queue was full or sending failed.",
 }
 
 
@@ -331,7 +335,7 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "freshet_ready",
-            "1 when every model answers, none is too old and the server is not draining.",
+            "1 when every model answers, none is stale and the server is not draining.",
             int(self._lifecycle.ready),
         )
         counts = self.counts()
@@ -351,7 +355,7 @@ class Metrics(Collector):
             return
         yield GaugeMetricFamily(
             "freshet_repository_reachable",
-            "1 when the last look at the repository came through.",
+            "1 when the last poll of the repository succeeded.",
             int(processor.reachable),
         )
         yield from mirror_families(processor.repository)
@@ -374,16 +378,18 @@ class Metrics(Collector):
 def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
     ready = GaugeMetricFamily("freshet_model_ready", "1 when a version of the model answers.", labels=("model",))
     refused = GaugeMetricFamily(
-        "freshet_version_load_failed", "1 when the version cannot be served as it is.", labels=("model", "version")
+        "freshet_version_load_failed",
+        "1 when the version cannot be served in its current state.",
+        labels=("model", "version"),
     )
     held = GaugeMetricFamily(
         "freshet_model_lock_held_seconds",
-        "How long the change that is under way has held up all others of the model.",
+        "Seconds for which the change in progress has blocked other changes of the model.",
         labels=("model",),
     )
     damaged = CounterMetricFamily(
         "freshet_files_damaged",
-        "How often a version was served no more because a file of it was cut short or overwritten.",
+        "Versions no longer served because one of their files was truncated or overwritten.",
         labels=("model", "file"),
     )
     for name, model in sorted(catalogue.items()):
@@ -398,19 +404,17 @@ def _catalogue_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric
 
 def _guard_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
     held = CounterMetricFamily(
-        "freshet_deltas_held", "Deltas that were found out of line before they were served.", labels=("model", "kind")
+        "freshet_deltas_held", "Deltas held by the guard before they were served.", labels=("model", "kind")
     )
-    auto_rollbacks = CounterMetricFamily(
-        "freshet_deltas_rolled_back", "How often what was served was rolled back by itself.", labels=("model", "kind")
-    )
+    auto_rollbacks = CounterMetricFamily("freshet_deltas_rolled_back", "Automatic rollbacks.", labels=("model", "kind"))
     released = CounterMetricFamily(
         "freshet_deltas_auto_released",
-        "Holds that this server has lifted by itself: the newest generation was in line with what was served.",
+        "Holds that this server released automatically because the newest generation was in line with the served one.",
         labels=("model",),
     )
     preview = HistogramMetricFamily(
         "freshet_delta_preview_duration_seconds",
-        "Scoring rows that were asked for lately, before a delta is served.",
+        "Seconds spent scoring recent rows before a delta is served.",
         labels=("model",),
     )
     for name, model in sorted(catalogue.items()):
@@ -428,7 +432,7 @@ def _guard_families(catalogue: Mapping[str, ServedModel]) -> Iterator[Metric]:
 def _request_families(counts: Counts) -> Iterator[Metric]:
     histogram = HistogramMetricFamily(
         "freshet_http_request_duration_seconds",
-        "From the request's headers to its reply, by protocol and status code.",
+        "Seconds from a request's headers to its reply, by protocol and status code.",
         labels=("protocol", "code"),
     )
     counter = CounterMetricFamily(
@@ -441,7 +445,7 @@ def _request_families(counts: Counts) -> Iterator[Metric]:
         counter.add_metric((protocol, str(code)), sum(numbers))
     phases = HistogramMetricFamily(
         "freshet_http_phase_duration_seconds",
-        "Reading a request (parse) and writing its reply (encode); one request in 16 is timed.",
+        "Seconds spent parsing requests and encoding replies; one request in 16 is timed.",
         labels=("protocol", "phase"),
     )
     for protocol, name, numbers, sum_s in counts.phases():
@@ -451,11 +455,13 @@ def _request_families(counts: Counts) -> Iterator[Metric]:
 
 def _delta_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:
     apply = HistogramMetricFamily(
-        "freshet_model_delta_apply_duration_seconds", "From a verified delta until it is served.", labels=("model",)
+        "freshet_model_delta_apply_duration_seconds",
+        "Seconds from the verification of a delta until it is served.",
+        labels=("model",),
     )
     age = HistogramMetricFamily(
         "freshet_model_delta_age_seconds",
-        "How long ago a delta was published, and its newest event happened, when it was first served.",
+        "Age of a delta when first served, since its publication and since its newest event.",
         labels=("model", "since"),
     )
     for model in stats:
@@ -486,12 +492,12 @@ def _group_families(groups: Mapping[str, GroupStats]) -> Iterator[Metric]:
         for group, stats in groups.items():
             family.add_metric((group,), value(stats.work))
         yield family
-    sessions = GaugeMetricFamily("freshet_sessions", "Sessions that compute.", labels=("group",))
+    sessions = GaugeMetricFamily("freshet_sessions", "Sessions.", labels=("group",))
     queue = GaugeMetricFamily("freshet_queue_rows", "Candidate rows waiting for a session.", labels=("group",))
-    runs = CounterMetricFamily("freshet_session_runs", "Runs of an executable, by bucket.", labels=("group", "bucket"))
+    runs = CounterMetricFamily("freshet_session_runs", "Executable runs, by bucket.", labels=("group", "bucket"))
     refused = CounterMetricFamily(
         "freshet_queue_shed",
-        "Requests refused at once: the queue had no room (full), or no answer in time was to be expected (late).",
+        "Requests rejected on arrival: the queue was full (full), or the deadline could not be met (late).",
         labels=("group", "reason"),
     )
     for group, stats in groups.items():
@@ -506,7 +512,7 @@ def _group_families(groups: Mapping[str, GroupStats]) -> Iterator[Metric]:
 
 def _prediction_families(counts: Counts) -> Iterator[Metric]:
     requests = CounterMetricFamily("freshet_model_requests", "Predictions answered.", labels=("model",))
-    rows = CounterMetricFamily("freshet_model_rows", "Candidate rows in those predictions.", labels=("model",))
+    rows = CounterMetricFamily("freshet_model_rows", "Candidate rows of answered predictions.", labels=("model",))
     for model, request_count, row_count in counts.predictions():
         requests.add_metric((model,), request_count)
         rows.add_metric((model,), row_count)

@@ -19,7 +19,7 @@ def mirror_families(repository: Repository) -> Iterator[Metric]:
     mirror = repository.mirror
     requests = CounterMetricFamily(
         "freshet_store_requests",
-        "Requests to the object store that were answered, and those that failed, by kind.",
+        "Requests to the object store, by kind and outcome.",
         labels=("kind", "outcome"),
     )
     for (kind, answered), count in sorted(mirror.store.requests.copy().items()):
@@ -30,13 +30,13 @@ def mirror_families(repository: Repository) -> Iterator[Metric]:
     yield from (requests, nbytes)
     yield GaugeMetricFamily(
         "freshet_store_poll_age_seconds",
-        "Since the object store was last asked for all that is new of the versions that are followed.",
+        "Seconds since the object store was last polled for changes of all followed versions.",
         mirror.seen_s(),
     )
     yield GaugeMetricFamily(
         "freshet_store_listing_age_seconds",
-        "Since the object store was last listed to the end: new models, versions and labels are seen by that.",
+        "Seconds since the last complete listing of the object store, which finds new models, versions and labels.",
         mirror.listing.ended_ago_s(),
     )
-    yield GaugeMetricFamily("freshet_mirror_bytes", "Disk that the mirror takes.", mirror.nbytes)
-    yield GaugeMetricFamily("freshet_mirror_limit_bytes", "Disk that it may take.", mirror.max_nbytes)
+    yield GaugeMetricFamily("freshet_mirror_bytes", "Disk used by the mirror.", mirror.nbytes)
+    yield GaugeMetricFamily("freshet_mirror_limit_bytes", "Maximum disk use of the mirror.", mirror.max_nbytes)

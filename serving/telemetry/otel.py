@@ -43,7 +43,7 @@ class OtlpExporter:
         except ValueError:
             host = port = None
         if not host:
-            raise BadInput(f"trace_endpoint: an address such as http://host:4318 wanted, got {endpoint[:64]!r}")
+            raise BadInput(f"trace_endpoint: expected an address such as http://host:4318, got {endpoint[:64]!r}")
         self._connection = (
             http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=ssl.create_default_context())
             if address.scheme == "https"
@@ -85,7 +85,7 @@ class OtlpExporter:
             self._connection.close()
             raise
         if reply.status not in TAKEN:
-            raise ConnectionError(f"the collector answered {reply.status}")
+            raise ConnectionError(f"the collector replied {reply.status}")
 
     def close(self) -> None:
         self._connection.close()

@@ -106,7 +106,7 @@ class RequestRecorder:
             for stale in self._folder.glob(f".*-{name}-*.tmp"):
                 stale.unlink()
         except OSError as error:
-            raise BadInput(f"record: a folder that can be written wanted: {error.strerror}") from None
+            raise BadInput(f"record: cannot write to the folder: {error.strerror}") from None
         self._due = self._number = self.dropped = self.requests = self.rows = 0
         self._credit = 0.0
         self._queue: deque[SampledRequest] = deque()
@@ -179,7 +179,7 @@ class RequestRecorder:
                     self._finish(list(self._files))
                     return
             except Exception as error:
-                log.error("requests could not be recorded: %s", error)
+                log.error("could not record requests: %s", error)
                 for file in self._files.values():
                     file.abandon()
                 self._files.clear()
@@ -291,7 +291,7 @@ def read_requests(folder: str, model: str, inputs: Sequence[Input], most: int) -
             requests.append(request)
             share -= 1
     if not requests:
-        raise BadInput(f"recordings: requests of model {model[:64]!r} with its inputs wanted, found none")
+        raise BadInput(f"recordings: expected requests of model {model[:64]!r} with its inputs, got none")
     return requests
 
 

@@ -188,7 +188,7 @@ class Tracer:
             self.made += len(traces)
         except Exception as error:
             self.dropped += len(traces)
-            log.warning("%d traces could not be sent: %s", len(traces), type(error).__name__)
+            log.warning("could not send %d traces: %s", len(traces), type(error).__name__)
 
     def counters(self) -> dict[str, int]:
         """Return the tracer's counters, for /metrics."""

@@ -14,15 +14,15 @@ LABELS = ("model", "version")
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 COUNTERS: tuple[tuple[str, str, Callable[[VersionStats], float]], ...] = (
-    ("freshet_version_requests", "Requests that the version has answered.", lambda s: s.sketch.requests),
+    ("freshet_version_requests", "Requests answered by the version.", lambda s: s.sketch.requests),
     ("freshet_version_failures", "Requests that failed in a session.", lambda s: s.sketch.failed),
     ("freshet_version_rows", "Candidate rows computed.", lambda s: s.sketch.rows),
-    ("freshet_version_padded_rows", "Rows computed only to fill a bucket.", lambda s: s.sketch.padded),
+    ("freshet_version_padded_rows", "Padding rows computed to fill a bucket.", lambda s: s.sketch.padded),
 )
 GAUGES: tuple[tuple[str, str, Callable[[VersionStats], float]], ...] = (
     ("freshet_version_step", "Step of the newest delta that the version serves.", lambda s: s.generation.step),
-    ("freshet_version_share", "Share of the requests that name no version.", lambda s: s.share),
-    ("freshet_version_ejected", "1 when the version has been taken out of the split.", lambda s: bool(s.out)),
+    ("freshet_version_share", "Share of the requests without a version that the version answers.", lambda s: s.share),
+    ("freshet_version_ejected", "1 when the version was removed from the traffic split.", lambda s: bool(s.out)),
 )
 
 
@@ -63,11 +63,11 @@ def _work_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
             yield family
     labels = GaugeMetricFamily("freshet_version_label", "1 for each label of the version.", labels=(*LABELS, "label"))
     buckets_of = GaugeMetricFamily(
-        "freshet_version_buckets", "Batch sizes by the precision that computes them.", labels=(*LABELS, "precision")
+        "freshet_version_buckets", "Number of batch sizes, by precision.", labels=(*LABELS, "precision")
     )
     phases = HistogramMetricFamily(
         "freshet_phase_duration_seconds",
-        "Waiting for a session (requests, by the mean of their batch), and the sparse and dense graphs of a batch.",
+        "Seconds of waiting for a session (mean of each batch), and of the sparse and dense graphs of a batch.",
         labels=(*LABELS, "phase"),
     )
     sizes = HistogramMetricFamily("freshet_batch_rows", "Rows of a batch.", labels=LABELS)
@@ -87,20 +87,20 @@ def _work_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
 def _chain_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
     states = GaugeMetricFamily(
         "freshet_version_chain_state",
-        "1 for the state that the version is in against its chain of deltas.",
+        "1 for the state of the version relative to its change log.",
         labels=(*LABELS, "state"),
     )
     behind = GaugeMetricFamily(
-        "freshet_version_chain_behind", "Generations that are known and not served.", labels=LABELS
+        "freshet_version_chain_behind", "Known generations that are not served yet.", labels=LABELS
     )
     blocked = GaugeMetricFamily(
         "freshet_version_deltas_blocked",
-        "Deltas that are there and not served, by what keeps them from it.",
+        "Deltas that are present but not served, by cause.",
         labels=(*LABELS, "kind"),
     )
     staleness = GaugeMetricFamily(
         "freshet_version_staleness_seconds",
-        "Since the version was last known to serve the newest record of its chain.",
+        "Seconds since the version was last known to serve the newest record of its change log.",
         labels=LABELS,
     )
     for version in stats:
@@ -119,7 +119,7 @@ def _chain_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
 def _table_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
     lookups = CounterMetricFamily("freshet_table_lookups", "Rows looked up.", labels=(*LABELS, "table"))
     missed = CounterMetricFamily(
-        "freshet_table_default_rows", "Of those, answered by the default row.", labels=(*LABELS, "table")
+        "freshet_table_default_rows", "Row lookups answered by the default row.", labels=(*LABELS, "table")
     )
     for version in stats:
         for table, (asked, defaults) in version.tables.items():
@@ -140,7 +140,7 @@ def _score_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
         "Population stability index of the generation's scores against those of the generation before.",
         labels=labels,
     )
-    finite = CounterMetricFamily("freshet_scores", "Scores computed, finite ones.", labels=labels)
+    finite = CounterMetricFamily("freshet_scores", "Finite scores computed.", labels=labels)
     lost = CounterMetricFamily("freshet_scores_nonfinite", "Scores that are NaN or infinite.", labels=labels)
     for version in stats:
         for n, output in enumerate(version.outputs):
@@ -161,16 +161,22 @@ def _shadow_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
     shadows = [(s, s.shadow) for s in stats if s.shadow is not None]
     if not shadows:
         return
-    requests = CounterMetricFamily("freshet_shadow_requests", "Copies of requests that were scored.", labels=LABELS)
-    failed = CounterMetricFamily("freshet_shadow_failures", "Copies that failed.", labels=LABELS)
-    dropped = CounterMetricFamily("freshet_shadow_dropped", "Copies dropped for want of time.", labels=LABELS)
+    requests = CounterMetricFamily(
+        "freshet_shadow_requests", "Copied requests scored by the shadow version.", labels=LABELS
+    )
+    failed = CounterMetricFamily(
+        "freshet_shadow_failures", "Copied requests that failed in the shadow version.", labels=LABELS
+    )
+    dropped = CounterMetricFamily("freshet_shadow_dropped", "Copied requests dropped for lack of time.", labels=LABELS)
     labels = (*LABELS, "output")
     mean = GaugeMetricFamily(
-        "freshet_shadow_difference_mean", "Mean of the shadow's score less the one that was answered.", labels=labels
+        "freshet_shadow_difference_mean", "Mean of the shadow's score minus the answered score.", labels=labels
     )
-    difference = GaugeMetricFamily("freshet_shadow_difference", "Quantiles of the same.", labels=(*labels, "q"))
+    difference = GaugeMetricFamily(
+        "freshet_shadow_difference", "Quantiles of the shadow's score minus the answered score.", labels=(*labels, "q")
+    )
     lost = CounterMetricFamily(
-        "freshet_shadow_nonfinite", "Scores of which either side is NaN or infinite.", labels=labels
+        "freshet_shadow_nonfinite", "Score pairs in which either score is NaN or infinite.", labels=labels
     )
     for version, done in shadows:
         requests.add_metric(_of(version), done.differences.requests)

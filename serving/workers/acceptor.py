@@ -62,7 +62,7 @@ class Acceptor:
 
     def opened(self) -> None:
         """Have the workers answer predictions from now on."""
-        assert self.host is not None, "models are loaded by it"
+        assert self.host is not None, "the host is set before models are loaded"
         self.host.opened()
 
     async def drain(self) -> None:
@@ -116,7 +116,7 @@ class Acceptor:
                     return
                 except OSError as error:
                     if not self._starved:
-                        log.error("connections cannot be accepted for now: %s", error.strerror)
+                        log.error("cannot accept connections now: %s", error.strerror)
                     self._starved = True
                     self._pause(RETRY_S)
                     return

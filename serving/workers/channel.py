@@ -56,7 +56,7 @@ class DescriptorsExhausted(Exception):
     """
 
     def __init__(self, message: Message) -> None:
-        super().__init__("no descriptors are left")
+        super().__init__("no file descriptors are left")
         self.message = message
 
 
@@ -117,7 +117,7 @@ class Channel:
         except BlockingIOError:
             return False
         except OSError:
-            raise ChannelClosed("the other process has gone") from None
+            raise ChannelClosed("the other process has closed the channel") from None
         finally:
             self._sending.release()
         return True
@@ -139,16 +139,16 @@ class Channel:
             except BlockingIOError:
                 return None
             except OSError:
-                raise ChannelClosed("the other process has gone") from None
+                raise ChannelClosed("the other process has closed the channel") from None
             for level, kind, raw in extra:
                 if (level, kind) == RIGHTS:
                     self._parts += array("i", raw[: len(raw) - len(raw) % INT_NBYTES])
             if not data:
                 self._drop_parts()
-                raise ChannelClosed("the other process has gone")
+                raise ChannelClosed("the other process has closed the channel")
             if got & socket.MSG_TRUNC or len(self._parts) > MAX_MESSAGE_FDS:
                 self._drop_parts()
-                raise ChannelClosed("the other process sent more than fits")
+                raise ChannelClosed("the other process sent a message that is too large")
             self._starved = self._starved or bool(got & socket.MSG_CTRUNC)
             if self._starved and data[:1] != MEMFD:
                 # Frees descriptors for the memfd of the JSON that may still come.
@@ -174,7 +174,7 @@ class Channel:
                     self._packet(PART, fds[start : min(start + MAX_FDS, ahead)])
                 self._packet(data, fds[ahead:])
             except OSError:
-                raise ChannelClosed("the other process has gone") from None
+                raise ChannelClosed("the other process has closed the channel") from None
 
     def _packet(self, data: bytes, fds: Sequence[int], flags: int = 0) -> None:
         # Not socket.send_fds and recv_fds: they ignore their flags.
@@ -190,14 +190,14 @@ class Channel:
             elif data[:1] == INLINE:
                 text = data[1:]
             else:
-                raise ValueError("no such packet")
+                raise ValueError("unknown kind of packet")
             message = orjson.loads(text)
             if not isinstance(message, dict):
-                raise ValueError("an object wanted")
+                raise ValueError("expected an object")
         except (ValueError, IndexError, OSError):
             for fd in fds:
                 os.close(fd)
-            raise ChannelClosed("the other process sent what is not a message") from None
+            raise ChannelClosed("the other process sent an invalid message") from None
         if starved:
             raise DescriptorsExhausted(message)
         return message, fds
@@ -212,7 +212,7 @@ class Channel:
 def _enclosed(data: bytes, fds: Sequence[int]) -> Iterator[tuple[bytes, Sequence[int]]]:
     """Yield the last packet of a message and its descriptors; JSON too large for a packet goes into a memfd."""
     if len(data) > MAX_MESSAGE_NBYTES or len(fds) >= MAX_MESSAGE_FDS:
-        raise ValueError(f"a message of {len(data)} bytes and {len(fds)} descriptors is too large")
+        raise ValueError(f"message of {len(data)} bytes and {len(fds)} descriptors is too large")
     if len(data) <= MAX_INLINE_NBYTES:
         yield INLINE + data, fds
         return
@@ -245,6 +245,6 @@ def _contents(fd: int) -> bytes:
     with open(fd, "rb") as file:
         nbytes = os.fstat(fd).st_size
         if nbytes > MAX_MESSAGE_NBYTES:
-            raise ValueError("too large")
+            raise ValueError("the message is too large")
         file.seek(0)
         return file.read(nbytes)

@@ -113,7 +113,7 @@ class ForkServer:
             except ChannelClosed:
                 self._leave()
                 raise
-            assert received is not None, "a blocking receive brings a message"
+            assert received is not None, "a blocking receive returns a message"
             return Child(received[0]["pid"])
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class ForkServer:
 
     def _running(self) -> Channel:
         if self._closed:
-            raise ChannelClosed("the nursery is closed")
+            raise ChannelClosed("the fork server is closed")
         if self._channel is None:
             _take_orphans_in()
             self._channel, there = Channel.pair()
@@ -163,7 +163,7 @@ def main(fd: int) -> int:
     with contextlib.suppress(ChannelClosed):
         while True:
             received = channel.receive()
-            assert received is not None, "a blocking receive brings a message"
+            assert received is not None, "a blocking receive returns a message"
             _, (end,) = received
             pid = _fork_twice()
             if pid == 0:

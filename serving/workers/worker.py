@@ -225,7 +225,7 @@ class Worker:
                     return
                 self._act(*received)
         except ChannelClosed:
-            log.error("the supervisor has gone")
+            log.error("the supervisor has exited")
             os._exit(1)
         except DescriptorsExhausted as starved:
             self._refuse(starved.message)
@@ -246,10 +246,10 @@ class Worker:
 
     def _refuse(self, message: Message) -> None:
         """Refuse a message that arrived without its descriptors."""
-        log.error("no descriptors are left for what the supervisor says: %s", message["op"])
+        log.error("no file descriptors are left for the supervisor's message: %s", message["op"])
         if message["op"] == "adopt":
             self._connection_ended()
-        self._reply(message, error=[NotReady.__name__, "a worker may open no more files"])
+        self._reply(message, error=[NotReady.__name__, "a worker cannot open more files"])
 
     def _act(self, message: Message, fds: list[int]) -> None:
         op = message["op"]
@@ -297,7 +297,7 @@ class Worker:
         try:
             await self._ports.start_grpc()
         except FreshetError as error:
-            log.error("gRPC calls cannot be taken: %s", error)
+            log.error("cannot serve gRPC calls: %s", error)
             os._exit(1)
         self._reply(message)
 
@@ -380,8 +380,8 @@ class Worker:
             if (short := shortage(error)) is not None:
                 self._reply(message, error=[type(short).__name__, f"worker {self._slot}: {short}"])
                 return
-            log.exception("a change of a version failed")
-            self._reply(message, error=[type(error).__name__, "a worker could not take the change"])
+            log.exception("could not change a version")
+            self._reply(message, error=[type(error).__name__, "a worker could not apply the change"])
         else:
             self._reply(message)
 
@@ -394,7 +394,7 @@ class Worker:
             try:
                 self._channel.send({"op": "reply", "id": message["id"], **fields})
             except ChannelClosed:
-                log.error("the supervisor has gone")
+                log.error("the supervisor has exited")
                 os._exit(1)
 
     def _report(self) -> Report:
@@ -456,7 +456,7 @@ class Worker:
         """Return the metrics of all processes, from the supervisor; run on a thread of its own. Raise NotReady."""
         text: str | None = self._ask({"op": "scrape"}, SCRAPE_TIMEOUT_S)["text"]
         if text is None:
-            raise FreshetError("metrics: they could not be rendered; the server's log says why")
+            raise FreshetError("metrics: could not be rendered; see the server's log")
         return text.encode()
 
     def _control(self, operation: str, arguments: Message) -> Message:
@@ -488,7 +488,7 @@ def main(fd: int) -> int:
         received = channel.receive()
     except ChannelClosed:
         return 1
-    assert received is not None, "a blocking receive brings a message"
+    assert received is not None, "a blocking receive returns a message"
     settings, fds = received
     log_to_stderr(settings["front"]["log_level"], settings["front"]["log_format"], f"worker-{settings['seat']}")
     enable_faulthandler()

@@ -72,7 +72,7 @@ SILENCE_CHECK_S = 0.5
 # A process beats four times a second.
 LATE_S, SUSPECT_S = 1.0, 2.0
 # Process states in /proc.
-STATES = {"R": "running", "S": "asleep", "D": "waiting for a disk", "T": "stopped by a signal", "t": "being debugged"}
+STATES = {"R": "running", "S": "sleeping", "D": "waiting for a disk", "T": "stopped by a signal", "t": "being debugged"}
 HEALTHY_S = 10.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 10.0
 END_MARGIN_S = 5.0
@@ -236,7 +236,7 @@ class WorkerProcess:
         number = next(self._numbers)
         with self._lock:
             if self.gone.is_set():
-                raise ChannelClosed("the worker has gone")
+                raise ChannelClosed("the worker has exited")
             self._asked[number] = answer
         self._channel.send({**(message or {}), "op": op, "id": number}, fds)
         return answer
@@ -271,7 +271,7 @@ class WorkerProcess:
         try:
             while True:
                 received = self._channel.receive()
-                assert received is not None, "a blocking receive brings a message"
+                assert received is not None, "a blocking receive returns a message"
                 message, fds = received
                 for fd in fds:
                     os.close(fd)
@@ -306,9 +306,9 @@ class WorkerProcess:
             self.gone.set()
             asked, self._asked = self._asked, {}
         for answer in asked.values():
-            answer.set_exception(ChannelClosed("the worker has gone"))
+            answer.set_exception(ChannelClosed("the worker has exited"))
         if not self.hello.done():
-            self.hello.set_exception(ChannelClosed("the worker has gone before it was up"))
+            self.hello.set_exception(ChannelClosed("the worker exited before it was ready"))
 
 
 class WorkerSlot:
@@ -415,7 +415,7 @@ class WorkerPool:
         """Return once every slot has had a worker up; raise NotReady when that takes too long."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.complete or self._ending.is_set(), START_TIMEOUT_S):
-                raise NotReady("workers: not all processes came up; the server's log says why")
+                raise NotReady("workers: not all processes started; see the server's log")
 
     @property
     def unbalanced(self) -> bool:
@@ -537,15 +537,15 @@ class WorkerPool:
                 self._ending.wait(min(FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), MAX_BACKOFF_S))
 
     def _report_crash(self, slot: int, signal: str) -> None:
-        assert self._owner is not None, "start() comes first"
+        assert self._owner is not None, "start() was called"
         try:
             self._owner.on_crash(slot, signal)
         except Exception:
-            log.exception("what a worker died of could not be looked into")
+            log.exception("could not examine why a worker ended")
 
     def _run_worker(self, slot: WorkerSlot) -> str:
         """Run one process from start to death; return the name of the signal that ended it, or ""."""
-        assert self._owner is not None, "start() comes first"
+        assert self._owner is not None, "start() was called"
         parcel = ArrayPacker()
         board = parcel.pack(self._board_handle, writable=True)
         rate_limits = parcel.pack(self._meters_handle, writable=True)
@@ -555,7 +555,7 @@ class WorkerPool:
             beats = functools.partial(self._beats.item, slot.number)
             worker = WorkerProcess(self._fork_server, slot.number, message, parcel.fds, self._owner.on_message, beats)
         except (OSError, ChannelClosed) as error:
-            log.error("worker %d could not be started: %s", slot.number, error)
+            log.error("could not start worker %d: %s", slot.number, error)
             return ""
         with self._changed:
             slot.worker = worker
@@ -600,10 +600,10 @@ class WorkerPool:
                 return
             slot.suspect = suspect
         if suspect:
-            log.warning("worker %d shows no life: it gets no connections, and the server is not ready", slot.number)
+            log.warning("worker %d sends no heartbeat: it gets no connections; the server is not ready", slot.number)
         else:
-            log.info("worker %d is heard again, or gone", slot.number)
-        assert self._owner is not None, "start() comes first"
+            log.info("worker %d sends heartbeats again, or has ended", slot.number)
+        assert self._owner is not None, "start() was called"
         self._owner.on_suspects_changed()
 
     def _may_kill(self, worker: WorkerProcess) -> bool:
@@ -620,7 +620,7 @@ class WorkerPool:
             return True
 
     def _on_death(self, worker: WorkerProcess) -> None:
-        assert self._owner is not None, "start() comes first"
+        assert self._owner is not None, "start() was called"
         slot = self._slots[worker.slot]
         with self._changed:
             slot.available, slot.worker, slot.died_of = False, None, worker.signal
@@ -642,4 +642,4 @@ def _state_of(pid: int) -> str:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         state = ""
-    return STATES.get(state, "in no state that is known")
+    return STATES.get(state, "in an unknown state")

@@ -316,7 +316,7 @@ class WorkerPoolHost(ModelHost):
         report(log, self.examine())
         # Compare with the count at initialization: another slot's process may have died of the same file.
         if signal == "SIGBUS" and self.corruption_unloads == self._introduced.get(slot, 0):
-            log.error("no mapped file has changed: all of them are read")
+            log.error("no mapped file has changed its size: reading all of them to find the damaged one")
             self._readings.submit(lambda: report(log, self.examine([BYTES])))
 
     def on_message(self, worker: WorkerProcess, message: Message) -> None:
@@ -357,7 +357,7 @@ class WorkerPoolHost(ModelHost):
         try:
             text = self._scrape().decode()
         except Exception:
-            log.exception("the metrics could not be rendered")
+            log.exception("could not render the metrics")
             text = None
         with contextlib.suppress(ChannelClosed):
             worker.tell("reply", {"id": number, "text": text})
@@ -440,7 +440,7 @@ def _wait(asked: list[tuple[WorkerProcess, Future[Message]]]) -> None:
 def _key(version: ServedVersion) -> int:
     """Return the key by which workers know a version."""
     replicas = version.replicas
-    assert isinstance(replicas, WorkerReplicas), "connect() made them"
+    assert isinstance(replicas, WorkerReplicas), "connect() created them"
     return replicas.key
 
 

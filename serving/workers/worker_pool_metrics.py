@@ -48,9 +48,9 @@ class WorkerPoolMetrics(Metrics):
         if host is None:
             return
         up = GaugeMetricFamily("freshet_worker_up", "1 when the worker answers requests.", labels=LABELS)
-        silent = GaugeMetricFamily("freshet_worker_heartbeat_age_seconds", "Since it last showed life.", labels=LABELS)
+        silent = GaugeMetricFamily("freshet_worker_heartbeat_age_seconds", "Age of its last heartbeat.", labels=LABELS)
         open_now = GaugeMetricFamily("freshet_worker_connections", "Open connections.", labels=LABELS)
-        restarts = CounterMetricFamily("freshet_worker_restarts", "Processes replaced.", labels=LABELS)
+        restarts = CounterMetricFamily("freshet_worker_restarts", "Times its process was replaced.", labels=LABELS)
         cpu = CounterMetricFamily("freshet_worker_cpu_seconds", "User and system time of the process.", labels=LABELS)
         gauges = host.totals.gauges()
         for worker in host.workers():

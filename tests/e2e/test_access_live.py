@@ -118,7 +118,7 @@ def test_a_worker_that_comes_while_the_file_is_broken_goes_by_the_keys_that_the_
     failures = counter(live, "freshet_access_reload_failures_total")
     live.keyed.path.write_bytes(b"[[keys]]\nname = ")
     until(lambda: counter(live, "freshet_access_reload_failures_total") > failures)
-    assert "cannot be used, the old ones stay: api_keys: expected TOML" in live.log.read_text()
+    assert "keeping the old ones: api_keys: expected TOML" in live.log.read_text()
     victim = workers(live)[0]["pid"]
     os.kill(victim, signal.SIGKILL)
     until(lambda: (one := workers(live)[0])["up"] and one["pid"] != victim)
@@ -130,6 +130,6 @@ def test_a_worker_that_comes_while_the_file_is_broken_goes_by_the_keys_that_the_
 def test_a_prediction_is_answered_and_a_stranger_is_told_nothing(live):
     body = b'{"instances": []}'
     status, _, text = live.request("POST", PATH, body)
-    assert (status, json.loads(text)) == (401, {"error": "authorization: a valid bearer token wanted"})
+    assert (status, json.loads(text)) == (401, {"error": "authorization: expected a valid bearer token"})
     assert live.request("POST", PATH, body, live.keyed.headers("metrics"))[0] == 403
     assert live.request("POST", PATH, body, live.keyed.headers("predict"))[0] == 400

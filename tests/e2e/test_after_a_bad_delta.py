@@ -125,7 +125,7 @@ def test_a_snapshot_under_load_fails_no_request_and_changes_no_score(tmp_path):
                 publish(step)
                 wait_until_served(server, "small", f"1.{step}")
                 if step in (15, 30, 45):
-                    assert f"1.{step}: a snapshot holds it whole" in freshet(
+                    assert f"1.{step}: written as a snapshot" in freshet(
                         "delta", "compact", "small", "--repository", repository
                     )
                 if step == 48:
@@ -143,7 +143,7 @@ def test_a_snapshot_under_load_fails_no_request_and_changes_no_score(tmp_path):
         assert generation == "1.50"
         status, reply = server.post_json("/admin/models/small/rollback", {"generation": "1.25"})
         assert status == 404
-        assert reply["error"] == "rollback: 1.25 cannot be gone back to: files that it is built from were pruned"
+        assert reply["error"] == "rollback: cannot return to 1.25: files that it needs were pruned"
         assert server.generation("small") == "1.50"
     with LiveServer(repository, *ALONE, log=tmp_path / "serve.log") as server:
         after, generation = server.predict("small", INPUTS)

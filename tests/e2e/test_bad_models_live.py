@@ -32,10 +32,10 @@ def test_the_good_ones_are_served_the_bad_ones_told_of_and_one_that_is_mended_se
     with LiveServer(repository, "--workers", "2", log=tmp_path / "log") as server:
         known = index(server)
         assert known["good", "1"] == known["two", "1"] == ("READY", "")
-        assert known["two", "2"] == ("UNAVAILABLE", "manifest: an object wanted, got a list")
+        assert known["two", "2"] == ("UNAVAILABLE", "manifest: expected an object, got a list")
         gone = "tables/user.safetensors: cannot be read: No such file or directory"
         assert known["torn", "1"] == ("UNAVAILABLE", gone)
-        assert known["junk", "1"][1].endswith("wanted, got notes.txt")
+        assert known["junk", "1"][1].endswith("file, got notes.txt")
         assert server.get("/v2/models/good/ready")[0] == 200
         status, _, body = server.get("/v2/models/torn/ready")
         assert (status, json.loads(body)["error"].partition(": ")[0]) == (503, "no version of model 'torn' is loaded")

@@ -148,7 +148,7 @@ def test_a_split_is_changed_and_labels_are_set(page, stage):
 
 def test_a_request_is_tried_as_it_was_typed(page, stage):
     show(page, "try")
-    page.get_by_text("It begins with a request that was asked lately.").wait_for()
+    page.get_by_text("Filled with a recent request.").wait_for()
     page.get_by_label("user", exact=False).first.fill(f"[{LONG}, 3, 4]")
     assert LONG in page.locator("pre").first.inner_text()
     page.get_by_role("button", name="Send").click()
@@ -307,7 +307,7 @@ def test_a_token_is_asked_for_and_kept_for_the_tab(opened, tmp_path):
     with stage, page_of(opened, stage.address) as page:
         page.get_by_label("Admin token").fill("wrong")
         page.get_by_role("button", name="Sign in").click()
-        page.get_by_text("This token is not the server's.").wait_for()
+        page.get_by_text("The server does not accept this token.").wait_for()
         page.get_by_label("Admin token").fill("s3cret")
         page.get_by_role("button", name="Sign in").click()
         page.wait_for_selector(".card .spark")

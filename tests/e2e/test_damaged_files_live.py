@@ -48,7 +48,7 @@ def test_with_workers_the_version_before_is_served_the_file_is_named_and_no_work
         until(lambda: generation_of(server, "small") == "1.0")
         until(lambda: all(w["up"] for w in workers(server)))
         assert {generation_of(server, model) for model in ("small", "other") for _ in range(4)} == {"1.0"}
-        why = f"{TABLE}: {os.path.getsize(tmp_path / 'whole')} bytes wanted, got 100"
+        why = f"{TABLE}: expected {os.path.getsize(tmp_path / 'whole')} bytes, got 100"
         assert versions(server, "small") == {1: ("AVAILABLE", ""), 2: ("END", why)}
         assert samples(server, "freshet_files_damaged_total") == {
             f'freshet_files_damaged_total{{file="{TABLE}",model="small"}}': 1.0
@@ -57,7 +57,7 @@ def test_with_workers_the_version_before_is_served_the_file_is_named_and_no_work
         os.replace(tmp_path / "whole", path)
         until(lambda: generation_of(server, "small") == "2.0")
     log = (tmp_path / "log").read_text()
-    assert f"small version 2 is served no more: {TABLE}: was cut short while it is served" in log
+    assert f"small version 2 is no longer served: {TABLE}: was truncated while being served" in log
     assert f"small version 2 refused: {why}" in log
     assert "Traceback" not in log
 
@@ -72,7 +72,7 @@ def test_one_process_notices_by_itself_or_says_what_it_dies_of(tmp_path):
         until(lambda: versions(server, "small")[1][0] == "END")
         status, _, body = server.request("POST", "/v1/models/small:predict", json.dumps({"inputs": INPUTS}).encode())
         assert (status, TABLE in json.loads(body)["error"]) == (503, True)
-    assert "was cut short while it is served" in (tmp_path / "log").read_text()
+    assert "was truncated while being served" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("layout", [ALONE, ("--workers", "2")], ids=["one process", "two workers"])
@@ -98,5 +98,5 @@ def test_who_overwrites_a_served_table_waits_until_its_version_is_served_no_more
         until(lambda: generation_of(server, "small") == "2.0")
         assert server.predict("small", INPUTS)[0] == sound["2.0"]
     log = (tmp_path / "log").read_text()
-    assert f"small version 2 is served no more: {TABLE}: is about to be written to while it is served" in log
+    assert f"small version 2 is no longer served: {TABLE}: is about to be written while it is served" in log
     assert "Traceback" not in log

@@ -67,7 +67,7 @@ def test_who_has_no_descriptors_left_takes_connections_once_it_has_some(live, wh
         until(lambda: sum(worker["connections"] for worker in workers(live)) == MANY + 1)
     until(lambda: sum(worker["connections"] for worker in workers(live)) == 1)
     assert pids(live) == before
-    assert "has gone" not in live.log.read_text()
+    assert "has closed the channel" not in live.log.read_text()
     there.close()
 
 

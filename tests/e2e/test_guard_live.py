@@ -100,7 +100,7 @@ def test_each_fault_is_held_and_no_request_fails(tmp_path, layout):
                 admin = ("--admin", f"http://127.0.0.1:{server.admin_port}")
                 listed = " ".join(freshet("delta", "list", "small", "--repository", repository).split())
                 assert f"HELD: 1.{bad.step} held: " in listed
-                assert "`freshet delta release small` serves what waits" in listed
+                assert "`freshet delta release small` serves the held deltas" in listed
                 told = freshet("delta", "reject", "small", "--reason", "seen", *admin)
                 assert told.startswith(f"small 1.{used}\n")
             else:
@@ -168,7 +168,7 @@ def test_labels_that_are_off_roll_a_delta_back_within_a_second(tmp_path, layout)
     assert took_s < 1.0
     newest = list(ChangeLog.of(Repository(repository).version("small", 1)).records())[-1]
     assert newest.kind == "rollback"
-    assert newest.reason.startswith("taken back by itself: calibration: scores are 2.00 times")
+    assert newest.reason.startswith("rolled back automatically: calibration: scores are 2.00 times")
     print(f"{layout}: rolled back {took_s * 1e3:.0f} ms after the evidence")
 
 
@@ -186,6 +186,6 @@ def test_what_nothing_was_usual_for_is_taken_back_within_a_second_of_being_serve
         assert load.failed == []
         first_s, last_s = load.seen["1.1"]
     newest = list(ChangeLog.of(Repository(repository).version("small", 1)).records())[-1]
-    assert newest.reason.startswith("taken back by itself: shift: scores have shifted by ")
+    assert newest.reason.startswith("rolled back automatically: shift: scores have shifted by ")
     print(f"{layout}: served for {last_s - first_s:.2f} s")
     assert last_s - first_s < 1.5

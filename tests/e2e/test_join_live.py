@@ -111,7 +111,7 @@ def test_a_server_is_told_of_calibration_and_need_not_answer(tmp_path):
     (tmp_path / "outcomes").mkdir()
     said = Join(tmp_path, "--admin", f"http://127.0.0.1:{free_port()}").once()
     assert said.returncode == 0, said.stderr
-    assert "calibration was not told: admin: no answer" in " ".join(said.stdout.split())
+    assert "could not report calibration: admin: no answer" in " ".join(said.stdout.split())
 
 
 def test_a_server_takes_back_what_joined_labels_show_to_be_off(tmp_path):
@@ -155,7 +155,7 @@ def test_a_server_takes_back_what_joined_labels_show_to_be_off(tmp_path):
                 join.kill()
     newest = list(ChangeLog.of(Repository(repository).version("small", 1)).records())[-1]
     assert newest.kind == "rollback"
-    assert re.match(r"taken back by itself: calibration: scores are (1\.9|2\.0)\d times the labels", newest.reason)
+    assert re.match(r"rolled back automatically: calibration: scores are (1\.9|2\.0)\d times the labels", newest.reason)
     assert "calibration was not told" not in join.log.read_text()
 
 
@@ -163,7 +163,7 @@ def test_mistakes_are_one_line(tmp_path):
     said = Join(tmp_path).once()
     assert said.returncode == 2
     assert said.stderr.count("\n") == 1
-    assert "a folder wanted" in said.stderr
+    assert "expected an existing folder" in said.stderr
 
 
 @pytest.mark.kills

@@ -133,7 +133,7 @@ HTTP = {
     "strings": (REST, columns(tags="[" + many('"ab"', 1_999_000) + "]"), {}, "200"),
     "numbers for strings": (REST, columns(tags="[" + many("12345", 2_600_000) + "]"), {}, "not of expected type"),
     "JSON": (REST, columns(floats=many("[1.5,2.5,3.5,4.5]", 1_000_000)), {}, "max_json_bytes"),
-    "rows": (REST, columns(user=many("1", 65_537)), {}, "max_rows: at most 65536 rows a request wanted, got 65537"),
+    "rows": (REST, columns(user=many("1", 65_537)), {}, "max_rows: expected at most 65536 rows per request, got 65537"),
     "rows as instances": (REST, b'{"instances":' + many('{"user":1}', 65_537).encode() + b"}", {}, "max_rows"),
     "examples": (EXAMPLES, b'{"examples":' + many("{}", 65_537).encode() + b"}", {}, "max_rows"),
     "names": (
@@ -146,7 +146,7 @@ HTTP = {
         KSERVE, b"[" + b"0," * (9 << 20), {HEADER_LENGTH.decode(): str(18 << 20)}, "max_json_bytes",
     ),
     "KServe, binary": (KSERVE, *binary([("user", "INT64", [8_000_000], 64_000_000)]), "max_rows"),
-    "KServe, 8 million strings of one row": (KSERVE, *ids_beyond(8_000_000), "max_ids: at most 3000000"),
+    "KServe, 8 million strings of one row": (KSERVE, *ids_beyond(8_000_000), "max_ids: expected at most 3000000"),
     "DeepRec": (DEEPREC, eas_rows(65_537), {}, "max_rows"),
     "DeepRec, messages of nothing": (DEEPREC, b"\x12\x00" * 2_000_000, {}, "max_nodes"),
     "DeepRec, numbers of one byte": (DEEPREC, nested(2, 2, 7, data=b"\1" * 4_100_000), {}, "max_nodes"),
@@ -215,7 +215,7 @@ RPC = {
         PREDICT, b"\x0a\x07\x0a\x05small" + b"\x1a\x01a" * 1_900_000, "input size does not match signature",
     ),
     "Classify": (CLASSIFY, classify_examples(65_537), "max_rows"),
-    "MultiInference": (MULTI, b"\x0a\x00" * 500_000, "tasks: at most 64 wanted, got 500000"),
+    "MultiInference": (MULTI, b"\x0a\x00" * 500_000, "tasks: expected at most 64, got 500000"),
     "a long question": (READY, bytes(2 << 20), "at most 1048576 bytes"),
 }  # fmt: skip
 
@@ -259,6 +259,6 @@ def test_a_models_own_limit_is_changed_while_it_serves(server):
         assert server.post_json("/admin/models/small/policy", {"max_rows": 1}, "PUT")[0] == 200
         status, _, reply = server.request("POST", REST, json.dumps({"inputs": INPUTS}).encode())
         assert status == 413
-        assert "max_rows: at most 1 rows a request wanted, got 2" in json.loads(reply)["error"]
+        assert "max_rows: expected at most 1 rows per request, got 2" in json.loads(reply)["error"]
     finally:
         assert server.post_json("/admin/models/small/policy", {"max_rows": None}, "PUT")[0] == 200

@@ -163,7 +163,7 @@ def test_a_trainer_without_an_end_waits_for_its_store_and_learns_every_event_onc
         until(lambda: trainer.metrics().get("freshet_train_position") == events.count)
         store.refuse()
         events.send(300)
-        until(lambda: trainer.alive() and "waits for it" in trainer.log.read_text())
+        until(lambda: trainer.alive() and "waiting for it" in trainer.log.read_text())
         store.serve()
         events.send(100)
         until(lambda: trainer.metrics().get("freshet_train_position") == events.count)

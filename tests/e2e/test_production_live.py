@@ -120,7 +120,7 @@ def test_a_bad_canary_is_taken_out_by_itself_and_stays_out(start, tmp_path):
         assert model(server)["shares"] == {"1": 1.0}
         assert {ask(server) for _ in range(40)} == {1}
         assert model(server)["out"]["2"]["reason"].startswith("nonfinite: ")
-        assert "small version 2 is taken out of the split: " in (tmp_path / "serve.log").read_text()
+        assert "small version 2 is removed from the split: " in (tmp_path / "serve.log").read_text()
         assert sample(server, "freshet_version_ejected") == 1
         assert sample(server, "freshet_scores_nonfinite_total") > 0
     with start(SPLIT) as server:
@@ -144,7 +144,7 @@ def test_requests_are_recorded_and_warm_the_next_version_before_it_is_ready(star
     repository = tmp_path / "repository"
     arguments = ["recordings", "warmup", "small", "--recordings", str(recordings), "--repository", str(repository)]
     found = CliRunner().invoke(app, arguments)
-    assert found.output == "small 2: 10 requests to warm up with\n"
+    assert found.output == "small 2: 10 requests stored for warm-up\n"
     reader = VersionReader(repository / "small" / "2")
     reader.verify()
     assert WARMUP in reader.manifest.files

@@ -55,12 +55,16 @@ def test_strangers_are_refused_with_one_line_while_requests_go_on(tmp_path, work
         until(lambda: generation(server) == "1.2", within_s=10)
         publish(root, 3, theirs)
         until(
-            lambda: reason(server).startswith(f"DIVERGED: record 3: signed by key {key} wanted, got key"), within_s=10
+            lambda: reason(server).startswith(f"DIVERGED: record 3: expected a signature by key {key}, got key"),
+            within_s=10,
         )
         assert generation(server) == "1.2"
         write_package(root, 2, users=USERS)
         data = (root / "small/1/deltas/1.safetensors").read_bytes()
-        until(lambda: "version 2 refused: manifest: signed by key" in (tmp_path / "log").read_text(), within_s=10)
+        until(
+            lambda: "version 2 refused: manifest: expected a signature by key" in (tmp_path / "log").read_text(),
+            within_s=10,
+        )
         assert generation(server) == "1.2"
         status, _, answer = server.request("POST", "/admin/models/small/deltas", data, OCTETS, admin=True)
         assert (status, b"FRESHET_KEY" in answer) == (409, True), answer
@@ -72,7 +76,7 @@ def test_strangers_are_refused_with_one_line_while_requests_go_on(tmp_path, work
     shutil.rmtree(root / "small" / "2")
     again = LiveServer(root, *options, log=tmp_path / "again")
     try:
-        wanted = "record 2: the one that was trusted here wanted, got a chain that ends before it"
+        wanted = "record 2: expected the one that was trusted here before, got a change log that ends before it"
         until(lambda: wanted in (tmp_path / "again").read_text(), within_s=30)
     finally:
         again.process.terminate()

@@ -70,10 +70,10 @@ def test_strangers_with_the_bucket_change_nothing_that_is_answered(store, tmp_pa
             second = bucket.get(record(2)).data
 
             stranger.publish(3)
-            all_say(f"DIVERGED: record 3: signed by key {key} wanted, got key")
+            all_say(f"DIVERGED: record 3: expected a signature by key {key}, got key")
             other = ChainRecord.from_bytes(bucket.get(record(3)).data, 3)
             bucket.put(record(3), dataclasses.replace(other, key="", signature="").to_bytes())
-            all_say(f"DIVERGED: record 3: signed by key {key} wanted, got no signature")
+            all_say(f"DIVERGED: record 3: expected a signature by key {key}, got none")
             bucket.put(record(3), second)
             all_say("DIVERGED: record 3: ")
             bucket.delete([record(3), f"{MODEL}/1/{other.file}"])
@@ -98,7 +98,7 @@ def test_strangers_with_the_bucket_change_nothing_that_is_answered(store, tmp_pa
         fleet.mirrors[0] = tmp_path / "an empty mirror"
         fleet.start(0)
         log = tmp_path / "serve-0.log"
-        until(lambda: "record 3: the one that was trusted here wanted" in log.read_text(), within_s=30)
+        until(lambda: "record 3: expected the one that was trusted here before" in log.read_text(), within_s=30)
         bucket.put(record(3), third)
         load_again(fleet.servers[0])
         fleet.servers[0].wait_ready()

@@ -199,7 +199,7 @@ def test_a_users_own_table_is_trained_published_and_served(trained, tmp_path):
     folder, printed = trained
     assert "shop 1.4" in printed
     assert "held out: AUC" in printed
-    assert "streamed, scored before learned: AUC" in printed
+    assert "streamed, scored before training: AUC" in printed
     assert "; version 1 as published: AUC" in printed.replace("\n", " ")
     with LiveServer(folder / "repository", *ALONE, log=tmp_path / "serve.log") as server:
         candidates = {
@@ -234,7 +234,7 @@ def test_a_second_version_of_a_users_own_table_by_the_command(trained, tmp_path)
     for words in ("model.arch was 'dlrm' and is 'deepfm'", ".checkpoints/shop", "--new-version --from-scratch"):
         assert words in line
     alone = freshet("train", "--config", "train.toml", "--from-scratch", cwd=folder)
-    assert (alone.returncode, "only together with --new-version" in alone.stderr) == (2, True)
+    assert (alone.returncode, "only allowed with --new-version" in alone.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

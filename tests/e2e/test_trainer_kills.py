@@ -52,7 +52,7 @@ def assert_served(repository, generation, follower):
     with open_processor(repository) as restarted:
         follower.poll()
         for server in (restarted, follower):
-            assert server.manifest(killing.MODEL)[1] == generation
+            assert server.predictor.manifest(killing.MODEL)[1] == generation
             assert bytes_of(server, killing.MODEL) == contents(repository)
 
 
@@ -82,7 +82,7 @@ def test_a_killed_trainer_leaves_a_whole_chain_and_goes_on_with_it(tmp_path):
         for _ in range(2):
             generation = next(stream)
             follower.poll()
-            assert follower.manifest(killing.MODEL)[1] == generation
+            assert follower.predictor.manifest(killing.MODEL)[1] == generation
         assert generation > (reached or Generation(0, 0))
         twin = killing.make_run(tmp_path / "twin")
         twin.full()

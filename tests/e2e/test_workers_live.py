@@ -257,7 +257,7 @@ def test_sessions_are_resized_in_all_workers_and_in_the_successor_of_one(live):
     assert json.loads(live.get("/admin/models", admin=True)[2])["sessions"] == 6
     assert put("/admin/groups/default", 1) == (200, {"groups": {"default": 2}})
     status, reply = put("/admin/groups/nope", 1)
-    assert (status, reply) == (404, {"error": "group 'nope' is not one of default"})
+    assert (status, reply) == (404, {"error": "group does not exist: 'nope'; expected one of default"})
     assert put("/admin/sessions", 0)[0] == 400
     assert whole(live.predict("small", INPUTS))
 
@@ -332,4 +332,4 @@ def test_sigterm_drains_all_workers_and_a_second_one_ends_the_wait(tmp_path):
         assert all(gone(pid) for pid in children)
     said = (tmp_path / "serve.log").read_text()
     assert said.count("freshet: ready in") == 1
-    assert " workers=2 models=small@1.0 compute=inline (as asked)\n" in said
+    assert " workers=2 models=small@1.0 compute=inline (as configured)\n" in said

@@ -38,7 +38,7 @@ RATES = {"handshakes": 200, "guessed keys": 1000}
 SETUPS = {"two workers": ("--workers", "2"), "one process": ("--workers", "1")}
 # Clients, of 127.0.0.1, ask half as often all together.
 ADDRESS_RATE = 400.0
-BODY = b'{"error":"authorization: a valid bearer token wanted"}'
+BODY = b'{"error":"authorization: expected a valid bearer token"}'
 REFUSAL = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY)
 
 

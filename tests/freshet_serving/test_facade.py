@@ -103,4 +103,9 @@ def test_packages_of_a_project_with_the_names_of_top_folders_are_not_run(project
 
 def test_the_command_runs_in_a_project_with_packages_of_the_same_names(project):
     result = run("-m", "freshet_serving", "serve", "--repository", "r", "--workers", "-1", cwd=project)
-    assert result.stderr == "freshet: workers: 0 (what is best here) to 256 wanted, got -1\n"
+    assert result.stderr == "freshet: workers: expected 0 (what is best here) to 256, got -1\n"
+
+
+@pytest.mark.parametrize("name", freshet_serving.__all__)
+def test_an_exported_name_has_a_docstring(name):
+    assert getattr(freshet_serving, name).__doc__

@@ -23,9 +23,9 @@ def test_every_field_that_a_key_gives_says_what_it_is_for():
 
 def test_a_section_and_a_key_are_told_as_their_fields_say_them():
     text = page()
-    assert "## [features.COLUMN]\n\nA section a feature, named as its column." in text
-    assert "| `from` | string | the feature's name | the column that it is made of |" in text
-    assert "| `label` | string or list of strings |  | the column of the label, 0 to 1;" in text
-    assert "| `path` | string | has to be given | a file, a folder or a glob" in text
+    assert "## [features.COLUMN]\n\nOne section per feature, named after its column." in text
+    assert "| `from` | string | the feature's name | the source column |" in text
+    assert "| `label` | string or list of strings |  | label column, 0 to 1;" in text
+    assert "| `path` | string | required | file, folder or glob" in text
     # Those of [train] before those of the optimizers, which have them for tables as well.
     assert text.index("| `seed` |") < text.index("| `l1` |")

@@ -125,7 +125,7 @@ def test_a_model_of_smaller_rows_serves_nearly_the_same_scores_before_and_after_
 
 
 def test_a_type_that_rows_do_not_have_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="dtype: one of float32, float16, bfloat16, int8 wanted, got 'int4'"):
+    with pytest.raises(BadInput, match="dtype: expected one of float32, float16, bfloat16, int8, got 'int4'"):
         write_model(tmp_path, 5, dtype="int4")
 
 
@@ -146,14 +146,14 @@ def test_all_rows_of_the_model_can_change_at_once_and_one_more_is_refused_in_one
     (path,) = write_deltas(repository, rows=ROWS * TABLES, count=1, out=tmp_path)
     assert read_delta(path).rows == ROWS * TABLES
     with pytest.raises(
-        BadInput, match=f"^rows: at most {ROWS * TABLES} wanted for this model, got {ROWS * TABLES + 1}$"
+        BadInput, match=f"^rows: expected at most {ROWS * TABLES} for this model, got {ROWS * TABLES + 1}$"
     ):
         list(write_deltas(repository, rows=ROWS * TABLES + 1, count=1, out=tmp_path / "none"))
 
 
 @pytest.mark.parametrize("numbers", [dict(rows=0, count=1), dict(rows=1, count=0), dict(rows=-5, count=2)])
 def test_less_than_one_row_or_delta_is_refused(repository, tmp_path, numbers):
-    with pytest.raises(BadInput, match="1 or more wanted"):
+    with pytest.raises(BadInput, match="expected 1 or more"):
         list(write_deltas(repository, out=tmp_path, **numbers))
 
 

@@ -98,7 +98,7 @@ ERROR = Where(lambda document: isinstance(document, dict) and list(document) == 
 
 
 def row(
-    name: str, method: str, path: str, body: Any, status: int, document: Any, miss: str = "", headers: Any = None
+    name: str, method: str, path: str, body: Any, status: Any, document: Any, miss: str = "", headers: Any = None
 ) -> Expectation:
     """An expectation over HTTP.
 

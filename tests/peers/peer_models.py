@@ -6,13 +6,17 @@ packages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import grpc
 
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.importer import ImportOptions, import_model
 from tests.compiler.imports.foreign import without_deprecations
+from tests.e2e.servers import ALONE, LiveServer
 
 VERSION = 123
 FOLDER = "00000123"
@@ -60,3 +64,21 @@ def write_peer_models(repository: Path) -> None:
             tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})
         imported = import_model(folder, repository, name, VERSION, ImportOptions(buckets=(1, 16)))
         assert imported.folder.name == FOLDER
+
+
+@contextlib.contextmanager
+def serve_peer_models(folder: Path) -> Iterator[LiveServer]:
+    """Serve all models, with a channel to the server and the label "stable".
+
+    Args:
+        folder: For the repository and the log.
+
+    Yields:
+        The server, ready.
+    """
+    write_peer_models(folder / "repository")
+    options = (*ALONE, "--shared-memory", "on")
+    with LiveServer(folder / "repository", *options, log=folder / "serve.log") as server:
+        assert server.post_json("/admin/models/default/labels/stable", {"version": VERSION}, "PUT")[0] == 200
+        with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as server.channel:
+            yield server

@@ -9,12 +9,9 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="the suites' models are imported, which needs the train extra")
 
-import grpc
-
-from tests.e2e.servers import ALONE, LiveServer
 from tests.peers import oip_suite, tfs_grpc_suite, tfs_rest_suite, triton_suite
 from tests.peers.expectations import count
-from tests.peers.peer_models import write_peer_models
+from tests.peers.peer_models import serve_peer_models
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.tensorflow]
 
@@ -24,19 +21,14 @@ SUITES = {
     "TensorFlow Serving REST": (tfs_rest_suite.SUITE, 87, 77 / 92),
     "TensorFlow Serving gRPC": (tfs_grpc_suite.SUITE, 31, 28 / 35),
     "Open Inference Protocol": (oip_suite.SUITE, 48, 1.0),
-    "Triton QA": (triton_suite.SUITE, 45, 45 / 46),
+    "Triton QA": (triton_suite.SUITE, 42, 42 / 46),
 }
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("peers")
-    write_peer_models(folder / "repository")
-    options = (*ALONE, "--shared-memory", "on")
-    with LiveServer(folder / "repository", *options, log=folder / "serve.log") as server:
-        assert server.post_json("/admin/models/default/labels/stable", {"version": 123}, "PUT")[0] == 200
-        with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as server.channel:
-            yield server
+    with serve_peer_models(tmp_path_factory.mktemp("peers")) as server:
+        yield server
 
 
 @pytest.mark.parametrize("name", SUITES)

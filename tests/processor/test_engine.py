@@ -109,7 +109,7 @@ def test_models_are_answered_by_their_groups_and_a_resize_is_of_one(root, open_p
     assert processor.info()["sessions"] == 4
     processor.host.resize(1)
     assert {name: s.sessions for name, s in processor.host.group_stats().items()} == {"baseline": 1, "rest": 1}
-    with pytest.raises(NotFound, match="group 'nobody' is not one of baseline, rest"):
+    with pytest.raises(NotFound, match="group does not exist: 'nobody'; expected one of baseline, rest"):
         processor.host.resize(1, "nobody")
 
 
@@ -150,8 +150,8 @@ def test_a_model_that_cannot_load_makes_initialize_raise_with_one_clear_line(roo
     ("change", "error", "message"),
     [
         (dict(repository="nowhere-at-all"), NotFound, "'nowhere-at-all' is not a folder"),
-        (dict(sessions=-1), BadInput, "sessions: 0 .one per core. to 1024 wanted, got -1"),
-        (dict(sessions=1025), BadInput, "sessions: 0 .one per core. to 1024 wanted, got 1025"),
+        (dict(sessions=-1), BadInput, "sessions: expected 0 .one per core. to 1024, got -1"),
+        (dict(sessions=1025), BadInput, "sessions: expected 0 .one per core. to 1024, got 1025"),
     ],
 )
 def test_a_configuration_that_cannot_work_is_refused(root, change, error, message):

@@ -5,17 +5,17 @@ import pytest
 
 from freshet_serving.processor import extras
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.extras import EXTRA_OF, how_to_install, needed, wanted
+from freshet_serving.processor.extras import EXTRA_OF, how_to_install, install_hint, needed
 
 
 @pytest.mark.parametrize("library", sorted(EXTRA_OF))
 def test_a_library_that_is_missing_is_named_with_what_brings_it(library):
     line = f"this command needs {library}, which is not installed: {how_to_install(EXTRA_OF[library])}"
-    assert wanted("this command", ModuleNotFoundError("no", name=f"{library}.part")) == line
+    assert install_hint("this command", ModuleNotFoundError("no", name=f"{library}.part")) == line
 
 
 def test_a_smaller_extra_is_named_where_there_is_one():
-    assert how_to_install("record") in wanted("record", ModuleNotFoundError("no", name="pyarrow"), "record")
+    assert how_to_install("record") in install_hint("record", ModuleNotFoundError("no", name="pyarrow"), "record")
 
 
 def test_line_works_where_it_is_pasted_a_checkout_or_an_environment_with_the_distribution(monkeypatch, tmp_path):
@@ -29,14 +29,14 @@ def test_line_works_where_it_is_pasted_a_checkout_or_an_environment_with_the_dis
 
 
 def test_a_library_that_is_there_and_broken_is_not_to_be_installed_again():
-    line = wanted("a client", ImportError("libz.so.1: no version information", name="httpx"))
-    assert line == "a client needs httpx, which is installed and cannot be loaded: libz.so.1: no version information"
+    line = install_hint("a client", ImportError("libz.so.1: no version information", name="httpx"))
+    assert line == "a client needs httpx, which is installed but cannot be loaded: libz.so.1: no version information"
 
 
 @pytest.mark.parametrize("name", ["numpy", "freshet_serving.models.data", None])
 def test_other_failures_pass(name):
     error = ModuleNotFoundError("no", name=name)
-    assert wanted("this command", error) is None
+    assert install_hint("this command", error) is None
     with pytest.raises(ModuleNotFoundError) as raised, needed("this command"):
         raise error
     assert raised.value is error

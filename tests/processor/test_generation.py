@@ -41,7 +41,7 @@ def test_a_generation_is_written_as_version_dot_step_and_read_back(version, step
     ],
 )
 def test_what_is_no_generation_is_refused_with_what_came(text):
-    with pytest.raises(BadInput, match=r"'version\.step' such as '3\.17' wanted"):
+    with pytest.raises(BadInput, match=r"expected 'version\.step' such as '3\.17'"):
         Generation.parse(text)
 
 
@@ -92,9 +92,9 @@ def test_which_delta_continues_the_chain(here, step, parent, compacted, fits):
 
 
 def test_a_delta_of_another_version_is_a_conflict_and_of_another_model_a_mistake():
-    with pytest.raises(Conflict, match="for version 2, 'ctr' serves version 3"):
+    with pytest.raises(Conflict, match="is for version 2, but 'ctr' serves version 3"):
         chain_at(0).check_parent("ctr", 2, 1, 0, False)
-    with pytest.raises(BadInput, match="for model 'rank', wanted 'ctr'"):
+    with pytest.raises(BadInput, match="expected model 'ctr', got 'rank'"):
         chain_at(0).check_parent("rank", 3, 1, 0, False)
 
 

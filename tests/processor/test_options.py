@@ -20,13 +20,13 @@ class Some:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"name": "c"}, "x.name: one of a, b wanted, got 'c'"),
-        ({"name": ""}, "x.name: one of a, b wanted, got nothing"),
-        ({"count": 10}, "x.count: 0 (any) to 9 wanted, got 10"),
-        ({"share": 0.0}, "x.share: above 0, to 1 wanted, got 0"),
-        ({"share": float("nan")}, "x.share: above 0, to 1 wanted, got nan"),
-        ({"wait_s": 1e3}, "x.wait_s: 0 to 60 wanted, got 1000"),
-        ({"token": "secret"}, "x.token: one of , x wanted"),
+        ({"name": "c"}, "x.name: expected one of a, b, got 'c'"),
+        ({"name": ""}, "x.name: expected one of a, b, got nothing"),
+        ({"count": 10}, "x.count: expected 0 (any) to 9, got 10"),
+        ({"share": 0.0}, "x.share: expected more than 0, at most 1, got 0"),
+        ({"share": float("nan")}, "x.share: expected more than 0, at most 1, got nan"),
+        ({"wait_s": 1e3}, "x.wait_s: expected 0 to 60, got 1000"),
+        ({"token": "secret"}, "x.token: expected one of , x"),
     ],
 )
 def test_a_value_that_an_option_may_not_have_is_named_and_a_secret_one_is_not_shown(values, message):
@@ -44,7 +44,7 @@ def test_unit_values_and_default_are_told_in_words():
     assert told == {
         "name": ("", "One of a, b."),
         "count": ("0", "0 (any) to 9."),
-        "share": ("0.5", "Above 0, to 1."),
+        "share": ("0.5", "More than 0, at most 1."),
         "wait_s": ("0", "Seconds, 0 to 60."),
         "token": ("none", "One of , x."),
         "tags": ("all", ""),

@@ -271,7 +271,7 @@ def main() -> int:
             done = sum(count for what, count in campaign.outcomes.items() if what.endswith(" 200"))
             died = sum(count for what, count in campaign.outcomes.items() if what.startswith("ended"))
             counts, found = campaign.tally.counts, campaign.tally.faults
-            anew = campaign.log.read_text(errors="replace").count("could not be taken back")
+            anew = campaign.log.read_text(errors="replace").count("could not be undone")
             lost = sum(counts[kind] for kind in counts if kind.startswith(("excused", "found nobody")))
             lines.append(
                 f"| {layout} | {options.minutes:g} | {times} times | {changes} | {changes - done} | "

@@ -116,7 +116,7 @@ def run(page: Path, folder: Path, free_port: Callable[[], int]) -> None:
             mark = f"printf '\\n{MARK} {number}\\n'"
             pieces.append(f"{mark}; {mark} >&2\n{_swapped(block.script, ports)}")
     # Nobody who reads the page has the variables of a test run.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("FRESHET_", "COLUMNS"))}
     environment |= {"PYTHONPATH": str(ROOT), "PATH": f"{path}:{os.environ['PATH']}"}
     environment |= {name: ports[port] for name, port in PORTS.items()}
     environment["FRESHET_ADMIN"] = f"http://127.0.0.1:{ports['8502']}"

@@ -85,7 +85,7 @@ def test_what_is_wrong_with_a_wheel_is_told_by_name(archives, tmp_path):
         target.writestr("tests/test_x.py", "")
     told = "\n".join(check_wheel(other, client_files(ROOT), "9.9.9"))
     for wanted in (
-        "models/py.typed wanted, which is tracked",
+        "freshet_serving/py.typed wanted, which is tracked",
         "tests/test_x.py is not to be in it",
         "a licence wanted",
     ):

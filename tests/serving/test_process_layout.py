@@ -39,15 +39,15 @@ def test_without_options_a_worker_a_core_computes_inline(cores, quota, workers, 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (GROUPS, "groups divide the cores of one"),
-        (REMOTE, "the row store is cached in each"),
-        ({"shared_memory": "on"}, "shared_memory is registered with one"),
-        ({"session_cpus": "0;1"}, "session_cpus are those of one"),
-        ({"sessions": 2}, "sessions is said of its sessions"),
-        ({"device_stages": 1}, "device_stages is said of its sessions"),
-        ({"threads_per_session": 2}, "threads_per_session is said of its sessions"),
-        ({"policy": "mod"}, "policy is said of its sessions"),
-        ({"batch_window_us": 100.0}, "batch_window_us is said of its sessions"),
+        (GROUPS, "groups are set"),
+        (REMOTE, "remote tables are set"),
+        ({"shared_memory": "on"}, "shared_memory is on"),
+        ({"session_cpus": "0;1"}, "session_cpus is set"),
+        ({"sessions": 2}, "sessions is set"),
+        ({"device_stages": 1}, "device_stages is set"),
+        ({"threads_per_session": 2}, "threads_per_session is set"),
+        ({"policy": "mod"}, "policy is set"),
+        ({"batch_window_us": 100.0}, "batch_window_us is set"),
     ],
 )
 def test_what_one_process_is_needed_for_is_served_by_one(options, why):
@@ -66,7 +66,7 @@ def test_other_systems_have_one_process():
 
 def test_a_model_whose_stage_needs_a_library_is_served_by_one_process():
     found = layout({}, footprint=ModelFootprint(staged="ctr"))
-    assert (found.workers, found.why) == (1, "one process: ctr has a stage that each would load a library for")
+    assert (found.workers, found.why) == (1, "one process: ctr has a stage that loads a large library")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_workers_take_at_most_half_of_the_memory(memory_nbytes, dense_nbytes, wo
 def test_what_is_asked_for_is_taken(options, cores, workers, compute, sessions):
     found = layout(options, cores)
     assert (found.workers, found.compute, found.sessions) == (workers, compute, sessions)
-    assert ("workers" in options) == (found.why == "as asked")
+    assert ("workers" in options) == (found.why == "as configured")
 
 
 def test_sessions_of_a_process_are_those_of_its_layout():

@@ -79,7 +79,7 @@ def test_the_ports_answer_503_while_models_load_and_then_predict():
         http, admin = (f"127.0.0.1:{a[1]}" for a in (server.http_address, server.admin_address))
         assert re.fullmatch(
             rf"freshet: ready in \d+\.\d\d s http={http} grpc={server.grpc_address} admin={admin} workers=1 "
-            r"models=ctr@3\.17 compute=(inline|threads) \(as asked\)\n",
+            r"models=ctr@3\.17 compute=(inline|threads) \(as configured\)\n",
             out.getvalue(),
         )
         polls = processor.polls
@@ -95,7 +95,7 @@ def test_a_processor_that_cannot_be_opened_ends_the_server_with_code_1(caplog):
     with running(fail) as (_, out, codes):
         until(lambda: codes)
     assert codes == [1]
-    assert "the repository cannot be served: repository: not a folder" in caplog.text
+    assert "cannot serve the repository: repository: not a folder" in caplog.text
     assert out.getvalue() == ""
 
 
@@ -113,7 +113,7 @@ def test_a_stop_while_models_load_still_closes_them():
 def test_a_port_that_is_taken_is_one_clear_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(BadInput, match=f"127.0.0.1:{port}: cannot listen there"):
+        with pytest.raises(BadInput, match=f"127.0.0.1:{port}: cannot listen on this address"):
             Server(ServeConfig("fake", http_port=port, grpc_port=0, admin_port=0))
 
 

@@ -1,6 +1,9 @@
+import ast
+
 import pytest
 
 from tests.structure.__main__ import page
+from tests.structure.english import files, openings
 from tests.structure.sources import Sources, own_name
 
 FILES = {
@@ -84,3 +87,8 @@ def test_the_report_says_why_a_way_was_not_taken(sources):
     assert "| files on the way of an object-store delta | not taken: no moto | 38 |" in text
     assert "- a.py\n- b.py" in text
     assert "| lines of `freshet serve --help`, 80 columns | 60 | 197 |" in text
+
+
+def test_no_docstring_of_the_product_opens_with_a_question_word():
+    found = {str(path): openings(ast.parse(path.read_text())) for path in files()}
+    assert {name: lines for name, lines in found.items() if lines} == {}

@@ -160,7 +160,7 @@ def _cast(call: Call) -> Any:
 
 def _infinite(call: Call) -> Any:
     if not call.attr("detect_negative", 1) or not call.attr("detect_positive", 1):
-        raise call.refused("both infinities wanted")
+        raise call.refused("expected detect_negative=1 and detect_positive=1")
     return tf.math.is_inf(call.x())
 
 

@@ -99,8 +99,8 @@ def find_bags(model: OnnxModel) -> tuple[OnnxBody, list[Offsets]]:
         if pair is not None and paired.setdefault(pair.ids, pair) == pair:
             if ranks.get(bag.weights) == 1:
                 raise BadInput(
-                    f"input {bag.weights[:64]!r}: it weighs the entries of {pair.ids[:64]!r}, of which a row has any "
-                    "number; floats of a fixed number a row wanted: let weights follow from ids, or give ids a length"
+                    f"input {bag.weights[:64]!r}: it weighs the entries of {pair.ids[:64]!r}, whose number varies "
+                    "by row; expected a fixed number of floats per row: compute weights from ids, or give ids a length"
                 )
             bag = replace(bag, splits=splits_of(pair.ids))
         nodes.append(bag.node())

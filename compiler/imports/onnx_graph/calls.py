@@ -73,7 +73,7 @@ class Call:
         if not isinstance(value, np.ndarray):
             value = tf.get_static_value(value)
         if value is None:
-            raise self.refused(f"input {i} has to be a constant")
+            raise self.refused(f"input {i} must be a constant")
         return np.asarray(value)
 
     def ints(self, name: str, i: int) -> list[int] | None:
@@ -91,7 +91,7 @@ class Call:
     def rank(self, i: int = 0) -> int:
         rank = np.ndim(self.x(i)) if isinstance(self.x(i), np.ndarray) else self.x(i).shape.rank
         if rank is None:
-            raise self.refused(f"the dimensions of input {i} have to be known")
+            raise self.refused(f"the dimensions of input {i} must be known")
         return int(rank)
 
     def axis(self, value: int, rank: int | None = None) -> int:
@@ -103,7 +103,7 @@ class Call:
         """
         rank = self.rank() if rank is None else rank
         if not -rank <= value < rank:
-            raise self.refused(f"axis {value} of {rank} dimensions")
+            raise self.refused(f"axis {value} does not exist in {rank} dimensions")
         return value % rank
 
     def refused(self, why: str) -> BadInput:
@@ -116,7 +116,7 @@ class Call:
     def bounded(self, count: Any) -> None:
         """Refuse to produce an excessive number of values from constants."""
         if isinstance(count, int | np.integer) and int(count) > MAX_MADE:
-            raise TooLarge(f"graph: {self.label}: at most {MAX_MADE} numbers wanted, got {int(count)}")
+            raise TooLarge(f"graph: {self.label}: expected at most {MAX_MADE} numbers, got {int(count)}")
 
 
 def length(value: Any, axis: int) -> Any:

@@ -32,7 +32,7 @@ def _gemm(call: Call) -> Any:
 
 def _batch_norm(call: Call) -> Any:
     if call.attr("training_mode", 0) or len(call.node.outputs) > 1:
-        raise call.refused("a model in evaluation mode wanted: call model.eval() before the export")
+        raise call.refused("expected a model in evaluation mode: call model.eval() before the export")
     rank = call.rank()
     scale, bias, mean, variance = (call.x(i) for i in range(1, 5))
     if rank > 2:

@@ -123,7 +123,7 @@ def load_proto(path: Path) -> Any:
     """Return an ONNX file's message with its functions inlined; nothing else is checked."""
     nbytes = path.stat().st_size
     if nbytes > MAX_NBYTES:
-        raise TooLarge(f"source: an .onnx file of at most {MAX_NBYTES} bytes wanted, got {nbytes}")
+        raise TooLarge(f"source: expected an .onnx file of at most {MAX_NBYTES} bytes, got {nbytes}")
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(read_file(path, MAX_NBYTES).tobytes())
@@ -147,7 +147,7 @@ def _opset(proto: Any) -> int:
         raise BadInput(f"source: expected one opset of ai.onnx, got {sorted(versions) or 'none'}")
     (opset,) = versions
     if opset not in OPSETS:
-        raise BadInput(f"source: opset {OPSETS[0]} to {OPSETS[-1]} wanted, got {opset}")
+        raise BadInput(f"source: expected opset {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
     return int(opset)
 
 
@@ -176,7 +176,7 @@ def _inlined(proto: Any) -> Any:
 def _every(nodes: Iterable[Any], depth: int) -> Iterator[Any]:
     """Iterate over nodes, including those of bodies inside them."""
     if depth > DEPTH:
-        raise BadInput(f"graph: bodies nested at most {DEPTH} deep wanted")
+        raise BadInput(f"graph: expected bodies nested at most {DEPTH} deep")
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -188,7 +188,7 @@ def _count(nodes: Iterable[Any], sizes: Mapping[tuple[str, str], int], depth: in
     """Return the number of nodes after functions are inlined."""
     count = sum(sizes.get((node.domain, node.op_type), 1) for node in _every(nodes, depth))
     if count > MAX_NODES:
-        raise TooLarge(f"graph: at most {MAX_NODES} operators wanted")
+        raise TooLarge(f"graph: expected at most {MAX_NODES} operators")
     return count
 
 
@@ -196,11 +196,11 @@ def _input(info: Any) -> OnnxInput:
     what = f"input {info.name[:64]!r}"
     tensor = info.type.tensor_type
     if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
-        raise BadInput(f"{what}: a tensor with a shape wanted")
+        raise BadInput(f"{what}: expected a tensor with a shape")
     dims = tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
     if not dims or dims[0] is not None:
         got = f"got {dims[0]}" if dims else "got a single number"
-        raise BadInput(f"{what}: a first dimension of any size wanted, {got}: {DYNAMIC}")
+        raise BadInput(f"{what}: expected a first dimension of any size, {got}: {DYNAMIC}")
     return OnnxInput(info.name, _dtype(tensor.elem_type, what), dims)
 
 
@@ -209,9 +209,9 @@ def _dtype(code: int, what: str) -> np.dtype[Any]:
         name = onnx.TensorProto.DataType.Name(code)
         dtype: np.dtype[Any] = np.dtype(helper.tensor_dtype_to_np_dtype(code))
     except (ValueError, KeyError, TypeError):
-        raise BadInput(f"{what}: a type that ONNX has wanted, got number {code}") from None
+        raise BadInput(f"{what}: expected a type of ONNX, got number {code}") from None
     if dtype.name not in NUMBERS and name != "STRING":
-        raise BadInput(f"{what}: one of {', '.join(sorted(NUMBERS))} wanted, got {name.lower()}")
+        raise BadInput(f"{what}: expected one of {', '.join(sorted(NUMBERS))}, got {name.lower()}")
     return dtype
 
 
@@ -232,9 +232,9 @@ class _Reader:
             depth: Nesting depth.
         """
         if depth > DEPTH:
-            raise BadInput(f"graph: bodies nested at most {DEPTH} deep wanted")
+            raise BadInput(f"graph: expected bodies nested at most {DEPTH} deep")
         if graph.sparse_initializer:
-            raise BadInput("graph: dense initialisers wanted, got a sparse one")
+            raise BadInput("graph: expected dense initialisers, got a sparse one")
         weights: dict[str, Array] = {}
         constants: dict[str, Array] = {}
         nodes: list[OnnxNode] = []
@@ -256,7 +256,7 @@ class _Reader:
         for proto in graph.node:
             for name in proto.input:
                 if name and name not in known:
-                    raise BadInput(f"graph: {_label(proto)} takes {name[:64]!r} before anything has made it")
+                    raise BadInput(f"graph: {_label(proto)} uses {name[:64]!r} before any operator outputs it")
             node = self.node(proto, known, depth)
             for name in filter(None, node.outputs):
                 make(name)
@@ -267,7 +267,7 @@ class _Reader:
         outputs = [info.name for info in graph.output]
         for name in outputs:
             if name not in known:
-                raise BadInput(f"graph: nothing makes its output {name[:64]!r}")
+                raise BadInput(f"graph: no operator outputs its output {name[:64]!r}")
         known.difference_update(made)
         return OnnxBody(inputs, outputs, nodes, weights, constants)
 
@@ -284,7 +284,7 @@ class _Reader:
             return self.tensor(proto.t, _label(owner))
         plain = (kinds.FLOAT, kinds.INT, kinds.STRING, kinds.FLOATS, kinds.INTS, kinds.STRINGS)
         if proto.ref_attr_name or proto.type not in plain:
-            raise BadInput(f"graph: {_label(owner)}: attribute {proto.name[:64]!r} is of no type that is read")
+            raise BadInput(f"graph: {_label(owner)}: attribute {proto.name[:64]!r} has an unsupported type")
         value = helper.get_attribute_value(proto)
         return list(value) if proto.type in plain[3:] else value
 
@@ -299,13 +299,13 @@ class _Reader:
         dims, count = list(proto.dims), 1
         for dim in dims:
             if dim < 0:
-                raise BadInput(f"{what}: a shape of positive numbers wanted, got {dims[:8]}")
+                raise BadInput(f"{what}: expected a shape of positive numbers, got {dims[:8]}")
             count *= dim
         if proto.data_location == onnx.TensorProto.EXTERNAL:
             return self._outside(proto, dtype, count, what).reshape(dims)
         held = len(proto.raw_data) // max(1, dtype.itemsize) if proto.HasField("raw_data") else self._held(proto, dtype)
         if held != count or (proto.HasField("raw_data") and len(proto.raw_data) != count * dtype.itemsize):
-            raise BadInput(f"{what}: {count} numbers for its shape {dims[:8]} wanted, got {held}")
+            raise BadInput(f"{what}: expected {count} numbers for its shape {dims[:8]}, got {held}")
         try:
             return np.asarray(numpy_helper.to_array(proto)).astype(dtype, copy=False).reshape(dims)
         except FreshetError:
@@ -325,13 +325,13 @@ class _Reader:
         try:
             offset, length = int(entries.get("offset", 0)), int(entries.get("length", nbytes))
         except ValueError:
-            raise BadInput(f"{what}: whole numbers as offset and length of its data wanted") from None
+            raise BadInput(f"{what}: expected integers as offset and length of its data") from None
         if dtype.hasobject or length != nbytes or offset < 0 or offset + nbytes > self._sizes[path]:
-            raise BadInput(f"{what}: {nbytes} bytes of data inside of its file wanted, got {length} at {offset}")
+            raise BadInput(f"{what}: expected {nbytes} bytes of data inside its file, got {length} at {offset}")
         self._external += nbytes
         # Otherwise one file could be referenced over and over.
         if self._external > min(MAX_EXTERNAL_NBYTES, sum(self._sizes.values())):
-            raise TooLarge("source: data of initialisers overlap, or are more than are read")
+            raise TooLarge("source: the data of initialisers overlap, or exceed the limit")
         return np.fromfile(path, dtype.newbyteorder("<"), count, offset=offset).astype(dtype, copy=False)
 
     def _file(self, location: str, what: str) -> Path:
@@ -341,7 +341,7 @@ class _Reader:
         except (OSError, ValueError, RuntimeError):
             inside = False
         if not location or not inside:
-            raise BadInput(f"{what}: its data are in a file that is missing or leads out of the model's folder")
+            raise BadInput(f"{what}: its data file is missing or outside the model's folder")
         if path not in self._sizes:
             self._sizes[path] = path.stat().st_size
         return path
@@ -357,7 +357,7 @@ def _constant(node: OnnxNode) -> Array:
         kind = name.removeprefix("value_").removesuffix("s")
         if kind in kinds:
             return np.array(value, kinds[kind])
-    raise BadInput(f"graph: Constant {node.name[:64]!r}: one value of a type that is read wanted")
+    raise BadInput(f"graph: Constant {node.name[:64]!r}: expected one value of a supported type")
 
 
 def _label(proto: Any) -> str:

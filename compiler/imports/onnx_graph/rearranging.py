@@ -90,7 +90,7 @@ def _slice(call: Call) -> Any:
     axes = [int(a) for a in call.constant(3).ravel()] if call.has(3) else list(range(len(starts)))
     steps = [int(s) for s in call.constant(4).ravel()] if call.has(4) else [1] * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
-        raise call.refused("starts, ends, axes and steps of one length wanted")
+        raise call.refused("expected starts, ends, axes and steps of one length")
     parts = [slice(None)] * rank
     for start, end, axis, step in zip(starts, ends, axes, steps):
         parts[call.axis(axis)] = slice(_near(start), _near(end), step)
@@ -103,7 +103,7 @@ def _numbers(call: Call, i: int) -> list[Any]:
     if isinstance(value, np.ndarray):
         return [int(v) for v in value.ravel()]
     if value.shape.rank != 1 or value.shape[0] is None:
-        raise call.refused(f"input {i}: a list of known length wanted")
+        raise call.refused(f"input {i}: expected a list of known length")
     return [value[k] for k in range(value.shape[0])]
 
 
@@ -118,7 +118,7 @@ def _split(call: Call) -> Any:
     if parts is None:
         whole = length(call.x(), axis)
         if not isinstance(whole, int):
-            raise call.refused("a dimension of known size wanted")
+            raise call.refused("expected a dimension of known size")
         each = -(-whole // count)
         parts = [min(each, max(0, whole - each * i)) for i in range(count)]
     return tf.split(call.x(), parts, axis)
@@ -157,7 +157,7 @@ def _range(call: Call) -> Any:
     if all(isinstance(value, np.ndarray) for value in given):
         start, limit, step = (float(value.ravel()[0]) for value in given)
         if step == 0:
-            raise call.refused("a step other than 0 wanted")
+            raise call.refused("expected a step other than 0")
         call.bounded(int(max(0.0, min(1e18, (limit - start) / step))))
     return tf.range(*(tf.reshape(value, ()) for value in given))
 
@@ -219,7 +219,7 @@ def _gather_nd(call: Call) -> Any:
 
 def _scatter_nd(call: Call) -> Any:
     if call.attr("reduction", "none") != "none":
-        raise call.refused("updates that replace wanted")
+        raise call.refused("expected updates that replace values (reduction none)")
     return tf.tensor_scatter_nd_update(call.x(), _whole(tf.convert_to_tensor(call.x(1))), call.x(2))
 
 
@@ -234,7 +234,7 @@ def _trilu(call: Call) -> Any:
 def _top(call: Call) -> Any:
     x, k, axis, rank = call.x(), int(call.constant(1).ravel()[0]), call.axis(call.attr("axis", -1)), call.rank()
     if axis != rank - 1:
-        raise call.refused("the last axis wanted")
+        raise call.refused("expected the last axis")
     sign = 1 if call.attr("largest", 1) else -1
     values, at = tf.math.top_k(x if sign > 0 else -x, k)
     return [values if sign > 0 else -values, tf.cast(at, tf.int64)]
@@ -256,11 +256,11 @@ def _one_hot(call: Call) -> Any:
 
 def _padded(call: Call) -> Any:
     if call.attr("mode", "constant") != "constant" or call.has(3):
-        raise call.refused("constants on all axes wanted")
+        raise call.refused("expected constants on all axes")
     pads = call.constant(1).ravel().reshape(2, -1).T
     call.bounded(int(np.abs(pads.astype(object)).sum()))
     if (pads < 0).any():
-        raise call.refused("pads of 0 or more wanted")
+        raise call.refused("expected pads of 0 or more")
     return tf.pad(call.x(), pads, constant_values=tf.reshape(call.x(2), ()) if call.has(2) else 0)
 
 

@@ -50,7 +50,7 @@ class OnnxReference:
         try:
             session = self._session()
         except Exception as error:
-            return [f"not compared with ONNX Runtime, which does not take the file: {type(error).__name__}"]
+            return [f"not compared with ONNX Runtime, which rejects the file: {type(error).__name__}"]
         for feeds, outputs in samples:
             full, fed = self._fed(feeds)
             if not full.any():
@@ -70,11 +70,11 @@ class OnnxReference:
         known = ~np.isnan(wanted)
         if got.shape != wanted.shape:
             raise BadInput(
-                f"output {name[:64]!r}: shape {list(wanted.shape)} as ONNX Runtime's wanted, got {list(got.shape)}"
+                f"output {name[:64]!r}: expected shape {list(wanted.shape)} as ONNX Runtime's, got {list(got.shape)}"
             )
         if not np.allclose(got[known], wanted[known], rtol=RELATIVE, atol=ABSOLUTE):
             worst = float(np.abs(got[known] - wanted[known]).max())
-            raise BadInput(f"output {name[:64]!r} is off by {worst:.3g} from ONNX Runtime's")
+            raise BadInput(f"output {name[:64]!r} differs by {worst:.3g} from ONNX Runtime's")
 
     def _fed(self, feeds: Feeds) -> tuple[Any, dict[str, Any]]:
         """Return which rows have no empty bag, and these rows as the file's inputs."""

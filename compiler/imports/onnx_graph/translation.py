@@ -58,7 +58,7 @@ def weights_of(body: OnnxBody) -> Weights:
         own = renamed.get(name, name)
         label = plain(own.replace("/", ".")).lstrip("_") or "weight"
         if label.lower() in labels:
-            raise BadInput(f"initialiser {name[:64]!r}: another one's name is the same but for case or signs")
+            raise BadInput(f"initialiser {name[:64]!r}: another name differs only in case or punctuation")
         labels.add(label.lower())
         if own != name:
             found.flipped[name] = own
@@ -193,7 +193,7 @@ class Translation:
         results = made if isinstance(made, list) else [made]
         wanted = [name for name in node.outputs if name]
         if len(wanted) > len(results):
-            raise call.refused(f"{len(results)} outputs wanted, got {len(wanted)}")
+            raise call.refused(f"expected {len(results)} outputs, got {len(wanted)}")
         for name, value in zip(node.outputs, results):
             # NumPy scalars are not arrays, which later operators test for.
             self._values[name] = np.asarray(value) if isinstance(value, np.generic) else value

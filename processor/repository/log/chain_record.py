@@ -137,46 +137,46 @@ class ChainRecord:
         try:
             raw = json.loads(data[:MAX_RECORD_NBYTES])
         except (ValueError, RecursionError):
-            raise Corrupt(f"{where}: a JSON object wanted") from None
+            raise Corrupt(f"{where}: expected a JSON object") from None
         form = raw.pop("format", None) if isinstance(raw, dict) else None
         if form not in (FORMAT, SIGNED_FORMAT):
-            raise Corrupt(f"{where}: format {FORMAT!r} or {SIGNED_FORMAT!r} wanted")
+            raise Corrupt(f"{where}: expected format {FORMAT!r} or {SIGNED_FORMAT!r}")
         types = _TYPES if form == FORMAT else _TYPES | dict.fromkeys(SIGNED, str)
         if raw.keys() != set(types):
-            raise Corrupt(f"{where}: the keys {', '.join(types)} wanted")
+            raise Corrupt(f"{where}: expected the keys {', '.join(types)}")
         for name, kind in types.items():
             if type(raw[name]) is int and kind is float:
                 raw[name] = float(raw[name])
             if type(raw[name]) is not kind or (kind is int and not 0 <= raw[name] < 10**18):
-                raise Corrupt(f"{where}: {name}: {kind.__name__} wanted")
+                raise Corrupt(f"{where}: {name}: expected {kind.__name__}")
         record = cls(**raw)
         record._check(number)
         if record.to_bytes() != data:
-            raise Corrupt(f"{where}: not spelled as records are")
+            raise Corrupt(f"{where}: not in canonical form")
         return record
 
     def _check(self, number: int) -> None:
         where = f"record {number}"
         if self.number != number:
-            raise Corrupt(f"{where}: names itself {self.number}")
+            raise Corrupt(f"{where}: number: expected {number}, got {self.number}")
         if self.kind not in KINDS:
-            raise Corrupt(f"{where}: kind {self.kind[:32]!r} is none of {', '.join(KINDS)}")
+            raise Corrupt(f"{where}: kind: expected one of {', '.join(KINDS)}, got {self.kind[:32]!r}")
         named = HEX64.fullmatch(self.previous) and DIGEST.fullmatch(self.digest) and DIGEST.fullmatch(self.parent)
         if not named:
-            raise Corrupt(f"{where}: previous, digest and parent wanted in hexadecimal digits")
+            raise Corrupt(f"{where}: expected previous, digest and parent in hexadecimal digits")
         if self.kind in (DELTA, SNAPSHOT):
             if not (FILE.fullmatch(self.file) and HEX64.fullmatch(self.sha256)):
-                raise Corrupt(f"{where}: a file of the version and its sha256 wanted")
+                raise Corrupt(f"{where}: expected a file of the version and its sha256")
         elif self.kind == REPAIR:
             if self.file or self.nbytes or not HEX64.fullmatch(self.sha256) or not 0 < self.since < self.number:
-                raise Corrupt(f"{where}: a sha256 and the first of the records that it sets aside wanted")
+                raise Corrupt(f"{where}: expected a sha256 and the first of the records that it sets aside")
         elif self.file or self.sha256 or self.nbytes:
-            raise Corrupt(f"{where}: no file wanted for kind {self.kind}")
+            raise Corrupt(f"{where}: expected no file for kind {self.kind}")
         if not 0 <= self.at < 1e12 or len(self.reason) > MAX_REASON or self.top < self.step:
             raise Corrupt(f"{where}: at, reason or top out of bounds")
         signed = KEY_ID.fullmatch(self.key) and SIGNATURE.fullmatch(self.signature)
         if (self.key or self.signature) and not signed:
-            raise Corrupt(f"{where}: a key and its signature wanted in hexadecimal digits")
+            raise Corrupt(f"{where}: expected a key and its signature in hexadecimal digits")
 
 
 SIGNED = ("key", "signature")
@@ -243,5 +243,5 @@ def delta_digest(parent: str, file_sha256: str) -> str:
 def check_reason(reason: str) -> str:
     """Return `reason` if a record can carry it; raise BadInput."""
     if len(reason) > MAX_REASON or not reason.isprintable():
-        raise BadInput(f"reason: at most {MAX_REASON} printable letters wanted, got {len(reason)}")
+        raise BadInput(f"reason: expected at most {MAX_REASON} printable characters, got {len(reason)}")
     return reason

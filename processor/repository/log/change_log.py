@@ -225,9 +225,9 @@ class ChangeLog:
         if data is None and before is not None and self.storage.again(record.file):
             before, data = recorded_file(self.storage, record)
         if before is None:
-            raise Diverged(f"delta {link.step}: the file that record {record.number} names is not there", path)
+            raise Diverged(f"delta {link.step}: the file that record {record.number} names does not exist", path)
         if data is None:
-            raise Diverged(f"delta {link.step}: the file is not the one that record {record.number} names", path)
+            raise Diverged(f"delta {link.step}: the file does not match record {record.number}", path)
         delta = parse_delta(data)
         self._scrubber.add(path, before, record.sha256, link.step)
         return delta
@@ -240,7 +240,7 @@ class ChangeLog:
     def path_of(self, link: ChainLink) -> Path:
         """Return the file of the delta that leads to a generation; raise NotFound if no delta does."""
         if link.record is None or link.record.kind != DELTA:
-            raise NotFound(f"step {link.step}: no delta leads to it")
+            raise NotFound(f"step {link.step}: no delta produces it")
         return inside(self.folder, link.record.file)
 
     def reach_back(self) -> None:
@@ -278,7 +278,7 @@ class ChangeLog:
 
     def may_write(self) -> Signer | None:
         """Return the signing key for new records, None if they are not signed; raise SigningKeyRequired."""
-        return self._version.keyring.key_for("chain", self.manifest.key)
+        return self._version.keyring.key_for("change log", self.manifest.key)
 
     def publish(self, delta: Delta) -> ChainLink:
         """Commit a delta: its file, then its record. The delta has passed Delta.check().
@@ -343,7 +343,7 @@ class ChangeLog:
         data = read_delta_file(path)
         delta = parse_delta(data)
         if path.name != f"{delta.step}{SUFFIX}":
-            raise BadInput(f"delta: step {path.name.removesuffix(SUFFIX)} wanted by its file name, got {delta.step}")
+            raise BadInput(f"delta: expected step {path.name.removesuffix(SUFFIX)} by its file name, got {delta.step}")
         self.check_delta(delta)
         delta.check_fits(self.manifest)
         before, digest = identity_of(path), sha256(data)
@@ -377,9 +377,9 @@ class ChangeLog:
             digest: SHA-256 of its file; "" if unknown.
         """
         if delta.model != self.manifest.model:
-            raise BadInput(f"delta: for model {delta.model[:64]!r}, wanted {self.manifest.model!r}")
+            raise BadInput(f"delta: expected model {self.manifest.model!r}, got {delta.model[:64]!r}")
         if delta.version != self.manifest.version:
-            raise Conflict(f"delta: for version {delta.version}, this is version {self.manifest.version}")
+            raise Conflict(f"delta: is for version {delta.version}, but this is version {self.manifest.version}")
         if delta.step > self.history.top + MAX_STEP_AHEAD:
             most = self.history.top + MAX_STEP_AHEAD
             raise BadInput(f"delta: step: expected at most {most}, the newest is {self.history.top}, got {delta.step}")
@@ -394,7 +394,7 @@ class ChangeLog:
         known = history.known(delta.step)
         other = digest and known is not None and known.record is not None and known.record.sha256 != digest
         if other or (known is None and delta.step <= history.top):
-            raise Conflict(f"delta: step {delta.step} is used already; the next one is {history.top + 1}")
+            raise Conflict(f"delta: step {delta.step} is already used; the next one is {history.top + 1}")
 
     def rollback(self, step: int, reason: str = "") -> ChainLink:
         """Commit a rollback to a generation of the line; raise NotFound if there is none.
@@ -410,7 +410,7 @@ class ChangeLog:
             link = self.history.on_line(step)
             if link is None:
                 known = f"{self.manifest.version}.{step}"
-                raise NotFound(f"rollback: {known} is not a generation of model {self.manifest.model!r} to go back to")
+                raise NotFound(f"rollback: generation {known} of model {self.manifest.model!r} does not exist")
             if link is self.history.head:
                 return None
             self.check_whole(link)
@@ -427,7 +427,7 @@ class ChangeLog:
         folded = self.history.snapshot(self.history.head)
         if folded is not None and link.step < folded.step and missing(self.storage, self.history, link):
             where = f"{self.manifest.version}.{link.step}"
-            raise NotFound(f"rollback: {where} cannot be gone back to: files that it is built from were pruned")
+            raise NotFound(f"rollback: cannot return to {where}: files that it needs were pruned")
 
     def hold(self, reason: str = "", link: ChainLink | None = None) -> None:
         """Commit a gate behind a generation of the line.
@@ -465,7 +465,7 @@ class ChangeLog:
             history = self.history
             other = (history.gate.digest if history.gate else "") != gate or history.head.digest != head
             if gate and other:
-                raise Conflict("release: the chain has gone on meanwhile")
+                raise Conflict("release: the change log has changed meanwhile")
             return history.next(RELEASE, history.head, at=self._unix_s(), reason=reason)
 
         self.append(make)
@@ -506,7 +506,7 @@ class ChangeLog:
                 return
             # The writer that was faster may still be writing it.
             time.sleep(0 if self._read(record.number) else TRY_AGAIN_S)
-        raise NotReady("chain: others are writing to it all the time; try again")
+        raise NotReady("change log: other writers write to it all the time; try again")
 
     def create(self, record: ChainRecord, in_memory: bool = False) -> bool:
         """Commit a record of this history; return False if another writer has its number.
@@ -538,7 +538,7 @@ class ChangeLog:
             if self.storage.remote:
                 self._doubtful = record.number
             if not (in_memory and error.errno in READ_ONLY):
-                raise NotReady("chain: the repository cannot be written") from None
+                raise NotReady("change log: the repository cannot be written") from None
             self._unwritten.append(data)
             self.history.take(record, sha256(data))
             return True
@@ -603,11 +603,11 @@ class ChangeLog:
                     continue
                 return DurableDelta(target, digest, nbytes, ours=True)
         except OSError:
-            raise NotReady("delta: the repository cannot be written, so it could not be kept") from None
+            raise NotReady("delta: cannot be stored because the repository cannot be written") from None
         finally:
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
-        raise Conflict(f"delta: step {delta.step} is being written by somebody else")
+        raise Conflict(f"delta: step {delta.step} is being written by another process")
 
     # Reading.
 
@@ -628,7 +628,7 @@ class ChangeLog:
             # Without hard links a record is created and then written: this one was not written yet, or never will be.
             # An object store shows no object before it is complete.
             if self.storage.remote or (before is not None and self._unix_s() - before[0] / 1e9 > ABANDONED_S):
-                cure = "if nobody is writing it, `freshet delta repair` sets it aside"
+                cure = "if no process is writing it, `freshet delta repair` sets it aside"
                 raise EmptyRecord(f"record {number}: the file is empty; {cure}")
             return None
         try:
@@ -642,7 +642,7 @@ class ChangeLog:
         if self._unwritten:
             # Adopted in memory before another writer wrote it: by rule the same bytes.
             if self._unwritten[0] != data:
-                raise Diverged(f"record {record.number}: not what was adopted here without being written", path)
+                raise Diverged(f"record {record.number}: differs from the record adopted here", path)
             del self._unwritten[0]
         elif record.kind in (ROLLBACK, HOLD) and record.step < self.history.base.step:
             self._read_all()
@@ -674,7 +674,7 @@ class ChangeLog:
         try:
             self.look()
             if self._written < until:
-                raise NotReady(f"record {self._written + 1}: somebody may be writing it")
+                raise NotReady(f"record {self._written + 1}: another process may be writing it")
         except BaseException:
             self.history, self._written = before
             raise
@@ -701,7 +701,7 @@ class ChangeLog:
         snapshot = self._read(newest[0].snapshot)
         reached = self._read(snapshot[0].since) if snapshot else None
         if snapshot is None or reached is None or snapshot[0].digest != reached[0].digest:
-            raise Diverged(f"record {newest[0].number}: record {newest[0].snapshot}, which it names, is no snapshot")
+            raise Diverged(f"record {newest[0].number}: record {newest[0].snapshot}, which it names, is not a snapshot")
         self.history = History.since(reached[0], sha256(reached[1]), snapshot[0])
         self._written = reached[0].number
         self._scrubber.add(reached[2], reached[3], sha256(reached[1]))

@@ -45,12 +45,12 @@ def open_snapshot(version: VersionReader, record: ChainRecord) -> VersionReader:
     except OSError as error:
         raise unreadable(f"snapshot {record.step}: its list of files", error) from None
     if data.nbytes != record.nbytes or sha256(data) != record.sha256:
-        raise Corrupt(f"snapshot {record.step}: its list of files is not the one that record {record.number} names")
+        raise Corrupt(f"snapshot {record.step}: its list of files does not match record {record.number}")
     listed = SnapshotManifest.from_json(data.tobytes())
     if (listed.step, listed.digest) != (record.step, record.digest):
-        raise Corrupt(f"snapshot {record.step}: its list of files is of another generation")
+        raise Corrupt(f"snapshot {record.step}: its list of files is for another generation")
     if version.keyring.trusts and not all(entry.sha256 for entry in listed.files.values()):
-        raise Corrupt(f"snapshot {record.step}: the SHA-256 of every file wanted, got a list from before it was signed")
+        raise Corrupt(f"snapshot {record.step}: expected the SHA-256 of every file, got an unsigned list")
     return VersionReader(version.folder, listed, version.storage, version.keyring)
 
 

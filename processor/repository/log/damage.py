@@ -71,7 +71,7 @@ def find_damage(change_log: ChangeLog) -> DamagedRecords | None:
             came = change_log.look()
             if not came:
                 raise NotReady(
-                    f"record {change_log.history.number + 1}: somebody may be writing it; try again in a minute"
+                    f"record {change_log.history.number + 1}: another process may be writing it; try again in a minute"
                 )
     except (Diverged, EmptyRecord) as error:
         damage = assess(change_log.storage, change_log.history, str(error), change_log.check_record)
@@ -110,7 +110,7 @@ def repair(
         if change_log.create(record):
             # The record as it was written, with its signature if there is one.
             return change_log.history.events[-1]
-    raise NotReady("chain: others are writing to it all the time; try again")
+    raise NotReady("change log: other writers write to it all the time; try again")
 
 
 def assess(

@@ -185,19 +185,19 @@ class History:
         """Raise Conflict unless the record is the next of this history."""
         where = f"record {record.number}"
         if (record.model, record.version) != (self.model, self.version):
-            raise Conflict(f"{where}: of {record.model[:64]!r} version {record.version}, not of this chain")
+            raise Conflict(f"{where}: for {record.model[:64]!r} version {record.version}, not for this change log")
         first = record.since if record.kind == REPAIR else record.number
         if first != self.number + 1 or record.previous != self.newest:
             raise Conflict(f"{where}: does not continue record {self.number}")
         if (record.parent_step, record.parent) != (self.head.step, self.head.digest):
-            raise Conflict(f"{where}: stands on step {record.parent_step}, the chain is at step {self.head.step}")
+            raise Conflict(f"{where}: continues step {record.parent_step}, the change log is at step {self.head.step}")
         if record.snapshot not in (0, self._hint):
             self._check_snapshot(record, where)
         if record.kind == REPAIR:
             self._check_repair(record, where)
             return
         if record.top != max(self.top, record.step):
-            raise Conflict(f"{where}: top {record.top}, the records before it say {max(self.top, record.step)}")
+            raise Conflict(f"{where}: top: expected {max(self.top, record.step)}, got {record.top}")
         if record.kind == DELTA:
             self._check_delta(record, where)
             return
@@ -205,13 +205,13 @@ class History:
             return
         link = self.on_line(record.step)
         if link is None or link.digest != record.digest:
-            raise Conflict(f"{where}: {record.kind} of step {record.step}, which is not on the line")
+            raise Conflict(f"{where}: {record.kind} of step {record.step}, which is not on the current line")
         if record.kind == RELEASE and link is not self.head:
-            raise Conflict(f"{where}: {record.kind} of step {record.step}, the chain is at step {self.head.step}")
+            raise Conflict(f"{where}: {record.kind} of step {record.step}, the change log is at step {self.head.step}")
         # A gate set before the snapshot that this history begins with may be lifted after it.
         lifted = record.kind == RELEASE and not self.gate and self.whole
         if (record.kind == HOLD and self.gate and link.step >= self.gate.step) or lifted:
-            raise Conflict(f"{where}: {record.kind}, but the chain is {'' if self.gate else 'not '}held")
+            raise Conflict(f"{where}: {record.kind}, but the change log is {'' if self.gate else 'not '}held")
 
     def take(self, record: ChainRecord, sha256: str) -> None:
         """Add a record that check_next() has passed.
@@ -244,20 +244,20 @@ class History:
         # A snapshot older than the one that this history begins with is known only to older records.
         older = self.base.record is not None and record.snapshot < self.base.record.number
         if not itself and not older and all(one.number != record.snapshot for one in self._snapshots):
-            raise Conflict(f"{where}: names record {record.snapshot} as its snapshot, which is none")
+            raise Conflict(f"{where}: names record {record.snapshot} as its snapshot, which is not a snapshot")
 
     def _check_repair(self, record: ChainRecord, where: str) -> None:
         if (record.step, record.digest) != (self.head.step, self.head.digest):
-            raise Conflict(f"{where}: {record.kind} of step {record.step}, the chain is at step {self.head.step}")
+            raise Conflict(f"{where}: {record.kind} of step {record.step}, the change log is at step {self.head.step}")
         if not self.top <= record.top <= self.top + MAX_STEP_AHEAD:
-            raise Conflict(f"{where}: top {record.top}, the records before it say {self.top}")
+            raise Conflict(f"{where}: top: expected {self.top} to {self.top + MAX_STEP_AHEAD}, got {record.top}")
 
     def _check_delta(self, record: ChainRecord, where: str) -> None:
         if record.step <= self.head.step:
             raise Conflict(f"{where}: step {record.step} is not ahead of step {self.head.step}")
         if record.digest != delta_digest(record.parent, record.sha256):
-            raise Conflict(f"{where}: its digest does not follow from its parent's and its file's")
+            raise Conflict(f"{where}: its digest does not match its parent and its file")
         known = self._by_step.get(record.step)
         # The content of a step before the snapshot is known only to older records, which the writer has read.
         if record.digest != known and (known or (record.step <= self.top and self.whole)):
-            raise Conflict(f"{where}: step {record.step} is used already; the next one is {self.top + 1}")
+            raise Conflict(f"{where}: step {record.step} is already used; the next one is {self.top + 1}")

@@ -135,12 +135,12 @@ def _unrecorded(folder: Path, history: History, now_s: float) -> Iterator[Prunab
     named = {record.file.rpartition("/")[0] for record in history.snapshots}
     for path in _listed(folder / SNAPSHOTS):
         if path.is_dir() and f"{SNAPSHOTS}/{path.name}" not in named and _abandoned(path, now_s):
-            yield _measured(path, "a snapshot that was never finished")
+            yield _measured(path, "unfinished snapshot")
     coming = {bare.path.name for bare in unrecorded_deltas(folder) if bare.step > history.top}
     for path in _listed(folder / DELTAS):
         known = f"{DELTAS}/{path.name}" in history.files or path.name in coming
         if path.name.endswith(SUFFIX) and not known and path.is_file() and _abandoned(path, now_s):
-            yield _measured(path, "continues nothing")
+            yield _measured(path, "unrecorded delta")
 
 
 def _abandoned(path: Path, now_s: float, after_s: float = ABANDONED_S) -> bool:

@@ -39,7 +39,7 @@ def re_sign(repository: Repository, model: str, number: int, unsigned: bool = Fa
     repository.with_keys(keyring)
     before = version.root_manifest
     if unsigned and before.key:
-        raise BadInput(f"version {number}: is signed by key {before.key}: --trust wanted, and not --unsigned")
+        raise BadInput(f"version {number}: is signed by key {before.key}; use --trust, not --unsigned")
     change_log = check_version(version)
     history = change_log.history
     vouched = TrustedRecordPrefix(history.number, history.newest) if history.number else None
@@ -62,7 +62,7 @@ def check_version(version: VersionReader) -> ChangeLog:
     change_log.look()
     history = change_log.history
     if gone := missing(version.storage, history, history.target):
-        raise Corrupt(f"{gone}: is needed, and is not there")
+        raise Corrupt(f"{gone}: does not exist, but is needed")
     for link in history.links.values():
         if link.record is not None and link.record.kind == DELTA and version.storage.has(link.record.file):
             change_log.read_delta(link)

@@ -132,13 +132,13 @@ class Scrubber:
             known = self._storage.gone(f"{one.path.parent.name}/{one.path.name}")
             if not known or not (self._folder / MANIFEST).exists():
                 return False
-            raise Diverged(f"{_called(one, history)}: is served, and its file is gone", one.path)
+            raise Diverged(f"{_called(one, history)}: is served, but its file no longer exists", one.path)
         try:
             content = _content(one.path)
         except OSError:
             return False
         if content != one.sha256:
-            raise Diverged(f"{_called(one, history)}: is served, and its file was replaced by another one", one.path)
+            raise Diverged(f"{_called(one, history)}: is served, but its file was replaced", one.path)
         one.identity = now
         return False
 
@@ -286,7 +286,7 @@ class TrustedRecords:
             return
         if record.number <= self._newest:
             if sha256(data) != self._hash_of(record.number):
-                raise Corrupt(f"record {record.number}: the one that the manifest vouches for wanted, got another one")
+                raise Corrupt(f"record {record.number}: expected the one that the manifest names, got a different one")
             return
         signed = record.to_sign(self._root) if record.key else b""
         self._keyring.check_signature(f"record {record.number}", record.key, record.signature, signed)
@@ -294,7 +294,7 @@ class TrustedRecords:
     def check_adoption(self) -> None:
         """Raise Conflict if a file without a record must not be adopted, because no key has signed it."""
         if self._keyring.trusts or self._manifest.key:
-            raise Conflict("delta: a signed record of it wanted, got the file alone: `freshet delta apply`")
+            raise Conflict("delta: expected a signed record, got only the file; use `freshet delta apply`")
 
     def recall(self, read: Callable[[int], bytes | None]) -> None:
         """Compare the version and its newest known record with the trust memory; raise Corrupt or NotReady.
@@ -311,10 +311,10 @@ class TrustedRecords:
             return
         found = read(known.number)
         if found is None and not self._version.storage.gone(record_name(known.number)):
-            raise NotReady(f"record {known.number}: is not here yet")
+            raise NotReady(f"record {known.number}: has not arrived yet")
         if found is None or sha256(found) != known.record:
-            got = "a chain that ends before it" if found is None else "another one"
-            raise Corrupt(f"record {known.number}: the one that was trusted here wanted, got {got}; {ACCEPT}")
+            got = "a change log that ends before it" if found is None else "a different one"
+            raise Corrupt(f"record {known.number}: expected the one that was trusted here before, got {got}; {ACCEPT}")
 
     def remember(self, history: History) -> None:
         """Store the newest record in the trust memory; raise NotReady if that cannot be made durable."""
@@ -332,12 +332,12 @@ class TrustedRecords:
                 data = read_file(self._version.folder / name, MAX_RECORD_NBYTES).tobytes()
             except FileNotFoundError:
                 if not self._version.storage.gone(name):
-                    raise NotReady(f"record {at}: is not here yet") from None
-                raise Corrupt(f"record {at}: the manifest vouches for it, and it is not there") from None
+                    raise NotReady(f"record {at}: has not arrived yet") from None
+                raise Corrupt(f"record {at}: does not exist, but the manifest names it") from None
             except OSError:
                 raise NotReady(f"record {at}: cannot be read") from None
             if sha256(data) != self._vouched[at]:
-                raise Corrupt(f"record {at}: the one that the manifest vouches for wanted, got another one")
+                raise Corrupt(f"record {at}: expected the one that the manifest names, got a different one")
             record = ChainRecord.from_bytes(data, at)
             # The manifest does not vouch for records that a repair sets aside.
             self._walked = (record.since if record.kind == REPAIR else at) - 1

@@ -106,14 +106,14 @@ class RepositoryListing:
         try:
             complete = self.models(followed)
             if self._left:
-                raise NotReady(f"repository: {len(self._left)} names are not listed within {WHOLE_S:g} s")
+                raise NotReady(f"repository: listing {len(self._left)} names took more than {WHOLE_S:g} s")
             if not complete:
-                raise NotReady("repository: some objects cannot be had; the log says which")
+                raise NotReady("repository: some objects cannot be fetched; see the log")
             self._trouble, self.ended_s = "", self._now_s()
             self._store_errors.over("listing")
         except Exception as error:
             known = isinstance(error, FreshetError)
-            self._trouble = str(error) if known else "repository: could not be listed; the log says why"
+            self._trouble = str(error) if known else "repository: cannot be listed; see the log"
             self._store_errors.tell("listing", str(error) or type(error).__name__, traceback=not known)
         ended_s = self._now_s()
         self._rested_s = ended_s + (AGAIN_S if self._trouble else 0.0) + (ended_s - began_s)
@@ -128,8 +128,8 @@ class RepositoryListing:
         """Return why new models, versions and labels are not seen; "" if they are (Repository.concern)."""
         if self.ended_ago_s() < LATE_S:
             return ""
-        why = self._trouble or "repository: a listing takes long"
-        return f"{why}; new models, versions and labels have not been seen for more than {LATE_S:g} s"
+        why = self._trouble or "repository: listing takes long"
+        return f"{why}; new models, versions and labels have not been detected for more than {LATE_S:g} s"
 
     # Contents.
 
@@ -249,7 +249,7 @@ class RepositoryListing:
         told = key in self._told_of or len(self._told_of) >= MOST_TOLD
         if not told and self._store.head(f"{key}/{SAVED_MODEL}") is not None:
             self._told_of.add(key)
-            log.warning("%s: a SavedModel in an object store is not imported: `freshet import` does it", key)
+            log.warning("%s: a SavedModel in an object store is not imported automatically; use `freshet import`", key)
 
 
 def end_place(storage: MirroredStorage) -> None:

@@ -245,13 +245,13 @@ class Mirror:
         except NotReady as error:
             if not self._out:
                 self._out = True
-                log.warning("%s; what is served stays", error)
+                log.warning("%s; the server keeps serving its current versions", error)
             return
         except FreshetError as error:
             self._store_errors.tell("mirror", str(error))
             return
         except Exception:
-            log.exception("the mirror could not be kept")
+            log.exception("cannot update the mirror")
             return
         self._store_errors.over("mirror")
         if all_seen:
@@ -335,7 +335,9 @@ class Mirror:
         if self.nbytes > self.max_nbytes and not self._told_full:
             self._told_full = True
             log.warning(
-                "mirror_bytes: what is served takes %d bytes of the mirror, more than %d", self.nbytes, self.max_nbytes
+                "mirror_bytes: the served versions take %d bytes of the mirror, more than %d",
+                self.nbytes,
+                self.max_nbytes,
             )
 
 
@@ -348,15 +350,15 @@ def ours(what: str) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in NO_FOLDER:
-            raise Corrupt("manifest: names files that no folder can hold") from None
+            raise Corrupt("manifest: names files that cannot be stored in a folder") from None
         raise shortage(error) or NotReady(f"mirror: cannot be written: {error.strerror}") from None
     except Exception as error:
         if (short := shortage(error)) is not None:
             raise short from None
         if isinstance(error, RuntimeError) and "new thread" in str(error):
-            raise NotReady("there are not enough threads for it") from None
-        log.exception("%s: could not be brought", what)
-        raise Corrupt("version: could not be brought; the server's log says why") from None
+            raise NotReady("not enough threads") from None
+        log.exception("cannot download %s", what)
+        raise Corrupt("version: cannot be downloaded; see the server's log") from None
 
 
 class VersionFetch:
@@ -386,7 +388,7 @@ class VersionFetch:
     def raise_error(self) -> None:
         """Raise the error of the download, if there is one."""
         if self.lost:
-            raise NotReady("there are not enough threads for it")
+            raise NotReady("not enough threads")
         if self._error is not None:
             raise self._error
 

@@ -205,7 +205,7 @@ class MirroredStorage:
         self._here.remove(name)
 
     def install(self, built: Path) -> None:
-        taken = Conflict(f"version {self.folder.name} of {self.folder.parent.name!r} exists already")
+        taken = Conflict(f"version {self.folder.name} of {self.folder.parent.name!r} already exists")
         data = (built / MANIFEST).read_bytes()
         if self._there(MANIFEST):
             raise taken

@@ -136,8 +136,8 @@ def address_parts(address: str, what: str) -> tuple[str, str, str]:
             more = address.partition("://")[2].strip("/")
             got = f"{scheme}:// {'with more than a bucket and a prefix' if more else 'without a bucket'}"
         else:
-            got = f"one of {scheme!r}{nearest(scheme, SCHEMES)}"
-        raise BadInput(f"{what}: a folder, or s3://BUCKET, gs://BUCKET or az://BUCKET wanted, got {got}")
+            got = f"scheme {scheme!r}{nearest(scheme, SCHEMES)}"
+        raise BadInput(f"{what}: expected a folder, or s3://BUCKET, gs://BUCKET or az://BUCKET, got {got}")
     return found[1], found[2], (found[3] or "").strip("/")
 
 
@@ -206,7 +206,7 @@ class ObjectStore:
                         self._check_size(key, written, nbytes)
                         file.write(memoryview(chunk))
                     if written != reply.meta["size"]:
-                        raise NotReady(self._line("what it sends breaks off"))
+                        raise NotReady(self._line("the response ended early"))
                 except BaseException:
                     path.unlink(missing_ok=True)
                     raise
@@ -275,7 +275,7 @@ class ObjectStore:
                     return False
                 if (head := self.head(key)) is not None:
                     return head.nbytes == len(data) and self._holds(key, data)
-                uncertain = NotReady(self._line("another creation of the same object is under way"))
+                uncertain = NotReady(self._line("another process is creating the same object"))
         assert uncertain is not None
         raise uncertain
 
@@ -294,13 +294,12 @@ class ObjectStore:
 
     def folders(self, prefix: str) -> list[str]:
         """Return the names directly below a prefix that contain objects, ascending; deeper levels are not listed."""
-
         from obstore import list_with_delimiter_async
 
         found = self._listed(lambda: list_with_delimiter_async(self._brief(), prefix.strip("/") or None))
         prefixes, objects = found["common_prefixes"], found["objects"]
         if len(prefixes) + len(objects) > MAX_NAMES:
-            raise NotReady(self._line(f"it lists more than {MAX_NAMES} names where folders are"))
+            raise NotReady(self._line(f"it lists more than {MAX_NAMES} names in one folder"))
         return sorted({str(name).rstrip("/").rpartition("/")[2] for name in prefixes})
 
     def keys(self, prefix: str) -> Iterator[str]:
@@ -315,7 +314,7 @@ class ObjectStore:
         while chunk := self._listed(lambda: anext(listing, None)):
             count += len(chunk)
             if chunk[-1]["path"] == last:
-                raise NotReady(self._line("its listing goes round in a circle"))
+                raise NotReady(self._line("its listing repeats itself"))
             last = chunk[-1]["path"]
             if count > MAX_KEYS or max(len(meta["path"]) for meta in chunk) > MAX_KEY_NBYTES:
                 wanted = f"{MAX_KEYS} names of {MAX_KEY_NBYTES} bytes"
@@ -333,7 +332,7 @@ class ObjectStore:
                 async with asyncio.timeout(LISTING_S):
                     return await ask()
             except TimeoutError:
-                raise NotReady(self._line(f"a listing has not ended within {LISTING_S:g} s")) from None
+                raise NotReady(self._line(f"a listing took more than {LISTING_S:g} s")) from None
 
         return self._must(lambda: _run_alone(bounded))
 
@@ -416,8 +415,8 @@ class ObjectStore:
         try:
             made: Any = from_url(self.address, client_options=client, retry_config=retry)
         except (BaseError, ValueError):
-            wanted = "an address such as s3://bucket/prefix, and the store's own environment variables, wanted"
-            raise BadInput(f"{self._what}: {wanted}; this cannot be opened") from None
+            wanted = "expected an address such as s3://bucket/prefix, and the store's own environment variables"
+            raise BadInput(f"{self._what}: {wanted}; this address cannot be opened") from None
         return self._clients.setdefault((read_s, retries, whole_s), made)
 
     def _found(self, act: Callable[[], T]) -> T | None:
@@ -431,7 +430,7 @@ class ObjectStore:
         try:
             return self._asked(act)
         except FileNotFoundError:
-            raise NotReady(self._line("it does not find what it lists")) from None
+            raise NotReady(self._line("an object that it lists does not exist")) from None
 
     def _asked(self, act: Callable[[], T]) -> T:
         """Return the result of act(); convert errors of the library to ours, except those of conditions."""
@@ -455,11 +454,11 @@ class ObjectStore:
         except ValueError as error:
             if "path" not in str(error).lower():
                 raise
-            raise BadInput(f"{self._what}: a name without empty parts, '.' and '..' wanted") from None
+            raise BadInput(f"{self._what}: expected a name without empty parts, '.' and '..'") from None
         except InvalidPathError:
             raise BadInput(
                 f"{self._what}: the store has an object whose name has empty parts, '.', '..' or control characters; "
-                "nothing beside it can be listed until that is removed"
+                "remove it: it prevents listing the objects beside it"
             ) from None
         except (BaseError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
@@ -469,11 +468,11 @@ class ObjectStore:
 
     def _check_bucket(self, error: Exception) -> None:
         if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
-            raise BadInput(f"{self._what}: there is no bucket {self._bucket[:64]!r}") from None
+            raise BadInput(f"{self._what}: bucket {self._bucket[:64]!r} does not exist") from None
 
     def _check_size(self, key: str, got: int, limit: int) -> None:
         if got > limit:
-            raise Corrupt(f"{key.rpartition('/')[2][:64]}: at most {limit} bytes wanted, got {got}")
+            raise Corrupt(f"{key.rpartition('/')[2][:64]}: expected at most {limit} bytes, got {got}")
 
     def _line(self, reason: str) -> str:
         return f"{self._what}: the object store cannot be reached: {reason}"
@@ -491,7 +490,7 @@ def _run_alone(act: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 def _key(key: str) -> str:
     if not key or key.startswith("/"):
-        raise BadInput("a key of an object, relative and not empty, wanted")
+        raise BadInput("expected a key of an object, relative and not empty")
     if len(key.encode(errors="replace")) > MAX_KEY_NBYTES:
         raise BadInput(f"expected a key of an object of at most {MAX_KEY_NBYTES} bytes, got a longer one")
     return key
@@ -511,7 +510,7 @@ def _reason(error: Exception) -> str:
     if status in (401, 403):
         return f"it refuses these credentials ({status})"
     if status:
-        return f"it answers {status}"
+        return f"it answers with status {status}"
     if "incorrectly configured region" in text:
         return "the bucket is in another region than AWS_REGION says"
     kinds = {"kind: Timeout": "no answer in time", "timed out": "no answer in time", "kind: Connect": "no connection"}

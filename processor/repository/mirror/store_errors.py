@@ -65,7 +65,7 @@ class StoreErrors:
                 # Names come from the store, so their number is not limited.
                 self._wrong.clear()
             self._wrong[name] = why
-            log.error("%s: cannot be followed: %s", name, why, exc_info=traceback)
+            log.error("cannot follow %s: %s", name, why, exc_info=traceback)
 
     def over(self, name: str) -> None:
         """Note that there is no error with this name any more."""

@@ -87,7 +87,7 @@ def claimed(store: CountedStore, key: str, folder: Path, built: Path) -> Iterato
         folder: The version's folder in the mirror.
         built: Folder of the version's files in the meantime.
     """
-    busy = Conflict(f"version {folder.name} of {folder.parent.name!r} is being published by another")
+    busy = Conflict(f"version {folder.name} of {folder.parent.name!r} is being published by another process")
     token = folder.with_name(f".{folder.name}.claim")
     token.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(token, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)

@@ -79,7 +79,7 @@ class StoredTable:
         file = manifest.files.get(table_file(table))
         if spec is None or file is None:
             known = ", ".join(t.name for t in manifest.tables)
-            raise BadInput(f"table {table[:64]!r} is not one of {manifest.model!r}: {known}")
+            raise BadInput(f"table does not exist in model {manifest.model!r}: {table[:64]!r}; expected one of {known}")
         buckets = max(1, -(-spec.rows // ROWS_PER_BUCKET))
         return cls(manifest.model, manifest.version, table, spec.rows, spec.dim, spec.dtype, file.crc32, buckets)
 
@@ -202,10 +202,10 @@ def parse_marker(data: bytes) -> tuple[StoredTable, str]:
         form, state = raw.pop("format"), raw.pop("state")
         table = StoredTable(**raw)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise Corrupt("the row store's marker is not readable") from None
+        raise Corrupt("the row store's marker cannot be read") from None
     kinds = StoredTable.__annotations__
     sound = all(type(getattr(table, f)).__name__ == kind for f, kind in kinds.items())
     sound = sound and table.dtype in ROW_TYPES and 0 < table.buckets < 1 << 31
     if form != FORMAT or state not in (PUSHING, COMPLETE) or not sound:
-        raise Corrupt("the row store's marker is not one of this format")
+        raise Corrupt("the row store's marker has another format")
     return table, state

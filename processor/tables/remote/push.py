@@ -70,11 +70,11 @@ def _push(reader: VersionReader, table: StoredTable, store: RowStore, progress: 
     keys, rows = arrays.get("keys"), arrays.get("rows")
     scales, kind = arrays.get("scales", np.empty(0, np.float32)), ROW_TYPES[table.dtype]
     if keys is None or rows is None or keys.dtype != np.int64 or keys.shape != (table.rows,):
-        raise Corrupt(f"table {table.table!r}: {table.rows} int64 keys and their rows wanted")
+        raise Corrupt(f"table {table.table!r}: expected {table.rows} int64 keys and their rows")
     if rows.dtype != kind.dtype or rows.shape != (table.rows, table.dim):
-        raise Corrupt(f"table {table.table!r}: rows {[table.rows, table.dim]} of {table.dtype} wanted")
+        raise Corrupt(f"table {table.table!r}: expected rows {[table.rows, table.dim]} of {table.dtype}")
     if scales.dtype != np.float32 or scales.shape != (table.rows if kind.scaled else 0,):
-        raise Corrupt(f"table {table.table!r}: a float32 scale for each row of {table.dtype} wanted")
+        raise Corrupt(f"table {table.table!r}: expected a float32 scale for each row of {table.dtype}")
     store.write({table.marker_key: table.marker(PUSHING)})
     done = 0
     for chunk in table.pack(keys, rows, scales):

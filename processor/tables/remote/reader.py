@@ -149,7 +149,7 @@ class RemoteTables:
         if state != COMPLETE:
             raise NotReady(f"table {wanted.name} is not complete in the row store; {how}")
         if found != wanted:
-            raise NotReady(f"table {wanted.name} in the row store is of another upload; drop it, then {how}")
+            raise NotReady(f"table {wanted.name} in the row store is from another upload; drop it, then {how}")
         return wanted
 
 
@@ -238,7 +238,7 @@ class RemoteReader:
             taken_s = self._clock.now_s() - started_s
         self._count(asked, unknown, lost, taken_s, problem)
         if lost and self._fails:
-            raise NotReady(f"{lost} embedding rows could not be had: the row store {problem}")
+            raise NotReady(f"could not fetch {lost} embedding rows: the row store {problem}")
 
     def _fetch(self, waiting: MissingRows) -> tuple[int, str]:
         """Fetch all ids still LOST in one round trip; return how many stay lost, and why."""
@@ -274,4 +274,4 @@ class RemoteReader:
             if not lost or now_s < self._log_at_s + LOG_EVERY_S:
                 return
             self._log_at_s = now_s
-        log.warning("%d embedding rows could not be had, %d since the start: the row store %s", lost, total, problem)
+        log.warning("could not fetch %d embedding rows (%d since the start): the row store %s", lost, total, problem)

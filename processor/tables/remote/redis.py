@@ -171,7 +171,7 @@ class RedisStore:
             pool.connection_kwargs.update(options)
         except Exception:
             # Messages of urllib and redis-py about a URL may quote its password.
-            raise BadInput("remote.url: redis://[user:password@]host:port[/db] wanted") from None
+            raise BadInput("remote.url: expected redis://[user:password@]host:port[/db]") from None
         self._seed = RedisNode(pool, clock)
         self._nodes: dict[tuple[str, int], RedisNode] = {}
         self._slots: list[RedisNode | None] = [None] * SLOTS
@@ -367,13 +367,13 @@ def encode(command: Command) -> bytes:
 def describe(error: Exception) -> str:
     """Describe an error in a few words; redis-py's own messages contain addresses."""
     for kind, text in (
-        (CircuitOpen, "is left alone after failures"),
+        (CircuitOpen, "is not contacted after repeated failures (circuit breaker)"),
         (exceptions.TimeoutError, "did not answer in time"),
         (exceptions.AuthenticationError, "refused the credentials"),
         (exceptions.BusyLoadingError, "is still loading its data"),
         (exceptions.ConnectionError, "cannot be reached"),
         (exceptions.OutOfMemoryError, "is out of memory"),
-        (MalformedReply, "sent what is no reply to what it was asked"),
+        (MalformedReply, "sent a malformed reply"),
     ):
         if isinstance(error, kind):
             return text

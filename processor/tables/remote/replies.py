@@ -121,14 +121,14 @@ class ReplyReader:
             return rest
         if kind == b"-":
             return _error(rest)
-        raise MalformedReply("no reply begins so")
+        raise MalformedReply("unknown reply type")
 
     def _array(self, count: int, depth: int) -> Any:
         if count == -1:
             return None
         # Each element takes at least three bytes.
         if count < 0 or depth == MAX_DEPTH or 3 * count > self._left + len(self._buffer) - self._at:
-            raise MalformedReply("an array larger than what was asked for")
+            raise MalformedReply("array is larger than expected")
         return [self._reply(depth + 1) for _ in range(count)]
 
     def _bulk(self, nbytes: int) -> bytes | None:
@@ -136,19 +136,19 @@ class ReplyReader:
             return None
         end = nbytes + 2
         if nbytes < 0 or end > self._left + len(self._buffer) - self._at:
-            raise MalformedReply("a value larger than what was asked for")
+            raise MalformedReply("value is larger than expected")
         while len(self._buffer) - self._at < end:
             self._receive()
         at, self._at = self._at, self._at + end
         if self._buffer[self._at - 2 : self._at] != b"\r\n":
-            raise MalformedReply("a value without its end")
+            raise MalformedReply("value has no end")
         return bytes(self._buffer[at : at + nbytes])
 
     def _line(self) -> bytes:
         searched = self._at
         while (end := self._buffer.find(b"\r\n", searched)) < 0:
             if len(self._buffer) - self._at > LINE_NBYTES:
-                raise MalformedReply("a line without an end")
+                raise MalformedReply("line has no end")
             searched = max(self._at, len(self._buffer) - 1)
             self._receive()
         at, self._at = self._at, end + 2
@@ -159,7 +159,7 @@ class ReplyReader:
         if left_s <= 0:
             raise TimeoutError
         if self._left <= 0:
-            raise MalformedReply("more bytes than what was asked for")
+            raise MalformedReply("more bytes than expected")
         self._socket.settimeout(left_s)
         data = self._socket.recv(min(READ_NBYTES, self._left))
         if not data:

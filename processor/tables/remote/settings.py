@@ -36,19 +36,19 @@ class RemoteConfig:
 
     def __post_init__(self) -> None:
         if self.url.partition("://")[0] not in SCHEMES:
-            raise BadInput(f"remote.url: one of {', '.join(s + '://' for s in SCHEMES)} wanted")
+            raise BadInput(f"remote.url: expected one of {', '.join(s + '://' for s in SCHEMES)}")
         for name in self.tables:
             model, _, table = name.partition("/")
             if not NAME.fullmatch(model) or not (table == "*" or NAME.fullmatch(table)):
-                raise BadInput(f"remote.tables: 'model/table' or 'model/*' wanted, got {name[:64]!r}")
+                raise BadInput(f"remote.tables: expected 'model/table' or 'model/*', got {name[:64]!r}")
         if not self.tables:
-            raise BadInput("remote.tables: at least one 'model/table' wanted")
+            raise BadInput("remote.tables: expected at least one 'model/table'")
         if not 0.001 <= self.timeout_s <= 60:
-            raise BadInput(f"remote.timeout_s: 0.001 to 60 wanted, got {self.timeout_s}")
+            raise BadInput(f"remote.timeout_s: expected 0.001 to 60, got {self.timeout_s}")
         if self.on_error not in POLICIES:
-            raise BadInput(f"remote.on_error: one of {', '.join(POLICIES)} wanted, got {self.on_error[:40]!r}")
+            raise BadInput(f"remote.on_error: expected one of {', '.join(POLICIES)}, got {self.on_error[:40]!r}")
         if not 0 <= self.cache_rows < 1 << 31:
-            raise BadInput(f"remote.cache_rows: 0 to {(1 << 31) - 1} wanted, got {self.cache_rows}")
+            raise BadInput(f"remote.cache_rows: expected 0 to {(1 << 31) - 1}, got {self.cache_rows}")
 
     def is_remote(self, model: str, table: str) -> bool:
         return f"{model}/{table}" in self.tables or f"{model}/*" in self.tables

@@ -10,13 +10,13 @@ export function ask(action) {
   const dialog = byId("ask");
   return new Promise(resolve => {
     const body = () => action.body === undefined ? undefined : reason ? { ...action.body, reason: reason.value.trim() } : action.body;
-    const reason = action.reason ? h("input", { maxlength: "500", autocomplete: "off", placeholder: "kept in the chain" }) : null;
+    const reason = action.reason ? h("input", { maxlength: "500", autocomplete: "off", placeholder: "recorded in the chain" }) : null;
     const lines = h("div", { class: "lines" });
     const problem = h("p", { class: "problem", role: "alert" });
     const show = () => replace(lines,
       action.cli ? code(action.cli(reason ? reason.value.trim() : ""), "freshet") : null,
       code(curl(action.method, action.path, action.file ? { file: action.file.name } : body(), signedIn()), "curl"));
-    const go = button(action.verb || "Do it", async () => {
+    const go = button(action.verb || "Confirm", async () => {
       go.disabled = true;
       go.setAttribute("aria-busy", "true");
       problem.textContent = "";
@@ -39,7 +39,7 @@ export function ask(action) {
       h("p", { class: "what" }, action.what),
       action.detail || null,
       reason ? field("Reason", reason) : null,
-      h("details", { class: "same", open: matchMedia("(min-width: 48rem)").matches }, h("summary", {}, "The same on a command line"), lines),
+      h("details", { class: "same", open: matchMedia("(min-width: 48rem)").matches }, h("summary", {}, "Command line"), lines),
       problem,
       h("div", { class: "row end" }, button("Cancel", () => dialog.close(), { class: "quiet" }), go));
     if (reason) reason.addEventListener("input", show);

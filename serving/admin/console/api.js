@@ -30,7 +30,7 @@ export async function call(method, path, body, type = "application/json") {
   if (reply.status === 401) refused();
   let found = null;
   try { found = await reply.json(); } catch { /* reported by its status */ }
-  if (!reply.ok) throw new Refusal(reply.status, found && found.error ? String(found.error) : `answered ${reply.status}`);
+  if (!reply.ok) throw new Refusal(reply.status, found && found.error ? String(found.error) : `the server replied ${reply.status}`);
   return found;
 }
 
@@ -43,7 +43,7 @@ export async function follow(onSample, onState) {
     try {
       const reply = await fetch("/admin/live", { headers: headers({ accept: "text/event-stream" }) });
       if (reply.status === 401) { refused(); onState("signed out"); }
-      else if (reply.status === 429) onState("live figures are full");
+      else if (reply.status === 429) onState("too many live streams");
       else if (reply.ok) { onState(""); wait = 500; await events(reply.body.getReader(), onSample); onState("reconnecting"); }
       else onState("not ready");
     } catch { onState("no answer"); }

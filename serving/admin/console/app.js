@@ -68,10 +68,10 @@ function go() {
 
 function askToken() {
   const input = h("input", { type: "password", autocomplete: "current-password", required: true });
-  const problem = h("p", { class: "problem", role: "alert" }, signedIn() ? "This token is not the server's." : "");
+  const problem = h("p", { class: "problem", role: "alert" }, signedIn() ? "The server does not accept this token." : "");
   signIn("");
   const form = h("form", { class: "panel login", onsubmit: event => { event.preventDefault(); signIn(input.value.trim()); start(); } },
-    h("h1", {}, "Sign in"), h("p", {}, "This admin port wants its token. It is kept until this tab is closed."),
+    h("h1", {}, "Sign in"), h("p", {}, "This admin port requires a token. The page keeps it until this tab is closed."),
     field("Admin token", input), problem, h("div", { class: "row end" }, h("button", { class: "main" }, "Sign in")));
   if (view && view.close) view.close();
   view = { element: form };

@@ -10,9 +10,9 @@ const MOST_IDS = 12;
 
 export function explainView(page) {
   const fields = h("div", { class: "fields" }), result = h("div", { class: "stacked", "aria-live": "polite" });
-  const element = h("div", { class: "stacked" }, section("Which score", fields), result);
+  const element = h("div", { class: "stacked" }, section("Score to explain", fields), result);
   const row = h("input", { type: "number", min: "0", value: "0", class: "small" });
-  const request = h("input", { maxlength: "128", autocomplete: "off", placeholder: "in place of the inputs" });
+  const request = h("input", { maxlength: "128", autocomplete: "off", placeholder: "instead of the inputs" });
   const generation = h("select", {}), against = h("select", {});
   let signature = null, values = null, seen = "";
 
@@ -20,9 +20,9 @@ export function explainView(page) {
     try { ({ signature, values } = await signatureOf(page.name)); } catch (error) { replace(fields, h("p", { class: "problem" }, error.message)); return; }
     const go = button("Explain", () => explain(go), { class: "main" });
     replace(fields,
-      h("div", { class: "row form" }, field("Row", row), field("Generation", generation), field("Against", against), field("Recorded request's id", request)),
-      h("details", {}, h("summary", {}, "The request's inputs"), h("div", { class: "fields inset" }, inputFields(signature, values, () => {}))),
-      h("div", { class: "row end" }, button("Begin anew", () => { typed.delete(page.name); look(); }, { class: "quiet" }), go));
+      h("div", { class: "row form" }, field("Row", row), field("Generation", generation), field("Against", against), field("Recorded request id", request)),
+      h("details", {}, h("summary", {}, "Request inputs"), h("div", { class: "fields inset" }, inputFields(signature, values, () => {}))),
+      h("div", { class: "row end" }, button("Reset", () => { typed.delete(page.name); look(); }, { class: "quiet" }), go));
   }
 
   async function generations() {
@@ -32,8 +32,8 @@ export function explainView(page) {
     const names = line.map(e => e.generation), last = line[line.length - 1];
     if (last) names.push(last.parent);
     const [a, b] = [generation.value, against.value];
-    replace(generation, h("option", { value: "" }, "what is served"), names.slice(1).map(n => h("option", { value: n, selected: n === a }, n)));
-    replace(against, h("option", { value: "" }, "nothing"), names.slice(1).map((n, at) => h("option", { value: n, selected: b ? n === b : at === 0 }, n)));
+    replace(generation, h("option", { value: "" }, "served generation"), names.slice(1).map(n => h("option", { value: n, selected: n === a }, n)));
+    replace(against, h("option", { value: "" }, "none"), names.slice(1).map((n, at) => h("option", { value: n, selected: b ? n === b : at === 0 }, n)));
   }
 
   async function explain(go) {
@@ -44,7 +44,7 @@ export function explainView(page) {
     const asked = request.value.trim() ? `"request_id": ${JSON.stringify(request.value.trim())}` : bodyOf(signature, values).slice(1, -1);
     try {
       const reply = await call("POST", path(page.name, "/explain"), `{${asked}, ${more.join(", ")}}`);
-      replace(result, shownOf(reply), section("The same on a command line", code(freshet("explain", page.name, ...(request.value.trim() ? ["--request-id", request.value.trim()] : ["--request", "request.json"]), "--row", row.value || "0",
+      replace(result, shownOf(reply), section("Command line", code(freshet("explain", page.name, ...(request.value.trim() ? ["--request-id", request.value.trim()] : ["--request", "request.json"]), "--row", row.value || "0",
         ...(generation.value ? ["--generation", generation.value] : []), ...(against.value ? ["--against", against.value] : [])), "freshet")));
       result.querySelector("h2").scrollIntoView({ block: "nearest" });
     } catch (error) {
@@ -77,18 +77,18 @@ export function shownOf(reply) {
 
 function sideOf(side) {
   const e = side.executable, facts = [["executable", `${e.backend}, ${e.precision}, bucket ${e.bucket}`], ["computed by", side.computed_by], ...Object.entries(side.timings_ms).map(([stage, ms]) => [stage.replace("_", " "), milliseconds(ms)])];
-  return [h("p", { class: "big" }, Object.entries(side.outputs).map(([name, values]) => h("span", {}, h("small", {}, name), " ", h("b", {}, values.map(score).join(", ")))), side.served ? badge("served", "good") : badge("not served now")),
+  return [h("p", { class: "big" }, Object.entries(side.outputs).map(([name, values]) => h("span", {}, h("small", {}, name), " ", h("b", {}, values.map(score).join(", ")))), side.served ? badge("served", "good") : badge("not served")),
     h("dl", { class: "facts" }, facts.map(([n, v]) => h("div", {}, h("dt", {}, n), h("dd", {}, v))))];
 }
 
 function movedOf(reply) {
   const most = Math.max(1e-12, ...reply.moved.map(m => Math.abs(m.score_change)));
-  return [h("p", { class: "soft" }, `${reply.change ? `The score differs by ${Object.entries(reply.change).map(([o, v]) => `${v.map(signed).join(", ")} (${o})`).join("; ")}. ` : ""}Each line puts one thing of ${reply.sides[1].generation} into ${reply.sides[0].generation}; features act together, so lines need not add up.`),
+  return [h("p", { class: "soft" }, `${reply.change ? `The score differs by ${Object.entries(reply.change).map(([o, v]) => `${v.map(signed).join(", ")} (${o})`).join("; ")}. ` : ""}Each line replaces one part of ${reply.sides[0].generation} with that of ${reply.sides[1].generation}. Features interact, so the lines need not add up.`),
     h("ol", { class: "moved" }, reply.moved.map(m => {
       const bar = h("i", { class: m.score_change < 0 ? "less" : "more", "aria-hidden": "true" });
       bar.style.width = `${(100 * Math.abs(m.score_change) / most).toFixed(1)}%`;
       return h("li", {}, h("span", {}, m.what), h("span", { class: "bar" }, bar), h("b", { class: "number" }, signed(m.score_change)));
-    })), reply.moved_left_out ? h("p", { class: "soft" }, `${number(reply.moved_left_out)} more moved it less.`) : null];
+    })), reply.moved_left_out ? h("p", { class: "soft" }, `${number(reply.moved_left_out)} smaller changes are not shown.`) : null];
 }
 
 const aboutOf = f => h("small", {}, f.table ? `${f.kind}, table ${f.table}, ${f.dim} wide${f.combiner && f.kind.endsWith("s") ? `, ${f.combiner}` : ""}` : f.kind);

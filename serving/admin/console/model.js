@@ -27,7 +27,7 @@ export function modelPage(name, tab, context) {
 
   async function upload(chosen) {
     const reply = await ask({
-      title: `Apply ${chosen.name} to ${name}`, what: `${bytes(chosen.size)}. It is verified, looked at by the guard and, if nothing is wrong, served and made part of the chain on every server of the repository.`,
+      title: `Apply ${chosen.name} to ${name}`, what: `${bytes(chosen.size)}. The server verifies it and the guard checks it. If it passes, it becomes part of the chain and every server of the repository serves it.`,
       method: "POST", path: path(name, "/deltas"), file: chosen, verb: "Apply", cli: () => freshet("delta", "apply", name, chosen.name),
       done: r => `${r.generation} is served: ${number(r.rows)} rows in ${Number(r.apply_ms).toFixed(1)} ms`,
     });
@@ -44,7 +44,7 @@ export function modelPage(name, tab, context) {
   function update(state) {
     const model = state.info.models[name];
     if (!model) {
-      replace(head, h("h1", {}, name), h("p", { class: "problem" }, "The repository has no such model."));
+      replace(head, h("h1", {}, name), h("p", { class: "problem" }, "This model does not exist in the repository."));
       return;
     }
     const version = model.generation ? model.generation.split(".")[0] : null, served = version ? model.served[version] : null;
@@ -70,8 +70,8 @@ export function modelPage(name, tab, context) {
   function held(chain, version) {
     const decide = (what, danger) => async () => {
       const reply = await ask({
-        title: what === "release" ? "Release what is held" : "Reject what is held",
-        what: what === "release" ? `${name} serves what waits behind the gate, on every server of the repository. Nothing of it is judged again.` : `${name} goes back to what is served: what is held is undone, on every server of the repository.`,
+        title: what === "release" ? "Release held deltas" : "Reject held deltas",
+        what: what === "release" ? `Every server of the repository serves the held deltas of ${name}. They are not checked again.` : `The held deltas of ${name} are undone on every server of the repository. The served generation stays.`,
         method: "POST", path: path(name, `/${what}`), body: { version: Number(version), reason: "" }, reason: true, danger, verb: what === "release" ? "Release" : "Reject",
         cli: reason => freshet("delta", what, name, "--version", version, ...(reason ? ["--reason", reason] : [])), done: r => `${name} serves ${r.generation}`,
       });

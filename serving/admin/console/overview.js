@@ -20,7 +20,7 @@ export function overview({ refresh }) {
     figures,
     h("div", { class: "charts" }, rates, latency, errors),
     section("Models", models),
-    h("div", { class: "halves" }, section("Sessions and workers", sessions), section("Changes made here lately", trail)));
+    h("div", { class: "halves" }, section("Sessions and workers", sessions), section("Recent changes", trail)));
   let asked = 0, entries = [];
 
   async function audit() {
@@ -28,7 +28,7 @@ export function overview({ refresh }) {
     try { entries = (await get("/admin/audit")).entries; } catch { return; }
     replace(trail, entries.length ? h("ol", { class: "trail" }, entries.slice(0, 12).map(e => h("li", {},
       h("time", {}, clock(e.at)), h("span", { class: "said" }, e.what), badge(e.outcome === "done" ? "done" : e.outcome.split(":")[0], e.outcome === "done" ? "good" : "bad"),
-      e.outcome.startsWith("refused") ? h("small", {}, e.outcome) : null))) : h("p", { class: "soft" }, "Nothing was changed through this port since it was opened."));
+      e.outcome.startsWith("refused") ? h("small", {}, e.outcome) : null))) : h("p", { class: "soft" }, "No changes through this port since it was opened."));
   }
 
   function draw(state) {
@@ -42,12 +42,12 @@ export function overview({ refresh }) {
     drawWrong(info);
     const failing = last ? errorsOf(last) : null;
     const shown = [
-      ["Requests", last ? short(last.requests) : "–", "a second"],
-      ["Rows scored", last ? short(Object.values(last.models).reduce((sum, m) => sum + m.rows, 0)) : "–", "a second"],
+      ["Requests", last ? short(last.requests) : "–", "per second"],
+      ["Rows scored", last ? short(Object.values(last.models).reduce((sum, m) => sum + m.rows, 0)) : "–", "per second"],
       ["p50", timed ? milliseconds(timed.latency_ms.p50) : "–", "of all predictions"],
       ["p99", timed ? milliseconds(timed.latency_ms.p99) : "–", "of all predictions"],
-      ["Errors", last ? (last.requests ? percent(failing / last.requests, 2) : short(failing)) : "–", last && last.requests ? "of requests" : "a second"],
-      ["Freshness", ages.length ? seconds(Math.floor(Math.max(...ages))) : "–", "since the oldest model's newest delta"],
+      ["Errors", last ? (last.requests ? percent(failing / last.requests, 2) : short(failing)) : "–", last && last.requests ? "of requests" : "per second"],
+      ["Freshness", ages.length ? seconds(Math.floor(Math.max(...ages))) : "–", "since the newest delta, oldest model"],
     ];
     keyed(figures, shown, x => x[0], ([name, value, what]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("b", {}, value), h("small", {}, what))));
     const points = of => samples.map(x => [x.at, of(x)]);
@@ -66,7 +66,7 @@ export function overview({ refresh }) {
 
   function drawWrong(info) {
     keyed(wrong, troubles(info.models), t => `${t.name} ${t.state} ${t.why}`, t => h("div", { class: `notice ${t.kind}` },
-      h("p", {}, h("b", {}, h("a", { href: `#/models/${encodeURIComponent(t.name)}` }, t.name), ` ${t.state}`), `: ${t.why}`, t.published ? `. What is served was published at ${clock(t.published)}.` : "")));
+      h("p", {}, h("b", {}, h("a", { href: `#/models/${encodeURIComponent(t.name)}` }, t.name), ` ${t.state}`), `: ${t.why}`, t.published ? `. The served generation was published at ${clock(t.published)}.` : "")));
   }
 
   function drawSessions(info) {
@@ -76,9 +76,9 @@ export function overview({ refresh }) {
     replace(sessions,
       groups.length ? table("Session groups", [{ title: "Group" }, { title: "Sessions", number: true }, { title: "Waiting rows", number: true }, { title: "Resize" }],
         groups.map(([name, g]) => [name, number(g.sessions), number(g.queue_rows), resizer(name, g.sessions, refresh)])) : h("p", { class: "soft" }, "No sessions yet."),
-      workers.length ? table("Worker processes", [{ title: "Worker" }, { title: "State" }, { title: "Connections", number: true }, { title: "Restarts", number: true }, { title: "Silent", number: true }],
+      workers.length ? table("Worker processes", [{ title: "Worker" }, { title: "State" }, { title: "Connections", number: true }, { title: "Restarts", number: true }, { title: "Heartbeat age", number: true }],
         workers.map(w => [`worker ${w.worker}`, badge(w.up ? "up" : "down", w.up ? "good" : "bad"), number(w.connections), number(w.restarts), w.silent_s === null ? null : seconds(w.silent_s)]))
-        : h("p", { class: "soft" }, "One process answers: there are no workers."));
+        : h("p", { class: "soft" }, "A single process serves requests: there are no workers."));
   }
 
   return { element, title: "Overview", update: draw };
@@ -89,7 +89,7 @@ function resizer(group, sessions, refresh) {
   return h("span", { class: "row" }, input, button("Set", async () => {
     const wanted = Number(input.value);
     const reply = await ask({
-      title: `Resize ${group}`, what: `The group gets ${wanted} sessions in place of ${sessions}, in each process that answers. Requests go on.`,
+      title: `Resize ${group}`, what: `The group gets ${wanted} sessions instead of ${sessions}, in each serving process. Requests are not interrupted.`,
       method: "PUT", path: `/admin/groups/${encodeURIComponent(group)}`, body: { sessions: wanted }, verb: "Resize", done: () => `${group}: ${wanted} sessions`,
     });
     input.blur();

@@ -10,7 +10,7 @@ import { bytes, date, number, parts, percent, score, seconds, when } from "./for
 const PAGE = 40;
 const STATES = { current: "good", served: "", undone: "bad", waits: "warn" };
 const WORDS = { rollback: "Rolled back to", hold: "Held after", release: "Released up to", snapshot: "Snapshot of" };
-const FIGURES = { bias: "mean score moves", spread: "scores' spread", disorder: "order of scores", nonfinite: "scores that are no numbers", moved: "rows move", size: "rows shrink", longest: "longest row", new: "rows are new", shift: "mean score moves, logarithm", stretch: "scores' width moves, logarithm", width: "scores' width, logarithm", level: "mean score, logarithm", removed: "rows removed", dense: "dense weights move", evidence: "different rows that were scored" };
+const FIGURES = { bias: "change of the mean score", spread: "change of the scores' spread", disorder: "change of the scores' order", nonfinite: "non-finite scores", moved: "change of rows", size: "shrinking of rows", longest: "longest row", new: "new rows", shift: "change of the mean score, logarithm", stretch: "change of the scores' width, logarithm", width: "scores' width, logarithm", level: "mean score, logarithm", removed: "rows removed", dense: "change of dense weights", evidence: "distinct rows scored" };
 
 export function timelineView(page) {
   const strip = h("div", { class: "strip-box" }), list = h("ol", { class: "timeline" }), more = h("div", { class: "row" }), note = h("p", { class: "soft" });
@@ -31,7 +31,7 @@ export function timelineView(page) {
 
   function draw() {
     const deltas = found.entries.filter(e => e.kind === "delta");
-    note.textContent = deltas.length ? "The newest first; a bar is a delta, as high as it has rows." : "No delta has come yet: this version serves what it was published with.";
+    note.textContent = deltas.length ? "Newest first. Each bar is a delta; its height shows its number of rows." : "No delta yet: this version serves the rows and weights that it was published with.";
     replace(strip, deltas.length ? deltaStrip([...deltas].reverse(), pick) : []);
     const shown = found.entries.slice(0, most), first = { number: 0, kind: "first", generation: found.first, at: found.published_at, served: found.generation === found.first };
     keyed(list, found.entries.length <= most ? [...shown, first] : shown, e => e.number, (e, before) => entry(e, before && before.querySelector("details") && before.querySelector("details").open));
@@ -52,7 +52,7 @@ export function timelineView(page) {
     const behind = found.entries.filter(x => x.kind === "delta" && (x.state === "served" || x.state === "current") && parts(x.generation)[1] > parts(e.generation)[1]);
     const reply = await ask({
       title: `Roll back to ${e.generation}`, reason: true, danger: true, verb: "Roll back",
-      what: `${page.name} serves ${e.generation} again, on every server of the repository. ${behind.length === 1 ? `${behind[0].generation} is undone` : `${behind.length} deltas are undone`}. ${e.in_memory === false ? "It is built from the files beside what is served." : "It is one flip in memory."}`,
+      what: `${page.name} serves ${e.generation} again, on every server of the repository. ${behind.length === 1 ? `${behind[0].generation} is undone` : `${behind.length} deltas are undone`}. ${e.in_memory === false ? "It is rebuilt from files while the current generation is served." : "It is still in memory, so the switch is immediate."}`,
       method: "POST", path: path(page.name, "/rollback"), body: { generation: e.generation, reason: "" },
       cli: reason => freshet("delta", "rollback", page.name, e.generation, ...reasonOf(reason)), done: r => `${page.name} serves ${r.generation}. ${r.note || ""}`,
     });
@@ -80,9 +80,9 @@ export function timelineView(page) {
           h("span", { class: "facts inline" }, facts.map(([n, v]) => h("span", {}, h("small", {}, n), " ", h("b", {}, v)))), stamp(e.at))),
         h("div", { class: "detail" },
           here && here.reason ? h("p", { class: "why" }, here.reason) : null,
-          h("dl", { class: "facts" }, [["published", date(e.at)], ["stands on", e.parent], ["record", String(e.number)], ["digest", e.digest.slice(0, 16)], here && here.events ? ["events learned", number(here.events)] : null, here ? ["dense tensors", number(here.dense)] : null, ["way back", e.in_memory ? "in memory" : "from the files"]].filter(Boolean).map(([n, v]) => h("div", {}, h("dt", {}, n), h("dd", {}, v)))),
+          h("dl", { class: "facts" }, [["published", date(e.at)], ["parent", e.parent], ["record", String(e.number)], ["digest", e.digest.slice(0, 16)], here && here.events ? ["events learned", number(here.events)] : null, here ? ["dense tensors", number(here.dense)] : null, ["rollback", e.in_memory ? "from memory" : "from files"]].filter(Boolean).map(([n, v]) => h("div", {}, h("dt", {}, n), h("dd", {}, v)))),
           here && here.figures.length ? h("ul", { class: "figure-list" }, here.figures.map(f => h("li", {}, h("span", {}, FIGURES[f.kind] || f.kind, f.what ? h("small", {}, ` ${f.what}`) : null), h("b", {}, score(f.value))))) : null,
-          !here ? h("p", { class: "soft" }, "It was applied before this server began to note what became of deltas.") : here.verdict === "replayed" ? h("p", { class: "soft" }, "It was replayed at the start; others had served it before.") : null)),
+          !here ? h("p", { class: "soft" }, "This delta was applied before the server started to record the results of deltas.") : here.verdict === "replayed" ? h("p", { class: "soft" }, "This delta was replayed at startup; other servers had served it before.") : null)),
       back_ ? button("Roll back to here…", () => back(e), { class: "quiet back", "aria-label": `Roll back to here: ${e.generation}` }) : null);
   }
 

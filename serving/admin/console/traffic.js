@@ -32,15 +32,15 @@ export function trafficView(page) {
   function changes(v, served, out) {
     return [
       out ? button("Readmit…", () => act({ title: `Readmit version ${v.version}`, what: `Version ${v.version} gets its share of traffic again. It was taken out: ${out.reason}`, method: "POST", path: version(v.version, "readmit"), verb: "Readmit", done: () => `Version ${v.version} has its share again` }), { class: "quiet", "aria-label": `Readmit version ${v.version}` }) : null,
-      served ? button("Unload…", () => act({ title: `Unload version ${v.version}`, danger: true, what: `Version ${v.version} is served no more. Requests that are queued for it are still answered.`, method: "POST", path: version(v.version, "unload"), verb: "Unload", done: () => `Version ${v.version} is unloaded` }), { class: "quiet", "aria-label": `Unload version ${v.version}` })
-        : v.state === "END" ? button("Load…", () => act({ title: `Load version ${v.version}`, what: `Version ${v.version} is loaded, caught up with its deltas and warmed beside what is served.`, method: "POST", path: version(v.version, "load"), verb: "Load", done: () => `Version ${v.version} is loaded` }), { class: "quiet", "aria-label": `Load version ${v.version}` }) : null,
+      served ? button("Unload…", () => act({ title: `Unload version ${v.version}`, danger: true, what: `Version ${v.version} is no longer served. Requests that are already queued for it are still answered.`, method: "POST", path: version(v.version, "unload"), verb: "Unload", done: () => `Version ${v.version} is unloaded` }), { class: "quiet", "aria-label": `Unload version ${v.version}` })
+        : v.state === "END" ? button("Load…", () => act({ title: `Load version ${v.version}`, what: `Version ${v.version} is loaded, brought up to date with its deltas and warmed up while other versions are served.`, method: "POST", path: version(v.version, "load"), verb: "Load", done: () => `Version ${v.version} is loaded` }), { class: "quiet", "aria-label": `Load version ${v.version}` }) : null,
     ];
   }
 
   function drawSplit() {
     const weights = Object.entries(model.policy.split || {}), rows = weights.length ? weights : Object.keys(model.labels).map(label => [label, 0]);
     if (!rows.length) {
-      replace(split, h("p", { class: "soft" }, "All requests that name no version go to the newest one. Set a label first: a split is made of labels."));
+      replace(split, h("p", { class: "soft" }, "Requests without a version go to the newest one. To split traffic, set a label first."));
       return;
     }
     const inputs = [...new Map([...rows, ...Object.keys(model.labels).filter(l => !weights.some(([label]) => label === l)).map(l => [l, 0])])].map(([label, weight], n) => ({
@@ -57,10 +57,10 @@ export function trafficView(page) {
     const told = () => inputs.map(i => `${i.label} ${i.share.textContent}`).join(", ");
     replace(split,
       h("ul", { class: "weights" }, inputs.map(i => h("li", {}, h("span", {}, i.label, i.baseline ? h("small", {}, " baseline") : null), h("small", {}, model.labels[i.label] ? `version ${model.labels[i.label]}` : "no version"), i.input, i.share))),
-      preview, h("p", { class: "soft" }, "Only the share that must move does: sticky keys stay where weights stay."),
+      preview, h("p", { class: "soft" }, "A change moves as little traffic as possible: sticky keys keep their version where weights stay the same."),
       h("div", { class: "row end" },
-        weights.length ? button("Remove the split…", () => act({ title: "Remove the split", danger: true, what: "All requests that name no version go to the newest one, or to what the configuration says.", method: "PUT", path: path(page.name, "/policy"), body: { split: null }, verb: "Remove", done: () => "The split is removed" }), { class: "quiet" }) : null,
-        button("Change the split…", () => act({ title: "Change the split", what: `Requests that name no version go to: ${told()}.`, method: "PUT", path: path(page.name, "/policy"), body: body(), verb: "Change", done: () => `The split is ${told()}` }), { class: "main" })));
+        weights.length ? button("Remove the split…", () => act({ title: "Remove the split", danger: true, what: "Requests without a version go to the newest one, or as the configuration says.", method: "PUT", path: path(page.name, "/policy"), body: { split: null }, verb: "Remove", done: () => "The split is removed" }), { class: "quiet" }) : null,
+        button("Change the split…", () => act({ title: "Change the split", what: `Requests without a version go to: ${told()}.`, method: "PUT", path: path(page.name, "/policy"), body: body(), verb: "Change", done: () => `The split is ${told()}` }), { class: "main" })));
     bar();
   }
 
@@ -72,7 +72,7 @@ export function trafficView(page) {
       entries.length ? table("Labels", [{ title: "Label" }, { title: "Version", number: true }], entries.map(([label, v]) => [label, String(v)])) : h("p", { class: "soft" }, "No label is set."),
       h("form", { class: "row form", onsubmit: event => {
         event.preventDefault();
-        act({ title: `Point ${name.value} at version ${which.value}`, what: `Requests to the label, and its share of the split, go to version ${which.value}, which is loaded first where it is not.`, method: "PUT", path: path(page.name, `/labels/${encodeURIComponent(name.value)}`), body: { version: Number(which.value) }, verb: "Point", done: () => `${name.value} is version ${which.value}` });
+        act({ title: `Point ${name.value} at version ${which.value}`, what: `Requests to the label, and its share of the split, go to version ${which.value}, which is loaded first if necessary.`, method: "PUT", path: path(page.name, `/labels/${encodeURIComponent(name.value)}`), body: { version: Number(which.value) }, verb: "Point", done: () => `${name.value} is version ${which.value}` });
       } }, field("Label", name), field("Version", which), h("button", { class: "main" }, "Set…")));
   }
 
@@ -83,12 +83,12 @@ export function trafficView(page) {
     const bounds = found.bounds;
     replace(trials, found.trials.length ? found.trials.map(t => h("div", {}, table(`Version ${t.canary.version} against version ${t.baseline.version}`,
       [{ title: "Since the trial began" }, { title: `Canary ${t.canary.generation}`, number: true }, { title: `Baseline ${t.baseline.generation}`, number: true }, { title: "Bound", number: true }], [
-        ["requests", number(t.canary.requests), number(t.baseline.requests), `from ${number(bounds.min_requests)} on`],
-        ["failed", share(t.canary.failed, t.canary.requests), share(t.baseline.failed, t.baseline.requests), `${percent(bounds.max_error_share)} more`],
-        ["NaN or infinite scores", share(t.canary.nonfinite, t.canary.scores), share(t.baseline.nonfinite, t.baseline.scores), `${percent(bounds.max_nonfinite_share)} more`],
-        ["scores compared", number(t.canary.scores), number(t.baseline.scores), `from ${number(bounds.min_scores)} on`],
+        ["requests", number(t.canary.requests), number(t.baseline.requests), `at least ${number(bounds.min_requests)}`],
+        ["failed", share(t.canary.failed, t.canary.requests), share(t.baseline.failed, t.baseline.requests), `at most ${percent(bounds.max_error_share)} more`],
+        ["NaN or infinite scores", share(t.canary.nonfinite, t.canary.scores), share(t.baseline.nonfinite, t.baseline.scores), `at most ${percent(bounds.max_nonfinite_share)} more`],
+        ["scores compared", number(t.canary.scores), number(t.baseline.scores), `at least ${number(bounds.min_scores)}`],
         ...Object.entries(t.shift).map(([output, shift]) => [`mean ${output}`, score(t.canary.mean[output]), score(t.baseline.mean[output]), null, shift]).flatMap(([n, a, b, c, shift]) => [[n, a, b, c], [`shift of ${n.slice(5)}`, score(shift), null, score(bounds.max_score_shift)]]),
-      ], { caption: true }))) : h("p", { class: "soft" }, "Nobody is on trial: a version is, once the split sends it a share beside the baseline."));
+      ], { caption: true }))) : h("p", { class: "soft" }, "No canary is on trial. A trial begins when the split sends a version a share of traffic beside the baseline."));
   }
 
   return {

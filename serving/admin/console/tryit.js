@@ -8,8 +8,8 @@ import { milliseconds, score } from "./formats.js";
 // Typed values by model, kept for a later visit and for the explain view.
 export const typed = new Map();
 
-const SOURCES = { recorded: "It begins with a recorded request.", "asked lately": "It begins with a request that was asked lately.", "warm-up": "It begins with a request that warms this version.", "made up": "Nothing was recorded or asked yet, so the values are made up; ids have rows where the table is looked up by them." };
-const shape = i => `${i.dtype}${i.ragged ? ", ragged: a list a row" : i.columns ? ` [n, ${i.columns}]` : " [n]"}`;
+const SOURCES = { recorded: "Filled with a recorded request.", "asked lately": "Filled with a recent request.", "warm-up": "Filled with a warm-up request of this version.", "made up": "There is no recorded or recent request yet, so the values are made up. Ids that are keys of a table have rows." };
+const shape = i => `${i.dtype}${i.ragged ? ", ragged: one list per row" : i.columns ? ` [n, ${i.columns}]` : " [n]"}`;
 
 // The body of a predict request, as text: an int64 would lose digits as a JavaScript number.
 export function bodyOf(signature, values) {
@@ -23,7 +23,7 @@ export function inputFields(signature, values, changed) {
     const problem = h("small", { class: "problem" });
     const check = () => {
       let text = "";
-      try { if (!Array.isArray(JSON.parse(area.value || "[]"))) text = "a list wanted"; } catch { text = "not JSON yet"; }
+      try { if (!Array.isArray(JSON.parse(area.value || "[]"))) text = "expected a list"; } catch { text = "expected JSON"; }
       problem.textContent = text;
       area.setAttribute("aria-invalid", text ? "true" : "false");
     };
@@ -48,7 +48,7 @@ export function tryView(page) {
   const fields = h("div", { class: "fields" }), lines = h("div", { class: "lines" }), result = h("div", { class: "result", "aria-live": "polite" });
   const element = h("div", { class: "halves wide" }, section("Request", fields), h("div", { class: "stacked" }, section("Reply", result), section("The same call", lines)));
   let signature = null, values = null, versions = "";
-  const which = h("select", { onchange: () => draw() }, h("option", { value: "" }, "as traffic goes"));
+  const which = h("select", { onchange: () => draw() }, h("option", { value: "" }, "default routing"));
 
   async function look() {
     try { ({ signature, values } = await signatureOf(page.name)); } catch (error) { replace(fields, h("p", { class: "problem" }, error.message)); return; }
@@ -56,9 +56,9 @@ export function tryView(page) {
     replace(fields,
       h("p", { class: "soft" }, SOURCES[signature.source] || ""), field("Version", which), inputFields(signature, values, draw),
       h("div", { class: "row end" },
-        button("Begin anew", () => { typed.delete(page.name); look(); }, { class: "quiet" }),
+        button("Reset", () => { typed.delete(page.name); look(); }, { class: "quiet" }),
         h("a", { class: "button quiet", href: `#/models/${encodeURIComponent(page.name)}/explain` }, "Explain it"), send));
-    replace(result, h("p", { class: "soft" }, "Send it: it is answered as any other request, by the data port."));
+    replace(result, h("p", { class: "soft" }, "The data port answers it like any other request."));
     draw();
   }
 
@@ -82,7 +82,7 @@ export function tryView(page) {
       replace(result,
         h("dl", { class: "facts" }, [["generation", reply.generation], ["answered in", milliseconds(reply.took_ms)], ["rows", String(rows)]].map(([n, v]) => h("div", {}, h("dt", {}, n), h("dd", {}, v)))),
         table("Scores", [{ title: "Row" }, ...columns.map(title => ({ title, number: true }))], Array.from({ length: Math.min(rows, 50) }, (_, n) => [String(n), ...columns.map(c => [named[c][n]].flat().map(score).join(", "))])),
-        rows > 50 ? h("p", { class: "soft" }, `and ${rows - 50} rows more`) : null);
+        rows > 50 ? h("p", { class: "soft" }, `and ${rows - 50} more rows`) : null);
     } catch (error) {
       replace(result, h("p", { class: "problem", role: "alert" }, error instanceof Refusal && error.status ? `${error.status}: ${error.message}` : error.message));
     }
@@ -98,7 +98,7 @@ export function tryView(page) {
       if (text === versions) return;
       versions = text;
       const chosen = which.value;
-      replace(which, h("option", { value: "" }, "as traffic goes"), now.map(v => h("option", { value: v, selected: v === chosen }, `version ${v}`)));
+      replace(which, h("option", { value: "" }, "default routing"), now.map(v => h("option", { value: v, selected: v === chosen }, `version ${v}`)));
     },
   };
 }

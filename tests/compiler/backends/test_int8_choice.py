@@ -41,7 +41,7 @@ def test_the_tighter_the_bound_the_fewer_products_are_in_int8_down_to_none(graph
             counts.append(0)
     assert counts == sorted(counts, reverse=True)
     assert counts[0] == 3
-    with pytest.raises(BadInput, match=r"int8: scores change by \d.* at least, at most 1e-06 wanted"):
+    with pytest.raises(BadInput, match=r"int8: scores change by at least \d.*, expected at most 1e-06"):
         in_int8(model, names, graph, 1e-6)
 
 

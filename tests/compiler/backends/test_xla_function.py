@@ -55,7 +55,7 @@ def test_what_is_given_may_change_afterwards_and_what_came_back_stays(function):
 
 
 def test_what_xla_cannot_compile_is_refused_when_it_is_made():
-    with pytest.raises(BadInput, match="a network that XLA can compile wanted"):
+    with pytest.raises(BadInput, match="expected a network that XLA can compile"):
         XlaFunction(lambda x: [tf.strings.length(tf.strings.as_string(x))], [ArraySpec((2,))], threads=1)
 
 

@@ -78,10 +78,10 @@ def test_a_sample_of_many_sizes_is_rounded_up_and_still_covered():
 @pytest.mark.parametrize(
     ("rows", "most", "message"),
     [
-        ([], 3, "sample: at least one request wanted"),
-        ([0, 4], 3, "sample: 1 to 1048576 rows a request wanted, got 0 to 4"),
-        ([1 << 30], 3, "sample: 1 to 1048576 rows"),
-        ([4], 0, "buckets: 1 or more"),
+        ([], 3, "sample: expected at least one request"),
+        ([0, 4], 3, "sample: expected 1 to 1048576 rows a request, got 0 to 4"),
+        ([1 << 30], 3, "sample: expected 1 to 1048576 rows"),
+        ([4], 0, "buckets: expected 1 or more"),
     ],
 )
 def test_what_is_no_sample_is_refused(rows, most, message):
@@ -95,5 +95,5 @@ def test_an_interpolated_cost_never_falls_and_meets_what_was_measured(measured, 
     assert cost(rows + 1) >= cost(rows) * (1 - 1e-9)
     for at, value in measured.items():
         assert cost(at) >= value * (1 - 1e-9)
-    with pytest.raises(BadInput, match="at least one wanted"):
+    with pytest.raises(BadInput, match="expected at least one"):
         interpolated({})

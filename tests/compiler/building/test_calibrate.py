@@ -113,13 +113,16 @@ def test_a_lower_precision_is_kept_only_within_the_bound(by, kept, graph, built,
     assert {variant_name(e) for e in found.measured} == {"onnxruntime"} | ({"onnxruntime bfloat16"} if kept else set())
     assert bool(found.refused) != kept
     if not kept:
-        assert found.refused[0] == "onnxruntime bfloat16 b1: off by 0.003 from TensorFlow, at most 0.002 wanted"
+        assert found.refused[0] == "onnxruntime bfloat16 b1: differs from TensorFlow by 0.003, expected at most 0.002"
 
 
 def test_a_float32_executable_that_computes_something_else_is_refused(graph, built, monkeypatch):
     folder, entries = built
     Off(monkeypatch, 0.5, "float32")
-    with pytest.raises(BadInput, match=r"bucket 1: no backend computes what TensorFlow does: onnxruntime b1: off by"):
+    with pytest.raises(
+        BadInput,
+        match=r"bucket 1: no backend gives the same results as TensorFlow: onnxruntime b1: differs from TensorFlow by",
+    ):
         calibrate(graph, folder, entries, rows(8, graph.width), Tolerance(10.0))
 
 
@@ -141,7 +144,7 @@ def test_a_lower_precision_that_costs_auc_is_refused_where_labels_are_given(grap
     assert found.auc == {"onnxruntime": 0.0, "onnxruntime bfloat16": 0.0}
     monkeypatch.setattr(calibrating, "auc", Falling())
     refused = calibrate(graph, folder, [*entries, *low(entries)], x, labelled=labelled).refused
-    assert refused == ["onnxruntime bfloat16: the AUC changes by -0.1, at most 0.0001 wanted"]
+    assert refused == ["onnxruntime bfloat16: the AUC changes by -0.1, expected at most 0.0001"]
 
 
 class Falling:

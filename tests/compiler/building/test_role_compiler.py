@@ -68,12 +68,14 @@ def test_without_rows_of_practice_auto_is_float32_and_int8_says_what_it_was_cali
     report = compiled(folder, ("onnxruntime", "openvino"), bound=LOOSE)
     assert {p for listed in precisions(folder).values() for p in listed} == {"float32"}
     assert len(report.told) == 1
-    assert report.told[0].startswith("precision: float32 alone, as there is nothing to check a lower one by: --data")
+    assert report.told[0].startswith("precision: only float32, because a lower one cannot be checked: give --data")
     before = scores(open_version(folder))
 
     report = compiled(folder, ("onnxruntime",), precision="int8", bound=LOOSE)
     assert precisions(folder) == {1: ["int8", "float32"], 8: ["int8", "float32"]}
-    assert report.told[0].startswith("precision: int8 was calibrated and checked on generated rows: --data")
+    assert report.told[0].startswith(
+        "precision: int8 was calibrated and checked on generated rows: for real ones, give --data"
+    )
     version = open_version(folder)
     assert version.replicas.computes == {1: "onnxruntime int8", 8: "onnxruntime int8"}
     np.testing.assert_allclose(scores(version), before, atol=0.05)
@@ -120,14 +122,14 @@ def put(folder, name, data):
 
 def test_a_precision_that_was_asked_for_is_refused_with_the_figure(folder):
     before = (folder / "model.json").read_bytes()
-    with pytest.raises(BadInput, match=r"precision int8: .*scores change by [\d.e-]+ at least, at most 1e-07 wanted"):
+    with pytest.raises(BadInput, match=r"precision int8: .*scores change by at least [\d.e-]+, expected at most 1e-07"):
         compiled(folder, ("onnxruntime",), precision="int8", bound=Tolerance(1e-7, 1e-4))
     assert (folder / "model.json").read_bytes() == before
 
 
 def test_a_precision_that_no_backend_computes_in_is_refused(folder, monkeypatch):
     monkeypatch.setattr(onnxruntime_half, "this_machine", lambda: Machine(frozenset({"avx2"}), "old"))
-    with pytest.raises(BadInput, match="precision: no backend here computes in int8; auto takes what there is"):
+    with pytest.raises(BadInput, match="precision: no backend here computes in int8; auto uses what is available"):
         compiled(folder, ("onnxruntime",), precision="int8")
 
 
@@ -163,7 +165,7 @@ def test_rows_of_another_width_are_not_compared_by(folder):
     manifest = VersionReader(folder).manifest
     executables = [replace(e, rows=name if e.rows else "") for e in manifest.executables]
     (folder / "model.json").write_bytes(replace(manifest, executables=executables).to_json())
-    with pytest.raises(Corrupt, match=r"'x' float32 \[1 to 256, 10\] wanted"):
+    with pytest.raises(Corrupt, match=r"expected 'x' float32 \[1 to 256, 10\]"):
         open_version(folder)
 
 

@@ -59,17 +59,17 @@ def test_weights_that_are_not_the_graphs_own_are_refused(arch, tmp_path):
     graph.save(tmp_path / "graph")
     missing = {name: array for name, array in graph.weights.items() if name != "linear/bias"}
 
-    with pytest.raises(BadInput, match=r"weight 'linear/bias': shape \(1,\) wanted, got none"):
+    with pytest.raises(BadInput, match=r"weight 'linear/bias': expected shape \(1,\), got none"):
         DenseGraph.load(tmp_path / "graph", missing)
-    with pytest.raises(BadInput, match=r"weight 'stray': shape none wanted, got \(2,\)"):
+    with pytest.raises(BadInput, match=r"weight 'stray': expected shape none, got \(2,\)"):
         DenseGraph.load(tmp_path / "graph", graph.weights | {"stray": np.zeros(2, np.float32)})
 
 
 def test_a_folder_that_is_no_dense_graph_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="a dense graph's SavedModel wanted"):
+    with pytest.raises(BadInput, match="expected a dense graph's SavedModel"):
         DenseGraph.load(tmp_path, {})
     (tmp_path / "saved_model.pb").write_bytes(b"\xff" * 100)
-    with pytest.raises(BadInput, match="a dense graph's SavedModel wanted"):
+    with pytest.raises(BadInput, match="expected a dense graph's SavedModel"):
         DenseGraph.load(tmp_path, {})
 
 
@@ -90,13 +90,13 @@ def test_normalisation_and_dropout_compile_as_they_serve():
 
 def test_models_that_are_no_dense_graph_are_refused():
     x, y = keras.Input((4,)), keras.Input((4,))
-    with pytest.raises(BadInput, match=r"one input \[n, width\] wanted"):
+    with pytest.raises(BadInput, match=r"one input \[n, width\]"):
         DenseGraph.from_keras(keras.Model([x, y], keras.layers.add([x, y])))
-    with pytest.raises(BadInput, match=r"output 'score': float32 \[n, columns\] wanted"):
+    with pytest.raises(BadInput, match=r"output 'score': expected float32 \[n, columns\]"):
         DenseGraph.from_keras(keras.Model(x, keras.layers.Reshape((2, 2))(x)))
-    with pytest.raises(BadInput, match="output 'a/b': a plain name"):
+    with pytest.raises(BadInput, match="output 'a/b': expected a plain name"):
         DenseGraph.from_keras(keras.Model(x, {"a/b": keras.layers.Dense(1)(x)}))
-    with pytest.raises(BadInput, match="float32 wanted, got float16"):
+    with pytest.raises(BadInput, match="expected float32, got float16"):
         DenseGraph.from_keras(keras.Model(x, keras.layers.Dense(1, dtype="float16")(x)))
 
 

@@ -71,7 +71,7 @@ def test_a_deltas_tensor_changes_exponents_without_another_compile(tmp_path):
 
 
 def test_another_structure_is_no_change_for_a_delta():
-    with pytest.raises(BadInput, match=r"fusion.score: an expression that differs in its numbers alone wanted"):
+    with pytest.raises(BadInput, match=r"fusion.score: expected an expression that differs in its numbers alone"):
         changes("score", TEXT, "ctr * cvr * price")
     with pytest.raises(BadInput, match="with a number in it"):
         changes("score", "ctr * cvr", "ctr*cvr")
@@ -89,12 +89,12 @@ def test_a_fused_graph_is_saved_and_read_like_any_other(tmp_path):
 @pytest.mark.parametrize(
     ("expressions", "message"),
     [
-        ({"score": "ctr * wide"}, "fusion.score: one of ctr, cvr, price wanted, got 'wide'"),
+        ({"score": "ctr * wide"}, "fusion.score: expected one of ctr, cvr, price, got 'wide'"),
         ({"score": "ctr * later", "later": "cvr"}, "got 'later'"),
-        ({"ctr": "cvr * 2"}, "fusion.ctr: a plain name that is no output yet wanted"),
+        ({"ctr": "cvr * 2"}, "fusion.ctr: expected a plain name that is no output yet"),
         ({"a/b": "ctr"}, "a plain name"),
-        ({"score": "ctr *"}, "fusion.score: .* wanted at the end"),
-        ({f"s{i}": "ctr" for i in range(65)}, "at most 64 outputs wanted"),
+        ({"score": "ctr *"}, "fusion.score: expected .* at the end"),
+        ({f"s{i}": "ctr" for i in range(65)}, "expected at most 64 outputs"),
     ],
 )
 def test_what_cannot_be_fused_is_refused(expressions, message):

@@ -81,5 +81,5 @@ def test_a_function_beside_the_graphs_own_is_looked_at_too(tmp_path):
 
 def test_what_is_no_file_is_refused(tmp_path):
     (tmp_path / "saved_model.pb").mkdir()
-    with pytest.raises(Corrupt, match="a regular file wanted, got a folder"):
+    with pytest.raises(Corrupt, match="expected a regular file, got a folder"):
         check_allowed_ops(tmp_path)

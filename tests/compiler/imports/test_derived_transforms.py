@@ -106,9 +106,9 @@ def test_a_key_that_is_computed_of_inputs_is_the_engines_own(function, specs, op
 @pytest.mark.parametrize(
     ("function", "specs", "why"),
     [
-        (lambda rows, w: tf.gather(rows, tf.strings.length(w) % 64), [WORD], "StringLength is none of the engine's"),
-        (lambda rows, w: tf.gather(rows, fast(tf.strings.lower(w, encoding="utf-8"))), [WORD], "of other letters than"),
-        (lambda rows, i: tf.gather(rows, tf.bitwise.bitwise_and(i, 63)), [ID], "BitwiseAnd is none of the engine's"),
+        (lambda rows, w: tf.gather(rows, tf.strings.length(w) % 64), [WORD], "StringLength is not one of the engine's"),
+        (lambda rows, w: tf.gather(rows, fast(tf.strings.lower(w, encoding="utf-8"))), [WORD], "of non-ASCII letters"),
+        (lambda rows, i: tf.gather(rows, tf.bitwise.bitwise_and(i, 63)), [ID], "BitwiseAnd is not one of the engine's"),
     ],
 )
 def test_a_key_that_cannot_be_is_the_stages_and_the_draft_says_why(function, specs, why, drafted):

@@ -44,7 +44,7 @@ def test_ragged_rows_are_values_and_splits_or_a_sparse_tensor_or_a_matrix():
     assert sparse["input/a/shape"].tolist() == [3, 2]
     padded = FeedSpec("a", PADDED, INT64).feeds(Ragged.of([[1, 2], [3, 4]]), 2)["input/a"]
     assert padded.tolist() == [[1, 2], [3, 4]]
-    with pytest.raises(BadInput, match="rows of equal length wanted"):
+    with pytest.raises(BadInput, match="expected rows of equal length"):
         FeedSpec("a", PADDED, INT64).feeds(rows, 3)
 
 
@@ -55,5 +55,5 @@ def test_one_ragged_row_is_repeated():
 
 
 def test_a_number_that_the_models_type_cannot_hold_is_refused_by_name():
-    with pytest.raises(BadInput, match="input 'a': values of int8 wanted"):
+    with pytest.raises(BadInput, match="input 'a': expected values of int8"):
         feeds_of({"a": FeedSpec("a", DENSE, np.dtype(np.int8))}, {"a": np.array([1, 200])}, 2)

@@ -77,7 +77,7 @@ def test_without_a_users_inputs_a_graph_goes_whole(ranker, tmp_path):
 
 
 def test_a_users_input_that_the_model_has_not_is_refused(ranker, tmp_path):
-    with pytest.raises(BadInput, match="user: one of the inputs item, price, user wanted, got 'age'"):
+    with pytest.raises(BadInput, match="user: expected one of the inputs item, price, user, got 'age'"):
         import_model(ranker[1], tmp_path, "ranker", options=ImportOptions(user=("age",)))
 
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.tensorflow
         (tf.TensorSpec([], name="flag"), "a first dimension of any size"),
         (tf.TensorSpec([None, None], name="matrix"), "floats of a fixed number of columns"),
         (tf.TensorSpec([None, None, 2], tf.int64, name="cube"), "a fixed number of columns"),
-        (tf.TensorSpec([None], tf.complex64, name="wave"), "strings or numbers wanted"),
+        (tf.TensorSpec([None], tf.complex64, name="wave"), "expected strings or numbers"),
     ],
     ids=lambda v: getattr(v, "name", ""),
 )

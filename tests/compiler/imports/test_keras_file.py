@@ -37,7 +37,7 @@ def test_an_archive_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path):
 @pytest.mark.parametrize("name", ["../config.json", "/etc/config.json", "a/../../b", "..\\b"])
 def test_a_path_in_an_archive_that_leads_out_of_it_is_refused(tmp_path, name):
     path = archive(tmp_path / "model.keras", {name: b"x", "config.json": config()})
-    assert "leads out of it" in refused(path)
+    assert "is outside it" in refused(path)
 
 
 def test_an_archive_without_configuration_or_with_a_broken_one_is_refused(tmp_path):
@@ -49,13 +49,13 @@ def test_an_archive_without_configuration_or_with_a_broken_one_is_refused(tmp_pa
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"module": "keras.layers", "class_name": "Lambda"}, "a Lambda layer holds code"),
-        ({"module": "os", "class_name": "system"}, "no class of Keras itself"),
-        ({"module": "keras.utils", "class_name": "get_file"}, "no class of Keras itself"),
-        ({"module": "builtins", "class_name": "function", "config": "eval"}, "a function of Python's own"),
+        ({"module": "keras.layers", "class_name": "Lambda"}, "a Lambda layer contains code"),
+        ({"module": "os", "class_name": "system"}, "not a class of Keras itself"),
+        ({"module": "keras.utils", "class_name": "get_file"}, "not a class of Keras itself"),
+        ({"module": "builtins", "class_name": "function", "config": "eval"}, "contains a Python function"),
         (
             {"module": "keras.layers", "class_name": "StringLookup", "config": {"vocabulary": "/etc/passwd"}},
-            "names a file",
+            "refers to a file",
         ),
     ],
 )
@@ -68,14 +68,14 @@ def test_a_lambda_layer_of_a_real_model_is_refused_in_one_line(tmp_path):
     model = keras.Model(x, keras.layers.Lambda(lambda v: v * 2)(x))
     with without_deprecations():
         model.save(tmp_path / "lambda.keras")
-    assert "a Lambda layer holds code" in refused(tmp_path / "lambda.keras")
+    assert "a Lambda layer contains code" in refused(tmp_path / "lambda.keras")
 
 
 def test_a_configuration_that_is_too_large_is_not_even_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(keras_file, "MAX_CONFIG_NBYTES", 1000)
     monkeypatch.setattr(keras_file.zipfile.ZipFile, "read", lambda *_: pytest.fail("unpacked"))
     path = archive(tmp_path / "model.keras", {"config.json": " " * 1001})
-    assert "config.json of at most 1000 bytes wanted, got 1001" in refused(path, TooLarge)
+    assert "config.json of at most 1000 bytes, got 1001" in refused(path, TooLarge)
 
 
 def test_two_files_of_one_name_are_refused(tmp_path):
@@ -125,10 +125,10 @@ def linked(file, other):
 @pytest.mark.parametrize(
     ("lead", "message"),
     [
-        (external, "kept in another file"),
-        (virtual, "kept in another file"),
-        (linked, "a link among the weights leads elsewhere"),
-        (lambda file, other: file.__setitem__("w", h5py.SoftLink("/x")), "a link among the weights leads elsewhere"),
+        (external, "stored in another file"),
+        (virtual, "stored in another file"),
+        (linked, "the weights file contains external links"),
+        (lambda file, other: file.__setitem__("w", h5py.SoftLink("/x")), "the weights file contains external links"),
     ],
     ids=["external", "virtual", "external link", "soft link"],
 )
@@ -142,7 +142,9 @@ def test_weights_that_lie_in_another_file_are_refused(tmp_path, plain, lead, mes
 
 def test_weights_that_are_damaged_are_refused(tmp_path, plain):
     (tmp_path / "weights.h5").write_bytes(b"no HDF5")
-    assert "no HDF5 file, or damaged" in refused(with_weights(plain, tmp_path / "m.keras", tmp_path / "weights.h5"))
+    assert "not an HDF5 file, or are damaged" in refused(
+        with_weights(plain, tmp_path / "m.keras", tmp_path / "weights.h5")
+    )
 
 
 def test_a_file_that_is_fine_is_opened(tmp_path, plain):

@@ -49,7 +49,7 @@ def test_operators_on_inputs_and_inside_need_no_stage(tmp_path):
         cut = importer.cutter.cut()
 
     assert len(OPERATORS) >= 150
-    assert list(cut.reasons.values()) == ["looks rows up"]
+    assert list(cut.reasons.values()) == ["looks up rows"]
     assert [isinstance(port.how, Lookup) for port in cut.ports] == [False, True]
 
 

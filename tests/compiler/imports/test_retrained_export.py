@@ -87,8 +87,8 @@ def test_what_is_served_then_is_what_importing_the_export_gives_to_the_bit(repos
     assert said.startswith("ctr 1.1: 29 rows, 0 removed, 4 dense weights, ")
     import_model(source, tmp_path / "twin", "ctr")
     assert parts(repository) == parts(tmp_path / "twin")
-    assert make(repository, source) == "ctr 1.1: nothing differs\n"
-    assert make(repository, exported) == "ctr 1.1: nothing differs\n"
+    assert make(repository, source) == "ctr 1.1: no differences\n"
+    assert make(repository, exported) == "ctr 1.1: no differences\n"
 
 
 @pytest.mark.long
@@ -115,8 +115,8 @@ def test_a_vocabulary_that_grew_brings_its_rows(repository, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dim": 5}, r"table '\w+.embeddings': dim 3 wanted as served, got 5; import it as a new version"),
-        ({"activation": "tanh", "seed": 1}, "the network itself differs: output '.*' is off by"),
+        ({"dim": 5}, r"table '\w+.embeddings': expected dim 3 as served, got 5; import it as a new version"),
+        ({"activation": "tanh", "seed": 1}, "the network itself differs: output '.*' differs by"),
     ],
     ids=["another width", "another network"],
 )
@@ -132,6 +132,6 @@ def test_an_export_of_other_tables_is_refused_by_name(repository, tmp_path):
     x = layers.Flatten()(layers.Embedding(12, 3, name="items")(item))
     with without_deprecations():
         keras.Model(item, layers.Dense(1, name="score")(x)).save(tmp_path / "small.keras")
-    message = "the same tables wanted as served, not on both sides: kinds.embeddings, words.embeddings"
+    message = "expected the tables of the served version, found on one side only: kinds.embeddings, words.embeddings"
     with pytest.raises(BadInput, match=message):
         read_export(tmp_path / "small.keras", Repository(repository).version("ctr"))

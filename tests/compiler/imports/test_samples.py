@@ -20,9 +20,9 @@ def test_a_model_that_takes_no_made_up_input_takes_given_ones(tmp_path):
 
     module = Model()
     source, repository = saved(module, tmp_path / "model", module.score), tmp_path / "repository"
-    with pytest.raises(BadInput, match="no inputs could be made up that the model takes: give some with --samples"):
+    with pytest.raises(BadInput, match="the model accepts no generated inputs: give some with --samples"):
         import_model(source, repository, "prices")
-    with pytest.raises(BadInput, match="a list of rows wanted for input 'words'"):
+    with pytest.raises(BadInput, match="expected a list of rows for input 'words'"):
         import_model(source, repository, "prices", options=ImportOptions(samples={"word": ["1"]}))
 
     import_model(source, repository, "prices", options=ImportOptions(samples={"words": ["1EUR", "2.5EUR"]}))

@@ -79,5 +79,5 @@ def test_inputs_that_tensorflow_refuses_are_bad_input_in_one_line():
 
 def test_a_stage_that_loses_rows_is_told_of():
     stage = load(graph(lambda ids: tf.identity(ids[:1], name="output/a")), IDS, [Input("a", "int64")])
-    with pytest.raises(BadInput, match="has 1 rows of 'a' for 3 rows"):
+    with pytest.raises(BadInput, match="returned 1 rows of 'a' for 3 rows"):
         stage.run({"ids": np.array([1, 2, 3])}, 3)

@@ -88,7 +88,7 @@ def test_a_function_with_state_of_its_own_is_refused():
     variable = tf.Variable(np.ones((4, 2), np.float32))
     graph = dense(lambda x, w: x @ variable, 4)
 
-    with pytest.raises(BadInput, match="of its input and weights alone wanted"):
+    with pytest.raises(BadInput, match="of its input and weights alone"):
         Graph.of_dense(graph)
 
 

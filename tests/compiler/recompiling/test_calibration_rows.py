@@ -43,8 +43,8 @@ def folder(published, tmp_path):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"n": [1]}, "column 'rows' wanted, got n"),
-        ({"rows": [1.5]}, "whole numbers in column 'rows' wanted, got float64"),
+        ({"n": [1]}, "expected column 'rows', got n"),
+        ({"rows": [1.5]}, "expected whole numbers in column 'rows', got float64"),
     ],
 )
 def test_what_is_no_sample_is_refused(columns, message, tmp_path):
@@ -54,7 +54,7 @@ def test_what_is_no_sample_is_refused(columns, message, tmp_path):
 
 def test_a_file_that_is_no_parquet_is_refused(tmp_path):
     (tmp_path / "s.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(BadInput, match=r"s\.parquet: a Parquet file wanted"):
+    with pytest.raises(BadInput, match=r"s\.parquet: expected a Parquet file"):
         read_sample(tmp_path / "s.parquet")
 
 
@@ -83,11 +83,11 @@ def test_labelled_rows_become_what_a_request_of_them_would(folder, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"clicked": [0, 2]}, "column 'clicked': 0 or 1 wanted"),
-        ({"label": [0, 1]}, "column 'clicked' wanted"),
-        ({"a": None}, "column 'a' wanted"),
-        ({"tags": [1, 2]}, "column 'tags': a list a row wanted"),
-        ({"user": [[1], [2]]}, "column 'user': one value a row wanted"),
+        ({"clicked": [0, 2]}, "column 'clicked': expected 0 or 1"),
+        ({"label": [0, 1]}, "expected column 'clicked'"),
+        ({"a": None}, "expected column 'a'"),
+        ({"tags": [1, 2]}, "column 'tags': expected a list a row"),
+        ({"user": [[1], [2]]}, "column 'user': expected one value a row"),
     ],
 )
 def test_labelled_rows_that_do_not_fit_are_refused(change, message, folder, tmp_path):

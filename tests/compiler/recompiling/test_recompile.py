@@ -250,7 +250,7 @@ def test_a_split_that_no_backend_has_words_for_is_left_out_and_said(divided, tmp
 
 
 def test_one_compile_at_a_time(folder):
-    with packaging._alone(folder), pytest.raises(Conflict, match="another compile of this version is at work"):
+    with packaging._alone(folder), pytest.raises(Conflict, match="another compile of this version is running"):
         compiled(folder)
     compiled(folder, buckets=(4,))
 
@@ -281,7 +281,7 @@ def test_a_precision_that_the_processor_lacks_is_skipped_with_the_reason(folder,
 
     monkeypatch.setattr(openvino, "this_machine", lambda: Machine(frozenset({"x86_64"}), "old"))
     report = compiled(folder, ("openvino:bfloat16", "onnxruntime"), buckets=(4,))
-    assert report.skipped == ["backend openvino: this machine does not compute in bfloat16"]
+    assert report.skipped == ["backend openvino: this machine cannot compute in bfloat16"]
 
 
 def test_progress_is_told_part_by_part(folder):
@@ -357,11 +357,11 @@ def test_versions_are_found_by_folder_or_by_name(folder):
     for target, repository, version, message in (
         ("ctr", str(root), 2, "model 'ctr' version 2 is not in the repository"),
         ("other", str(root), None, "model 'other' is not in the repository"),
-        (str(root), None, None, "no version of a model"),
+        (str(root), None, None, "not a version of a model"),
     ):
         with pytest.raises(NotFound, match=message):
             find_version(target, repository, version)
-    with pytest.raises(BadInput, match="version: wanted only together with --repository"):
+    with pytest.raises(BadInput, match="version: only allowed with --repository"):
         find_version(str(folder), None, 1)
 
 

@@ -163,7 +163,7 @@ def reload(models, stub, probe):
         config.base_path = base_path
         error = refusal(grpc.RpcError, models.HandleReloadConfigRequest, wanted)
         assert error.code() == grpc.StatusCode.INVALID_ARGUMENT, base_path
-        assert "the model's own folder wanted" in error.details()
+        assert "expected the model's own folder" in error.details()
     config.base_path = "small"
     config.model_version_policy.specific.versions.append(9)
     assert refusal(grpc.RpcError, models.HandleReloadConfigRequest, wanted).code() == grpc.StatusCode.NOT_FOUND

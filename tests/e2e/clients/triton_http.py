@@ -86,7 +86,7 @@ def refuse(client, probe):
     check(probe, client.infer("small", [narrow, *inputs(probe)[1:]]).as_numpy("score"))
     wrong = triton.InferInput("user", [5], "FP32")
     wrong.set_data_from_numpy(probe.user.astype(np.float32))
-    assert "INT64 wanted, got 'FP32'" in str(error(inputs=[wrong, *inputs(probe)[1:]]))
+    assert "expected INT64, got 'FP32'" in str(error(inputs=[wrong, *inputs(probe)[1:]]))
     assert "classification: not served" in str(error(outputs=[triton.InferRequestedOutput("score", class_count=1)]))
     assert "priority" in str(error(priority=-1))
 

@@ -23,7 +23,7 @@ def test_the_page_tells_of_good_streams_poison_and_costs_with_the_guard_before()
     good = {"deltas": 2000, "held": [[7, "odd"], [90, "odd"]], "waited": [2, None], "taken_back": []}
     now = {
         "good": good,
-        "trainer_held": ["held, what follows is not served: AUC"],
+        "trainer_held": ["held, later deltas are not served: AUC"],
         "poisons": {
             "zeroed": outcome("held"),
             "drift": outcome("held", deltas=8, moved=0.5),

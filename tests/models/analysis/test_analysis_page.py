@@ -43,7 +43,7 @@ def test_a_page_needs_nothing_from_elsewhere_and_shows_names_as_they_are():
     assert "http" not in told
     assert read.text.count(evil) == 5
     assert "-7" in read.text
-    assert "1 rows came, 2 went, 3 moved." in read.text
+    assert "1 rows were added, 2 removed, 3 changed." in read.text
     assert {"svg", "rect"} <= read.tags
 
 

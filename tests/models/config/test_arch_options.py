@@ -50,7 +50,7 @@ def test_without_annotations_the_defaults_tell_what_an_option_is():
         ("name", 1, "a string"),
         ("layers", True, "an integer"),
     ):
-        with pytest.raises(BadInput, match=rf"model\.{key}(\[0\])?: {wanted} wanted, got"):
+        with pytest.raises(BadInput, match=rf"model\.{key}(\[0\])?: expected {wanted}, got"):
             read_options(plain, {key: value}, "model")
 
 
@@ -59,17 +59,17 @@ def test_without_annotations_the_defaults_tell_what_an_option_is():
     [
         (
             {"hiden": [1]},
-            r"m\.hiden: unknown; one of name, hidden, rates, .*, names wanted \(did you mean 'hidden'\?\)",
+            r"m\.hiden: unknown key; expected one of name, hidden, rates, .*, names \(did you mean 'hidden'\?\)",
         ),
         ({"seed": 1}, r"m\.seed: unknown"),
         ({"labels": ["a"]}, r"m\.labels: unknown"),
         ({"layout": 1}, r"m\.layout: unknown"),
-        ({"hidden": 3}, r"m\.hidden: a list of integers wanted, got an integer"),
-        ({"hidden": [8, 0]}, r"m\.hidden\[1\]: 1 to 65536 wanted, got 0"),
-        ({"heads": 5}, r"m\.heads: 1 to 4 wanted, got 5"),
-        ({"dropout": float("nan")}, r"m\.dropout: 0 to 0\.95 wanted, got nan"),
-        ({"kind": "c"}, r"m\.kind: one of a, b wanted, got 'c'"),
-        ({"kind": {}}, r"m\.kind: one of a, b wanted, got a section"),
+        ({"hidden": 3}, r"m\.hidden: expected a list of integers, got an integer"),
+        ({"hidden": [8, 0]}, r"m\.hidden\[1\]: expected 1 to 65536, got 0"),
+        ({"heads": 5}, r"m\.heads: expected 1 to 4, got 5"),
+        ({"dropout": float("nan")}, r"m\.dropout: expected 0 to 0\.95, got nan"),
+        ({"kind": "c"}, r"m\.kind: expected one of a, b, got 'c'"),
+        ({"kind": {}}, r"m\.kind: expected one of a, b, got a section"),
     ],
 )
 def test_what_the_builder_does_not_take_is_told_in_one_line(raw, message):
@@ -82,7 +82,7 @@ def test_an_option_without_a_default_has_to_be_there_and_further_ones_may_be():
 
     def open_to_all(layout, seed=0, **options): ...
 
-    with pytest.raises(BadInput, match=r"model\.units: wanted by the architecture, got nothing"):
+    with pytest.raises(BadInput, match=r"model\.units: required by the architecture, got nothing"):
         read_options(needy, {}, "model")
     assert read_options(needy, {"units": 3}, "model") == {"units": 3}
     assert read_options(open_to_all, {"units": [3], "x": "y"}, "model") == {"units": (3,), "x": "y"}
@@ -94,7 +94,7 @@ def test_annotations_that_cannot_be_resolved_leave_the_defaults():
     def foreign(layout, units: "keras.Nothing" = 3, seed=0): ...  # noqa: F821
 
     assert read_options(foreign, {"units": 4}, "model") == {"units": 4}
-    with pytest.raises(BadInput, match=r"model\.units: an integer wanted, got a string"):
+    with pytest.raises(BadInput, match=r"model\.units: expected an integer, got a string"):
         read_options(foreign, {"units": "a"}, "model")
 
 

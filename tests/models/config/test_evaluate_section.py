@@ -26,13 +26,13 @@ def test_auc_is_grouped_by_the_first_id_of_the_user_unless_the_file_says():
 @pytest.mark.parametrize(
     ("evaluate", "message"),
     [
-        ({"by": "channel"}, r"evaluate\.by: a list of strings wanted, got a string"),
-        ({"by": [1]}, r"evaluate\.by\[0\]: a string wanted, got an integer"),
-        ({"by": ["a", "a"]}, r"evaluate\.by\[1\]: a column once wanted, got 'a'"),
-        ({"by": [""]}, r"evaluate\.by\[0\]: a column wanted"),
-        ({"group": ""}, r"evaluate\.group: a column wanted"),
-        ({"group": "followed"}, r"evaluate\.group: a column of one value a row wanted, got 'followed' of lists"),
-        ({"grup": "x"}, r"evaluate\.grup: unknown; one of by, group wanted \(did you mean 'group'\?\)"),
+        ({"by": "channel"}, r"evaluate\.by: expected a list of strings, got a string"),
+        ({"by": [1]}, r"evaluate\.by\[0\]: expected a string, got an integer"),
+        ({"by": ["a", "a"]}, r"evaluate\.by\[1\]: expected each column once, got 'a'"),
+        ({"by": [""]}, r"evaluate\.by\[0\]: expected a column"),
+        ({"group": ""}, r"evaluate\.group: expected a column"),
+        ({"group": "followed"}, r"evaluate\.group: expected a column of one value a row, got 'followed' of lists"),
+        ({"grup": "x"}, r"evaluate\.grup: unknown key; expected one of by, group \(did you mean 'group'\?\)"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(evaluate, message):
@@ -43,14 +43,14 @@ def test_a_mistake_is_told_in_one_line(evaluate, message):
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ({"schedule": "cosin"}, r"train\.schedule: one of constant, linear, cosine, exponential wanted.*'cosine'"),
+        ({"schedule": "cosin"}, r"train\.schedule: expected one of constant, linear, cosine, exponential.*'cosine'"),
         ({"schedule_end": 0.5}, r"train\.schedule_end: only with train\.schedule linear, cosine, exponential"),
-        ({"schedule": "linear", "schedule_end": 0.0}, r"train\.schedule_end: 1e-06 to 1 wanted, got 0\.0"),
-        ({"warmup_steps": -1}, r"train\.warmup_steps: 0 to"),
-        ({"dense_clip_norm": float("nan")}, r"train\.dense_clip_norm: 0 to"),
-        ({"patience": 1}, r"train\.patience: 0 wanted while train\.epochs is 1"),
-        ({"patience": 1, "epochs": 3, "holdout": 0.0}, r"train\.patience: 0 wanted while train\.holdout is 0"),
-        ({"patience": 1, "epochs": 3, "stop_by": "loss"}, r"train\.stop_by: one of auc, log_loss wanted"),
+        ({"schedule": "linear", "schedule_end": 0.0}, r"train\.schedule_end: expected 1e-06 to 1, got 0\.0"),
+        ({"warmup_steps": -1}, r"train\.warmup_steps: expected 0 to"),
+        ({"dense_clip_norm": float("nan")}, r"train\.dense_clip_norm: expected 0 to"),
+        ({"patience": 1}, r"train\.patience: expected 0 while train\.epochs is 1"),
+        ({"patience": 1, "epochs": 3, "holdout": 0.0}, r"train\.patience: expected 0 while train\.holdout is 0"),
+        ({"patience": 1, "epochs": 3, "stop_by": "loss"}, r"train\.stop_by: expected one of auc, log_loss"),
         ({"stop_by": "auc"}, r"train\.stop_by: only with train\.patience"),
     ],
 )

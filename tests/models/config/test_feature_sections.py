@@ -72,40 +72,43 @@ EDGES = {"from": "x", "transform": "bucketize"}
     ("section", "message"),
     [
         ({"transform": "hour", "kind": "float"}, r"\.transform: only for kind id; this one is 'float'"),
-        ({"transform": "hour", "kind": "string"}, r"\.kind: 'id', which hour makes, wanted, got 'string'"),
+        ({"transform": "hour", "kind": "string"}, r"\.kind: expected 'id', which hour makes, got 'string'"),
         ({"transform": "hour", "from": "tags"}, r"\.from: .* got 'tags', which features\.tags reads as strings"),
-        ({"transform": "hour", "from": "price"}, r"\.from: a column of the time in seconds wanted for hour"),
-        ({"transform": "hour", "from": "a b"}, r"\.from: a column named by letters"),
-        ({"transform": "hour", "from": 3}, r"\.from: a string wanted, got an integer"),
-        ({"transform": "hour", "from": "clicked"}, r": a column other than data\.label wanted, got 'clicked'"),
-        ({"transform": "hour", "from": "dwell"}, r": a column other than data\.weight wanted, got 'dwell'"),
-        ({"transform": "hours"}, r"\.kind: a string wanted, got nothing"),
-        ({"kind": "id", "transform": "hours"}, r"\.transform: one of .* \(did you mean 'hour'\?\)"),
-        ({"transform": "hour", "boundaries": [1]}, r"\.boundaries: only with transform bucketize wanted"),
-        ({"transform": "hour", "buckets": 9}, r"\.buckets: only with cross wanted"),
-        ({"kind": "id", "from": "ts"}, r": a column other than data\.time wanted, got 'ts'"),
-        (EDGES, r"\.boundaries: 1 to 65536 numbers in ascending order wanted, got '\[\]'"),
-        (EDGES | {"boundaries": 5}, r"\.boundaries: a list of numbers wanted, got an integer"),
-        (EDGES | {"boundaries": ["5"]}, r"\.boundaries\[0\]: a number wanted, got a string"),
-        (EDGES | {"boundaries": [2, 1]}, r"\.boundaries: numbers in ascending order wanted, got '\[2\.0, 1\.0\]'"),
-        (EDGES | {"boundaries": [1, 1]}, r"\.boundaries: numbers in ascending order"),
-        (EDGES | {"boundaries": [float("nan")]}, r"\.boundaries: numbers within float32"),
-        (EDGES | {"boundaries": [1e39]}, r"\.boundaries: numbers within float32"),
-        (EDGES | {"boundaries": [1], "from": "tags"}, r"\.from: a column of numbers wanted for bucketize, got 'tags'"),
-        ({"cross": "user_id"}, r"\.cross: a list of strings wanted, got a string"),
-        ({"cross": []}, r"\.cross: 2 to 16 features wanted"),
-        ({"cross": ["user_id"]}, r"\.cross: 2 to 16 features wanted, got 'user_id'"),
-        ({"cross": ["user_id", "user_id"]}, r"\.cross: each feature once wanted"),
-        ({"cross": ["user_id", "itme_id"]}, r"\.cross: one of .* got 'itme_id' \(did you mean 'item_id'\?\)"),
-        ({"cross": ["user_id", "x"]}, r"\.cross: one of user_id, item_id, tags, price wanted, got 'x'"),
-        ({"cross": ["user_id", "price"]}, r"\.cross: ids or strings wanted, 'price' is a float; bucketize it"),
-        ({"cross": ["user_id", "tags"], "kind": "id"}, r"\.kind: 'ids', which this cross makes, wanted, got 'id'"),
-        ({"cross": ["user_id", "item_id"], "buckets": 0}, r"\.buckets: 1 to"),
-        ({"cross": ["user_id", "item_id"], "from": "z"}, r"\.from: no column beside cross wanted"),
-        ({"cross": ["user_id", "item_id"], "transform": "hour"}, r"\.transform: no transform beside cross wanted"),
-        ({"kind": "string", "from": "user_id"}, r"\.kind: 'id', as features\.user_id reads column 'user_id', wanted"),
+        ({"transform": "hour", "from": "price"}, r"\.from: expected a column of the time in seconds for hour"),
+        ({"transform": "hour", "from": "a b"}, r"\.from: expected a column named by letters"),
+        ({"transform": "hour", "from": 3}, r"\.from: expected a string, got an integer"),
+        ({"transform": "hour", "from": "clicked"}, r": expected a column other than data\.label, got 'clicked'"),
+        ({"transform": "hour", "from": "dwell"}, r": expected a column other than data\.weight, got 'dwell'"),
+        ({"transform": "hours"}, r"\.kind: expected a string, got nothing"),
+        ({"kind": "id", "transform": "hours"}, r"\.transform: expected one of .* \(did you mean 'hour'\?\)"),
+        ({"transform": "hour", "boundaries": [1]}, r"\.boundaries: expected transform bucketize with boundaries"),
+        ({"transform": "hour", "buckets": 9}, r"\.buckets: expected no buckets without cross"),
+        ({"kind": "id", "from": "ts"}, r": expected a column other than data\.time, got 'ts'"),
+        (EDGES, r"\.boundaries: expected 1 to 65536 numbers in ascending order, got '\[\]'"),
+        (EDGES | {"boundaries": 5}, r"\.boundaries: expected a list of numbers, got an integer"),
+        (EDGES | {"boundaries": ["5"]}, r"\.boundaries\[0\]: expected a number, got a string"),
+        (EDGES | {"boundaries": [2, 1]}, r"\.boundaries: expected numbers in ascending order, got '\[2\.0, 1\.0\]'"),
+        (EDGES | {"boundaries": [1, 1]}, r"\.boundaries: expected numbers in ascending order"),
+        (EDGES | {"boundaries": [float("nan")]}, r"\.boundaries: expected numbers within float32"),
+        (EDGES | {"boundaries": [1e39]}, r"\.boundaries: expected numbers within float32"),
+        (
+            EDGES | {"boundaries": [1], "from": "tags"},
+            r"\.from: expected a column of numbers for bucketize, got 'tags'",
+        ),
+        ({"cross": "user_id"}, r"\.cross: expected a list of strings, got a string"),
+        ({"cross": []}, r"\.cross: expected 2 to 16 features"),
+        ({"cross": ["user_id"]}, r"\.cross: expected 2 to 16 features, got 'user_id'"),
+        ({"cross": ["user_id", "user_id"]}, r"\.cross: expected each feature once"),
+        ({"cross": ["user_id", "itme_id"]}, r"\.cross: expected one of .* got 'itme_id' \(did you mean 'item_id'\?\)"),
+        ({"cross": ["user_id", "x"]}, r"\.cross: expected one of user_id, item_id, tags, price, got 'x'"),
+        ({"cross": ["user_id", "price"]}, r"\.cross: expected ids or strings, but 'price' is a float; bucketize it"),
+        ({"cross": ["user_id", "tags"], "kind": "id"}, r"\.kind: expected 'ids', which this cross makes, got 'id'"),
+        ({"cross": ["user_id", "item_id"], "buckets": 0}, r"\.buckets: expected 1 to"),
+        ({"cross": ["user_id", "item_id"], "from": "z"}, r"\.from: expected no column beside cross"),
+        ({"cross": ["user_id", "item_id"], "transform": "hour"}, r"\.transform: expected no transform beside cross"),
+        ({"kind": "string", "from": "user_id"}, r"\.kind: expected 'id', as features\.user_id reads column 'user_id'"),
         ({"kind": "id", "column_kind": "id"}, r"\.column_kind: unknown"),
-        ({"kind": "id", "from_": "id"}, r"\.from_: unknown; .* \(did you mean 'from'\?\)"),
+        ({"kind": "id", "from_": "id"}, r"\.from_: unknown key; .* \(did you mean 'from'\?\)"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(section, message):
@@ -115,12 +118,14 @@ def test_a_mistake_is_told_in_one_line(section, message):
 
 
 def test_crosses_are_not_crossed():
-    with pytest.raises(BadInput, match=r"features\.b\.cross: one of user_id, item_id, tags, price wanted, got 'a'"):
+    with pytest.raises(BadInput, match=r"features\.b\.cross: expected one of user_id, item_id, tags, price, got 'a'"):
         read(a={"cross": ["user_id", "item_id"]}, b={"cross": ["a", "tags"]})
 
 
 def test_an_hour_without_a_time_wants_a_column():
-    with pytest.raises(BadInput, match=r"features\.hour\.from: the column of the time, since data\.time says none"):
+    with pytest.raises(
+        BadInput, match=r"features\.hour\.from: expected the time column, because data\.time is not set"
+    ):
         read(DataConfig("c.csv", "csv", "clicked"), hour={"transform": "hour"})
 
 

@@ -25,12 +25,12 @@ def test_every_integer_type_serves_as_id(t):
 
 def test_ids_of_64_unsigned_bits_are_refused_beyond_63():
     assert convert(pa.array([2**63 - 1], pa.uint64()), "id") == [2**63 - 1]
-    with pytest.raises(BadInput, match=r"column 'c': an id below 2\*\*63 wanted, got 9223372036854775808 at row 1"):
+    with pytest.raises(BadInput, match=r"column 'c': expected an id below 2\*\*63, got 9223372036854775808 at row 1"):
         convert(pa.array([1, 2**63], pa.uint64()), "id")
 
 
 def test_a_null_id_is_refused_by_column_and_row():
-    with pytest.raises(BadInput, match="column 'c': an id wanted, got a null at row 2 of x"):
+    with pytest.raises(BadInput, match="column 'c': expected an id, got a null at row 2 of x"):
         convert(pa.array([1, 2, None, 4]), "id")
 
 
@@ -62,7 +62,7 @@ def test_large_integers_round_to_float32():
 
 
 def test_numbers_beyond_float32_are_refused():
-    with pytest.raises(BadInput, match=r"column 'c': a number within float32 wanted, got 1e\+300 at row 1 of x"):
+    with pytest.raises(BadInput, match=r"column 'c': expected a number within float32, got 1e\+300 at row 1 of x"):
         convert(pa.array([1.0, 1e300]), "float")
 
 
@@ -140,7 +140,7 @@ def test_lists_of_strings_may_hold_nulls_and_dictionaries():
 
 
 def test_a_null_among_the_ids_of_a_list_is_refused_by_row():
-    with pytest.raises(BadInput, match="column 'c': an id wanted, got a null at row 3 of x"):
+    with pytest.raises(BadInput, match="column 'c': expected an id, got a null at row 3 of x"):
         convert(pa.array([[1], [], [2, 3], [4, None]]), "ids")
 
 
@@ -157,12 +157,12 @@ def test_columns_of_nothing_but_null_serve_where_null_does():
 
 @pytest.mark.parametrize("bad", [-0.5, 2.0, float("nan")])
 def test_labels_outside_0_to_1_are_refused(bad):
-    with pytest.raises(BadInput, match=f"column 'c': a label from 0 to 1 wanted, got {bad} at row 1 of x"):
+    with pytest.raises(BadInput, match=f"column 'c': expected a label from 0 to 1, got {bad} at row 1 of x"):
         convert(pa.array([1.0, bad]), "label")
 
 
 def test_a_null_label_is_refused():
-    with pytest.raises(BadInput, match="column 'c': a label wanted, got a null at row 0 of x"):
+    with pytest.raises(BadInput, match="column 'c': expected a label, got a null at row 0 of x"):
         convert(pa.array([None, 1.0]), "label")
 
 
@@ -191,9 +191,9 @@ def test_a_time_in_milliseconds_is_refused_in_words(time):
 
 
 def test_a_missing_time_is_refused():
-    with pytest.raises(BadInput, match="column 'c': a time wanted, got a null at row 1"):
+    with pytest.raises(BadInput, match="column 'c': expected a time, got a null at row 1"):
         convert(pa.array([1.0, None]), "time")
-    with pytest.raises(BadInput, match="column 'c': a time wanted, got nan at row 1"):
+    with pytest.raises(BadInput, match="column 'c': expected a time, got nan at row 1"):
         convert(pa.array([1.0, float("nan")]), "time")
 
 
@@ -203,21 +203,21 @@ def test_a_missing_time_is_refused():
         (
             "id",
             pa.array(["a"]),
-            r"features\.c: integers wanted for kind 'id', got .* string \(kind = 'string' fits\)",
+            r"features\.c: expected integers for kind 'id', got .* string \(kind = 'string' fits\)",
         ),
         ("id", pa.array([1.5]), r"got a column of type double \(kind = 'float' fits\)"),
-        ("string", pa.array([1]), r"strings wanted for kind 'string', got .* int64 \(kind = 'id' fits\)"),
-        ("float", pa.array(["a"]), r"numbers wanted for kind 'float'"),
+        ("string", pa.array([1]), r"expected strings for kind 'string', got .* int64 \(kind = 'id' fits\)"),
+        ("float", pa.array(["a"]), r"expected numbers for kind 'float'"),
         ("id", pa.array([[1]]), r"\(kind = 'ids' fits\)"),
-        ("ids", pa.array([["a"]]), r"lists of integers wanted.*\(kind = 'strings' fits\)"),
-        ("strings", pa.array(["a"]), r"lists of strings wanted.*\(kind = 'string' fits\)"),
+        ("ids", pa.array([["a"]]), r"expected lists of integers.*\(kind = 'strings' fits\)"),
+        ("strings", pa.array(["a"]), r"expected lists of strings.*\(kind = 'string' fits\)"),
         ("id", pa.array([{"a": 1}]), r"got a column of type struct<a: int64>$"),
         (
             "label",
             pa.array(["a"]),
-            r"data\.label: a column of numbers from 0 to 1 wanted, got 'c' of type string",
+            r"data\.label: expected a column of numbers from 0 to 1, got 'c' of type string",
         ),
-        ("time", pa.array(["a"]), r"data\.time: a column of timestamps or numbers"),
+        ("time", pa.array(["a"]), r"data\.time: expected a column of timestamps or numbers"),
     ],
 )
 def test_a_wrong_type_is_refused_with_the_kind_that_fits(kind, array, message):

@@ -29,7 +29,7 @@ def test_typed_columns_keep_their_types_and_one_that_cannot_serve_is_refused():
     types = dict.fromkeys(("user", "clicked", "bought", "ts", "weight"), pa.int32()) | {"tags": pa.list_(pa.int8())}
     columns = CanonicalColumns(SCHEMA, text=False)
     assert columns.check(types) == types
-    with pytest.raises(BadInput, match=r"features.user: integers wanted for kind 'id', got a column of type double"):
+    with pytest.raises(BadInput, match=r"features.user: expected integers for kind 'id', got a column of type double"):
         columns.check(types | {"user": pa.float64()})
 
 

@@ -78,7 +78,7 @@ def test_only_the_features_asked_for_are_read(tmp_path):
 def test_the_test_set_without_labels_is_refused(tmp_path):
     (tmp_path / "t.txt").write_text(line(1).partition("\t")[2] + "\n")
     with pytest.raises(
-        BadInput, match=r"t\.txt: 40 fields between TABs.*got 39 field\(s\) \(the test set has no label"
+        BadInput, match=r"t\.txt: expected 40 fields between TABs.*got 39 field\(s\) \(the test set has no label"
     ):
         open_criteo(str(tmp_path / "t.txt"))
 
@@ -92,16 +92,16 @@ def test_any_other_file_is_refused(tmp_path, text):
 
 def test_damage_is_refused_by_column_and_row(tmp_path):
     (tmp_path / "t.txt").write_text(line(0) + "\n" + line(1).replace("1\t", "x\t", 1) + "\n")
-    with pytest.raises(BadInput, match=r"column 'label': a number wanted, got 'x' at row 1 of t\.txt"):
+    with pytest.raises(BadInput, match=r"column 'label': expected a number, got 'x' at row 1 of t\.txt"):
         list(open_criteo(str(tmp_path / "t.txt")).batches(9))
     (tmp_path / "t.gz").write_bytes(b"\x1f\x8b but not gzip")
-    with pytest.raises(BadInput, match=r"t\.gz: a Criteo file wanted, could not read it"):
+    with pytest.raises(BadInput, match=r"t\.gz: cannot be read as a Criteo file"):
         open_criteo(str(tmp_path / "t.gz"))
 
 
 def test_the_kind_of_the_other_layout_is_refused(tmp_path):
     (tmp_path / "t.txt").write_text(line(0) + "\n")
-    with pytest.raises(BadInput, match=r"features\.C1\.kind: 'string' wanted for this column, got 'id'"):
+    with pytest.raises(BadInput, match=r"features\.C1\.kind: expected 'string' for this column, got 'id'"):
         open_criteo(str(tmp_path / "t.txt"), [Field("C1", "id")])
 
 

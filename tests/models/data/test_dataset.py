@@ -117,17 +117,17 @@ def test_values_of_libsvm_are_asked_for_by_their_index(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"columns": ["usr"]}, r"column 'usr': wanted once in clicks\.parquet, .*did you mean 'user'"),
-        ({"columns": "user"}, "columns: a list of names wanted"),
-        ({"columns": []}, "columns: at least one wanted"),
-        ({"columns": {"user": "number"}}, r"columns\['user'\]: one of id, float, .* wanted, got 'number'"),
-        ({"columns": {"city": "id"}}, "integers wanted for kind 'id'"),
+        ({"columns": ["usr"]}, r"column 'usr': expected exactly one in clicks\.parquet, .*did you mean 'user'"),
+        ({"columns": "user"}, "columns: expected a list of names"),
+        ({"columns": []}, "columns: expected at least one"),
+        ({"columns": {"user": "number"}}, r"columns\['user'\]: expected one of id, float, .*, got 'number'"),
+        ({"columns": {"city": "id"}}, "expected integers for kind 'id'"),
         ({"batch_rows": 0}, "batch_rows"),
         ({"shuffle_rows": -1}, "shuffle_rows"),
-        ({"reader": 2, "readers": 2}, "reader: 0 to readers - 1 wanted, got 2 of 2"),
-        ({"label": "city"}, "data.label: a column of numbers from 0 to 1 wanted"),
-        ({"columns": ["user"], "label": "user"}, r"a column other than data\.label wanted"),
-        ({"format": "parket"}, r"format: one of .* wanted, got 'parket' \(did you mean 'parquet'\?\)"),
+        ({"reader": 2, "readers": 2}, "reader: expected 0 to readers - 1, got 2 of 2"),
+        ({"label": "city"}, "data.label: expected a column of numbers from 0 to 1"),
+        ({"columns": ["user"], "label": "user"}, r"expected a column other than data\.label"),
+        ({"format": "parket"}, r"format: expected one of .*, got 'parket' \(did you mean 'parquet'\?\)"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(clicks, arguments, message):

@@ -131,7 +131,7 @@ def test_a_file_that_is_gone_or_damaged_is_refused(decoders, sound, tmp_path):
     data = bytearray(sound.read_bytes())
     data[4:2000] = bytes(1996)
     damaged.write_bytes(data)
-    with pytest.raises(BadInput, match=r"damaged\.parquet: a Parquet file wanted, could not read it"):
+    with pytest.raises(BadInput, match=r"damaged\.parquet: cannot be read as a Parquet file"):
         next(decoders.piece(damaged, ["id"], 0))
 
 
@@ -161,7 +161,9 @@ def test_a_file_with_which_processes_die_is_refused_in_one_line(sound):
     decoders = DecoderPool()
     decoders._idle += [dying(), dying()]
     try:
-        with pytest.raises(BadInput, match=r"^sound\.parquet: expected .* that decoded it has ended, 2 times$"):
+        with pytest.raises(
+            BadInput, match=r"^sound\.parquet: cannot be decoded within .*: the decoding process ended 2 times$"
+        ):
             list(decoders.piece(sound, ["id"], 0))
         assert len(list(decoders.rows(sound, [5]))) == 1
     finally:
@@ -170,7 +172,7 @@ def test_a_file_with_which_processes_die_is_refused_in_one_line(sound):
 
 def test_a_process_that_cannot_be_started_is_no_fault_of_the_file(sound, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere")
-    with pytest.raises(NotReady, match="cannot start the process that decodes files: No such file"):
+    with pytest.raises(NotReady, match="cannot start the decoding process: No such file"):
         list(DecoderPool().piece(sound, ["id"], 0))
 
 
@@ -215,7 +217,7 @@ def test_a_frame_of_another_length_than_there_can_be_is_not_read(monkeypatch, so
     decoders = DecoderPool()
     monkeypatch.setattr(decoding, "FRAME_NBYTES", 1 << 10)
     monkeypatch.setattr(decoding, "OVERHEAD_NBYTES", 0)
-    with pytest.raises(BadInput, match="the process that decoded it has ended"):
+    with pytest.raises(BadInput, match="the decoding process ended"):
         list(decoders.piece(sound, ["id"], 0))
     assert decoders._idle == []
 

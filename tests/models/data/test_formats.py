@@ -35,6 +35,6 @@ def test_a_path_that_does_not_tell_is_refused(tmp_path, names):
     for name in names:
         (tmp_path / name).touch()
     with pytest.raises(
-        BadInput, match=r"data\.format: one of parquet, csv, tfrecord, libsvm, criteo, movielens wanted"
+        BadInput, match=r"data\.format: expected one of parquet, csv, tfrecord, libsvm, criteo, movielens"
     ):
         format_of(str(tmp_path))

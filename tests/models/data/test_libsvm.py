@@ -40,20 +40,20 @@ def test_all_indices_are_ids_where_no_feature_is_named(tmp_path):
     [
         (
             "1 3:1\n0 4:0.5\n",
-            'the value 1 wanted for an id, got 4:0.5 at row 1 of a.svm; a [features.4] with kind = "float"',
+            'expected the value 1 for an id, got 4:0.5 at row 1 of a.svm; a [features.4] with kind = "float"',
         ),
-        ("1 3:1\n0 4:nan\n", "the value 1 wanted for an id, got 4:nan at row 1"),
-        ("1 3:1\nx 4:1\n", "a label wanted, got 'x' at row 1 of a.svm"),
-        ("1 3:1\n# nothing\n", "a label wanted, got '' at row 1 of a.svm"),
-        ("1 3:1\n2 4:1\n", "column 'label': a label from 0 to 1 wanted, got 2.0 at row 1 of a.svm"),
-        ("1 3:1\n1 4\n", "index:value wanted, got '4' at row 1 of a.svm"),
-        ("1 3:1 5:1\n1 0:4:1\n", "index:value wanted, got '0:4:1' at row 1 of a.svm"),
-        ("1 3:1\n1 qid:4 3:1\n", "an index wanted, got 'qid' at row 1 of a.svm"),
-        ("1 3:1\n1 3:a\n", "a value wanted, got 'a' at row 1 of a.svm"),
-        ("1 3:1\n1 :\n", "an index wanted, got '' at row 1 of a.svm"),
-        ("1 99999999999999999999:1\n", "an index wanted, got '99999999999999999999' at row 0 of a.svm"),
-        ("", "a.svm: rows wanted, got an empty"),
-        ("1 3:1\n1 \x1f\n", "a.svm: 1 columns wanted, got 2 at row 1"),
+        ("1 3:1\n0 4:nan\n", "expected the value 1 for an id, got 4:nan at row 1"),
+        ("1 3:1\nx 4:1\n", "expected a label, got 'x' at row 1 of a.svm"),
+        ("1 3:1\n# nothing\n", "expected a label, got '' at row 1 of a.svm"),
+        ("1 3:1\n2 4:1\n", "column 'label': expected a label from 0 to 1, got 2.0 at row 1 of a.svm"),
+        ("1 3:1\n1 4\n", "expected index:value, got '4' at row 1 of a.svm"),
+        ("1 3:1 5:1\n1 0:4:1\n", "expected index:value, got '0:4:1' at row 1 of a.svm"),
+        ("1 3:1\n1 qid:4 3:1\n", "expected an index, got 'qid' at row 1 of a.svm"),
+        ("1 3:1\n1 3:a\n", "expected a value, got 'a' at row 1 of a.svm"),
+        ("1 3:1\n1 :\n", "expected an index, got '' at row 1 of a.svm"),
+        ("1 99999999999999999999:1\n", "expected an index, got '99999999999999999999' at row 0 of a.svm"),
+        ("", "a.svm: expected rows, got an empty"),
+        ("1 3:1\n1 \x1f\n", "a.svm: expected 1 columns, got 2 at row 1"),
     ],
 )
 def test_a_line_that_is_none_is_refused_by_its_row(tmp_path, text, message):
@@ -65,10 +65,10 @@ def test_a_line_that_is_none_is_refused_by_its_row(tmp_path, text, message):
 
 def test_a_column_that_it_does_not_have_is_refused(tmp_path):
     with pytest.raises(
-        BadInput, match=r"features\.user: 'features', or an index whose value is a float, wanted of a\.svm"
+        BadInput, match=r"features\.user: expected 'features', or an index whose value is a float, in a\.svm"
     ):
         opened(tmp_path / "a.svm", wanted=[Field("user", "id")])
-    with pytest.raises(BadInput, match=r"features\.3: integers wanted for kind 'id', got a column of type double"):
+    with pytest.raises(BadInput, match=r"features\.3: expected integers for kind 'id', got a column of type double"):
         opened(tmp_path / "a.svm", wanted=[Field("3", "id")])
 
 

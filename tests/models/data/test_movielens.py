@@ -88,7 +88,7 @@ def test_side_files_are_needed_only_by_their_own_columns(folder):
     (batch,) = MovieLensSource(str(folder), wanted).batches(9)
 
     assert list(batch.columns) == ["year", "user_id"]
-    with pytest.raises(BadInput, match=r"users\.dat: wanted beside the events, could not read it: No such file"):
+    with pytest.raises(BadInput, match=r"users\.dat: expected next to the events, cannot be read: No such file"):
         MovieLensSource(str(folder), [Field("zip", "string")])
 
 
@@ -105,30 +105,30 @@ def test_unknown_users_and_movies_have_nothing(folder):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("users.dat", "1::F::1::10\n", r"users\.dat: fields between '::' wanted, got '1::F::1::10' at row 0"),
-        ("users.dat", "", r"users\.dat: rows wanted, got an empty file"),
-        ("movies.dat", "x::Toy Story (1995)::Comedy\n", r"movies\.dat: fields between '::' wanted"),
-        ("events.csv", "", r"events\.csv: rows wanted, got an empty file"),
-        ("events.csv", "timestamp,user_id,movie_id,label\n", r"events\.csv: rows wanted, got an empty file"),
+        ("users.dat", "1::F::1::10\n", r"users\.dat: expected fields between '::', got '1::F::1::10' at row 0"),
+        ("users.dat", "", r"users\.dat: expected rows, got an empty file"),
+        ("movies.dat", "x::Toy Story (1995)::Comedy\n", r"movies\.dat: expected fields between '::'"),
+        ("events.csv", "", r"events\.csv: expected rows, got an empty file"),
+        ("events.csv", "timestamp,user_id,movie_id,label\n", r"events\.csv: expected rows, got an empty file"),
         (
             "events.csv",
             "timestamp,user_id,label\n1,2,1\n",
-            r"column 'movie_id': wanted once in events\.csv, got 0",
+            r"column 'movie_id': expected exactly one in events\.csv, got 0",
         ),
         (
             "events.csv",
             "timestamp,user_id,movie_id\n1,2,1\n",
-            r"column 'rating': wanted once in events\.csv, got 0",
+            r"column 'rating': expected exactly one in events\.csv, got 0",
         ),
         (
             "events.csv",
             "timestamp,user_id,movie_id,label\n1,,1,1\n",
-            r"column 'user_id': an id wanted, got a null at row 0",
+            r"column 'user_id': expected an id, got a null at row 0",
         ),
         (
             "events.csv",
             "timestamp,user_id,movie_id,rating\n1,1,1,\n",
-            r"column 'rating': a rating wanted, got a null at row 0",
+            r"column 'rating': expected a rating, got a null at row 0",
         ),
     ],
 )
@@ -141,13 +141,13 @@ def test_broken_files_are_refused_in_one_line(folder, name, text, message):
 def test_a_broken_line_of_the_original_ratings_is_refused(folder):
     (folder / "events.csv").unlink()
     (folder / "ratings.dat").write_text("1::1::5::30\n1::7::3\n")
-    with pytest.raises(BadInput, match=r"ratings\.dat: 4 columns wanted, got 3 at row 1"):
+    with pytest.raises(BadInput, match=r"ratings\.dat: expected 4 columns, got 3 at row 1"):
         MovieLensSource(str(folder))
 
 
 def test_a_folder_without_events_is_refused(tmp_path):
     with pytest.raises(
-        BadInput, match=r"data\.path: a folder with one of events\.csv\.gz, events\.csv, ratings\.dat wanted"
+        BadInput, match=r"data\.path: expected a folder with one of events\.csv\.gz, events\.csv, ratings\.dat"
     ):
         MovieLensSource(str(tmp_path))
 

@@ -128,18 +128,18 @@ def test_a_file_that_is_replaced_while_it_is_read_is_said(tmp_path, address):
 
 def test_what_cannot_be_read_is_one_line(server, tmp_path, address):
     for path, said in (
-        (f"{address}/none", "at least one data file wanted, got none"),
-        (f"{address}/*.csv", "at least one data file wanted, got none"),
-        ("s3://none/x.csv", "there is no bucket 'none'"),
+        (f"{address}/none", "expected at least one data file, got none"),
+        (f"{address}/*.csv", "expected at least one data file, got none"),
+        ("s3://none/x.csv", "bucket 'none' does not exist"),
     ):
         with pytest.raises(BadInput, match=f"^data.path: {said}"):
             find_files(path)
     with pytest.raises(
-        BadInput, match=r"^data\.path: a URL of redis, rediss, kafka, s3, gs, az wanted, got one of 'ftp'"
+        BadInput, match=r"^data\.path: expected a URL with scheme redis, rediss, kafka, s3, gs, az, got 'ftp'"
     ):
         format_of("ftp://x/y.csv")
     open_store(address).put("broken.parquet", b"not a Parquet file at all")
-    with pytest.raises(BadInput, match=r"^broken\.parquet: a Parquet file wanted, could not read it"):
+    with pytest.raises(BadInput, match=r"^broken\.parquet: cannot be read as a Parquet file"):
         Dataset(address)
     server.refuse()
     try:

@@ -110,7 +110,7 @@ def test_row_groups_are_cut_by_rows_or_by_bytes(tmp_path, monkeypatch):
 def test_a_file_that_is_there_is_replaced_only_when_told_so(tmp_path):
     out = tmp_path / "a.parquet"
     out.write_bytes(b"mine")
-    with pytest.raises(BadInput, match=r"a\.parquet is already there; --overwrite replaces it"):
+    with pytest.raises(BadInput, match=r"a\.parquet already exists; --overwrite replaces it"):
         copy_to_parquet(SyntheticSource(rows=9), out, Told())
     assert out.read_bytes() == b"mine"
     copy_to_parquet(SyntheticSource(rows=9), out, Told(), overwrite=True)
@@ -121,7 +121,7 @@ def test_a_source_that_breaks_leaves_nothing_behind(tmp_path):
     (tmp_path / "x.csv").write_text("user,click\n" + "1,0\n" * 100 + "x,0\n")
     source = opened(DataConfig(str(tmp_path / "x.csv"), "csv", "click"), [Field("user", "id")])
     (tmp_path / "out").mkdir()
-    with pytest.raises(BadInput, match="an integer wanted, got 'x' at row 100"):
+    with pytest.raises(BadInput, match="expected an integer, got 'x' at row 100"):
         copy_to_parquet(source, tmp_path / "out" / "a.parquet", Told())
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -129,9 +129,9 @@ def test_a_source_that_breaks_leaves_nothing_behind(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("a.csv", r"ends in \.parquet or \.pq wanted"),
-        ("none/a.parquet", "a folder that is there"),
-        ("d.pq", "is a folder"),
+        ("a.csv", r"expected a file that ends in \.parquet or \.pq"),
+        ("none/a.parquet", "output directory does not exist"),
+        ("d.pq", "expected a file, got the folder"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused(tmp_path, name, message):
@@ -141,7 +141,7 @@ def test_a_name_that_cannot_be_is_refused(tmp_path, name, message):
 
 
 def test_a_stream_without_an_end_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="a stream with an end"):
+    with pytest.raises(BadInput, match="the stream has no end"):
         copy_to_parquet(SyntheticSource(), tmp_path / "a.parquet", Told())
 
 

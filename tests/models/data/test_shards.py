@@ -84,12 +84,12 @@ def test_a_range_reads_no_row_group_outside_of_it(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("reader", "readers"), [(0, 0), (-1, 2), (2, 2)])
 def test_a_reader_that_there_is_not_is_refused(reader, readers):
-    with pytest.raises(BadInput, match="reader: 0 to readers - 1 wanted"):
+    with pytest.raises(BadInput, match="reader: expected 0 to readers - 1"):
         Shard(reader, readers)
 
 
 def test_a_stream_without_an_end_is_shared_by_batches_alone():
-    with pytest.raises(BadInput, match="a stream with an end wanted"):
+    with pytest.raises(BadInput, match="a stream without an end"):
         SplitRows(SyntheticSource(), Shard(0, 2))
     batches = SplitBatches(SyntheticSource(), Shard(1, 2)).batches(9)
     assert np.array_equal(next(batches).columns["user_id"], next(SyntheticSource().batches(9)).columns["user_id"][4:])

@@ -74,5 +74,5 @@ def test_another_seed_and_another_epoch_have_another_order():
 
 
 def test_a_position_that_is_none_is_refused():
-    with pytest.raises(BadInput, match="start: a row position"):
+    with pytest.raises(BadInput, match="start: expected a row position"):
         read(Numbers(4), rows=1, start=-1, until=4, window_rows=4, seed=[0])

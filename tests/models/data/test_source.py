@@ -50,7 +50,7 @@ def test_a_schema_knows_its_names_and_kinds():
 
 @pytest.mark.parametrize("role", ["label", "time"])
 def test_the_label_and_the_time_are_no_features(role):
-    with pytest.raises(BadInput, match=rf"features\.y: a column other than data\.{role} wanted"):
+    with pytest.raises(BadInput, match=rf"features\.y: expected a column other than data\.{role}"):
         Schema((Field("y", "float"),), **{"label": "click", role: "y"})
 
 
@@ -62,18 +62,18 @@ def test_all_fields_are_chosen_where_no_feature_is_named():
 
 
 def test_an_unknown_feature_is_refused_with_the_nearest_name():
-    with pytest.raises(BadInput, match=r"features\.gender: .*wanted: gendre, age \(did you mean 'gendre'\?\)"):
+    with pytest.raises(BadInput, match=r"features\.gender: expected .*: gendre, age \(did you mean 'gendre'\?\)"):
         choose([Field("gendre", "string"), Field("age", "id")], [Field("gender", "string")])
 
 
 def test_a_feature_of_another_kind_is_refused():
-    with pytest.raises(BadInput, match=r"features\.age\.kind: 'id' wanted for this column, got 'float'"):
+    with pytest.raises(BadInput, match=r"features\.age\.kind: expected 'id' for this column, got 'float'"):
         choose([Field("age", "id")], [Field("age", "float")])
 
 
 @pytest.mark.parametrize(("rows", "start"), [(0, 0), (-1, 0), (1, -1)])
 def test_impossible_positions_are_refused(rows, start):
-    with pytest.raises(BadInput, match="wanted"):
+    with pytest.raises(BadInput, match="expected"):
         check_position(rows, start)
 
 

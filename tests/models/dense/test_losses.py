@@ -85,12 +85,12 @@ def test_an_own_loss_is_one_function_of_labels_and_logits(losses):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("mean", r"of label and logits \[n\] a finite float32 a row \[n\] wanted, got float32 \[\] of 2 rows"),
-        ("column", r"wanted, got float32 \[2, 1\] of 2 rows"),
-        ("one_minus", r"a finite float32 a row"),
-        ("wide", r"a finite float32 a row \[n\] wanted, got float64 \[2\] of 2 rows"),
-        ("broken", r"of label and logits \[n\] it raised KeyError: 'nothing'"),
-        ("missing", r"'their_losses:missing' is no function of that module"),
+        ("mean", r"expected one finite float32 per row \[n\] for label and logits \[n\], got float32 \[\] of 2 rows"),
+        ("column", r"expected .*, got float32 \[2, 1\] of 2 rows"),
+        ("one_minus", r"one finite float32 per row"),
+        ("wide", r"expected one finite float32 per row \[n\] for .*, got float64 \[2\] of 2 rows"),
+        ("broken", r"raised KeyError for label and logits \[n\]: 'nothing'"),
+        ("missing", r"'their_losses:missing' is not a function of that module"),
     ],
 )
 def test_what_is_no_loss_a_row_is_told_before_the_first_row_is_read(losses, name, message):

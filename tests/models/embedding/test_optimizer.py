@@ -210,7 +210,7 @@ def test_no_rows_are_no_work(name):
 
 
 def test_an_unknown_optimizer_is_refused_by_name():
-    with pytest.raises(BadInput, match=r"adagrad, adagrad_decay, adam, adamw, ftrl, sgd wanted, got 'rmsprop'"):
+    with pytest.raises(BadInput, match=r"adagrad, adagrad_decay, adam, adamw, ftrl, sgd, got 'rmsprop'"):
         row_optimizer("rmsprop")
 
 

@@ -212,11 +212,11 @@ def test_rows_stay_in_memory_while_the_disk_is_full_and_that_is_said_once(tmp_pa
     table.shrink_to_budget()
     assert table.tiers.hot == 30
     assert [record.message for record in caplog.records] == [
-        "table 't': no room on the disk for its rows, which stay in memory beyond the budget"
+        "table 't': the disk is full, so its rows stay in memory and exceed the budget"
     ]
     monkeypatch.setattr(ScratchFile, "take", take)
     table.shrink_to_budget()
-    assert caplog.records[-1].message == "table 't': there is room on the disk again"
+    assert caplog.records[-1].message == "table 't': the disk has free space again"
     assert table.tiers.hot == 4
     assert_same(table.export(), twin.export())
 
@@ -231,12 +231,14 @@ def test_a_copy_of_a_large_table_is_a_file_and_says_so_where_there_is_no_room(tm
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ScratchFile, "take", full)
-    with pytest.raises(BadInput, match="table 't': 16 MiB of scratch wanted for a copy of its rows: No space left"):
+    with pytest.raises(
+        BadInput, match="table 't': cannot write 16 MiB of scratch for a copy of its rows: No space left"
+    ):
         table.tiers.empty((MAPPED_NBYTES // 4, 1), np.float32)
 
 
 def test_a_folder_that_is_none_is_refused_by_table(tmp_path):
-    with pytest.raises(BadInput, match="table 't': a writable folder for scratch wanted: No such file"):
+    with pytest.raises(BadInput, match="table 't': scratch folder is not writable: No such file"):
         make_table(tmp_path / "nowhere")
 
 

@@ -40,16 +40,16 @@ def test_a_generation_on_a_table_has_the_metrics_of_its_scores(evaluated, scorer
 
 def test_all_rows_are_scored_by_default_and_no_rows_are_an_error(evaluated, scorer):
     assert len(evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig(), Notes())) == ROWS
-    with pytest.raises(BadInput, match=r"rows from row 400 on wanted, got 400 rows in all"):
+    with pytest.raises(BadInput, match=r"expected more than 400 rows, got 400"):
         evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig(), Notes(), skip=ROWS)
 
 
 def test_a_column_that_is_not_there_stops_it_before_a_row_is_scored(evaluated, scorer):
-    with pytest.raises(BadInput, match="evaluate: column 'nope': wanted once in"):
+    with pytest.raises(BadInput, match="evaluate: column 'nope': expected exactly one in"):
         evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig(("nope",)), Notes())
-    with pytest.raises(BadInput, match=r"a column other than data\.label and data\.time wanted, got 'clicked'"):
+    with pytest.raises(BadInput, match=r"expected a column other than data\.label and data\.time, got 'clicked'"):
         evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig(("clicked",)), Notes())
-    with pytest.raises(BadInput, match=r"evaluate\.group: a column of one value"):
+    with pytest.raises(BadInput, match=r"evaluate\.group: expected a column with one value"):
         evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig((), "history"), Notes())
 
 

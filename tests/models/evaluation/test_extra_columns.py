@@ -52,7 +52,7 @@ def test_cells_of_text_files_are_told_apart_as_text(tmp_path):
 
 def test_files_that_changed_and_columns_that_are_not_there_are_refused(data, tmp_path):
     source = open_source(data, [Field("user", "id")])
-    with pytest.raises(BadInput, match="evaluate: column 'nope': wanted once"):
+    with pytest.raises(BadInput, match="evaluate: column 'nope': expected exactly one"):
         ExtraColumns(["nope"], source, data, 16)
     short = DataConfig(str(tmp_path / "short.parquet"), "parquet", "clicked")
     write_table(tmp_path / "short.parquet", make_batch(10))

@@ -87,5 +87,7 @@ def test_what_is_not_there_is_told_in_one_line(evaluated, model, generation, mes
 def test_labels_are_outputs_of_the_model(evaluated):
     with GenerationScorer(str(evaluated.repository), "mixed") as scorer:
         assert scorer.outputs(["clicked"]) == ["score"]
-        with pytest.raises(BadInput, match="outputs clicked, bought of one column wanted, 'mixed' has score"):
+        with pytest.raises(
+            BadInput, match="expected outputs clicked, bought of one column, got a model 'mixed' with score"
+        ):
             scorer.outputs(["clicked", "bought"])

@@ -82,9 +82,9 @@ def test_any_generation_of_the_chain_can_be_asked_for(story):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"output": "item_vektor"}, r"output: one of item_vector, .* wanted, .* \(did you mean 'item_vector'\?\)"),
-        ({"id_name": "user"}, r"id: the column that tells items apart wanted, out of item; got user"),
-        ({"items": "none.parquet"}, r"data\.path: a file, folder or glob wanted"),
+        ({"output": "item_vektor"}, r"output: expected one of item_vector, .*, .* \(did you mean 'item_vector'\?\)"),
+        ({"id_name": "user"}, r"id: expected the column that identifies items \(item\), got user"),
+        ({"items": "none.parquet"}, r"data\.path: '.*none\.parquet' does not exist"),
         ({"generation": Generation(1, 9)}, r"generation 1\.9 of model 'mixed' is not in the repository"),
     ],
 )
@@ -102,5 +102,5 @@ def test_inputs_of_items_are_those_that_their_features_are_computed_from():
         manifest, features=[*manifest.features, hashed], transforms=[transform[1], transform[0]]
     )
     assert [spec.name for spec in item_inputs(changed)] == ["item", "city", "tags"]
-    with pytest.raises(BadInput, match=r"model: features of side 'item' wanted, 'mixed' has none"):
+    with pytest.raises(BadInput, match=r"model: 'mixed' has no features of side 'item'"):
         item_inputs(dataclasses.replace(manifest, features=manifest.features[:1]))

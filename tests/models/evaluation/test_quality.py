@@ -80,10 +80,10 @@ def test_a_good_auc_needs_no_next_step():
 @pytest.mark.parametrize(
     ("labels", "steps", "named", "words"),
     [
-        ([0, 0, 0, 0], 500, [], "4 held-out rows have one label all, so there is no AUC: hold out more rows"),
-        ([0, 1, 1, 0], 500, ["train.learning_rate"], "leave out train.learning_rate, which are then chosen"),
+        ([0, 0, 0, 0], 500, [], "4 held-out rows all have the same label, so there is no AUC: hold out more rows"),
+        ([0, 1, 1, 0], 500, ["train.learning_rate"], "remove train.learning_rate, so that the data determine"),
         ([0, 1, 1, 0], 12, [], "after 12 steps: train again with --new-version --from-scratch --set train.epochs=5"),
-        ([0, 1, 1, 0], 500, [], "see whether data.label is the column you mean"),
+        ([0, 1, 1, 0], 500, [], "check that data.label is the right column"),
     ],
 )
 def test_an_auc_that_says_nothing_is_followed_by_one_line_with_the_next_step(labels, steps, named, words):
@@ -95,4 +95,4 @@ def test_an_auc_that_says_nothing_is_followed_by_one_line_with_the_next_step(lab
 def test_scores_that_are_no_numbers_are_rows_that_ask_for_another_training():
     made = scored([0, 1, 1], [0.1, np.nan, 0.9])
     assert (len(made), made.auc()) == (3, 1.0)
-    assert "1 of the 3 held-out rows have a score that is no number" in next_step(made, 500, [])
+    assert "1 of the 3 held-out rows have a score that is not a number" in next_step(made, 500, [])

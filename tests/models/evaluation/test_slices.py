@@ -109,9 +109,9 @@ def test_values_are_told_as_they_are_written():
 
 def test_columns_that_cannot_be_told_by_are_refused():
     ones = np.ones(2, np.float32)
-    with pytest.raises(BadInput, match=r"evaluate\.group: a column of one value"):
+    with pytest.raises(BadInput, match=r"evaluate\.group: expected a column with one value"):
         GroupedAuc().add(Ragged.of([[1], [2]]), ones, ones)
-    with pytest.raises(BadInput, match=r"evaluate\.by: a column of one value, or of a list"):
+    with pytest.raises(BadInput, match=r"evaluate\.by: expected a column with one value or one list"):
         Slices().add(np.zeros((2, 3), np.float32), ones, ones)
 
 

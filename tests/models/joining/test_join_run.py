@@ -155,11 +155,11 @@ def test_values_are_labels_and_0_says_nothing(place):
 def test_other_models_have_no_rows_here_and_two_are_one_too_many(place):
     put(place.recordings, recorded_as(1, model="other"), recording(rows_of(3), model="other"))
     put(place.recordings, recorded_as(2), recording(rows_of(6)))
-    with pytest.raises(BadInput, match="--model: one of ctr, other wanted"):
+    with pytest.raises(BadInput, match="--model: expected one of the folder's: ctr, other"):
         place.join()
     run = place.join(model="ctr")
     assert (len(place.rows()), run.status().lost_files) == (6, 0)
-    with pytest.raises(BadInput, match="--model: ctr wanted, which --out was begun with, got other"):
+    with pytest.raises(BadInput, match="--model: expected ctr, as --out was started with, got other"):
         place.join(model="other")
 
 
@@ -244,7 +244,7 @@ def test_a_stream_that_cannot_be_read_makes_nobody_a_negative(place, monkeypatch
 def test_two_joins_do_not_write_to_one_folder(place):
     put(place.recordings, recorded_as(1), recording(rows_of(3)))
     first = JoinRun(place.settings(), place.clock)
-    with pytest.raises(BadInput, match="no other join"):
+    with pytest.raises(BadInput, match="another join"):
         JoinRun(place.settings(), place.clock)
     first.run()
     place.join()
@@ -253,9 +253,9 @@ def test_two_joins_do_not_write_to_one_folder(place):
 def test_a_folder_goes_on_as_it_was_begun(place):
     put(place.recordings, recorded_as(1), recording(rows_of(3)))
     place.join()
-    with pytest.raises(BadInput, match=r"--wait: 100\.0 wanted, which --out was begun with, got 50"):
+    with pytest.raises(BadInput, match=r"--wait: expected 100\.0, as --out was started with, got 50"):
         place.join(wait_s=50.0)
-    with pytest.raises(BadInput, match="--key: row wanted"):
+    with pytest.raises(BadInput, match="--key: expected row"):
         place.join(key="item")
 
 
@@ -433,21 +433,19 @@ def test_mistakes_name_the_options_of_the_join(place, tmp_path):
             JoinRun(replace(place.settings(), **options), place.clock)
         return str(refused.value)
 
-    assert told(recordings=str(tmp_path / "none")).startswith(
-        "--recordings: a folder wanted that Parquet files come into"
-    )
-    assert told(outcomes=str(tmp_path / "none")).startswith("--outcomes: a folder wanted that Parquet files come into")
+    assert told(recordings=str(tmp_path / "none")).startswith("--recordings: expected an existing folder")
+    assert told(outcomes=str(tmp_path / "none")).startswith("--outcomes: expected an existing folder")
     assert told(outcomes="redis://host").startswith(
-        "--outcomes: redis[s]://[user:password@]host[:port][/db]/stream wanted"
+        "--outcomes: expected redis[s]://[user:password@]host[:port][/db]/stream"
     )
     assert told(outcomes="kafka://host").startswith("--outcomes: expected kafka://HOST:PORT[,HOST:PORT]/TOPIC, got")
     place.join()
     assert told(outcomes="redis://127.0.0.1:1/clicks") == (
-        "--outcomes: a folder of Parquet files wanted, which has been read so far, got stream clicks of Redis;"
-        " a join into another --out begins with another one"
+        "--outcomes: expected a folder of Parquet files, which was read so far, got stream clicks of Redis;"
+        " a join into another --out starts with another one"
     )
     assert told(out=str(tmp_path / "new"), outcomes="redis://127.0.0.1:1/clicks") == (
-        "--outcomes: a Redis server wanted, got none: it cannot be reached"
+        "--outcomes: expected a Redis server, got none: it cannot be reached"
     )
 
 

@@ -12,7 +12,7 @@ def test_times_have_bounds():
         JoinSettings("r", "o", "out", wait_s=0)
     with pytest.raises(BadInput, match="--lag"):
         JoinSettings("r", "o", "out", lag_s=float("nan"))
-    with pytest.raises(BadInput, match=r"--late: 0, or more than --wait \(600\) wanted, got 600"):
+    with pytest.raises(BadInput, match=r"--late: expected 0, or more than --wait \(600\), got 600"):
         JoinSettings("r", "o", "out", late_s=600)
     assert JoinSettings("r", "o", "out", late_s=0).late_s == 0
 
@@ -22,7 +22,7 @@ def test_outcomes_are_a_folder_or_a_stream_and_passwords_are_not_shown():
     secret = JoinSettings("r", "redis://me:secret@host/clicks", "out")
     assert secret.format == "redis"
     assert "secret" not in repr(secret)
-    with pytest.raises(BadInput, match="--outcomes: a folder or a URL of"):
+    with pytest.raises(BadInput, match="--outcomes: expected a folder or a URL with scheme"):
         _ = JoinSettings("r", "https://host/clicks", "out").format
 
 
@@ -33,7 +33,7 @@ def test_the_kind_of_an_item_is_that_of_the_recordings(tmp_path):
     assert [(f.name, f.kind) for f in mine.fields] == [("freshet.request", "string"), ("item", "id")]
     assert [(f.name, f.kind) for f in theirs.fields] == [("id", "string"), ("item", "id")]
     assert (theirs.label, theirs.time) == ("v", "time")
-    with pytest.raises(BadInput, match="--key: row, or a column"):
+    with pytest.raises(BadInput, match="--key: expected row, or a column"):
         place.settings(key="nothing").schemas()
-    with pytest.raises(BadInput, match="--key: a column of single ids or strings"):
+    with pytest.raises(BadInput, match="--key: expected a column of single ids or strings"):
         place.settings(key="tags").schemas()

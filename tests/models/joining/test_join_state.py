@@ -49,7 +49,7 @@ def test_a_field_of_another_kind_is_refused_by_its_name(name, value):
 
 
 def test_another_format_is_refused():
-    with pytest.raises(BadInput, match=r"--out: a folder of format 'freshet-join/1' wanted, got 'freshet-join/2'"):
+    with pytest.raises(BadInput, match=r"--out: expected a folder of format 'freshet-join/1', got 'freshet-join/2'"):
         JoinState.from_json(written(format="freshet-join/2"))
 
 

@@ -56,7 +56,7 @@ def test_large_rows_are_in_small_row_groups(tmp_path, monkeypatch):
 
 def test_another_parquet_file_under_such_a_name_is_refused(tmp_path):
     put(tmp_path, "0000000001", table(1))
-    with pytest.raises(Corrupt, match="a file of a join wanted"):
+    with pytest.raises(Corrupt, match="expected a file of a join"):
         JoinedFolder(tmp_path).state()
 
 

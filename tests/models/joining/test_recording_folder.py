@@ -40,7 +40,7 @@ def test_other_models_have_no_rows_but_their_numbers_count(place):
     folder._files._next_s = 0.0
     assert [segment.rows for segment in folder.poll(0.0)] == [0, 2]
     assert (folder.model, folder.lost_files) == ("ctr", 0)
-    with pytest.raises(BadInput, match="--model: ctr wanted, which --out was begun with"):
+    with pytest.raises(BadInput, match="--model: expected ctr, as --out was started with"):
         opened(place, "other", first)
 
 
@@ -78,14 +78,14 @@ def test_rows_are_read_by_their_numbers_as_far_as_columns_are_the_same(place, tm
 def test_the_score_is_an_output_of_one_number():
     table = rows(1)
     assert score_column(table, "") == score_column(table, "score") == "freshet.output.score"
-    with pytest.raises(BadInput, match="--score: an output of one number a row wanted, got 'ctr'; recorded: score"):
+    with pytest.raises(BadInput, match="--score: expected an output with one number a row, got 'ctr'"):
         score_column(table, "ctr")
     with pytest.raises(BadInput, match="recorded: none"):
         score_column(table.drop_columns(["freshet.output.score"]), "")
 
 
 def test_a_recording_tells_columns(place):
-    with pytest.raises(BadInput, match="--recordings: a folder with a recording wanted"):
+    with pytest.raises(BadInput, match="--recordings: the folder has no recordings"):
         first_recording(str(place.recordings))
     put(place.recordings, "any", rows(1))
     assert "item" in first_recording(str(place.recordings)).names

@@ -121,7 +121,7 @@ def test_disowned_rows_are_said_in_one_line_once_in_a_while(place):
     JoinRun(place.settings(file_rows=1), place.clock, note=lines.append).run()
     assert NOTED_S > 0
     (line,) = lines
-    assert line.startswith("expected one request of each id, got several of the ids of 1 rows: they are left out")
+    assert line.startswith("expected one request for each id, got several for the ids of 1 rows: these rows")
     assert "r17" not in line
 
 

@@ -120,5 +120,5 @@ def test_rows_of_somebody_else_reach_who_has_their_ids():
 def test_ids_of_another_process_are_refused():
     shares = Shares(2, "always")
     shares.trainers[0].own["t"].insert(np.arange(20))
-    with pytest.raises(Corrupt, match="another one"):
+    with pytest.raises(Corrupt, match="another process"):
         gathered(shares).export()

@@ -57,9 +57,9 @@ def test_a_death_is_read_from_what_mpiexec_says_of_it():
 
 
 def test_a_death_is_told_in_one_line():
-    assert death(1, 9, 3) == "process 1 of 3 ended by signal 9 (SIGKILL), and all others with it"
-    assert death(None, 200, 3) == "a process of 3 ended by status 200, and all others with it"
-    assert death(2, 0, 3) == "process 2 of 3 ended, and all others with it"
+    assert death(1, 9, 3) == "process 1 of 3 ended by signal 9 (SIGKILL), and so did all others"
+    assert death(None, 200, 3) == "a process of 3 ended by status 200, and so did all others"
+    assert death(2, 0, 3) == "process 2 of 3 ended, and so did all others"
 
 
 def test_without_an_mpi_one_line_says_what_to_install(monkeypatch):
@@ -101,8 +101,8 @@ def test_a_killed_process_ends_all_and_one_line_says_which_it_was(which):
     _, told = started.communicate(timeout=PATIENCE_S)
     assert started.returncode == 128 + 9
     assert told.splitlines() == [
-        f"freshet: process {which} of 3 ended by signal 9 (SIGKILL), and all others with it; the same command goes on"
-        " from the last checkpoint"
+        f"freshet: process {which} of 3 ended by signal 9 (SIGKILL), and so did all others; run the same command again"
+        " to continue from the last checkpoint"
     ]
     assert not any(map(is_there, pids))
 
@@ -115,7 +115,7 @@ def test_who_stops_the_command_stops_all_processes(number):
     _, told = started.communicate(timeout=PATIENCE_S)
     assert started.returncode == 128 + number
     assert told.splitlines() == [
-        f"freshet: stopped by {number.name}; the same command goes on from the last checkpoint"
+        f"freshet: stopped by {number.name}; run the same command again to continue from the last checkpoint"
     ]
     assert not any(map(is_there, pids))
 

@@ -89,7 +89,7 @@ def test_processes_below_somebody_elses_mpirun_are_refused_by_the_first_alone(mo
     monkeypatch.setenv(size, "2")
     monkeypatch.setenv(rank, "0")
     refuse_processes(1)
-    with pytest.raises(BadInput, match="--processes: none wanted below mpirun, which has started 2, got 4"):
+    with pytest.raises(BadInput, match="--processes: not allowed under mpirun, which started 2, got 4"):
         refuse_processes(4)
     monkeypatch.setenv(rank, "1")
     with pytest.raises(SystemExit) as ended:
@@ -106,7 +106,7 @@ def test_the_command_below_mpirun_says_so_in_one_line(tmp_path):
     command = [mpiexec(), "-n", "2", sys.executable, *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 2
-    assert done.stderr.count("freshet: --processes: none wanted below mpirun, which has started 2, got 4\n") == 1
+    assert done.stderr.count("freshet: --processes: not allowed under mpirun, which started 2, got 4\n") == 1
 
 
 def test_a_process_that_is_alone_trains_as_ever():

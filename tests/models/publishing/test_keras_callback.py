@@ -129,9 +129,9 @@ def test_the_row_of_unknown_keys_is_said_to_stay_as_it_was(repository, model, ca
     model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
     callback = Publisher(repository, "ctr").keras(every_batches=2)
     fit(model, callback)
-    assert "out of the vocabulary" not in caplog.text
+    assert "outside the vocabulary" not in caplog.text
     fit(model, callback, unknown=True)
-    assert caplog.text.count("table 'user_rows.embeddings': the row of keys out of the vocabulary moved") == 1
+    assert caplog.text.count("table 'user_rows.embeddings': the row of keys outside the vocabulary changed") == 1
     assert_served_is(Publisher(repository, "ctr"), model)
 
 
@@ -144,7 +144,7 @@ def test_a_model_can_begin_with_what_is_served(repository, model, imported):
 
     again = keras.saving.load_model(imported[1])
     again.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
-    with pytest.raises(ParentRolledBack, match="say what the weights stand on"):
+    with pytest.raises(ParentRolledBack, match="pass the generation at which the weights were saved"):
         fit(again, Publisher(repository, "ctr").keras())
     again.get_layer("score").bias.assign([5.0])
     callback = Publisher(repository, "ctr").keras(begin="served", every_batches=1000)
@@ -156,6 +156,6 @@ def test_a_model_can_begin_with_what_is_served(repository, model, imported):
 def test_nothing_is_asked_of_a_callback_before_its_fit(repository):
     callback = Publisher(repository, "ctr").keras()
     for ask in (callback.publish, lambda: callback.restore("user", [1])):
-        with pytest.raises(BadInput, match=r"callback: fit\(\) with this callback wanted first"):
+        with pytest.raises(BadInput, match=r"callback: call fit\(\) with this callback first"):
             ask()
     assert np.isfinite(callback.generation.step)

@@ -87,7 +87,7 @@ def test_a_table_that_is_a_weight_too_is_both(repository, model):
 
 
 def test_keys_that_cannot_be_told_are_asked_for_and_taken(repository):
-    with pytest.raises(BadInput, match="which row of layer 'user_rows' is which key cannot be told"):
+    with pytest.raises(BadInput, match="cannot determine the keys of the rows of layer 'user_rows'"):
         fit(repository, towers(["user_rows"]))
     found = fit(repository, towers(["user_rows"]), user_rows=[None, *USERS])
     assert (
@@ -105,9 +105,9 @@ def test_keys_that_cannot_be_told_are_asked_for_and_taken(repository):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"user_rows": list(range(5))}, "keys of 'user_rows.embeddings': strings wanted, as its features are"),
-        ({"user_rows": ["a"] * 22}, "keys of 'user_rows.embeddings': at most 21 wanted, one a row, got 22"),
-        ({"user_rows": USERS, "usr": []}, "keys: an embedding layer or a table wanted, got 'usr'"),
+        ({"user_rows": list(range(5))}, "keys of 'user_rows.embeddings': expected strings, the type of its features"),
+        ({"user_rows": ["a"] * 22}, "keys of 'user_rows.embeddings': expected at most 21"),
+        ({"user_rows": USERS, "usr": []}, "keys: expected an embedding layer or a table, got 'usr'"),
     ],
 )
 def test_keys_that_do_not_fit_are_refused(repository, given, message):
@@ -116,7 +116,7 @@ def test_keys_that_do_not_fit_are_refused(repository, given, message):
 
 
 def test_a_trained_variable_that_the_package_does_not_have_is_refused(repository):
-    message = r"variable 'shop_rows/embeddings' of shape \[21, 4\] is trained and none of the package's tables"
+    message = r"variable 'shop_rows/embeddings' of shape \[21, 4\] is trained but is not among the package's tables"
     with pytest.raises(BadInput, match=message):
         fit(repository, towers(["shop_rows"]))
 

@@ -125,9 +125,9 @@ def test_removed_rows_are_served_again_only_when_they_are_restored(trainer):
     trainer.tracked.restore("user", [4])
     trainer.tracked.publish()
     assert trainer.served() == trainer.mine(without={5})
-    with pytest.raises(BadInput, match="table 'user': one of the trainer's keys wanted, got 77"):
+    with pytest.raises(BadInput, match="table 'user': expected one of the trainer's keys, got 77"):
         trainer.tracked.remove("user", [77])
-    with pytest.raises(BadInput, match="table: one of user wanted, got 'item'"):
+    with pytest.raises(BadInput, match="table: expected one of user, got 'item'"):
         trainer.tracked.restore("item", [77])
 
 
@@ -143,7 +143,7 @@ def test_what_a_rollback_undid_is_put_back_and_training_goes_on_from_there(train
     trainer.matrix.learn([15], 5)
 
     assert trainer.tracked.publish() == Generation(1, 5)
-    assert "1.4 was rolled back: the model takes what 1.1 has" in caplog.text
+    assert "1.4 was rolled back: loading the weights of 1.1 into the model" in caplog.text
     assert trainer.matrix.values[[1, 2, 3, 10, 15]].tolist() == [
         row_of(key, tag).tolist() for key, tag in ((1, 1), (2, 0), (3, 0), (10, 1), (15, 5))
     ]
@@ -188,7 +188,7 @@ def test_a_start_after_a_rollback_takes_what_is_served_or_says_what_it_stands_on
     trainer.tracked.remove("user", [2])
     trainer.tracked.publish()
     roll_back(tmp_path, 1)
-    with pytest.raises(ParentRolledBack, match="say what the weights stand on"):
+    with pytest.raises(ParentRolledBack, match="pass the generation at which the weights were saved"):
         Trainer(tmp_path, trainer.matrix.tells).tracked.open()
 
     again = Trainer(tmp_path, trainer.matrix.tells, begin="served")
@@ -198,7 +198,7 @@ def test_a_start_after_a_rollback_takes_what_is_served_or_says_what_it_stands_on
     again.matrix.learn([9], 4)
     assert again.tracked.publish() == Generation(1, 3)
     assert again.served() == again.mine()
-    with pytest.raises(BadInput, match="begin: one of model, served wanted, got 'disk'"):
+    with pytest.raises(BadInput, match="begin: expected one of model, served, got 'disk'"):
         Trainer(tmp_path, True, begin="disk")
 
 
@@ -209,7 +209,7 @@ def test_what_could_not_be_published_is_published_the_next_time(trainer, monkeyp
     trainer.matrix.learn([3], 1)
     with caplog.at_level(logging.WARNING):
         trainer.tracked.tick(2)
-    assert "not published, will be tried again: no room" in caplog.text
+    assert "could not publish, will retry: no room" in caplog.text
     trainer.matrix.learn([4], 2)
     monkeypatch.setattr(trainer.publisher, "publish", real)
     trainer.tracked.tick(2)
@@ -222,7 +222,7 @@ def test_a_weight_that_no_delta_reaches_must_not_move(tmp_path):
     trainer = Trainer(tmp_path, True, left_out={"gru/kernel": state})
     trainer.tracked.publish()
     state.value += 1
-    with pytest.raises(BadInput, match="weight 'gru/kernel' moved, and the package has none of that name"):
+    with pytest.raises(BadInput, match="weight 'gru/kernel' changed, but the package has no weight of that name"):
         trainer.tracked.publish()
 
 

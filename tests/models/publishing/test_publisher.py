@@ -109,23 +109,26 @@ def test_integers_of_any_kind_and_strings_are_keys_as_serving_has_them(publisher
 
 
 REFUSED = {
-    "an unknown table": ({"rows": {"usr": ([1], rows_of([1], 1))}}, "table 'usr' is not one of the model's: user, tag"),
-    "strings for ids": ({"rows": {"user": (["1"], rows_of([1], 1))}}, "table 'user': keys as integers wanted"),
-    "ids for strings": ({"rows": {"tag": ([1], rows_of([1], 1))}}, "table 'tag': keys as strings wanted"),
+    "an unknown table": (
+        {"rows": {"usr": ([1], rows_of([1], 1))}},
+        "table 'usr' does not exist; the model has user, tag",
+    ),
+    "strings for ids": ({"rows": {"user": (["1"], rows_of([1], 1))}}, "table 'user': expected integers as keys"),
+    "ids for strings": ({"rows": {"tag": ([1], rows_of([1], 1))}}, "table 'tag': expected strings as keys"),
     "floats for ids": (
         {"removed": {"user": [1.5]}},
-        "table 'user': keys as integers, str or bytes wanted, got float64",
+        "table 'user': expected integers, str or bytes as keys, got float64",
     ),
-    "a key twice": ({"rows": {"user": ([1, 1], rows_of([1, 1], 1))}}, "distinct keys wanted, got 1 more than once"),
+    "a key twice": ({"rows": {"user": ([1, 1], rows_of([1, 1], 1))}}, "expected distinct keys, got 1 more than once"),
     "a key in both": (
         {"rows": {"user": ([1], rows_of([1], 1))}, "removed": {"user": [1]}},
-        "table 'user': keys that are published or removed wanted, got one that is both",
+        "table 'user': expected distinct keys to publish and to remove, got a key in both",
     ),
-    "another width": ({"rows": {"user": ([1], [[1.0, 2.0]])}}, r"values of shape \[1, 4\] wanted, got \[1, 2\]"),
-    "a NaN": ({"rows": {"user": ([7], [[1, 2, 3, np.nan]])}}, "finite values wanted, got NaN or infinity for key 7"),
+    "another width": ({"rows": {"user": ([1], [[1.0, 2.0]])}}, r"expected values of shape \[1, 4\], got \[1, 2\]"),
+    "a NaN": ({"rows": {"user": ([7], [[1, 2, 3, np.nan]])}}, "expected finite values, got NaN or infinity for key 7"),
     "beyond float32": ({"rows": {"user": ([7], [[1e300, 0, 0, 0]])}}, "NaN or infinity for key 7"),
-    "words as values": ({"rows": {"user": ([7], [["a", "b", "c", "d"]])}}, "table 'user': values: numbers wanted"),
-    "an unknown weight": ({"dense": {"bias": [0.0]}}, "dense weight 'bias' is not one of the model's"),
+    "words as values": ({"rows": {"user": ([7], [["a", "b", "c", "d"]])}}, "table 'user': values: expected numbers"),
+    "an unknown weight": ({"dense": {"bias": [0.0]}}, "dense weight 'bias' does not exist; the model has"),
     "a time in milliseconds": (
         {"rows": {"user": ([1], rows_of([1], 1))}, "event_time": (0, 1.7e12)},
         r"delta: event_time: expected seconds since 1970, got 1700000000000.0; milliseconds\?",
@@ -140,7 +143,7 @@ REFUSED = {
     ),
     "a weight's shape": (
         {"dense": {"mlp_0/bias": [0.0]}},
-        r"dense weight 'mlp_0/bias': shape \[\d+\] wanted, got \[1\]",
+        r"dense weight 'mlp_0/bias': expected shape \[\d+\], got \[1\]",
     ),
 }
 
@@ -162,7 +165,7 @@ def test_after_a_rollback_it_waits_until_what_was_undone_is_put_back(publisher):
         )
     ledger_of(publisher).rollback(1)
 
-    with pytest.raises(ParentRolledBack, match=r"1\.3 was rolled back, 1\.1 is served: take undone\(\)"):
+    with pytest.raises(ParentRolledBack, match=r"1\.3 was rolled back, 1\.1 is served: call undone\(\)"):
         publisher.publish(rows={"user": ([5], rows_of([5], 5))})
     undone = publisher.undone()
 
@@ -184,7 +187,7 @@ def test_after_a_repair_it_puts_back_what_was_cut(publisher):
     path.write_bytes(path.read_bytes()[:-9])
     repair(ChangeLog(Repository(publisher._version.folder.parents[1]).version("small")), 2)
 
-    with pytest.raises(ParentRolledBack, match=r"1\.3 was rolled back, 1\.1 is served: take undone\(\)"):
+    with pytest.raises(ParentRolledBack, match=r"1\.3 was rolled back, 1\.1 is served: call undone\(\)"):
         publisher.publish(rows={"user": ([5], rows_of([5], 5))})
     undone = publisher.undone()
     assert (str(undone.generation), str(undone.undone)) == ("1.1", "1.3")
@@ -237,7 +240,7 @@ def test_whoever_starts_anew_after_a_rollback_says_what_they_stand_on(publisher)
     saved, generation = whole(publisher), str(publisher.generation)
     ledger_of(publisher).rollback(0)
 
-    with pytest.raises(ParentRolledBack, match=r"what followed 1\.0 was rolled back, and nothing was published since"):
+    with pytest.raises(ParentRolledBack, match=r"deltas after 1\.0 were rolled back, and none was published since"):
         Publisher(root, "small").publish_difference(saved)
     again = Publisher(root, "small", generation=generation)
     undone = again.undone()
@@ -249,9 +252,9 @@ def test_whoever_starts_anew_after_a_rollback_says_what_they_stand_on(publisher)
 
 def test_a_start_names_a_version_and_a_generation_that_are_there(publisher):
     root = publisher._version.folder.parents[1]
-    with pytest.raises(BadInput, match=r"generation: one of the version's wanted, got 1\.7"):
+    with pytest.raises(BadInput, match=r"generation: expected a generation of the version, got 1\.7"):
         Publisher(root, "small", generation="1.7")
-    with pytest.raises(BadInput, match=r"generation: one of version 2 wanted, got 1\.0"):
+    with pytest.raises(BadInput, match=r"generation: expected a generation of version 2, got 1\.0"):
         Publisher(root, "small", version=2, generation="1.0")
     with pytest.raises(NotFound, match="model 'large' is not in the repository"):
         Publisher(root, "large")

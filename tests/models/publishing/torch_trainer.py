@@ -204,7 +204,7 @@ def names(repository):
         return ""
 
     model = make_model()
-    assert "table 'user.weight' is keyed by strings: keys={'user.weight'" in refusal(model)
+    assert "table 'user.weight' is keyed by strings: expected keys={'user.weight'" in refusal(model)
     words = {"user.weight": [f"u{i}" for i in range(USERS)]}
     hook = Publisher(repository, MODEL).torch(torch.nn.DataParallel(model), keys=words)
     hook.publish()
@@ -212,14 +212,14 @@ def names(repository):
     there, rows = publisher.served().rows("user.weight", publisher.ids("user.weight", ["u7"]))
     assert there.all()
     assert rows[0].tolist() == model.user.weight[7].tolist()
-    assert "one of the tables wanted, got 'usr'" in refusal(model, keys=words | {"usr": []})
-    assert "at most 40 wanted" in refusal(model, keys={"user.weight": ["a"] * 41})
+    assert "expected one of the tables, got 'usr'" in refusal(model, keys=words | {"usr": []})
+    assert "expected at most 40" in refusal(model, keys={"user.weight": ["a"] * 41})
     model.extra = torch.nn.Linear(2, 2)
-    assert "parameter 'extra.weight' is trained and none of the package's" in refusal(model, keys=words)
+    assert "parameter 'extra.weight' is trained but is not among the package's" in refusal(model, keys=words)
     del model.extra
     model.fc = torch.nn.Linear(9, 1)
-    assert "dense weight 'fc.weight': shape [1, 8] wanted, the model's is [1, 9]" in refusal(model, keys=words)
-    assert "parameters called as the package's wanted" in refusal(torch.nn.BatchNorm1d(3, affine=False))
+    assert "dense weight 'fc.weight': expected shape [1, 8], got [1, 9]" in refusal(model, keys=words)
+    assert "expected parameters with the package's names" in refusal(torch.nn.BatchNorm1d(3, affine=False))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def test_a_run_that_goes_well_says_how_far_how_fast_how_fresh_and_how_good():
 def test_what_is_wrong_is_said_where_there_is_something():
     status = RunStatus(waiting_rows=7, rejected_rows=3, lost_rows=2, held="AUC 0.5", trouble="Redis: away")
     found = told(status)
-    assert found["rows"].endswith(", 7 wait")
+    assert found["rows"].endswith(", 7 waiting")
     assert (found["left out"], found["HELD"], found["stream"]) == ("3 not sound, 2 lost", "AUC 0.5", "Redis: away")
 
 

@@ -32,5 +32,5 @@ def test_a_full_disk_is_said_once_and_ends_nothing(tmp_path, monkeypatch, where)
     assert folder.write("y", "two") is None
     monkeypatch.undo()
     folder.append("x", "three")
-    assert notes == ["the run's folder cannot be written (No space left on device): training goes on without it"]
+    assert notes == ["cannot write the run's folder (No space left on device): training continues without it"]
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

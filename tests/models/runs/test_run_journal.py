@@ -111,4 +111,4 @@ def test_a_disk_that_fills_up_is_said_once_and_training_goes_on(tmp_path, journa
         clock.s += 2
         journal.learned(10, 0.5)
     assert journal.report() is None
-    assert told == ["the run's folder cannot be written (No space left on device): training goes on without it"]
+    assert told == ["cannot write the run's folder (No space left on device): training continues without it"]

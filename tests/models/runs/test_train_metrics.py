@@ -69,7 +69,7 @@ def test_a_scrape_asks_anew_and_a_port_that_is_taken_is_one_line():
             status[0] = RunStatus(learned_rows=rows)
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
                 assert f'freshet_train_rows_total{{model="ctr"}} {rows}.0' in reply.read().decode()
-        with pytest.raises(BadInput, match=rf"--metrics-port: a free port of 127.0.0.1 wanted, got {port}"):
+        with pytest.raises(BadInput, match=rf"--metrics-port: expected a free port of 127.0.0.1, got {port}"):
             serve_metrics(TrainMetrics("ctr", lambda: status[0]), "127.0.0.1", port)
     finally:
         server.shutdown()

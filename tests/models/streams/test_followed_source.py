@@ -88,7 +88,7 @@ def test_who_opens_it_again_reads_the_same_rows_and_takes_no_segment_twice(tmp_p
 def test_a_position_that_the_stream_never_had_is_refused(tmp_path):
     stream = ListStream()
     stream.send(5)
-    with pytest.raises(BadInput, match=r"row 6 comes next, but the stream has had 5 rows so far"):
+    with pytest.raises(BadInput, match=r"cannot continue at row 6: the stream has only 5 rows so far"):
         opened(tmp_path, stream, endless=True).arriving(2, 6)
 
 
@@ -96,7 +96,7 @@ def test_a_stream_of_another_format_ends_the_reading(tmp_path, monkeypatch):
     monkeypatch.setattr(followed_source, "REJECTED_ROWS", 20)
     stream = ListStream(range(3, 40))
     stream.send(40)
-    with pytest.raises(BadInput, match=r"data: 17 of 20 rows that followed each other are not sound; the last: column"):
+    with pytest.raises(BadInput, match=r"data: 17 of 20 consecutive rows are invalid; the last: column"):
         list(opened(tmp_path, stream).batches(8))
 
 
@@ -106,7 +106,7 @@ def test_some_rows_that_are_not_sound_are_told_and_no_more(tmp_path, monkeypatch
     stream.send(200)
     source = opened(tmp_path, stream)
     list(source.batches(8))
-    assert source.ingest_status().why.startswith("column 'user': an id wanted, got a null at row ")
+    assert source.ingest_status().why.startswith("column 'user': expected an id, got a null at row ")
 
 
 def test_what_nobody_reads_again_is_forgotten_now_and_then(tmp_path, monkeypatch):
@@ -120,7 +120,7 @@ def test_what_nobody_reads_again_is_forgotten_now_and_then(tmp_path, monkeypatch
     source.count_rows()
     source.forget(lambda: 12)
     assert users(source.batches(4, 12)) == [(n, n) for n in range(12, 25)]
-    with pytest.raises(BadInput, match="row 3 wanted, which is forgotten"):
+    with pytest.raises(BadInput, match="row 3 is no longer in the journal"):
         list(source.batches(4, 3))
 
 
@@ -131,12 +131,10 @@ def test_what_happens_to_it_is_news_once(tmp_path):
     assert source.news() == []
     list(source.batches(5))
     (line,) = source.news()
-    assert line.startswith(
-        "1 rows are not sound and left out; the last: column 'user': an id wanted, got a null at row 2"
-    )
+    assert line.startswith("1 invalid rows were skipped; the last: column 'user': expected an id, got a null at row 2")
     stream.backlog = lambda: StreamBacklog(lost=3, trouble="away")
     assert source.news() == [
-        "3 rows of the stream were gone before they could be read",
+        "3 rows of the stream were deleted before they were read",
         "the stream cannot be read: away",
     ]
     stream.backlog = lambda: StreamBacklog(lost=3)

@@ -89,7 +89,7 @@ def test_streams_are_told_by_their_url(tmp_path):
         assert "p@" not in config.data.shown
         assert "p@" not in repr(config)
     with pytest.raises(
-        BadInput, match=r"data.path: a URL of redis, rediss, kafka, s3, gs, az wanted, got one of 'amqp'"
+        BadInput, match=r"data.path: expected a URL with scheme redis, rediss, kafka, s3, gs, az, got 'amqp'"
     ):
         config_of(tmp_path, "amqp://h/s")
 
@@ -97,10 +97,10 @@ def test_streams_are_told_by_their_url(tmp_path):
 def test_what_cannot_be_followed_is_refused(tmp_path):
     (tmp_path / "clicks.csv").write_text("user,clicked\n1,0\n")
     config = config_of(tmp_path, tmp_path / "clicks.csv", follow=True)
-    with pytest.raises(BadInput, match=r"data.path: a folder wanted that Parquet files come into"):
+    with pytest.raises(BadInput, match=r"data.path: expected an existing folder"):
         open_rows(config, checkpoint_folder(config))
     with pytest.raises(
-        BadInput, match=r"data.follow: a folder of Parquet files, Redis or Kafka wanted, got format csv"
+        BadInput, match=r"data.follow: expected a folder of Parquet files, Redis or Kafka, got format csv"
     ):
         config_of(tmp_path, tmp_path / "clicks.csv", follow=True, format="csv")
 

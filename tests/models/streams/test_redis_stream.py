@@ -61,7 +61,7 @@ def test_an_entry_may_be_many_rows_and_one_that_is_not_sound_is_left_out(server,
     assert users(source.batches(64)) == [(n, n) for n in range(20)] + [(22, 22)]
     ingest_status = source.ingest_status()
     assert (ingest_status.rows, ingest_status.rejected) == (23, 2)
-    assert "a JSON object, a list of them or an Arrow stream wanted" in ingest_status.why
+    assert "expected a JSON object, a list of them or an Arrow stream" in ingest_status.why
     source.close()
 
 
@@ -90,7 +90,7 @@ def test_rows_that_are_wanted_again_and_were_trimmed_are_told(server, tmp_path):
     with server.client() as client:
         client.xtrim("clicks", maxlen=5, approximate=False)
     source = opened(server, tmp_path, endless=False)
-    with pytest.raises(BadInput, match=r"stream clicks: entries .* are wanted once more, 30 of them, and 5 are there"):
+    with pytest.raises(BadInput, match=r"stream clicks: the 30 entries .* are needed again, but 5 exist"):
         list(source.batches(64))
     source.close()
 
@@ -136,7 +136,7 @@ def test_rows_that_are_wanted_again_are_waited_for_and_not_for_ever(server, tmp_
     source = opened(server, tmp_path, endless=False)
     assert users(source.batches(64)) == [(n, n) for n in range(300)]
     server.kill()
-    with pytest.raises(BadInput, match=r"rows that were read before wanted of Redis, got none: it cannot be reached"):
+    with pytest.raises(BadInput, match=r"expected earlier rows from Redis, got none: it cannot be reached"):
         list(source.batches(64))
     server.start()
     assert users(source.batches(64)) == [(n, n) for n in range(300)]
@@ -151,7 +151,9 @@ def test_another_stream_of_the_same_name_is_refused(server, tmp_path):
     source.close()
     with server.client() as client:
         client.delete("clicks")
-    with pytest.raises(BadInput, match=r"stream clicks: the one that was read up to 9999999999999-0 wanted, got none"):
+    with pytest.raises(
+        BadInput, match=r"stream clicks: expected the stream that was read up to 9999999999999-0, got none"
+    ):
         opened(server, tmp_path, endless=False)
     add(server, 0, 1)
     with pytest.raises(BadInput, match=r"got another one, which ends at .*--new-version --from-scratch"):
@@ -172,7 +174,7 @@ def test_a_key_that_is_no_stream_a_wrong_password_and_no_server_are_one_line(tmp
     try:
         with locked.client() as client:
             client.set("clicks", "a string")
-        with pytest.raises(BadInput, match=r"data.path: a Redis server wanted, got an error: WRONGTYPE"):
+        with pytest.raises(BadInput, match=r"data.path: expected a Redis server, got an error: WRONGTYPE"):
             opened(locked, tmp_path, endless=False)
         stream = RedisStream(url_of(locked).replace("secret", "wrong"), SCHEMA)
         with pytest.raises(BadInput, match="user or password are wrong") as told:
@@ -180,7 +182,7 @@ def test_a_key_that_is_no_stream_a_wrong_password_and_no_server_are_one_line(tmp
         assert "wrong@" not in str(told.value)
     finally:
         locked.close()
-    with pytest.raises(BadInput, match=r"data.path: a Redis server wanted, got none: it cannot be reached"):
+    with pytest.raises(BadInput, match=r"data.path: expected a Redis server, got none: it cannot be reached"):
         opened(locked, tmp_path, endless=False)
 
 
@@ -188,5 +190,7 @@ def test_a_key_that_is_no_stream_a_wrong_password_and_no_server_are_one_line(tmp
     "url", ["redis://host", "redis:///stream", "http://host/stream", "redis://host/", "redis://host:port/s"]
 )
 def test_a_url_that_names_no_stream_is_refused_without_being_shown(url):
-    with pytest.raises(BadInput, match=r"data.path: redis\[s\]://\[user:password@\]host\[:port\]\[/db\]/stream wanted"):
+    with pytest.raises(
+        BadInput, match=r"data.path: expected redis\[s\]://\[user:password@\]host\[:port\]\[/db\]/stream"
+    ):
         RedisStream(url, SCHEMA)

@@ -68,7 +68,7 @@ def test_a_line_that_was_changed_ends_what_is_believed(tmp_path):
 def test_a_journal_of_another_stream_is_refused_and_begun_anew_when_asked(tmp_path):
     journal = opened(tmp_path)
     journal.append(segments([3]))
-    with pytest.raises(BadInput, match=r"data.path: a folder wanted, .* got a topic"):
+    with pytest.raises(BadInput, match=r"data.path: expected a folder, .* got a topic"):
         opened(tmp_path, "a topic")
     anew = StreamJournal(tmp_path / "stream.journal", "a topic", anew=True)
     assert anew.rows == 0
@@ -78,16 +78,16 @@ def test_a_journal_of_another_stream_is_refused_and_begun_anew_when_asked(tmp_pa
 
 def test_a_refusal_names_what_the_caller_calls_the_stream(tmp_path):
     opened(tmp_path).append(segments([3]))
-    context = ErrorContext("--outcomes", "a join into another --out begins")
+    context = ErrorContext("--outcomes", "a join into another --out starts")
     with pytest.raises(
-        BadInput, match=r"^--outcomes: a folder wanted, .*; a join into another --out begins with another"
+        BadInput, match=r"^--outcomes: expected a folder, .*; a join into another --out starts with another"
     ):
         StreamJournal(tmp_path / "stream.journal", "a topic", context=context)
 
 
 def test_a_file_that_is_no_journal_is_refused(tmp_path):
     (tmp_path / "stream.journal").write_bytes(b"something else\n")
-    with pytest.raises(Corrupt, match=r"stream.journal: format 'freshet-stream/1' wanted"):
+    with pytest.raises(Corrupt, match=r"stream.journal: expected format 'freshet-stream/1'"):
         opened(tmp_path)
 
 
@@ -100,7 +100,7 @@ def test_what_is_forgotten_keeps_the_numbers_of_the_rest(tmp_path):
     journal.append(segments([1], 4))
     again = opened(tmp_path)
     assert (again.rows, [start for start, _ in again.since(12)]) == (19, [12, 18])
-    with pytest.raises(BadInput, match=r"row 3 wanted, which is forgotten"):
+    with pytest.raises(BadInput, match=r"row 3 is no longer in the journal"):
         list(again.since(3))
 
 

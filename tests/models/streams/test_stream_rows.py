@@ -73,12 +73,12 @@ def test_what_a_row_lacks_is_null_and_times_may_be_moments():
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"user": None}, "column 'user': an id wanted, got a null at message 2"),
+        ({"user": None}, "column 'user': expected an id, got a null at message 2"),
         ({"user": "seven"}, "column 'user'"),
         ({"user": 1.5}, "column 'user'"),
-        ({"user": 2**70}, "a JSON object, a list of them or an Arrow stream wanted|column 'user'"),
-        ({"clicked": 2}, "column 'clicked': a label from 0 to 1 wanted, got 2.0 at message 2"),
-        ({"clicked": None}, "column 'clicked': a label wanted, got a null at message 2"),
+        ({"user": 2**70}, "expected a JSON object, a list of them or an Arrow stream|column 'user'"),
+        ({"clicked": 2}, "column 'clicked': expected a label from 0 to 1, got 2.0 at message 2"),
+        ({"clicked": None}, "column 'clicked': expected a label, got a null at message 2"),
         ({"ts": "soon"}, "column 'ts'"),
         ({"tags": 3}, "column 'tags'"),
         ({"tags": ["a"]}, "column 'tags'"),
@@ -109,15 +109,15 @@ def test_what_is_no_message_is_one_row_that_is_left_out(payload):
 def test_a_message_that_is_too_long_is_not_read(monkeypatch):
     monkeypatch.setattr(stream_rows, "MAX_MESSAGE_NBYTES", 20)
     (part,) = messages(json.dumps(rows_of(0, 1)).encode())
-    assert part.why.startswith("message 0: at most 20 bytes a message wanted, got ")
+    assert part.why.startswith("message 0: expected messages of at most 20 bytes, got ")
 
 
 def test_an_arrow_stream_without_a_column_or_with_another_type_says_so():
     (part,) = messages(arrow_of(table_of(0, 3).drop_columns(["user"])))
-    assert part.why == "message 0: a column 'user' wanted, got none"
+    assert part.why == "message 0: column 'user' does not exist"
     wrong = table_of(0, 3).set_column(0, "user", pa.array(["a", "b", "c"]))
     (part,) = messages(arrow_of(wrong))
-    assert "integers wanted for kind 'id', got a column of type string" in part.why
+    assert "expected integers for kind 'id', got a column of type string" in part.why
 
 
 @settings(deadline=None, max_examples=60)

@@ -48,7 +48,7 @@ def test_a_run_that_stops_early_is_to_the_bit_one_of_the_best_epochs_alone(tmp_p
     told = [note for note in notes if note.startswith("epoch ")]
     assert len(told) == len(scores)
     assert told[0].startswith("epoch 1: held out AUC 0.")
-    assert told[-1].endswith(f"; ends here with the weights of epoch {best + 1}")
+    assert told[-1].endswith(f"; stopping with the weights of epoch {best + 1}")
 
     plain = TrainingRun(config(tmp_path / "plain", epochs=best + 1), MixedSource(ROWS))
     assert plain.full() == Generation(1, 0)

@@ -32,14 +32,14 @@ def config(model=None, train=None, fusion=None, publish=None, **features):
         ),
         (
             {"model": {"arch": "dcn", "cross_layers": 2}},
-            "model.arch was 'deepfm' and is 'dcn', model.cross_layers was not there and is 2",
+            "model.arch was 'deepfm' and is 'dcn', model.cross_layers was not set and is 2",
         ),
-        ({"model": {"loss": "mine:focal"}}, "model.loss was not there and is 'mine:focal'"),
+        ({"model": {"loss": "mine:focal"}}, "model.loss was not set and is 'mine:focal'"),
         ({"user": {"kind": "id", "dim": 8}}, "features.user.dim was 4 and is 8"),
         ({"user": {"kind": "string", "dim": 4}}, "features.user.kind was 'id' and is 'string'"),
-        ({"user": None, "who": {"kind": "id"}}, "features.user is gone, features.who is new"),
-        ({"user": None, "price": {"kind": "float"}}, "features.user is gone"),
-        ({"fusion": {"final": "score * 2"}}, "fusion.final was not there and is 'score * 2'"),
+        ({"user": None, "who": {"kind": "id"}}, "features.user was removed, features.who was added"),
+        ({"user": None, "price": {"kind": "float"}}, "features.user was removed"),
+        ({"fusion": {"final": "score * 2"}}, "fusion.final was not set and is 'score * 2'"),
     ],
 )
 def test_what_cannot_be_continued_is_named_with_what_it_was_and_is(other, words):
@@ -52,7 +52,7 @@ def test_the_order_of_the_features_decides_too():
     before = config()
     now = dataclasses.replace(before, features=before.features[::-1])
     assert fingerprint(before) != fingerprint(now)
-    assert changed(settings(before), settings(now)) == "the features are in another order"
+    assert changed(settings(before), settings(now)) == "the order of the features has changed"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_a_feature_is_made_of_decides():
 
     assert fingerprint(before) != fingerprint(after)
     assert changed(settings(before), settings(after)) == ("features.age.boundaries was [1.0, 2.0] and is [1.0, 3.0]")
-    assert changed(settings(config()), settings(before)) == "features.age is new"
+    assert changed(settings(config()), settings(before)) == "features.age was added"
 
 
 def test_features_of_their_own_columns_are_told_as_before_others_could_be_made():
@@ -95,6 +95,6 @@ def test_several_labels_decide_and_a_file_of_before_there_were_options_has_the_w
     before, now = (parse_config({"model": {"name": "shop", "arch": "mmoe"}} | raw) for raw in (one, two))
 
     assert fingerprint(before) != fingerprint(now)
-    assert changed(settings(before), settings(now)) == "data.label was not there and is ['y', 'z']"
+    assert changed(settings(before), settings(now)) == "data.label was not set and is ['y', 'z']"
     as_ever = parse_config({"model": {"name": "shop", "hidden": [8]}} | one)
     assert fingerprint(as_ever) == "fa65872a2c8e256d"

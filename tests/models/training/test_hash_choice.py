@@ -83,7 +83,7 @@ def test_only_a_table_with_rows_and_no_word_of_how_is_decided():
     some = config(user={"hash_rows": 4}, word={"hash_rows": 4})
     assert measured(Ids(range(100)), some) == (
         {"user": "binary_code", "word": "none"},
-        "defaults: hash of user binary_code, for ids 100 in 4 rows; word none, for ids 1 in 4 rows",
+        "defaults: hash of user binary_code (100 ids, 4 rows); word none (1 ids, 4 rows)",
     )
     assert decided(some, {"user": "k_way"}) == {
         "user": TableConfig(hash="k_way", hash_rows=4),

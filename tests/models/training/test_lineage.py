@@ -157,7 +157,7 @@ def test_with_replay_undone_rows_are_learned_again_and_the_weights_are_as_if_not
 
     assert advance(stream, 2) == ["1.5", "1.6"]
 
-    assert notes[-1] == "1.4 was rolled back to 1.2: went back, learns 64 rows again"
+    assert notes[-1] == "1.4 was rolled back to 1.2: went back, trains on 64 rows again"
     assert run.state.position == FULL_ROWS + 4 * DELTA_ROWS
     assert differing(snapshot(run.trainer), wanted) == []
     assert_at_head(run)
@@ -173,7 +173,7 @@ def test_a_run_that_was_away_during_the_rollback_resumes_the_same(tmp_path, repl
 
     assert notes[:2] == [
         "resumed at row 256, generation 1.4",
-        f"1.4 was rolled back to 1.1: went back, {'learns' if replay else 'skipped'} 96 rows{' again' * replay}",
+        f"1.4 was rolled back to 1.1: went back, {'trains on' if replay else 'skipped'} 96 rows{' again' * replay}",
     ]
     assert_at_head(run)
     assert run.state.position == FULL_ROWS + (1 if replay else 4) * DELTA_ROWS
@@ -223,7 +223,7 @@ def test_what_somebody_else_publishes_is_taken_in_and_built_upon(tmp_path, dense
 
     assert advance(stream, 2) == ["1.4", "1.5"]
 
-    assert notes[-1] == "1.3 was published by somebody else: goes on from there"
+    assert notes[-1] == "1.3 was published by another writer: continuing from there"
     assert_at_head(run)
     roll_back(tmp_path, 3)
     assert advance(stream, 1) == ["1.6"]
@@ -342,7 +342,7 @@ def test_beyond_what_checkpoints_reach_the_weights_are_those_of_the_repository(t
 
     run, stream, notes = start(tmp_path, optimizer=optimizer)
 
-    assert "no checkpoint reaches back so far" in notes[-1]
+    assert "no checkpoint is that old" in notes[-1]
     assert_at_head(run)
     held = {name: table.export() for name, table in run.trainer.tables.items()}
     position = run.state.position
@@ -378,7 +378,7 @@ def test_after_so_many_deltas_the_chain_is_folded_and_a_rollback_starts_the_coun
     run, stream, notes = start(tmp_path, snapshot_after=3)
     advance(stream, 7)
     folded = [note for note in notes if "snapshot" in note]
-    assert folded == [f"1.{n} lies in a snapshot: a start begins there" for n in (3, 6)]
+    assert folded == [f"1.{n} is in a snapshot, from which servers start" for n in (3, 6)]
     assert chain(tmp_path).history.snapshot().step == 6
     assert_at_head(run)
     roll_back(tmp_path, 2)
@@ -395,7 +395,7 @@ def test_a_snapshot_that_cannot_be_written_does_not_stop_the_trainer(tmp_path, m
         "freshet_serving.models.training.lineage.compact", lambda *_: (_ for _ in ()).throw(NotReady("snapshot: full"))
     )
     assert advance(stream, 2) == ["1.1", "1.2"]
-    assert notes[-1] == "no snapshot this time: snapshot: full"
+    assert notes[-1] == "could not write a snapshot: snapshot: full"
     assert_at_head(run)
 
 

@@ -302,7 +302,7 @@ def test_data_without_a_row_or_without_an_end_are_refused_in_one_line(tmp_path):
         finish(make_config(tmp_path / "a", full_rows=0, delta_rows=0), MixedSource(0))
     endless = SyntheticSource(users=10, items=10)
     features = [FeatureConfig("user_id", "id", "user_id", 4)]
-    with pytest.raises(BadInput, match="never ends"):
+    with pytest.raises(BadInput, match="has no end"):
         TrainingRun(make_config(tmp_path / "b", features, full_rows=0, delta_rows=0), endless).full()
 
 

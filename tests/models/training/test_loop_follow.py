@@ -194,7 +194,9 @@ def test_where_it_cannot_be_told_what_may_go_nothing_does_and_training_goes_on(t
     while run.state.version < 3:
         next(stream)
     assert repository.versions("ctr") == [1, 2, 3]
-    assert notes.lines[-1].startswith("publish.keep_versions: older versions of ctr stay for now: policy.versions: ")
+    assert notes.lines[-1].startswith(
+        "publish.keep_versions: could not remove older versions of ctr: policy.versions: "
+    )
 
 
 def test_no_version_is_published_past_a_gate_whose_ever_it_is(tmp_path, clicks):
@@ -236,7 +238,7 @@ def test_who_stops_while_rows_are_waited_for_is_told_what_is_missing(tmp_path, c
     clicks.send(100)
     run = begin(config_of(tmp_path, full_rows=400, delta_rows=100))
     run.stop()
-    with pytest.raises(BadInput, match=r"data: 400 rows wanted for the full version, 100 have come so far"):
+    with pytest.raises(BadInput, match=r"data: expected 400 rows for the full version, got 100 so far"):
         run.full()
 
 
@@ -278,7 +280,7 @@ def test_a_window_of_shuffled_labels_is_held_and_released_once_windows_are_in_li
     history = ledger_of(tmp_path).history
     assert (history.target.step, history.gate, run.status().held) == (11, None, "")
     assert (len(records(tmp_path, HOLD)), len(records(tmp_path, RELEASE))) == (1, 1)
-    assert notes.lines[-1] == "released: windows are in line again"
+    assert notes.lines[-1] == "released: windows are normal again"
 
 
 def test_what_somebody_rejects_takes_the_run_back_and_what_somebody_releases_is_usual_from_then_on(tmp_path, clicks):

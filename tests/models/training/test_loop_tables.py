@@ -286,7 +286,7 @@ def test_after_a_rollback_filters_and_rows_are_those_of_then_and_go_on_as_if_not
 def test_hashed_tables_are_served_as_they_were_trained_and_go_on_after_a_kill(features, tmp_path):
     notes = Notes()
     run = begin(tmp_path, HASHED, features, reporter=notes)
-    assert any("hash of city binary_code, for ids 6 in 5 rows" in note for note in notes.notes)
+    assert any("hash of city binary_code (6 ids, 5 rows)" in note for note in notes.notes)
     run.full()
     with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
         assert_served(run, processor)
@@ -311,10 +311,10 @@ def test_how_a_table_is_hashed_belongs_to_the_model(tmp_path):
     tables = {"city": TableConfig(hash_rows=50)}
     begin(tmp_path, tables).full()
     assert begin(tmp_path, {}).config.tables == {}, "it was not: there are fewer ids than rows"
-    with pytest.raises(BadInput, match=r"tables\.user\.hash was not there and is 'k_way'"):
+    with pytest.raises(BadInput, match=r"tables\.user\.hash was not set and is 'k_way'"):
         begin(tmp_path, {"user": TableConfig(hash="k_way", hash_rows=50)})
     shutil.rmtree(tmp_path / ".checkpoints")
-    with pytest.raises(BadInput, match="has another architecture, other features or other tables"):
+    with pytest.raises(BadInput, match="the architecture, features or tables of version 1 differ"):
         begin(tmp_path, {"user": TableConfig(hash="k_way", hash_rows=50)}, start_options=StartOptions(new_version=True))
     taken = begin(tmp_path, tables, start_options=StartOptions(new_version=True))
     assert taken.config.tables["city"].hash == "none"

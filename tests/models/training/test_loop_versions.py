@@ -107,7 +107,7 @@ def test_without_checkpoints_a_second_version_is_made_of_what_the_repository_hol
     rows = {name for name in held if name.endswith(("/rows", "/keys")) or name.startswith("dense/")}
     assert not rows & set(differing(snapshot(second.trainer), held))
     assert second.state.scaling == first.state.scaling
-    assert notes[0].startswith("no checkpoint: the weights are those of 1.4")
+    assert notes[0].startswith("no checkpoint: starting with the weights of 1.4")
     assert second.full() == Generation(2, 0)
     assert second.state.position == 0
     assert_at_head(second)
@@ -134,7 +134,7 @@ def test_rows_of_another_length_are_refused_though_the_network_is_as_wide(tmp_pa
 
     begin(tmp_path, features=features(4, 6))[0].full()
     shutil.rmtree(tmp_path / ".checkpoints")
-    with pytest.raises(BadInput, match="other tables"):
+    with pytest.raises(BadInput, match="features or tables of version 1 differ"):
         begin(tmp_path, ON, features=features(6, 4))
 
 
@@ -180,7 +180,7 @@ def test_a_training_file_that_cannot_continue_names_what_changed_the_folder_and_
 
 
 def test_from_scratch_alone_is_refused():
-    with pytest.raises(BadInput, match="only together with --new-version"):
+    with pytest.raises(BadInput, match="only allowed with --new-version"):
         StartOptions(from_scratch=True)
 
 
@@ -199,7 +199,8 @@ def test_of_a_long_stream_a_sample_is_scored_by_both(tmp_path, monkeypatch):
     run.run()
     assert 0 < len(run.quality.published_baseline) == len(run.quality.sampled) < len(run.quality.streamed) == ROWS - 256
     assert (
-        f"over {len(run.quality.sampled)} of them, the fresh model there {run.quality.sampled.auc():.4f}" in notes[-1]
+        f"over {len(run.quality.sampled)} of them, where the updated model has {run.quality.sampled.auc():.4f}"
+        in notes[-1]
     )
 
 

@@ -66,7 +66,7 @@ def test_a_checkpoint_that_the_configuration_does_not_continue_is_refused_in_one
     saved = found(make_config(tmp_path)).state()
     changed = make_config(tmp_path, delta_rows=100)
     other = dataclasses.replace(changed, train=dataclasses.replace(changed.train, optimizer="ftrl"))
-    with pytest.raises(BadInput, match=r"train\.optimizer was .* so what is in \.checkpoints/mixed of the repository"):
+    with pytest.raises(BadInput, match=r"train\.optimizer was .* so the run in \.checkpoints/mixed of the repository"):
         found(other, saved=saved)
 
 

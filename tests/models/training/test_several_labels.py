@@ -144,15 +144,15 @@ def test_an_own_model_of_several_logits_has_an_output_a_label():
     probabilities = np.hstack([scores[name].numpy() for name in arch.outputs])
     np.testing.assert_allclose(probabilities, 1 / (1 + np.exp(-arch.logits(rows).numpy())), atol=1e-6)
     assert arch.outputs == ("click", "buy")
-    with pytest.raises(BadInput, match=r"to logits \[n, 3\] of a, b, c wanted"):
+    with pytest.raises(BadInput, match=r"to logits \[n, 3\] of a, b, c"):
         Arch.of(keras.Model(x, logits), ("a", "b", "c"))
-    with pytest.raises(BadInput, match=r"one logit \[n, 1\] and as many outputs wanted, got 2 and 2"):
+    with pytest.raises(BadInput, match=r"expected one logit \[n, 1\] and as many outputs, got 2 and 2"):
         Arch.of(arch, ("click",))
 
 
 def test_options_that_the_network_does_not_take_are_refused_when_it_is_built(tmp_path):
     config = make_config(tmp_path)
-    with pytest.raises(BadInput, match=r"model\.hiden: unknown; one of hidden, dropout wanted"):
+    with pytest.raises(BadInput, match=r"model\.hiden: unknown key; expected one of hidden, dropout"):
         Trainer(draft(config, {}), config.train, NetworkConfig({"hiden": 3}))
 
 
@@ -165,5 +165,5 @@ def test_an_own_arch_without_the_outputs_that_it_names_is_refused(tmp_path, monk
     monkeypatch.setattr("freshet_serving.models.dense.dense_step.resolve_arch", lambda name: build)
     monkeypatch.setattr("freshet_serving.models.zoo.arch.resolve_arch", lambda name: build)
     config = make_config(tmp_path)
-    with pytest.raises(BadInput, match=r"arch: an output 'score' \[n, 1\] wanted, got ctr"):
+    with pytest.raises(BadInput, match=r"arch: expected an output 'score' \[n, 1\], got ctr"):
         Trainer(draft(config, {}), config.train)

@@ -59,7 +59,7 @@ def test_a_stream_without_floats_is_not_read():
 
 
 def test_scaling_of_an_empty_stream_is_refused():
-    with pytest.raises(BadInput, match="at least one row wanted"):
+    with pytest.raises(BadInput, match="expected at least one row"):
         measure_scaling(OneBatch(a=[]), floats(a="none"))
 
 

@@ -75,8 +75,8 @@ def test_of_two_thousand_good_windows_none_is_held(seed, rows, rate):
         ({"shuffled": True}, "AUC 0."),
         ({"times": 1.6}, "mean score 1."),
         ({"times": 0.5}, "mean score 0.5"),
-        ({"rise": 0.5}, "the log-loss of rows learned before rose by 50%"),
-        ({"rise": math.nan}, "the log-loss of rows learned before rose"),
+        ({"rise": 0.5}, "the log-loss of earlier rows rose by 50%"),
+        ({"rise": math.nan}, "the log-loss of earlier rows rose"),
     ],
 )
 def test_what_is_out_of_line_is_told_with_its_figure_and_what_is_usual(fault, told):
@@ -85,14 +85,14 @@ def test_what_is_out_of_line_is_told_with_its_figure_and_what_is_usual(fault, to
     assert judged(guard, [figures_of(random, rise=0.0) for _ in range(20)]) == []
     reason = guard.judge(figures_of(random, **({"rise": 0.0} | fault)))
     assert reason.startswith(told)
-    assert "wanted" in reason
+    assert "expected" in reason
     assert guard.judge(figures_of(random, rise=0.0)) == ""
 
 
 def test_scores_that_are_no_numbers_are_held_from_the_first_window_on():
     window = WindowScores()
     window.add(np.array([1, 0], np.float32), np.array([np.nan, 0.5], np.float32), None)
-    assert WindowGuard(CONFIG).judge(window.figures()) == "1 of 2 scores are no numbers"
+    assert WindowGuard(CONFIG).judge(window.figures()) == "1 of 2 scores are not numbers"
 
 
 def test_the_first_windows_are_learned_from_alone():

@@ -28,9 +28,9 @@ def test_a_function_of_the_users_own_module_is_found(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
         assert resolve_arch("their_nets:tower")(None, ()) == "built"
-        with pytest.raises(BadInput, match="'their_nets:width' is no function of that module"):
+        with pytest.raises(BadInput, match="'their_nets:width' is not a function of that module"):
             resolve_arch("their_nets:width")
-        with pytest.raises(BadInput, match="'their_nets:missing' is no function of that module"):
+        with pytest.raises(BadInput, match="'their_nets:missing' is not a function of that module"):
             resolve_arch("their_nets:missing")
     finally:
         sys.modules.pop("their_nets", None)
@@ -41,7 +41,7 @@ def test_a_function_that_cannot_be_called_as_it_has_to_be_is_told_so(tmp_path, m
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
         for name, wrong in (("unseeded", "unexpected keyword argument 'seed'"), ("bare", "too many positional")):
-            with pytest.raises(BadInput, match=f"arch: 'their_nets:{name}' is to take a layout, seed .*: .*{wrong}"):
+            with pytest.raises(BadInput, match=f"arch: 'their_nets:{name}' must take a layout, seed .*: .*{wrong}"):
                 build_arch(f"their_nets:{name}", LAYOUTS["one float"], {})
     finally:
         sys.modules.pop("their_nets", None)
@@ -49,7 +49,7 @@ def test_a_function_that_cannot_be_called_as_it_has_to_be_is_told_so(tmp_path, m
 
 @pytest.mark.parametrize("name", ["", "deepfn", "a b:c", "os.system", ":f", "m:", "m:f()", "../m:f", "m:f:g"])
 def test_anything_that_is_no_name_and_no_reference_is_refused(name):
-    with pytest.raises(BadInput, match=r"arch: deepfm, dlrm, .*, two_tower or 'package\.module:function' wanted"):
+    with pytest.raises(BadInput, match=r"arch: expected deepfm, dlrm, .*, two_tower or 'package\.module:function'"):
         resolve_arch(name)
 
 
@@ -72,9 +72,9 @@ def test_what_is_no_network_of_one_logit_is_refused():
     x = keras.Input((3,))
     with pytest.raises(BadInput, match=r"to return a keras\.Model, got str"):
         Arch.of("model")
-    with pytest.raises(BadInput, match=r"to one logit \[n, 1\] wanted"):
+    with pytest.raises(BadInput, match=r"to one logit \[n, 1\]"):
         Arch.of(keras.Model(x, keras.layers.Dense(2)(x)))
-    with pytest.raises(BadInput, match=r"to one logit \[n, 1\] wanted"):
+    with pytest.raises(BadInput, match=r"to one logit \[n, 1\]"):
         Arch.of(keras.Model(x, [keras.layers.Dense(1)(x), keras.layers.Dense(1)(x)]))
 
 

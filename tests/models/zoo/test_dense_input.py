@@ -42,12 +42,12 @@ def test_a_feature_without_a_combiner_is_a_span_of_rows_and_a_mask():
 
 @pytest.mark.parametrize("offset", [3, 5, -1])
 def test_columns_that_overlap_or_leave_a_hole_are_refused(offset):
-    with pytest.raises(BadInput, match=r"feature 'b': offset [04] wanted"):
+    with pytest.raises(BadInput, match=r"feature 'b': expected offset [04]"):
         DenseInput.from_features([embedding("a", 0, 4), number("b", offset)])
 
 
 def test_no_features_are_refused():
-    with pytest.raises(BadInput, match="at least one wanted"):
+    with pytest.raises(BadInput, match="expected at least one"):
         DenseInput.from_features([])
 
 

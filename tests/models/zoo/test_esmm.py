@@ -61,10 +61,10 @@ def test_it_begins_at_the_rates_of_clicks_and_of_conversions_once_clicked():
     assert scores == {"ctr": pytest.approx(0.2), "cvr": pytest.approx(0.05), "ctcvr": pytest.approx(0.01)}
     arch.set_initial_bias([-3.0, -3.0])
     assert 0.999 < float(arch.scores(x)["cvr"][0, 0]) < 1
-    with pytest.raises(BadInput, match=r"data\.label: for esmm 'conversion' is to be 1 only where 'click' is"):
+    with pytest.raises(BadInput, match=r"data\.label: esmm requires 'conversion' to be 1 only where 'click' is 1"):
         arch.set_initial_bias([-3.0, -2.9])
 
 
 def test_two_labels_are_wanted():
-    with pytest.raises(BadInput, match=r"data\.label: two columns wanted for esmm, clicked and converted, got 3"):
+    with pytest.raises(BadInput, match=r"data\.label: expected two columns for esmm, clicked and converted, got 3"):
         build(make_layout(4), labels=("a", "b", "c"))

@@ -40,7 +40,7 @@ def test_labels_begin_at_their_own_log_odds():
 
 def test_a_single_label_is_called_score_and_a_name_that_no_output_may_have_is_refused():
     assert build(make_layout(4), (6,), labels=("clicked",)).outputs == ("score",)
-    with pytest.raises(BadInput, match=r"data\.label: a name of letters.* wanted, got 'a b'"):
+    with pytest.raises(BadInput, match=r"data\.label: expected a name of letters.*, got 'a b'"):
         build(make_layout(4), (6,), labels=("a b", "c"))
-    with pytest.raises(BadInput, match=r"data\.label: a name of letters.* other than 'x' wanted, got 'x'"):
+    with pytest.raises(BadInput, match=r"data\.label: expected a name of letters.* other than 'x', got 'x'"):
         build(make_layout(4), (6,), labels=("x", "c"))

@@ -62,5 +62,5 @@ def test_nothing_of_the_user_reaches_the_items_vector():
 
 def test_features_of_both_sides_are_wanted():
     for layout, side in ((LAYOUTS["no floats"], "item"), (sided(LAYOUTS["one embedding"], "f0"), "user")):
-        with pytest.raises(BadInput, match=rf"features: one of side '{side}' wanted for two_tower, got none"):
+        with pytest.raises(BadInput, match=rf"features: expected one of side '{side}' for two_tower, got none"):
             build(layout)

@@ -211,7 +211,7 @@ def test_an_artefact_of_other_outputs_or_another_width_is_refused(backend, outpu
 )
 def test_buffers_that_do_not_fit_are_refused_before_any_pointer_is_taken(backend, x, outputs):
     executable = opened(backend).with_weights(make_weights())[4]
-    with pytest.raises(ValueError, match="wanted"):
+    with pytest.raises(ValueError, match="expected"):
         executable.bind_buffers(x, outputs)
 
 

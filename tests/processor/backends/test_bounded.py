@@ -57,7 +57,7 @@ def test_float32_serves_what_is_beyond_its_bound_until_weights_come_that_meet_it
         assert program.errors == pytest.approx({"a int8": a, "b int8": b}, abs=1e-6)
         assert set(program.back) == {bucket for bucket, off in ((1, a), (4, a), (16, b)) if off > 0.01}
         assert len(caplog.records) == (a > 0.01) + (b > 0.01)
-        assert all("float32 serves" in record.message for record in caplog.records)
+        assert all("serving float32" in record.message for record in caplog.records)
     program.with_weights({"a": 0.5, "b": 0.0})
     assert program.back == {1: "exact float32: a int8 is off by 0.5", 4: "exact float32: a int8 is off by 0.5"}
 

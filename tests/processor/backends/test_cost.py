@@ -193,7 +193,7 @@ def test_one_bucket_covers_everything():
 
 @pytest.mark.parametrize("cost", [{}, {0: 1.0}, {-1: 1.0, 4: 1.0}])
 def test_a_table_without_a_usable_bucket_is_refused(cost):
-    with pytest.raises(ValueError, match="at least one bucket of 1 or more rows"):
+    with pytest.raises(ValueError, match="expected at least one of 1 or more rows"):
         CostTable(cost)
 
 

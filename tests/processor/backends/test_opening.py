@@ -132,7 +132,7 @@ refusals = {
     ),
     "stale graph": (
         lambda p: p.machine_code(4, source="0" * 64),
-        "stale: it was compiled from another graph than the manifest says",
+        "stale: compiled from another graph than the manifest's",
     ),
     "truncated": (
         lambda p: damaged(p.machine_code(4), "compiled/xla/b4", lambda d: d[:-1]),
@@ -144,7 +144,7 @@ refusals = {
     ),
     "of another bucket": (
         lambda p: p.machine_code(4, bucket=8).portable(8),
-        "executable b8: bucket '8' wanted, got '4'",
+        "executable b8: expected bucket '8', got '4'",
     ),
     "refused by its library": (
         lambda p: p.put(p.portable(4, "xla").entries[0].file, b"junk"),

@@ -28,7 +28,7 @@ def test_a_missing_library_is_one_line_that_says_what_to_install(name, monkeypat
 
 
 def test_an_unknown_backend_is_refused_with_the_known_ones():
-    with pytest.raises(BadInput, match=r"backend: one of .*onnxruntime, openvino.* wanted, got 'abacus'"):
+    with pytest.raises(BadInput, match=r"backend: expected one of .*onnxruntime, openvino.*, got 'abacus'"):
         load_backend("abacus")
 
 
@@ -52,7 +52,7 @@ def test_an_added_backend_that_cannot_be_loaded_is_one_clear_line(monkeypatch):
         raise ImportError("no such thing")
 
     monkeypatch.setattr(opening, "entry_points", lambda group: [Point("abacus", broken)])
-    with pytest.raises(BadInput, match="backend abacus: it was added to this installation, but cannot be loaded"):
+    with pytest.raises(BadInput, match="backend abacus: the plug-in is installed, but cannot be loaded"):
         load_backend("abacus")
 
 

@@ -47,7 +47,7 @@ def test_other_weights_are_never_answered_by_frozen_ones():
 def test_without_its_portable_form_frozen_code_serves_no_other_weights():
     program = OpenVino().open_program(WIDTH, {"score": 1})
     program.add(frozen(origin=False))
-    with pytest.raises(Corrupt, match="other weights than the frozen ones want its portable form"):
+    with pytest.raises(Corrupt, match="weights other than the frozen ones require its portable form"):
         program.with_weights(make_weights(1))
 
 
@@ -59,7 +59,7 @@ def test_code_cut_short_is_refused():
 
 
 def test_an_unknown_precision_is_named():
-    with pytest.raises(BadInput, match="precision one of float32, bfloat16, int8 wanted, got float16"):
+    with pytest.raises(BadInput, match="precision: expected one of float32, bfloat16, int8, got float16"):
         OpenVino().open_program(WIDTH, {"score": 1}).add(Artefact(4, b"", NAMES, "float16", origin=make_onnx_origin()))
 
 

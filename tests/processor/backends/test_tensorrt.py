@@ -36,7 +36,7 @@ def test_a_missing_library_is_one_clear_line(monkeypatch):
 
 
 def test_a_machine_without_a_device_is_one_clear_line():
-    with pytest.raises(BadInput, match="backend tensorrt: no CUDA device"):
+    with pytest.raises(BadInput, match="backend tensorrt: this machine has no usable CUDA device"):
         Cuda(Runtime(0))
 
 

@@ -49,9 +49,9 @@ def test_a_request_may_cost_as_much_as_the_configuration_says(tmp_path):
     number, _ = embedded.initialize(json.dumps(config).encode())
     try:
         status, message = embedded.process(number, predict_request())
-        assert (status, message[:46]) == (413, b"max_rows: at most 2 rows a request wanted, got")
+        assert (status, message[:50]) == (413, b"max_rows: expected at most 2 rows per request, got")
         status, message = embedded.process(number, bytes(1001))
-        assert (status, message[:45]) == (413, b"max_body_bytes: at most 1000 bytes wanted, go")
+        assert (status, message[:45]) == (413, b"max_body_bytes: expected at most 1000 bytes, ")
     finally:
         embedded.close(number)
 
@@ -80,13 +80,13 @@ def test_a_closed_number_is_refused_and_closing_twice_is_no_error(number):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (b"", "JSON wanted"),
-        (b"[]", "an object with a repository wanted"),
-        (b'{"repository": 7}', "repository: str wanted, got int"),
+        (b"", "expected JSON"),
+        (b"[]", "expected an object with a repository"),
+        (b'{"repository": 7}', "repository: expected str, got int"),
         (b'{"repository": "x", "workers": 2}', "got 'workers'"),
         (b'{"repository": "x", "poll_interval_s": 0}', "poll_interval_s"),
         (b" " * (embedded.MAX_CONFIG_NBYTES + 1), "at most"),
-        (b"[" * 100_000, "JSON wanted"),
+        (b"[" * 100_000, "expected JSON"),
     ],
 )
 def test_configurations_that_are_wrong_are_refused(config, message):
@@ -119,4 +119,4 @@ def test_a_repository_that_cannot_be_looked_at_is_told_of_now_and_then(number, m
     monkeypatch.setattr(served._processor, "poll", poll)
     served._poll(0.05)
     assert waits == [0.05, embedded.REST_S, embedded.REST_S, 0.05, 0.05]
-    assert caplog.text.count("polling the repository failed; next look in 5 s") == 2
+    assert caplog.text.count("polling the repository failed; retrying in 5 s") == 2

@@ -55,19 +55,25 @@ def test_arrays_are_columns():
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        (lambda r: setattr(r, "signature_name", "x"), "signature_name: serving_default wanted, got 'x'"),
+        (lambda r: setattr(r, "signature_name", "x"), "signature_name: expected serving_default, got 'x'"),
         (lambda r: r.inputs.pop("user"), "inputs: user is missing"),
         (
             lambda r: r.inputs["more"].MergeFrom(r.inputs["user"]),
-            "inputs: one of floats, tags, user wanted, got 'more'",
+            "inputs: expected one of floats, tags, user, got 'more'",
         ),
-        (lambda r: r.output_filter.append("x"), "output_filter: one of click, topic, each once, wanted, got 'x'"),
-        (lambda r: r.output_filter.extend(["click", "click"]), "output_filter: one of click, topic, each once"),
-        (lambda r: setattr(r.inputs["user"], "dtype", 3), "user: DT_INT64 wanted, got data type 3"),
-        (lambda r: r.inputs["user"].array_shape.dim.append(-1), "user: a shape of 2 values wanted, got [2, -1]"),
-        (lambda r: r.inputs["user"].int64_val.append(1), "user: a shape of 3 values wanted, got [2]"),
-        (lambda r: r.inputs["floats"].array_shape.dim.append(1), "floats: shape [n, 2] wanted, got [2, 2, 1]"),
-        (lambda r: r.inputs["tags"].array_shape.dim.append(1), "tags: shape [n, k] wanted, got [2, 1, 1]"),
+        (
+            lambda r: r.output_filter.append("x"),
+            "output_filter: expected one of click, topic, each at most once, got 'x'",
+        ),
+        (
+            lambda r: r.output_filter.extend(["click", "click"]),
+            "output_filter: expected one of click, topic, each at most once",
+        ),
+        (lambda r: setattr(r.inputs["user"], "dtype", 3), "user: expected DT_INT64, got data type 3"),
+        (lambda r: r.inputs["user"].array_shape.dim.append(-1), "user: expected a shape of 2 values, got [2, -1]"),
+        (lambda r: r.inputs["user"].int64_val.append(1), "user: expected a shape of 3 values, got [2]"),
+        (lambda r: r.inputs["floats"].array_shape.dim.append(1), "floats: expected shape [n, 2], got [2, 2, 1]"),
+        (lambda r: r.inputs["tags"].array_shape.dim.append(1), "tags: expected shape [n, k], got [2, 1, 1]"),
     ],
 )
 def test_a_malformed_request_is_refused_by_name(change, part):
@@ -113,5 +119,5 @@ def test_a_processor_takes_the_message_and_answers_with_one(tmp_path):
         with pytest.raises(BadInput):
             processor.process(b"\xff")
     config = ProcessorConfig(str(tmp_path), models=["none"], sessions=1)
-    with Processor.initialize(config) as processor, pytest.raises(BadInput, match="model: one of none wanted"):
+    with Processor.initialize(config) as processor, pytest.raises(BadInput, match="model: expected one of none"):
         processor.process(made.SerializeToString())

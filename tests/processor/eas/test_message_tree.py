@@ -92,7 +92,7 @@ def test_what_is_nested_without_end_is_not_followed_for_ever():
 def test_a_message_beyond_the_limit_is_refused_by_name_before_it_is_parsed():
     limits = RequestLimits(max_nodes=120)
     TREE.check_limits(MANY[:60], limits)
-    with pytest.raises(TooLarge, match="max_nodes: at most 120 fields and values wanted, got 124; send tensors as"):
+    with pytest.raises(TooLarge, match="max_nodes: expected at most 120 fields and values, got 124; send tensors as"):
         TREE.check_limits(MANY[:62], limits)
     packed = eas.Request()
     packed.inputs["a"].int64_val.extend([1] * 125)

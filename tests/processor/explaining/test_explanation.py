@@ -167,7 +167,7 @@ def test_the_bucket_is_the_one_that_the_request_would_be_run_in(version, explain
 
 
 def test_what_cannot_be_explained_is_refused(version, explainer, monkeypatch):
-    with pytest.raises(BadInput, match="row: 0 to 2 wanted, got 3"):
+    with pytest.raises(BadInput, match="row: expected 0 to 2, got 3"):
         explainer.explain(inputs_of(), 3, GenerationRef(version))
     infinite = inputs_of()
     infinite["floats"][0, 0] = np.inf
@@ -176,7 +176,7 @@ def test_what_cannot_be_explained_is_refused(version, explainer, monkeypatch):
     with pytest.raises(BadInput, match="is missing"):
         explainer.explain({"user": np.array([1])}, 0, GenerationRef(version))
     monkeypatch.setattr(module, "MAX_IDS", 3)
-    with pytest.raises(TooLarge, match="a row of at most 3 ids wanted, got 4"):
+    with pytest.raises(TooLarge, match="expected a row of at most 3 ids, got 4"):
         explainer.explain(inputs_of(), 1, GenerationRef(version))
     monkeypatch.setattr(module, "MAX_NUMBERS", 10)
     explainer.explain(inputs_of(), 0, GenerationRef(version))
@@ -249,5 +249,5 @@ def test_where_others_answer_the_version_is_bound_here_and_one_with_a_stage_refu
     assert there["inputs"].keys() == here["inputs"].keys()
     assert there["outputs"] == here["outputs"]
     version.manifest = replace(version.manifest, stage=StageEntry("tensorflow", "stage.bin", []))
-    with pytest.raises(BadInput, match="its stage is run by workers alone"):
+    with pytest.raises(BadInput, match="only workers run this version's stage"):
         Explainer("another").explain(inputs_of(), 1, GenerationRef(version))

@@ -61,7 +61,7 @@ def test_the_same_weights_are_packed_once(files, process):
 def test_what_cannot_be_opened_is_refused_as_it_would_be_here(files, process):
     for path in (files.folder / "compiled" / "onnxruntime-cpu").iterdir():
         path.write_bytes(b"no graph")
-    with pytest.raises(Corrupt, match="bytes wanted"):
+    with pytest.raises(Corrupt, match="expected 375 bytes"):
         process.score(files, ScoringPath(4), DENSE, x_of())
 
 
@@ -75,7 +75,7 @@ def test_one_that_has_died_is_replaced(files, process):
 
 def test_one_that_dies_of_the_question_costs_one_answer(files, process, monkeypatch):
     monkeypatch.setattr(scoring_process.sys, "executable", "/bin/false")
-    with pytest.raises(NotReady, match="has ended, or does not answer"):
+    with pytest.raises(NotReady, match="has ended or does not answer"):
         process.score(files, ScoringPath(4), DENSE, x_of())
     monkeypatch.undo()
     assert len(process.score(files, ScoringPath(4), DENSE, x_of()).outputs["score"]) == 5

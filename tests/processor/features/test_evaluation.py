@@ -211,18 +211,20 @@ def test_columns_are_picked_put_side_by_side_masked_limited_and_counted():
 def test_what_would_grow_beyond_bounds_is_refused_in_one_line(monkeypatch):
     many = Ragged(np.arange(300, dtype=np.int64), np.array([0, 300], np.int64))
     cross = Transform("t", "cross", ["a", "b"], [10, 1])
-    with pytest.raises(BadInput, match=f"inputs a, b: crosses of at most {MAX_CROSSED} values a row wanted"):
+    with pytest.raises(BadInput, match=f"inputs a, b: expected at most {MAX_CROSSED} crossed values per row"):
         made({"a": many, "b": many}, cross)
     none = Ragged(np.empty(0, np.int64), np.zeros(2, np.int64))
     assert len(made({"a": many, "b": many, "c": none}, Transform("t", "cross", ["a", "b", "c"], [10, 1])).values) == 0
     monkeypatch.setattr(evaluation, "MAX_VALUES", 1000)
-    with pytest.raises(BadInput, match="inputs a, b: at most 1000 numbers"):
+    with pytest.raises(BadInput, match="inputs a, b: expected a result of at most 1000 values"):
         made({"a": many, "b": np.arange(5, dtype=np.int64)}, cross)
-    with pytest.raises(BadInput, match="inputs m: whole numbers of 0 or more wanted, got -1"):
+    with pytest.raises(BadInput, match="inputs m: expected whole numbers of 0 or more, got -1"):
         made({"m": np.array([[-1, 0]], np.int64)}, Transform("t", "tally", ["m"], [5, 1]))
     monkeypatch.setattr(evaluation, "MAX_NBYTES", 100)
     join = Transform("t", "join", ["a", "b"], texts=["", "", ""])
-    with pytest.raises(BadInput, match="inputs a, b: at most 100 bytes of joined strings wanted, got 108"):
+    with pytest.raises(BadInput, match="inputs a, b: expected at most 100 bytes of joined strings, got 108"):
         made({"a": Strings.of(["x" * 50]), "b": Strings.of(["yyyy"] * 2)}, join)
-    with pytest.raises(BadInput, match=r"inputs a, b: columns of as many rows \(or 1\) wanted, got 2 and 3"):
+    with pytest.raises(
+        BadInput, match=r"inputs a, b: expected columns with equal numbers of rows \(or 1\), got 2 and 3"
+    ):
         made({"a": Strings.of(["x"] * 2), "b": Strings.of(["y"] * 3)}, join)

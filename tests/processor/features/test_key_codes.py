@@ -98,5 +98,5 @@ def test_each_value_of_a_column_or_of_a_list_becomes_its_keys_one_after_another(
 
 def test_more_keys_than_a_request_may_make_are_refused(monkeypatch):
     monkeypatch.setattr(evaluation, "MAX_VALUES", 10)
-    with pytest.raises(BadInput, match="inputs x: at most 10 numbers to be made of them wanted, got 12"):
+    with pytest.raises(BadInput, match="inputs x: expected a result of at most 10 values, got 12"):
         made(np.arange(4), "int64", False, Transform("t", "k_way", ["x"], [0, 5, 3]))

@@ -23,13 +23,16 @@ def test_what_is_within_the_limits_is_let_in():
     [
         (
             [(FLOATS, 1001, 0)],
-            "max_rows: at most 1000 rows a request wanted, got 1001 in floats; ask for fewer at once",
+            "max_rows: expected at most 1000 rows per request, got 1001 in floats; ask for fewer at once",
         ),
-        ([(IDS, 51, 102)], "max_ids: at most 100 ids and strings a request wanted, got 102; ask for fewer at once"),
+        ([(IDS, 51, 102)], "max_ids: expected at most 100 ids and strings per request, got 102; ask for fewer at once"),
         ([(TAGS, 3, 101)], "max_ids: .* got 101;"),
         ([(IDS, 30, 60), (TAGS, 30, 41)], "max_ids: .* got 101;"),
-        ([(IDS, 1, 40), (FLOATS, 700, 1400)], "max_ids: .* got 40, 40 of them in one row for 700 and so 3 times;"),
-        ([(FLOATS, 700, 1400), (TAGS, 1, 40)], "max_ids: .* so 3 times"),
+        (
+            [(IDS, 1, 40), (FLOATS, 700, 1400)],
+            "max_ids: .* got 40, 40 of them in one row for 700 rows, counted 3 times;",
+        ),
+        ([(FLOATS, 700, 1400), (TAGS, 1, 40)], "max_ids: .* counted 3 times"),
         ([(TAGS, 0, 101)], "max_ids: .* got 101;"),
     ],
 )
@@ -66,5 +69,5 @@ def test_a_model_may_have_its_own():
 def test_every_limit_is_an_option_with_a_default_that_it_may_have():
     assert [field.name for field, _ in options_of(RequestLimits)] == list(vars(DEFAULTS))
     check(DEFAULTS)
-    with pytest.raises(BadInput, match="max_rows: 1 to"):
+    with pytest.raises(BadInput, match="max_rows: expected 1 to"):
         check(RequestLimits(max_rows=0))

@@ -105,41 +105,41 @@ refused = {
         {"colour": np.array([1])},
         "input 'colour' is not one of the model's: user, tags, floats",
     ),
-    "floats for ids": ({"user": F32([1, 2, 3])}, "input 'user': int64 wanted, got float32"),
-    "int32 for ids": ({"user": np.array([1, 2, 3], np.int32)}, "input 'user': int64 wanted, got int32"),
-    "unsigned ids": ({"user": np.array([1, 2, 3], np.uint64)}, "input 'user': int64 wanted, got uint64"),
-    "truth values for ids": ({"user": np.array([True] * 3)}, "input 'user': int64 wanted, got bool"),
-    "objects for ids": ({"user": np.array([1, None, "x"], object)}, "input 'user': int64 wanted, got object"),
-    "strings for ids": ({"user": Strings.of(["1", "2", "3"])}, "input 'user': int64 wanted, got strings"),
+    "floats for ids": ({"user": F32([1, 2, 3])}, "input 'user': expected int64, got float32"),
+    "int32 for ids": ({"user": np.array([1, 2, 3], np.int32)}, "input 'user': expected int64, got int32"),
+    "unsigned ids": ({"user": np.array([1, 2, 3], np.uint64)}, "input 'user': expected int64, got uint64"),
+    "truth values for ids": ({"user": np.array([True] * 3)}, "input 'user': expected int64, got bool"),
+    "objects for ids": ({"user": np.array([1, None, "x"], object)}, "input 'user': expected int64, got object"),
+    "strings for ids": ({"user": Strings.of(["1", "2", "3"])}, "input 'user': expected int64, got strings"),
     "ragged ids where one is wanted": (
         {"user": Ragged.of([[1], [2], [3]])},
-        "'user': one value a row wanted",
+        "'user': expected one value per row",
     ),
-    "doubles": ({"floats": np.zeros((3, 4))}, "input 'floats': float32 wanted, got float64"),
-    "too few columns": ({"floats": np.zeros((3, 3), F32)}, r"'floats': shape \[n, 4\] wanted, got \[3, 3\]"),
-    "too many columns": ({"floats": np.zeros((3, 5), F32)}, r"'floats': shape \[n, 4\] wanted, got \[3, 5\]"),
-    "no columns": ({"floats": np.zeros(12, F32)}, r"'floats': shape \[n, 4\] wanted, got \[12\]"),
-    "a third dimension": ({"floats": np.zeros((3, 4, 1), F32)}, r"shape \[n, 4\] wanted, got \[3, 4, 1\]"),
-    "a scalar": ({"user": np.array(1, I64)}, r"'user': shape \[n, 1\] wanted, got \[\]"),
+    "doubles": ({"floats": np.zeros((3, 4))}, "input 'floats': expected float32, got float64"),
+    "too few columns": ({"floats": np.zeros((3, 3), F32)}, r"'floats': expected shape \[n, 4\], got \[3, 3\]"),
+    "too many columns": ({"floats": np.zeros((3, 5), F32)}, r"'floats': expected shape \[n, 4\], got \[3, 5\]"),
+    "no columns": ({"floats": np.zeros(12, F32)}, r"'floats': expected shape \[n, 4\], got \[12\]"),
+    "a third dimension": ({"floats": np.zeros((3, 4, 1), F32)}, r"expected shape \[n, 4\], got \[3, 4, 1\]"),
+    "a scalar": ({"user": np.array(1, I64)}, r"'user': expected shape \[n, 1\], got \[\]"),
     "two columns of a plain input": (
         {"user": np.zeros((3, 2), I64)},
-        r"'user': shape \[n, 1\] wanted, got \[3, 2\]",
+        r"'user': expected shape \[n, 1\], got \[3, 2\]",
     ),
-    "no rows": ({"user": np.empty(0, I64)}, r"'user': shape \[n, 1\] wanted, got \[0\]"),
-    "other rows": ({"floats": np.zeros((2, 4), F32)}, r"'floats': 3 rows \(or 1\) wanted, got 2"),
+    "no rows": ({"user": np.empty(0, I64)}, r"'user': expected shape \[n, 1\], got \[0\]"),
+    "other rows": ({"floats": np.zeros((2, 4), F32)}, r"'floats': expected 3 rows \(or 1\), got 2"),
     "other ragged rows": (
         {"tags": Ragged(Strings.of([]), splits(0, 0, 0))},
-        r"'tags': 3 rows \(or 1\) wanted, got 2",
+        r"'tags': expected 3 rows \(or 1\), got 2",
     ),
     "an array for ragged": (
         {"tags": np.zeros(3, I64)},
-        r"'tags': ragged rows wanted, got int64 of shape \[3\]",
+        r"'tags': expected ragged rows, got int64 of shape \[3\]",
     ),
-    "strings for ragged": ({"tags": Strings.of(["a"] * 3)}, "'tags': ragged rows wanted, got strings"),
-    "ragged ids for strings": ({"tags": Ragged.of([[1], [], [2]])}, "'tags': strings wanted, got int64"),
+    "strings for ragged": ({"tags": Strings.of(["a"] * 3)}, "'tags': expected ragged rows, got strings"),
+    "ragged ids for strings": ({"tags": Ragged.of([[1], [], [2]])}, "'tags': expected strings, got int64"),
     "no row_splits": (
         {"tags": Ragged(Strings.of([]), splits())},
-        "'tags': row_splits ascending from 0 to 0 wanted",
+        "'tags': expected row_splits ascending from 0 to 0",
     ),
     "row_splits of no row": ({"tags": Ragged(Strings.of([]), splits(0))}, "for at least one row"),
     "row_splits that start late": (
@@ -153,7 +153,7 @@ refused = {
     "negative row_splits": ({"tags": Ragged(Strings.of(["a"]), splits(0, -1, 0, 1))}, "row_splits ascending"),
     "row_splits beyond the values": (
         {"tags": Ragged(Strings.of(["a"]), splits(0, 0, 0, 2))},
-        "from 0 to 1 wanted",
+        "from 0 to 1",
     ),
     "row_splits short of the values": (
         {"tags": Ragged(Strings.of(["a"] * 9), splits(0, 0, 0, 2))},
@@ -216,10 +216,10 @@ ragged = SparsePlan(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.zeros(3, np.int32), r"int64 values wanted, got int32 of shape \[3\]"),
-        (np.zeros((3, 1), I64), r"int64 values wanted, got int64 of shape \[3, 1\]"),
-        (np.array(3, I64), r"int64 values wanted, got int64 of shape \[\]"),
-        (Strings.of(["a", "b", "c"]), "int64 wanted, got strings"),
+        (np.zeros(3, np.int32), r"expected int64 values, got int32 of shape \[3\]"),
+        (np.zeros((3, 1), I64), r"expected int64 values, got int64 of shape \[3, 1\]"),
+        (np.array(3, I64), r"expected int64 values, got int64 of shape \[\]"),
+        (Strings.of(["a", "b", "c"]), "expected int64, got strings"),
     ],
 )
 def test_values_of_a_ragged_input_have_their_dtype_and_rank(values, message):
@@ -244,9 +244,9 @@ def test_packed_strings_arrive_row_by_row():
     )
     assert plan.bind_inputs({"pair": Strings.of(["a", "b", "c", "d"])}).rows == 2
     for count in (0, 3):
-        with pytest.raises(BadInput, match=f"a multiple of 2 strings wanted, got {count}"):
+        with pytest.raises(BadInput, match=f"expected a multiple of 2 strings, got {count}"):
             plan.bind_inputs({"pair": Strings.of(["a"] * count)})
-    with pytest.raises(BadInput, match="strings wanted, got int64"):
+    with pytest.raises(BadInput, match="expected strings, got int64"):
         plan.bind_inputs({"pair": np.zeros((2, 2), I64)})
 
 
@@ -329,7 +329,7 @@ def test_packed_inputs_are_bound_as_their_columns_are_at_any_alignment(start, id
 def test_packed_inputs_that_do_not_fit_are_refused_as_columns_are_every_time():
     inputs = packed(0, np.zeros((2, 3), I64), np.zeros(3, F32))
     for _ in range(2):
-        with pytest.raises(BadInput, match=r"2 rows \(or 1\) wanted, got 3"):
+        with pytest.raises(BadInput, match=r"expected 2 rows \(or 1\), got 3"):
             PLAIN.bind_inputs(inputs)
 
 
@@ -337,7 +337,7 @@ def test_a_plan_that_looks_at_values_takes_packed_inputs_as_columns():
     plan = SparsePlan(
         with_features([Input("tag", "string")], [Feature("tag", "string", "tag", table="t")], [TableEntry("t", 2, 0)])
     )
-    with pytest.raises(BadInput, match="strings wanted"):
+    with pytest.raises(BadInput, match="expected strings"):
         plan.bind_inputs(PackedColumns(b"\0" * 8, 0, BufferLayout((ColumnLayout("tag", np.dtype(I64), 1, 0, 0),), 8)))
 
 
@@ -347,8 +347,8 @@ LIMITS = RequestLimits(max_rows=5, max_ids=16)
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        (make_inputs(range(6)), "max_rows: at most 5 rows a request wanted, got 6"),
-        (make_inputs([1], tags=[["a"] * 16]), "max_ids: at most 16 ids and strings a request wanted, got 17"),
+        (make_inputs(range(6)), "max_rows: expected at most 5 rows per request, got 6"),
+        (make_inputs([1], tags=[["a"] * 16]), "max_ids: expected at most 16 ids and strings per request, got 17"),
         (make_inputs(range(5), tags=[["a"] * 12, [], [], [], []]), "max_ids: .* got 17"),
     ],
 )
@@ -368,7 +368,7 @@ def test_a_request_within_its_limits_is_bound_as_without():
 def test_plain_and_packed_requests_are_held_to_the_limits_each_time():
     ids, age = np.zeros((6, 3), I64), np.zeros(6, F32)
     for inputs in [packed(0, ids, age)] * 2 + [{"ids": ids, "age": age}]:
-        with pytest.raises(TooLarge, match="max_rows: at most 5 rows a request wanted, got 6"):
+        with pytest.raises(TooLarge, match="max_rows: expected at most 5 rows per request, got 6"):
             PLAIN.bind_inputs(inputs, LIMITS)
         with pytest.raises(TooLarge, match=r"max_ids: .* got 18"):
             PLAIN.bind_inputs(inputs, RequestLimits(max_ids=17))
@@ -378,7 +378,7 @@ def test_plain_and_packed_requests_are_held_to_the_limits_each_time():
 def test_ids_of_one_row_do_not_count_for_every_row_that_they_are_broadcast_to():
     inputs = {"ids": np.zeros((1, 3), I64), "age": np.zeros(600, F32)}
     assert PLAIN.bind_inputs(inputs, RequestLimits(max_ids=9)).rows == 600
-    with pytest.raises(TooLarge, match="got 3, 3 of them in one row for 600 and so 3 times"):
+    with pytest.raises(TooLarge, match="got 3, 3 of them in one row for 600 rows, counted 3 times"):
         PLAIN.bind_inputs(inputs, RequestLimits(max_ids=8))
 
 
@@ -406,5 +406,7 @@ def test_infinite_numbers_that_only_a_transform_reads_are_refused_too():
     made = dataclasses.replace(with_features(inputs, features, [TableEntry("t", 4, 3)]), transforms=[bucket])
     plan = SparsePlan(made)
     assert plan.bind_inputs({"price": np.array([[0, np.nan], [3e38, -3e38]], F32)}).rows == 2
-    with pytest.raises(BadInput, match=r"input 'price': finite numbers \(or NaN\) wanted, got -inf in row 1, column 0"):
+    with pytest.raises(
+        BadInput, match=r"input 'price': expected finite numbers \(or NaN\), got -inf in row 1, column 0"
+    ):
         plan.bind_inputs({"price": np.array([[0, 1], [-np.inf, 2]], F32)})

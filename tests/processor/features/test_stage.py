@@ -96,7 +96,7 @@ def test_infinite_numbers_are_refused_before_the_stage_runs_but_may_come_of_it(t
     plan.fill(np.array([table.descriptor()], np.int64), 0, [bound], spans, out, counts)
     assert np.isinf(out).sum() == 2
     inputs["values"][1, 2] = np.inf
-    with pytest.raises(BadInput, match=r"input 'values': finite numbers .* got inf in row 1, column 2"):
+    with pytest.raises(BadInput, match=r"input 'values': expected finite numbers .* got inf in row 1, column 2"):
         plan.bind_inputs(inputs)
     assert stage.calls == 1
 
@@ -165,5 +165,5 @@ def test_a_manifest_with_a_stage_reads_back_and_its_parts_must_agree():
 def test_a_block_stays_inside_its_input():
     whole = manifest()
     features = [replace(whole.features[0], column=2), *whole.features[1:]]
-    with pytest.raises(BadInput, match=r"features\[values\].column: 0 to 1 wanted, got 2"):
+    with pytest.raises(BadInput, match=r"features\[values\].column: expected 0 to 1, got 2"):
         replace(whole, features=features, files={"stage/graph": File(1, "00000000")}).to_json()

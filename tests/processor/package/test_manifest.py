@@ -51,7 +51,7 @@ def test_whole_numbers_are_good_where_floats_are_wanted_and_not_the_other_way_ro
     value["created_at"] = 5
     assert parse(value).created_at == 5.0
     value["version"] = 3.0
-    with pytest.raises(BadInput, match=r"manifest\.version: a whole number wanted, got "):
+    with pytest.raises(BadInput, match=r"manifest\.version: expected a whole number, got "):
         parse(value)
 
 
@@ -97,27 +97,27 @@ def append(*path_and_value):
 # small's features: 0 user (id), 1 tags (ragged strings), 2.. f0, f1, f2, f3 (columns of one float input)
 FLOAT = {"name": "g", "kind": "float", "input": "floats", "column": 0, "offset": 12}
 rules = {
-    "another format": (put("format", "freshet/2"), "format: 'freshet/1' wanted|format 'freshet/1' wanted"),
-    "a format that is no string": (put("format", [1]), "format 'freshet/1' wanted"),
+    "another format": (put("format", "freshet/2"), "format: expected 'freshet/1'|expected format 'freshet/1'"),
+    "a format that is no string": (put("format", [1]), "expected format 'freshet/1'"),
     "an unknown key": (put("colour", "red"), "manifest: unknown key 'colour'"),
     "an unknown key further down": (put("features", 0, "colour", 1), r"manifest\.features\[0\]: unknown key"),
     "a missing model": (drop("model"), "manifest: 'model' is missing"),
     "a missing feature kind": (drop("features", 1, "kind"), r"manifest\.features\[1\]: 'kind' is missing"),
-    "a string for a number": (put("version", "3"), r"manifest\.version: a whole number wanted, got a string"),
-    "a truth value for a number": (put("width", True), r"manifest\.width: a whole number wanted, got a boolean"),
-    "a number for a truth value": (put("inputs", 0, "ragged", 1), "ragged: true or false wanted, got a number"),
-    "null": (put("arch", None), r"manifest\.arch: a string wanted, got null"),
-    "an object for a list": (put("features", {}), r"manifest\.features: a list wanted, got an object"),
-    "a list for an object": (put("files", []), r"manifest\.files: an object wanted, got a list"),
-    "a number for an entry": (put("tables", 0, 3), r"manifest\.tables\[0\]: an object wanted, got a number"),
-    "a string in a shape": (put("dense", "mlp_0/bias", ["8"]), "a whole number wanted, got a string"),
-    "a model with a slash": (put("model", "a/b"), "model: a plain name wanted"),
-    "a model with a dot in front": (put("model", ".a"), "model: a plain name wanted"),
-    "an empty model": (put("model", ""), "model: a plain name wanted"),
-    "a model of 129 letters": (put("model", "a" * 129), "model: a plain name wanted"),
-    "version 0": (put("version", 0), "version: a positive integer wanted, got 0"),
-    "width 0": (put("width", 0), "width: 1 to 1048576 wanted, got 0"),
-    "width beyond the limit": (put("width", 2**20 + 1), "width: 1 to 1048576 wanted"),
+    "a string for a number": (put("version", "3"), r"manifest\.version: expected a whole number, got a string"),
+    "a truth value for a number": (put("width", True), r"manifest\.width: expected a whole number, got a boolean"),
+    "a number for a truth value": (put("inputs", 0, "ragged", 1), "ragged: expected true or false, got a number"),
+    "null": (put("arch", None), r"manifest\.arch: expected a string, got null"),
+    "an object for a list": (put("features", {}), r"manifest\.features: expected a list, got an object"),
+    "a list for an object": (put("files", []), r"manifest\.files: expected an object, got a list"),
+    "a number for an entry": (put("tables", 0, 3), r"manifest\.tables\[0\]: expected an object, got a number"),
+    "a string in a shape": (put("dense", "mlp_0/bias", ["8"]), "expected a whole number, got a string"),
+    "a model with a slash": (put("model", "a/b"), "model: expected a plain name"),
+    "a model with a dot in front": (put("model", ".a"), "model: expected a plain name"),
+    "an empty model": (put("model", ""), "model: expected a plain name"),
+    "a model of 129 letters": (put("model", "a" * 129), "model: expected a plain name"),
+    "version 0": (put("version", 0), "version: expected a positive integer, got 0"),
+    "width 0": (put("width", 0), "width: expected 1 to 1048576, got 0"),
+    "width beyond the limit": (put("width", 2**20 + 1), "width: expected 1 to 1048576"),
     "a second copy of no table": (
         put("copies", {"nobody": ""}),
         r"manifest\.copies: expected names of tables, got 'nobody'",
@@ -126,85 +126,91 @@ rules = {
         put("copies", {"user": "w"}),
         r"manifest\.copies\[user\]: expected a dense weight or ''",
     ),
-    "an event time of three": (put("event_time", [1, 2, 3]), "event_time: .* wanted"),
-    "no inputs": (both(put("inputs", []), put("features", [])), "inputs: at least one wanted"),
-    "no outputs": (put("outputs", []), "outputs: at least one wanted"),
+    "an event time of three": (put("event_time", [1, 2, 3]), "event_time: expected .*"),
+    "no inputs": (both(put("inputs", []), put("features", [])), "inputs: expected at least one"),
+    "no outputs": (put("outputs", []), "outputs: expected at least one"),
     "an input twice": (append("inputs", raw()["inputs"][0]), "inputs: 'user' occurs more than once"),
     "a feature twice": (append("features", raw()["features"][0]), "features: 'user' occurs more than once"),
     "a table twice": (append("tables", raw()["tables"][0]), "tables: 'user' occurs more than once"),
     "an output twice": (append("outputs", {"name": "score"}), "outputs: 'score' occurs more than once"),
-    "a feature with a space": (put("features", 0, "name", "a b"), "features: a name of letters"),
-    "a table that climbs": (put("tables", 0, "name", "../x"), "tables: a name of letters"),
-    "an unknown dtype": (put("inputs", 0, "dtype", "int32"), "dtype: one of int64, float32, string wanted"),
-    "negative columns": (put("inputs", 0, "columns", -1), "columns: 0 to 65536 wanted, got -1"),
-    "too many columns": (put("inputs", 0, "columns", 65537), "columns: 0 to 65536 wanted"),
+    "a feature with a space": (put("features", 0, "name", "a b"), "features: expected a name of letters"),
+    "a table that climbs": (put("tables", 0, "name", "../x"), "tables: expected a name of letters"),
+    "an unknown dtype": (put("inputs", 0, "dtype", "int32"), "dtype: expected one of int64, float32, string"),
+    "negative columns": (put("inputs", 0, "columns", -1), "columns: expected 0 to 65536, got -1"),
+    "too many columns": (put("inputs", 0, "columns", 65537), "columns: expected 0 to 65536"),
     "ragged columns": (put("inputs", 1, "columns", 2), r"inputs\[tags\]: a ragged input holds"),
     "ragged floats": (put("inputs", 2, "ragged", True), r"inputs\[floats\]: a ragged input holds"),
-    "a table of dim 0": (put("tables", 0, "dim", 0), r"tables\[user\]\.dim: 1 to 4096 wanted"),
-    "a table of dim 4097": (put("tables", 0, "dim", 4097), "dim: 1 to 4096 wanted, got 4097"),
-    "negative rows": (put("tables", 0, "rows", -1), "rows: 0 to"),
-    "2**31 rows": (put("tables", 0, "rows", 2**31), "rows: 0 to"),
-    "a table of float8": (put("tables", 0, "dtype", "float8"), "dtype: one of float32, float16, bfloat16, int8 wanted"),
+    "a table of dim 0": (put("tables", 0, "dim", 0), r"tables\[user\]\.dim: expected 1 to 4096"),
+    "a table of dim 4097": (put("tables", 0, "dim", 4097), "dim: expected 1 to 4096, got 4097"),
+    "negative rows": (put("tables", 0, "rows", -1), "rows: expected 0 to"),
+    "2**31 rows": (put("tables", 0, "rows", 2**31), "rows: expected 0 to"),
+    "a table of float8": (
+        put("tables", 0, "dtype", "float8"),
+        "dtype: expected one of float32, float16, bfloat16, int8",
+    ),
     "a default of the wrong size": (
         put("tables", 0, "default", [0, 1]),
-        r"default: \[\] or 4 numbers wanted, got 2",
+        r"default: expected \[\] or 4 numbers, got 2",
     ),
-    "a negative hash seed": (put("tables", 1, "hash_seed", -1), "hash_seed: 0 to"),
-    "a hash seed of 2**63": (put("tables", 1, "hash_seed", 2**63), "hash_seed: 0 to"),
-    "an unknown kind": (put("features", 0, "kind", "image"), "kind: one of id, string, float"),
-    "no combiner for one id": (put("features", 0, "combiner", "none"), "combiner: none is for ids and strings, not id"),
+    "a negative hash seed": (put("tables", 1, "hash_seed", -1), "hash_seed: expected 0 to"),
+    "a hash seed of 2**63": (put("tables", 1, "hash_seed", 2**63), "hash_seed: expected 0 to"),
+    "an unknown kind": (put("features", 0, "kind", "image"), "kind: expected one of id, string, float"),
+    "no combiner for one id": (
+        put("features", 0, "combiner", "none"),
+        "combiner: none requires kind ids or strings, got id",
+    ),
     "no combiner and no length": (
         lambda raw: raw["features"][1].update(combiner="none", max_length=0),
-        "max_length: 1 or more wanted for combiner none, got 0",
+        "max_length: expected 1 or more for combiner none, got 0",
     ),
     "no combiner and the width of one row": (
         lambda raw: raw["features"][1].update(combiner="none", max_length=3),
-        "width: 15 wanted, got 4",
+        "width: expected 15, got 4",
     ),
-    "an unknown combiner": (put("features", 1, "combiner", "max"), "combiner: one of sum, mean, sqrtn, none"),
-    "an unknown side": (put("features", 0, "side", "left"), "side: one of user, item, context"),
+    "an unknown combiner": (put("features", 1, "combiner", "max"), "combiner: expected one of sum, mean, sqrtn, none"),
+    "an unknown side": (put("features", 0, "side", "left"), "side: expected one of user, item, context"),
     "an unknown input": (put("features", 0, "input", "who"), "input: 'who' is not among"),
     "an unknown table": (put("features", 0, "table", "who"), "table: 'who' is not among"),
-    "a negative max_length": (put("features", 1, "max_length", -1), "max_length: 0 to"),
+    "a negative max_length": (put("features", 1, "max_length", -1), "max_length: expected 0 to"),
     "an id from floats": (
         put("features", 0, "input", "floats"),
-        r"features\[user\]\.input: int64 wanted, got float32",
+        r"features\[user\]\.input: expected int64, got float32",
     ),
     "a float from ids": (
         put("features", 2, "input", "user"),
-        r"features\[f0\]\.input: float32 wanted, got int64",
+        r"features\[f0\]\.input: expected float32, got int64",
     ),
     "strings from ids": (
         put("features", 1, "input", "user"),
-        r"features\[tags\]\.input: string wanted, got int64",
+        r"features\[tags\]\.input: expected string, got int64",
     ),
-    "a column of a ragged input": (put("features", 1, "column", 0), "column: -1 wanted for kind strings"),
-    "a column of a plain input": (put("features", 0, "column", 0), "column: -1 wanted for an input of shape"),
-    "no column of a packed input": (put("features", 2, "column", -1), "column: 0 to 3 wanted, got -1"),
-    "a column beyond the input": (put("features", 2, "column", 4), "column: 0 to 3 wanted, got 4"),
+    "a column of a ragged input": (put("features", 1, "column", 0), "column: expected -1 for kind strings"),
+    "a column of a plain input": (put("features", 0, "column", 0), "column: expected -1 for an input of shape"),
+    "no column of a packed input": (put("features", 2, "column", -1), "column: expected 0 to 3, got -1"),
+    "a column beyond the input": (put("features", 2, "column", 4), "column: expected 0 to 3, got 4"),
     "one value of a ragged input": (
         put("features", 1, "kind", "string"),
-        "wants one value a row, the input is ragged",
+        "expected one value per row for kind",
     ),
-    "a float with a table": (put("features", 2, "table", "user"), "kind float has no table and width 1"),
-    "a wide float": (put("features", 2, "width", 2), "kind float has no table and width 1"),
+    "a float with a table": (put("features", 2, "table", "user"), "expected no table and width 1 for kind float"),
+    "a wide float": (put("features", 2, "width", 2), "expected no table and width 1 for kind float"),
     "a width that is not the table's": (
         put("features", 0, "width", 3),
-        r"features\[user\]\.width: 4 wanted, got 3",
+        r"features\[user\]\.width: expected 4, got 3",
     ),
     "an offset beyond the width": (
         put("features", 5, "offset", 12),
-        "offset: inside the dense width 12 wanted",
+        "offset: expected a place inside the dense width 12",
     ),
-    "a negative offset": (put("features", 0, "offset", -1), "offset: inside the dense width"),
+    "a negative offset": (put("features", 0, "offset", -1), "offset: expected a place inside the dense width"),
     "an overlap": (put("features", 1, "offset", 3), "overlap or leave a hole at 3"),
     "a hole": (drop("features", 3), "overlap or leave a hole at 9"),
-    "a width that is too large": (put("width", 13), "width: features fill 12 columns, got 13"),
-    "a dense size of 0": (put("dense", "w", [0]), r"dense\['w'\]: a shape wanted"),
-    "a dense rank of 9": (put("dense", "w", [1] * 9), r"dense\['w'\]: a shape wanted"),
-    "a backend with a slash": (put("executables", 0, "backend", "../x"), "backend: a plain name wanted"),
-    "bucket 0": (put("executables", 0, "bucket", 0), "bucket: 1 to 1048576 wanted"),
-    "a huge bucket": (put("executables", 0, "bucket", 2**20 + 1), "bucket: 1 to 1048576 wanted"),
+    "a width that is too large": (put("width", 13), "width: expected 12, the columns that features fill, got 13"),
+    "a dense size of 0": (put("dense", "w", [0]), r"dense\['w'\]: expected a shape"),
+    "a dense rank of 9": (put("dense", "w", [1] * 9), r"dense\['w'\]: expected a shape"),
+    "a backend with a slash": (put("executables", 0, "backend", "../x"), "backend: expected a plain name"),
+    "bucket 0": (put("executables", 0, "bucket", 0), "bucket: expected 1 to 1048576"),
+    "a huge bucket": (put("executables", 0, "bucket", 2**20 + 1), "bucket: expected 1 to 1048576"),
     "an executable without its file": (put("executables", 0, "file", "x"), "file: not among manifest.files"),
     "an unknown weight": (
         put("executables", 0, "weights", ["w"]),
@@ -212,16 +218,16 @@ rules = {
     ),
     "a file of negative size": (
         put("files", "a", {"nbytes": -1, "crc32": ""}),
-        "nbytes: 0 or more wanted, got -1",
+        "nbytes: expected 0 or more, got -1",
     ),
     "a number beyond any float": (
         put("created_at", 10**400),
-        r"manifest\.created_at: a finite number wanted",
+        r"manifest\.created_at: expected a finite number",
     ),
-    "infinity": (put("features", 2, "scale", float("inf")), r"features\[2\]\.scale: a finite number wanted"),
+    "infinity": (put("features", 2, "scale", float("inf")), r"features\[2\]\.scale: expected a finite number"),
     "NaN in a default row": (
         put("tables", 0, "default", [0, 0, 0, float("nan")]),
-        "default.*finite number wanted",
+        "default.*expected a finite number",
     ),
 }
 
@@ -262,7 +268,7 @@ def test_what_breaks_a_rule_is_refused_by_name(change, message):
 def test_a_file_outside_the_version_or_hidden_in_it_is_refused(path):
     value = raw()
     value["files"][path] = {"nbytes": 0, "crc32": "00000000"}
-    with pytest.raises(BadInput, match=r"files: a relative path inside the version wanted"):
+    with pytest.raises(BadInput, match=r"files: expected a relative path inside the version"):
         parse(value)
 
 
@@ -277,13 +283,13 @@ def test_what_is_no_json_is_refused(data):
 
 @pytest.mark.parametrize("data", [b"3", b"[]", b"null", b'"x"', b"NaN"])
 def test_what_is_no_object_is_refused(data):
-    with pytest.raises(BadInput, match="an object wanted"):
+    with pytest.raises(BadInput, match="expected an object"):
         Manifest.from_json(data)
 
 
 def test_a_manifest_beyond_the_limit_is_refused_before_it_is_parsed(monkeypatch):
     monkeypatch.setattr(manifest_module, "MAX_MANIFEST_NBYTES", 10)
-    with pytest.raises(BadInput, match="at most 10 bytes wanted, got 11"):
+    with pytest.raises(BadInput, match="expected at most 10 bytes, got 11"):
         Manifest.from_json(b"{" * 11)
 
 

@@ -29,7 +29,7 @@ def put(kind, path):
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind):
     path = put(kind, tmp_path / "model.json")
     for read in (open_regular, file_sha256, lambda path: read_file(path, 1 << 20)):
-        with pytest.raises(Corrupt, match=f"model.json: a regular file wanted, got {kind}"):
+        with pytest.raises(Corrupt, match=f"model.json: expected a regular file, got {kind}"):
             read(path)
 
 
@@ -62,7 +62,7 @@ def test_a_file_larger_than_it_may_be_is_refused_before_memory_is_taken_for_it(t
     path = tmp_path / "sparse"
     path.touch()
     os.truncate(path, 1 << 40)
-    with pytest.raises(Corrupt, match=f"sparse: at most 100 bytes wanted, got {1 << 40}"):
+    with pytest.raises(Corrupt, match=f"sparse: expected at most 100 bytes, got {1 << 40}"):
         read_file(path, 100)
 
 

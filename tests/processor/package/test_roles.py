@@ -72,11 +72,11 @@ def test_manifests_that_divide_by_halves_are_refused():
     assert read == manifest()
     assert Manifest.from_json(manifest().to_json().replace(b'"role": "whole"', b'"role":"whole"')) == manifest()
     for wrong, message in (
-        (manifest(0), "user_width: 0, so executables of no parts wanted"),
-        (manifest(5, [executable("whole", 1)]), "user_width: 5, so executables of both parts wanted"),
-        (manifest(5, [executable("user", 1), executable("whole", 1)]), "both parts wanted"),
-        (manifest(5, [executable("head", 1)]), "role: one of whole, user, candidate wanted, got 'head'"),
-        (replace(manifest(), user_width=1 << 17), "user_width: 0 to 65536 wanted"),
+        (manifest(0), "user_width: 0 requires executables of no parts"),
+        (manifest(5, [executable("whole", 1)]), "user_width: 5 requires executables of both parts"),
+        (manifest(5, [executable("user", 1), executable("whole", 1)]), "executables of both parts"),
+        (manifest(5, [executable("head", 1)]), "role: expected one of whole, user, candidate, got 'head'"),
+        (replace(manifest(), user_width=1 << 17), "user_width: expected 0 to 65536"),
     ):
         with pytest.raises(BadInput, match=message):
             wrong.to_json()

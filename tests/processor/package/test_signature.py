@@ -29,7 +29,7 @@ def test_a_new_key_signs_and_its_public_half_knows_it(tmp_path):
 @pytest.mark.parametrize("there", ["team.key", "team.pub"])
 def test_no_key_is_ever_replaced(tmp_path, there):
     (tmp_path / there).write_bytes(b"mine")
-    with pytest.raises(Conflict, match=f"{there}: is there already"):
+    with pytest.raises(Conflict, match=f"{there}: already exists"):
         new_key(str(tmp_path / "team"))
     assert [path.name for path in tmp_path.iterdir()] == [there]
     assert (tmp_path / there).read_bytes() == b"mine"
@@ -58,9 +58,9 @@ def test_keys_of_other_kinds_are_refused(tmp_path):
     public = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
     (tmp_path / "a.key").write_bytes(secret)
     (tmp_path / "a.pub").write_bytes(public)
-    with pytest.raises(BadInput, match="an Ed25519 private key wanted"):
+    with pytest.raises(BadInput, match="expected an Ed25519 private key"):
         Signer.read(tmp_path / "a.key")
-    with pytest.raises(BadInput, match="an Ed25519 public key wanted"):
+    with pytest.raises(BadInput, match="expected an Ed25519 public key"):
         PublicKey.read(tmp_path / "a.pub")
 
 

@@ -144,7 +144,7 @@ def test_a_tensor_at_an_odd_byte_is_readable_and_aligned():
 @pytest.mark.parametrize("dtype", [">f4", ">i8", "<f8", "?", "<c8", "<u8", "S3", "O"])
 def test_a_dtype_that_the_format_does_not_hold_is_refused_before_a_byte_is_written(dtype):
     file = io.BytesIO()
-    with pytest.raises(BadInput, match="tensor 'b': dtype one of F32, F16, BF16, I8, I64, I32, U32, U8 wanted"):
+    with pytest.raises(BadInput, match="tensor 'b': dtype: expected one of F32, F16, BF16, I8, I64, I32, U32, U8"):
         write_tensors(file, {"a": np.zeros(3, np.float32), "b": np.zeros(3, dtype)}, {})
     assert file.getvalue() == b""
 
@@ -218,10 +218,10 @@ malformed = {
     "metadata that is a list": (with_header({"__metadata__": []}), "object of strings"),
     "metadata that is not all strings": (with_header({"__metadata__": {"step": 3}}), "object of strings"),
     "metadata that is null": (with_header({"__metadata__": None}), "object of strings"),
-    "an entry that is no object": (with_header({"a": 3}), "dtype, shape and data_offsets wanted"),
+    "an entry that is no object": (with_header({"a": 3}), "expected dtype, shape and data_offsets"),
     "an entry without a shape": (
         with_header({"a": {"dtype": "F32"}}),
-        "dtype, shape and data_offsets wanted",
+        "expected dtype, shape and data_offsets",
     ),
     "an entry with a stray key": (
         with_header({"a": entry() | {"x": 1}}, b"\0" * 4),
@@ -229,9 +229,9 @@ malformed = {
     ),
     "an unknown dtype": (
         with_header({"a": entry("C64", (1,), (0, 8))}, b"\0" * 8),
-        "dtype one of .* got 'C64'",
+        "dtype: expected one of .* got 'C64'",
     ),
-    "a dtype that is no string": (with_header({"a": entry(["F32"])}, b"\0" * 4), "dtype one of"),
+    "a dtype that is no string": (with_header({"a": entry(["F32"])}, b"\0" * 4), "dtype: expected one of"),
     "a shape that is no list": (with_header({"a": entry() | {"shape": 1}}, b"\0" * 4), "a shape of at most"),
     "a negative size": (with_header({"a": entry(shape=(-1,))}, b"\0" * 4), "a shape of at most"),
     "a size that is a float": (with_header({"a": entry(shape=(1.0,))}, b"\0" * 4), "a shape of at most"),
@@ -250,7 +250,7 @@ malformed = {
     ),
     "a shape too large for its bytes": (
         with_header({"a": entry(shape=(2,))}, b"\0" * 4),
-        "wants 8 bytes, got 4",
+        "expected 8 bytes for shape .* got 4",
     ),
     "a shape whose product passes 64 bits": (
         with_header({"a": entry(shape=(2**61, 2**61))}, b"\0" * 4),

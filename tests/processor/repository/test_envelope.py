@@ -44,7 +44,7 @@ def test_whatever_is_changed_of_it_is_refused(change):
 def test_an_unsigned_one_a_strangers_and_an_older_one_are_refused(tmp_path):
     keyring = reads(memory=tmp_path / "memory")
     for raw in (DOCUMENT, made(keyring=writes("stranger"))):
-        with pytest.raises(Corrupt, match=r"labels\.json: signed by key"):
+        with pytest.raises(Corrupt, match=r"labels\.json: expected a signature by key"):
             opened(raw, "ctr", "labels.json", keyring)
     first = made()
     opened(made(first), "ctr", "labels.json", keyring)

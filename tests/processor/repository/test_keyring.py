@@ -42,13 +42,13 @@ def test_a_list_of_trusted_keys_without_a_name_is_refused(monkeypatch, listed):
 def test_what_is_wrong_with_a_signature_is_one_line_that_says_whose_was_wanted():
     keyring, one, other = reads("first", "second"), signer("first"), signer("third")
     keyring.check_signature("record 1", one.id, one.sign(b"data"), b"data")
-    wanted = f"record 1: signed by key {one.id} or {signer('second').id} wanted"
+    wanted = f"record 1: expected a signature by key {one.id} or {signer('second').id}"
     for key, signature, got in (
-        ("", "", "got no signature"),
+        ("", "", "got none"),
         (other.id, other.sign(b"data"), f"got key {other.id}"),
-        (one.id, one.sign(b"date"), "got a signature that is not of these bytes"),
-        (one.id, other.sign(b"data"), "got a signature that is not of these bytes"),
-        (one.id, "", "got a signature that is not of these bytes"),
+        (one.id, one.sign(b"date"), "got a signature that does not match the content"),
+        (one.id, other.sign(b"data"), "got a signature that does not match the content"),
+        (one.id, "", "got a signature that does not match the content"),
     ):
         with pytest.raises(Corrupt) as error:
             keyring.check_signature("record 1", key, signature, b"data")
@@ -58,5 +58,5 @@ def test_what_is_wrong_with_a_signature_is_one_line_that_says_whose_was_wanted()
 def test_a_key_is_wanted_where_signatures_are_asked_for_or_there_already():
     assert writes().key_for("chain", "ab").id == signer().id
     for keyring, signed in ((reads(), ""), (NO_KEYS, "0123456789abcdef")):
-        with pytest.raises(SigningKeyRequired, match=r"chain: the repository .*--key or FRESHET_KEY wanted"):
+        with pytest.raises(SigningKeyRequired, match=r"chain: the repository .*set --key or FRESHET_KEY"):
             keyring.key_for("chain", signed)

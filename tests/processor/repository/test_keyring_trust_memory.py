@@ -35,11 +35,11 @@ def test_an_older_edition_another_manifest_and_an_older_serial_are_refused(memor
     memory.check_manifest("ctr", 3, "root", 2, "m2")
     memory.check_manifest("ctr", 3, "root", 3, "m3")
     for root, edition, digest in (("root", 1, "m1"), ("root", 2, "else"), ("else", 9, "m9")):
-        with pytest.raises(Corrupt, match="`freshet keys accept` forgets that"):
+        with pytest.raises(Corrupt, match="`freshet keys accept` resets the trusted state"):
             memory.check_manifest("ctr", 3, root, edition, digest)
     memory.note_serial("ctr", "labels.json", 4)
     memory.check_serial("ctr", "labels.json", 4)
-    with pytest.raises(Corrupt, match=r"labels\.json: serial 4 or newer was trusted here, got 3"):
+    with pytest.raises(Corrupt, match=r"labels\.json: expected serial 4 or newer as trusted here before, got 3"):
         memory.check_serial("ctr", "labels.json", 3)
 
 
@@ -52,17 +52,17 @@ def test_forgetting_is_whole(memory):
 
 def test_what_cannot_be_read_or_written_is_not_taken_for_nothing(memory, tmp_path):
     (memory.folder / "ctr.json").write_bytes(b"{")
-    with pytest.raises(NotReady, match="what is remembered of 'ctr' cannot be read"):
+    with pytest.raises(NotReady, match="the saved state of 'ctr' cannot be read"):
         memory.of("ctr")
     with pytest.raises(NotReady):
         memory.note_record("ctr", 1, 1, "")
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(BadInput, match="trust_memory: a folder that can be written wanted"):
+    with pytest.raises(BadInput, match="trust_memory: the folder cannot be written"):
         TrustMemory(tmp_path / "file")
     for path in memory.folder.iterdir():
         path.unlink()
     memory.folder.rmdir()
-    with pytest.raises(NotReady, match="cannot be remembered"):
+    with pytest.raises(NotReady, match="cannot be saved"):
         memory.note_record("ctr", 1, 1, "")
 
 

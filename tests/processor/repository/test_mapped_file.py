@@ -57,7 +57,7 @@ def test_who_wants_to_write_to_a_mapped_file_waits_until_nobody_maps_it(path, ch
         pytest.skip("no leases on this file system")
     assert efforts(mapped) == ["", "", ""]
     assert not mapped_file.is_written_to(path)
-    writer, why = change_aside(lambda: change(path)), "is about to be written to while it is served"
+    writer, why = change_aside(lambda: change(path)), "is about to be written while it is served"
     while not mapped.damage(SIZES):
         assert writer.is_alive()
     assert [told.partition(";")[0] for told in efforts(mapped)] == [why] * 3
@@ -86,7 +86,7 @@ def test_a_file_that_is_open_for_writing_already_is_mapped_and_looked_at(path):
         mapped = MappedFile.of(path, "tables/t", crc32(DATA), None)
         assert (mapped.leased, mapped_file.is_written_to(path)) == (False, True)
         writer.truncate(100)
-    assert mapped.damage(SIZES).startswith("was cut short")
+    assert mapped.damage(SIZES).startswith("was truncated")
 
 
 def test_no_signal_comes_of_a_writer_who_meets_a_lease_that_was_just_taken(path):
@@ -116,13 +116,13 @@ def test_a_file_that_is_as_it_was_is_sound(mapped):
 
 def test_a_file_that_was_cut_short_is_told_by_its_size_and_never_touched(path, mapped):
     os.truncate(path, 100)
-    why = f"was cut short while it is served: {len(DATA)} bytes wanted, got 100"
+    why = f"was truncated while being served: expected {len(DATA)} bytes, got 100"
     assert efforts(mapped) == [why, why, why]
 
 
 def test_a_file_that_was_overwritten_in_place_is_told_once_its_bytes_are_read(path, mapped):
     overwrite(path, b"other")
-    why = "was overwritten while it is served: does not match its checksum"
+    why = "was overwritten while being served: does not match its checksum"
     assert efforts(mapped) == ["", why, why]
 
 
@@ -161,7 +161,7 @@ def test_a_page_that_the_disk_cannot_read_is_told_by_who_reads_all(mapped, monke
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(mapped_file, "file_crc32", fail)
-    assert efforts(mapped) == ["", "", "cannot be read any more: Input/output error"]
+    assert efforts(mapped) == ["", "", "can no longer be read: Input/output error"]
 
 
 def test_a_file_that_is_cut_short_while_it_is_read_is_told_too(path, mapped, monkeypatch):
@@ -172,12 +172,12 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_told_too(path, mapped, mon
         return checksum(*arguments)
 
     monkeypatch.setattr(mapped_file, "file_crc32", cut)
-    assert mapped.damage(BYTES) == "was cut short while it is served"
+    assert mapped.damage(BYTES) == "was truncated while being served"
 
 
 def test_a_file_that_is_not_what_was_verified_or_no_file_is_not_mapped(path, mapped):
     overwrite(path, b"other")
-    with pytest.raises(Corrupt, match="tables/t: was changed while it was read"):
+    with pytest.raises(Corrupt, match="tables/t: changed while it was read"):
         MappedFile.of(path, "tables/t", mapped.crc32, mapped.seen)
     path.write_bytes(b"")
     with pytest.raises(Corrupt, match="tables/t: the file is empty"):

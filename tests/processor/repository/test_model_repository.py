@@ -188,7 +188,7 @@ def test_no_path_leads_out_and_no_message_says_what_is_there(jail, path):
     for spelled in (path, str(jail.root / path)):
         with pytest.raises(NotFound) as refused:
             jail.resolve(spelled)
-        assert str(refused.value) == "path: a file inside the repository wanted"
+        assert str(refused.value) == "path: expected a file inside the repository"
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -34,7 +34,7 @@ def test_what_is_removed_is_gone_and_may_be_gone_already(storage):
 
 def test_a_version_that_is_there_is_not_replaced(storage, tmp_path):
     (tmp_path / "built").mkdir()
-    with pytest.raises(Conflict, match="exists already"):
+    with pytest.raises(Conflict, match="already exists"):
         storage.install(tmp_path / "built")
 
 

@@ -50,7 +50,7 @@ def test_strings_that_are_a_slice_of_more_are_written_alone():
 
 
 def test_too_many_requests_or_none_are_refused():
-    with pytest.raises(BadInput, match="warm-up: 1 to 1000 requests wanted, got 0"):
+    with pytest.raises(BadInput, match="warm-up: expected 1 to 1000 requests, got 0"):
         dump_warmup([])
     with pytest.raises(BadInput, match="got 1001"):
         dump_warmup([{}] * (MAX_REQUESTS + 1))
@@ -65,7 +65,7 @@ def test_what_is_no_warm_up_is_refused():
     with pytest.raises(Corrupt, match="'freshet-warmup/1' with"):
         parse_warmup(good.replace(b"freshet-warmup/1", b"freshet-warmup/2"), INPUTS)
     broken = {"name": Strings(np.frombuffer(b"abc", np.uint8), np.array([0, 9, 3]))}
-    with pytest.raises(Corrupt, match="offsets of strings ascending from 0 to 3 wanted"):
+    with pytest.raises(Corrupt, match="expected ascending offsets of strings from 0 to 3"):
         parse_warmup(dump_warmup([broken]), [Input("name", "string")])
 
 

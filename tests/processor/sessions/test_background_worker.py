@@ -76,7 +76,7 @@ def test_what_fails_keeps_nobody_behind_it_from_being_looked_at(looking, caplog)
     for number in (-1, 2):
         until(lambda number=number: looking.aside.offer(Item(number), most=1))
     until(lambda: looking.seen == [-1, 2])
-    assert "freshet-test: what was answered could not be looked at" in caplog.text
+    assert "freshet-test: background work on an answered request failed" in caplog.text
 
 
 def test_only_what_is_wanted_is_taken_along(looking):

@@ -217,7 +217,7 @@ def test_a_request_too_large_for_a_tray_needs_a_word_of_its_own():
     replica, answers = Device(), Answers()
     with group(1, device_stages=1) as running:
         running._free_readers.clear()
-        with pytest.raises(Overloaded, match="too many requests are larger than the largest batch"):
+        with pytest.raises(Overloaded, match="too many requests larger than the largest batch"):
             running.enqueue(answers.work(replica, 0, range(5)))
         running.enqueue(answers.work(replica, 1, range(4)))
         assert_answers(answers.wait(1)[1], range(4))
@@ -252,7 +252,7 @@ def test_sessions_come_and_go_beside_the_stages():
 
 def test_inline_sessions_have_no_stages(tmp_path):
     write_package(tmp_path)
-    with pytest.raises(BadInput, match="compute: threads wanted with device_stages"):
+    with pytest.raises(BadInput, match="compute: expected threads with device_stages"):
         Processor.initialize(ProcessorConfig(repository=str(tmp_path), compute="inline", device_stages=1))
 
 

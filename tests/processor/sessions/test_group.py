@@ -310,7 +310,7 @@ def test_inline_helpers_come_and_go_and_the_owner_stays():
             sessions.enqueue(answers.work(replica, count, [count]))
             sessions.run_once()
             assert_answers(answers.wait(1)[count], [count])
-        with pytest.raises(BadInput, match="sessions: 1 to"):
+        with pytest.raises(BadInput, match="sessions: expected 1 to"):
             sessions.resize(0)
         # A queue is promised to be answered in time without helpers.
         assert sessions._queues[0].sessions == 1
@@ -392,7 +392,7 @@ def test_resizing_under_load_loses_no_request_and_no_count(policy):
 @pytest.mark.parametrize("wrong", [0, -1, SESSION_READERS + 1])
 def test_a_number_of_sessions_that_cannot_be_is_refused(wrong):
     with group() as sessions:
-        with pytest.raises(BadInput, match="sessions: 1 to 1024 wanted"):
+        with pytest.raises(BadInput, match="sessions: expected 1 to 1024"):
             sessions.resize(wrong)
         assert len(sessions) == 1
 
@@ -454,7 +454,7 @@ def test_an_overload_of_requests_that_are_alike_is_refused_before_they_are_read(
 def test_what_waited_too_long_to_be_read_is_refused_though_nothing_is_queued():
     with group() as sessions:
         sessions.check_room(0.034, 0.066)
-        with pytest.raises(Overloaded, match="before it was read") as caught:
+        with pytest.raises(Overloaded, match="before the request was read") as caught:
             sessions.check_room(0.033, 0.067)
         assert caught.value.late
         assert sum(stats.refused_late for stats in sessions.statistics()) == 1

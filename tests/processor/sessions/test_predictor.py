@@ -67,9 +67,9 @@ def test_a_request_with_infinite_numbers_is_refused_and_its_batch_is_not(open_pr
     assert_reply(replies[7], "1.0", scores(range(300)))
     assert [type(replies[n]) for n in (5, 6)] == [PredictReply] * 2, "log1p bears it; NaN is a missing value"
     assert [str(replies[n]) for n in (1, 3, 4)] == [
-        "input 'floats': finite numbers (or NaN) wanted, got inf in row 1, column 2",
-        "input 'floats': a number that stays finite once it is scaled wanted, got -3.3e+38 in row 0, column 3",
-        "input 'floats': finite numbers (or NaN) wanted, got inf in row 299, column 0",
+        "input 'floats': expected finite numbers (or NaN), got inf in row 1, column 2",
+        "input 'floats': expected a number that is finite after scaling, got -3.3e+38 in row 0, column 3",
+        "input 'floats': expected finite numbers (or NaN), got inf in row 299, column 0",
     ]
     assert all(isinstance(replies[n], BadInput) for n in (1, 3, 4))
     stats = processor.host.group_stats()["default"].work

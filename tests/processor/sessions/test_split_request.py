@@ -84,7 +84,7 @@ def test_one_session_and_a_process_without_free_holds_split_nothing_that_fits_in
         sessions._free_readers.clear()
         sessions.enqueue(answers.work(replica, 1, range(8)))
         assert_answers(answers.wait(1)[1], range(8))
-        with pytest.raises(Overloaded, match="too many requests are larger than the largest batch"):
+        with pytest.raises(Overloaded, match="too many requests larger than the largest batch"):
             sessions.enqueue(answers.work(replica, 2, range(9)))
     assert all(reader < SESSION_READERS for reader in replica.readers)
 

@@ -157,7 +157,7 @@ def test_killed_ahead_of_any_write_the_chain_is_whole_and_folds_again(tmp_path, 
 
 def test_a_generation_that_is_rolled_back_meanwhile_leaves_no_snapshot(tmp_path):
     version, change_log, _ = chained(tmp_path)
-    with pytest.raises(Conflict, match="not on the line"):
+    with pytest.raises(Conflict, match="not on the current line"):
         compact(version, change_log, lambda done, whole: ChangeLog.of(version).rollback(2) if done == 1 else None)
     assert list((version.folder / "snapshots").iterdir()) == []
     assert compact(version, change_log).step == 2

@@ -252,10 +252,10 @@ def test_scales_that_cannot_be_an_exports_are_refused(scales):
 
 def test_scales_beside_rows_that_have_none_and_rows_of_another_type_are_refused():
     plain = packed(np.arange(5), np.ones((5, DIM), np.float32))
-    with pytest.raises(Corrupt, match="0 float32 scales for float32 wanted"):
+    with pytest.raises(Corrupt, match="expected 0 float32 scales for float32"):
         ServedTable(TableEntry("t", DIM, 5), plain | {"scales": np.ones(5, np.float32)})
     for dtype in ("float16", "bfloat16", "int8"):
-        with pytest.raises(Corrupt, match=f"of {dtype} wanted, got float32"):
+        with pytest.raises(Corrupt, match=f"of {dtype}, got float32"):
             ServedTable(TableEntry("t", DIM, 5, dtype), plain)
 
 

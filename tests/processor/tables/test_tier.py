@@ -356,18 +356,18 @@ def test_dropping_the_pages_of_a_mapped_file_changes_no_row(tmp_path):
 
 
 def test_a_budget_needs_a_folder_that_can_be_written_to(tmp_path):
-    with pytest.raises(BadInput, match="a folder for scratch wanted beside a memory budget"):
+    with pytest.raises(BadInput, match="a memory budget requires a scratch folder"):
         make_table(range(3), 2, None)
-    with pytest.raises(BadInput, match="a writable folder for scratch wanted"):
+    with pytest.raises(BadInput, match="scratch folder is not writable"):
         make_table(range(3), 2, tmp_path / "missing")
 
 
 @pytest.mark.parametrize("frequencies", [np.ones(4, np.uint32), np.ones(3, np.int64), np.ones((3, 1), np.uint32)])
 def test_frequencies_that_do_not_fit_the_keys_are_refused(tmp_path, frequencies):
     arrays = packed(np.arange(3), rows_of(range(3), 0))
-    with pytest.raises(Corrupt, match="3 uint32 frequencies wanted"):
+    with pytest.raises(Corrupt, match="expected 3 uint32 frequencies"):
         ServedTable(TableEntry("t", DIM, 3), arrays | {"frequencies": frequencies})
-    with pytest.raises(BadInput, match="3 uint32 frequencies wanted"):
+    with pytest.raises(BadInput, match="expected 3 uint32 frequencies"):
         packed(np.arange(3), rows_of(range(3), 0), "float32", frequencies)
 
 

@@ -173,7 +173,7 @@ def test_a_refused_version_is_forgotten_once_it_has_gone_or_a_newer_one_is_serve
 def test_versions_that_are_asked_for_and_not_there_are_told_of(root, open_processor):
     policy = ModelPolicy.parse({"versions": [1, 9], "labels": {"stable": 7}}, "model.small")
     processor = open_processor(policies={"small": policy})
-    why = "it is asked for, but not in the repository, which holds 1"
+    why = "it is not in the repository, which holds 1"
     assert processor.host.status("small") == [
         VersionStatus(9, "END", why),
         VersionStatus(7, "END", why),
@@ -191,7 +191,7 @@ def test_versions_that_are_asked_for_and_not_there_are_told_of(root, open_proces
 
 def test_a_policy_of_a_model_that_is_not_there_is_told_of(root, open_processor, caplog):
     open_processor(policies={"nope": ModelPolicy()})
-    assert "model.nope: configured, but the repository has no such model yet" in caplog.text
+    assert "model.nope: the repository does not contain this model yet" in caplog.text
 
 
 def test_a_model_that_cannot_even_be_looked_at_rests_and_the_others_go_on(root, open_processor, monkeypatch):
@@ -205,7 +205,7 @@ def test_a_model_that_cannot_even_be_looked_at_rests_and_the_others_go_on(root, 
 
     monkeypatch.setattr(stuck, "poll", fail)
     publish(root, 1, [1], tag=1)
-    told = "a-stuck: OSError: [Errno 5] Input/output error; next look in 5 s"
+    told = "a-stuck: OSError: [Errno 5] Input/output error; trying again in 5 s"
     assert processor.poll() == [told, "small 1.1 served"]
     assert processor.poll() == []
     clock.advance(REST_S)
@@ -220,7 +220,7 @@ def test_a_model_that_cannot_even_be_looked_at_rests_and_the_others_go_on(root, 
             "user.safetensors: Permission",
         ),
         (OSError(5, "Input/output error"), "Input/output error"),
-        (MemoryError("of 9 GiB"), "there is not enough memory for it"),
+        (MemoryError("of 9 GiB"), "not enough memory"),
     ],
 )
 def test_what_the_system_refuses_is_one_line_without_a_path(root, open_processor, monkeypatch, caplog, error, why):

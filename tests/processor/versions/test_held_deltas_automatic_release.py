@@ -54,12 +54,12 @@ def test_a_hold_ends_with_the_delta_that_mends_it(tmp_path, stream, fault):
 
     assert (served(model), model.chain(1).state) == (f"1.{GOOD + 2}", "CURRENT")
     assert event == (
-        f"small 1.{GOOD + 2} served: the hold is released: automatic: 1.{GOOD + 2} is in line with 1.{GOOD}"
+        f"small 1.{GOOD + 2} served: the hold is released: automatic: 1.{GOOD + 2} is consistent with 1.{GOOD}"
     )
     # The fault was served to nobody.
     assert model.pick().change.publish_seq == publish_seq + 1
     record = [record for record in chain(tmp_path).records() if record.kind == "release"]
-    assert [one.reason for one in record] == [f"automatic: 1.{GOOD + 2} is in line with 1.{GOOD}"]
+    assert [one.reason for one in record] == [f"automatic: 1.{GOOD + 2} is consistent with 1.{GOOD}"]
     assert (model.guard_stats.held.total(), model.guard_stats.released) == (1, 1)
     assert model._log_appliers[1].by_person == 0, "what nobody has vouched for is watched"
     drop(tmp_path, stream.good())
@@ -122,7 +122,7 @@ def test_a_head_that_has_moved_on_meanwhile_is_not_released(tmp_path, stream, mo
         publish_all(tmp_path, [stream.fault("swapped")])
 
     monkeypatch.setattr(pre_deploy_check, "examine", meanwhile)
-    assert model.poll() == ["small stays held: release: the chain has gone on meanwhile"]
+    assert model.poll() == ["small remains held: release: the change log has changed meanwhile"]
     assert (served(model), model.chain(1).state) == (f"1.{GOOD}", "HELD")
     model.poll()
     assert "release" not in kinds(tmp_path)

@@ -82,7 +82,7 @@ def test_a_delta_by_path_is_served_relative_or_absolute(root, open_processor):
 def test_a_path_outside_the_repository_is_not_found(root, open_processor, path):
     write_delta(root.parent / "secret", make_delta(1, [1]))
     processor = open_processor()
-    with pytest.raises(NotFound, match="a file inside the repository wanted"):
+    with pytest.raises(NotFound, match="expected a file inside the repository"):
         processor.apply_delta("small", path=path)
     assert_reply(processor.process(request([1])), "1.0", scores([1]))
 
@@ -92,8 +92,8 @@ def test_a_delta_that_is_refused_says_why_and_changes_nothing(root, open_process
     data = publish(root, 2, [1]).read_bytes()
     for arguments, error, message in [
         (dict(model="nobody", data=data), NotFound, "model 'nobody' is not in the repository"),
-        (dict(model="small"), BadInput, "either the file itself or a path wanted"),
-        (dict(model="small", data=data, path="x"), BadInput, "either the file itself or a path wanted"),
+        (dict(model="small"), BadInput, "expected either the file itself or a path"),
+        (dict(model="small", data=data, path="x"), BadInput, "expected either the file itself or a path"),
         (dict(model="small", data=data), Conflict, "continues step 1, the served generation is 1.0"),
         (dict(model="small", data=data[:-1]), Corrupt, "delta: "),
         (dict(model="small", path="small/1/model.json"), Corrupt, "delta: "),
@@ -208,7 +208,7 @@ def test_a_model_behind_a_link_that_leads_out_disturbs_nobody(root, open_process
     (root / "evil").symlink_to(outside)
     publish(root, 1, [1], tag=1)
     assert sorted(processor.poll()) == [
-        "evil version 1 refused: path: a file inside the repository wanted",
+        "evil version 1 refused: path: expected a file inside the repository",
         "small 1.1 served",
     ]
 
@@ -283,9 +283,9 @@ def test_one_model_whose_files_cannot_be_looked_at_ends_the_look_at_no_other(roo
     monkeypatch.setattr(processor.host.catalogue["a-stuck"], "examine", lambda effort: 1 / 0)
     os.truncate(table, 100)
     (line,) = processor.host.examine()
-    assert line.startswith("small version 1 is served no more: tables/user.safetensors: was cut short")
-    assert "the files of a-stuck could not be looked at" in caplog.text
-    with pytest.raises(NotReady, match="was cut short while it is served"):
+    assert line.startswith("small version 1 is no longer served: tables/user.safetensors: was truncated")
+    assert "cannot check the files of a-stuck" in caplog.text
+    with pytest.raises(NotReady, match="was truncated while being served"):
         processor.process(request([1]))
     processor.poll()
     assert processor.host.ready, "one that cannot be read keeps nobody waiting"
@@ -340,7 +340,7 @@ def test_what_goes_wrong_with_one_model_keeps_nobody_from_looking_at_the_others(
     processor.process(request([1]))
     processor.host.look()
     assert processor.host.trend("small", 1).scores[0].count == 1
-    assert "what has been counted of model able could not be looked at" in caplog.text
+    assert "cannot check the statistics of model able" in caplog.text
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of order"), NotReady("no room"), OSError(28, "No space left")])
@@ -357,7 +357,7 @@ def test_what_goes_wrong_with_one_models_tables_keeps_nobody_from_tending_the_ot
 
     monkeypatch.setattr(ServedVersion, "maintain", maintain)
     assert processor.host._maintain()
-    assert "tables of able could not be tended" in caplog.text
+    assert "cannot maintain the tables of able" in caplog.text
 
 
 def test_looking_outlives_a_rollback_that_nothing_in_memory_reaches(root, open_processor):
@@ -391,7 +391,7 @@ def test_tables_that_cannot_be_tended_keep_no_others_from_it(error, caplog):
     models = {name: SimpleNamespace(name=name, served={1: version}) for name, version in versions.items()}
     assert ModelHost._maintain(SimpleNamespace(_models=models)) is True
     assert tended == [True]
-    assert f"tables of a could not be tended: {error}" in caplog.text
+    assert f"cannot maintain the tables of a: {error}" in caplog.text
 
 
 def test_the_judge_of_a_version_that_is_no_canary_any_more_goes(root, open_processor):

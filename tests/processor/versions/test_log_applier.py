@@ -219,7 +219,7 @@ def test_a_served_delta_that_is_replaced_leaves_what_is_served_and_takes_nothing
     assert [line.split(":")[0] for line in looked(model)] == ["small DIVERGED"]
     status = model.chain(1)
     assert (status.state, status.digest) == ("DIVERGED", model.pick().digest)
-    assert "delta 1.2: is served, and its file was replaced by another one" in status.reason
+    assert "delta 1.2: is served, but its file was replaced" in status.reason
     record(root, 3, [3])
     assert looked(model) == []
     for refused in (lambda: model.apply_bytes(delta_bytes(root, 3, [3])), lambda: model.rollback(Generation(1, 1))):
@@ -236,13 +236,13 @@ def test_a_served_delta_that_is_put_back_as_it_was_is_followed_by_what_came_sinc
     path = deltas_folder(root) / "2.safetensors"
     data = path.read_bytes()
     path.unlink()
-    assert looked(model) == ["small DIVERGED: delta 1.2: is served, and its file is gone"]
+    assert looked(model) == ["small DIVERGED: delta 1.2: is served, but its file no longer exists"]
     path.write_bytes(data[:-1])
-    assert looked(model) == ["small DIVERGED: delta 1.2: is served, and its file was replaced by another one"]
+    assert looked(model) == ["small DIVERGED: delta 1.2: is served, but its file was replaced"]
     path.write_bytes(data)
     record(root, 3, [3])
 
-    assert looked(model) == ["small goes on: what is on disk is again what is served", "small 1.3 served"]
+    assert looked(model) == ["small continues: the files match the served version again", "small 1.3 served"]
     assert model.chain(1).state == "CURRENT"
 
 
@@ -272,12 +272,12 @@ def test_a_rollback_that_is_built_anew_waits_for_memory_and_is_tried_later_and_l
 
     def starved(files):
         tried.append(1)
-        raise NotReady("there is not enough memory for it")
+        raise NotReady("not enough memory")
 
     with monkeypatch.context() as patch:
         patch.setattr(model, "_load", starved)
         change_log.rollback(2)
-        assert looked(model) == ["small generation 1.2 waits: there is not enough memory for it"]
+        assert looked(model) == ["small generation 1.2 waits: not enough memory"]
         assert len(tried) == 1, "it rests"
     until(lambda: "small rolled back to 1.2" in model.poll())
     assert_serves(model, "1.2", {1: 1, 2: 2})
@@ -290,9 +290,9 @@ def test_a_recorded_delta_whose_file_comes_late_is_served_then(root):
     path = deltas_folder(root) / "1.safetensors"
     data = path.read_bytes()
     path.unlink()
-    assert looked(model) == ["small DIVERGED: delta 1: the file that record 1 names is not there"]
+    assert looked(model) == ["small DIVERGED: delta 1: the file that record 1 names does not exist"]
     path.write_bytes(data)
-    assert looked(model) == ["small goes on: what is on disk is again what is served", "small 1.1 served"]
+    assert looked(model) == ["small continues: the files match the served version again", "small 1.1 served"]
     assert model.pick().digest == link.digest
 
 
@@ -463,7 +463,7 @@ def test_a_server_that_is_diverged_goes_on_with_the_look_after_a_repair(root):
     mended(root, 3)
     record(root, 5, [3], parent=2)
     assert looked(model) == [
-        "small goes on: record 6 sets aside records 3 to 5", "small 1.5 served",
+        "small continues: record 6 sets aside records 3 to 5", "small 1.5 served",
     ]  # fmt: skip
     assert model.chain(1).state == "CURRENT"
     assert_serves(model, "1.5", {1: 1, 2: 2, 3: 5})
@@ -479,7 +479,7 @@ def test_what_a_server_has_served_before_its_record_was_damaged_is_undone_by_the
     (root / "small" / "1" / "chain" / "0000000002.json").write_bytes(b"{}")
     assert [line.split(":")[0] for line in looked(model)] == ["small DIVERGED"]
     mended(root, 2)
-    assert looked(model) == ["small goes on: record 4 sets aside records 2 to 3", "small rolled back to 1.1"]
+    assert looked(model) == ["small continues: record 4 sets aside records 2 to 3", "small rolled back to 1.1"]
     assert_serves(model, "1.1", {1: 1})
     model.apply_bytes(delta_bytes(root, 4, [0], parent=1))
     assert_serves(model, "1.4", {1: 1, 0: 4})
@@ -512,7 +512,7 @@ def test_labels_are_taken_of_generations_that_were(root):
     model.calibrated(Generation(1, 1), LabelSums(2.0, 3.0, 5))
     model.calibrated(Generation(1, 0), LabelSums(2.0, 3.0, 5))
     for generation in (Generation(1, 2), Generation(1, 10**9)):
-        with pytest.raises(NotFound, match="never was"):
+        with pytest.raises(NotFound, match="does not exist"):
             model.calibrated(generation, LabelSums(2.0, 3.0, 5))
     with pytest.raises(BadInput, match="labels: expected a sum from 0 to 5"):
         model.calibrated(Generation(1, 1), LabelSums(2.0, 1e300, 5))

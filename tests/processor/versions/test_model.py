@@ -124,7 +124,7 @@ def test_a_version_that_fails_in_an_unforeseen_way_is_refused_without_its_inner_
 
     monkeypatch.setattr(model, "_load", explode)
     write_package(root, 2, users=USERS)
-    assert model.poll() == ["small version 2 refused: the version could not be loaded; the server's log says why"]
+    assert model.poll() == ["small version 2 refused: the version cannot be loaded; see the server's log"]
     assert_serves(model, "1.0")
 
 
@@ -134,7 +134,7 @@ def test_a_version_behind_a_link_that_leads_out_is_refused_and_the_others_go_on(
     (root / "small" / "2").symlink_to(outside)
     publish(root, 1)
     first, second = model.poll()
-    assert first == "small version 2 refused: path: a file inside the repository wanted"
+    assert first == "small version 2 refused: path: expected a file inside the repository"
     assert second == "small 1.1 served"
     assert model.poll() == []
 
@@ -361,7 +361,7 @@ def test_each_version_that_is_asked_for_and_is_not_there_is_told_of_once(three):
     model = open_with(three, versions=[7])
     model.set_policy({"versions": [7, 8]})
     told = [str(event) for event in model.poll()]
-    assert any("version 8 refused: it is asked for, but not in the repository" in line for line in told)
+    assert any("version 8 refused: it is not in the repository" in line for line in told)
     assert model.routes.states[8].state == "END"
     assert model.poll() == []
 
@@ -405,7 +405,7 @@ def test_a_version_that_was_taken_out_stays_out_until_it_is_readmitted(three):
     assert again.routes.traffic.out[3].reason == "nonfinite: all of them"
     again.readmit(3)
     assert again.routes.shares() == {2: 0.5, 3: 0.5}
-    with pytest.raises(NotFound, match="version 3 of model 'small' has not been taken out"):
+    with pytest.raises(NotFound, match="version 3 of model 'small' is not excluded from traffic"):
         again.readmit(3)
 
 
@@ -428,7 +428,7 @@ def test_a_version_is_taken_out_while_another_one_loads_and_where_nothing_can_be
 def test_traffic_that_is_not_ours_is_told_of_and_left_alone(three, caplog):
     (three / "small" / "traffic.json").write_text('{"policy": {"nonsense": 1}, "out": 7}')
     assert open_with(three).routes.shares() == {3: 1.0}
-    assert "cannot be read" in caplog.text
+    assert "cannot read the saved traffic policy" in caplog.text
 
 
 def users_of(root, version=1):
@@ -444,11 +444,11 @@ def open_unleased(root, version=1):
 def cut(root, version=1):
     """Cuts a served table short; returns what is said of it, when it is noticed and when it is read anew."""
     path = users_of(root, version)
-    sizes = f"{path.stat().st_size} bytes wanted, got 100"
+    sizes = f"expected {path.stat().st_size} bytes, got 100"
     os.truncate(path, 100)
     name = "tables/user.safetensors"
     return [
-        f"small version {version} is served no more: {name}: was cut short while it is served: {sizes}",
+        f"small version {version} is no longer served: {name}: was truncated while being served: {sizes}",
         f"small version {version} refused: {name}: {sizes}",
     ]
 
@@ -460,7 +460,7 @@ def test_a_version_whose_mapped_file_was_cut_short_goes_at_once_and_the_one_befo
     assert model.examine(CHANGES) == []
     noticed, refused = cut(root, 2)
     assert model.examine(SIZES) == [noticed]
-    with pytest.raises(NotReady, match=r"version 2: .* was cut short"):
+    with pytest.raises(NotReady, match=r"version 2: .* was truncated"):
         model.pick()
     assert model.damaged == {"tables/user.safetensors": 1}
     # Nothing of the folder itself tells that it is worth a look.
@@ -477,7 +477,7 @@ def test_a_version_that_was_overwritten_in_place_is_not_served_unverified(root):
     path.write_bytes(whole[:-1] + b"!")
     assert model.examine(SIZES) == []
     (line,) = model.examine(CHANGES)
-    assert line.endswith("tables/user.safetensors: was overwritten while it is served: does not match its checksum")
+    assert line.endswith("tables/user.safetensors: was overwritten while being served: does not match its checksum")
     assert model.poll() == ["small version 1 refused: tables/user.safetensors: does not match its checksum"]
     assert not model.ready
 
@@ -520,7 +520,7 @@ def test_no_delta_is_put_on_a_version_that_is_served_no_more(root):
     version = model.pick()
     cut(root)
     model.examine(SIZES)
-    with pytest.raises(NotReady, match="version 1 is served no more"):
+    with pytest.raises(NotReady, match="version 1 is no longer served"):
         version.apply(make_delta(1, [1]))
 
 

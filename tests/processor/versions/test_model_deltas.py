@@ -168,8 +168,8 @@ def test_a_compacted_delta_steps_over_a_broken_or_missing_run(root):
 @pytest.mark.parametrize(
     ("delta", "message"),
     [
-        (dict(step=2), "delta 1 refused: delta: step 1 wanted by its file name, got 2"),
-        (dict(step=1, version=7), "delta 1 waits: delta: for version 7"),
+        (dict(step=2), "delta 1 refused: delta: expected step 1 by its file name, got 2"),
+        (dict(step=1, version=7), "delta 1 waits: delta: is for version 7"),
         (dict(step=1, users=[1, 1]), "delta 1 refused: .* more than once"),
     ],
 )
@@ -190,7 +190,7 @@ def test_a_delta_of_another_model_is_refused(root):
     other = ServedModel("other", Repository(root), open_model(root)._load, connect, SystemClock())
     (loaded,) = other.poll()
     assert loaded == "other 1.0 loaded"
-    with pytest.raises(BadInput, match="for model 'small', wanted 'other'"):
+    with pytest.raises(BadInput, match="expected model 'other', got 'small'"):
         other.apply_bytes(data)
 
 
@@ -361,7 +361,7 @@ def test_a_step_that_was_undone_is_never_used_for_anything_else(chained):
     model.rollback(Generation(1, 3))
     publish(chained, 4, [4], tag=40)
     assert model.poll() == []
-    with pytest.raises(Conflict, match="step 5 is used already; the next one is 6"):
+    with pytest.raises(Conflict, match="step 5 is already used; the next one is 6"):
         model.apply_bytes(delta_bytes(chained, 5, [4], parent=3, tag=40))
     assert_serves(model, "1.3", content(3), dense_seed=3)
 
@@ -391,7 +391,7 @@ def test_a_rollback_leaves_files_that_wait_where_they_are(chained):
 @pytest.mark.parametrize(
     ("generation", "error", "message"),
     [
-        ("1.6", Conflict, "a generation before 1.5 wanted, got 1.6"),
+        ("1.6", Conflict, "expected a generation before 1.5, got 1.6"),
         ("2.0", NotFound, "version 2 of model 'small' is not loaded"),
     ],
 )
@@ -407,7 +407,7 @@ def test_a_rollback_to_what_never_was_changes_nothing(chained, generation, error
 def test_a_step_inside_a_compacted_run_is_no_generation(root):
     publish(root, 5, [1], parent=0, tag=5, compacted=True)
     model = open_model(root)
-    with pytest.raises(NotFound, match=r"1\.3 is not a generation of model 'small'"):
+    with pytest.raises(NotFound, match=r"generation 1\.3 of model 'small' does not exist"):
         model.rollback(Generation(1, 3))
     assert_serves(model, "1.5", {1: 5})
 

@@ -297,10 +297,10 @@ def test_a_version_whose_undo_fails_is_opened_anew(start, tmp_path, monkeypatch)
         with pytest.raises(ZeroDivisionError):
             applying(model, root)()
     assert version.torn
-    with pytest.raises(FreshetError, match="served no more"):
+    with pytest.raises(FreshetError, match="no longer served"):
         version.apply(None)
     events = model.poll()
-    assert any("served no more: change: one failed and could not be taken back" in line for line in events)
+    assert any("no longer served: change: one failed and could not be undone" in line for line in events)
     assert model.damaged == {"change": 1}
     assert model.pick() is not version
     go_on(model, root)

@@ -111,7 +111,7 @@ def test_each_fault_that_is_uploaded_is_refused_and_kept_behind_a_gate(tmp_path,
     assert served(model) == f"1.{GOOD}"
     assert model.chain(1).state == "HELD"
     assert chain(tmp_path).history.target.step == GOOD
-    with pytest.raises(Conflict, match="chain: HELD: "):
+    with pytest.raises(Conflict, match="change log: HELD: "):
         model.apply_bytes(data)
     assert model.guard_stats.held.total() == 1
 
@@ -142,7 +142,7 @@ def test_what_is_released_is_served_everywhere_and_not_judged_again(tmp_path, st
     other.poll()
     assert served(other) == f"1.{GOOD + 1}"
     assert other.guard_stats.held.total() == 0
-    with pytest.raises(Conflict, match="release: nothing of it is held"):
+    with pytest.raises(Conflict, match="release: nothing is held"):
         model.release(1)
 
 
@@ -159,7 +159,7 @@ def test_what_is_rejected_is_undone_everywhere_and_its_step_not_used_again(tmp_p
     assert model.chain(1).state == "CURRENT"
     other.poll()
     assert (served(other), other.chain(1).state) == (f"1.{GOOD}", "CURRENT")
-    with pytest.raises(Conflict, match="reject: nothing of it is held"):
+    with pytest.raises(Conflict, match="reject: nothing is held"):
         model.reject(1)
 
 
@@ -299,7 +299,7 @@ def test_rows_that_nobody_asked_for_are_held_where_they_are_far_too_long(tmp_pat
     drop(tmp_path, Delta("small", 1, GOOD + 1, GOOD, {"user": long}, published_at=time.time()))
     model.poll()
     assert served(model) == f"1.{GOOD}"
-    assert "as long as the longest before, limit 5 times" in model.chain(1).reason
+    assert "as long as the longest so far, limit 5 times" in model.chain(1).reason
 
 
 @pytest.mark.parametrize(("times", "reached"), [(25, GOOD), (4, GOOD + 1)])
@@ -330,7 +330,7 @@ def test_a_flood_of_new_ids_is_held_and_a_launch_is_not(tmp_path, stream):
         drop(tmp_path, Delta("small", 1, step + 1, step, changes, published_at=time.time()))
         model.poll()
         assert model.chain(1).state == state
-    assert "times the rows of 'user' would come for the first time, limit 1 times" in model.chain(1).reason
+    assert "times the existing rows, limit 1 times" in model.chain(1).reason
 
 
 def test_most_of_a_table_that_nobody_asked_for_is_not_removed(tmp_path, stream):
@@ -339,7 +339,10 @@ def test_most_of_a_table_that_nobody_asked_for_is_not_removed(tmp_path, stream):
     gone = {"user": TableDelta(np.empty(0, np.int64), np.empty((0, DIM), np.float32), np.arange(120))}
     drop(tmp_path, Delta("small", 1, GOOD + 1, GOOD, gone, published_at=time.time()))
     model.poll()
-    assert model.chain(1).reason == f"1.{GOOD + 1} held: 60% of the rows of 'user' would go, limit 50% (0% is usual)"
+    assert (
+        model.chain(1).reason
+        == f"1.{GOOD + 1} held: 60% of the rows of 'user' would be removed, limit 50% (0% is usual)"
+    )
 
 
 def test_what_came_behind_a_rollback_is_judged_though_the_version_is_built_anew(tmp_path, stream):
@@ -365,7 +368,7 @@ def test_where_nothing_can_be_written_it_is_held_in_memory_and_says_so(tmp_path,
     model.poll()
     assert served(model) == f"1.{GOOD}"
     assert model.chain(1).state == "HELD"
-    assert model.chain(1).reason.endswith("; on this server alone, which cannot write to the repository")
+    assert model.chain(1).reason.endswith("; on this server only, which cannot write to the repository")
     model.poll()
     assert served(model) == f"1.{GOOD}"
     model.release(1)
@@ -415,7 +418,7 @@ def test_what_is_served_and_turns_out_to_be_bad_is_taken_back_once(tmp_path, str
     (event,) = model.auto_rollback(verdict)
 
     assert served(model) == f"1.{GOOD - 1}"
-    assert event.endswith("taken back by itself: shift: scores have shifted")
+    assert event.endswith("rolled back automatically: shift: scores have shifted")
     assert other.auto_rollback(verdict) == []
     assert served(other) == f"1.{GOOD - 1}"
     kinds = [record.kind for record in chain(tmp_path).records()]

@@ -115,7 +115,7 @@ def test_beyond_the_bound_a_server_is_not_ready_and_says_why_and_with_the_next_g
     clock.advance(2.5)
     assert not processor.host.ready
     assert processor.host.answering
-    wanted = "model 'small' version 1: what is served was the newest record 8 s ago, at most 5 s wanted"
+    wanted = "model 'small' version 1 is 8 s stale (max_staleness_s = 5)"
     assert processor.host.stale == wanted
     with caplog.at_level(logging.INFO, "freshet.host"):
         processor.host._tell_stale()
@@ -124,7 +124,9 @@ def test_beyond_the_bound_a_server_is_not_ready_and_says_why_and_with_the_next_g
         processor.host._tell_stale()
     assert processor.host.ready
     assert [r.message for r in caplog.records if "not ready" in r.message] == [f"not ready: {wanted}"]
-    assert [r.message for r in caplog.records if "any more" in r.message] == ["what is served is not too old any more"]
+    assert [r.message for r in caplog.records if "no longer" in r.message] == [
+        "the served version is no longer too old"
+    ]
 
 
 def test_without_a_bound_no_age_makes_a_server_unready(open_processor, clock):
@@ -241,7 +243,7 @@ def test_a_change_that_hangs_for_a_minute_makes_a_server_unready(open_processor,
             processor.host._tell_stale()
             assert processor.host.ready == (not processor.host.stuck)
         assert model.lock_watch.held_s == 90.0
-        wanted = "model 'small': a change has held up all others for more than 60 s"
+        wanted = "model 'small': a change has blocked all others for more than 60 s"
         assert processor.host.stale == wanted
         go.set()
         holder.join()
@@ -249,7 +251,7 @@ def test_a_change_that_hangs_for_a_minute_makes_a_server_unready(open_processor,
         processor.host._tell_stale()
     assert processor.host.ready
     assert model.lock_watch.held_s == 0.0
-    assert [r.message for r in caplog.records] == [f"not ready: {wanted}", "no change is held up any more"]
+    assert [r.message for r in caplog.records] == [f"not ready: {wanted}", "changes are no longer blocked"]
 
 
 def test_closing_does_not_wait_for_a_change_that_hangs(open_processor, clock):

@@ -68,7 +68,7 @@ def test_a_version_whose_requests_are_not_its_own_is_refused(root):
     with Processor.initialize(ProcessorConfig(repository=str(root))) as processor:
         assert processor.predictor.replica("small").generation.version == 1
         (status, _) = processor.host.status("small")
-        assert (status.version, status.state, status.error) == (2, "END", "input 'user': int64 wanted, got float32")
+        assert (status.version, status.state, status.error) == (2, "END", "input 'user': expected int64, got float32")
 
 
 @pytest.mark.parametrize("value", [np.inf, 3.3e38])

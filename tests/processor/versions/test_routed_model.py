@@ -33,9 +33,9 @@ def test_a_policy_counts_at_once_is_told_of_and_outlasts_the_process(routed, tmp
 
 
 def test_a_policy_that_is_none_changes_nothing(routed):
-    with pytest.raises(BadInput, match=r"policy\.delta_guard\.mode: off, on, strict wanted, got 'loud'"):
+    with pytest.raises(BadInput, match=r"policy\.delta_guard\.mode: expected one of off, on, strict, got 'loud'"):
         routed.set_policy({"delta_guard": {"mode": "loud"}})
-    with pytest.raises(BadInput, match="labels are set one by one"):
+    with pytest.raises(BadInput, match="set each label by itself"):
         routed.set_policy({"labels": {"a": 1}})
     assert (routed.policy, routed.told_of) == (ModelPolicy(), [])
 
@@ -45,5 +45,5 @@ def test_what_was_taken_out_is_readmitted_once(routed):
     assert routed.routes.traffic.out[3].reason == "errors: too many"
     routed.readmit(3)
     assert routed.routes.traffic.out == {}
-    with pytest.raises(NotFound, match="has not been taken out"):
+    with pytest.raises(NotFound, match="is not excluded from traffic"):
         routed.readmit(3)

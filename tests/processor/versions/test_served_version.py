@@ -314,7 +314,7 @@ def test_a_rollback_that_a_reader_holds_up_changes_nothing_and_can_be_repeated(p
             patch.setattr(served_version_module.time, "sleep", lambda seconds: (_ for _ in ()).throw(ends()))
         with pytest.raises(ends) as held_up:
             version.rollback(0)
-    assert "has not finished its batch" in str(held_up.value) or ends is not NotReady
+    assert "did not finish its batch" in str(held_up.value) or ends is not NotReady
     assert (users_of(version), version.generation, version.can_undo(0)) == (served, Generation(1, 1), True)
     pins.unpin(5)
     version.rollback(0)

@@ -93,12 +93,12 @@ def test_another_salt_deals_keys_anew():
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({}, "1 to 16 labels wanted, got 0"),
-        ({"a": -1, "b": 2}, "a weight of 0 or more wanted for 'a', got -1"),
-        ({"a": 0, "b": 0}, "a weight above 0 wanted"),
-        ({"a": float("nan")}, "a weight of 0 or more wanted"),
-        ({"a": float("inf")}, "a weight of 0 or more wanted"),
-        ({str(n): 1 for n in range(17)}, "1 to 16 labels wanted, got 17"),
+        ({}, "expected 1 to 16 labels, got 0"),
+        ({"a": -1, "b": 2}, "expected a weight of 0 or more for 'a', got -1"),
+        ({"a": 0, "b": 0}, "expected a weight above 0"),
+        ({"a": float("nan")}, "expected a weight of 0 or more"),
+        ({"a": float("inf")}, "expected a weight of 0 or more"),
+        ({str(n): 1 for n in range(17)}, "expected 1 to 16 labels, got 17"),
     ],
 )
 def test_weights_that_are_none_are_refused(parts, words):

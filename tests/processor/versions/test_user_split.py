@@ -179,8 +179,8 @@ def test_infinite_numbers_of_user_or_candidate_are_refused_and_others_of_the_bat
     requests[2]["age"][0] = -np.inf
     replies = processor.batch_process([PredictRequest("m", r) for r in requests])
     assert [str(reply) for reply in replies[1:3]] == [
-        "input 'price': finite numbers (or NaN) wanted, got inf in row 69, column 0",
-        "input 'age': finite numbers (or NaN) wanted, got -inf in row 0, column 0",
+        "input 'price': expected finite numbers (or NaN), got inf in row 69, column 0",
+        "input 'age': expected finite numbers (or NaN), got -inf in row 0, column 0",
     ]
     for mine, theirs in zip((replies[0], replies[3]), wanted):
         np.testing.assert_allclose(mine.outputs["score"], theirs, rtol=1e-5, atol=1e-6)

@@ -56,7 +56,7 @@ def test_failures_beyond_the_bound_are_named(sides):
     verdict = look(judge, baseline.serve(1000), canary.serve(200, failed=10))
     assert verdict is not None
     assert verdict.kind == "errors"
-    assert verdict.reason == "10 of 210 requests failed; at most 2.0% more than the baseline's 0.0% wanted"
+    assert verdict.reason == "10 of 210 requests failed; limit 2.0% more than the baseline's 0.0%"
 
 
 def test_failures_that_the_baseline_has_too_are_no_fault_of_the_canary(sides):
@@ -74,7 +74,7 @@ def test_one_score_that_is_no_number_is_enough(sides):
     judge, baseline, canary = sides
     verdict = look(judge, baseline.serve(100), canary.serve(1, scores=[0.1, np.nan]))
     assert verdict.kind == "nonfinite"
-    assert verdict.reason == "1 of 2 scores are NaN or infinite; 0.0% of the baseline's"
+    assert verdict.reason == "1 of 2 scores are NaN or infinite, 0.0% of the baseline's"
 
 
 def test_shifted_scores_are_named_once_both_sides_have_enough(sides):
@@ -128,17 +128,17 @@ def test_a_share_of_scores_is_of_all_that_the_canary_has_scored(sides):
     assert look(judge, baseline.serve(1), canary, bounds=lenient) is None
     canary.block.lose(0, 1)
     verdict = look(judge, baseline, canary, bounds=lenient)
-    assert verdict.reason == "41 of 4000 scores are NaN or infinite; 0.0% of the baseline's"
+    assert verdict.reason == "41 of 4000 scores are NaN or infinite, 0.0% of the baseline's"
 
 
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        ([], "guard: a section wanted, got a list"),
+        ([], "guard: expected a section, got a list"),
         ({"max_errors": 1}, "guard: unknown key 'max_errors'; known: window_s"),
-        ({"max_error_share": 1.5}, "guard.max_error_share: 0 to 1 wanted, got '1.5'"),
-        ({"min_requests": 2.5}, "guard.min_requests: 1 to 1e"),
-        ({"window_s": 0}, "guard.window_s: 1 to"),
+        ({"max_error_share": 1.5}, "guard.max_error_share: expected 0 to 1, got '1.5'"),
+        ({"min_requests": 2.5}, "guard.min_requests: expected 1 to 1e"),
+        ({"window_s": 0}, "guard.window_s: expected 1 to"),
     ],
 )
 def test_bounds_are_checked(raw, words):

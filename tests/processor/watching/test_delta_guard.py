@@ -58,13 +58,17 @@ def test_the_reason_names_figure_bound_and_what_is_usual():
 @pytest.mark.parametrize(
     ("kind", "value", "reason"),
     [
-        ("bias", 1.09, "the mean score of 'x' would move by 109%, limit 100% (no delta may)"),
-        ("spread", 2.5, "scores of 'x' would lie 12.2 times wider or narrower, limit 9.97 times (no delta may)"),
-        ("disorder", 0.97, "the order of the scores of 'x' would be another one, by 0.97, limit 0.9 (no delta may)"),
-        ("size", 4.0, "rows of 'x' have become 54.6 times shorter, limit 9.97 times (no delta may)"),
-        ("longest", 1e6, "a row of 'x' is 1e+06 times as long as the longest before, limit 50 times (no delta may)"),
-        ("new", 30, "30 times the rows of 'x' would come for the first time, limit 10 times (no delta may)"),
-        ("removed", 0.97, "97% of the rows of 'x' would go, limit 95% (no delta may)"),
+        ("bias", 1.09, "the mean score of 'x' would move by 109%, limit 100% (for any delta)"),
+        ("spread", 2.5, "scores of 'x' would be spread 12.2 times wider or narrower, limit 9.97 times (for any delta)"),
+        ("disorder", 0.97, "the order of the scores of 'x' would change by 0.97, limit 0.9 (for any delta)"),
+        ("size", 4.0, "rows of 'x' would become 54.6 times shorter, limit 9.97 times (for any delta)"),
+        (
+            "longest",
+            1e6,
+            "a row of 'x' would be 1e+06 times as long as the longest so far, limit 50 times (for any delta)",
+        ),
+        ("new", 30, "new rows of 'x' would be 30 times the existing rows, limit 10 times (for any delta)"),
+        ("removed", 0.97, "97% of the rows of 'x' would be removed, limit 95% (for any delta)"),
     ],
 )
 def test_figure_and_limit_are_in_the_same_unit(kind, value, reason):
@@ -103,7 +107,7 @@ def test_and_held_where_scores_have_moved_beyond_a_floor(kind):
 
 def test_scores_that_are_no_numbers_are_held_from_the_first_delta_on():
     verdict = DeltaGuard().judge(BOUNDS, [Figure("nonfinite", "score", 0.01)])
-    assert verdict.reason == "1% of the scores of 'score' would be no numbers, limit 0% (no delta may)"
+    assert verdict.reason == "1% of the scores of 'score' would be NaN or infinite, limit 0% (for any delta)"
 
 
 @pytest.mark.parametrize("kind", [kind for kind, ceiling in CEILINGS.items() if ceiling < math.inf])
@@ -286,12 +290,12 @@ def test_it_is_quiet_where_the_scores_are_known_to_stay():
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ([], "model.ctr.delta_guard: a section wanted, got a list"),
+        ([], "model.ctr.delta_guard: expected a section, got a list"),
         ({"max_bias": 1}, "model.ctr.delta_guard: unknown key 'max_bias'; known: mode, bias"),
-        ({"mode": "loud"}, "model.ctr.delta_guard.mode: off, on, strict wanted, got 'loud'"),
-        ({"bias": -0.1}, "model.ctr.delta_guard.bias: 0 to 1e"),
-        ({"learn": 2.5}, "model.ctr.delta_guard.learn: 1 to 100000 wanted, got '2.5'"),
-        ({"factor": 0.5}, "model.ctr.delta_guard.factor: 1 to"),
+        ({"mode": "loud"}, "model.ctr.delta_guard.mode: expected one of off, on, strict, got 'loud'"),
+        ({"bias": -0.1}, "model.ctr.delta_guard.bias: expected 0 to 1e"),
+        ({"learn": 2.5}, "model.ctr.delta_guard.learn: expected 1 to 100000, got '2.5'"),
+        ({"factor": 0.5}, "model.ctr.delta_guard.factor: expected 1 to"),
     ],
 )
 def test_bounds_that_are_none_are_refused_in_one_line(raw, message):

@@ -65,7 +65,7 @@ def test_scores_that_lie_elsewhere_are_taken_back_to_what_was_served_before(serv
     assert served.serve(high=2).look(SECOND) is not None
     back = served.serve(high=2).look(SECOND)
     assert (back.bad, back.good, back.verdict.kind) == (SECOND, FIRST, "shift")
-    assert "at most 1 wanted" in back.verdict.reason
+    assert "limit 1:" in back.verdict.reason
 
 
 def test_scores_that_lie_elsewhere_by_other_requests_stay(served):

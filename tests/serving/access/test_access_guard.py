@@ -21,7 +21,7 @@ def guarded(limits=ANY, address=ANY, expires_s=float("inf"), scopes=("predict",)
 @pytest.mark.parametrize("sent", [None, b"", b"Bearer", b"Bearer x", b"Basic abc", b"bearer  "])
 def test_without_a_valid_key_nothing_is_let_in(sent):
     _, guard, _ = guarded()
-    with pytest.raises(Unauthenticated, match="a valid bearer token wanted"):
+    with pytest.raises(Unauthenticated, match="expected a valid bearer token"):
         guard.acquire("predict", sent, "10.0.0.1")
 
 
@@ -30,7 +30,7 @@ def test_a_key_opens_what_its_scopes_say_and_probes_need_none():
     guard.acquire("predict", key, "10.0.0.1")
     guard.acquire("predict", key.replace(b"Bearer ", b"bearer   "), "10.0.0.1")
     guard.acquire("", None, "10.0.0.1")
-    with pytest.raises(Forbidden, match="a key with the scope metrics wanted, got 'web' without it"):
+    with pytest.raises(Forbidden, match="expected a key with the scope metrics, got 'web' without it"):
         guard.acquire("metrics", key, "10.0.0.1")
 
 
@@ -56,7 +56,7 @@ def test_beyond_the_rate_of_a_key_the_time_to_wait_is_told():
     clock, guard, key = guarded(RateLimits(rate=2.0))
     for _ in range(2):
         guard.acquire("predict", key, "")
-    with pytest.raises(Overloaded, match="key 'web': at most 2 requests a second wanted") as refused:
+    with pytest.raises(Overloaded, match="key 'web': expected at most 2 requests a second") as refused:
         guard.acquire("predict", key, "")
     clock.advance(refused.value.retry_after_s)
     guard.acquire("predict", key, "")
@@ -67,7 +67,7 @@ def test_whoever_guesses_keys_is_slowed_down_by_address_and_nobody_else_is():
     for _ in range(3):
         with pytest.raises(Unauthenticated):
             guard.acquire("predict", b"Bearer guess", "10.0.0.9")
-    with pytest.raises(Overloaded, match="address: at most 3 requests a second"):
+    with pytest.raises(Overloaded, match="address: expected at most 3 requests a second"):
         guard.acquire("predict", key, "10.0.0.9")
     guard.acquire("predict", key, "10.0.0.1")
     # Of a socket without addresses.
@@ -87,7 +87,7 @@ def test_what_is_refused_for_want_of_a_scope_takes_nothing_of_the_keys_rate():
 def test_as_many_are_in_flight_as_may_be_and_each_leaves_once(limits):
     _, guard, key = guarded(**limits)
     one, other = guard.acquire("predict", key, "10.0.0.1"), guard.acquire("predict", key, "10.0.0.1")
-    with pytest.raises(Overloaded, match="at most 2 requests in flight wanted"):
+    with pytest.raises(Overloaded, match="expected at most 2 requests in flight"):
         guard.acquire("predict", key, "10.0.0.1")
     one.end()
     one.end()

@@ -69,7 +69,7 @@ def test_a_new_pair_is_taken_and_a_broken_one_leaves_the_old(authority, caplog):
     held.poll_once()
     assert access.certificates() is second
     assert held.counters() == {"access_reloads": 1, "access_reload_failures": 1}
-    assert "the old ones stay: tls_cert, tls_key: " in caplog.text
+    assert "keeping the old ones: tls_cert, tls_key: " in caplog.text
     authority.write()
     held.poll_once()
     held.poll_once()

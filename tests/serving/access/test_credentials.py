@@ -71,7 +71,7 @@ def test_a_broken_file_changes_nothing_and_says_so_once(keyed, access, caplog):
     for _ in range(4):
         files.poll_once()
     assert lets_in(guard, keyed, "predict")
-    assert caplog.text.count("cannot be used, the old ones stay: ") == 1
+    assert caplog.text.count("keeping the old ones: ") == 1
     assert files.counters() == {"access_reloads": 0, "access_reload_failures": 1}
     keyed.path.unlink()
     settle(files)

@@ -64,8 +64,8 @@ def test_any_bytes_are_keys_or_are_refused_in_one_line(data):
         (KEY + "rate = 0", r"keys\[0\].rate: expected requests a second"),
         (KEY + "rate = true", r"keys\[0\].rate: expected requests a second"),
         (KEY + "concurrency = -1", r"keys\[0\].concurrency: expected 1 to"),
-        (KEY + KEY, "expected each name once, got that of 'web' again"),
-        (KEY + KEY.replace("web", "other"), "expected each sha256 once, got that of 'web' again"),
+        (KEY + KEY, "expected each name once, got the one of 'web' again"),
+        (KEY + KEY.replace("web", "other"), "expected each sha256 once, got the one of 'web' again"),
         ("[address]\nrate = 1\nburst = 2", "address: expected concurrency, rate, got 'burst'"),
         ("[[keys]]\n" * 5000, "expected at most 4096 keys, got 5000"),
     ],
@@ -101,11 +101,11 @@ def test_no_two_keys_have_one_secret_and_the_file_holds_none():
 
 def test_a_name_is_given_once_and_a_key_that_is_not_there_is_not_revoked():
     known, _ = ApiKeys().added("web", ["predict"])
-    with pytest.raises(Conflict, match="'web' is a key already"):
+    with pytest.raises(Conflict, match="'web' already exists"):
         known.added("web", ["metrics"])
     with pytest.raises(BadInput, match="scopes: expected"):
         known.added("other", [])
-    with pytest.raises(NotFound, match="expected a key of this file, got 'other'"):
+    with pytest.raises(NotFound, match="key does not exist: 'other'"):
         known.without("other")
     assert known.without("web") == ApiKeys()
 
@@ -154,9 +154,9 @@ def test_what_is_no_file_or_too_large_is_refused(tmp_path):
     with pytest.raises(BadInput, match=r"api_keys: .*No such file"):
         read_private(tmp_path / "none", "api_keys", 100)
     tmp_path.chmod(0o700)
-    with pytest.raises(BadInput, match="api_keys: a regular file wanted, got a folder"):
+    with pytest.raises(BadInput, match="api_keys: expected a regular file, got a folder"):
         read_private(tmp_path, "api_keys", 100)
     (tmp_path / "large").write_bytes(b"x" * 101)
     (tmp_path / "large").chmod(0o600)
-    with pytest.raises(BadInput, match="at most 100 bytes wanted, got 101"):
+    with pytest.raises(BadInput, match="expected at most 100 bytes, got 101"):
         read_private(tmp_path / "large", "api_keys", 100)

@@ -86,7 +86,7 @@ def test_a_delta_that_does_not_continue_the_chain_is_409_and_in_the_log(caplog):
 def test_an_upload_is_bounded_while_it_is_read():
     client = Client(max_delta_nbytes=10)
     reply = client("POST", "/admin/models/ctr/deltas", content=b"x" * 11, headers=OCTETS)
-    assert (reply.status_code, reply.json()) == (413, {"error": "body: at most 10 bytes wanted, got 11"})
+    assert (reply.status_code, reply.json()) == (413, {"error": "body: expected at most 10 bytes, got 11"})
 
     async def pieces():
         for _ in range(3):
@@ -116,10 +116,10 @@ def test_an_upload_is_bounded_while_it_is_read():
             "/admin/models/ctr/rollback",
             {"json": {"generation": "x"}},
             400,
-            "generation: 'version.step'",
+            "generation: expected 'version.step'",
         ),
-        ("POST", "/admin/models/ctr/rollback", {"content": b"{"}, 400, "body: a JSON object wanted"),
-        ("POST", "/admin/models/ctr/rollback", {"content": b" " * 70_000}, 413, "body: at most 65536"),
+        ("POST", "/admin/models/ctr/rollback", {"content": b"{"}, 400, "body: expected a JSON object"),
+        ("POST", "/admin/models/ctr/rollback", {"content": b" " * 70_000}, 413, "body: expected at most 65536"),
         ("POST", "/admin/models/ctr/versions/x/load", {}, 400, "path.version"),
         ("POST", "/admin/models/ctr/versions/0/load", {}, 400, "path.version"),
         ("PUT", "/admin/models/ctr/labels/stable", {"json": {"version": "3"}}, 400, "body.version"),
@@ -167,7 +167,7 @@ def test_what_is_held_is_released_or_rejected_and_labels_are_told():
     rejected = client("POST", "/admin/models/ctr/reject", json={"version": 3}).json()
     assert (rejected["generation"], rejected["undone"], rejected["next"]) == ("3.20", ["3.18"], "3.21")
     assert rejected["kept"] == ["3.20"]
-    assert "published anew as 3.20" in rejected["note"]
+    assert "published again as 3.20" in rejected["note"]
     sums = {"generation": "3.17", "scores": 12.5, "labels": 10.0, "rows": 100}
     assert client("POST", "/admin/models/ctr/calibration", json=sums).status_code == 200
     assert client.processor.calls == [

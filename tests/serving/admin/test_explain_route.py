@@ -100,8 +100,8 @@ def test_the_scores_are_those_that_are_served(ask, processor):
     [
         ({"inputs": REQUEST, "against": "1.0"}, 409, "not in the undo log, which goes back to 1.1"),
         ({"inputs": REQUEST, "generation": "7.1"}, 404, "version 7 of model 'small' is not loaded"),
-        ({"inputs": REQUEST, "generation": "x"}, 400, "generation: 'version.step'"),
-        ({"inputs": REQUEST, "row": 2}, 400, "row: 0 to 1 wanted, got 2"),
+        ({"inputs": REQUEST, "generation": "x"}, 400, "generation: expected 'version.step'"),
+        ({"inputs": REQUEST, "row": 2}, 400, "row: expected 0 to 1, got 2"),
         ({"inputs": REQUEST, "row": -1}, 400, "body.row"),
         ({"inputs": REQUEST, "row": True}, 400, "body.row"),
         ({"inputs": REQUEST, "rows": 1}, 400, "body.rows: unknown field"),
@@ -114,7 +114,7 @@ def test_the_scores_are_those_that_are_served(ask, processor):
         ({"inputs": {**REQUEST, "user": ["x", "y"]}}, 400, "user"),
         ({"inputs": {**REQUEST, "floats": [[1e39] * 4] * 2}}, 400, "floats"),
         ({"request_id": "r1"}, 404, "this server records no requests"),
-        ([], 400, "an object wanted"),
+        ([], 400, "expected an object"),
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_a_line(ask, body, status, message):
@@ -131,7 +131,7 @@ def test_a_row_of_too_many_ids_is_refused(ask, monkeypatch):
     many = {**REQUEST, "tags": [["a"] * 5000, []]}
     assert ask(json={"inputs": many}).status_code == 200, "three of a list count, and are read"
     monkeypatch.setattr("freshet_serving.processor.explaining.explanation.MAX_IDS", 2)
-    assert "a row of at most 2 ids wanted, got 4" in error_of(ask(json={"inputs": many}), 413)
+    assert "expected a row of at most 2 ids, got 4" in error_of(ask(json={"inputs": many}), 413)
 
 
 def test_a_recorded_request_is_explained_by_its_id(tmp_path, processor):
@@ -153,7 +153,7 @@ def test_a_recorded_request_is_explained_by_its_id(tmp_path, processor):
     np.testing.assert_allclose(answer["sides"][1]["outputs"]["score"], answered[0], atol=1e-6)
     as_of = ask(json={"request_id": "r1", "generation": "1.2"}).json()
     assert [side["generation"] for side in as_of["sides"]] == ["1.2"]
-    assert "not among what was recorded" in error_of(ask(json={"request_id": "r2"}), 404)
+    assert "was not recorded" in error_of(ask(json={"request_id": "r2"}), 404)
     publish(tmp_path / "repository", 4, users=[3])
     processor.poll()
     out_of_reach = ask(json={"request_id": "r1"}).json()

@@ -44,8 +44,8 @@ def test_ragged_values_travel_as_two_tensors():
     ("values", "message"),
     [
         ([[1], [2, 3]], "Ragged.of"),
-        ([True], "integers, floats or strings wanted, got bool"),
-        ([{}], "strings wanted, got dict"),
+        ([True], "expected integers, floats or strings, got bool"),
+        ([{}], "expected strings, got dict"),
         (np.array([2**63], np.uint64), "integers below"),
         (1j, "got complex128"),
     ],
@@ -63,5 +63,5 @@ def test_a_users_values_are_inputs_of_one_row():
 
 @pytest.mark.parametrize("values", [[[1], [2]], Ragged.of([[1], [2]])])
 def test_a_user_of_two_rows_is_refused(values):
-    with pytest.raises(BadInput, match="one row wanted, got 2"):
+    with pytest.raises(BadInput, match="expected one row, got 2"):
         of_user({"id": values})

@@ -135,7 +135,7 @@ def test_a_ranking_is_of_one_user_and_its_candidates():
     with Script([(200, *ANSWER)]) as script, Client(script.address) as client:
         scores = client.rank("ctr", {"user": 7}, {"item": [1, 2]})
         assert scores.tolist() == [0.25, 0.5]
-        with pytest.raises(BadInput, match=r"inputs\[item\]: the user's or the candidates' wanted, got both"):
+        with pytest.raises(BadInput, match=r"inputs\[item\]: expected in either user or candidates, got both"):
             client.rank("ctr", {"item": 7}, {"item": [1, 2]})
 
 

@@ -57,13 +57,13 @@ def predict_async(address, **options):
 def test_a_client_with_a_key_and_a_certificate_is_answered(live, ask, which):
     addresses, told, keyed = live
     assert ask(addresses[which], key=keyed.secrets["predict"], **told) == [4.0]
-    with pytest.raises(FreshetError, match="a valid bearer token wanted"):
+    with pytest.raises(FreshetError, match="expected a valid bearer token"):
         ask(addresses[which], **told)
-    with pytest.raises(FreshetError, match="a key with the scope predict wanted, got 'metrics' without it"):
+    with pytest.raises(FreshetError, match="expected a key with the scope predict, got 'metrics' without it"):
         ask(addresses[which], key=keyed.secrets["metrics"], **told)
     with contextlib.suppress(FreshetError):
         ask(addresses[which], key=keyed.secrets["once"], **told)
-    with pytest.raises(FreshetError, match=r"key 'once': at most 0\.001 requests a second"):
+    with pytest.raises(FreshetError, match=r"key 'once': expected at most 0\.001 requests a second"):
         ask(addresses[which], key=keyed.secrets["once"], **told)
 
 
@@ -83,10 +83,10 @@ def test_a_key_is_nowhere_to_be_read():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"key": "a b"}, "key: printable ASCII without spaces wanted"),
-        ({"key": "a\r\nx: y"}, "key: printable ASCII"),
-        ({"certificate": "client.crt"}, "certificate, private_key: both, or neither, wanted"),
-        ({"ca": "/nowhere.pem"}, "PEM files wanted, got no such file or directory"),
+        ({"key": "a b"}, "key: expected printable ASCII without spaces"),
+        ({"key": "a\r\nx: y"}, "key: expected printable ASCII"),
+        ({"certificate": "client.crt"}, "certificate, private_key: expected both or neither"),
+        ({"ca": "/nowhere.pem"}, "expected PEM files, got no such file or directory"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_before_anything_is_sent(options, said):

@@ -10,5 +10,5 @@ def test_one_output_of_several_has_to_be_named():
     prediction = Prediction("m", 1, "1.0", {"ctr": array, "cvr": array + 1})
     assert prediction.scores("cvr").tolist() == [1, 1]
     for name in (None, "cvx"):
-        with pytest.raises(BadInput, match="one of ctr, cvr wanted"):
+        with pytest.raises(BadInput, match="expected one of ctr, cvr"):
             prediction.scores(name)

@@ -107,9 +107,9 @@ def test_a_null_is_missing_as_in_training_and_an_object_is_named():
     assert found[0]["name"] == [b"a", b""]
     assert found[0]["x"][0] == 10
     assert found[0]["x"][1] != found[0]["x"][1]
-    with pytest.raises(BadInput, match=r"examples\[0\]\.x: numbers, or strings, wanted, got an object"):
+    with pytest.raises(BadInput, match=r"examples\[0\]\.x: expected numbers or strings, got an object"):
         examples.of_json([{"x": [10, {"y": 1}]}], {})
-    with pytest.raises(BadInput, match=r"examples\[0\]\.x: numbers, or strings, wanted, got both"):
+    with pytest.raises(BadInput, match=r"examples\[0\]\.x: expected numbers or strings, got both"):
         examples.of_json([{"x": [10, "a"]}], {})
 
 

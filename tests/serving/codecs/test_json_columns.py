@@ -100,5 +100,5 @@ def test_null_is_no_id(spec):
         column(spec, [[1, None]] if spec.ragged else [1, None])
     assert str(caught.value) == (
         "id: JSON Value: null (null, value 1) is not of expected type: DT_INT64; "
-        "null is a missing float, string or list, an id cannot be missing"
+        "null means a missing float, string or list, but an id cannot be missing"
     )

@@ -23,7 +23,7 @@ from tests.serving.fakes import PACKED, SINGLE, TWO_OUTPUTS, manifest_of
 
 @pytest.mark.parametrize("value", [b"", b"x", b"-1", b"1.5", b"99999", b"1" * 30])
 def test_a_header_length_beyond_the_body_is_refused(value):
-    with pytest.raises(BadInput, match="inference-header-content-length: a whole number from 0 to 2"):
+    with pytest.raises(BadInput, match="inference-header-content-length: expected a whole number from 0 to 2"):
         kserve.decode(b"{}", {LENGTH: value}, PACKED)
 
 
@@ -40,10 +40,10 @@ def test_a_raw_binary_request_is_the_one_input_of_a_model():
     inputs, options = kserve.decode(values.tobytes(), {LENGTH: b"0"}, SINGLE)
     np.testing.assert_array_equal(inputs["x"], values.reshape(3, 2))
     assert options.outputs == (("score", True, None),)
-    with pytest.raises(BadInput, match="body: a multiple of 8 bytes wanted, got 12"):
+    with pytest.raises(BadInput, match="body: expected a multiple of 8 bytes, got 12"):
         kserve.decode(values[:3].tobytes(), {LENGTH: b"0"}, SINGLE)
     for manifest in (PACKED, manifest_of([Input("s", "string")]), manifest_of([Input("r", "int64", ragged=True)])):
-        with pytest.raises(BadInput, match="0 is for a model of one input"):
+        with pytest.raises(BadInput, match="0 requires a model with one"):
             kserve.decode(values.tobytes(), {LENGTH: b"0"}, manifest)
 
 
@@ -135,6 +135,6 @@ def test_an_output_is_written_to_shared_memory_only_where_its_span_has_room_for_
         kserve.encode({"score": scores}, options, "ctr", 3, memory)
         assert written == [(wanted.span, scores.tobytes())]
     else:
-        with pytest.raises(BadInput, match=r"outputs\[score\].*shared_memory_byte_size: 8 wanted, got 7"):
+        with pytest.raises(BadInput, match=r"outputs\[score\].*shared_memory_byte_size: expected 8, got 7"):
             kserve.encode({"score": scores}, options, "ctr", 3, memory)
         assert written == []

@@ -99,7 +99,7 @@ def test_row_splits_that_do_not_fit_are_refused(splits):
             tensor("tags.row_splits", "INT64", [2], [0, 0]),
         ],
     )
-    assert "inputs[seen.row_splits]: values ascending from 0 to 3 wanted" in message
+    assert "inputs[seen.row_splits]: expected values ascending from 0 to 3" in message
 
 
 @pytest.mark.parametrize(
@@ -123,36 +123,36 @@ def changed(**fields):
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        (None, "a list of at most 2 tensors wanted"),
+        (None, "expected a list of at most 2 tensors"),
         (
             [*PACKED_JSON, {**PACKED_JSON[0], "name": "color"}],
-            "unexpected inference input 'color' for model 'ctr': inputs[2]: one",
+            "unexpected inference input 'color' for model 'ctr': inputs[2]: expected one",
         ),
-        ([1], "inputs[0]: an object with a name wanted"),
+        ([1], "inputs[0]: expected an object with a name"),
         (PACKED_JSON[:1], "floats is missing"),
         (
             changed(name="other"),
-            "unexpected inference input 'other' for model 'ctr': inputs[0]: one of ids, floats, each once",
+            "unexpected inference input 'other' for model 'ctr': inputs[0]: expected one of ids, floats, each once",
         ),
         ([PACKED_JSON[0], PACKED_JSON[0]], "each once"),
-        (changed(datatype="FP32"), "inputs[ids].datatype: INT64 wanted, got 'FP32'"),
-        (changed(datatype=3), "INT64 wanted, got a number"),
-        (changed(shape=[6]), "inputs[ids].shape: [n, 3] wanted, got [6]"),
-        (changed(shape=[2, 4]), "[n, 3] wanted, got [2, 4]"),
+        (changed(datatype="FP32"), "inputs[ids].datatype: expected INT64, got 'FP32'"),
+        (changed(datatype=3), "expected INT64, got a number"),
+        (changed(shape=[6]), "inputs[ids].shape: expected [n, 3], got [6]"),
+        (changed(shape=[2, 4]), "expected [n, 3], got [2, 4]"),
         (changed(shape=[-2, -3]), "whole numbers"),
         (changed(shape=[2**40, 3]), "whole numbers"),
         (changed(shape=[True, 3]), "whole numbers"),
         (changed(shape="x"), "whole numbers"),
-        (changed(shape=[3, 3]), "inputs[ids].data: 9 values wanted, got 6"),
-        (changed(data=None), "inputs[ids].data: a list wanted, got null"),
+        (changed(shape=[3, 3]), "inputs[ids].data: expected 9 values, got 6"),
+        (changed(data=None), "inputs[ids].data: expected a list, got null"),
         (changed(data=[[1, 2, 3], [4, 5]]), "rows of one length"),
         (changed(data=[[1, 2, 3], 4]), "rows of one length"),
         (changed(data=[1, 2, 3, 4, 5, 6.5]), "DT_INT64"),
-        (changed(parameters=3), "inputs[ids].parameters: an object wanted"),
-        (changed(parameters={"shared_memory_region": "x"}), "shared_memory_byte_size: a whole number"),
+        (changed(parameters=3), "inputs[ids].parameters: expected an object"),
+        (changed(parameters={"shared_memory_region": "x"}), "shared_memory_byte_size: expected a whole number"),
         (
             changed(parameters={"shared_memory_region": "x", "shared_memory_byte_size": 2**63}),
-            f"shared_memory_byte_size: a whole number from 0 to {2**63 - 1} wanted",
+            f"shared_memory_byte_size: expected a whole number from 0 to {2**63 - 1}",
         ),
         (changed(parameters={"binary_data_size": 8}), "one of data, binary_data_size"),
     ],
@@ -164,11 +164,11 @@ def test_a_malformed_input_is_refused_by_name(inputs, message):
 def test_binary_sizes_must_agree_with_shape_and_body():
     floats = tensor("floats", "FP32", [2, 2], FLOATS.tolist())
     for size, body_nbytes, message in (
-        (40, 48, "48 wanted, got 40"),
-        (48, 40, "0 to 40 wanted"),
+        (40, 48, "expected 48, got 40"),
+        (48, 40, "expected 0 to 40"),
         (48, 56, "binary tensors end at byte"),
-        (-1, 48, "0 to 48 wanted"),
-        (True, 48, "0 to 48 wanted"),
+        (-1, 48, "expected 0 to 48"),
+        (True, 48, "expected 0 to 48"),
     ):
         body, headers = binary([tensor("ids", "INT64", [2, 3], nbytes=size), floats], [b"\0" * body_nbytes])
         with pytest.raises(BadInput, match=message):
@@ -185,38 +185,41 @@ def test_halves_become_float32(name):
     np.testing.assert_array_equal(inputs["floats"], values)
     assert inputs["floats"].dtype == np.float32
     listed = refusal(inputs=[PACKED_JSON[0], tensor("floats", name, [2, 2], [1, 2, 3, 4])])
-    assert f"{name} is sent as a binary tensor only" in listed
-    assert "inputs[ids].datatype: INT64 wanted" in refusal(inputs=[{**PACKED_JSON[0], "datatype": name}])
+    assert f"{name} must be sent as a binary tensor" in listed
+    assert "inputs[ids].datatype: expected INT64" in refusal(inputs=[{**PACKED_JSON[0], "datatype": name}])
 
 
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"id": 3}, "id: a string"),
-        ({"id": "x" * 300}, "id: a string"),
-        ({"parameters": []}, "parameters: an object wanted"),
+        ({"id": 3}, "id: expected a string"),
+        ({"id": "x" * 300}, "id: expected a string"),
+        ({"parameters": []}, "parameters: expected an object"),
         ({"parameters": {"timeout": "1"}}, "parameters.timeout"),
         ({"parameters": {"timeout": -1}}, "parameters.timeout"),
         ({"parameters": {"timeout": 1.5}}, "parameters.timeout"),
         ({"parameters": {"timeout": True}}, "parameters.timeout"),
         ({"parameters": {"timeout": 10**30}}, "parameters.timeout"),
-        ({"parameters": {"binary_data_output": 1}}, "binary_data_output: a boolean wanted"),
-        ({"outputs": {}}, "outputs: a list"),
-        ({"outputs": [{}, {}]}, "outputs: a list of at most 1"),
-        ({"outputs": [3]}, "outputs[0]: an object with a name"),
-        ({"outputs": [{"name": "other"}]}, "one of score, each once, wanted, got 'other'"),
+        ({"parameters": {"binary_data_output": 1}}, "binary_data_output: expected a boolean"),
+        ({"outputs": {}}, "outputs: expected a list"),
+        ({"outputs": [{}, {}]}, "outputs: expected a list of at most 1"),
+        ({"outputs": [3]}, "outputs[0]: expected an object with a name"),
+        ({"outputs": [{"name": "other"}]}, "expected one of score, each once, got 'other'"),
         ({"outputs": [{"name": "score", "parameters": {"classification": 2}}]}, "classification: not served"),
         (
             {"outputs": [{"name": "score", "parameters": {"binary_data": "yes"}}]},
-            "binary_data: a boolean wanted",
+            "binary_data: expected a boolean",
         ),
-        ({"outputs": [{"name": "score", "parameters": {"shared_memory_region": 3}}]}, "shared_memory_region: a string"),
+        (
+            {"outputs": [{"name": "score", "parameters": {"shared_memory_region": 3}}]},
+            "shared_memory_region: expected a string",
+        ),
         (
             {"outputs": [{"name": "score", "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 8}}]},
             "shared memory is not served",
         ),
-        ({"parameters": {"priority": -1}}, "priority: a whole number"),
-        ({"parameters": {"priority": 2**64}}, "priority: a whole number"),
+        ({"parameters": {"priority": -1}}, "priority: expected a whole number"),
+        ({"parameters": {"priority": 2**64}}, "priority: expected a whole number"),
     ],
 )
 def test_a_malformed_option_is_refused_by_name(document, message):

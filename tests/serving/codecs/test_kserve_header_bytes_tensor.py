@@ -17,10 +17,10 @@ from tests.serving.fakes import FLAT
     ("raw", "count", "message"),
     [
         (b"\x01\0\0", 1, "length-prefixed"),
-        (b"\x02\0\0\0a", 1, "element 0 reaches beyond"),
-        (b"\xff\xff\xff\xffa", 1, "element 0 reaches beyond"),
+        (b"\x02\0\0\0a", 1, "element 0 extends beyond"),
+        (b"\xff\xff\xff\xffa", 1, "element 0 extends beyond"),
         (b"\x01\0\0\0ab", 1, "1 elements fill 5 bytes, got 6"),
-        (prefixed([b"ab", b"cd"])[:-1], 2, "element 1 reaches beyond"),
+        (prefixed([b"ab", b"cd"])[:-1], 2, "element 1 extends beyond"),
     ],
 )
 def test_a_bytes_tensor_that_does_not_fit_is_refused(raw, count, message):
@@ -65,5 +65,5 @@ def test_any_bytes_tensor_is_decoded_or_refused_with_an_error_of_ours(raw, count
 
 def test_an_element_that_takes_the_room_of_the_lengths_after_it_is_refused():
     """The 8 bytes are enough for two lengths; the first one says that it is followed by what should be the second."""
-    with pytest.raises(BadInput, match="element 0 reaches beyond the tensor's 8 bytes"):
+    with pytest.raises(BadInput, match="element 0 extends beyond the tensor's 8 bytes"):
         decode_bytes(np.frombuffer(b"\4\0\0\0abcd", np.uint8), 2, "city")

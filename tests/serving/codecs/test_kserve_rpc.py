@@ -58,7 +58,7 @@ def test_typed_contents_are_columns():
     assert inputs["price"].tolist() == [0.5, 2.0]
     assert inputs["city"].tolist() == [b"a", b"\xff"]
     made.inputs[0].contents.fp32_contents.append(1)
-    assert "inputs[user].contents: int64_contents wanted, got int64_contents, fp32_contents" in refusal(made, FLAT)
+    assert "inputs[user].contents: expected int64_contents, got int64_contents, fp32_contents" in refusal(made, FLAT)
 
 
 def test_a_ragged_input_is_two_tensors():
@@ -92,21 +92,21 @@ def test_a_like_request_for_another_manifest_is_read_anew():
     templates = Templates()
     decode(request(), templates=templates)
     other = manifest_of([Input("ids", "int64", 3), Input("floats", "float32", 3)])
-    with pytest.raises(BadInput, match=r"inputs\[floats\].shape: \[n, 3\] wanted"):
+    with pytest.raises(BadInput, match=r"inputs\[floats\].shape: expected \[n, 3\]"):
         kserve_rpc.InferDecoder(request().SerializeToString(), templates).columns(other)
 
 
 @pytest.mark.parametrize(
     ("change", "message_part"),
     [
-        (lambda r: r.raw_input_contents.pop(), "raw_input_contents: one for each input wanted, got 1"),
-        (lambda r: r.raw_input_contents.append(b""), "raw_input_contents: 2 wanted, one for each input, got 3"),
-        (lambda r: r.inputs[0].contents.int64_contents.append(1), "none wanted beside raw_input_contents"),
-        (lambda r: r.inputs[0].shape.append(1), "inputs[ids].shape: [n, 3] wanted"),
-        (lambda r: setattr(r.inputs[0], "datatype", "FP64"), "inputs[ids].datatype: INT64 wanted, got 'FP64'"),
-        (lambda r: setattr(r.inputs[0], "name", "other"), "one of ids, floats, each once, wanted"),
-        (lambda r: r.inputs.pop(), "raw_input_contents: 1 wanted"),
-        (lambda r: r.outputs.add(name="other"), "outputs[0]: one of score, each once, wanted"),
+        (lambda r: r.raw_input_contents.pop(), "raw_input_contents: expected one per input, got 1"),
+        (lambda r: r.raw_input_contents.append(b""), "raw_input_contents: expected 2, one per input, got 3"),
+        (lambda r: r.inputs[0].contents.int64_contents.append(1), "expected none together with raw_input_contents"),
+        (lambda r: r.inputs[0].shape.append(1), "inputs[ids].shape: expected [n, 3]"),
+        (lambda r: setattr(r.inputs[0], "datatype", "FP64"), "inputs[ids].datatype: expected INT64, got 'FP64'"),
+        (lambda r: setattr(r.inputs[0], "name", "other"), "expected one of ids, floats, each once"),
+        (lambda r: r.inputs.pop(), "raw_input_contents: expected 1"),
+        (lambda r: r.outputs.add(name="other"), "outputs[0]: expected one of score, each once"),
         (lambda r: r.parameters["timeout"].MergeFrom(message("inference.InferParameter")(int64_param=-1)), "timeout"),
         (
             lambda r: (
@@ -125,7 +125,7 @@ def test_a_malformed_request_is_refused_by_name(change, message_part):
 
 
 def test_a_version_is_a_number():
-    with pytest.raises(BadInput, match="model_version: a whole number wanted, got 'latest'"):
+    with pytest.raises(BadInput, match="model_version: expected a whole number, got 'latest'"):
         decode(request(model_version="latest"))
 
 

@@ -122,18 +122,18 @@ IDS = {
 
 @pytest.mark.parametrize("ask", ROWS.values(), ids=ROWS)
 def test_too_many_rows_are_refused_before_values_are_looked_at(ask):
-    with pytest.raises(TooLarge, match="max_rows: at most 10 rows a request wanted, got"):
+    with pytest.raises(TooLarge, match="max_rows: expected at most 10 rows per request, got"):
         ask()
 
 
 @pytest.mark.parametrize("ask", IDS.values(), ids=IDS)
 def test_too_many_ids_are_refused_before_values_are_looked_at(ask):
-    with pytest.raises(TooLarge, match="max_ids: at most 60 ids and strings a request wanted, got 61"):
+    with pytest.raises(TooLarge, match="max_ids: expected at most 60 ids and strings per request, got 61"):
         ask()
 
 
 def test_every_column_of_an_input_counts_in_each_example():
-    with pytest.raises(TooLarge, match="max_ids: at most 60 ids and strings a request wanted, got 63"):
+    with pytest.raises(TooLarge, match="max_ids: expected at most 60 ids and strings per request, got 63"):
         example_message(21, PACKED, RequestLimits(max_ids=60), "ids")
     with pytest.raises(BadInput, match=r"ids.*is required"):
         example_message(20, PACKED, RequestLimits(max_ids=60), "ids")
@@ -157,13 +157,15 @@ def empties(field, count):
 )
 def test_what_a_parser_would_make_too_much_of_is_refused_before_it_is_parsed(parse):
     """None of these is a request, nor all of them JSON; nobody has come so far as to say so."""
-    with pytest.raises(TooLarge, match=r"max_nodes: at most 200 .* wanted, got 20[14];"):
+    with pytest.raises(TooLarge, match=r"max_nodes: .*at most 200 .* got 20[14];"):
         parse()
 
 
 @pytest.mark.parametrize("ask", [rest, lambda body: kserve.decode(body, {}, PACKED, LIMITS)], ids=["REST", "KServe"])
 def test_too_much_json_is_refused_unread(ask):
-    with pytest.raises(TooLarge, match="max_json_bytes: at most 4000 bytes of JSON wanted, got 4001; send tensors as"):
+    with pytest.raises(
+        TooLarge, match="max_json_bytes: expected at most 4000 bytes of JSON, got 4001; send tensors as"
+    ):
         ask(b"?" * 4001)
 
 

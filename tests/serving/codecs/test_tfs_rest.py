@@ -87,7 +87,7 @@ def test_nan_and_infinity_are_numbers():
         (b"", "The document is empty"),
         (b"{", "JSON Parse error"),
         (b'{"instances": NaN', "JSON Parse error"),
-        (b"[]", "an object wanted"),
+        (b"[]", "expected an object"),
         ({}, "Missing 'inputs' or 'instances' key"),
         ({"instances": [], "inputs": []}, "expecting only one of 'inputs' or 'instances'"),
         ({"instances": []}, "No values in 'instances' array"),
@@ -101,13 +101,13 @@ def test_nan_and_infinity_are_numbers():
         ({"instances": [{"ids": [1, 2], "floats": [1, 2]}]}, "unexpected size: 2 at item 0 expected size: 3"),
         ({"instances": [{"ids": [1, 2, 3.0], "floats": [1, 2]}]}, "3.0 (a number, value 2) is not of"),
         ({"instances": [{"ids": [1, 2, True], "floats": [1, 2]}]}, "not of expected type: DT_INT64"),
-        ({"instances": [{"ids": [1, 2, 2**63], "floats": [1, 2]}]}, "9223372036854775808 which does not fit"),
+        ({"instances": [{"ids": [1, 2, 2**63], "floats": [1, 2]}]}, "9223372036854775808 which is out of range"),
         ({"instances": [{"ids": [1, 2, [3]], "floats": [1, 2]}]}, "(a list, value 2)"),
         ({"instances": [{"ids": [1, 2, 3], "floats": [1, "2"]}]}, "not of expected type: DT_FLOAT"),
         ({"instances": [{"ids": [1, 2, 3], "floats": [1, 1e39]}]}, "without loss of precision"),
         ({"instances": [{"ids": [1, 2, None], "floats": [1, 2]}]}, "null"),
-        ({"instances": [{"ids": 5, "floats": [1, 2]}]}, "shape [n, 3] wanted, got a number at item 0"),
-        ({"inputs": {"ids": 5, "floats": [[1, 2]]}}, "a list of shape [n, 3] wanted, got a number"),
+        ({"instances": [{"ids": 5, "floats": [1, 2]}]}, "shape [n, 3], got a number at item 0"),
+        ({"inputs": {"ids": 5, "floats": [[1, 2]]}}, "expected a list of shape [n, 3], got a number"),
         ({"signature_name": 3, "inputs": []}, "'signature_name' key must be a string"),
         ({"signature_name": "other", "inputs": []}, "not found in signature def"),
     ],
@@ -135,7 +135,7 @@ def test_objects_among_plain_values_are_refused():
 
 
 def test_ragged_rows_must_be_lists():
-    assert "seen: a list of lists wanted, got a number at item 0" in refusal(
+    assert "seen: expected a list of lists, got a number at item 0" in refusal(
         {"inputs": {"user": [1], "seen": [1], "tags": [[]]}}, RAGGED
     )
 

@@ -65,12 +65,12 @@ def test_fewer_values_are_filled_up_with_the_last():
     assert inputs["price"].tolist() == [1, 2, 2]
     assert inputs["city"].tolist() == [b"a", b"bc", b"bc"]
     made.inputs["user"].tensor_shape.dim[0].size = 2**31 - 1
-    with pytest.raises(TooLarge, match="max_rows: at most 65536 rows a request wanted, got 2147483647 in user"):
+    with pytest.raises(TooLarge, match="max_rows: expected at most 65536 rows per request, got 2147483647 in user"):
         decode(made, FLAT)
     made.inputs["user"].tensor_shape.dim[0].size = 3
     made.inputs["city"].tensor_shape.dim[0].size = 65536
     made.inputs["city"].string_val[1] = b"x" * 2000
-    with pytest.raises(TooLarge, match="city: 65534 values are too many to be filled up"):
+    with pytest.raises(TooLarge, match="city: 65534 values are too many to pad"):
         decode(made, FLAT)
     made.inputs["city"].tensor_shape.dim[0].size = 3
     for name, field in (("user", "int64_val"), ("price", "float_val"), ("city", "string_val")):
@@ -120,7 +120,7 @@ def test_versions_labels_and_signatures_are_asked_for():
     [
         (lambda r: r.ClearField("model_spec"), "Missing ModelSpec"),
         (lambda r: setattr(r.model_spec, "signature_name", "other"), "Serving signature name: 'other' not found"),
-        (lambda r: setattr(r.model_spec.version, "value", -1), "model_spec.version: 0 or more wanted"),
+        (lambda r: setattr(r.model_spec.version, "value", -1), "model_spec.version: expected 0 or more"),
         (lambda r: r.inputs.pop("ids"), "Missing but required: {ids}"),
         (lambda r: r.inputs["more"].MergeFrom(r.inputs["ids"]), "Sent extra: {'more'}"),
         (
@@ -130,12 +130,12 @@ def test_versions_labels_and_signatures_are_asked_for():
         (lambda r: setattr(r.inputs["ids"], "dtype", 77), "DT_INT64 but 77 is provided"),
         (lambda r: setattr(r.inputs["ids"].tensor_shape, "unknown_rank", True), "unknown rank"),
         (lambda r: setattr(r.inputs["ids"].tensor_shape.dim[0], "size", -1), "dimensions from 0"),
-        (lambda r: setattr(r.inputs["ids"].tensor_shape.dim[1], "size", 2), "ids: shape [n,3] wanted, got [2, 2]"),
+        (lambda r: setattr(r.inputs["ids"].tensor_shape.dim[1], "size", 2), "ids: expected shape [n,3], got [2, 2]"),
         (
             lambda r: setattr(r.inputs["ids"].tensor_shape.dim[0], "size", 3),
-            "72 bytes of tensor_content wanted, got 48",
+            "expected 72 bytes of tensor_content, got 48",
         ),
-        (lambda r: r.inputs["ids"].int64_val.append(1), "tensor_content wanted, got 48 and values"),
+        (lambda r: r.inputs["ids"].int64_val.append(1), "bytes of tensor_content, got 48 and values"),
         (lambda r: r.output_filter.append("other"), "output tensor alias not found in signature: 'other'"),
         (lambda r: r.output_filter.extend(["score", "score"]), "duplicate output tensor alias: 'score'"),
     ],

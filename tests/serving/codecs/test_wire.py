@@ -21,7 +21,7 @@ def test_gzip_and_deflate_bodies_are_inflated():
 
 
 def test_another_content_coding_is_answered_415():
-    with pytest.raises(wire.UnsupportedEncoding, match="gzip or deflate wanted, got 'br'") as caught:
+    with pytest.raises(wire.UnsupportedEncoding, match="expected gzip or deflate, got 'br'") as caught:
         wire.inflate(b"abc", {b"content-encoding": b"br"})
     assert caught.value.http_status == 415
 
@@ -37,7 +37,7 @@ def test_a_small_body_that_inflates_to_a_large_one_is_refused():
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_inflated():
-    with pytest.raises(TooLarge, match="at most 2 bytes wanted, got 3"):
+    with pytest.raises(TooLarge, match="expected at most 2 bytes, got 3"):
         wire.inflate(b"abc", {}, wire.SizeLimit(2))
 
 
@@ -67,7 +67,7 @@ def test_a_compressed_body_may_become_so_many_times_its_length_and_no_less_than_
     small = gzip.compress(bytes(FREE_NBYTES))
     assert len(wire.inflate(small, headers)) == FREE_NBYTES
     large = gzip.compress(bytes(FREE_NBYTES + 1))
-    wanted = f"max_inflation: at most 100 times the {len(large)} bytes that came wanted after inflation, got more than"
+    wanted = f"max_inflation: expected at most 100 times the {len(large)} received bytes after inflation, got more than"
     with pytest.raises(TooLarge, match=wanted):
         wire.inflate(large, headers)
     assert len(wire.inflate(large, headers, max_inflation=1000)) == FREE_NBYTES + 1

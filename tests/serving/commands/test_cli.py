@@ -6,7 +6,7 @@ def test_a_mistake_on_the_command_line_is_one_line_and_code_2():
     command = [sys.executable, "-m", "freshet_serving", "serve", "--repository", "r", "--workers", "-1"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
-    assert result.stderr == "freshet: workers: 0 (what is best here) to 256 wanted, got -1\n"
+    assert result.stderr == "freshet: workers: expected 0 (what is best here) to 256, got -1\n"
 
 
 def test_serving_imports_nothing_of_training():

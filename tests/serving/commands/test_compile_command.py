@@ -26,7 +26,7 @@ def test_compile_says_what_serves_each_batch_size_and_what_was_not_compiled(tmp_
     )
     lines = run(*chosen).splitlines()
     assert lines[0].startswith(f"backend openvino: the library openvino is not installed: {how_to_install('openvino')}")
-    assert lines[1].startswith("precision: float32 alone, as there is nothing to check a lower one by: --data")
+    assert lines[1].startswith("precision: only float32, because a lower one cannot be checked: give --data")
     assert lines[2].startswith("bench 1: 1: onnxruntime ")
     table = run(*chosen, "--report")
     assert "bench 1: us a run, one thread" in table
@@ -37,9 +37,9 @@ def test_compile_says_what_serves_each_batch_size_and_what_was_not_compiled(tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nowhere",), "nowhere: no version of a model"),
-        (("m", "--buckets", "1;2"), "--buckets: batch sizes separated by commas wanted, got '1;2'"),
-        (("m", "--buckets", "1", "--sample", "s"), "--buckets and --sample: one of them wanted"),
+        (("nowhere",), "nowhere: not a version of a model"),
+        (("m", "--buckets", "1;2"), "--buckets: expected batch sizes separated by commas, got '1;2'"),
+        (("m", "--buckets", "1", "--sample", "s"), "--buckets, --sample: expected one of them, got both"),
     ],
 )
 def test_compile_refuses_what_it_cannot_read(arguments, message):

@@ -43,7 +43,7 @@ def test_own_features_are_not_told_again_and_a_file_is_not_replaced_unasked(tmp_
         }
     }  # fmt: skip
     again = convert("--config", tmp_path / "x.toml", tmp_path / "x.parquet")
-    assert "x.parquet is already there" in str(again.exception)
+    assert "x.parquet already exists" in str(again.exception)
     assert convert("--config", tmp_path / "x.toml", tmp_path / "x.parquet", "--overwrite").exit_code == 0
 
 
@@ -56,6 +56,6 @@ def test_a_copy_among_the_data_is_refused(tmp_path):
     done = convert("--config", tmp_path / "x.toml", tmp_path / "data" / "y.parquet")
 
     assert str(done.exception) == (
-        "convert: a file outside of data.path wanted, got 'y.parquet', which would be read with it"
+        "convert: expected a file outside data.path, got 'y.parquet', which would be read as data"
     )
     assert convert("--config", tmp_path / "x.toml", tmp_path / "y.parquet").exit_code == 0

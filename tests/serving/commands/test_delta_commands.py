@@ -43,15 +43,15 @@ def test_repair_shows_then_cuts_what_ends_a_chain(version, tmp_path):
     where = ("small", "--repository", str(tmp_path))
     with pytest.raises(Diverged):
         run("delta", "compact", *where)
-    assert "`freshet delta repair small` shows what is cut" in run("delta", "list", *where)
+    assert "`freshet delta repair small` shows which records to cut" in run("delta", "list", *where)
     shown = run("delta", "repair", *where, code=1)
     assert shown.splitlines() == [
-        "small 1.3: record 3 is the last good one",
+        "small 1.3: record 3 is the last valid record",
         "  record 4: no record: at, reason or top out of bounds",
-        "  record 5: delta 1.5: stands on record 4",
-        "  record 6: rollback 1.3: stands on record 5",
+        "  record 5: delta 1.5: continues record 4",
+        "  record 6: rollback 1.3: continues record 5",
         "  served after the cut: 1.3; the next step is 6",
-        "nothing was changed; --yes cuts this",
+        "nothing changed; run again with --yes to cut these records",
     ]
     assert run("delta", "repair", *where, code=1) == shown
     with pytest.raises(BadInput, match="reason"):
@@ -64,8 +64,8 @@ def test_repair_shows_then_cuts_what_ends_a_chain(version, tmp_path):
     assert "the next step is 6" in listed
     assert "DIVERGED" not in listed
     again = run("delta", "repair", *where, "--yes")
-    assert again == "small 1.3: nothing to repair: every record that a start reads is sound, 7 in all\n"
-    assert "a snapshot holds it whole" in run("delta", "compact", *where)
+    assert again == "small 1.3: nothing to repair; all 7 records that a server reads at start are valid\n"
+    assert "written as a snapshot" in run("delta", "compact", *where)
 
 
 def test_a_reason_that_others_wrote_is_escaped(version, tmp_path):

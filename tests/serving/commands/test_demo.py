@@ -26,5 +26,5 @@ def test_free_ports_are_taken_as_they_are(listening):
 
 
 def test_ports_beyond_the_last_are_refused():
-    with pytest.raises(BadInput, match="ports: a free one from 65536"):
+    with pytest.raises(BadInput, match="ports: expected a free port from 65536"):
         free_ports(1 << 16)

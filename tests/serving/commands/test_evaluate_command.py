@@ -66,9 +66,9 @@ def test_a_model_of_the_repository_needs_no_training_file_and_json_is_a_line_eac
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "evaluate: a model of the repository, or --config"),
-        (("mixed",), "--repository, --data and --label wanted with a model's name"),
-        (("mixed", "--generation", "x"), r"generation: 'version\.step' such as '3\.17' wanted"),
+        ((), "evaluate: expected either a model of the repository or --config"),
+        (("mixed",), "expected --repository, --data and --label with a model's name"),
+        (("mixed", "--generation", "x"), r"generation: expected 'version\.step' such as '3\.17'"),
     ],
 )
 def test_what_is_missing_is_told_in_one_line(arguments, message):

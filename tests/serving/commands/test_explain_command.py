@@ -103,7 +103,7 @@ def test_a_side_is_printed_with_where_its_rows_come_from(server):
     assert "delta 12, norm 0.5" in out
     assert "default (no row), norm 0" in out
     assert "and 2 more" in out
-    assert "20 values, the others are beyond its max_length" in out
+    assert "20 values, the others exceed its max_length" in out
     assert "nan" in out
     assert "6 numbers" in out
     assert "no ids" in out
@@ -117,7 +117,7 @@ def test_two_sides_are_printed_with_what_moved_the_score(server):
     assert "default (removed by step 3)" in out
     assert "moved between 1.12 and 1.16" in out
     assert "+0.125" in out
-    assert "and 2 that moved it less" in out
+    assert "and 2 smaller changes" in out
     assert "answered at 2026-01-01T00:00:00+00:00 by 1.12: score 0.125" in out
     assert "\x1b" not in out
 
@@ -130,8 +130,8 @@ def test_the_reply_is_printed_as_it_came(server):
 @pytest.mark.parametrize(
     ("arguments", "stdin", "message"),
     [
-        ((), None, "either --request or --request-id wanted"),
-        (("--request", "x", "--request-id", "y"), None, "either --request or --request-id wanted"),
+        ((), None, "expected either --request or --request-id"),
+        (("--request", "x", "--request-id", "y"), None, "expected either --request or --request-id"),
         (("--request", "nowhere.json"), None, "No such file"),
         (("--request", "-"), "[", "--request: -: expected JSON, got: Expecting value: line 1"),
         (("--request", "-"), "[]", "a JSON object"),

@@ -127,16 +127,16 @@ def test_a_service_without_an_address_is_not_well(answers, monkeypatch):
     monkeypatch.setattr(fleet_polling, "resolve", resolve)
     code, output = invoke("--service", "freshet:8502")
     assert code == 1
-    assert "freshet:8502: the name has no address" in output
+    assert "freshet:8502: the name resolves to no address" in output
 
 
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((), "admin ports, or --service HOST:PORT, wanted"),
-        (("a:1", "--watch", "1", "--wait", "1"), "not both"),
-        (("nowhere",), "HOST:PORT of an admin port wanted"),
-        (("--service", "nowhere"), "HOST:PORT of an admin port wanted"),
+        ((), "expected addresses of admin ports or --service HOST:PORT"),
+        (("a:1", "--watch", "1", "--wait", "1"), "got both"),
+        (("nowhere",), "HOST:PORT of an admin port"),
+        (("--service", "nowhere"), "HOST:PORT of an admin port"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_one_line(arguments, why):

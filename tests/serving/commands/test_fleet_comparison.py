@@ -68,7 +68,7 @@ def test_two_digests_of_one_generation_are_diverged_and_the_few_are_named():
     replicas = [said("a"), said("b"), said("c", digest="other")]
     report = compare(replicas)
     assert wrong(report) == {"c": "DIVERGED"}
-    assert report.problems == ("c: DIVERGED at ctr 3.7: others serve another content under this generation",)
+    assert report.problems == ("c: DIVERGED at ctr 3.7: others serve different content for this generation",)
     assert wrong(compare(replicas[1:])) == {"b": "DIVERGED", "c": "DIVERGED"}, "of two, nobody knows which"
 
 
@@ -117,7 +117,7 @@ def test_one_that_is_not_ready_and_one_that_does_not_answer_are_problems():
 
 
 def test_no_replica_at_all_is_not_well():
-    assert compare([]).problems == ("there is no replica",)
+    assert compare([]).problems == ("no replicas found",)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_no_replica_at_all_is_not_well():
     ],
 )
 def test_what_is_no_report_is_refused(document):
-    with pytest.raises(BadInput, match="wanted"):
+    with pytest.raises(BadInput, match="expected"):
         read_report("a", document)
 
 

@@ -90,15 +90,15 @@ async def pour_head(reader, writer):
     [
         (hang, "unreachable: no answer within 0.4 s"),
         (drip, "unreachable: no answer within 0.4 s"),
-        (pour, "no report: at most 4194304 bytes wanted, it sends more"),
-        (pour_head, "no report: no reply of HTTP"),
-        (b"", "no report: no reply of HTTP"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "no report: no reply of HTTP"),
-        (b"HTTP/1.1 abc\r\n\r\n", "no report: no reply of HTTP"),
-        (reply(b"<html>"), "no report: JSON wanted"),
-        (reply(b"[" * 100_000), "no report: JSON wanted"),
-        (reply(b"9" * 10_000), "no report: JSON wanted"),
-        (reply(b"{}"), "no report: ready: bool wanted, got NoneType"),
+        (pour, "no report: expected at most 4194304 bytes, got more"),
+        (pour_head, "no report: not an HTTP reply"),
+        (b"", "no report: not an HTTP reply"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "no report: not an HTTP reply"),
+        (b"HTTP/1.1 abc\r\n\r\n", "no report: not an HTTP reply"),
+        (reply(b"<html>"), "no report: expected JSON"),
+        (reply(b"[" * 100_000), "no report: expected JSON"),
+        (reply(b"9" * 10_000), "no report: expected JSON"),
+        (reply(b"{}"), "no report: ready: expected bool, got NoneType"),
         (reply(b'{"error": "server: models are loading"}', 503), "answered 503: server: models are loading"),
         (reply(b'{"error": "\\u001b[2J"}', 500), "answered 500: \\x1b[2J"),
         (reply(b"[]", 302), "answered 302"),
@@ -152,7 +152,7 @@ def test_no_more_than_so_many_are_asked_at_a_time_and_in_all(monkeypatch):
 
     assert not any(each.problem for each in asked(*[count] * 6, timeout_s=5.0))
     assert most[0] <= 2
-    with pytest.raises(BadInput, match="at most 1024 replicas wanted, got 1025"):
+    with pytest.raises(BadInput, match="expected at most 1024 replicas, got 1025"):
         asyncio.run(poll_all([AdminAddress.parse("a:1")] * 1025, "", 1.0))
 
 
@@ -197,7 +197,7 @@ def test_a_name_without_an_address_has_none():
     ],
 )
 def test_what_is_no_address_of_an_admin_port_is_refused(text):
-    with pytest.raises(BadInput, match="HOST:PORT of an admin port wanted"):
+    with pytest.raises(BadInput, match="HOST:PORT of an admin port"):
         AdminAddress.parse(text)
 
 
@@ -208,5 +208,5 @@ def test_addresses_with_and_without_a_scheme_and_of_version_6_are_read():
 
 
 def test_a_token_that_would_be_another_header_is_refused():
-    with pytest.raises(BadInput, match="printable ASCII wanted"):
+    with pytest.raises(BadInput, match="expected printable ASCII"):
         check_token("a\r\nX: y")

@@ -52,13 +52,13 @@ def test_each_generation_is_told_by_its_sums():
 
 def test_what_is_refused_of_one_generation_holds_up_no_other_and_is_said_once():
     admin = Admin(**{"1.7": FreshetError("version 1 of model 'a b' is not loaded")})
-    assert told_by(admin, times=2) == ["calibration was not told: version 1 of model 'a b' is not loaded"]
+    assert told_by(admin, times=2) == ["could not report calibration: version 1 of model 'a b' is not loaded"]
     assert [document["generation"] for _, _, document in admin.told] == ["2.0", "2.0"]
 
 
 def test_a_server_that_does_not_answer_is_asked_once_a_file():
     admin = Admin(**{"1.7": NotReady("admin: no answer")})
-    assert told_by(admin) == ["calibration was not told: admin: no answer"]
+    assert told_by(admin) == ["could not report calibration: admin: no answer"]
     assert admin.told == []
 
 

@@ -37,21 +37,21 @@ def test_a_repository_goes_from_no_key_to_one_and_on_to_the_next(keys):
     assert f"small 1: signed by key {new}, edition 2, and vouches for 1 records" in told
     assert f"small 1: signed by key {new}: " in run(*inspect, "--trust", "new.pub")
     failed = run(*inspect, "--trust", "old.pub", code=1)
-    assert f"small 1: manifest: signed by key {old} wanted, got key {new}" in failed
+    assert f"small 1: manifest: expected a signature by key {old}, got key {new}" in failed
 
 
 def test_keys_are_not_replaced_and_resigning_wants_one(keys):
-    with pytest.raises(Conflict, match="no key is replaced"):
+    with pytest.raises(Conflict, match="never replaced"):
         run("keys", "new", "--out", "old")
     write_package(keys / "repository", users=USERS)
-    with pytest.raises(BadInput, match="key: --key or FRESHET_KEY wanted"):
+    with pytest.raises(BadInput, match="key: expected --key or FRESHET_KEY"):
         run("keys", "resign", "small", "--repository", "repository")
 
 
 def test_what_was_trusted_is_forgotten_on_request(keys):
     TrustMemory(keys / "memory").note_record("small", 1, 3, "ab" * 32)
     accept = ("keys", "accept", "small", "--trust-memory", "memory")
-    assert run(*accept) == "small: what was trusted is forgotten\n"
-    assert run(*accept) == "small: nothing was remembered\n"
+    assert run(*accept) == "small: forgot what was trusted\n"
+    assert run(*accept) == "small: nothing to forget\n"
     with pytest.raises(BadInput, match="trust_memory: "):
         run("keys", "accept", "small")

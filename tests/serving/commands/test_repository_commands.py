@@ -20,7 +20,7 @@ def names(folder):
 
 def test_what_a_chain_was_folded_into_is_kept_and_what_came_before_it_goes(tmp_path):
     write_chain(tmp_path, 3)
-    assert run("delta", "compact", "small", "--repository", str(tmp_path)) == "small 1.3: a snapshot holds it whole\n"
+    assert run("delta", "compact", "small", "--repository", str(tmp_path)) == "small 1.3: written as a snapshot\n"
     assert "nothing to fold" in run("delta", "compact", "small", "--repository", str(tmp_path), "--version", "1")
     deltas = tmp_path / "small" / "1" / "deltas"
 

@@ -28,9 +28,9 @@ def test_every_option_says_what_it_is_under_one_of_the_headings():
 def test_help_shows_the_options_by_heading_with_unit_values_and_default():
     text = CliRunner().invoke(app, ["serve", "--help-all"], env={"COLUMNS": "220", "NO_COLOR": "1"}).output
     assert re.findall(r"─ (\w[\w ]*\w) ─", text) == ["Options", *HEADINGS]
-    assert "Deadline of requests that bring none. Milliseconds, 0 (none) to 3600000. [0]" in text
-    assert "What is logged, on standard error. One of debug, info, warning, error. [info]" in text
-    assert "Serve only these, separated by commas. [all]" in text
+    assert "Deadline of requests that set none. Milliseconds, 0 (none) to 3600000. [0]" in text
+    assert "Minimum level of the log on stderr. One of debug, info, warning, error. [info]" in text
+    assert "Serve only these models, separated by commas. [all]" in text
 
 
 def test_options_reach_the_server_from_the_line_and_from_the_environment(monkeypatch, tmp_path):

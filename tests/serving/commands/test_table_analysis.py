@@ -81,9 +81,9 @@ def test_any_generation_is_told_from_the_repository_alone(trained):
     assert [s.rows for s in first.summaries] == [len(held.keys) for held in before.values()]
     assert [s.lookups for s in first.summaries] == [held.counts.sum() for held in before.values()]
     assert (first.changes, "first generation" in first.notes[-1]) == ([], True)
-    with pytest.raises(NotFound, match=r"generation 1\.9: not one of 'mixed', whose newest is 1\.4"):
+    with pytest.raises(NotFound, match=r"generation 1\.9: not a generation of 'mixed'; the newest is 1\.4"):
         analyse_tables(str(repository), "mixed", "1.9", "", Progress())
-    with pytest.raises(BadInput, match=r"such as '3\.17' wanted, got 'x'"):
+    with pytest.raises(BadInput, match=r"such as '3\.17', got 'x'"):
         analyse_tables(str(repository), "mixed", "x", "", Progress())
 
 
@@ -97,9 +97,9 @@ def test_the_command_prints_tables_and_writes_a_page(trained, capsys):
     assert page.startswith("<!doctype html>")
     assert "<h2>user</h2>" in page
     for arguments, message in (
-        ({"model": None, "tables": True}, "--tables: the name of a model wanted"),
-        ({"model": "mixed", "html": repository / "x"}, "only with --tables"),
-        ({"model": "mixed", "tables": True, "html": repository}, "--html: a file to write wanted, got a folder"),
+        ({"model": None, "tables": True}, "--tables: expected the name of a model, got none"),
+        ({"model": "mixed", "html": repository / "x"}, "require --tables"),
+        ({"model": "mixed", "tables": True, "html": repository}, "--html: expected a file, got a folder"),
     ):
         with pytest.raises(BadInput, match=message):
             inspect(repository=str(repository), **arguments)
@@ -119,5 +119,5 @@ def test_rows_of_strings_are_not_compared_where_an_older_version_hashes_them_oth
         config = make_config(tmp_path, delta_rows=0, seed=None)
         TrainingRun(config, MixedSource(256), start_options=start_options).full()
     found = analyse_tables(str(tmp_path), "mixed", "", "", Progress())
-    assert "not compared, as 1.0 hashes their strings with another seed: city, tag" in found.notes
+    assert "not compared because 1.0 hashes their strings with another seed: city, tag" in found.notes
     assert [change.name for change in found.changes] == ["user", "item"]

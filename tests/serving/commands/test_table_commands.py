@@ -31,11 +31,11 @@ def test_tables_are_pushed_and_dropped(repository):
         assert run("push", "small", "--repository", repository, *to) == (
             "small/2/user: 50 rows pushed\nsmall/2/tag: 3 rows pushed\n"
         )
-        assert run("push", "small", "--repository", repository, *to) == "small/2: all there already\n"
+        assert run("push", "small", "--repository", repository, *to) == "small/2: already complete\n"
         older = ["--version", 1, "--table", "user"]
         assert run("push", "small", "--repository", repository, *older, *to) == "small/1/user: 100 rows pushed\n"
         assert run("drop", "small", *older, *to) == "small/1/user: dropped\n"
-        assert run("drop", "small", *older, *to) == "small/1: nothing in the row store\n"
+        assert run("drop", "small", *older, *to) == "small/1: no tables in the row store\n"
         assert run("drop", "small", "--repository", repository, "--version", 2, *to).count("dropped") == 2
         with server.client() as client:
             assert client.dbsize() == 0
@@ -49,9 +49,9 @@ def test_what_cannot_be_pushed_or_dropped_is_said_in_one_line(repository):
         run("push", "small", "--repository", repository, *to)
     with pytest.raises(NotFound, match="model 'small' version 7 is not in the repository"):
         run("push", "small", "--repository", repository, "--version", 7, *to)
-    with pytest.raises(BadInput, match="table 'colour' is not one of 'small': user, tag"):
+    with pytest.raises(BadInput, match="table does not exist in model 'small': 'colour'; expected one of user, tag"):
         run("push", "small", "--repository", repository, "--table", "colour", *to)
-    with pytest.raises(BadInput, match="--repository or --table wanted"):
+    with pytest.raises(BadInput, match="expected --repository or --table"):
         run("drop", "small", "--version", 1, *to)
     with pytest.raises(BadInput, match=r"remote\.url"):
         run("push", "small", "--repository", repository, "--url", "http://127.0.0.1")

@@ -42,4 +42,4 @@ def test_a_reply_that_cannot_be_handed_over_does_not_stand_in_the_way_of_the_nex
         return await future
 
     assert asyncio.run(scenario()) == 2
-    assert "could not be handed over" in caplog.text
+    assert "could not deliver" in caplog.text

@@ -81,7 +81,7 @@ def test_no_more_than_so_many_wait(monkeypatch):
     line, gate = Line(), threading.Event()
     for _ in range(3):
         line.submit(lambda _: gate.wait(WAIT_S))
-    with pytest.raises(Overloaded, match="queue: at most 3 requests wait to be read, 3 do"):
+    with pytest.raises(Overloaded, match="queue: expected at most 3 requests waiting to be read, got 3"):
         line.submit(lambda _: None)
     gate.set()
     line.wait(3)
@@ -91,7 +91,7 @@ def test_no_more_than_so_many_bytes_wait_but_one_always_may(monkeypatch):
     monkeypatch.setattr(offload_executor, "MAX_WAITING_NBYTES", 100)
     line, gate = Line(), threading.Event()
     line.submit(lambda _: gate.wait(WAIT_S), 150)
-    with pytest.raises(Overloaded, match="at most 100 bytes of requests wait to be read, 150 do and 1 came"):
+    with pytest.raises(Overloaded, match="at most 100 bytes of requests waiting to be read, got 150 and 1 more"):
         line.submit(lambda _: None, 1)
     gate.set()
     line.wait()

@@ -24,28 +24,28 @@ def test_a_span_is_read_and_written_inside_its_region(regions, tmp_path):
     assert regions.read(RegionSpan("a", 6, 2)) == b"ab"
     regions.write(RegionSpan("a", 2, 4), b"XY")
     assert (tmp_path / "in").read_bytes() == b"012345XY89abcdef"
-    with pytest.raises(BadInput, match="at most the region's 8 bytes wanted, got 9"):
+    with pytest.raises(BadInput, match="expected at most the region's 8 bytes, got 9"):
         regions.read(RegionSpan("a", 1, 8))
-    with pytest.raises(BadInput, match="at most the region's 8 bytes wanted, got 16"):
+    with pytest.raises(BadInput, match="expected at most the region's 8 bytes, got 16"):
         regions.write(RegionSpan("a", 8, 8), b"12345678")
 
 
 @pytest.mark.parametrize("key", ["", "/", "..", "/../x", "a/b", "/a.b", "/a b", "x" * 200, "a\0b", "//a"])
 def test_a_key_is_one_word(regions, key):
-    with pytest.raises(BadInput, match="key: letters"):
+    with pytest.raises(BadInput, match="key: expected letters"):
         regions.register("b", key, 0, 8)
 
 
 def test_a_region_lies_inside_a_regular_object(regions, tmp_path):
-    with pytest.raises(BadInput, match="at most the 16 bytes of the object wanted, got 17"):
+    with pytest.raises(BadInput, match="expected at most the object's 16 bytes, got 17"):
         regions.register("b", "in", 9, 8)
-    with pytest.raises(BadInput, match="byte_size: above 0 wanted"):
+    with pytest.raises(BadInput, match="byte_size: expected above 0"):
         regions.register("b", "in", 0, 0)
-    with pytest.raises(BadInput, match="byte_size: above 0 wanted"):
+    with pytest.raises(BadInput, match="byte_size: expected above 0"):
         regions.register("b", "in", -1, 8)
     with pytest.raises(BadInput, match="already registered"):
         regions.register("a", "in", 0, 8)
-    with pytest.raises(NotFound, match="no shared memory object"):
+    with pytest.raises(NotFound, match="shared memory object 'other' does not exist"):
         regions.register("b", "other", 0, 8)
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo")
@@ -57,9 +57,9 @@ def test_a_region_lies_inside_a_regular_object(regions, tmp_path):
 
 def test_an_object_that_has_shrunk_makes_a_read_come_short(regions, tmp_path):
     os.truncate(tmp_path / "in", 6)
-    with pytest.raises(BadInput, match="8 bytes wanted, 2 are left"):
+    with pytest.raises(BadInput, match="expected 8 bytes, got 2"):
         regions.read(RegionSpan("a", 0, 8))
-    with pytest.raises(BadInput, match="it cannot be written"):
+    with pytest.raises(BadInput, match="cannot be written"):
         regions.write(RegionSpan("a", 0, 8), b"x")
 
 
@@ -77,7 +77,7 @@ def test_an_object_that_is_read_only_is_not_written(tmp_path, monkeypatch):
     regions = Regions()
     regions.register("a", "in", 0, 8)
     assert regions.read(RegionSpan("a", 0, 8)) == b"01234567"
-    with pytest.raises(BadInput, match="it cannot be written"):
+    with pytest.raises(BadInput, match="cannot be written"):
         regions.write(RegionSpan("a", 0, 8), b"x")
     regions.unregister("a")
 
@@ -100,5 +100,5 @@ def test_regions_are_bounded(regions, monkeypatch):
     monkeypatch.setattr(sharedmemory, "MAX_REGIONS", 1)
     with pytest.raises(TooLarge):
         regions.register("b", "in", 0, 8)
-    with pytest.raises(BadInput, match="name: 1 to"):
+    with pytest.raises(BadInput, match="name: expected 1 to"):
         regions.register("", "in", 0, 8)

@@ -219,7 +219,7 @@ def test_a_request_that_is_cancelled_while_it_waits_breaks_nothing():
 
 def test_a_websocket_is_refused():
     app, _, _, _ = serve()
-    with pytest.raises(RuntimeError, match="http wanted"):
+    with pytest.raises(RuntimeError, match="expected http"):
         asyncio.run(app({"type": "websocket"}, None, None))
 
 

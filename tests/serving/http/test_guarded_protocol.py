@@ -124,7 +124,7 @@ def check(address, route, scope, keyed):
     assert call(address, route, keyed.headers(lacking(scope)))[0] == 403
     status, headers, told = call(address, route, keyed.spent)
     assert (status, int(headers["retry-after"]) > 1) == (429, True)
-    assert told["error"] == "key 'spent': at most 0.001 requests a second wanted, got more"
+    assert told["error"] == "key 'spent': expected at most 0.001 requests a second, got more"
     assert (len(keyed.processor.requests), keyed.processor.calls) == before
     assert call(address, route, keyed.headers("all"))[0] not in (401, 403, 429)
 
@@ -197,7 +197,7 @@ def test_as_many_are_in_flight_as_a_key_may_have_and_those_that_leave_are_counte
             until(lambda: len(processor.requests) == 2)
         status, headers, told = call(server.http_address, PATHS["predict"], two)
         assert (status, headers["retry-after"]) == (429, "1")
-        assert told["error"] == "key 'two': at most 2 requests in flight wanted, got more"
+        assert told["error"] == "key 'two': expected at most 2 requests in flight, got more"
         processor.release()
         asking[0].join(30)
         # A body that never comes whole holds its place no longer than its connection.

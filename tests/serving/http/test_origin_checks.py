@@ -57,5 +57,5 @@ def test_names_of_this_machine_are_its_own(host):
     ],
 )  # fmt: skip
 def test_names_that_others_can_point_here_are_not(host):
-    assert origin_checks.rebinding_refusal({b"host": host}) == "host: this server's own name wanted"
-    assert origin_checks.rebinding_refusal({}) == "host: this server's own name wanted"
+    assert origin_checks.rebinding_refusal({b"host": host}) == "host: expected this server's own name"
+    assert origin_checks.rebinding_refusal({}) == "host: expected this server's own name"

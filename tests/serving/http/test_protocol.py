@@ -112,7 +112,7 @@ def test_a_request_that_waited_unread_beyond_its_deadline_is_not_computed(proces
             gate.set()
             replies = [read_reply(connection.makefile("rb")) for connection in (first, timed, patient)]
         assert [status for status, _, _ in replies] == [200, 504, 200]
-        assert "when the request was read" in replies[1][2]["error"]
+        assert "before the request was read" in replies[1][2]["error"]
         assert [asked.timeout_s is None or asked.timeout_s < 30.0 for asked in processor.requests] == [True, True]
 
 
@@ -265,18 +265,18 @@ def test_errors_have_their_status_and_the_server_goes_on(address, data, status, 
 @pytest.mark.parametrize(
     ("path", "headers", "wanted"),
     [
-        (b"/v1/models/ctr:predict", {}, "max_json_bytes: at most 100 bytes of JSON wanted, got 4000; send tensors"),
+        (b"/v1/models/ctr:predict", {}, "max_json_bytes: expected at most 100 bytes of JSON, got 4000; send tensors"),
         (
             b"/v1/models/ctr:predict",
             {"content-encoding": b"gzip"},
-            "max_json_bytes: at most 100 bytes of JSON wanted, got 4000; send tensors",
+            "max_json_bytes: expected at most 100 bytes of JSON, got 4000; send tensors",
         ),
-        (b"/v1/models/ctr:classify", {}, "max_json_bytes: at most 100 bytes of JSON wanted, got 4000; send tensors"),
-        (b"/v2/models/ctr/infer", {}, "max_json_bytes: at most 100 bytes of JSON wanted, got 4000; send tensors"),
+        (b"/v1/models/ctr:classify", {}, "max_json_bytes: expected at most 100 bytes of JSON, got 4000; send tensors"),
+        (b"/v2/models/ctr/infer", {}, "max_json_bytes: expected at most 100 bytes of JSON, got 4000; send tensors"),
         (
             b"/v2/models/ctr/infer",
             {"inference-header-content-length": b"101"},
-            "max_json_bytes: at most 100 bytes of JSON wanted, got 101; send tensors",
+            "max_json_bytes: expected at most 100 bytes of JSON, got 101; send tensors",
         ),
     ],
 )
@@ -307,13 +307,16 @@ def test_json_in_chunks_is_refused_once_it_is_too_long(processor):
         head = post(b"", **{"transfer-encoding": b"chunked"}).replace(b"content-length: 0\r\n", b"")
         [(status, _, body)] = request(server.http_address, head + b"65\r\n" + b" " * 101)
         assert status == 413
-        assert body["error"].startswith("max_json_bytes: at most 100 bytes of JSON wanted, got more")
+        assert body["error"].startswith("max_json_bytes: expected at most 100 bytes of JSON, got more")
 
 
 @pytest.mark.parametrize(
     ("tensor", "wanted"),
     [
-        ({"name": "ids", "datatype": "INT64", "shape": [80_000, 3]}, (413, "max_rows: at most 65536 rows a request")),
+        (
+            {"name": "ids", "datatype": "INT64", "shape": [80_000, 3]},
+            (413, "max_rows: expected at most 65536 rows per request"),
+        ),
         ({"name": "ids", "datatype": "INT64", "shape": [-1]}, (400, "inputs[ids].shape")),
         ({"name": "nobody", "datatype": "INT64", "shape": [1]}, (400, "unexpected inference input")),
     ],

@@ -82,7 +82,7 @@ def test_a_savedmodel_is_imported_once_it_has_settled_and_its_state_is_told(root
     bench = start()
 
     assert bench.look() == []
-    assert bench.look(SETTLED_S) == ["ctr version 1 is being imported"]
+    assert bench.look(SETTLED_S) == ["importing ctr version 1"]
     arguments = bench.processes[0].arguments
     assert arguments == ["import", str(folder), "--repository", str(root), "--name", "ctr", "--version", "1"]
     assert bench.told == [("ctr", VersionStatus(1, "LOADING"))]
@@ -117,7 +117,7 @@ def test_a_failure_is_told_in_its_own_words_and_not_repeated_until_the_source_ch
         assert bench.look(SETTLED_S) == []
     put(root, text="another graph")
     bench.look(SETTLED_S)
-    assert bench.look(SETTLED_S) == ["ctr version 1 is being imported"]
+    assert bench.look(SETTLED_S) == ["importing ctr version 1"]
 
 
 def test_a_crash_is_told_without_what_it_printed(root, start, caplog):
@@ -141,15 +141,15 @@ def test_one_import_that_stands_still_holds_up_nobody_and_is_ended_and_told_of(r
     assert [p.arguments[-3::2] for p in bench.processes] == [["a-stuck", "2"], ["other", "1"]]
     stuck, other = bench.processes
     other.end(0)
-    assert bench.look() == ["other version 1 imported", "third version 1 is being imported"]
+    assert bench.look() == ["other version 1 imported", "importing third version 1"]
     bench.processes[2].end(0)
     bench.look()
     bench.look(LIMITS.wall_s)
     assert stuck.ended
     stuck.end(-9)
-    why = "the import took more than 600 s and was ended; --import-timeout-s allows more"
+    why = "the import took more than 600 s and was stopped; raise --import-timeout-s"
     assert bench.look() == [f"a-stuck version 2 refused: {why}"]
-    assert bench.look(SETTLED_S) == ["a-stuck version 1 is being imported"]
+    assert bench.look(SETTLED_S) == ["importing a-stuck version 1"]
 
 
 def test_only_the_newest_version_above_the_packages_is_imported(root, start):
@@ -246,13 +246,13 @@ def test_a_folder_that_holds_no_model_is_refused_in_words_that_say_what_is_wante
     assert bench.importer.announce() == ["ctr"]
     assert bench.told.pop() == ("ctr", VersionStatus(4, "LOADING"))
     bench.look()
-    wanted = "model.json, saved_model.pb, or one .keras or .onnx file wanted, got readme.txt"
-    assert bench.look(SETTLED_S) == [f"ctr version 4 refused: nothing that could be served: {wanted}"]
-    assert bench.told == [("ctr", VersionStatus(4, "END", f"nothing that could be served: {wanted}"))]
+    wanted = "expected model.json, saved_model.pb, or one .keras or .onnx file, got readme.txt"
+    assert bench.look(SETTLED_S) == [f"ctr version 4 refused: no model found: {wanted}"]
+    assert bench.told == [("ctr", VersionStatus(4, "END", f"no model found: {wanted}"))]
     assert bench.look(SETTLED_S) == []
     put(root, version=4)
     bench.look()
-    assert bench.look(SETTLED_S) == ["ctr version 4 is being imported"]
+    assert bench.look(SETTLED_S) == ["importing ctr version 4"]
 
 
 def test_a_folder_that_cannot_be_read_is_refused(root, start, monkeypatch):
@@ -268,7 +268,7 @@ def test_a_folder_that_cannot_be_read_is_refused(root, start, monkeypatch):
     bench = start()
     bench.look()
     told = bench.look(SETTLED_S)
-    assert told[0] == "ctr version 7 refused: its folder cannot be read: Permission denied"
+    assert told[0] == "ctr version 7 refused: cannot read its folder: Permission denied"
 
 
 def test_what_the_system_refuses_is_told_of_and_tried_again_later(root, start):
@@ -280,10 +280,10 @@ def test_what_the_system_refuses_is_told_of_and_tried_again_later(root, start):
         raise OSError(11, "Resource temporarily unavailable")
 
     bench.importer._start, starts = fail, bench.importer._start
-    assert bench.look(SETTLED_S) == ["imports: Resource temporarily unavailable; next look in 5 s"]
+    assert bench.look(SETTLED_S) == ["imports: Resource temporarily unavailable; next attempt in 5 s"]
     assert bench.look() == []
     bench.importer._start = starts
-    assert bench.look(REST_S) == ["ctr version 1 is being imported"]
+    assert bench.look(REST_S) == ["importing ctr version 1"]
 
 
 @pytest.mark.parametrize("announced", [False, True])
@@ -293,7 +293,7 @@ def test_a_model_that_lies_in_no_versions_folder_is_told_of_once(root, start, ca
     (root / "notes").mkdir()
     (root / "notes" / "readme.txt").write_text("text")
     bench = start()
-    told = "ctr refused: saved_model.pb belongs into a version's folder, ctr/1"
+    told = "ctr refused: saved_model.pb belongs in a version folder, ctr/1"
     if announced:
         assert bench.importer.announce() == []
         assert [r.getMessage() for r in caplog.records] == [told]
@@ -317,7 +317,7 @@ def test_a_pipe_in_the_place_of_a_manifest_is_called_what_it_is(root, start):
     bench = start()
     bench.look()
     (line,) = bench.look(SETTLED_S)
-    assert line.endswith("file wanted, got model.json (no regular file)")
+    assert line.endswith("file, got model.json (not a regular file)")
 
 
 def test_what_is_passed_over_of_a_config_pbtxt_is_said_once_a_version(root, start):
@@ -327,6 +327,6 @@ def test_what_is_passed_over_of_a_config_pbtxt_is_said_once_a_version(root, star
     said = [line for _ in range(3) for line in bench.look()]
     assert said == [
         "small: config.pbtxt: expected outputs of the model, score, got 'OUTPUT0'",
-        "small: config.pbtxt is read for names alone; passed over: "
-        "max_batch_size (requests are batched up to what costs allow)",
+        "small: config.pbtxt is only checked for names; ignored: "
+        "max_batch_size (batch sizes follow from measured costs)",
     ]

@@ -37,9 +37,9 @@ def test_a_text_is_read_as_fields_and_repeated_ones():
 def test_what_is_passed_over_is_named_in_one_line_with_what_there_is_instead():
     ((wrong, line),) = remarks(TEXT, PACKED)
     assert not wrong
-    assert line.startswith("config.pbtxt is read for names alone; passed over: max_batch_size (")
+    assert line.startswith("config.pbtxt is only checked for names; ignored: max_batch_size (")
     assert "version_policy (versions = " in line
-    assert "instance_group (sessions and workers of the server)" in line
+    assert "instance_group (set the server's sessions and workers)" in line
 
 
 def test_names_that_the_model_has_not_are_said():
@@ -60,7 +60,7 @@ def test_names_that_the_model_has_not_are_said():
         ("}", "expected a field, got '}'"),
         ("a { ] }", "expected a field of 'a', got ']'"),
         # Were each quote looked for to the end, this would take minutes.
-        ('a: [ "' + '\\"' * 120_000, "expected a text between quotes"),
+        ('a: [ "' + '\\"' * 120_000, "expected quoted text on one line"),
         ("a {" * (MAX_DEPTH + 2), f"expected at most {MAX_DEPTH} levels"),
     ],
 )
@@ -70,7 +70,7 @@ def test_a_text_that_is_none_is_passed_over_with_the_reason(text, told):
     assert told in str(caught.value)
     ((wrong, line),) = remarks(text, PACKED)
     assert wrong
-    assert line.endswith("; it is passed over")
+    assert line.endswith("; the file is ignored")
 
 
 @given(st.text(max_size=80) | st.text("{}[]<>:,\"'# \nab1", max_size=80))

@@ -40,7 +40,7 @@ def test_an_error_is_one_line_and_the_next_look_comes_later(caplog):
     stop = Countdown(5)
     Watcher(poll, 0.05, stop=stop).run()
     assert stop.waits == [0.1, 0.2, 0.05, 0.1, 0.05]
-    assert caplog.records[0].message == "OSError: disk gone; next look in 0.10 s"
+    assert caplog.records[0].message == "OSError: disk gone; next attempt in 0.10 s"
 
 
 def test_waits_between_failing_looks_are_bounded():

@@ -47,10 +47,10 @@ def test_the_last_reply_of_a_stream_is_marked_where_the_client_asks_for_that():
 @pytest.mark.parametrize(
     ("method", "told"),
     [
-        ("SystemSharedMemoryStatus", "shared memory is not served; --shared-memory on turns it on"),
-        ("CudaSharedMemoryRegister", "CUDA shared memory is not served"),
-        ("TraceSetting", "trace settings are not served"),
-        ("LogSettings", "the option log_level sets them"),
+        ("SystemSharedMemoryStatus", "shared memory is disabled; --shared-memory on enables it"),
+        ("CudaSharedMemoryRegister", "CUDA shared memory is not supported"),
+        ("TraceSetting", "trace settings are not supported"),
+        ("LogSettings", "set them with the option log_level"),
     ],
 )
 def test_what_triton_has_besides_is_refused_with_what_there_is_instead(method, told):

@@ -266,5 +266,5 @@ def test_what_ends_a_thread_is_a_line_of_the_log(root, capsys):
     thread.start()
     thread.join()
     (line,) = capsys.readouterr().err.splitlines()
-    assert "ERROR freshet thread worker\\x1b has ended by an error" in line
+    assert "ERROR freshet thread worker\\x1b ended with an error" in line
     assert line.endswith("ValueError: a\\nb")

@@ -97,7 +97,7 @@ def test_a_collector_that_refuses_or_is_gone_is_told_of_and_tried_again(collecto
     address, got, answers = collector
     exporter = OtlpExporter(address, "w1")
     answers[0] = 503
-    with pytest.raises(ConnectionError, match="the collector answered 503"):
+    with pytest.raises(ConnectionError, match="the collector replied 503"):
         exporter.export(SPANS, 0.0)
     answers[0] = 200
     exporter.export(SPANS, 0.0)
@@ -112,7 +112,7 @@ def test_a_collector_that_refuses_or_is_gone_is_told_of_and_tried_again(collecto
 
 @pytest.mark.parametrize("endpoint", ["http://", "http://host:x", "http://:4318"])
 def test_an_address_that_is_none_is_refused(endpoint):
-    with pytest.raises(BadInput, match="trace_endpoint: an address such as"):
+    with pytest.raises(BadInput, match="trace_endpoint: expected an address such as"):
         OtlpExporter(endpoint, "w1")
 
 

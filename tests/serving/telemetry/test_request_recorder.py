@@ -149,7 +149,7 @@ def test_requests_are_put_together_again_as_they_were(tmp_path, processor, recor
     assert sorted(map(plain, found), key=key) == sorted(map(plain, sent), key=key)
     dump_warmup(found)
     assert len(read_requests(str(tmp_path / "recordings"), "small", manifest().inputs, 7)) == 7
-    with pytest.raises(BadInput, match="requests of model 'other' with its inputs wanted"):
+    with pytest.raises(BadInput, match="expected requests of model 'other' with its inputs"):
         read_requests(str(tmp_path / "recordings"), "other", manifest().inputs, 7)
 
 
@@ -263,7 +263,7 @@ def test_a_disk_that_cannot_be_written_costs_records_and_no_request(tmp_path, pr
         patched.setattr(recording.pq, "ParquetWriter", refuse)
         processor.process(request(1))
         until(lambda: caplog.text)
-    assert "requests could not be recorded" in caplog.text
+    assert "could not record requests" in caplog.text
     processor.process(request(2))
     finish(processor, recorder)
     assert recorder.requests == 1
@@ -276,7 +276,7 @@ def test_what_a_crash_left_is_cleared_away(tmp_path):
     (folder / ".small-w1-1-1.tmp").write_bytes(b"another's")
     RequestRecorder(str(folder), 1.0, 1 << 30, "w0").close()
     assert [p.name for p in files(tmp_path)] == [".small-w1-1-1.tmp"]
-    with pytest.raises(BadInput, match="record: a folder that can be written wanted"):
+    with pytest.raises(BadInput, match="record: cannot write to the folder"):
         RequestRecorder(str(folder / ".small-w1-1-1.tmp"), 1.0, 1 << 30, "w0")
 
 

@@ -168,7 +168,7 @@ def test_an_owner_that_fails_to_look_into_a_death_keeps_no_seat_empty(fleets, mo
     victim.gone.set()
     spawns(2)
     until(lambda: worker_pool.available() not in ([], [victim]))
-    assert "could not be looked into" in caplog.text
+    assert "could not examine" in caplog.text
 
 
 def test_the_others_give_up_what_is_beyond_their_share_when_a_new_process_is_up(fleets):
@@ -210,7 +210,7 @@ def test_a_seat_whose_process_cannot_serve_is_tried_again_and_never_offered(flee
     worker_pool, owner = fleets(1, refuse)
     spawns(4)
     assert not worker_pool.available()
-    with pytest.raises(NotReady, match="not all processes came up"):
+    with pytest.raises(NotReady, match="not all processes started"):
         worker_pool.wait_complete()
     owner.refuse = None
     monkeypatch.setattr(Mortal, "stillborn", False)

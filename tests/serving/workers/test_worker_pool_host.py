@@ -367,7 +367,7 @@ def test_a_scrape_is_answered_to_the_worker_that_asked_even_when_it_fails(hosts,
     host._scrapes.shutdown()
     assert workers[1].said[-1] == ("reply", {"id": 9, "text": "metrics"})
     assert workers[0].said[-2:] == [("reply", {"id": 3, "text": "metrics"}), ("reply", {"id": 4, "text": None})]
-    assert "could not be rendered" in caplog.text
+    assert "could not render" in caplog.text
 
 
 def test_sessions_are_resized_in_every_worker_and_in_those_to_come(hosts):
@@ -410,7 +410,7 @@ def test_a_damaged_version_goes_from_routes_and_workers_before_another_process_i
     with unleased(path):
         host.load_all()
     key = version_of(host).replicas.key
-    why = f"tables/user.safetensors: {path.stat().st_size} bytes wanted, got 100"
+    why = f"tables/user.safetensors: expected {path.stat().st_size} bytes, got 100"
     os.truncate(path, 100)
     host.on_crash(0, "SIGBUS")
     host.on_crash(1, "SIGBUS")
@@ -442,7 +442,7 @@ def test_a_death_by_sigbus_that_no_size_explains_has_every_mapped_byte_read(host
     host.on_crash(0, "SIGBUS")
     host._readings.shutdown()
     assert host.catalogue["small"].served == {}
-    assert "served no more: tables/user.safetensors: was overwritten while it is served" in caplog.text
+    assert "no longer served: tables/user.safetensors: was overwritten while being served" in caplog.text
 
 
 def test_what_is_refused_is_told_to_every_worker_once(hosts):

@@ -84,7 +84,7 @@ def test_tree_ensembles_are_refused_by_name_whatever_opset_their_file_names(path
 @pytest.mark.parametrize("opset", [1, 9, 10, 99])
 def test_a_version_of_the_operators_that_is_not_read_is_refused_with_those_that_are(opset, path):
     changed(path, lambda proto: setattr(proto.opset_import[0], "version", opset))
-    assert f"opset 11 to 24 wanted, got {opset}" in refused(path)
+    assert f"expected opset 11 to 24, got {opset}" in refused(path)
 
 
 @pytest.mark.parametrize("size", [1, 64])
@@ -93,7 +93,7 @@ def test_a_batch_of_one_size_is_refused_with_how_to_export_it(size, path):
         proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = size
 
     said = refused(changed(path, edit))
-    assert f"input 'x': a first dimension of any size wanted, got {size}" in said
+    assert f"input 'x': expected a first dimension of any size, got {size}" in said
     assert "dynamic_axes={name: {0: 'batch'}}" in said
     assert "dynamic_shapes={name: {0: torch.export.Dim('batch')}}" in said
 
@@ -104,11 +104,11 @@ def test_an_input_without_dimensions_or_of_a_strange_type_is_refused(path):
 
     assert "got a single number" in refused(changed(path, scalar))
     changed(path, lambda proto: proto.graph.input[0].type.tensor_type.ClearField("shape"))
-    assert "a tensor with a shape wanted" in refused(path)
+    assert "expected a tensor with a shape" in refused(path)
     changed(path, lambda proto: proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", 14, ["n"])))
     assert "got complex64" in refused(path)
     changed(path, lambda proto: proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", 999, ["n"])))
-    assert "a type that ONNX has wanted" in refused(path)
+    assert "expected a type of ONNX" in refused(path)
 
 
 @pytest.mark.parametrize("dims", [[1 << 40, 1 << 40], [4, 1 << 62], [-4], [-1, -4], [5], [2, 1], []])
@@ -121,18 +121,18 @@ def test_initialisers_of_strange_types_and_sparse_ones_are_refused(path):
     changed(path, lambda proto: setattr(proto.graph.initializer[0], "data_type", 14))
     assert "got complex64" in refused(path)
     changed(path, lambda proto: setattr(proto.graph.initializer[0], "data_type", 77))
-    assert "a type that ONNX has wanted" in refused(path)
+    assert "expected a type of ONNX" in refused(path)
     changed(path, lambda proto: proto.graph.sparse_initializer.add())
-    assert "dense initialisers wanted" in refused(path)
+    assert "expected dense initialisers" in refused(path)
 
 
 def test_operators_in_a_circle_or_out_of_order_are_refused(path):
     changed(path, lambda proto: proto.graph.node[0].input.__setitem__(1, "y"))
-    assert "takes 'y' before anything has made it" in refused(path)
+    assert "uses 'y' before any operator outputs it" in refused(path)
     changed(path, lambda proto: proto.graph.node[0].input.__setitem__(1, "a"))
-    assert "takes 'a' before anything has made it" in refused(path)
+    assert "uses 'a' before any operator outputs it" in refused(path)
     changed(path, lambda proto: proto.graph.node[0].input.__setitem__(1, "nothing"))
-    assert "takes 'nothing'" in refused(path)
+    assert "uses 'nothing'" in refused(path)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_two_values_of_one_name_are_refused(edit, path):
 
 def test_an_output_that_nothing_makes_is_refused(path):
     changed(path, lambda proto: setattr(proto.graph.output[0], "name", "z"))
-    assert "nothing makes its output 'z'" in refused(path)
+    assert "no operator outputs its output 'z'" in refused(path)
 
 
 def outside(proto, location, **more):
@@ -183,7 +183,7 @@ def test_data_that_lead_out_of_the_folder_are_refused(location, path, tmp_path):
     os.symlink(tmp_path / "secret", folder / "link")
     os.rename(path, folder / "model.onnx")
     changed(folder / "model.onnx", lambda proto: outside(proto, location))
-    assert "leads out of the model's folder" in refused(folder / "model.onnx")
+    assert "outside the model's folder" in refused(folder / "model.onnx")
 
 
 def test_a_link_to_a_folder_and_a_pipe_are_no_files_of_data(path, tmp_path):
@@ -191,7 +191,7 @@ def test_a_link_to_a_folder_and_a_pipe_are_no_files_of_data(path, tmp_path):
     os.mkfifo(path.parent / "pipe")
     for location in ("etc/passwd", "pipe"):
         changed(path, lambda proto, where=location: outside(proto, where))
-        assert "leads out of the model's folder" in refused(path)
+        assert "outside the model's folder" in refused(path)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_data_that_are_fewer_than_the_shape_wants_are_refused(more, path):
 def test_a_shape_that_asks_for_more_than_a_file_holds_is_refused_at_once(path):
     (path.parent / "data").write_bytes(W.tobytes())
     changed(path, lambda proto: (outside(proto, "data"), proto.graph.initializer[0].dims.__setitem__(0, 1 << 44)))
-    assert "bytes of data inside of its file wanted" in refused(path)
+    assert "bytes of data inside its file" in refused(path)
 
 
 def test_one_file_of_data_that_is_named_over_and_over_is_refused(path):
@@ -278,14 +278,14 @@ def test_bodies_that_are_nested_deeply_are_refused(path):
 
 def test_so_many_operators_are_refused(path, monkeypatch):
     monkeypatch.setattr(onnx_reader, "MAX_NODES", 1)
-    assert "at most 1 operators wanted" in refused(path, TooLarge)
+    assert "expected at most 1 operators" in refused(path, TooLarge)
 
 
 def test_a_file_that_is_too_large_is_not_even_opened(path):
     with path.open("r+b") as file:
         file.truncate((2 << 30) + 1)
     begun = time.monotonic()
-    assert "at most 2147483648 bytes wanted" in refused(path, TooLarge)
+    assert "at most 2147483648 bytes" in refused(path, TooLarge)
     assert time.monotonic() - begun < 1
 
 
@@ -294,13 +294,13 @@ def test_attributes_that_are_not_read_and_constants_without_a_value_are_refused(
         attribute = proto.graph.node[0].attribute.add()
         attribute.name, attribute.type = "strange", onnx.AttributeProto.TYPE_PROTO
 
-    assert "attribute 'strange' is of no type that is read" in refused(changed(path, edit))
+    assert "attribute 'strange' has an unsupported type" in refused(changed(path, edit))
     changed(
         path, lambda proto: proto.graph.node[0].CopyFrom(helper.make_node("Constant", [], ["a"], value_floats=[1.0]))
     )
     assert read_onnx(path).body.constants["a"].tolist() == [1.0]
     changed(path, lambda proto: proto.graph.node[0].ClearField("attribute"))
-    assert "Constant '': one value of a type that is read wanted" in refused(path)
+    assert "Constant '': expected one value of a supported type" in refused(path)
 
 
 def test_initialisers_that_old_files_list_among_the_inputs_are_no_inputs(path):

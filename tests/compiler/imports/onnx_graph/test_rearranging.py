@@ -205,5 +205,5 @@ def test_what_is_out_of_bounds_or_unknown_is_refused_with_the_operators_name(tmp
 )
 def test_nothing_large_is_made_of_constants(op, inputs, tmp_path):
     inputs = {k: np.asarray(v) for k, v in inputs.items()}
-    with pytest.raises(TooLarge, match=f"graph: {op} '': at most"):
+    with pytest.raises(TooLarge, match=f"graph: {op} '': expected at most"):
         translated(made(tmp_path / "m.onnx", op, inputs, constants=AXES), inputs)

@@ -33,9 +33,9 @@ def rows_of(*lists):
 def test_what_is_the_same_is_passed_over_and_what_differs_is_refused_with_how_far_it_is_off(tmp_path):
     found = proof_of(made(tmp_path / "m.onnx", "Neg", {"x": X}))
     assert found.check([({"input/x": X}, {"out0": -X})]) == []
-    with pytest.raises(BadInput, match=r"output 'out0' is off by 0\.5 from ONNX Runtime's"):
+    with pytest.raises(BadInput, match=r"output 'out0' differs by 0\.5 from ONNX Runtime's"):
         found.check([({"input/x": X}, {"out0": -X}), ({"input/x": X}, {"out0": 0.5 - X})])
-    with pytest.raises(BadInput, match=r"output 'out0': shape \[3, 2\] as ONNX Runtime's wanted, got \[3\]"):
+    with pytest.raises(BadInput, match=r"output 'out0': expected shape \[3, 2\] as ONNX Runtime's, got \[3\]"):
         found.check([({"input/x": X}, {"out0": -X[:, 0]})])
 
 
@@ -49,14 +49,14 @@ def test_rows_with_an_empty_bag_are_left_out_for_onnx_does_not_say_what_their_me
     assert found.check([(bags((), ()), {"y": np.ones((2, 4))})]) == []
     wrong = rows_of(*lists)
     wrong[1, 0] += 0.01
-    with pytest.raises(BadInput, match=r"output 'y' is off by 0\.01"):
+    with pytest.raises(BadInput, match=r"output 'y' differs by 0\.01"):
         found.check([(bags(*lists), {"y": wrong})])
 
 
 def test_a_file_that_onnx_runtime_does_not_take_is_said_to_be_uncompared(tmp_path):
     unknown = made(tmp_path / "m.onnx", "Neg", {"x": X}, domain="com.example")
     (note,) = proof_of(unknown).check([({"input/x": X}, {"out0": -X})])
-    assert note.startswith("not compared with ONNX Runtime, which does not take the file")
+    assert note.startswith("not compared with ONNX Runtime, which rejects the file")
 
     text = "g (float[batch, 2] x) => (float[batch, 2] y) { y = Reshape (x, s) }"
     failing = written(tmp_path / "m.onnx", text, s=np.array([7, 7]))

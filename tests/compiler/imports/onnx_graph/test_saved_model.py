@@ -145,7 +145,7 @@ def test_a_model_whose_rows_depend_on_each_other_is_refused(tmp_path):
 @pytest.mark.parametrize("made", ["y = ReduceSum <keepdims: int = 0> (x)", "z = Neg (x) y = Identity (w)"])
 def test_an_output_that_has_no_rows_is_refused(made, tmp_path):
     path = written(tmp_path / "m.onnx", f"g (float[batch, 2] x) => (float y) {{ {made} }}", w=np.ones(2, np.float32))
-    assert "output 'y': numbers for every row wanted" in not_imported(path, tmp_path)
+    assert "output 'y': expected numbers for every row" in not_imported(path, tmp_path)
 
 
 def test_a_translation_that_gives_something_else_than_onnx_runtime_is_refused(tmp_path, monkeypatch):
@@ -213,5 +213,5 @@ def test_inputs_are_fed_as_the_file_has_them_when_it_is_asked_itself(tmp_path):
     fed = bags_of([2, 0, 1])
     assert fed["off"].tolist() == [0, 2, 2]
     path = changed(written(tmp_path / "m.onnx", torchscript_bag(), emb__weight=TABLE), lambda proto: None)
-    with pytest.raises(BadInput, match="user: one of the inputs ids wanted"):
+    with pytest.raises(BadInput, match="user: expected one of the inputs ids"):
         imported(path, tmp_path, user=["off"])

@@ -29,4 +29,4 @@ def test_both_sides_learn_in_turn_and_lookups_count_apart_while_a_log_is_compact
     assert result["rows_on_disk"] > 4 * 2000
     result["turns"] = {"tiers": [0.2, 0.4], "memory": [0.1, 0.3]}
     assert "**Speed beside all rows in memory: 0.62** (0.50 to 0.75), 2 rounds" in tier_race.page(result)
-    assert tiered_rows.TieredRows.compact_log.__name__ == "tend"
+    assert tiered_rows.TieredRows.compact_log.__name__ == "compact_log"

@@ -146,7 +146,7 @@ def test_a_repository_of_the_first_format_gets_its_records_in_its_order(version)
     ("step", "changes", "error", "message"),
     [
         (2, {}, Conflict, "continues step 1, the served generation is 1.0"),
-        (1, dict(version=2), Conflict, "for version 2, this is version 1"),
+        (1, dict(version=2), Conflict, "is for version 2, but this is version 1"),
     ],
 )
 def test_what_does_not_continue_the_chain_is_no_part_of_it(version, step, changes, error, message):
@@ -161,7 +161,7 @@ def test_a_file_under_a_wrong_name_or_of_wrong_shape_is_not_adopted(version):
     change_log = ChangeLog.of(version)
     path = version.folder / "deltas" / "1.safetensors"
     write_delta(path, make_delta(2, [1], parent=0))
-    with pytest.raises(BadInput, match="step 1 wanted by its file name, got 2"):
+    with pytest.raises(BadInput, match="expected step 1 by its file name, got 2"):
         change_log.adopt(path)
     write_delta(path, make_delta(1, [1, 1]))
     with pytest.raises(BadInput, match="more than once"):
@@ -177,12 +177,12 @@ def test_after_a_rollback_the_next_step_is_a_new_one_on_the_old_parent(version):
     for step in range(1, 8):
         change_log.publish(make_delta(step, [step]))
     change_log.rollback(4)
-    with pytest.raises(Conflict, match="step 5 is used already; the next one is 8"):
+    with pytest.raises(Conflict, match="step 5 is already used; the next one is 8"):
         change_log.publish(make_delta(5, [5], tag=50))
     link = change_log.publish(make_delta(8, [5], parent=4))
     assert (link.step, link.record.parent_step) == (8, 4)
     assert [one.step for one in change_log.history.undone()] == [5, 6, 7]
-    with pytest.raises(NotFound, match=r"1\.6 is not a generation of model 'small' to go back to"):
+    with pytest.raises(NotFound, match=r"generation 1\.6 of model 'small' does not exist"):
         change_log.rollback(6)
 
 
@@ -196,7 +196,7 @@ def test_a_step_before_a_snapshot_is_still_used_for_whoever_begins_there(version
     snapshot_at(change_log, 4)
     change_log.rollback(1)
     other = ChangeLog.of(version)
-    with pytest.raises(Conflict, match="step 2 is used already"):
+    with pytest.raises(Conflict, match="step 2 is already used"):
         other.publish(make_delta(2, [9], tag=9))
     assert other.publish(deltas[2]).digest == change_log.history.known(2).digest
 
@@ -368,10 +368,10 @@ def test_without_hard_links_a_record_is_created_exclusively_all_the_same(version
     path.write_bytes(b"")
     assert change_log.look() == [], "somebody is about to write it"
     monkeypatch.setattr(ledger_module, "TRY_AGAIN_S", 0.0)
-    with pytest.raises(NotReady, match="others are writing"):
+    with pytest.raises(NotReady, match="other writers write"):
         change_log.publish(make_delta(3, [3]))
     os.utime(path, (1, 1))
-    with pytest.raises(NotReady, match="record 3: the file is empty; if nobody"):
+    with pytest.raises(NotReady, match="record 3: the file is empty; if no process"):
         change_log.look()
     path.unlink()
     assert change_log.publish(make_delta(3, [3])).step == 3
@@ -430,10 +430,10 @@ def test_a_delta_whose_file_is_another_one_is_not_read(version, watched):
     link = watched.history.on_line(2)
     path = Path(watched.path_of(link))
     write_delta(path, make_delta(2, [2], tag=7))
-    with pytest.raises(Diverged, match="delta 2: the file is not the one that record 2 names"):
+    with pytest.raises(Diverged, match="delta 2: the file does not match record 2"):
         watched.read_delta(link)
     path.unlink()
-    with pytest.raises(Diverged, match="delta 2: the file that record 2 names is not there"):
+    with pytest.raises(Diverged, match="delta 2: the file that record 2 names does not exist"):
         watched.read_delta(link)
 
 

@@ -94,7 +94,7 @@ def test_a_file_put_back_after_a_repair_ends_the_chain_in_words(version):
     with pytest.raises(Diverged, match="record 4: does not continue record 3"):
         ChangeLog.of(version, whole=True)
     path.write_bytes(sound[:-8])
-    with pytest.raises(Diverged, match="record 2: a JSON object wanted"):
+    with pytest.raises(Diverged, match="record 2: expected a JSON object"):
         ChangeLog.of(version, whole=True)
 
 
@@ -199,7 +199,7 @@ def test_what_is_no_file_of_a_record_is_set_aside_too(version, what):
 def test_a_record_that_is_just_being_written_is_not_damage(version):
     ChangeLog.of(version).publish(make_delta(1, [1]))
     (version.folder / record_name(2)).touch()
-    with pytest.raises(NotReady, match="record 2: somebody may be writing it; try again in a minute"):
+    with pytest.raises(NotReady, match="record 2: another process may be writing it; try again in a minute"):
         find_damage(ChangeLog(version))
 
 

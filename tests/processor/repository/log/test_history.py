@@ -82,7 +82,7 @@ def test_a_step_is_never_used_for_other_content(step):
     history = grown(5)
     take(history, history.next(ROLLBACK, history.on_line(0)))
     record = delta(history, "other", step=step)
-    with pytest.raises(Conflict, match=f"step {step} is used already; the next one is 6"):
+    with pytest.raises(Conflict, match=f"step {step} is already used; the next one is 6"):
         history.check_next(record)
 
 
@@ -91,11 +91,11 @@ def test_behind_a_gate_nothing_is_served_until_it_is_lifted():
     take(history, history.next(HOLD, history.head, reason="AUC fell"))
     take(history, delta(history, 3))
     assert (history.target.step, history.head.step, history.held) == (2, 3, "AUC fell")
-    with pytest.raises(Conflict, match="the chain is held"):
+    with pytest.raises(Conflict, match="the change log is held"):
         take(history, history.next(HOLD, history.head))
     take(history, history.next(RELEASE, history.head))
     assert (history.target.step, history.held) == (3, "")
-    with pytest.raises(Conflict, match="the chain is not held"):
+    with pytest.raises(Conflict, match="the change log is not held"):
         take(history, history.next(RELEASE, history.head))
 
 
@@ -108,7 +108,7 @@ def test_a_gate_may_stand_before_what_is_there_and_move_back_but_not_on():
     take(history, history.next(HOLD, history.on_line(2), reason="1.3 held"))
     assert (history.target.step, history.held) == (2, "1.3 held")
     for step in (2, 4):
-        with pytest.raises(Conflict, match="the chain is held"):
+        with pytest.raises(Conflict, match="the change log is held"):
             history.check_next(history.next(HOLD, history.on_line(step)))
 
 
@@ -116,7 +116,7 @@ def test_a_gate_stands_on_the_line():
     history = grown(3)
     undone = history.head
     take(history, history.next(ROLLBACK, history.on_line(1)))
-    with pytest.raises(Conflict, match="hold of step 3, which is not on the line"):
+    with pytest.raises(Conflict, match="hold of step 3, which is not on the current line"):
         history.check_next(history.next(HOLD, undone))
 
 
@@ -199,19 +199,19 @@ def test_a_history_since_a_snapshot_takes_records_that_name_an_older_one():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(model="other"), "not of this chain"),
-        (dict(version=2), "not of this chain"),
+        (dict(model="other"), "not for this change log"),
+        (dict(version=2), "not for this change log"),
         (dict(number=4), "does not continue record 2"),
         (dict(previous="00" * 32), "does not continue record 2"),
-        (dict(parent_step=1), "stands on step 1"),
-        (dict(parent="00" * 16), "stands on step 2"),
-        (dict(digest="00" * 16), "does not follow"),
-        (dict(sha256="00" * 32), "does not follow"),
-        (dict(top=9), "top 9"),
+        (dict(parent_step=1), "continues step 1"),
+        (dict(parent="00" * 16), "continues step 2"),
+        (dict(digest="00" * 16), "its digest does not match"),
+        (dict(sha256="00" * 32), "its digest does not match"),
+        (dict(top=9), "top: expected 3, got 9"),
         (dict(step=2, top=2), "not ahead"),
-        (dict(kind=ROLLBACK), "which is not on the line"),
-        (dict(snapshot=10**9), "names record 1000000000 as its snapshot, which is none"),
-        (dict(snapshot=3), "names record 3 as its snapshot, which is none"),
+        (dict(kind=ROLLBACK), "which is not on the current line"),
+        (dict(snapshot=10**9), "names record 1000000000 as its snapshot, which is not a snapshot"),
+        (dict(snapshot=3), "names record 3 as its snapshot, which is not a snapshot"),
     ],
 )
 def test_a_record_that_breaks_a_rule_is_no_record_of_the_chain(change, message):

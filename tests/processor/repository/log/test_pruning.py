@@ -116,7 +116,7 @@ def test_what_was_left_unfinished_goes_after_a_day_and_not_before(chain):
     assert prune(version) == {}
     found = prune(version, later_s=ABANDONED_S + 60)
     assert sorted(found) == sorted([*left[:3], "snapshots/3-00ff00ff", "deltas/4-0a0b0c0d.safetensors"])
-    assert found["snapshots/3-00ff00ff"] == "a snapshot that was never finished"
+    assert found["snapshots/3-00ff00ff"] == "unfinished snapshot"
     assert deltas(version) == [1, 2, 3, 9]  # Step 9 may still come to continue the chain.
 
 
@@ -127,7 +127,7 @@ def test_a_dropped_file_that_continues_nothing_goes_after_a_day(chain):
     write_delta(stray, make_delta(2, [1], parent=0))
     extend(change_log, 2)
     assert prune(version) == {}
-    assert prune(version, later_s=ABANDONED_S + 60) == {"deltas/2.safetensors": "continues nothing"}
+    assert prune(version, later_s=ABANDONED_S + 60) == {"deltas/2.safetensors": "unrecorded delta"}
     assert ChangeLog.of(version).history.head.step == 3
 
 

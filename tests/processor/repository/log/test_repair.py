@@ -69,7 +69,7 @@ def test_what_is_no_repair_is_told_from_one(version):
     assert parsed_repair(made.to_bytes(), made.number + 1) is None
     assert parsed_repair(made.to_bytes()[:-2], made.number) is None
     assert parsed_repair((version.folder / record_name(1)).read_bytes(), 1) is None
-    with pytest.raises(Corrupt, match="the first of the records that it sets aside wanted"):
+    with pytest.raises(Corrupt, match="the first of the records that it sets aside"):
         type(made).from_bytes(dataclasses.replace(made, since=made.number).to_bytes(), made.number)
 
 
@@ -78,7 +78,7 @@ def test_bytes_are_those_of_the_file_and_nothing_is_told_from_no_file(version):
     assert record_bytes(version.storage, 1) is None
     assert RecordsDigest().read(version.storage, 1) is None
     (version.folder / record_name(1)).mkdir()
-    with pytest.raises(Corrupt, match="a regular file wanted"):
+    with pytest.raises(Corrupt, match="expected a regular file"):
         record_bytes(version.storage, 1)
     assert RecordsDigest().read(version.storage, 1) == NO_FILE
 
@@ -149,7 +149,7 @@ def test_what_a_server_has_trusted_may_be_set_aside_by_a_signed_repair(tmp_path)
     once_more = ChangeLog(signed_version(tmp_path, keyring))
     once_more.recall()
     (tmp_path / "small" / "1" / record_name(4)).unlink()
-    with pytest.raises(Corrupt, match="record 4: the one that was trusted here wanted"):
+    with pytest.raises(Corrupt, match="record 4: expected the one that was trusted here before"):
         ChangeLog(signed_version(tmp_path, keyring)).recall()
 
 

@@ -61,7 +61,7 @@ def test_what_is_served_and_was_replaced_or_is_gone_is_told(version, watched, na
     path.unlink()
     if not gone:
         path.write_bytes(data[:-3] + b" }\n")
-    wanted = f"{message}: is served, and its file {'is gone' if gone else 'was replaced'}"
+    wanted = f"{message}: is served, but its file {'no longer exists' if gone else 'was replaced'}"
     with pytest.raises(Diverged, match=wanted):
         scrub(watched)
 

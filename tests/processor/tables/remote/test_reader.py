@@ -246,7 +246,7 @@ def test_with_the_policy_fail_a_request_whose_rows_are_lost_gets_not_ready(packa
     version = load(package, store, on_error="fail")
     user_rows(version, [0])
     store.down = True
-    with pytest.raises(NotReady, match="2 embedding rows could not be had: the row store cannot be reached"):
+    with pytest.raises(NotReady, match="could not fetch 2 embedding rows: the row store cannot be reached"):
         user_rows(version, [0, 3, 6])
     np.testing.assert_array_equal(user_rows(version, [0]), expected_rows({0: 0}, [0]))
 
@@ -286,10 +286,10 @@ def test_a_version_that_is_not_complete_in_the_store_is_refused_with_the_command
     for value, message in [
         (None, r"small/1/user is not in the row store; run: freshet tables push small --version 1 --table user"),
         (marker.replace(b'"complete"', b'"pushing"'), "not complete in the row store; run: freshet tables push"),
-        (marker.replace(b'"rows": 100', b'"rows": 101'), "is of another upload; drop it, then run: freshet"),
-        (b"{}", "marker is not readable"),
-        (b'{"format": 1}', "marker is not readable"),
-        (marker.replace(b'"dim": 4', b'"dim": "4"'), "not one of this format"),
+        (marker.replace(b'"rows": 100', b'"rows": 101'), "is from another upload; drop it, then run: freshet"),
+        (b"{}", "marker cannot be read"),
+        (b'{"format": 1}', "marker cannot be read"),
+        (marker.replace(b'"dim": 4', b'"dim": "4"'), "marker has another format"),
     ]:
         store.values[key] = value
         with pytest.raises(NotReady, match=message):

@@ -83,7 +83,7 @@ def test_the_policy_holds_while_redis_is_dead_and_scores_return_when_it_does(roo
                 wanted = reference({}, {}, make_weights(0), [7], [[]], make_inputs([7])["floats"])
                 np.testing.assert_allclose(reply.outputs["score"][:, 0], wanted, atol=1e-5)
             else:
-                with pytest.raises(NotReady, match="embedding rows could not be had: the row store"):
+                with pytest.raises(NotReady, match=r"could not fetch \d+ embedding rows: the row store"):
                     engine.process(PredictRequest("small", make_inputs([7])))
         server.start()
         clock.advance(PAUSE_S)
@@ -99,7 +99,11 @@ def test_a_redis_that_hangs_costs_its_timeout_a_few_times_and_is_then_left_alone
     os.kill(server.pid, signal.SIGSTOP)
     try:
         problems = [store.fetch([key], 1 << 16).problem for _ in range(OPEN_AFTER + 2)]
-        assert problems == ["did not answer in time"] * OPEN_AFTER + ["is left alone after failures"] * 2
+        assert (
+            problems
+            == ["did not answer in time"] * OPEN_AFTER
+            + ["is not contacted after repeated failures (circuit breaker)"] * 2
+        )
         clock.advance(PAUSE_S)
         assert [store.fetch([key], 1 << 16).problem for _ in range(2)] == [problems[0], problems[-1]]
     finally:
@@ -157,7 +161,7 @@ def test_nonsense_counts_as_lost_and_opens_the_breaker(reply):
     assert [one.values for one in problems] == [[None, None]] * (OPEN_AFTER + 1)
     assert all(one.problem for one in problems)
     if not reply.startswith(b"-"):
-        assert problems[-1].problem == "is left alone after failures"
+        assert problems[-1].problem == "is not contacted after repeated failures (circuit breaker)"
 
 
 def test_a_value_beyond_what_was_asked_for_is_lost(server):
@@ -165,7 +169,7 @@ def test_a_value_beyond_what_was_asked_for_is_lost(server):
     store.write({b"large": b"x" * 100_000, b"small": b"y"})
     assert store.fetch([b"small"], 1 << 10).values == [b"y"]
     reply = store.fetch([b"small", b"large"], 1 << 10)
-    assert (reply.values, reply.problem) == ([None, None], "sent what is no reply to what it was asked")
+    assert (reply.values, reply.problem) == ([None, None], "sent a malformed reply")
     assert store.fetch([b"large"], 1 << 17).values == [b"x" * 100_000]
 
 

@@ -24,14 +24,14 @@ def test_tables_are_named_one_by_one_or_all_of_a_model():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"url": "http://secret@host"}, "^remote.url: one of redis://, "),
+        ({"url": "http://secret@host"}, "^remote.url: expected one of redis://, "),
         ({"url": ""}, "remote.url"),
-        ({"tables": []}, "at least one 'model/table' wanted"),
-        ({"tables": ["user"]}, "'model/table' or 'model/\\*' wanted, got 'user'"),
-        ({"tables": ["*/user"]}, "wanted, got '\\*/user'"),
-        ({"tables": ["ctr/a/b"]}, "wanted, got 'ctr/a/b'"),
-        ({"timeout_s": 0}, "remote.timeout_s: 0.001 to 60 wanted, got 0"),
-        ({"on_error": "ignore"}, "remote.on_error: one of default, fail wanted, got 'ignore'"),
+        ({"tables": []}, "expected at least one 'model/table'"),
+        ({"tables": ["user"]}, "expected 'model/table' or 'model/\\*', got 'user'"),
+        ({"tables": ["*/user"]}, "expected 'model/table' or 'model/\\*', got '\\*/user'"),
+        ({"tables": ["ctr/a/b"]}, "got 'ctr/a/b'"),
+        ({"timeout_s": 0}, "remote.timeout_s: expected 0.001 to 60, got 0"),
+        ({"on_error": "ignore"}, "remote.on_error: expected one of default, fail, got 'ignore'"),
         ({"cache_rows": -1}, "remote.cache_rows"),
     ],
 )
@@ -43,7 +43,7 @@ def test_a_configuration_that_makes_no_sense_is_refused_by_name(changes, message
 
 @pytest.mark.parametrize("url", ["redis://h:port", "redis://:pw@[::1", "redis://h?socket_timeout=x"])
 def test_a_url_that_cannot_be_read_is_refused_without_being_quoted(url):
-    with pytest.raises(BadInput, match=r"^remote.url: redis://\[user:password@\]host:port\[/db\] wanted$"):
+    with pytest.raises(BadInput, match=r"^remote.url: expected redis://\[user:password@\]host:port\[/db\]$"):
         open_store(url, 1.0, SystemClock())
 
 
