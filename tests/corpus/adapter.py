@@ -64,7 +64,7 @@ def column(document: dict[str, Any]) -> Any:
 
 def root() -> Path:
     """The folder that the engine was imported from."""
-    return Path(inspect.getfile(Processor)).parents[1]
+    return Path(inspect.getfile(Processor)).resolve().parents[1]
 
 
 @contextmanager
