@@ -69,7 +69,8 @@ class RouteOperation(NamedTuple):
 
 def _operations() -> dict[str, RouteOperation]:
     """Return the operation of each path."""
-    health = json_of(object_of("ready", live={"type": "boolean"}, ready={"type": "boolean"}))
+    alive = json_of(object_of("live", live={"type": "boolean"}))
+    health = json_of(object_of("ready", ready={"type": "boolean"}))
     empty = json_of(ANY_OBJECT)
     found = {
         "/healthz": RouteOperation("up", "Tell whether the server is up and ready", health),
@@ -78,7 +79,7 @@ def _operations() -> dict[str, RouteOperation]:
         "/docs": RouteOperation("docs", "Page that shows this document", {"text/html": TEXT}),
         "/openapi.json": RouteOperation("openapi", "This document", empty),
         "/v2": RouteOperation("server", "Server metadata", json_of(named("Server"))),
-        "/v2/health/live": RouteOperation("live", "Tell whether the server is up", health),
+        "/v2/health/live": RouteOperation("live", "Tell whether the server is up", alive),
         "/v2/health/ready": RouteOperation("ready", "Tell whether every model is ready", json_of(named("Ready"))),
         "/v2/models/stats": RouteOperation("stats", "Statistics of every model", json_of(named("Statistics"))),
         "/v2/repository/index": RouteOperation(
