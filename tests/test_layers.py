@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.structure.sources import own_name
+from tests.structure.sources import LINKED, own_name
 
 ROOT = Path(__file__).parents[1]
 FLOORS = ("freshet_serving", "serving", "models", "compiler", "processor", "loadtest", "generators")
@@ -83,7 +83,6 @@ LEVELS = {
     ),
 }
 MOST_FLAT = 13
-LINKED = {"processor", "compiler", "models", "serving"}
 # Commands lead to every floor below the way in; benchmarks measure the engine in its own process; generators read what
 # they write pages of.
 WIDE = {

@@ -9,10 +9,11 @@ import pytest
 
 from tests.models.publishing.torch_trainer import MODEL, write
 from tests.models.publishing.torches import WHY, torch_python
+from tests.release.archives import lay_out
 from tests.release.newcomer import ROOT
-from tests.release.state import git
 
 TOOLS = ROOT / ".venv" / "tools" / "bin" / "python"
+EPOCH_S = 1_700_000_000
 CORE = (
     "tests/processor/package",
     "tests/processor/features",
@@ -60,11 +61,7 @@ def site(tmp_path_factory):
     if not TOOLS.exists():
         pytest.skip("build tools are not installed: make .venv/.tools")
     work = tmp_path_factory.mktemp("wheel")
-    for name in filter(None, git(ROOT, "ls-files", "-z").split("\0")):
-        source, target = ROOT / name, work / "tree" / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_symlink() or source.is_file():
-            shutil.copyfile(source, target, follow_symlinks=False)
+    lay_out(ROOT, work / "tree", EPOCH_S)
     build = [TOOLS, "-c", "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])", work / "out"]
     (work / "out").mkdir()
     subprocess.run(build, cwd=work / "tree", check=True, capture_output=True)

@@ -18,6 +18,8 @@ from pathlib import Path
 PREFIX = "freshet_serving"
 FLOORS = (PREFIX, "serving", "models", "compiler", "processor", "loadtest")
 MEASURING = "loadtest"
+LINKED = frozenset({"serving", "models", "compiler", "processor"})
+"""Top folders that are imported as subpackages of PREFIX, by links in its folder."""
 ONE_WORD = re.compile(r"_?[A-Z][a-z0-9]*")
 TARGET = re.compile(r"^([a-z][a-z0-9-]*(?: [a-z][a-z0-9-]*)*):(?!=)", re.MULTILINE)
 
@@ -33,7 +35,7 @@ def own_name(name: str) -> str:
 
 def import_name(name: str) -> str:
     """Return what a module of a top folder is imported as: own_name() the other way round."""
-    return f"{PREFIX}.{name}" if name.partition(".")[0] in FLOORS[1:-1] else name
+    return f"{PREFIX}.{name}" if name.partition(".")[0] in LINKED else name
 
 
 def subpackage_of(module: str) -> str:

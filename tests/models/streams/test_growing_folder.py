@@ -175,7 +175,7 @@ def test_a_file_that_takes_too_much_memory_has_its_rows_rejected_and_the_next_is
     bomb, sound = folder.poll()
     (rejected,) = folder.stream.read(bomb)
     assert (len(rejected), rejected.damage) == (1, True)
-    assert rejected.why.startswith("a.parquet: expected at most 33,554,432 bytes ")
+    assert rejected.why.startswith("a.parquet: expected at most 33,554,432 bytes in a row, got ")
     assert [len(part) for part in folder.stream.read(sound)] == [5]
 
 
