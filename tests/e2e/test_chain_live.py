@@ -133,7 +133,7 @@ def test_a_served_delta_that_is_replaced_leaves_both_where_they_are_and_says_so(
         np.testing.assert_allclose(scores, expected(2), atol=1e-5)
         status, reply = server.upload("small", _bytes_of(tmp_path, make_delta(3, USERS)))
         assert status == 409
-        assert "DIVERGED: delta 1.2: is served, and its file was replaced" in reply["error"]
+        assert "DIVERGED: delta 1.2: is served, but its file was replaced" in reply["error"]
         assert (
             b'freshet_version_chain_state{model="small",state="DIVERGED",version="1"} 1.0' in server.get("/metrics")[2]
         )

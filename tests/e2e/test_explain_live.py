@@ -71,7 +71,7 @@ def test_what_is_explained_is_what_was_served_before_and_after_a_delta(tmp_path,
         assert ("onnxruntime" in mapped) == (layout != ()), "a supervisor runs no backend itself"
         assert "evaluate --generation 1.0" in explain(server, "small", 409, inputs=REQUEST, against="1.0")["error"]
         # It is recorded once the file is whole: what was asked first is written when the server ends.
-        assert "is not among" in explain(server, "small", 404, request_id="second")["error"]
+        assert "was not recorded" in explain(server, "small", 404, request_id="second")["error"]
         told = server.get("/admin/models", admin=True)
         assert json.loads(told[2])["models"]["small"]["generation"] == "1.3"
     with LiveServer(root, *options, log=tmp_path / "log") as server:

@@ -127,7 +127,7 @@ def test_a_network_whose_rows_see_one_another_is_refused():
     given = arguments(tables={})
     manifest, settings, network, *rest = given
     network = dataclasses.replace(network, options={"hidden": (8,)}, loss="tests.models.parallel.losses:pairs")
-    with pytest.raises(BadInput, match="see each row by itself"), Together(2, manifest, settings, network, *rest):
+    with pytest.raises(BadInput, match="treat each row alone"), Together(2, manifest, settings, network, *rest):
         pass
 
 
