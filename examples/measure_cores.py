@@ -42,9 +42,9 @@ def ask(until_s: float, took_s: list[float]) -> None:
         begun_s = time.monotonic()
         connection.request("POST", f"/v1/models/{options.model}:predict", body)
         reply = connection.getresponse()
-        told = reply.read()
+        answer = reply.read()
         if reply.status != 200:
-            raise SystemExit(told.decode())
+            raise SystemExit(answer.decode())
         took_s.append(time.monotonic() - begun_s)
 
 

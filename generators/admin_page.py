@@ -63,7 +63,9 @@ def _document() -> dict[str, Any]:
 def _refusals(document: Mapping[str, Any]) -> str:
     """Return the table of error statuses that every route may return."""
     first = next(iter(next(iter(document["paths"].values())).values()))
-    rows = (f"| {code} | {told['description']} |\n" for code, told in first["responses"].items() if code[0] in "45")
+    rows = (
+        f"| {code} | {response['description']} |\n" for code, response in first["responses"].items() if code[0] in "45"
+    )
     return "| status | when |\n|---|---|\n" + "".join(rows)
 
 

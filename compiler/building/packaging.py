@@ -118,8 +118,8 @@ def _as_drafted(outputs: Sequence[Output], drafted: Sequence[Output]) -> list[Ou
 def _in_float32(folder: Path, compiled: GraphParts, progress: Progress | None) -> list[ExecutableEntry]:
     executables: list[ExecutableEntry] = []
     for role, part in compiled.by_role.items():
-        told = _after(len(executables), compiled, progress)
-        executables += compile_graph(part.graph, folder, part.buckets, progress=told, role=role)
+        report = _after(len(executables), compiled, progress)
+        executables += compile_graph(part.graph, folder, part.buckets, progress=report, role=role)
     return executables
 
 

@@ -145,9 +145,9 @@ def stage_digest(data: bytes) -> str:
             continue
         stack.pop()
         digests[name] = digest(name, [digests[ref.partition(":")[0]] + ref.partition(":")[2] for ref in refs])
-    told = sorted(digests[name] for name in nodes if name.startswith("output/"))
+    outputs = sorted(digests[name] for name in nodes if name.startswith("output/"))
     library = definition.library.SerializeToString(deterministic=True)
-    return hashlib.sha256("".join(told).encode() + library).hexdigest()
+    return hashlib.sha256("".join(outputs).encode() + library).hexdigest()
 
 
 def _check_graph(version: VersionReader, graph: DenseGraph) -> None:

@@ -127,5 +127,5 @@ def _dtype(node: Any) -> np.dtype[Any]:
 
 def _reason(error: Any) -> str:
     """Return TensorFlow's message about the values, without the node names and stack in it."""
-    told = re.search(r"([^\n]*?)\s*\[\[\{\{node", str(error.message))
-    return told[1].strip()[:200] if told else type(error).__name__
+    match = re.search(r"([^\n]*?)\s*\[\[\{\{node", str(error.message))
+    return match[1].strip()[:200] if match else type(error).__name__

@@ -84,7 +84,7 @@ def _lines(report: CompileReport) -> Iterator[str]:
     for each in (report.calibration, *report.others.values()):
         yield from (f"refused: {line}" for line in each.refused)
     yield from (f"not compiled: {line}" for line in report.skipped)
-    yield from report.told
+    yield from report.notes
 
 
 def _first(calibration: Calibration) -> list[ExecutableEntry]:

@@ -92,7 +92,7 @@ class CompileReport:
         others: Of its parts, by role.
         passes: Effects of the passes.
         skipped: Variants that could not be compiled here, each with the reason.
-        told: Further notes.
+        notes: Further notes.
     """
 
     manifest: Manifest
@@ -100,7 +100,7 @@ class CompileReport:
     others: dict[str, Calibration]
     passes: list[str]
     skipped: list[str]
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def chosen(self) -> dict[int, ExecutableEntry]:
@@ -151,7 +151,7 @@ def compile_version(
         try:
             found = parts(graph, before.features, buckets)
             rows = _rows(graph, reader, max(*buckets, GENERATED_ROWS)) if given is None else given
-            told = [] if given is not None else _unchecked(options)
+            notes = [] if given is not None else _unchecked(options)
             compiling = RoleCompiler(folder, skipped, options.precision, options.bound, reporter)
             calibrations = compiling.all(found, before.features, wanted, rows, labelled)
             if options.precision not in (AUTO, *(e.precision for e in calibrations[WHOLE].measured)):
@@ -171,7 +171,7 @@ def compile_version(
             reader.storage.remove(name)
         _remove(folder, outdone)
     others = {role: calibration for role, calibration in calibrations.items() if role != WHOLE}
-    return CompileReport(manifest, calibrations[WHOLE], others, found.lines(), skipped, told)
+    return CompileReport(manifest, calibrations[WHOLE], others, found.lines(), skipped, notes)
 
 
 def find_version(target: str, repository: str | None, version: int | None) -> VersionReader:

@@ -127,11 +127,11 @@ class TableSummary:
                     SavingEstimate("evict_after_steps", 2 ** (i - 1) - 1, int(gone[i]), self._share(lost_by[i]))
                 )
         below, lost_below = np.cumsum(self.rows_by_norm), np.cumsum(self.lookups_by_norm)
-        told: set[int] = set()
+        shown: set[int] = set()
         for share in NORM_SHARES:
             i = int(np.searchsorted(below, share * self.rows))
-            if self.rows and i < NORM_BINS - 1 and i not in told and below[i] < self.rows:
-                told.add(i)
+            if self.rows and i < NORM_BINS - 1 and i not in shown and below[i] < self.rows:
+                shown.add(i)
                 found.append(
                     SavingEstimate("evict_below_norm", norm_edge(i + 1), int(below[i]), self._share(lost_below[i]))
                 )

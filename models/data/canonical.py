@@ -43,8 +43,8 @@ class CanonicalColumns:
         for name, kind in self.wanted:
             read[name] = own = types[name]
             if self.text and kind in TEXT_TYPES:
-                told = kind in ("label", "weight") and pa.types.is_boolean(own)
-                read[name] = own if told else TEXT_TYPES[kind]
+                boolean = kind in ("label", "weight") and pa.types.is_boolean(own)
+                read[name] = own if boolean else TEXT_TYPES[kind]
             else:
                 arrow.check_type(own, kind, name)
                 if self.text and not pa.types.is_temporal(own):

@@ -103,12 +103,12 @@ def _weight(array: pa.Array) -> int:
     return int(array.nbytes) + 8 * len(array) + nested
 
 
-def main(asked: BinaryIO, told: BinaryIO) -> None:
+def main(asked: BinaryIO, replies: BinaryIO) -> None:
     """Answer requests until the input ends.
 
     Args:
         asked: Requests.
-        told: Receives the frames.
+        replies: Receives the frames.
     """
     # The limit applies to memory in use, and this pool allocates exactly and returns memory to the system.
     pa.set_memory_pool(pa.system_memory_pool())
@@ -118,13 +118,13 @@ def main(asked: BinaryIO, told: BinaryIO) -> None:
         try:
             for batch in answer(request, known):
                 for part in frames(plain(batch), Path(request["path"]).name):
-                    _tell(told, BATCH, _stream(part))
-            _tell(told, DONE, b"")
+                    _tell(replies, BATCH, _stream(part))
+            _tell(replies, DONE, b"")
         except BadInput as error:
-            _tell(told, REFUSED, str(error).encode())
+            _tell(replies, REFUSED, str(error).encode())
         except (pa.ArrowException, MemoryError, OSError) as error:
             reason = "it needs too much memory" if isinstance(error, MemoryError) else type(error).__name__
-            _tell(told, REFUSED, f"{Path(request['path']).name}: cannot be decoded: {reason}".encode())
+            _tell(replies, REFUSED, f"{Path(request['path']).name}: cannot be decoded: {reason}".encode())
 
 
 def _stream(batch: pa.RecordBatch) -> pa.Buffer:
@@ -134,10 +134,10 @@ def _stream(batch: pa.RecordBatch) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _tell(told: BinaryIO, kind: bytes, payload: pa.Buffer | bytes) -> None:
-    told.write(HEAD.pack(kind, len(memoryview(payload))))
-    told.write(payload)
-    told.flush()
+def _tell(replies: BinaryIO, kind: bytes, payload: pa.Buffer | bytes) -> None:
+    replies.write(HEAD.pack(kind, len(memoryview(payload))))
+    replies.write(payload)
+    replies.flush()
 
 
 if __name__ == "__main__":

@@ -160,8 +160,8 @@ class TfRecordFile:
             # UnicodeDecodeError: TensorFlow's own message contains the faulty bytes.
             for row, data in enumerate(held) if len(held) > 1 else ():
                 self._parsed([data], types, start + row)
-            told = _FAULT.search(str(error))
-            fault = f"column {told[1]!r}: {told[2]}" if told else "not an Example"
+            match = _FAULT.search(str(error))
+            fault = f"column {match[1]!r}: {match[2]}" if match else "not an Example"
             raise BadInput(f"{self.name}: record {start} cannot be read: {fault[:160]}") from None
         return pa.RecordBatch.from_pydict({name: _array(columns[name], wanted) for name, wanted in types.items()})
 

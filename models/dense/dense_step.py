@@ -120,8 +120,8 @@ class DenseStep:
 
     def described(self, manifest: Manifest) -> Manifest:
         """Return the manifest with the network's outputs, and a note that maps each label to its output."""
-        told = {"labels": dict(zip(self._labels, self.arch.outputs))}
-        return replace(manifest, outputs=self.graph.outputs, notes=manifest.notes | told)
+        notes = {"labels": dict(zip(self._labels, self.arch.outputs))}
+        return replace(manifest, outputs=self.graph.outputs, notes=manifest.notes | notes)
 
     def scale_rate(self, factor: float) -> None:
         """Set the learning rate, as a factor of the configured one."""

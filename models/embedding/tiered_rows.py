@@ -172,8 +172,8 @@ class TieredRows(IdRows):
             file = ScratchFile(self._budget.scratch, nbytes)
             file.take(0, nbytes)
         except OSError as error:
-            told = f"cannot write {nbytes >> 20:,} MiB of scratch for a copy of its rows: {error.strerror}"
-            raise BadInput(f"table {self._table!r}: {told}") from None
+            problem = f"cannot write {nbytes >> 20:,} MiB of scratch for a copy of its rows: {error.strerror}"
+            raise BadInput(f"table {self._table!r}: {problem}") from None
         column: NDArray[Any] = file.array.view(np.dtype(dtype)).reshape(shape)
         return column
 

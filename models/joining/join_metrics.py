@@ -77,8 +77,8 @@ class JoinMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         status, model = self._status(), self._model()
         for families, make in ((COUNTERS, CounterMetricFamily), (GAUGES, GaugeMetricFamily)):
-            for name, told, value in families:
-                family: Any = make(name, told, labels=["model"])
+            for name, help_text, value in families:
+                family: Any = make(name, help_text, labels=["model"])
                 family.add_metric([model], value(status))
                 yield family
 

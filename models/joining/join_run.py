@@ -461,8 +461,8 @@ class JoinRun:
         self._late_share = self._share.share(self._until_s)
         lines = self._windows.lines(self._late_share, self._until_s - max(self.settings.wait_s, self.settings.late_s))
         write_lines(self._folder.folder / WINDOWS, lines)
-        told = [line for line in lines if line["calibration"] is not None]
-        self._calibration = told[-1]["calibration"] if told else float("nan")
+        judged = [line for line in lines if line["calibration"] is not None]
+        self._calibration = judged[-1]["calibration"] if judged else float("nan")
 
     def _reach(self) -> None:
         """Advance the time before which every row and outcome has its fate."""

@@ -99,14 +99,14 @@ class JoinWindows:
         made = []
         for start, sums in sorted(self._sums.items()):
             complete = start + self._window_s <= complete_before_s
-            told = {field.name: round(getattr(sums, field.name), 6) for field in fields(sums)}
+            entry = {field.name: round(getattr(sums, field.name), 6) for field in fields(sums)}
             label = (sums.positives + sums.late) / sums.weights if sums.weights else 0.0
             expected = sums.positives / (1 - share) / sums.rows if sums.rows else 0.0
             score, against = sums.scores / sums.rows if sums.rows else 0.0, label if complete else expected
-            told |= {"mean_score": round(score, 6), "mean_label": round(label, 6)}
-            told |= {"expected_label": round(expected, 6), "late_share": round(share, 6)}
-            told |= {"calibration": round(score / against, 4) if against else None, "complete": complete}
-            made.append({"window": start, "window_s": self._window_s, **told})
+            entry |= {"mean_score": round(score, 6), "mean_label": round(label, 6)}
+            entry |= {"expected_label": round(expected, 6), "late_share": round(share, 6)}
+            entry |= {"calibration": round(score / against, 4) if against else None, "complete": complete}
+            made.append({"window": start, "window_s": self._window_s, **entry})
         return made
 
     def forget(self, before_s: float) -> None:

@@ -179,14 +179,14 @@ class RecordingFolder:
     def _begins(self, segment: Segment) -> tuple[tuple[int, str], str]:
         """Return a file's sort key and its model."""
         name = segment.where["file"]
-        told = _NAME.fullmatch(name)
-        return (int(told["at_ms"]) if told else 0, name), str(_about(self._folder / name).get("model", ""))
+        match = _NAME.fullmatch(name)
+        return (int(match["at_ms"]) if match else 0, name), str(_about(self._folder / name).get("model", ""))
 
     def _number(self, name: str) -> None:
-        told = _NAME.fullmatch(name)
-        if told is None:
+        match = _NAME.fullmatch(name)
+        if match is None:
             return
-        key, number = f"{PurePosixPath(name).parent}/{told['recorder']}", int(told["number"])
+        key, number = f"{PurePosixPath(name).parent}/{match['recorder']}", int(match["number"])
         known = self._recorders.get(key)
         if known is None or number == 1:
             # First file seen of a recorder, or of one that restarted its numbering.
@@ -213,8 +213,8 @@ def score_column(table: pa.Table, score: str) -> str:
     if score and OUTPUT + score in scalar:
         return OUTPUT + score
     if score or not scalar:
-        told = ", ".join(name.removeprefix(OUTPUT) for name in scalar) or "none"
-        raise BadInput(f"--score: expected an output with one number a row, got {score!r}; recorded: {told}")
+        names = ", ".join(name.removeprefix(OUTPUT) for name in scalar) or "none"
+        raise BadInput(f"--score: expected an output with one number a row, got {score!r}; recorded: {names}")
     return scalar[0]
 
 

@@ -71,7 +71,7 @@ def launch(processes: int, command: Sequence[str]) -> int:
     """
     if find_spec("mpi4py") is None:
         raise BadInput(f"--processes requires mpi4py, which is not installed: {how_to_install('mpi')}")
-    relay, told = Relay(sys.stdout), list[int]()
+    relay, signals = Relay(sys.stdout), list[int]()
     libc = ctypes.CDLL(None)
     with (
         LivenessRegistry() as roll,
@@ -91,14 +91,14 @@ def launch(processes: int, command: Sequence[str]) -> int:
     ):
 
         def stop(number: int, frame: FrameType | None) -> None:
-            told.append(number)
+            signals.append(number)
             started.terminate()
 
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             assert started.stdout is not None
             assert started.stderr is not None
-            errors = threading.Thread(target=_copy, args=(started.stderr, sys.stderr, told))
+            errors = threading.Thread(target=_copy, args=(started.stderr, sys.stderr, signals))
             errors.start()
             for text in started.stdout:
                 relay.line(text)
@@ -107,9 +107,9 @@ def launch(processes: int, command: Sequence[str]) -> int:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-    if told:
-        print(f"freshet: stopped by {signal.Signals(told[0]).name}; {GOES_ON}", file=sys.stderr)
-        return 128 + told[0]
+    if signals:
+        print(f"freshet: stopped by {signal.Signals(signals[0]).name}; {GOES_ON}", file=sys.stderr)
+        return 128 + signals[0]
     if status == 0 or roll.failed is not None:
         return roll.failed or 0
     died = roll.gone[0] if roll.gone else None
@@ -121,9 +121,9 @@ def launch(processes: int, command: Sequence[str]) -> int:
     return 128 + by if by else status
 
 
-def _copy(source: IO[str], target: IO[str], told: list[int]) -> None:
+def _copy(source: IO[str], target: IO[str], signals: list[int]) -> None:
     for text in source:
-        if not text.startswith(("[mpiexec@", "[proxy:")) and not told:
+        if not text.startswith(("[mpiexec@", "[proxy:")) and not signals:
             target.write(text)
             target.flush()
 

@@ -98,10 +98,10 @@ class MpiRanks:
         return [found[of] for of in range(self.size)]
 
     def fail(self, line: str) -> None:
-        told = line.encode()[:MOST_TOLD]
+        message = line.encode()[:MOST_TOLD]
         for to in range(self.size):
             if to != self.rank:
-                self._posted += self._start(to, np.frombuffer(told, np.uint8), FAILED)
+                self._posted += self._start(to, np.frombuffer(message, np.uint8), FAILED)
 
     def _start(self, to: int, message: Bytes, status: int = WHOLE) -> list[tuple[Any, Any]]:
         """Start sending a message; return the requests, each with the memory that it reads."""

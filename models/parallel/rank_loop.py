@@ -106,14 +106,14 @@ class LeadTrainerFactory:
         tables: Mapping[str, TableConfig] | None = None,
         scratch: Path | None = None,
     ) -> LeadTrainer:
-        told = {
+        announced = {
             "settings": asdict(settings),
             "network": asdict(network),
             "fusion": dict(fusion or {}),
             "tables": {name: asdict(table) for name, table in (tables or {}).items()},
             "scratch": str(scratch or ""),
         }
-        described = [np.frombuffer(part, np.uint8) for part in (manifest.to_json(), json.dumps(told).encode())]
+        described = [np.frombuffer(part, np.uint8) for part in (manifest.to_json(), json.dumps(announced).encode())]
         for to in range(1, self._ranks.size):
             send_arrays(self._ranks, to, described)
         self.trainer = LeadTrainer(self._ranks, self._batches, manifest, settings, network, fusion, tables, scratch)
@@ -167,8 +167,8 @@ def serve(ranks: Ranks, batches: Ranks) -> None:
 
 
 def _made(ranks: Ranks) -> RankTrainer:
-    described, told = (part.tobytes() for part in receive_arrays(ranks, 0))
-    manifest, raw = Manifest.from_json(described), json.loads(told)
+    described, announced = (part.tobytes() for part in receive_arrays(ranks, 0))
+    manifest, raw = Manifest.from_json(described), json.loads(announced)
     network = raw["network"] | {key: tuple(raw["network"][key]) for key in ("labels", "label_weights")}
     scratch = Path(raw["scratch"])
     return RankTrainer(

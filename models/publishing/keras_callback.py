@@ -125,10 +125,10 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None and optimizer is not self._optimizer:
             self._optimizer = optimizer
-            told = not self._compare and _tells(model, optimizer)
+            collects = not self._compare and _tells(model, optimizer)
             for side in self._sides:
-                side.optimizer = optimizer if told else None
-            if told and self._sides:
+                side.optimizer = optimizer if collects else None
+            if collects and self._sides:
                 _collect(optimizer, self._sides)
                 # A train function compiled before does not collect, so have it compiled again.
                 model.train_function = None

@@ -45,8 +45,8 @@ class LiveView:
         if self.status is None:
             grid.add_row("doing", doing)
             return grid
-        for name, told in lines(self.status(), self._rate(), time.time()):
-            grid.add_row(name, told)
+        for name, text in lines(self.status(), self._rate(), time.time()):
+            grid.add_row(name, text)
         if self._total:
             grid.add_row("doing", doing)
         return grid

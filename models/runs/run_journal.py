@@ -123,8 +123,8 @@ class RunJournal:
         self._reported_s = self._now_s()
         if not self._lines:
             return None
-        told = " to ".join(self._generations) + (f", {self._published:,} of them" if self._published > 1 else "")
-        return self._folder.write("report.html", report_html(self._title, self._lines, told, self._config))
+        published = " to ".join(self._generations) + (f", {self._published:,} of them" if self._published > 1 else "")
+        return self._folder.write("report.html", report_html(self._title, self._lines, published, self._config))
 
     def _tell(self, now_s: float) -> None:
         """Write a line of progress since the last one."""

@@ -54,10 +54,10 @@ def stages_svg(lines: Sequence[Mapping[str, Any]], ahead: Sequence[str]) -> str:
         parts.append(f'<text class="label end" x="{LEFT - 6}" y="{y + BAR / 2 + 4:.1f}">{escape(name)}</text>')
         for number, part in enumerate(share):
             width = (WIDTH - LEFT - RIGHT) * part / longest
-            told = f"{lines[number]['stage']}: {part:.2f} ms"
+            label = f"{lines[number]['stage']}: {part:.2f} ms"
             parts.append(
                 f'<rect class="c{number % COLOURS}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}">'
-                f"<title>{escape(told)}</title></rect>"
+                f"<title>{escape(label)}</title></rect>"
             )
             x += width
     return "".join([*parts, "</svg>"])

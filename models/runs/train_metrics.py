@@ -106,8 +106,8 @@ class TrainMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         status = self._status()
         for families, make in ((COUNTERS, CounterMetricFamily), (GAUGES, GaugeMetricFamily)):
-            for name, told, value in families:
-                family: Any = make(name, told, labels=["model"])
+            for name, help_text, value in families:
+                family: Any = make(name, help_text, labels=["model"])
                 family.add_metric([self._model], value(status))
                 yield family
         rows = GaugeMetricFamily("freshet_train_table_rows", "Rows of a table.", labels=["model", "table"])

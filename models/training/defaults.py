@@ -143,7 +143,7 @@ def kept(settings: TrainSettings) -> dict[str, Any]:
     return {key: value for key, value in asdict(settings).items() if key in KEPT}
 
 
-def told(before: TrainSettings, after: TrainSettings, rows: int | None) -> str:
+def filled_line(before: TrainSettings, after: TrainSettings, rows: int | None) -> str:
     """Return one line about the values filled in, or "".
 
     Args:

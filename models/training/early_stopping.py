@@ -57,12 +57,12 @@ class EarlyStopping:
         # A new list, because saved states share the old one.
         state.epoch_scores = [*state.epoch_scores, auc if settings.stop_by == "auc" else -log_loss]
         best, ended = best_epoch(state.epoch_scores), len(state.epoch_scores) - 1
-        told = f"epoch {ended + 1}: held out AUC {auc:.4f}, log-loss {log_loss:.4f}"
+        line = f"epoch {ended + 1}: held out AUC {auc:.4f}, log-loss {log_loss:.4f}"
         over = ended + 1 == settings.epochs or ended - best >= settings.patience
         if over and best != ended:
             self._checkpoints.restore(self._trainer, self.wanted(state)[0])
-            told += f"; stopping with the weights of epoch {best + 1}"
+            line += f"; stopping with the weights of epoch {best + 1}"
         state.epoch, state.position = (settings.epochs, position) if over else (ended + 1, 0)
         if over or best == ended:
             self._checkpoints.save_full(self._trainer, state)
-        return told
+        return line

@@ -86,19 +86,19 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """
     if not before:
         return "[model], [features], [fusion], train.optimizer or train.seed has changed"
-    told, columns = [], (set(before.get("features", ())), set(now.get("features", ())))
+    changes, columns = [], (set(before.get("features", ())), set(now.get("features", ())))
     for name in sorted(columns[0] ^ columns[1]):
-        told.append(f"features.{name} {'was removed' if name in columns[0] else 'was added'}")
+        changes.append(f"features.{name} {'was removed' if name in columns[0] else 'was added'}")
     for key in [*before, *(key for key in now if key not in before)]:
         column = key.split(".")[1] if key.startswith("features.") else ""
         if before.get(key) == now.get(key) or (column and not (column in columns[0] and column in columns[1])):
             continue
         if key == "features":
             if columns[0] == columns[1]:
-                told.append("the order of the features has changed")
+                changes.append("the order of the features has changed")
             continue
-        told.append(f"{key} was {_shown(before, key)} and is {_shown(now, key)}")
-    return ", ".join(told)
+        changes.append(f"{key} was {_shown(before, key)} and is {_shown(now, key)}")
+    return ", ".join(changes)
 
 
 def _shown(settings: Mapping[str, Any], key: str) -> str:

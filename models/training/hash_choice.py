@@ -66,13 +66,13 @@ def measured(source: Source, config: TrainConfig) -> tuple[dict[str, str], str]:
     Returns:
         Hashing by table, and one line about the choices, or "".
     """
-    wanted, hashes, told = undecided(config), {}, []
+    wanted, hashes, lines = undecided(config), {}, []
     for name, ids in estimated_ids(source, config, wanted).items():
         rows = config.tables[name].hash_rows
         hashes[name] = choice(ids, rows)
         known = "unlimited" if math.isinf(ids) else f"{ids:,.0f}"
-        told.append(f"{name} {hashes[name]} ({known} ids, {rows:,} rows)")
-    return hashes, f"defaults: hash of {'; '.join(told)}" if told else ""
+        lines.append(f"{name} {hashes[name]} ({known} ids, {rows:,} rows)")
+    return hashes, f"defaults: hash of {'; '.join(lines)}" if lines else ""
 
 
 def estimated_ids(source: Source, config: TrainConfig, tables: list[str]) -> dict[str, float]:

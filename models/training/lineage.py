@@ -282,13 +282,13 @@ class Lineage:
 
     def _told(self, undone: ChainLink, head: ChainLink, rows: int, rebuilt: bool) -> str:
         version = self._state.version
-        told = f"{version}.{undone.step} was rolled back to {version}.{head.step}: "
+        line = f"{version}.{undone.step} was rolled back to {version}.{head.step}: "
         if rebuilt:
-            return told + (
+            return line + (
                 "no checkpoint is that old, so the weights come from the repository and the optimizer starts anew; rows"
                 " trained on since then are skipped"
             )
-        return told + f"went back, {'trains on' if self._replay else 'skipped'} {rows:,} rows{' again' * self._replay}"
+        return line + f"went back, {'trains on' if self._replay else 'skipped'} {rows:,} rows{' again' * self._replay}"
 
     def _take_in(self) -> None:
         """Advance from the generation of the weights to the head, which another writer published."""

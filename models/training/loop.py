@@ -392,7 +392,7 @@ class TrainingRun:
             pass
         streamed = self.quality.streamed
         if len(streamed):
-            self._report.note(self.quality.told(self.state.version))
+            self._report.note(self.quality.summary(self.state.version))
         stage_times, cores = self.trainer.profile.measured(), len(available())
         if stage_times["step"].times:
             self.journal.measured(stage_lines(stage_times, cores, overlap(stage_times, cores)))
@@ -546,8 +546,8 @@ class TrainingRun:
         """
         self.state.finished_at = self._unix_s()
         self.trainer.evict()
-        if told := self.guard.judge(lineage):
-            self._report.note(told)
+        if verdict := self.guard.judge(lineage):
+            self._report.note(verdict)
         self.state.guard = self.guard.windows.saved()
         generation = lineage.publish()
         if generation is None:

@@ -17,7 +17,7 @@ from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.source import Source
 from freshet_serving.models.embedding.multi_hash import NO_HASH
 from freshet_serving.models.training.checkpoint import RunState
-from freshet_serving.models.training.defaults import BEFORE, chosen, filled, scheduled, told, transformed
+from freshet_serving.models.training.defaults import BEFORE, chosen, filled, filled_line, scheduled, transformed
 from freshet_serving.models.training.fingerprint import changed, fingerprint, settings
 from freshet_serving.models.training.hash_choice import decided, measured, of_version
 from freshet_serving.models.training.spec import (
@@ -83,7 +83,7 @@ def start_config(
     train = chosen(config.train, config.features, rows, share_of_ones(source))
     logarithms = [f.name for f in config.features if not f.transform and transforms.get(f.name) == "log1p"]
     log_line = f"defaults: log1p of {', '.join(logarithms)}" * bool(logarithms)
-    for line in (told(config.train, train, rows), log_line, hash_line):
+    for line in (filled_line(config.train, train, rows), log_line, hash_line):
         if line:
             note(line)
     features, tables = transformed(config.features, transforms), decided(config, hashes)

@@ -41,14 +41,14 @@ class StreamQuality:
             self.sampled.add(batch.label, fresh, batch.weight)
             self.published_baseline.add(batch.label, self._frozen.score(batch.columns), batch.weight)
 
-    def told(self, version: int) -> str:
+    def summary(self, version: int) -> str:
         """Return one line about the quality."""
-        told = metrics_line("streamed, scored before training", self.streamed)
+        line = metrics_line("streamed, scored before training", self.streamed)
         frozen = f"version {version} as published: AUC {self.published_baseline.auc():.4f}"
         if len(self.sampled) == len(self.streamed):
-            return f"{told}; {frozen}"
+            return f"{line}; {frozen}"
         return (
-            f"{told}; {frozen} over {len(self.sampled)} of them, where the updated model has {self.sampled.auc():.4f}"
+            f"{line}; {frozen} over {len(self.sampled)} of them, where the updated model has {self.sampled.auc():.4f}"
         )
 
 

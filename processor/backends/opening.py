@@ -261,8 +261,8 @@ def open_programs(
         log.warning("%s version %d: executable refused: %s", manifest.model, manifest.version, line)
     opened.programs = list(programs.values())
     if bounded:
-        told, bounds = f"{manifest.model} version {manifest.version}", _bounds(package, width, bounded)
-        opened.bounded = BoundedProgram(told, opened.programs, list(exact.values()), bounds, outputs)
+        label, bounds = f"{manifest.model} version {manifest.version}", _bounds(package, width, bounded)
+        opened.bounded = BoundedProgram(label, opened.programs, list(exact.values()), bounds, outputs)
         opened.programs = [opened.bounded]
     return opened
 

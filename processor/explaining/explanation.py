@@ -186,11 +186,16 @@ class Explainer:
             Overloaded: If another explanation is running.
         """
         with _held(self._turn, Overloaded("explain: another explanation is running; retry")):
-            first, rows, told = self._side(inputs, row, asked, limits, vectors)
-            answer: dict[str, Any] = {"model": asked.version.manifest.model, "row": row, "rows": rows, "sides": [told]}
+            first, rows, described = self._side(inputs, row, asked, limits, vectors)
+            answer: dict[str, Any] = {
+                "model": asked.version.manifest.model,
+                "row": row,
+                "rows": rows,
+                "sides": [described],
+            }
             if against is not None:
-                second, _, told = self._side(inputs, row, against, limits, vectors)
-                answer["sides"].append(told)
+                second, _, described = self._side(inputs, row, against, limits, vectors)
+                answer["sides"].append(described)
                 if comparable(first.manifest, second.manifest):
                     answer["change"] = changes(first.outputs, second.outputs)
                     answer["moved"], answer["moved_left_out"] = movers(first, second)
@@ -228,7 +233,7 @@ class Explainer:
             "bind": bind_s, "look_up": read.look_up_s, "pool": read.pool_s, "open": ran.open_s,
             "execute": ran.execute_s,
         }  # fmt: skip
-        told = {
+        described = {
             "generation": str(read.standing.generation),
             "served": read.served,
             "executable": {
@@ -247,7 +252,7 @@ class Explainer:
         def score(x: Rows) -> dict[str, Rows]:
             return self._score(version.files, way, dense, x).outputs
 
-        return ScoredRow(manifest, read.x, dense, outputs, score), bound.rows, told
+        return ScoredRow(manifest, read.x, dense, outputs, score), bound.rows, described
 
     def _plan(self, version: ServedVersion) -> SparsePlan:
         """Return the sparse graph of a version: that of this process's replica, or one of the explainer's own."""
@@ -367,24 +372,24 @@ def _told(version: ServedVersion, v: FeatureValues, n: int, read: _RowReads, vec
     """Return what a feature has read, as JSON."""
     f = v.feature
     fed = read.x[f.offset : f.offset + f.width]
-    told: dict[str, Any] = {"kind": f.kind, "side": f.side, "input": v.input}
+    entry: dict[str, Any] = {"kind": f.kind, "side": f.side, "input": v.input}
     if v.numbers is not None:
         single = f.kind == "float"
         shown = fed if vectors or single else fed[:16]
-        return told | ({"value": v.numbers[0], "fed": shown[0]} if single else {"width": f.width, "fed": shown})
-    told |= {"table": f.table, "dim": version.manifest.table(f.table).dim, "combiner": f.combiner, "length": v.length}
+        return entry | ({"value": v.numbers[0], "fed": shown[0]} if single else {"width": f.width, "fed": shown})
+    entry |= {"table": f.table, "dim": version.manifest.table(f.table).dim, "combiner": f.combiner, "length": v.length}
     if v.codes > 1:
-        told["codes"] = v.codes
-    told["pooled_norm"] = _norm(fed)
-    told["ids"] = [
+        entry["codes"] = v.codes
+    entry["pooled_norm"] = _norm(fed)
+    entry["ids"] = [
         {"id": asked, "key": str(key), **_from(version, origin), "norm": _norm(row)}
         for asked, key, origin, row in zip(v.asked, v.keys.tolist(), read.origins[n], read.rows[n])
     ]
     if vectors:
-        told["pooled"] = fed
-        for one, row in zip(told["ids"], read.rows[n]):
+        entry["pooled"] = fed
+        for one, row in zip(entry["ids"], read.rows[n]):
             one["vector"] = row
-    return told
+    return entry
 
 
 def _from(version: ServedVersion, origin: RowOrigin) -> dict[str, Any]:
@@ -394,8 +399,10 @@ def _from(version: ServedVersion, origin: RowOrigin) -> dict[str, Any]:
         return {"found": "row", "from": "snapshot" if snapshot else "version", "step": snapshot.step if snapshot else 0}
     step = None if origin.epoch == UNKNOWN else version.stamped(origin.epoch)
     if origin.kind == DELTA:
-        told: dict[str, Any] = {"found": "row", "from": "delta", "step": step}
-        return told if step is not None else told | {"until": min([*version.position.undoable, version.position.step])}
+        entry: dict[str, Any] = {"found": "row", "from": "delta", "step": step}
+        return (
+            entry if step is not None else entry | {"until": min([*version.position.undoable, version.position.step])}
+        )
     if origin.kind == REMOVED:
         return {"found": "default", "why": "removed", "step": step}
     return {"found": "default", "why": "no row"}

@@ -79,13 +79,13 @@ class ScoringProcess:
         arrays |= {X: x, MANIFEST: manifest}
         about = {"folder": str(files.folder.resolve()), "way": json.dumps(way)}
         answer = self._ask(arrays, about)
-        told = json.loads(answer.metadata["answer"])
-        if "error" in told:
-            kind, message = told["error"]
+        reply = json.loads(answer.metadata["answer"])
+        if "error" in reply:
+            kind, message = reply["error"]
             raise getattr(errors, kind, FreshetError)(message)
         outputs = {name.removeprefix(OUTPUT): scores.copy() for name, scores in answer.arrays.items()}
-        entry = files.manifest.executables[told["entry"]]
-        return SpareRun(outputs, entry, told["computes"], told["open_s"], told["execute_s"])
+        entry = files.manifest.executables[reply["entry"]]
+        return SpareRun(outputs, entry, reply["computes"], reply["open_s"], reply["execute_s"])
 
     def close(self) -> None:
         """End the process, if there is one."""
@@ -167,19 +167,19 @@ def _answered(
         _forget(weights, WEIGHTS_KEPT)
         files = readers[key]
         ran = spares.score(files, ScoringPath(*json.loads(asked.metadata["way"])), dense, asked.arrays[X])
-        told = {
+        reply = {
             "entry": files.manifest.executables.index(ran.entry),
             "computes": ran.computes,
             "open_s": ran.open_s,
             "execute_s": ran.execute_s,
         }
-        return {OUTPUT + name: scores for name, scores in ran.outputs.items()}, {"answer": json.dumps(told)}
+        return {OUTPUT + name: scores for name, scores in ran.outputs.items()}, {"answer": json.dumps(reply)}
     except FreshetError as error:
-        told = {"error": [type(error).__name__, str(error)]}
+        reply = {"error": [type(error).__name__, str(error)]}
     except Exception:
         log.exception("cannot run an executable")
-        told = {"error": ["FreshetError", "explain: cannot run the executable; see the log"]}
-    return {}, {"answer": json.dumps(told)}
+        reply = {"error": ["FreshetError", "explain: cannot run the executable; see the log"]}
+    return {}, {"answer": json.dumps(reply)}
 
 
 def _forget(kept: dict[Any, Any], most: int) -> None:

@@ -132,8 +132,8 @@ class SpareExecutables:
         execute_s = _timed(user.executable, x[0, columns(parts.user.features)], parts.user.outputs)
         execute_s += _timed(candidate.executable, np.resize(x[0], parts.candidate.width), outputs)
         scores = _in_parts(parts, user.executable, candidate.executable, x, outputs)
-        told = f"user's part {user.computes}, candidates {candidate.computes}"
-        return SpareRun(scores, candidate.entry, told, open_s, execute_s)
+        computes = f"user's part {user.computes}, candidates {candidate.computes}"
+        return SpareRun(scores, candidate.entry, computes, open_s, execute_s)
 
     def _get(
         self, files: VersionReader, key: Key, dense: Weights, width: int, outputs: Mapping[str, int]

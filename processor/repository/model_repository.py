@@ -417,9 +417,9 @@ class VersionFolders:
         return folder / plain
 
     def _tell(self, model: str, number: int, spelled: list[str]) -> None:
-        told = (str(self._root), model, *spelled)
-        if told not in self._told:
-            self._told.add(told)
+        key = (str(self._root), model, *spelled)
+        if key not in self._told:
+            self._told.add(key)
             log.error(
                 "%s version %d: expected one folder, got %s: remove all but one", model, number, " and ".join(spelled)
             )

@@ -659,14 +659,14 @@ class ModelHost(ABC):
 
         Also pass the line and the concerns on when either has changed.
         """
-        line, told, concerns = self.stale, self._told_unready, self.concerns
-        if line == told and concerns == self._told_concerns:
+        line, before, concerns = self.stale, self._told_unready, self.concerns
+        if line == before and concerns == self._told_concerns:
             return
         self._told_unready, self._told_concerns = line, concerns
-        if line and not told:
+        if line and not before:
             log.warning("not ready: %s", line)
-        elif told and not line:
-            held = told.endswith(HELD_UP)
+        elif before and not line:
+            held = before.endswith(HELD_UP)
             log.info("changes are no longer blocked" if held else "the served version is no longer too old")
         self.on_staleness_changed(line)
 

@@ -212,15 +212,15 @@ class LogApplier:
 
     def unreachable(self, why: str) -> list[str]:
         """Record that the target cannot be served, to be retried once there are other records. Return new events."""
-        told = self._blocked is not None and self._blocked[1] == why
+        repeated = self._blocked is not None and self._blocked[1] == why
         self._blocked = self.change_log.history.number, why
-        return [] if told else [f"{self._model} {why}"]
+        return [] if repeated else [f"{self._model} {why}"]
 
     def wait(self, why: str) -> list[str]:
         """Record a temporary failure, which is tried again at the next poll. Return an event if the reason is new."""
-        told, self._told = self._told == why, why
+        repeated, self._told = self._told == why, why
         self._blocked = FOR_GOOD, why
-        return [] if told else [f"{self._model} {why}"]
+        return [] if repeated else [f"{self._model} {why}"]
 
     def follow(self, version: ServedVersion) -> list[str]:
         """Read new records, make the version serve them, and return the events; raise RebuildRequired."""
@@ -418,8 +418,8 @@ class LogApplier:
             return []
         except FreshetError as error:
             version.forget_refused()
-            told, self._stays = self._stays == str(error), str(error)
-            return [] if told else [f"{self._model} remains held: {error}"]
+            repeated, self._stays = self._stays == str(error), str(error)
+            return [] if repeated else [f"{self._model} remains held: {error}"]
         finally:
             self._looks.looked(pair, began_s, self._clock.now_s())
         self.pre_deploy_check.released()
@@ -581,11 +581,11 @@ class LogApplier:
 
     def _diverge(self, error: Diverged) -> list[str]:
         """Record a divergence; return an event if it is new."""
-        told, self._diverged = self._logged == str(error), str(error)
+        repeated, self._diverged = self._logged == str(error), str(error)
         self._logged = self._diverged
         if error.file != self._diverged_file:
             self._diverged_file, self._seen = error.file, ()
-        return [] if told else [f"{self._model} DIVERGED: {error}"]
+        return [] if repeated else [f"{self._model} DIVERGED: {error}"]
 
     def tell(self, version: ServedVersion) -> None:
         """Update `status` to where the version stands now."""

@@ -489,9 +489,9 @@ class ServedModel(RoutedModel):
             generation = self._admit(number, by_itself=True).generation
         except NotReady as error:
             self._refusals.wait(number)
-            told = before is not None and before.error == str(error)
+            repeated = before is not None and before.error == str(error)
             self._state(VersionStatus(number, END, str(error)))
-            return [] if told else [FailureMessage(f"{self.name} version {number} waits: {error}")]
+            return [] if repeated else [FailureMessage(f"{self.name} version {number} waits: {error}")]
         except FreshetError as error:
             self._refusals.note(number, seen)
             self._state(VersionStatus(number, END, str(error)))

@@ -104,16 +104,16 @@ class RoutedModel:
         if isinstance(changes, dict) and "labels" in changes:
             raise BadInput("policy.labels: cannot be changed here; set each label by itself")
         with self._routing:
-            told = self._told.changed(changes, "policy")
-            policy, before = told.over(self._configured), self.policy
+            overrides = self._told.changed(changes, "policy")
+            policy, before = overrides.over(self._configured), self.policy
             self.policy = policy
             try:
                 traffic = self._traffic(self.routes.traffic.split, self.routes.traffic.out)
-                self._keep(told, traffic)
+                self._keep(overrides, traffic)
             except BaseException:
                 self.policy = before
                 raise
-            self._told = told
+            self._told = overrides
             self.routes = replace(self.routes, traffic=traffic)
         # Saving the policy has changed the model's folder, so the next poll() checks its versions.
         self._changed()
@@ -178,7 +178,7 @@ class RoutedModel:
         """Return what the repository has kept; nothing if it cannot be parsed."""
         kept = self._repository.traffic(self.name)
         try:
-            told = ModelPolicy.parse(kept.get("policy", {}), "policy")
+            overrides = ModelPolicy.parse(kept.get("policy", {}), "policy")
             split = TrafficSplit.from_json(kept["split"]) if kept.get("split") else None
             out = {
                 int(version): EjectedVersion(str(reason), float(at))
@@ -187,9 +187,9 @@ class RoutedModel:
         except (FreshetError, ValueError, TypeError, AttributeError) as error:
             log.error("cannot read the saved traffic policy of %s: %s", self.name, error)
             return ModelPolicy(), None, {}
-        return told, split, out
+        return overrides, split, out
 
-    def _keep(self, told: ModelPolicy, traffic: Traffic) -> None:
+    def _keep(self, overrides: ModelPolicy, traffic: Traffic) -> None:
         document = traffic.to_json()
-        kept = {"policy": told.to_json(), "split": document["split"], "out": document["out"]}
+        kept = {"policy": overrides.to_json(), "split": document["split"], "out": document["out"]}
         self._repository.keep_traffic(self.name, kept)

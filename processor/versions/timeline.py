@@ -84,7 +84,7 @@ def _entry(
     rows: dict[str, int | None],
 ) -> dict[str, Any]:
     number = record.version
-    told: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "number": record.number,
         "kind": record.kind,
         "generation": f"{number}.{record.step}",
@@ -93,10 +93,10 @@ def _entry(
         "reason": record.why,
     }
     if record.kind != DELTA:
-        return told
+        return entry
     here = known.get(record.digest)
     return {
-        **told,
+        **entry,
         "digest": record.digest,
         "nbytes": record.nbytes,
         "rows": here.rows if here else rows.get(record.digest),

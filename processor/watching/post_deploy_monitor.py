@@ -1,6 +1,6 @@
 """Judge whether a delta that is served must be rolled back. Pure: counts and the time are arguments.
 
-Generations that follow each other too fast to be told apart are judged together, from the first whose evidence is not
+Generations that follow each other too fast to distinguish are judged together, from the first whose evidence is not
 full yet, and are compared with what was served before them: failures, non-finite scores, and the distribution of scores
 (processor.watching.canary_judge, as a canary against its baseline). Traffic may change at the same moment: if the
 preview has shown that the delta leaves the scores of the same rows alone, the delta has not moved the scores.
@@ -152,8 +152,8 @@ class PostDeployMonitor:
         self._calibrated_now = LabelSums()
 
     def _count(self) -> None:
-        told, self._told = self._told, []
-        for generation, evidence in told:
+        reported, self._told = self._told, []
+        for generation, evidence in reported:
             if self._monitored is not None and generation.step >= self._monitored.step:
                 self._calibrated_now += evidence
             else:

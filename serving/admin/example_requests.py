@@ -40,8 +40,8 @@ class ExampleRequests:
         source, example = self._example(version)
         features: dict[str, list[dict[str, str]]] = {}
         for feature in manifest.features:
-            told = {"name": feature.name, "kind": feature.kind, "table": feature.table}
-            features.setdefault(feature.input, []).append(told)
+            described = {"name": feature.name, "kind": feature.kind, "table": feature.table}
+            features.setdefault(feature.input, []).append(described)
         return {
             "model": manifest.model,
             "version": manifest.version,
@@ -67,8 +67,8 @@ class ExampleRequests:
         for source, found in ((RECORDED, self._recorded), (ASKED, _asked), (WARM, _warm)):
             # An unreadable source is skipped.
             with contextlib.suppress(FreshetError, OSError, ImportError, ValueError, KeyError):
-                if (example := found(version)) is not None and (told := texts(example, inputs)):
-                    return source, told
+                if (example := found(version)) is not None and (found_texts := texts(example, inputs)):
+                    return source, found_texts
         return MADE_UP, texts(_made_up(version), inputs)
 
     def _recorded(self, version: ServedVersion) -> dict[str, Column] | None:

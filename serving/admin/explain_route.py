@@ -141,8 +141,8 @@ class Explanations:
                 against = answered
         answer = self._asked_for(model, found.inputs, asked, question, against, limits)
         row = {name: scores[asked.row] for name, scores in found.outputs.items()}
-        told = {"request_id": request_id, "generation": str(found.generation), "time": found.time, "outputs": row}
-        return {**answer, "recorded": told}
+        recorded = {"request_id": request_id, "generation": str(found.generation), "time": found.time, "outputs": row}
+        return {**answer, "recorded": recorded}
 
     def _asked_for(
         self,
@@ -210,8 +210,8 @@ def _undone(model: ServedModel, asked: GenerationRef) -> str:
         return ""
     backs = [e for e in entries if e["kind"] == ROLLBACK and e["number"] > delta["number"]]
     by = next((e for e in reversed(backs) if Generation.parse(e["generation"]).step < (asked.step or 0)), None)
-    told = "" if by is None else f" by record {by['number']}, a rollback to {by['generation']}"
-    return f"generation {wanted} was undone{told}; `freshet evaluate --generation {wanted}` scores a table by it"
+    undo = "" if by is None else f" by record {by['number']}, a rollback to {by['generation']}"
+    return f"generation {wanted} was undone{undo}; `freshet evaluate --generation {wanted}` scores a table by it"
 
 
 def _question(model: ServedModel, text: str, what: str) -> GenerationRef:

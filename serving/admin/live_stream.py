@@ -68,11 +68,11 @@ class _Stream(Response):
         self._streams.open += 1
         woken, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def told() -> None:
+        def sampled() -> None:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(woken.set)
 
-        subscriber = self._samples.subscribe(told)
+        subscriber = self._samples.subscribe(sampled)
         left = asyncio.create_task(_left(receive))
         try:
             await self._send(send, woken, left)

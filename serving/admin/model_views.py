@@ -69,5 +69,5 @@ class ModelViews:
     async def signature(self, name: Name, version: Loaded = None) -> Response:
         """Return inputs and outputs of a version, with a recorded, recent, warm-up or made-up request."""
         version_ = find(self._lifecycle.processor().catalogue, name).pick(version)
-        told: dict[str, Any] = await asyncio.to_thread(self._examples.signature, version_)
-        return json_reply({**told, "data_port": self._data_port})
+        signature: dict[str, Any] = await asyncio.to_thread(self._examples.signature, version_)
+        return json_reply({**signature, "data_port": self._data_port})

@@ -85,13 +85,13 @@ class TryCalls:
             self._open -= 1
         if answer.status != 200:
             return Response(answer.body, answer.status, media_type="application/json")
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "generation": answer.headers.get("x-model-generation"),
             "digest": answer.headers.get("x-model-digest"),
             "took_ms": took_ms,
             "reply": orjson.Fragment(answer.body),
         }
-        return Response(orjson.dumps(told), media_type="application/json", headers={"cache-control": "no-store"})
+        return Response(orjson.dumps(document), media_type="application/json", headers={"cache-control": "no-store"})
 
 
 def _call(

@@ -238,8 +238,8 @@ def _call(
     headers: Mapping[str, str] | None,
     client_credentials: ClientCredentials,
 ) -> ClientCall:
-    told = (*client_credentials.headers, *(headers or {}).items())
-    return ClientCall(model, version, tensors(inputs), tuple(outputs), told)
+    all_headers = (*client_credentials.headers, *(headers or {}).items())
+    return ClientCall(model, version, tensors(inputs), tuple(outputs), all_headers)
 
 
 def _ranking(user: Mapping[str, Values], candidates: Mapping[str, Values]) -> dict[str, Values]:

@@ -38,10 +38,10 @@ class RpcTransport:
 
     def send(self, call: ClientCall, timeout_s: float | None) -> Prediction:
         try:
-            reply, told = self._infer.with_call(encode(call), timeout_s, call.headers)
+            reply, grpc_call = self._infer.with_call(encode(call), timeout_s, call.headers)
         except grpc.RpcError as error:
             raise _error(self._target, error.code(), error.details(), error.trailing_metadata()) from None
-        return decode(reply, told.trailing_metadata())
+        return decode(reply, grpc_call.trailing_metadata())
 
     def ready(self, timeout_s: float | None) -> bool:
         try:

@@ -86,10 +86,10 @@ def show_explanation(answer: dict[str, Any]) -> None:
     sides = answer["sides"]
     console.print(Text(f"{answer['model']}, row {answer['row']} of {answer['rows']}"))
     if recorded := answer.get("recorded"):
-        told = (
+        where = (
             f"request {printable(recorded['request_id'])}, answered at {recorded['time']} by {recorded['generation']}"
         )
-        console.print(Text(f"{told}: {_scores(recorded['outputs'])}"))
+        console.print(Text(f"{where}: {_scores(recorded['outputs'])}"))
     for side in sides:
         served = "" if side["served"] else " (not served now)"
         computed = f"{side['executable']['computes']}, bucket {side['executable']['bucket']}, {side['computed_by']}"

@@ -105,12 +105,12 @@ def _poller(
 def table(report: FleetReport) -> str:
     """Format a report as text: a row for each version of each replica, then the problems."""
     rows: list[tuple[str, ...]] = [HEADINGS]
-    told = {line.where for line in report.lines}
+    listed = {line.where for line in report.lines}
     rows += [_row(line) for line in report.lines]
     rows += [
         (said.where, "-" if said.problem else _ready(said.ready), "", "", "", "", "", said.problem.partition(":")[0])
         for said in report.replicas
-        if said.where not in told
+        if said.where not in listed
     ]
     widths = [max(map(len, column)) for column in zip(*rows)]
     text = ["  ".join(_cell(*each) for each in zip(row, widths, HEADINGS)).rstrip() for row in rows]

@@ -121,10 +121,10 @@ def line(status: JoinStatus, unix_s: float) -> str:
         unix_s: The current Unix time.
     """
     counts = status.counts
-    told = f"{counts.rows:,} rows, {counts.positives:,} positives, {counts.late:,} late, {status.waiting:,} wait"
+    progress = f"{counts.rows:,} rows, {counts.positives:,} positives, {counts.late:,} late, {status.waiting:,} wait"
     if math.isfinite(status.outcomes_s):
-        told += f", {max(0.0, unix_s - status.outcomes_s):,.0f} s behind"
-    return f"{told}; {status.trouble}" if status.trouble else told
+        progress += f", {max(0.0, unix_s - status.outcomes_s):,.0f} s behind"
+    return f"{progress}; {status.trouble}" if status.trouble else progress
 
 
 def report(status: JoinStatus, out: Path) -> Table:
@@ -152,8 +152,8 @@ def report(status: JoinStatus, out: Path) -> Table:
         "lost recordings": status.lost_files,
         "files set aside": status.files_aside,
     }
-    told = ", ".join(f"{count:,} {name}" for name, count in fates.items() if count)
-    title = f"{counts.rows:,} rows, {counts.positives:,} positives in time" + (f", {told}" if told else "")
+    by_fate = ", ".join(f"{count:,} {name}" for name, count in fates.items() if count)
+    title = f"{counts.rows:,} rows, {counts.positives:,} positives in time" + (f", {by_fate}" if by_fate else "")
     title += f"; {status.waiting:,} rows wait, {status.held:,} outcomes wait for a row"
     table = Table(title=title, box=None, pad_edge=False, title_justify="left")
     for name in ("window", "rows", "positives", "late", "unmatched", "mean score", "mean label", "calibration"):

@@ -146,8 +146,8 @@ def _profile(stage_times: Mapping[str, StageTime]) -> Group:
         share = one.cpu_s / whole_s
         clock = "ahead" if name in AHEAD else f"{one.wall_s / steps * 1e3:.3f}"
         table.add_row(name, clock, f"{one.cpu_s / steps * 1e3:.3f}", f"{share:.0%}", "█" * round(40 * share))
-    told = f"{overlap(stage_times, cores):.2f} times as long as with all {cores} cores always busy"
-    return Group(table, told)
+    note = f"{overlap(stage_times, cores):.2f} times as long as with all {cores} cores always busy"
+    return Group(table, note)
 
 
 @bench_app.command("model")

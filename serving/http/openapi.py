@@ -169,17 +169,17 @@ def _path(path: str, operation: RouteOperation) -> dict[str, Any]:
     refusals = {
         code: {"description": text, "content": _content(json_of(named("Error")))} for code, text in known.items()
     }
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "operationId": f"{operation.action}: {path}",
         "summary": operation.summary,
         "parameters": parameters,
         "responses": {"200": reply, **refusals},
     }
     if scope != OPEN:
-        told["security"] = [{}, {"key": []}]
+        described["security"] = [{}, {"key": []}]
     if operation.body is None:
-        return {"get": told}
-    return {"post": {**told, "requestBody": {"required": predicts, "content": _content(operation.body)}}}
+        return {"get": described}
+    return {"post": {**described, "requestBody": {"required": predicts, "content": _content(operation.body)}}}
 
 
 def _content(schemas: dict[str, Schema]) -> dict[str, Any]:

@@ -167,14 +167,14 @@ class PredictProtocol(HttpConnection):
         Resolution is about 4 ms; 0 if the system does not report it.
         """
         try:
-            told = self.transport.get_extra_info("socket").getsockopt(
+            tcp_info = self.transport.get_extra_info("socket").getsockopt(
                 socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_NBYTES
             )
         except (AttributeError, OSError):
             return 0.0
         return (
-            LAST_DATA_RECEIVED.unpack_from(told, LAST_DATA_RECEIVED_AT)[0] / 1e3
-            if len(told) == TCP_INFO_NBYTES
+            LAST_DATA_RECEIVED.unpack_from(tcp_info, LAST_DATA_RECEIVED_AT)[0] / 1e3
+            if len(tcp_info) == TCP_INFO_NBYTES
             else 0.0
         )
 

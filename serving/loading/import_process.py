@@ -178,14 +178,14 @@ class RunningImport:
     def _why(self, code: int) -> str:
         said = self._tail()
         lines, limits = said.splitlines(), self._limits
-        told = next((line.removeprefix(PREFIX) for line in reversed(lines) if line.startswith(PREFIX)), "")
+        reason = next((line.removeprefix(PREFIX) for line in reversed(lines) if line.startswith(PREFIX)), "")
         if self._late:
             return f"the import took more than {limits.wall_s:g} s and was stopped; raise --import-timeout-s"
         if code == -signal.SIGXCPU:
             spent = f"more than {limits.processor_s} s of processor time"
             return f"the import took {spent} and was stopped; raise --import-cpu-s"
-        if told:
-            return told
+        if reason:
+            return reason
         log.error("importing %s version %d failed: %s", self.model, self.version, " | ".join(lines[-SHOWN_LINES:]))
         if OUT_OF_MEMORY.search(said):
             wanted = f"more than {limits.memory_nbytes} bytes of memory"

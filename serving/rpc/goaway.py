@@ -57,12 +57,12 @@ async def send_goaway_to_all(port: int, begun: Callable[[], int], end_s: float) 
         end_s: Time limit, by the loop's clock.
     """
     loop = asyncio.get_running_loop()
-    told: set[int] = set()
+    notified: set[int] = set()
     looked_s, told_s, last, quiet = loop.time(), -math.inf, begun(), 0
     while (now_s := loop.time()) < end_s:
-        before = len(told)
-        busy = _tell_all(port, told) or begun() != last or now_s > looked_s + LATE_S
-        if len(told) > before:
+        before = len(notified)
+        busy = _tell_all(port, notified) or begun() != last or now_s > looked_s + LATE_S
+        if len(notified) > before:
             told_s = now_s
         looked_s, last, quiet = now_s, begun(), 0 if busy else quiet + 1
         if quiet >= QUIET_LOOKS and now_s >= told_s + TOLD_S:
@@ -70,12 +70,12 @@ async def send_goaway_to_all(port: int, begun: Callable[[], int], end_s: float) 
         await asyncio.sleep(LOOK_S)
 
 
-def _tell_all(port: int, told: set[int]) -> bool:
+def _tell_all(port: int, notified: set[int]) -> bool:
     """Refuse new connections, and send GOAWAY where it was not sent yet; return True if anything is in progress.
 
     Args:
         port: The port's number.
-        told: Inodes of the sockets that were sent GOAWAY; extended.
+        notified: Inodes of the sockets that were sent GOAWAY; extended.
     """
     busy = False
     for each in sockets_of(port):
@@ -87,9 +87,9 @@ def _tell_all(port: int, told: set[int]) -> bool:
                 busy |= bool(queue.poll(0))
                 continue
             inode = os.fstat(each.fileno()).st_ino
-            if inode not in told and is_between_frames(each):
+            if inode not in notified and is_between_frames(each):
                 send_goaway(each)
-                told.add(inode)
+                notified.add(inode)
             _, received = counts_of(each)
-            busy |= (inode not in told and received > 0) or unread_nbytes(each) > 0
+            busy |= (inode not in notified and received > 0) or unread_nbytes(each) > 0
     return busy

@@ -325,15 +325,15 @@ class HandlerFactory:
             try:
                 reply, metadata = await asked(data, call)
             except FreshetError as error:
-                told = error
+                failure = error
             except asyncio.CancelledError:
                 if not self._serving_context.lifecycle.draining:
                     raise
-                told = NotReady("server: draining")
+                failure = NotReady("server: draining")
             except Exception:
                 fields = {"request_id": request_id_of(call.headers)}
                 log.exception("request failed with an internal error", extra={"fields": fields})
-                told = FreshetError("internal error")
+                failure = FreshetError("internal error")
             else:
                 call.end(OK)
                 self._observe(call, name, OK, len(reply))
@@ -341,9 +341,9 @@ class HandlerFactory:
                 if metadata:
                     context.set_trailing_metadata(metadata)
                 return reply
-            call.end(told.http_status)
-            self._observe(call, name, told.http_status, 0)
-            await context.abort(code_of(told), str(told), _retry(told) + echo_of(call.headers))
+            call.end(failure.http_status)
+            self._observe(call, name, failure.http_status, 0)
+            await context.abort(code_of(failure), str(failure), _retry(failure) + echo_of(call.headers))
             raise AssertionError("abort() raises")
 
         async def handle(data: bytes, context: Any) -> bytes:

@@ -50,11 +50,11 @@ class Health:
 
     async def _watch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
         """Send the status now, and again after each change."""
-        name, told = parse(f"{PACKAGE}HealthCheckRequest", data).service, None
-        while not (self._ended and told == self._status(name)):
+        name, sent = parse(f"{PACKAGE}HealthCheckRequest", data).service, None
+        while not (self._ended and sent == self._status(name)):
             status = self._status(name)
-            if status != told:
-                told = status
+            if status != sent:
+                sent = status
                 yield message(f"{PACKAGE}HealthCheckResponse")(status=status).SerializeToString()
             await asyncio.sleep(LOOK_S)
 

@@ -105,14 +105,14 @@ class LiveSamples:
             self._keeper.close()
         self._tell()
 
-    def subscribe(self, told: Callable[[], None]) -> object:
+    def subscribe(self, notify: Callable[[], None]) -> object:
         """Add a subscriber, and return the handle for unsubscribe().
 
-        `told` is called on the sampler's thread after each sample, and once at the end.
+        `notify` is called on the sampler's thread after each sample, and once at the end.
         """
         subscriber = object()
         with self._lock:
-            self._subscribers[subscriber] = told
+            self._subscribers[subscriber] = notify
         return subscriber
 
     def unsubscribe(self, subscriber: object) -> None:
@@ -152,8 +152,8 @@ class LiveSamples:
     def _tell(self) -> None:
         with self._lock:
             subscribers = list(self._subscribers.values())
-        for told in subscribers:
-            told()
+        for notify in subscribers:
+            notify()
 
     def _document(self) -> dict[str, Any]:
         processor = self._lifecycle.processor()
@@ -178,7 +178,7 @@ class LiveSamples:
     def _models(
         self, processor: ModelHost, now: _CounterSnapshot, before: _CounterSnapshot | None, since_s: float
     ) -> dict[str, dict[str, Any]]:
-        told = {}
+        views = {}
         busiest = sorted(processor.catalogue, key=lambda name: -now.models.get(name, (0, 0))[0])
         for name in busiest[:MOST_MODELS]:
             model = processor.catalogue[name]
@@ -186,7 +186,7 @@ class LiveSamples:
             requests, rows = now.models.get(name, (0, 0))
             was = before.models.get(name, (0, 0)) if before is not None else (requests, rows)
             chain = model.chain(version.generation.version) if version is not None else None
-            told[name] = {
+            views[name] = {
                 "requests": _rate(requests - was[0], since_s),
                 "rows": _rate(rows - was[1], since_s),
                 "generation": str(version.generation) if version is not None else None,
@@ -196,7 +196,7 @@ class LiveSamples:
                     round(version.last_freshness_s, 4) if version is not None and version.delta_count else None
                 ),
             }
-        return told
+        return views
 
 
 def _counted(counts: Counts, at_s: float) -> _CounterSnapshot:

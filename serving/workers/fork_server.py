@@ -176,19 +176,19 @@ def main(fd: int) -> int:
 
 def _fork_twice() -> int:
     """Return the pid of a process that is already an orphan; 0 in that process."""
-    told, tell = os.pipe()
+    reading, tell = os.pipe()
     between = os.fork()
     if not between:
         pid = os.fork()
         if not pid:
-            os.close(told)
+            os.close(reading)
             os.close(tell)
             return 0
         os.write(tell, b"%d" % pid)
         os._exit(0)
     os.close(tell)
     os.waitpid(between, 0)
-    with open(told, "rb") as said:
+    with open(reading, "rb") as said:
         return int(said.read())
 
 

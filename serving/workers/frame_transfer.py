@@ -239,5 +239,5 @@ class FrameReceiver:
         """Preview a frame before it is served; return the result as JSON lists, or None if there is none."""
         generation = Generation(self.replica.manifest.version, message["step"], message["digest"])
         max_rows, max_s = message["rows"], message["seconds"]
-        told = self.replica.preview(message["frame"], message["epoch"], generation, max_rows, max_s)
-        return None if told is None else [told.rows, told.seconds, [list(figure) for figure in told.figures]]
+        result = self.replica.preview(message["frame"], message["epoch"], generation, max_rows, max_s)
+        return None if result is None else [result.rows, result.seconds, [list(figure) for figure in result.figures]]

@@ -364,8 +364,8 @@ class Worker:
                 elif op == "frame":
                     self._receivers[key].prepare(message, unpacker)
                 elif op == "preview":
-                    told = self._receivers[key].preview(message)
-                    self._reply(message, preview=told)
+                    preview = self._receivers[key].preview(message)
+                    self._reply(message, preview=preview)
                     return
                 elif op == "example":
                     self._reply(message, example=self._receivers[key].example())

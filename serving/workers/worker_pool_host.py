@@ -479,7 +479,7 @@ class WorkerReplicas:
     def computes(self) -> Mapping[int, str]:
         """Backend and precision by bucket, as a worker last reported them; they are the same in all."""
         every = (gauges["computes"].get(str(self.key)) for gauges in self._host.totals.gauges().values())
-        return dict(next((told for told in every if told), []))
+        return dict(next((computes for computes in every if computes), []))
 
     @property
     def user_split_thresholds(self) -> Sequence[int]:
@@ -510,11 +510,11 @@ class WorkerReplicas:
         for worker in list(self._held):
             try:
                 answer = worker.ask("preview", {"version": self.key, **asked, "rows": max_rows, "seconds": max_s})
-                told = answer.result(PREVIEW_TIMEOUT_S + max_s)["preview"]
+                reply = answer.result(PREVIEW_TIMEOUT_S + max_s)["preview"]
             except (ChannelClosed, TimeoutError):
                 continue
-            if told is not None:
-                rows, seconds, figures = told
+            if reply is not None:
+                rows, seconds, figures = reply
                 return PreviewResult(rows, seconds, [Figure(*figure) for figure in figures])
         return None
 

@@ -134,8 +134,8 @@ def assess(
         if marks.repair(data, number, first, check) is not None:
             return None
         marks.add(number, data)
-        told = _told_steps(data)
-        steps, untold = [*steps, *told], 0 if told else untold + 1
+        named = _told_steps(data)
+        steps, untold = [*steps, *named], 0 if named else untold + 1
         cut.append(_in_words(data, number))
     most = history.top + MAX_STEP_AHEAD
     top = min(most, max(step for step in steps if step <= most) + untold)

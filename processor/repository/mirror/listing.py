@@ -246,8 +246,8 @@ class RepositoryListing:
                 end_place(storage)
 
     def _tell_of(self, key: str) -> None:
-        told = key in self._told_of or len(self._told_of) >= MOST_TOLD
-        if not told and self._store.head(f"{key}/{SAVED_MODEL}") is not None:
+        logged = key in self._told_of or len(self._told_of) >= MOST_TOLD
+        if not logged and self._store.head(f"{key}/{SAVED_MODEL}") is not None:
             self._told_of.add(key)
             log.warning("%s: a SavedModel in an object store is not imported automatically; use `freshet import`", key)
 

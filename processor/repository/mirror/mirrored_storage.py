@@ -68,7 +68,7 @@ class MirroredStorage:
         root: Path,
         model: str,
         number: int,
-        told: Callable[[], None],
+        named: Callable[[], None],
         wrote: Callable[[], None],
         now_s: Callable[[], float],
         lenient: bool,
@@ -80,13 +80,13 @@ class MirroredStorage:
             root: The mirror's folder.
             model: Name of the model.
             number: The version.
-            told: Called after writing something that others find only by its name.
+            named: Called after writing something that others find only by its name.
             wrote: Called after writing anything.
             now_s: Clock for seconds.
             lenient: Use the files in the folder while the store cannot be reached.
         """
         self.model, self.folder, self.key = model, root / model / str(number), f"{model}/{number}"
-        self._store, self._told, self._wrote, self._now_s, self._lenient = store, told, wrote, now_s, lenient
+        self._store, self._told, self._wrote, self._now_s, self._lenient = store, named, wrote, now_s, lenient
         self._here, self._copy = FolderStorage(self.folder), VersionCopy(store, self.folder, self.key)
         self._naming = threading.RLock()
         # True if the mirror polls it; the newest known record; time of the last lookup of a record.

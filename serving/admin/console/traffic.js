@@ -54,13 +54,13 @@ export function trafficView(page) {
     };
     for (const i of inputs) i.share = h("b", { class: "number" });
     const body = () => ({ split: Object.fromEntries(inputs.map(i => [i.label, Number(i.input.value) || 0])) });
-    const told = () => inputs.map(i => `${i.label} ${i.share.textContent}`).join(", ");
+    const shares = () => inputs.map(i => `${i.label} ${i.share.textContent}`).join(", ");
     replace(split,
       h("ul", { class: "weights" }, inputs.map(i => h("li", {}, h("span", {}, i.label, i.baseline ? h("small", {}, " baseline") : null), h("small", {}, model.labels[i.label] ? `version ${model.labels[i.label]}` : "no version"), i.input, i.share))),
       preview, h("p", { class: "soft" }, "A change moves as little traffic as possible: sticky keys keep their version where weights stay the same."),
       h("div", { class: "row end" },
         weights.length ? button("Remove the split…", () => act({ title: "Remove the split", danger: true, what: "Requests without a version go to the newest one, or as the configuration says.", method: "PUT", path: path(page.name, "/policy"), body: { split: null }, verb: "Remove", done: () => "The split is removed" }), { class: "quiet" }) : null,
-        button("Change the split…", () => act({ title: "Change the split", what: `Requests without a version go to: ${told()}.`, method: "PUT", path: path(page.name, "/policy"), body: body(), verb: "Change", done: () => `The split is ${told()}` }), { class: "main" })));
+        button("Change the split…", () => act({ title: "Change the split", what: `Requests without a version go to: ${shares()}.`, method: "PUT", path: path(page.name, "/policy"), body: body(), verb: "Change", done: () => `The split is ${shares()}` }), { class: "main" })));
     bar();
   }
 

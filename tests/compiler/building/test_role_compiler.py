@@ -67,13 +67,13 @@ def doubled(folder, scale):
 def test_without_rows_of_practice_auto_is_float32_and_int8_says_what_it_was_calibrated_on(folder):
     report = compiled(folder, ("onnxruntime", "openvino"), bound=LOOSE)
     assert {p for listed in precisions(folder).values() for p in listed} == {"float32"}
-    assert len(report.told) == 1
-    assert report.told[0].startswith("precision: only float32, because a lower one cannot be checked: give --data")
+    assert len(report.notes) == 1
+    assert report.notes[0].startswith("precision: only float32, because a lower one cannot be checked: give --data")
     before = scores(open_version(folder))
 
     report = compiled(folder, ("onnxruntime",), precision="int8", bound=LOOSE)
     assert precisions(folder) == {1: ["int8", "float32"], 8: ["int8", "float32"]}
-    assert report.told[0].startswith(
+    assert report.notes[0].startswith(
         "precision: int8 was calibrated and checked on generated rows: for real ones, give --data"
     )
     version = open_version(folder)
@@ -85,7 +85,7 @@ def test_without_rows_of_practice_auto_is_float32_and_int8_says_what_it_was_cali
 def test_auto_takes_the_fastest_that_keeps_to_the_bounds_on_labelled_rows(folder, data):
     report = compiled(folder, ("onnxruntime",), data=data, bound=LOOSE)
     notes = report.manifest.notes["compile"]
-    assert report.told == []
+    assert report.notes == []
     assert {m["variant"] for m in notes["measured"]} == {"onnxruntime", "onnxruntime int8"}
     assert set(notes["auc_change"]) == {"onnxruntime", "onnxruntime int8"}
     best = {b: min((m for m in notes["measured"] if m["bucket"] == b), key=lambda m: m["cost_us"]) for b in (1, 8)}

@@ -41,7 +41,7 @@ def report():
     manifest = SimpleNamespace(model="ctr", version=12)
     passes = ["dense layers: 1 changes, 1,000 FLOPs a row fewer"]
     return SimpleNamespace(
-        told=[], manifest=manifest, calibration=calibration, others={}, passes=passes, skipped=[SKIPPED], chosen=chosen
+        notes=[], manifest=manifest, calibration=calibration, others={}, passes=passes, skipped=[SKIPPED], chosen=chosen
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_section import TrainSettings
-from freshet_serving.models.training.defaults import BEFORE, chosen, filled, kept, of_table, told
+from freshet_serving.models.training.defaults import BEFORE, chosen, filled, filled_line, kept, of_table
 from freshet_serving.models.training.hash_choice import rows_an_id
 
 
@@ -91,11 +91,11 @@ def test_a_checkpoint_keeps_the_choice_whatever_rows_have_come():
 
 def test_one_line_says_what_was_chosen_and_for_how_many_rows():
     settings = TrainSettings()
-    line = told(settings, chosen(settings, columns(3), 8000), 8000)
+    line = filled_line(settings, chosen(settings, columns(3), 8000), 8000)
     assert line == "defaults: adagrad 0.05, network 0.001, batch 32 for 8,000 rows"
-    assert told(NAMED, NAMED, 8000) == ""
+    assert filled_line(NAMED, NAMED, 8000) == ""
     some = TrainSettings(64, 1, "adam", 0.01)
-    assert told(some, chosen(some, columns(3), None), None) == "defaults: network 0.001"
+    assert filled_line(some, chosen(some, columns(3), None), None) == "defaults: network 0.001"
 
 
 @pytest.mark.long
