@@ -1,4 +1,4 @@
-"""Where docs/reference/figures.md has its figures from: the reports in loadtest/results, as runs of named figures."""
+"""Read the reports in loadtest/results as runs of named figures."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""docs/reference/figures.md, made of the reports in loadtest/results: `python -m loadtest.reports.figures_page`.
+"""Write loadtest/results/figures.md, all figures of the reports: `python -m loadtest.reports.figures_page`.
 
 A line of the page is a figure of a report under its name there, so that no line can say what no report does; a report
-that is not there yet is said to be missing. Only what tests and other programs print is written down here by hand.
+that does not exist yet is listed as missing. Only what tests and other programs print is written down here by hand.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from loadtest.reports.report import WAYS, table
 from loadtest.reports.store_figures import store_runs
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reference" / "figures.md"
+PAGE = ROOT / "loadtest" / "results" / "figures.md"
 INTRODUCTION = """\
-# Figures
+# All figures
 
-Every figure that is claimed of Freshet, aims that were missed included, and the command that makes it again. Ratios are
-medians over rounds, with their quartiles: both sides of a ratio were measured in turn, in one run, on one machine, the
-clients on the same cores. Absolute figures are those of that machine. How each is measured:
-[benchmarks.md](../how-to/benchmarks.md), [loadtest.md](../how-to/loadtest.md); the whole reports lie in
-[loadtest/results/](../../loadtest/results).
+Every figure that is claimed of Freshet, missed aims included, with the command that measures it again. A ratio is the
+median over rounds in which both sides ran in turn on one machine, clients on the same cores; "from, to" are its
+quartiles. Absolute figures are those of that machine. [benchmarks.md](../../docs/how-to/benchmarks.md) and
+[loadtest.md](../../docs/how-to/loadtest.md) describe how they are measured; the reports lie beside this page.
+[docs/reference/figures.md](../../docs/reference/figures.md) shows the ten that matter most.
 
-Made by `python -m loadtest.reports.figures_page` of those reports; a figure that a report does not have is not here.
+Generated from the reports by `python -m loadtest.reports.figures_page`.
 """
 CANDIDATES = {1: "1 candidate", 64: "64 candidates", 512: "512 candidates"}
 
@@ -514,7 +514,7 @@ PRINTED = (
 
 
 def page() -> str:
-    """The page's text."""
+    """Return the page's text."""
     return "\n\n".join([INTRODUCTION.rstrip(), *_sections(), "## Printed by tests and programs", _printed()]) + "\n"
 
 
