@@ -82,9 +82,12 @@ def test_every_link_leads_to_a_file(page):
 def test_every_page_has_a_place_in_the_site_once():
     nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     placed = re.findall(r"([\w/-]+\.md)$", nav, re.MULTILINE)
+    project = {name for name in placed if name.startswith("project/")}
     pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
     assert len(placed) == len(set(placed))
-    assert set(placed) <= pages
+    assert set(placed) - project <= pages
+    assert project == {"project/SECURITY.md", "project/CHANGELOG.md", "project/CONTRIBUTING.md"}
+    assert all((ROOT / name.removeprefix("project/")).exists() for name in project)
     assert {page for page in pages - set(placed) if not page.startswith("decisions/0")} == set()
 
 
@@ -105,3 +108,32 @@ def test_a_list_or_a_table_begins_after_an_empty_line():
         for before, line in zip(lines, lines[1:]):
             begins = re.match(r"- |\d+\. |\| ", line) and before.strip()
             assert not begins or re.match(r"\s*- |\s*\d+\. |\||\s", before), f"{page.name}: {line}"
+
+
+def test_an_old_name_of_a_page_leads_to_a_page():
+    config = (ROOT / "mkdocs.yml").read_text()
+    moved = re.findall(r"^        ([\w/-]+\.md): ([\w/-]+\.md)$", config, re.MULTILINE)
+    assert moved
+    for old, new in moved:
+        assert not (DOCS / old).exists(), old
+        assert (DOCS / new).exists(), new
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "backpressure",
+        "load shedding",
+        "quarantine",
+        "circuit breaker",
+        "graceful shutdown",
+        "hot reload",
+        "tail latency",
+        "MVCC",
+        "idempotent",
+        "rate limit",
+    ],
+)
+def test_the_docs_use_the_term_that_users_search_for(term):
+    pages = [page for page in DOCS.rglob("*.md") if page.parent.name != "decisions"]
+    assert any(term.lower() in page.read_text().lower() for page in pages)

@@ -1,4 +1,4 @@
-"""Optimisation passes: make a dense graph cheaper without changing its results (docs/concepts/passes.md).
+"""Optimisation passes: make a dense graph cheaper without changing its results (docs/concepts/graph-optimization.md).
 
 optimise      runs all passes until none finds anything more
 decompose     rewrites operations that backends lack

@@ -1,8 +1,8 @@
-"""What the site needs besides the pages: a hook of MkDocs.
+"""Add repository files to the site: a hook of MkDocs.
 
-Pages link to files of the repository that are no pages (reports, examples, ARCHITECTURE.md), as they have to be read in
-the repository too. Such a file becomes part of the site, under project/, with whatever it links to itself; a folder
-stays a word without a link. So no page of the site leads nowhere, and MkDocs checks every link.
+Pages link to files outside docs/ (reports, examples, ARCHITECTURE.md), because they are read in the repository too.
+Such a file becomes part of the site under project/, with the files it links to itself; a link to a folder becomes plain
+text. So every link of the site works, and MkDocs checks it. PLACED are the files that have a place in the menu.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
 DOCS, PROJECT = "docs", "project"
+PLACED = ("SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md")
 SEARCHED = (f"{PROJECT}/SECURITY.md", f"{PROJECT}/CONTRIBUTING.md")
+# Search rank of decisions; other pages have 1.
+DECISION_BOOST = 0.2
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()#\s]+)(#[^()\s]*)?\)")
 FENCE = re.compile(r"^( *)(`{3,}).*?^\1\2`*$", re.DOTALL | re.MULTILINE)
 
 
 def on_files(files: Any, config: Any) -> Any:
-    waiting = [f"{DOCS}/{file.src_uri}" for file in files if file.is_documentation_page()]
-    met = set(waiting)
+    pages = [f"{DOCS}/{file.src_uri}" for file in files if file.is_documentation_page()]
+    waiting, met = [*PLACED, *(target for path in pages for target in _targets(path))], set()
     while waiting:
         path = waiting.pop()
-        if not path.endswith(".md"):
+        if path in met or path.startswith(f"{DOCS}/") or not (ROOT / path).is_file():
             continue
-        for target in _targets(path):
-            if target not in met and not target.startswith(f"{DOCS}/") and (ROOT / target).is_file():
-                met.add(target)
-                waiting.append(target)
-                files.append(File.generated(config, f"{PROJECT}/{target}", abs_src_path=str(ROOT / target)))
+        met.add(path)
+        files.append(File.generated(config, f"{PROJECT}/{path}", abs_src_path=str(ROOT / path)))
+        if path.endswith(".md"):
+            waiting += _targets(path)
     return files
 
 
@@ -46,8 +48,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         markdown = re.sub(r"^([^|\n].*\n)(?=\|)", r"\1\n", markdown, flags=re.MULTILINE)
 
     elif uri.startswith("decisions/"):
-        # A page that helps is found before the reason for what it describes.
-        page.meta["search"] = {"boost": 0.2}
+        # How-to pages rank before the reasons for what they describe.
+        page.meta["search"] = {"boost": DECISION_BOOST}
 
     def moved(link: re.Match[str]) -> str:
         text, target, fragment = link[1], link[2], link[3] or ""
@@ -85,10 +87,10 @@ def _elsewhere(target: str) -> bool:
 
 
 def _path_of(uri: str) -> str:
-    """Where a page of the site lies in the repository."""
+    """Return the repository path of a page of the site."""
     return uri.removeprefix(f"{PROJECT}/") if uri.startswith(f"{PROJECT}/") else f"{DOCS}/{uri}"
 
 
 def _uri_of(path: str) -> str:
-    """Where a file of the repository lies in the site."""
+    """Return the site path of a file of the repository."""
     return path.removeprefix(f"{DOCS}/") if path.startswith(f"{DOCS}/") else f"{PROJECT}/{path}"

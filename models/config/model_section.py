@@ -32,14 +32,14 @@ class ModelConfig:
     arch: str = field(
         default="deepfm",
         metadata=option(
-            "architecture: a network of the [zoo](zoo.md), or [your own](../how-to/own-architecture.md) as "
+            "architecture: a network of the [zoo](architectures.md), or [your own](../how-to/custom-models.md) as "
             '`"package.module:function"`'
         ),
     )
     loss: str = field(
         default="",
         metadata=option(
-            '[your own loss](../how-to/own-architecture.md#an-own-loss) as `"package.module:function"`',
+            '[your own loss](../how-to/custom-models.md#an-own-loss) as `"package.module:function"`',
             empty="the log-loss",
         ),
     )

@@ -70,7 +70,7 @@ class PublishConfig:
         default=0,
         metadata=option(
             "number of full versions of this model to keep; older ones are deleted "
-            "([following.md](../how-to/following.md#old-versions)); 0: all"
+            "([continuous-training.md](../how-to/continuous-training.md#old-versions)); 0: all"
         ),
     )
     precision: str = field(

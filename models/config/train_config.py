@@ -43,7 +43,7 @@ class TrainConfig:
 
     model: ModelConfig = field(
         metadata=about(
-            "The options of the network are set here too: see [zoo.md](zoo.md#options), or your "
+            "The options of the network are set here too: see [architectures.md](architectures.md#options), or your "
             "own function's parameters."
         )
     )
@@ -72,13 +72,13 @@ class TrainConfig:
         metadata=about(
             "Additional outputs, each a name and an expression over the network's outputs and float "
             'features: `final = "score ** 0.9 * price"`. A delta may change the numbers in it '
-            "([passes.md](../concepts/passes.md))."
+            "([graph-optimization.md](../concepts/graph-optimization.md))."
         ),
     )
     tables: Mapping[str, TableConfig] = field(
         default_factory=dict,
         metadata=about(
-            "Settings of a single table, explained in [sparing-rows.md](../how-to/sparing-rows.md). "
+            "Settings of a single table, explained in [table-memory.md](../how-to/table-memory.md). "
             "Also `optimizer`, `learning_rate` and the optimizer's keys of [train], for this table alone;"
             " another `optimizer` without a `learning_rate` uses that of [train]; adam and adamw use a "
             "tenth of what the others use.",
@@ -93,7 +93,10 @@ class TrainConfig:
     )
     guard: GuardConfig = field(
         default_factory=GuardConfig,
-        metadata=about("When a followed run holds back its deltas ([following.md](../how-to/following.md#the-guard))."),
+        metadata=about(
+            "When a followed run holds back its deltas "
+            "([continuous-training.md](../how-to/continuous-training.md#the-guard))."
+        ),
     )
 
     @property

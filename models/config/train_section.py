@@ -104,7 +104,8 @@ class TrainSettings(RowOptions):
         default="float32",
         kw_only=True,
         metadata=option(
-            "type of data sent between processes: `float32`, `float16` ([processes.md](../how-to/processes.md))"
+            "type of data sent between processes: `float32`, `float16` "
+            "([distributed-training.md](../how-to/distributed-training.md))"
         ),
     )
     seed: int | None = field(

@@ -70,7 +70,10 @@ class DataConfig:
     weight: str = field(default="", metadata=option("column with the weight of a row; for tables and streams"))
     follow: bool = field(
         default=False,
-        metadata=option("keep reading rows as they arrive, without an end: [following.md](../how-to/following.md)"),
+        metadata=option(
+            "keep reading rows as they arrive, without an end: "
+            "[continuous-training.md](../how-to/continuous-training.md)"
+        ),
     )
 
     @property

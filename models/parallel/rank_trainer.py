@@ -19,7 +19,7 @@ step is a function of state, batch, cores and number of processes.
 Invariants: the network and its optimizer are equal, to the bit, in every process after every step. A row is in one
 process. Row numbers in _asked are valid from the look-up to the update of a step: rows move between tiers only
 before it. Rows on disk are read when a batch names them, not ahead, because their owner is not known sooner.
-Cost: docs/how-to/processes.md.
+Cost: docs/how-to/distributed-training.md.
 
 Rejected: networks whose rows see one another (batch statistics), since each process sees its own rows only;
 overlapping the exchange of a step with the previous step, since a batch reads what the batch before it has written.

@@ -48,7 +48,7 @@ def train(
         bool, typer.Option("--profile", help="Print where the time of a step was spent; the report has a chart.")
     ] = False,
     processes: Annotated[
-        int, typer.Option(min=1, help="Number of training processes on this machine (docs/how-to/processes.md).")
+        int, typer.Option(min=1, help="Training processes on this machine (docs/how-to/distributed-training.md).")
     ] = 1,
     overrides: Annotated[
         list[str] | None,

@@ -1,6 +1,6 @@
 """Suites of TensorFlow Serving, the Open Inference Protocol and Triton, asked of one live server.
 
-Each suite holds its floor, and each miss is one that its table names with the reason (docs/reference/peer-suites.md).
+Each suite holds its floor, and each miss is one that its table names with the reason (docs/reference/compatibility.md).
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.peers.peer_models import serve_peer_models
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.tensorflow]
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "peer-suites.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
 # Suite -> its expectations, how many hold, and the share that has to: what was asked for in the first place.
 SUITES = {
     "TensorFlow Serving REST": (tfs_rest_suite.SUITE, 87, 77 / 92),

@@ -358,7 +358,7 @@ def test_the_files_shown_in_the_documentation_are_read(tmp_path, monkeypatch):
 
 
 def test_the_file_shown_beside_the_zoo_is_read():
-    text = (Path(__file__).parents[3] / "docs" / "reference" / "zoo.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "architectures.md").read_text()
     (shown,) = (parse_config(tomllib.loads(block)) for block in re.findall(r"```toml\n(.*?)```", text, re.S))
 
     assert shown.network == NetworkConfig({}, ("clicked", "shared"))

@@ -107,7 +107,7 @@ def test_a_network_without_a_bias_that_moves_its_logits_as_itself_stays_as_it_is
 
 
 def test_the_example_of_the_documentation_is_a_network_that_learns(tmp_path, monkeypatch):
-    page = (Path(__file__).parents[3] / "docs" / "how-to" / "own-architecture.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "custom-models.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.S)
     (code,), (loss,) = ([b for b in blocks if name in b] for name in ("def two_parts", "def focal"))
     (tmp_path / "my_networks.py").write_text(code)

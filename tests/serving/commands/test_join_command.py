@@ -63,7 +63,7 @@ def test_a_server_that_does_not_answer_is_asked_once_a_file():
 
 
 def test_the_page_learns_the_features_that_the_readme_serves_by_options_that_there_are():
-    page = (ROOT / "docs" / "how-to" / "joining.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "label-joining.md").read_text()
     (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     raw = tomllib.loads(text)
     config = parse_config({**raw, "data": {**raw["data"], "follow": True}})
