@@ -37,10 +37,11 @@ test: .venv/.dev .venv/.kernels ## the tests, two files at a time, without the l
 test-long: .venv/.dev .venv/.kernels .venv/.tools ## the rest: training, imports, canaries, clients and kills from end to end
 	$(PYTEST) -m long $(TEST_ARGS)
 
-check: .venv/.dev .venv/.kernels ## lint, format, types
+check: .venv/.dev .venv/.kernels ## lint, format, types, spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
 
 docs: .venv/.docs ## the documentation as a site: build/site; DOCS_ARGS=serve shows it while you write
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(DOCS_ARGS),build --strict --quiet)

@@ -422,13 +422,13 @@ class JoinRun:
         rows, positive = np.concatenate([rows, nowhere]), np.concatenate([positive, nowhere > 0])
         self._emitted.add(number, [*keys, *disowned], rows, positive, newest_s)
 
-    def _fits(self, table: pa.Table, lates: list[LateOutcome]) -> np.ndarray:
+    def _fits(self, table: pa.Table, late_outcomes: list[LateOutcome]) -> np.ndarray:
         """Return bool [n]: the row has the outcome's key (hashes may collide) and is recent enough."""
         keys, times_s = self._keys_of(table), seconds(table[TIME])
         return np.array(
             [
                 key == late.key and late.outcome.time_s - time_s <= self.settings.late_s
-                for late, key, time_s in zip(lates, keys, times_s.tolist())
+                for late, key, time_s in zip(late_outcomes, keys, times_s.tolist())
             ],
             bool,
         )
