@@ -64,8 +64,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    return re.sub(r"<td.*?</td>", lambda cell: _cell(cell[0]), html, flags=re.DOTALL)
+
+
+def _cell(html: str) -> str:
     # In a table's code GitHub reads `\|` as one letter, Python-Markdown as two.
-    return re.sub(r"<td.*?</td>", lambda cell: cell[0].replace(r"\|", "|"), html, flags=re.DOTALL)
+    html = html.replace(r"\|", "|")
+    # A long name may break after an underscore, so that it leaves room for the text beside it.
+    return re.sub(r"<code>[^<]*</code>", lambda code: code[0].replace("_", "_<wbr>"), html)
 
 
 def _targets(path: str) -> list[str]:

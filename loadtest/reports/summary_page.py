@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.reports.figures_page import SECTIONS
-from loadtest.reports.report import table
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "figures.md"
@@ -82,8 +81,8 @@ LINES = (
 
 def page() -> str:
     """Return the page's text."""
-    heads = ["what", "figure", "from, to", "aim", "command and date"]
-    return f"{INTRODUCTION}\n{table(heads, [_row(line) for line in LINES])}\n"
+    rows = [["what", "figure", "from, to", "aim", "command and date"], ["---"] * 5, *map(_row, LINES)]
+    return "\n".join([INTRODUCTION, *(f"| {' | '.join(row)} |" for row in rows), ""])
 
 
 def _row(line: SummaryLine) -> list[str]:
