@@ -44,7 +44,7 @@ check: .venv/.dev .venv/.kernels ## lint, format, types, spelling
 	$(BIN)/codespell
 
 docs: .venv/.docs ## the documentation as a site: build/site; DOCS_ARGS=serve shows it while you write
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(DOCS_ARGS),build --strict --quiet)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(or $(DOCS_ARGS),build --strict)
 
 docs-reference: .venv/.kernels ## the pages of docs/reference that are made of the code
 	$(BIN)/python -m generators.options_page

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,16 +16,32 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="building the site needs the docs extra"),
 ]
 ROOT = Path(__file__).parents[1]
+ENVIRONMENT = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "ignore"}
+PLACED = ("SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    # Without --quiet, which hides warnings from --strict.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
+
+
+def test_the_build_fails_for_a_link_to_a_missing_anchor(tmp_path):
+    for name in ("docs", "mkdocs.yml", *PLACED):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    page = tmp_path / "docs" / "how-to" / "client.md"
+    page.write_text(page.read_text() + "\n[gone](access.md#no-such-heading)\n")
+    done = subprocess.run(["make", "-n", "docs"], cwd=ROOT, capture_output=True, text=True, check=True)
+    (options,) = re.findall(r"mkdocs (build .*)$", done.stdout, re.MULTILINE)
+    command = [sys.executable, "-m", "mkdocs", *options.split(), "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert built.returncode != 0
+    assert "no-such-heading" in built.stderr
 
 
 def test_every_page_is_there_and_fetches_nothing(site):
