@@ -39,7 +39,7 @@ class ModelConfig:
     loss: str = field(
         default="",
         metadata=option(
-            '[your own loss](../how-to/custom-models.md#an-own-loss) as `"package.module:function"`',
+            '[your own loss](../how-to/custom-models.md#a-custom-loss) as `"package.module:function"`',
             empty="the log-loss",
         ),
     )
