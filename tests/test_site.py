@@ -69,6 +69,6 @@ def test_search_finds_pages_and_leaves_reports_out(site):
     pages = {entry["location"].partition("#")[0] for entry in entries}
     assert "tutorials/quickstart.html" in pages
     project = {page for page in pages if page.startswith("project/")}
-    assert project == {"project/CONTRIBUTING.html", "project/SECURITY.html"}
+    assert project == {"project/CHANGELOG.html", "project/CONTRIBUTING.html", "project/SECURITY.html"}
     boosts = {entry["location"]: entry.get("boost", 1) for entry in entries}
     assert boosts["decisions/0001-own-safetensors-reader-and-writer.html"] < boosts["how-to/redis.html"]

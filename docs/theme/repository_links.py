@@ -18,9 +18,15 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[2]
 DOCS, PROJECT = "docs", "project"
 PLACED = ("SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md")
-SEARCHED = (f"{PROJECT}/SECURITY.md", f"{PROJECT}/CONTRIBUTING.md")
-# Search rank of decisions; other pages have 1.
-DECISION_BOOST = 0.2
+# Search rank by the beginning of a page's address; other pages have 1, other files of the repository are not searched.
+BOOSTS = {
+    "how-to/": 2.0,
+    "tutorials/": 2.0,
+    "decisions/": 0.05,
+    f"{PROJECT}/SECURITY.md": 1.0,
+    f"{PROJECT}/CONTRIBUTING.md": 1.0,
+    f"{PROJECT}/CHANGELOG.md": 0.1,
+}
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()#\s]+)(#[^()\s]*)?\)")
 FENCE = re.compile(r"^( *)(`{3,}).*?^\1\2`*$", re.DOTALL | re.MULTILINE)
 
@@ -42,14 +48,14 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     uri = page.file.src_uri
     path = _path_of(uri)
+    boost = next((boost for start, boost in BOOSTS.items() if uri.startswith(start)), None)
+    if boost is not None:
+        page.meta["search"] = {"boost": boost}
+    elif uri.startswith(f"{PROJECT}/"):
+        page.meta["search"] = {"exclude": True}
     if uri.startswith(f"{PROJECT}/"):
-        page.meta["search"] = {} if uri in SEARCHED else {"exclude": True}
         # GitHub begins a table right below a line of text, Python-Markdown below an empty one.
         markdown = re.sub(r"^([^|\n].*\n)(?=\|)", r"\1\n", markdown, flags=re.MULTILINE)
-
-    elif uri.startswith("decisions/"):
-        # How-to pages rank before the reasons for what they describe.
-        page.meta["search"] = {"boost": DECISION_BOOST}
 
     def moved(link: re.Match[str]) -> str:
         text, target, fragment = link[1], link[2], link[3] or ""
