@@ -6,7 +6,8 @@ explaining  explains a score, under one generation or two
 sessions    executes requests: batcher, sessions and their groups, device stages, shadow traffic
 versions    what is served: versions, their deltas and replicas, labels, splits, the one writer
 watching    statistics of batches and scores, and verdicts on deltas and canaries
-backends    runs dense graphs, one module per library, and estimates a batch's cost
+running     runs a version's dense graph: what fills its inputs, in which buckets, on which executables
+backends    dense graphs on libraries, one module per library
 features    the sparse graph: from a request's named inputs to the dense graph's input
 tables      embedding tables: rows in memory, on disk, in a row store
 kernels     Numba kernels
@@ -45,6 +46,7 @@ __all__ = [
     "overview",
     "package",
     "repository",
+    "running",
     "sessions",
     "standby_thread",
     "tables",

@@ -64,7 +64,7 @@ class Variant:
         backend: Name of the backend.
         precision: Precision of the computation.
         target: The target; "" for this machine.
-        bound: Largest allowed error of scores in a lower precision (processor.backends.bounded).
+        bound: Largest allowed error of scores in a lower precision (processor.running.bounded).
     """
 
     backend: str

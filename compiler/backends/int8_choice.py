@@ -18,10 +18,11 @@ from freshet_serving.compiler.backends.int8 import (
     quantised,
     with_extra_outputs,
 )
-from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
-from freshet_serving.processor.backends.bounded import typical_error
-from freshet_serving.processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX, OnnxRuntime
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.processor.backends import Matrix
+from freshet_serving.processor.backends.onnxruntime import WEIGHT_PREFIX, OnnxRuntime
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.running.bounded import typical_error
 
 ROWS = 1024
 
@@ -76,7 +77,8 @@ class _ReferenceRunner:
         self._library = OnnxRuntime().module
         self._values = {WEIGHT_PREFIX + name: np.asarray(graph.weights[name], order="C") for name in weights}
         self._names = [output.name for output in graph.outputs]
-        self._x = graph.sample(ROWS if graph.examples is None else min(ROWS, len(graph.examples)))
+        known = graph.examples
+        self._given = graph.sample(ROWS) if known is None else graph.resized(known, min(ROWS, graph.rows(known)))
 
     def outputs(self, model: bytes) -> dict[str, Matrix]:
         return self._run(model, self._names)
@@ -88,7 +90,7 @@ class _ReferenceRunner:
             model: The ONNX model.
             names: Names of the values.
         """
-        known = {INPUT: self._x, **self._values}
+        known = {**self._given, **self._values}
         inside = [name for name in dict.fromkeys(names) if name not in known]
         return known | self._run(with_extra_outputs(model, inside), inside)
 
@@ -99,4 +101,4 @@ class _ReferenceRunner:
         if held:
             options.add_external_initializers(list(self._values), held)
         session = self._library.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        return dict(zip(names, session.run(list(names), {INPUT: self._x})))
+        return dict(zip(names, session.run(list(names), self._given)))

@@ -22,8 +22,9 @@ from onnx import TensorProto, helper
 
 from freshet_serving.compiler.backends.base import CompiledGraph, Variant
 from freshet_serving.compiler.backends.int8_choice import in_int8
-from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
-from freshet_serving.processor.backends.onnxruntime import INPUT, WEIGHT_PREFIX, OnnxRuntime
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.processor.backends import Matrix
+from freshet_serving.processor.backends.onnxruntime import WEIGHT_PREFIX, OnnxRuntime
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
 
@@ -128,7 +129,7 @@ def _quietly() -> Iterator[None]:
 
 
 def _convert(graph: DenseGraph) -> Any:
-    """Return the graph as the converter writes it: inputs "x" and "weight_<i>", outputs by name."""
+    """Return the graph as the converter writes it: inputs by name and "weight_<i>", outputs by name."""
     try:
         with _quietly():
             model, _ = tf2onnx.convert.from_function(
@@ -164,7 +165,7 @@ def _canonical(model: Any, graph: DenseGraph) -> tuple[bytes, list[str]]:
     if {v.name for v in model.graph.output} != set(wanted_outputs):
         raise BadInput("dense graph: an output that is one of the inputs is not supported by backend onnxruntime")
 
-    names: dict[str, str] = {"": "", INPUT: INPUT, **{name: name for name in wanted_outputs}}
+    names: dict[str, str] = {name: name for name in ("", *graph.inputs, *wanted_outputs)}
     initializers: list[TensorProto] = []
     weights: list[str] = []
 
@@ -204,13 +205,15 @@ def _canonical(model: Any, graph: DenseGraph) -> tuple[bytes, list[str]]:
         named.attribute.extend(attributes)
         nodes.append(named)
 
-    matrix = [(INPUT, graph.width), *((output.name, output.columns) for output in graph.outputs)]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", n]) for name, n in matrix]
+    given, computed = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [n or "rows" for n in dims]) for name, dims in ends]
+        for ends in (graph.spec.inputs.items(), graph.spec.outputs.items())
+    )
     opsets = [helper.make_opsetid("", OPSET)]
     if any(node.domain for node in nodes):
         opsets.append(helper.make_opsetid("ai.onnx.ml", 3))
     renamed = helper.make_model(
-        helper.make_graph(nodes, "dense", ends[:1], ends[1:], initializers),
+        helper.make_graph(nodes, "dense", given, computed, initializers),
         producer_name="freshet",
         ir_version=IR_VERSION,
         opset_imports=opsets,

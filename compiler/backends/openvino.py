@@ -42,8 +42,7 @@ class LoweredGraph:
         self._origin = with_inputs(model)
         self._frozen = weights_hash(graph.weights, self._weights)
         self._backend = OpenVino()
-        columns = {output.name: output.columns for output in graph.outputs}
-        self._program = self._backend.open_program(graph.width, columns)
+        self._program = self._backend.open_program(graph.spec)
 
     @property
     def definition(self) -> bytes:

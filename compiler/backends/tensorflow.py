@@ -1,4 +1,4 @@
-"""Write dense graphs for TensorFlow itself: a GraphDef with x and the weights as placeholders.
+"""Write dense graphs for TensorFlow itself: a GraphDef with inputs and weights as placeholders.
 
 It is the reference that every other backend is checked against, and a way to serve a graph that no other backend can
 express, on a machine that has TensorFlow.
@@ -29,12 +29,12 @@ class LoweredGraph:
     def __init__(self, graph: DenseGraph) -> None:
         self._names = graph.weight_names
         with tf.Graph().as_default() as drawn:
-            x = tf.compat.v1.placeholder(tf.float32, (None, graph.width), "x")
+            inputs = {n: tf.compat.v1.placeholder(tf.float32, dims, n) for n, dims in graph.inputs.items()}
             weights = {
                 name: tf.compat.v1.placeholder(tf.float32, graph.weights[name].shape, f"weight_{i}")
                 for i, name in enumerate(self._names)
             }
-            outputs = graph.function(x, weights)
+            outputs = graph.function(inputs, weights)
             for i, output in enumerate(graph.outputs):
                 tf.identity(outputs[output.name], name=f"output_{i}")
         self._graph_def: bytes = drawn.as_graph_def().SerializeToString(deterministic=True)

@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.processor.backends import Artefact, Executable, Matrix, Program, Weights, check_buffers
+from freshet_serving.processor.backends import (
+    Artefact,
+    Executable,
+    IoSpec,
+    Matrix,
+    Program,
+    Weights,
+    check_buffers,
+    shapes_text,
+)
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 
 MAX_NBYTES = 256 << 20
@@ -29,25 +38,24 @@ class TensorFlow:
     def __init__(self) -> None:
         self.library = f"tensorflow {tf.__version__}"
 
-    def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
+    def open_program(self, spec: IoSpec, threads: int = 1, runs: int = 1) -> Program:
         """Open a program as Backend.open_program does.
 
         Args:
-            width: Columns of the dense input.
-            outputs: Columns by output.
+            spec: Inputs and outputs of its executables.
             threads: Takes effect only before TensorFlow has computed anything.
             runs: Ignored.
         """
         with suppress(RuntimeError):
             tf.config.threading.set_intra_op_parallelism_threads(threads)
-        return _Program(width, dict(outputs))
+        return _Program(spec)
 
 
 class _Program:
     """A processor.backends.base.Program; artefacts of equal bytes share one function."""
 
-    def __init__(self, width: int, columns: dict[str, int]) -> None:
-        self._width, self._columns = width, columns
+    def __init__(self, spec: IoSpec) -> None:
+        self._spec = spec
         self._functions: dict[bytes, Any] = {}
         self._artefacts: dict[int, Artefact] = {}
 
@@ -61,7 +69,7 @@ class _Program:
         loaded: dict[int, Executable] = {}
         for bucket, artefact in self._artefacts.items():
             function = self._functions[artefact.data]
-            for name, spec in zip(artefact.weights, function.inputs[1:]):
+            for name, spec in zip(artefact.weights, function.inputs[len(self._spec.inputs) :]):
                 if name not in weights:
                     raise BadInput(f"dense weight {name[:64]!r} is missing")
                 array = weights[name]
@@ -71,7 +79,7 @@ class _Program:
                 if name not in placed:
                     placed[name] = tf.constant(array.copy())
             arguments = [placed[name] for name in artefact.weights]
-            made = _Executable(function, arguments, bucket, self._width, self._columns)
+            made = _Executable(function, arguments, bucket, self._spec)
             made.check()
             loaded[bucket] = made
         return loaded
@@ -80,8 +88,8 @@ class _Program:
         what = f"executable b{artefact.bucket}"
         if len(artefact.data) > MAX_NBYTES:
             raise BadInput(f"{what}: expected at most {MAX_NBYTES} bytes, got {len(artefact.data)}")
-        feeds = ["x:0", *(f"weight_{i}:0" for i in range(len(artefact.weights)))]
-        fetches = [f"output_{i}:0" for i in range(len(self._columns))]
+        feeds = [*(f"{name}:0" for name in self._spec.inputs), *(f"weight_{i}:0" for i in range(len(artefact.weights)))]
+        fetches = [f"output_{i}:0" for i in range(len(self._spec.outputs))]
         try:
             parsed = tf.compat.v1.GraphDef.FromString(artefact.data)
             wrapped = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(parsed, name=""), [])
@@ -89,30 +97,33 @@ class _Program:
             function = wrapped.prune([find(name) for name in feeds], [find(name) for name in fetches])
         except Exception as error:
             raise Corrupt(f"{what}: refused by tensorflow {tf.__version__}") from error
-        x = function.inputs[0]
-        if x.dtype != tf.float32 or x.shape.as_list() != [None, self._width]:
-            raise BadInput(f"{what}: expected one input 'x' float32 [rows, {self._width}]")
+        for given, (name, dims) in zip(function.inputs, self._spec.inputs.items()):
+            if given.dtype != tf.float32 or given.shape.as_list() != list(dims):
+                shape = str(["rows" if n is None else n for n in dims]).replace("'", "")
+                raise BadInput(f"{what}: expected input {name!r} float32 {shape}")
         return function
 
 
 class _Executable:
     """A processor.backends.base.Executable: a function with its weights in place."""
 
-    def __init__(self, function: Any, weights: list[Any], bucket: int, width: int, columns: dict[str, int]) -> None:
+    def __init__(self, function: Any, weights: list[Any], bucket: int, spec: IoSpec) -> None:
         self.bucket = bucket
-        self._function, self._weights = function, weights
-        self._width, self._columns = width, columns
+        self._function, self._weights, self._spec = function, weights, spec
 
-    def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        check_buffers(self.bucket, self._width, self._columns, x, outputs)
-        return _Run(self._function, self._weights, x, [outputs[name] for name in sorted(outputs)])
+    def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+        check_buffers(self.bucket, self._spec, inputs, outputs)
+        given = [inputs[name] for name in self._spec.inputs]
+        return _Run(self._function, self._weights, self.bucket, given, [outputs[name] for name in sorted(outputs)])
 
     def check(self) -> None:
         """Run once; raise BadInput unless the outputs have the expected shapes."""
-        results = self._function(tf.zeros((self.bucket, self._width)), *self._weights)
+        zeros = [tf.zeros(shape) for shape in self._spec.input_shapes(self.bucket).values()]
+        results = self._function(*zeros, *self._weights)
         got = [(result.dtype, tuple(result.shape)) for result in results]
-        if got != [(tf.float32, (self.bucket, self._columns[name])) for name in sorted(self._columns)]:
-            raise BadInput(f"executable b{self.bucket}: expected outputs of {sorted(self._columns.values())} columns")
+        shapes = self._spec.output_shapes(self.bucket)
+        if got != [(tf.float32, shape) for _, shape in sorted(shapes.items())]:
+            raise BadInput(f"executable b{self.bucket}: expected outputs {shapes_text(shapes)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +132,14 @@ class _Run:
 
     function: Any
     weights: list[Any]
-    x: Matrix
+    bucket: int
+    given: list[Matrix]
     ends: list[Matrix]
 
     def __call__(self) -> None:
         try:
-            results = self.function(tf.constant(self.x), *self.weights)
+            results = self.function(*[tf.constant(array) for array in self.given], *self.weights)
             for result, end in zip(results, self.ends):
                 np.copyto(end, result.numpy())
         except Exception as error:
-            raise FreshetError(f"tensorflow failed on a batch of {len(self.x)} rows") from error
+            raise FreshetError(f"tensorflow failed on a batch of {self.bucket} rows") from error

@@ -34,7 +34,7 @@ class LoweredGraph:
         self.precision = precision
         self._capability = self._backend.cuda.capability()
         self.target = f"cuda-{self._capability}"
-        self._width = graph.width
+        self._spec = graph.spec
         self._bare, self._weights = to_onnx(graph)
         self._model = with_values(self._bare, graph.weights)
 
@@ -43,6 +43,6 @@ class LoweredGraph:
         return f"{self._backend.library}\0{self._capability}\0{self.precision}\0".encode() + self._bare
 
     def compile(self, bucket: int) -> CompiledGraph:
-        engine = self._backend.build(self._model, bucket, self._width, self.precision)
+        engine = self._backend.build(self._model, bucket, self._spec, self.precision)
         features = [*(f for f in this_machine().features if f in ("x86_64", "aarch64")), f"cuda-{self._capability}"]
         return CompiledGraph(engine, ".engine", list(self._weights), self._backend.library, features)

@@ -53,8 +53,7 @@ class LoweredGraph:
         self.target = target or this_machine().target
         self._graph = graph
         self._backend = Xla()
-        self._columns = {output.name: output.columns for output in graph.outputs}
-        self._program = self._backend.open_program(graph.width, self._columns)
+        self._program = self._backend.open_program(graph.spec)
 
     @property
     def definition(self) -> bytes:
@@ -82,7 +81,8 @@ class LoweredGraph:
 def stablehlo(graph: DenseGraph, bucket: int) -> bytes:
     """Return the graph as a portable StableHLO artifact.
 
-    Its arguments are x and the weights by ascending name, its results the outputs by ascending name.
+    Its arguments are the inputs, in the graph's order, and the weights by ascending name; its results are the outputs
+    by ascending name.
 
     Args:
         graph: The dense graph.
@@ -92,11 +92,12 @@ def stablehlo(graph: DenseGraph, bucket: int) -> bytes:
         BadInput: XLA cannot compile the graph.
     """
     names, ends = graph.weight_names, [output.name for output in graph.outputs]
-    specs = [tf.TensorSpec((bucket, graph.width), tf.float32, "x")]
+    specs = [tf.TensorSpec(shape, tf.float32, name) for name, shape in graph.spec.input_shapes(bucket).items()]
+    count = len(specs)
     specs += [tf.TensorSpec(graph.weights[name].shape, tf.float32, f"weight_{i}") for i, name in enumerate(names)]
 
-    def flat(x: Any, *values: Any) -> list[Any]:
-        outputs = graph.function(x, dict(zip(names, values)))
+    def flat(*given: Any) -> list[Any]:
+        outputs = graph.function(dict(zip(graph.inputs, given)), dict(zip(names, given[count:])))
         return [tf.identity(outputs[name]) for name in ends]
 
     function = tf.function(flat, input_signature=specs, autograph=False, jit_compile=True)

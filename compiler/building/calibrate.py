@@ -8,14 +8,14 @@ Correctness: in float32, no output may differ from TensorFlow's by more than TOL
 more than the user's bound for it. The check uses rows like the package's own, in every bucket, with the compiled
 weights and once more with others, as after a delta: an executable that is only correct for the weights it was made with
 is refused. The error of a lower precision with the weights that really arrive is checked at serving
-(processor.backends.bounded): here it may be SLACK times the bound.
+(processor.running.bounded): here it may be SLACK times the bound.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.backends.base import MAX_ERROR
 from freshet_serving.compiler.building.auc import auc
 from freshet_serving.compiler.building.compile import TOLERANCE, largest_error, load
-from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
 from freshet_serving.processor.backends import Executable as Loaded
-from freshet_serving.processor.backends import aligned
-from freshet_serving.processor.backends.bounded import outputs_of, typical_error
+from freshet_serving.processor.backends import Matrix
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.machine import this_machine
-from freshet_serving.processor.package import WHOLE, ExecutableEntry
+from freshet_serving.processor.package import ExecutableEntry
+from freshet_serving.processor.running.bounded import typical_error
+from freshet_serving.processor.running.given_rows import outputs_of
 
 MAX_AUC_CHANGE = 1e-4
 AUTO = "auto"
@@ -47,12 +48,12 @@ class LabelledRows:
     """Rows with known outcome.
 
     Attributes:
-        x: float32 [n, width].
+        inputs: Inputs of the whole graph, n rows.
         labels: float32 [n], 0 or 1.
         output: Name of the output that predicts them; "" for `score`, or else the first output.
     """
 
-    x: Matrix
+    inputs: Tensors
     labels: NDArray[np.float32]
     output: str = ""
 
@@ -104,7 +105,7 @@ def calibrate(
     graph: DenseGraph,
     version_folder: Path,
     entries: Sequence[ExecutableEntry],
-    x: Matrix,
+    inputs: Tensors,
     bound: Tolerance = Tolerance(),
     labelled: LabelledRows | None = None,
     advance: Callable[[], None] = lambda: None,
@@ -116,7 +117,7 @@ def calibrate(
         graph: The dense graph.
         version_folder: Folder of the version.
         entries: The executables.
-        x: float32 [n, width], rows to check with; repeated if a bucket has more.
+        inputs: Inputs of rows to check with; repeated if a bucket has more.
         bound: Error bounds for lower precisions.
         labelled: Labelled rows for the AUC, or None.
         advance: Called after every bucket.
@@ -126,22 +127,20 @@ def calibrate(
         BadInput: A bucket has no correct executable.
     """
     result = Calibration()
-    columns = {output.name: output.columns for output in graph.outputs}
     buckets = sorted({e.bucket for e in entries})
-    rows = max(min(len(x), CHECKED_ROWS), buckets[-1])
-    x = np.ascontiguousarray(np.resize(x, (max(len(x), rows), graph.width))[:rows], np.float32)
-    wanted = graph.run(x)
+    inputs = graph.resized(inputs, max(min(graph.rows(inputs), CHECKED_ROWS), buckets[-1]))
+    wanted = graph.run(inputs)
     candidates: dict[int, list[tuple[ExecutableEntry, Callable[[], None]]]] = {b: [] for b in buckets}
     for name, group in by_variant(entries).items():
         try:
-            executables = _checked(graph, version_folder, group, x, wanted, bound, labelled, name, result, now_s)
+            executables = _checked(graph, version_folder, group, inputs, wanted, bound, labelled, name, result, now_s)
         except FreshetError as error:
             result.refused.append(f"{name}: {error}")
             continue
         for entry in group:
             if entry.bucket in executables:
                 executable, off = executables[entry.bucket]
-                run, _ = _bound(executable, x, columns)
+                run, _ = _bound(executable, graph, inputs)
                 candidates[entry.bucket].append((replace(entry, error=off), run))
     machine = this_machine().name
     for bucket, found in candidates.items():
@@ -170,7 +169,7 @@ def variant_name(entry: ExecutableEntry) -> str:
     return entry.backend + device + ("" if entry.precision == "float32" else f" {entry.precision}")
 
 
-def other_weights(weights: Mapping[str, Matrix]) -> dict[str, Matrix]:
+def other_weights(weights: Tensors) -> dict[str, Matrix]:
     """Return weights as a delta might bring them.
 
     Matrices are slightly changed; vectors are zeros, a case in which libraries like to drop operations.
@@ -186,8 +185,8 @@ def _checked(
     graph: DenseGraph,
     version_folder: Path,
     group: Sequence[ExecutableEntry],
-    x: Matrix,
-    wanted: Mapping[str, Matrix],
+    inputs: Tensors,
+    wanted: Tensors,
     bound: Tolerance,
     labelled: LabelledRows | None,
     name: str,
@@ -202,14 +201,11 @@ def _checked(
     executables = program.with_weights(graph.weights)
     exact = group[0].precision == "float32"
     limit = TOLERANCE if exact else bound.error
-    columns = {output.name: output.columns for output in graph.outputs}
 
-    def off(executable: Loaded, reference: Mapping[str, Matrix]) -> float:
+    def off(executable: Loaded, reference: Tensors) -> float:
         if not exact:
-            # With the user/candidate split a batch has one user, whose numbers are in its first rows.
-            rows = x if group[0].role == WHOLE else x[: executable.bucket]
-            return typical_error(outputs_of(executable, rows, columns), reference)
-        run, outputs = _bound(executable, x, columns)
+            return typical_error(outputs_of(executable, inputs, graph.spec), reference)
+        run, outputs = _bound(executable, graph, inputs)
         run()
         return largest_error(outputs, reference)
 
@@ -229,7 +225,7 @@ def _checked(
         flipped = program.with_weights(changed)
         took.append(now_s() - started_s)
     result.flip_ms[name] = round(statistics.median(took) * 1e3, 3)
-    rewanted = graph.run(x, changed)
+    rewanted = graph.run(inputs, changed)
     for bucket, executable in flipped.items():
         error = off(executable, rewanted)
         if error > (limit if exact else SLACK * limit) and bucket in right:
@@ -250,20 +246,21 @@ def _auc_change(graph: DenseGraph, executable: Loaded, labelled: LabelledRows) -
     0 if all labels are equal.
     """
     name = next((o.name for o in graph.outputs if o.name == (labelled.output or "score")), graph.outputs[0].name)
-    columns = {output.name: output.columns for output in graph.outputs}
-    got = outputs_of(executable, labelled.x, columns)[name][:, 0]
-    parts = range(0, len(labelled.x), AUC_ROWS)
-    wanted = np.concatenate([graph.run(labelled.x[start : start + AUC_ROWS])[name][:, 0] for start in parts])
+    got = outputs_of(executable, labelled.inputs, graph.spec)[name][:, 0]
+    slices = [slice(start, start + AUC_ROWS) for start in range(0, len(labelled.labels), AUC_ROWS)]
+    parts = ({n: rows[part] for n, rows in labelled.inputs.items()} for part in slices)
+    wanted = np.concatenate([graph.run(part)[name][:, 0] for part in parts])
     change = auc(labelled.labels, got) - auc(labelled.labels, wanted)
     return 0.0 if np.isnan(change) else change
 
 
-def _bound(executable: Loaded, x: Matrix, columns: Mapping[str, int]) -> tuple[Callable[[], None], dict[str, Matrix]]:
-    """Return a run over the first rows of x, in buffers like a session's, and its outputs."""
+def _bound(executable: Loaded, graph: DenseGraph, inputs: Tensors) -> tuple[Callable[[], None], Tensors]:
+    """Return a run over the first rows, in buffers like a session's, and its outputs."""
     bucket = executable.bucket
-    buffer, outputs = aligned((bucket, x.shape[1])), {n: aligned((bucket, c)) for n, c in columns.items()}
-    buffer[...] = x[:bucket]
-    return executable.bind_buffers(buffer, outputs), outputs
+    buffers, outputs = graph.spec.allocate_inputs(bucket), graph.spec.allocate_outputs(bucket)
+    for name, rows in graph.resized(inputs, bucket).items():
+        buffers[name][...] = rows
+    return executable.bind_buffers(buffers, outputs), outputs
 
 
 def _interleaved(runs: Sequence[Callable[[], None]], now_s: Callable[[], float]) -> list[float]:

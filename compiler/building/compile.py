@@ -13,11 +13,21 @@ from typing import cast
 import numpy as np
 
 from freshet_serving.compiler.backends.base import CompiledGraph, CompilerBackend, LoweredGraph, Variant
-from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
-from freshet_serving.processor.backends import OpenedPrograms, builtin, open_programs, pack, sha256
-from freshet_serving.processor.backends.bounded import MAX_ROWS, ROWS, row_errors
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
+from freshet_serving.processor.backends import builtin, pack, sha256
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import PRECISIONS, WHOLE, ExecutableEntry, Manifest, atomic_file, write_tensors
+from freshet_serving.processor.package import (
+    BATCH_SYMBOL,
+    PRECISIONS,
+    SCORE,
+    ExecutableEntry,
+    Manifest,
+    atomic_file,
+    write_tensors,
+)
+from freshet_serving.processor.running import OpenedPrograms, open_programs
+from freshet_serving.processor.running.bounded import MAX_ROWS, row_errors
+from freshet_serving.processor.running.given_rows import outputs_of
 
 BUCKETS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 BACKENDS = (*builtin(), "tensorflow")
@@ -31,9 +41,9 @@ def compile_graph(
     buckets: Sequence[int] = BUCKETS,
     backend: str = "onnxruntime",
     progress: Callable[[int, int], None] | None = None,
-    role: str = WHOLE,
+    subgraph: str = SCORE,
 ) -> list[ExecutableEntry]:
-    """Compile a graph and write compiled/<backend>-<target>/b<bucket>.* into the version's folder.
+    """Compile a graph and write compiled/<backend>-<target>/<subgraph>-rows<bucket>.* into the version's folder.
 
     The caller adds the files to manifest.files. Every executable is run once against TensorFlow.
 
@@ -43,8 +53,7 @@ def compile_graph(
         buckets: Batch sizes.
         backend: Backend and optional precision.
         progress: progress(done, total), called after every bucket.
-        role: The part of a model's dense graph that this is (processor.package.roles); parts have a folder of their
-            own.
+        subgraph: Name of the subgraph that this is (processor.package.subgraphs).
 
     Returns:
         The manifest entries.
@@ -57,7 +66,7 @@ def compile_graph(
     entries: list[ExecutableEntry] = []
     lowered = lower(graph, parse_variant(backend))
     for done, bucket in enumerate(buckets, 1):
-        entries.append(build(lowered, bucket, version_folder, role))
+        entries.append(build(lowered, bucket, version_folder, subgraph))
         if progress is not None:
             progress(done, len(buckets))
     _prove(graph, version_folder, entries)
@@ -103,7 +112,7 @@ def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
     return _backend_module(variant.backend).lower(graph, variant)
 
 
-def build(lowered: LoweredGraph, bucket: int, version_folder: Path, role: str = WHOLE) -> ExecutableEntry:
+def build(lowered: LoweredGraph, bucket: int, version_folder: Path, subgraph: str = SCORE) -> ExecutableEntry:
     """Compile one bucket and write its files.
 
     A file's name contains a digest of its content, so a file that a reader of an older manifest may be reading is never
@@ -113,21 +122,21 @@ def build(lowered: LoweredGraph, bucket: int, version_folder: Path, role: str = 
         lowered: The lowered graph.
         bucket: Rows of the batch.
         version_folder: Folder of the version.
-        role: The part of the dense graph.
+        subgraph: Name of the subgraph.
 
     Returns:
         The manifest entry.
     """
     compiled = lowered.compile(bucket)
     precision = "" if lowered.precision == "float32" else f"-{lowered.precision}"
-    relative = f"compiled/{lowered.backend}-{lowered.target}{precision}" + (f"/{role}" if role != WHOLE else "")
+    relative = f"compiled/{lowered.backend}-{lowered.target}{precision}/{subgraph}"
     source = source_hash(lowered, bucket)
     data = pack(compiled.data, lowered.backend, bucket, source) if compiled.machine_code else compiled.data
     return ExecutableEntry(
         backend=lowered.backend,
         target=lowered.target,
         bucket=bucket,
-        file=_write(version_folder, f"{relative}/b{bucket}", compiled.suffix, data),
+        file=_write(version_folder, f"{relative}-{BATCH_SYMBOL[subgraph]}{bucket}", compiled.suffix, data),
         source=source,
         weights=compiled.weights,
         precision=lowered.precision,
@@ -136,7 +145,7 @@ def build(lowered: LoweredGraph, bucket: int, version_folder: Path, role: str = 
         sha256=sha256(data) if compiled.machine_code else "",
         frozen=compiled.frozen,
         origin=_write_origin(version_folder, relative, compiled),
-        role=role,
+        subgraph=subgraph,
     )
 
 
@@ -154,7 +163,7 @@ def source_hash(lowered: LoweredGraph, bucket: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UncommittedPackage:
-    """A processor.backends.opening.Package of files that no manifest lists yet."""
+    """A processor.running.opening.Package of files that no manifest lists yet."""
 
     folder: Path
     manifest: Manifest
@@ -164,7 +173,7 @@ class UncommittedPackage:
 
 
 def load(graph: DenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> OpenedPrograms:
-    """Load uncommitted entries of one role exactly as a server would, for one thread.
+    """Load uncommitted entries of one subgraph exactly as a server would, for one thread.
 
     Args:
         graph: The dense graph.
@@ -173,12 +182,11 @@ def load(graph: DenseGraph, version_folder: Path, entries: Sequence[ExecutableEn
     """
     listed = Manifest("compile", 0, "", 0.0, [], [], [], graph.outputs, graph.width, {}, {}, list(entries))
     package = UncommittedPackage(version_folder, listed)
-    columns = {output.name: output.columns for output in graph.outputs}
-    return open_programs(package, graph.width, columns, role=entries[0].role)
+    return open_programs(package, graph.spec, subgraph=entries[0].subgraph)
 
 
 def largest_error(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> float:
-    """Return the largest difference of any output (processor.backends.bounded.row_errors).
+    """Return the largest difference of any output (processor.running.bounded.row_errors).
 
     Args:
         got: Outputs to check.
@@ -190,29 +198,28 @@ def largest_error(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray
 def _prove(graph: DenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> None:
     """Raise BadInput unless every executable computes what TensorFlow does on the graph's examples, or random rows."""
     rows = max(e.bucket for e in entries)
-    x = graph.sample(rows)
-    wanted = graph.run(x)
+    given = graph.sample(rows)
+    wanted = graph.run(given)
     for program in load(graph, version_folder, entries).programs:
         for bucket, executable in program.with_weights(graph.weights).items():
-            got = {output.name: np.zeros((bucket, output.columns), np.float32) for output in graph.outputs}
-            executable.bind_buffers(x[:bucket], got)()
+            got = outputs_of(executable, graph.resized(given, bucket), graph.spec)
             for name in got:
                 error = largest_error({name: got[name]}, wanted)
                 if error > TOLERANCE:
                     raise BadInput(f"executable b{bucket}: output {name!r} differs by {error:.3g} from TensorFlow's")
 
 
-def write_rows(version_folder: Path, role: str, x: Matrix) -> str:
+def write_rows(version_folder: Path, subgraph: str, inputs: Tensors) -> str:
     """Write the rows with which a server checks a lower precision; return the file's name, relative to the folder.
 
     Args:
         version_folder: Folder of the version.
-        role: The part of the dense graph.
-        x: float32 [n, width].
+        subgraph: Name of the subgraph.
+        inputs: Inputs of the subgraph.
     """
     file = io.BytesIO()
-    write_tensors(file, {ROWS: np.ascontiguousarray(x[:MAX_ROWS], np.float32)}, {})
-    return _write(version_folder, f"compiled/{role}-rows", ".safetensors", file.getvalue())
+    write_tensors(file, {name: np.ascontiguousarray(rows[:MAX_ROWS], np.float32) for name, rows in inputs.items()}, {})
+    return _write(version_folder, f"compiled/{subgraph}-checked", ".safetensors", file.getvalue())
 
 
 def _backend_module(backend: str) -> CompilerBackend:
@@ -221,7 +228,7 @@ def _backend_module(backend: str) -> CompilerBackend:
 
 def _write_origin(version_folder: Path, relative: str, compiled: CompiledGraph) -> str:
     return (
-        _write(version_folder, f"{relative}/origin", compiled.origin_suffix, compiled.origin) if compiled.origin else ""
+        _write(version_folder, f"{relative}-origin", compiled.origin_suffix, compiled.origin) if compiled.origin else ""
     )
 
 

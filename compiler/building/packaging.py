@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.building.calibrate import LabelledRows, Tolerance
 from freshet_serving.compiler.building.compile import BUCKETS, compile_graph, variants
 from freshet_serving.compiler.building.parts import GraphParts, parts
-from freshet_serving.compiler.building.role_compiler import RoleCompiler
+from freshet_serving.compiler.building.subgraph_compiler import SubgraphCompiler
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.processor.package import CANDIDATE, WHOLE, ExecutableEntry, Manifest, Output
+from freshet_serving.processor.package import WHOLE, ExecutableEntry, Manifest, Output
 from freshet_serving.processor.repository import (
     DENSE,
     GRAPH,
@@ -61,7 +61,7 @@ def publish(
         repository: The repository that the writer writes to.
         writer: Writes the version.
         draft: The manifest except for what follows from the rest: model and version (the writer's), rows of tables,
-            outputs, dense, files, executables, user_width, the note `passes`.
+            outputs, dense, files, executables, graphs, the note `passes`.
         tables: By name, the tensors of each file (processor.tables.table.packed), consumed one after another.
         graph: The dense graph, with the weights to publish.
         buckets: Batch sizes.
@@ -99,10 +99,9 @@ def publish(
         tables=[replace(table, rows=rows[table.name]) for table in draft.tables],
         outputs=_as_drafted(graph.outputs, draft.outputs),
         dense={name: list(array.shape) for name, array in graph.weights.items()},
-        executables=executables,
-        user_width=compiled.user_width if any(e.role == CANDIDATE for e in executables) else 0,
         notes={**draft.notes, "passes": compiled.lines(), **notes},
     )
+    manifest = compiled.described(manifest, executables)
     return VersionReader(writer.commit(manifest), storage=writer.storage, keyring=writer.keyring)
 
 
@@ -117,9 +116,9 @@ def _as_drafted(outputs: Sequence[Output], drafted: Sequence[Output]) -> list[Ou
 
 def _in_float32(folder: Path, compiled: GraphParts, progress: Progress | None) -> list[ExecutableEntry]:
     executables: list[ExecutableEntry] = []
-    for role, part in compiled.by_role.items():
+    for name, part in compiled.by_subgraph.items():
         report = _after(len(executables), compiled, progress)
-        executables += compile_graph(part.graph, folder, part.buckets, progress=report, role=role)
+        executables += compile_graph(part.graph, folder, part.buckets, progress=report, subgraph=compiled.listed(name))
     return executables
 
 
@@ -130,9 +129,9 @@ def _measured(
 
     Returns the executables, and notes on refusals.
     """
-    compiler = RoleCompiler(folder, [], lower.precision, lower.bound)
+    compiler = SubgraphCompiler(folder, [], lower.precision, lower.bound)
     wanted = [replace(v, bound=lower.bound.error) for v in variants("onnxruntime") if not v.target]
-    calibrations = compiler.all(compiled, draft.features, wanted, lower.rows.x, lower.rows)
+    calibrations = compiler.all(compiled, draft.features, wanted, lower.rows.inputs, lower.rows)
     executables = compiler.chosen(calibrations)
     kept = {name for entry in executables for name in (entry.file, entry.origin, entry.rows)}
     for path in (folder / "compiled").rglob("*"):
@@ -147,5 +146,5 @@ def _after(done: int, compiled: GraphParts, progress: Progress | None) -> Progre
     """Convert a part's progress to that of all parts together."""
     if progress is None:
         return None
-    total = sum(len(part.buckets) for part in compiled.by_role.values())
+    total = sum(len(part.buckets) for part in compiled.by_subgraph.values())
     return lambda more, _: progress(done + more, total)

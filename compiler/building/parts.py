@@ -8,7 +8,7 @@ weights fit all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,23 @@ from freshet_serving.compiler.passes.decompose import decompose
 from freshet_serving.compiler.passes.flops import PassEffect
 from freshet_serving.compiler.passes.optimise import optimise
 from freshet_serving.compiler.passes.user_candidate_split import UserCandidateSplit, split_user_candidate
-from freshet_serving.processor.package import CANDIDATE, USER, WHOLE, Feature, columns, user_features
+from freshet_serving.processor.backends import MATRIX, Dims
+from freshet_serving.processor.package import (
+    FORMAT_2,
+    ROWS,
+    SCORE,
+    USER,
+    WHOLE,
+    ExecutableEntry,
+    Feature,
+    GraphInput,
+    Manifest,
+    Subgraph,
+    columns,
+    divided,
+    undivided,
+    user_features,
+)
 
 # Numbers of requests for which a user's part is computed at once.
 USER_BUCKETS = (1, 4, 16)
@@ -41,25 +57,54 @@ class GraphParts:
     """The parts of a model's dense graph.
 
     Attributes:
-        by_role: Parts to compile, by role.
+        by_subgraph: Parts to compile, by subgraph; the undivided one is called WHOLE until it is listed.
         effects: Effects of the passes.
         user_split: The user/candidate split, or None.
         notes: What was not done, each with the reason.
     """
 
-    by_role: dict[str, DensePart]
+    by_subgraph: dict[str, DensePart]
     effects: list[PassEffect]
     user_split: UserCandidateSplit | None
     notes: list[str]
 
-    @property
-    def user_width(self) -> int:
-        """The manifest's user_width: length of the user vector, 0 without a split."""
-        return self.user_split.user_width if self.user_split else 0
+    def listed(self, name: str) -> str:
+        """Return the name that a part's executables are listed under: the only part of a graph is `score`."""
+        return SCORE if self.user_split is None else name
+
+    def described(self, manifest: Manifest, executables: Sequence[ExecutableEntry]) -> Manifest:
+        """Return a manifest with these executables and the subgraphs that they are of.
+
+        Args:
+            manifest: The manifest, with its features and outputs.
+            executables: Executables of the parts; of the undivided one alone if the others were left out.
+        """
+        if self.user_split is not None and any(e.subgraph == USER for e in executables):
+            graphs = divided(manifest, self.user_split.tensors, more_inputs(self.by_subgraph[WHOLE].graph.inputs))
+        else:
+            graphs = undivided_graphs(manifest, self.by_subgraph[WHOLE].graph.inputs)
+            executables = [replace(e, subgraph=SCORE) for e in executables]
+        return replace(manifest, format=FORMAT_2, graphs=graphs, executables=list(executables))
 
     def lines(self) -> list[str]:
         """Return the passes' effects, the split and the notes, as lines for people."""
         return [*map(str, self.effects), *([str(self.user_split)] if self.user_split else []), *self.notes]
+
+
+def more_inputs(inputs: Mapping[str, Dims]) -> list[GraphInput]:
+    """Return a whole graph's inputs beside x, each filled by the filler of its name (processor.running.fillers)."""
+    return [GraphInput(name, [ROWS, *dims[1:]], name) for name, dims in inputs.items() if name != MATRIX]
+
+
+def undivided_graphs(manifest: Manifest, inputs: Mapping[str, Dims]) -> dict[str, Subgraph]:
+    """Return Manifest.graphs of a version that is not divided.
+
+    Args:
+        manifest: The manifest, with its features and outputs.
+        inputs: Inputs of the dense graph.
+    """
+    more = more_inputs(inputs)
+    return {SCORE: undivided(manifest, more)} if more else {}
 
 
 def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]) -> GraphParts:
@@ -80,26 +125,24 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
     if not _same(dense, graph):
         graph, effects = dense, []
         notes.append("passes: the optimised graph computes something else; compiling the original graph")
-    by_role = {WHOLE: DensePart(graph, sorted(set(buckets)))}
-    many = [bucket for bucket in by_role[WHOLE].buckets if bucket >= MIN_CANDIDATES]
+    found_parts = {WHOLE: DensePart(graph, sorted(set(buckets)))}
+    many = [bucket for bucket in found_parts[WHOLE].buckets if bucket >= MIN_CANDIDATES]
     user = user_features(features)
-    user_split = split_user_candidate(graph, columns(user), many[0]) if user and many else None
+    user_split = split_user_candidate(graph, columns(user)) if user and many else None
     if user_split is not None:
         users, candidates = user_split.user, user_split.candidate
         if dense.examples is not None:
-            of_user, of_candidates = user_split.inputs(
-                graph.sample(max(len(dense.examples), user_split.rows)), columns(user)
-            )
+            of_user, of_candidates = user_split.inputs(dense.examples, columns(user))
             users, candidates = replace(users, examples=of_user), replace(candidates, examples=of_candidates)
-        by_role |= {USER: DensePart(users, list(USER_BUCKETS)), CANDIDATE: DensePart(candidates, many)}
+        found_parts |= {USER: DensePart(users, list(USER_BUCKETS)), SCORE: DensePart(candidates, many)}
     elif user and not many:
         notes.append(f"user-once: expected batch sizes of {MIN_CANDIDATES} or more")
     elif user:
         notes.append("user-once: too little of the graph depends on the user alone")
-    return GraphParts(by_role, effects, user_split, notes)
+    return GraphParts(found_parts, effects, user_split, notes)
 
 
 def _same(a: DenseGraph, b: DenseGraph) -> bool:
-    x = a.sample(PROOF_ROWS)
-    wanted, got = a.run(x), b.run(x)
+    given = a.sample(PROOF_ROWS)
+    wanted, got = a.run(given), b.run(given)
     return all(np.allclose(got[n], wanted[n], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True) for n in wanted)

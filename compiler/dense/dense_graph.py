@@ -1,4 +1,4 @@
-"""The dense graph: a function of the dense input and the weights, with no weight inside.
+"""The dense graph: a function of named inputs and the weights, with no weight inside.
 
 Weights are arguments so that a delta can replace them: the graph is compiled once, and any weights of the same names
 and shapes fit the compiled result.
@@ -12,45 +12,57 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from freshet_serving.compiler.dense.op_allowlist import check_allowed_ops
 from freshet_serving.compiler.frameworks import keras, tf
+from freshet_serving.processor.backends import MATRIX, Dims, IoSpec, Matrix
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import NAME, Output
 
-Matrix = NDArray[np.float32]
+Tensors = Mapping[str, Matrix]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseGraph:
-    """x float32 [rows, width] and weights -> named outputs float32 [rows, columns].
+    """Named inputs and weights -> named outputs float32 [rows, columns].
 
     Attributes:
-        function: A tf.function of exactly that, (x, {name: weight}) -> {output: matrix}; rows are symbolic.
-        width: Columns of x.
+        function: A tf.function of exactly that, ({name: input}, {name: weight}) -> {output: matrix}; rows are symbolic.
+        inputs: Dimensions by name, None for the rows; "x" [rows, width] holds the features.
         outputs: By ascending name.
         weights: name -> float32, in the model's order.
-        examples: float32 [n, width], realistic rows of x, if others might be meaningless (a mask that is neither 0 nor
-            1); None if any will do.
+        examples: Realistic inputs, if others might be meaningless (a mask that is neither 0 nor 1); None if any will
+            do.
     """
 
     function: Callable[..., Any]
-    width: int
+    inputs: dict[str, Dims]
     outputs: list[Output]
     weights: dict[str, Matrix]
-    examples: Matrix | None = None
+    examples: Tensors | None = None
+
+    @property
+    def width(self) -> int:
+        """Columns of x."""
+        return self.inputs[MATRIX][1] or 0
+
+    @property
+    def spec(self) -> IoSpec:
+        """Inputs and outputs of the graph's executables."""
+        return IoSpec(self.inputs, {o.name: (None, o.columns) for o in self.outputs})
 
     @classmethod
     def from_keras(cls, model: keras.Model) -> DenseGraph:
-        """Convert a functional model of one input [n, width], with its inference behaviour and current weights.
+        """Convert a functional model of named inputs [n, ...], with its inference behaviour and current weights.
 
-        Outputs are the entries of a dict by their keys, or a single tensor as "score". Weights keep their Keras paths.
-        State of other types (counters, seeds of dropout) is frozen into the graph; BadInput is raised if that could go
-        wrong.
+        The first is called x. Outputs are the entries of a dict by their keys, or a single tensor as "score".
+        Weights keep their Keras paths. State of other types (counters, seeds of dropout) is frozen into the graph;
+        BadInput is raised if that could go wrong.
         """
-        if len(model.inputs) != 1 or len(model.inputs[0].shape) != 2 or model.inputs[0].shape[1] is None:
-            raise BadInput("dense graph: expected a model of one input [n, width]")
+        names = [MATRIX, *(i.name for i in model.inputs[1:])]
+        shapes = [tuple(i.shape) for i in model.inputs]
+        if len(set(names)) < len(names) or any(len(shape) < 2 or None in shape[1:] for shape in shapes):
+            raise BadInput("dense graph: expected inputs [n, ...] of a known size, each with a name of its own")
         trainable, other = model.trainable_variables, model.non_trainable_variables
         weights, frozen = {}, {}
         for variable in (*trainable, *other):
@@ -66,13 +78,37 @@ class DenseGraph:
         def take(values: Mapping[str, Any], variables: list[Any]) -> list[Any]:
             return [values[v.path] if v.path in values else tf.constant(frozen[v.path]) for v in variables]
 
-        def dense(x: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-            result, _ = model.stateless_call(take(values, trainable), take(values, other), x, training=False)
+        def dense(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+            given = inputs[MATRIX] if len(names) == 1 else [inputs[name] for name in names]
+            result, _ = model.stateless_call(take(values, trainable), take(values, other), given, training=False)
             return dict(result) if isinstance(result, Mapping) else {"score": result}
 
-        width = int(model.inputs[0].shape[1])
-        function = tf.function(dense, input_signature=signature(width, weights), autograph=False)
-        return cls(function, width, _outputs(function), weights)
+        # x, then the others by name: the order of an executable's arguments.
+        named = sorted(zip(names, shapes), key=lambda pair: (pair[0] != MATRIX, pair[0]))
+        inputs: dict[str, Dims] = {name: (None, *(int(n) for n in shape[1:])) for name, shape in named}
+        function = tf.function(dense, input_signature=signature(inputs, weights), autograph=False)
+        return cls(function, inputs, _outputs(function, inputs), weights)
+
+    @classmethod
+    def of_matrix(
+        cls, function: Any, width: int, outputs: list[Output], weights: dict[str, Matrix], examples: Any = None
+    ) -> DenseGraph:
+        """Return the graph of a tf.function of x alone: (x, {name: weight}) -> {output: matrix}.
+
+        Args:
+            function: The function.
+            width: Columns of x.
+            outputs: By ascending name.
+            weights: The weights.
+            examples: Realistic rows of x, or None.
+        """
+
+        def dense(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+            return dict(function(inputs[MATRIX], values))
+
+        inputs: dict[str, Dims] = {MATRIX: (None, width)}
+        named = tf.function(dense, input_signature=signature(inputs, weights), autograph=False)
+        return cls(named, inputs, outputs, weights, None if examples is None else {MATRIX: examples})
 
     @classmethod
     def load(cls, path: Path, weights: Mapping[str, Matrix]) -> DenseGraph:
@@ -89,42 +125,69 @@ class DenseGraph:
             check_allowed_ops(path)
             module = tf.saved_model.load(str(path))
             function = module.dense
-            (x, wanted), _ = function.concrete_functions[0].structured_input_signature
-            shapes = {name: tuple(spec.shape) for name, spec in wanted.items()}
-            width = int(x.shape[1])
-        except (OSError, AttributeError, ValueError, TypeError, IndexError):
+            (given, expected), _ = function.concrete_functions[0].structured_input_signature
+            shapes = {name: tuple(spec.shape) for name, spec in expected.items()}
+            # Releases that wrote packages of format 1 saved functions of x alone.
+            alone = not isinstance(given, Mapping)
+            named = {MATRIX: given} if alone else {n: given[n] for n in sorted(given, key=lambda n: (n != MATRIX, n))}
+            inputs = {name: tuple(spec.shape) for name, spec in named.items()}
+            outputs = _outputs(function, inputs)
+        except (OSError, AttributeError, ValueError, TypeError, IndexError, KeyError):
             raise BadInput("graph: expected a dense graph's SavedModel") from None
         for name in shapes.keys() | weights.keys():
             got = weights[name].shape if name in weights else "none"
             if got != shapes.get(name):
                 raise BadInput(f"graph: weight {name[:80]!r}: expected shape {shapes.get(name, 'none')}, got {got}")
-        examples = module.examples.numpy() if hasattr(module, "examples") else None
-        return cls(function, width, _outputs(function), dict(weights), examples)
+        examples = getattr(module, "examples", None)
+        if alone:
+            rows = None if examples is None else examples.numpy()
+            return cls.of_matrix(function, inputs[MATRIX][1], outputs, dict(weights), rows)
+        found = None if examples is None else {name: examples[name].numpy() for name in inputs}
+        return cls(function, inputs, outputs, dict(weights), found)
 
     def save(self, path: Path) -> None:
         """Write the graph without its weights as a TensorFlow SavedModel: a folder at `path`."""
         module = tf.Module()
         module.dense = self.function
         if self.examples is not None:
-            module.examples = tf.Variable(self.examples, trainable=False)
+            module.examples = {name: tf.Variable(rows, trainable=False) for name, rows in self.examples.items()}
         tf.saved_model.save(module, str(path))
 
-    def sample(self, rows: int) -> Matrix:
-        """Return x [rows, width] to try the graph on: its examples, repeated, or else random numbers."""
+    def sample(self, rows: int) -> dict[str, Matrix]:
+        """Return inputs of that many rows to try the graph on: its examples, repeated, or else random numbers."""
         if self.examples is not None:
-            return np.ascontiguousarray(self.examples[np.arange(rows) % len(self.examples)])
-        return np.random.default_rng(rows).standard_normal((rows, self.width), np.float32)
+            return self.resized(self.examples, rows)
+        random = np.random.default_rng(rows)
+        return {n: random.standard_normal(shape, np.float32) for n, shape in self.spec.input_shapes(rows).items()}
 
-    def run(self, x: Matrix, weights: Mapping[str, Matrix] | None = None) -> dict[str, Matrix]:
+    def resized(self, inputs: Tensors, rows: int) -> dict[str, Matrix]:
+        """Return inputs of that many rows: the given ones, repeated or cut.
+
+        Args:
+            inputs: Inputs of the graph.
+            rows: Number of rows.
+        """
+        found = {}
+        for name, dims in self.inputs.items():
+            array = np.asarray(inputs[name], np.float32)
+            found[name] = np.ascontiguousarray(array[np.arange(rows) % len(array)] if None in dims else array)
+        return found
+
+    def rows(self, inputs: Tensors) -> int:
+        """Return how many rows these inputs of the graph have."""
+        return next(len(inputs[name]) for name, dims in self.inputs.items() if None in dims)
+
+    def run(self, inputs: Tensors, weights: Tensors | None = None) -> dict[str, Matrix]:
         """Return the outputs that TensorFlow computes, the reference.
 
         Args:
-            x: float32 [rows, width].
+            inputs: By name, float32.
             weights: Weights; None for the graph's own.
         """
         chosen = self.weights if weights is None else weights
         values = {name: tf.constant(array) for name, array in chosen.items()}
-        return {name: value.numpy() for name, value in self.function(tf.constant(x), values).items()}
+        given = {name: tf.constant(inputs[name]) for name in self.inputs}
+        return {name: value.numpy() for name, value in self.function(given, values).items()}
 
     @property
     def concrete(self) -> Any:
@@ -134,7 +197,7 @@ class DenseGraph:
     @property
     def signature(self) -> list[Any]:
         """TensorSpecs of the function's arguments; weight i of weight_names is called "weight_<i>"."""
-        return signature(self.width, self.weights)
+        return signature(self.inputs, self.weights)
 
     @property
     def weight_names(self) -> list[str]:
@@ -142,28 +205,28 @@ class DenseGraph:
         return sorted(self.weights)
 
 
-def signature(width: int, weights: Mapping[str, Matrix]) -> list[Any]:
-    """Return [x, {name: weight}] as TensorSpecs.
+def signature(inputs: Mapping[str, Dims], weights: Tensors) -> list[Any]:
+    """Return [{name: input}, {name: weight}] as TensorSpecs.
 
-    Arguments are named by position, since weight paths are not valid names.
+    Weights are named by position, since their paths are not valid names.
 
     Args:
-        width: Columns of x.
+        inputs: Dimensions by name.
         weights: The weights.
     """
     position = {name: i for i, name in enumerate(sorted(weights))}
     specs = {n: tf.TensorSpec(w.shape, tf.float32, f"weight_{position[n]}") for n, w in weights.items()}
-    return [tf.TensorSpec((None, width), tf.float32, "x"), specs]
+    return [{name: tf.TensorSpec(dims, tf.float32, name) for name, dims in inputs.items()}, specs]
 
 
-def _outputs(function: Any) -> list[Output]:
+def _outputs(function: Any, inputs: Mapping[str, Dims]) -> list[Output]:
     """Return the outputs of a tf.function with one signature; raise BadInput unless all are float32 [n, columns]."""
     outputs = []
     for name, spec in sorted(_concrete(function).structured_outputs.items()):
         if spec.dtype != tf.float32 or spec.shape.rank != 2 or spec.shape[1] is None:
             raise BadInput(f"dense graph: output {name[:80]!r}: expected float32 [n, columns], got {spec.shape}")
-        if NAME.fullmatch(name) is None or name == "x":
-            raise BadInput(f"dense graph: output {name[:80]!r}: expected a plain name other than 'x'")
+        if NAME.fullmatch(name) is None or name in inputs:
+            raise BadInput(f"dense graph: output {name[:80]!r}: expected a plain name other than an input's")
         outputs.append(Output(name, int(spec.shape[1])))
     return outputs
 

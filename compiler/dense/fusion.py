@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
 from freshet_serving.compiler.dense.expression import Constant, Expression, Name, ParsedExpression, parse
 from freshet_serving.compiler.frameworks import tf
+from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import NAME, Feature, Output
 
@@ -79,8 +80,9 @@ def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[F
         known.add(output)
     weights = {**dense.weights, **{PREFIX + o: _values(p) for o, p in parsed.items() if p.constants}}
 
-    def fused(x: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-        found = dict(dense.function(x, {name: values[name] for name in dense.weights}))
+    def fused(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        x = inputs[MATRIX]
+        found = dict(dense.function(inputs, {name: values[name] for name in dense.weights}))
         named = {name: found[name] for name in heads}
         for name, feature in floats.items():
             if name not in named:
@@ -89,10 +91,10 @@ def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[F
             found[output] = named[output] = _column(_compute(one.tree, named, values.get(PREFIX + output)), x)
         return found
 
-    function = tf.function(fused, input_signature=signature(dense.width, weights), autograph=False)
+    function = tf.function(fused, input_signature=signature(dense.inputs, weights), autograph=False)
     function.get_concrete_function()
     outputs = [*dense.outputs, *(Output(name, 1) for name in parsed)]
-    return DenseGraph(function, dense.width, sorted(outputs, key=lambda o: o.name), weights)
+    return DenseGraph(function, dense.inputs, sorted(outputs, key=lambda o: o.name), weights)
 
 
 def changes(output: str, published: str, new: str) -> dict[str, NDArray[np.float32]]:

@@ -13,6 +13,7 @@ from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.cut import GraphCut
 from freshet_serving.compiler.imports.foreign_graph import TABLE, VARIABLE, ForeignGraph, ForeignNode, Ref, text
 from freshet_serving.compiler.imports.shapes import SHAPE_OPERAND, Shapes
+from freshet_serving.processor.backends import MATRIX, Dims
 from freshet_serving.processor.package import Output
 
 ROWS = "@rows"
@@ -35,7 +36,8 @@ def build_dense(cut: GraphCut, shapes: Shapes, outputs: Mapping[str, Ref]) -> De
     weights = {side.weights[name]: shapes.runner.constant((name, 0)) for name in side.weights}
     wanted = [f"{ref[0]}:{ref[1]}" for ref in refs.values() if ref not in given]
 
-    def dense(x: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    def dense(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        x = inputs[MATRIX]
         rows = tf.shape(x)[0]
         tensors: dict[Ref, Any] = {}
         for port in cut.ports:
@@ -54,8 +56,9 @@ def build_dense(cut: GraphCut, shapes: Shapes, outputs: Mapping[str, Ref]) -> De
         return results
 
     columns = [Output(name, shapes.size(ref)) for name, ref in sorted(outputs.items())]
-    function = tf.function(dense, input_signature=signature(cut.width, weights), autograph=False)
-    return DenseGraph(function, cut.width, columns, {n: _matrix(w) for n, w in sorted(weights.items())})
+    given_inputs: dict[str, Dims] = {MATRIX: (None, cut.width)}
+    function = tf.function(dense, input_signature=signature(given_inputs, weights), autograph=False)
+    return DenseGraph(function, given_inputs, columns, {n: _matrix(w) for n, w in sorted(weights.items())})
 
 
 class _DenseCopy:

@@ -21,7 +21,7 @@ import numpy as np
 
 from freshet_serving.compiler.building.compile import BUCKETS
 from freshet_serving.compiler.building.packaging import publish
-from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
 from freshet_serving.compiler.frameworks import quiet, tf
 from freshet_serving.compiler.imports.cut import Cutter, GraphCut
 from freshet_serving.compiler.imports.dense_side import build_dense
@@ -50,6 +50,7 @@ from freshet_serving.processor.repository import (
     check_name,
     open_repository,
 )
+from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.tables.table import ServedTable, descriptors, packed
 
 STAGE_FILE = "stage/graph.pb"
@@ -266,7 +267,7 @@ class Importer:
         graph = replace(graph, examples=self._prove(manifest, tables, stage, graph))
         return publish(repository, writer, manifest, tables.items(), graph, buckets, stage=stage)
 
-    def _prove(self, manifest: Manifest, tables: Mapping[str, Any], stage: bytes, graph: DenseGraph) -> Matrix:
+    def _prove(self, manifest: Manifest, tables: Mapping[str, Any], stage: bytes, graph: DenseGraph) -> Tensors:
         """Verify the package; return the samples as the dense graph gets them.
 
         Raises:
@@ -277,19 +278,19 @@ class Importer:
         served = [ServedTable(table, tables[table.name]) for table in manifest.tables]
         matrix = descriptors([table.descriptor() for table in served])
         counts = np.zeros((max(1, len(served)), 2), np.int64)
+        run = GraphRun(manifest, plan).undivided
         examples = []
         for sample, rows, values in zip(self.samples, SIZES, self.shapes.values):
-            x = np.zeros((rows, manifest.width), np.float32)
-            bound = plan.bind_inputs(sample)
-            plan.fill(matrix, 0, [bound], np.array([[0, rows]], np.int64), x, counts)
-            examples.append(x)
-            got = graph.run(x)
+            inputs = run.spec.allocate_inputs(rows)
+            run.fill(matrix, 0, [plan.bind_inputs(sample)], np.array([[0, rows]], np.int64), inputs, counts)
+            examples.append(inputs)
+            got = graph.run(inputs)
             for name, ref in self.outputs.items():
                 wanted = np.asarray(values[ref], np.float32).reshape(rows, -1)
                 if not np.allclose(got[name], wanted, rtol=CLOSE, atol=CLOSE, equal_nan=True):
                     worst = float(np.nanmax(np.abs(got[name] - wanted)))
                     raise BadInput(f"output {name!r} differs by {worst:.3g} from TensorFlow's")
-        return np.concatenate(examples)
+        return {name: np.concatenate([inputs[name] for inputs in examples]) for name in graph.inputs}
 
     def _samples_as_run(self) -> list[tuple[Feeds, Feeds]]:
         """Return for every sample the model's feeds and outputs."""

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import quiet, tf
 from freshet_serving.compiler.imports.dense_side import build_dense
 from freshet_serving.compiler.imports.foreign import open_source
 from freshet_serving.compiler.imports.importer import CLOSE, Importer, ImportOptions
+from freshet_serving.processor.backends import Matrix
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import GRAPH, VersionReader
@@ -153,9 +154,9 @@ def stage_digest(data: bytes) -> str:
 def _check_graph(version: VersionReader, graph: DenseGraph) -> None:
     """Raise BadInput unless the served dense graph gives what the new one does, with the new weights."""
     served = DenseGraph.load(version.folder / GRAPH, graph.weights)
-    x = served.sample(ROWS)
-    wanted = graph.run(x)
-    for name, got in served.run(x, graph.weights).items():
+    given = served.sample(ROWS)
+    wanted = graph.run(given)
+    for name, got in served.run(given, graph.weights).items():
         if not np.allclose(got, wanted[name], rtol=CLOSE, atol=CLOSE, equal_nan=True):
             worst = float(np.nanmax(np.abs(got - wanted[name])))
             raise _other(f"the network itself differs: output {name!r} differs by {worst:.3g} with the same weights")

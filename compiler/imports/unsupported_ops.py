@@ -18,7 +18,9 @@ from freshet_serving.compiler.imports.cut import CutTensor, GraphCut
 from freshet_serving.compiler.imports.dense_side import build_dense
 from freshet_serving.compiler.imports.foreign_graph import ForeignNode, Ref
 from freshet_serving.compiler.imports.shapes import SIZES, Shapes
+from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import WHOLE
 
 # Not compiled to an operator of their own: they only move data or are known beforehand.
 PLAIN = frozenset({"Const", "Identity", "Reshape", "Shape", "Fill", "BroadcastTo"})
@@ -79,9 +81,9 @@ def _refused(node: ForeignNode, shapes: Shapes) -> str:
         graph = build_dense(GraphCut(ports, offset, [node], {}), shapes, outputs)
         columns = [[np.reshape(values[p.ref], (n, -1)) for p in ports] for values, n in zip(shapes.values, SIZES)]
         examples = np.concatenate([np.concatenate(matrix, 1).astype(np.float32) for matrix in columns])
-        graph = replace(graph, examples=examples)
+        graph = replace(graph, examples={MATRIX: examples})
         with tempfile.TemporaryDirectory(prefix="freshet-wordless-") as folder:
-            compile_graph(parts(graph, [], [1]).by_role["whole"].graph, Path(folder), [1])
+            compile_graph(parts(graph, [], [1]).by_subgraph[WHOLE].graph, Path(folder), [1])
     except BadInput:
         return "no backend has an operator for it"
     return ""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.passes.graph import IDENTITIES, Edit, Graph, Ref, X
+from freshet_serving.compiler.passes.graph import IDENTITIES, Edit, Graph, Ref
 from freshet_serving.compiler.passes.patterns import ADDS, RESHAPES, AxisRange, part
 
 Rule = Callable[[Graph, Edit, Ref], Ref | None]
@@ -26,7 +26,7 @@ def clean(graph: Graph) -> tuple[Graph, int]:
     edit = Edit(graph)
     for name, node in graph.nodes.items():
         rule = RULES.get(node.op)
-        if rule is not None and name != X and name not in graph.placeholders:
+        if rule is not None and not graph.given(name):
             ref = (name, 0)
             instead = rule(graph, edit, ref)
             if instead is not None:
@@ -175,7 +175,7 @@ def _eliminate_common_subexpressions(graph: Graph) -> tuple[Graph, int]:
     same: dict[Ref, Ref] = {}
     seen: dict[Any, str] = {}
     for name, node in graph.nodes.items():
-        if name == X or name in graph.placeholders or graph.stateful(name):
+        if graph.given(name) or graph.stateful(name):
             continue
         inputs = tuple(same.get(ref, ref) for ref in node.inputs)
         attrs = tuple((k, v.SerializeToString(deterministic=True)) for k, v in sorted((node.attrs or {}).items()))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.passes.graph import Edit, Graph, Ref, X
+from freshet_serving.compiler.passes.graph import Edit, Graph, Ref
 
 # A constant larger than this stays as the operation that computes it.
 MAX_NBYTES = 4 << 20
@@ -23,7 +23,7 @@ def fold(graph: Graph) -> tuple[Graph, int]:
             edit.replace(ref, edit.constant(value, value.dtype))
             found += 1
     for name, node in graph.nodes.items():
-        if name not in graph.varying or name == X:
+        if name not in graph.varying or name in graph.inputs:
             continue
         if node.op == "Shape":
             dims = graph.shape(node.inputs[0]) if graph.ranked(node.inputs[0]) else (None,)

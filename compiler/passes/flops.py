@@ -6,6 +6,7 @@ weights alone is computed once for new weights and counts nothing; neither does 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from freshet_serving.compiler.passes.graph import Graph, Node, Ref
@@ -74,8 +75,8 @@ def _changed(saved: int, of_what: str) -> str:
 
 
 def node_count(graph: Graph) -> int:
-    """Return the number of nodes that run for every batch, x itself excluded."""
-    return len(graph.varying) - 1
+    """Return the number of nodes that run for every batch, inputs themselves excluded."""
+    return len(graph.varying) - len(graph.inputs)
 
 
 def flops(graph: Graph) -> int:
@@ -99,11 +100,24 @@ def node_flops(graph: Graph, name: str) -> int | None:
     if node.op in MOVES:
         return 0
     size = graph.size(_measured(node, name))
+    if node.op == "Einsum":
+        return _einsum_flops(graph, node)
     if size is None or node.op not in PRODUCTS:
         return size
     left = graph.shape(node.inputs[0])
     flipped = node.attr("transpose_a") or node.attr("adj_x")
     return 2 * size * (left[-2 if flipped else -1] or 1)
+
+
+def _einsum_flops(graph: Graph, node: Node) -> int | None:
+    """Return the FLOPs of one row of an einsum: two for every combination of its letters' indices but the rows'."""
+    terms = str(node.attr("equation").decode()).replace(" ", "").partition("->")[0].split(",")
+    sizes: dict[str, int | None] = {}
+    for term, ref in zip(terms, node.inputs):
+        if "." in term or not graph.ranked(ref):
+            return None
+        sizes |= dict(zip(term, graph.shape(ref)))
+    return 2 * math.prod(n or 1 for n in sizes.values())
 
 
 def _measured(node: Node, name: str) -> Ref:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
 from freshet_serving.compiler.frameworks import inlined, tf
+from freshet_serving.processor.backends import Dims
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Output
 
@@ -58,7 +59,7 @@ class Node:
 
 
 class Graph:
-    """A graph from x and weights to named outputs.
+    """A graph from named inputs and weights to named outputs.
 
     Attributes:
         weights: Shapes by name.
@@ -69,29 +70,34 @@ class Graph:
         self,
         nodes: Mapping[str, Node],
         outputs: Mapping[str, Ref],
-        width: int,
+        inputs: Mapping[str, Dims],
         weights: Mapping[str, tuple[int, ...]],
         library: Any = None,
     ) -> None:
         """Create a graph.
 
         Args:
-            nodes: In any order, with placeholder "x" and, for weight number i by name, "w<i>".
+            nodes: In any order, with a placeholder for each input, of its name, and "w<i>" for weight number i by name.
             outputs: By name.
-            width: Columns of x.
+            inputs: Dimensions by name, None for the rows.
             weights: Shapes of the weights by name.
             library: Functions that nodes refer to (branches and loops), in TensorFlow's format.
         """
-        self.width, self.weights, self.library = width, dict(weights), library
+        self.inputs, self.weights, self.library = dict(inputs), dict(weights), library
         self.placeholders = {f"w{i}": name for i, name in enumerate(sorted(weights))}
-        self.nodes, self.outputs = _canonical(nodes, outputs, {X, *self.placeholders})
+        self.nodes, self.outputs = _canonical(nodes, outputs, [*self.inputs, *self.placeholders])
+
+    @property
+    def width(self) -> int:
+        """Columns of x."""
+        return self.inputs[X][1] or 0
 
     @classmethod
     def of_dense(cls, dense: DenseGraph) -> Graph:
         """Convert a DenseGraph's function with calls inlined; raise BadInput if it has state of its own."""
         concrete = dense.concrete
-        names = sorted(dense.weights)
-        if len(concrete.inputs) != 1 + len(names):
+        names, given = sorted(dense.weights), sorted(dense.inputs)
+        if len(concrete.inputs) != len(given) + len(names):
             raise BadInput("dense graph: expected a function of its input and weights alone, got one with state")
         graph_def = concrete.graph.as_graph_def()
         if any(node.op in CALLS for node in graph_def.node):
@@ -99,8 +105,8 @@ class Graph:
             graph_def = concrete.graph.as_graph_def()
         if len(graph_def.node) > MAX_NODES:
             raise BadInput(f"dense graph: expected at most {MAX_NODES} nodes, got {len(graph_def.node)}")
-        rename = {concrete.inputs[0].op.name: X}
-        rename |= {tensor.op.name: f"w{i}" for i, tensor in enumerate(concrete.inputs[1:])}
+        places = [*given, *(f"w{i}" for i in range(len(names)))]
+        rename = {tensor.op.name: place for tensor, place in zip(concrete.inputs, places)}
         nodes = {}
         for node in graph_def.node:
             inputs = []
@@ -118,19 +124,19 @@ class Graph:
             outputs[name] = ref
         shapes = {name: array.shape for name, array in dense.weights.items()}
         library = graph_def.library if graph_def.library.function else None
-        return cls(nodes, outputs, dense.width, shapes, library)
+        return cls(nodes, outputs, dense.inputs, shapes, library)
 
     def to_dense(self, weights: Mapping[str, NDArray[np.float32]]) -> DenseGraph:
         """Convert to a DenseGraph with weights of the names and shapes of this graph's."""
-        specs = signature(self.width, {name: np.empty(shape, np.float32) for name, shape in self.weights.items()})
+        specs = signature(self.inputs, {name: np.empty(shape, np.float32) for name, shape in self.weights.items()})
 
-        def dense(x: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-            return self.apply({X: x, **{f"w{i}": values[n] for i, n in enumerate(sorted(values))}}, self.outputs)
+        def dense(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+            return self.apply({**inputs, **{f"w{i}": values[n] for i, n in enumerate(sorted(values))}}, self.outputs)
 
         function = tf.function(dense, input_signature=specs, autograph=False)
         function.get_concrete_function()
         outputs = [Output(name, int(self.shape(ref)[1] or 0)) for name, ref in sorted(self.outputs.items())]
-        return DenseGraph(function, self.width, outputs, {name: weights[name] for name in self.weights})
+        return DenseGraph(function, self.inputs, outputs, {name: weights[name] for name in self.weights})
 
     def apply(self, feeds: Mapping[str, Any], wanted: Mapping[str, Ref]) -> dict[str, Any]:
         """Compute tensors from values of the placeholders, inside a function or eagerly.
@@ -192,8 +198,8 @@ class Graph:
 
     @cached_property
     def varying(self) -> frozenset[str]:
-        """Nodes that depend on x, computed for every batch. The others depend on weights and constants alone."""
-        found = {X}
+        """Nodes that depend on inputs, computed for every batch. The others depend on weights and constants alone."""
+        found = set(self.inputs)
         for name, node in self.nodes.items():
             if any(source in found for source, _ in node.inputs):
                 found.add(name)
@@ -205,7 +211,7 @@ class Graph:
         found: set[str] = set()
         for name, node in self.nodes.items():
             inputs = all(source in found for source, _ in node.inputs)
-            if inputs and name != X and name not in self.placeholders and name not in self._stateful:
+            if inputs and not self.given(name) and name not in self._stateful:
                 found.add(name)
         return frozenset(found)
 
@@ -270,6 +276,10 @@ class Graph:
                         found[ref] = (dims, tensor.dtype, (few, size))
         return found, frozenset(stateful), numbers
 
+    def given(self, name: str) -> bool:
+        """Report whether a node is a placeholder of an input or a weight."""
+        return name in self.inputs or name in self.placeholders
+
     def _message(self, names: Iterable[str], rows: int | None = None) -> Any:
         message = tf.compat.v1.GraphDef()
         message.versions.producer = tf.version.GRAPH_DEF_VERSION
@@ -279,8 +289,13 @@ class Graph:
             node = self.nodes[name]
             proto = message.node.add(name=name, op=node.op)
             proto.input.extend([f"{source}:{number}" for source, number in node.inputs])
-            if name == X or name in self.placeholders:
-                shape: Shape = (rows, self.width) if name == X else self.weights[self.placeholders[name]]
+            if self.given(name):
+                dims = self.inputs.get(name)
+                shape: Shape = (
+                    self.weights[self.placeholders[name]]
+                    if dims is None
+                    else (tuple(rows if n is None else n for n in dims))
+                )
                 proto.attr["dtype"].type = tf.float32.as_datatype_enum
                 proto.attr["shape"].shape.CopyFrom(tf.TensorShape(shape).as_proto())
                 continue
@@ -431,12 +446,12 @@ class Edit:
     def transpose(self, a: Ref, order: Sequence[int]) -> Ref:
         return self.add("Transpose", a, self.constant(order, np.int32), T=tf.float32, Tperm=tf.int32)
 
-    def done(self, outputs: Mapping[str, Ref] | None = None, width: int | None = None) -> Graph:
+    def done(self, outputs: Mapping[str, Ref] | None = None, inputs: Mapping[str, Dims] | None = None) -> Graph:
         """Return the graph with all changes applied.
 
         Args:
             outputs: Other outputs, or None to keep them.
-            width: Another width of x, or None to keep it.
+            inputs: Other inputs, or None to keep them.
         """
         graph = self.graph
 
@@ -452,8 +467,7 @@ class Edit:
             for name, node in (*graph.nodes.items(), *self._nodes.items())
         }
         wanted = {name: final(ref) for name, ref in (graph.outputs if outputs is None else outputs).items()}
-        width = graph.width if width is None else width
-        return Graph(nodes, wanted, width, graph.weights, graph.library)
+        return Graph(nodes, wanted, graph.inputs if inputs is None else inputs, graph.weights, graph.library)
 
 
 def _of_proto(node: Any, inputs: tuple[Ref, ...]) -> Node:
@@ -499,11 +513,11 @@ def _ordered(nodes: Mapping[str, Node], refs: Iterable[Ref]) -> Iterator[str]:
 
 
 def _canonical(
-    nodes: Mapping[str, Node], outputs: Mapping[str, Ref], placeholders: set[str]
+    nodes: Mapping[str, Node], outputs: Mapping[str, Ref], placeholders: Sequence[str]
 ) -> tuple[dict[str, Node], dict[str, Ref]]:
     """Return the nodes that the outputs need, renamed by position, and the outputs.
 
-    Placeholders keep their names, are all present, and come first.
+    Placeholders keep their names and order, are all present, and come first.
     """
     wanted = dict(sorted(outputs.items()))
     nodes = {**nodes, **{name: Node("Placeholder") for name in placeholders}}
@@ -513,7 +527,7 @@ def _canonical(
         if name not in names:
             names[name] = f"n{len(order)}"
             order.append(name)
-    first = {name: Node("Placeholder") for name in sorted(placeholders, key=lambda n: (n != X, int(n[1:] or 0)))}
+    first = {name: Node("Placeholder") for name in placeholders}
     rest = {
         names[name]: replace(nodes[name], inputs=tuple((names[n], i) for n, i in nodes[name].inputs)) for name in order
     }

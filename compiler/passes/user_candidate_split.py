@@ -1,6 +1,7 @@
 """User/candidate split: compute what depends on the user alone once per request, not once per candidate.
 
-The columns of x belong to the user or to the candidates (processor.package.roles). Each tensor of the graph is one of
+The columns of x belong to the user or to the candidates (processor.package.subgraphs). Each tensor of the graph is one
+of
 
     Free     known from weights alone
     Once     depends on the user's columns alone: [1, ...] a request (UserTensor)
@@ -14,9 +15,12 @@ The columns of x belong to the user or to the candidates (processor.package.role
 so the user's share of the first layer, and of a factorisation machine's sums, is computed once, together with its bias.
 Where no rule fits, a tensor is assembled for every row, which is always correct and saves nothing.
 
-The result is two graphs: user [requests, user's columns] -> u [requests, user_width], and candidate, whose x has the
-candidates' columns and then the side columns that carry u (processor.package.roles). The split is verified on random
-numbers before it is returned.
+A product of a Once with a Varied, as of a user's history with each candidate (attention), is computed as one product
+of all candidates' rows with the user's matrix, which is not repeated (BatchMatMul, Einsum).
+
+The result is two graphs: user, x [requests, user's columns] -> u0, u1, ... [requests, length], and candidate, whose
+inputs are x [rows, candidates' columns] and u0, u1, ... [1, length]. The split is verified on random numbers before it
+is returned.
 """
 
 from __future__ import annotations
@@ -28,17 +32,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.flops import PRODUCTS, flops
 from freshet_serving.compiler.passes.graph import Edit, Graph, Node, Ref, Shape, X
 from freshet_serving.compiler.passes.optimise import improve
 from freshet_serving.compiler.passes.patterns import part, summed
-from freshet_serving.processor.package import MAX_USER_WIDTH, USER_VECTOR, user_column_count
+from freshet_serving.processor.backends import Dims, Matrix
+from freshet_serving.processor.package import MAX_TENSOR_NUMBERS
 
 # A split that saves less than this of a candidate's work does not justify a second set of executables.
 MIN_SAVED = 0.05
 TOLERANCE = 1e-4
+PROOF_ROWS = 67
 
 MAPS = frozenset(
     {"Abs", "Elu", "Erf", "Erfc", "Exp", "Expm1", "LeakyRelu", "Log", "Log1p", "Neg", "Reciprocal", "Relu", "Relu6"}
@@ -52,19 +58,19 @@ class UserCandidateSplit:
     """Both graphs of a split.
 
     Attributes:
-        user: xu -> {"u": [requests, user_width]}.
-        candidate: x of the candidates' columns and the side columns -> outputs; its buckets must have `rows` rows or
-            more.
-        user_width: Length of u.
-        rows: Fewest rows of the candidates' graph.
+        user: x of the user's columns -> the user's tensors.
+        candidate: x of the candidates' columns, and the user's tensors -> outputs.
         flops: FLOPs of one row of the whole graph, of a candidate, of a user.
     """
 
     user: DenseGraph
     candidate: DenseGraph
-    user_width: int
-    rows: int
     flops: tuple[int, int, int]
+
+    @property
+    def tensors(self) -> list[tuple[str, int]]:
+        """Name and length of each of the user's tensors."""
+        return [(output.name, output.columns) for output in self.user.outputs]
 
     @property
     def saved(self) -> float:
@@ -72,39 +78,36 @@ class UserCandidateSplit:
         whole, candidate, _ = self.flops
         return 1 - candidate / whole
 
-    def inputs(self, x: Matrix, columns: Sequence[int]) -> tuple[Matrix, Matrix]:
-        """Convert rows of the whole graph's x to the inputs of both graphs.
+    def inputs(self, whole: Tensors, columns: Sequence[int]) -> tuple[dict[str, Matrix], dict[str, Matrix]]:
+        """Convert rows of the whole graph's inputs to the inputs of both graphs.
 
         These are the user's columns of each row, and all rows as candidates of the first row's user.
 
         Args:
-            x: float32 [n, width], at least `rows` rows.
-            columns: The user's columns.
+            whole: Inputs of the whole graph.
+            columns: The user's columns of x.
         """
+        x = whole[X]
         others = sorted(set(range(x.shape[1])) - set(columns))
-        user_columns = user_column_count(self.user_width, self.rows)
-        users, own = np.ascontiguousarray(x[:, columns]), np.zeros((len(x), len(others) + user_columns), np.float32)
-        own[:, : len(others)] = x[:, others]
-        block = np.zeros(self.rows * user_columns, np.float32)
-        block[: self.user_width] = self.user.run(users[:1])[USER_VECTOR][0]
-        own[: self.rows, len(others) :] = block.reshape(self.rows, user_columns)
-        return users, own
+        users = {X: np.ascontiguousarray(x[:, columns])}
+        computed = self.user.run({X: users[X][:1]})
+        own = {**whole, X: np.ascontiguousarray(x[:, others])}
+        return users, {name: computed[name] if name in computed else own[name] for name in self.candidate.inputs}
 
     def __str__(self) -> str:
         whole, candidate, user = self.flops
         return (
             f"user-once: {whole} -> {candidate} FLOPs a candidate and {user} a request, "
-            f"which shares {self.user_width} numbers"
+            f"which shares {sum(length for _, length in self.tensors)} numbers"
         )
 
 
-def split_user_candidate(dense: DenseGraph, columns: Sequence[int], rows: int) -> UserCandidateSplit | None:
+def split_user_candidate(dense: DenseGraph, columns: Sequence[int]) -> UserCandidateSplit | None:
     """Split a graph.
 
     Args:
         dense: The graph.
         columns: The user's columns of x, ascending.
-        rows: Rows of the smallest bucket of the candidates' graph.
 
     Returns:
         The split, or None if it would save too little.
@@ -112,14 +115,13 @@ def split_user_candidate(dense: DenseGraph, columns: Sequence[int], rows: int) -
     if not columns or len(columns) == dense.width or not _of_rows(graph := Graph.of_dense(dense)):
         return None
     split = _GraphSplitter(graph, columns)
-    user_width = split.run()
-    if not 0 < user_width <= MAX_USER_WIDTH:
+    if not 0 < split.run() <= MAX_TENSOR_NUMBERS:
         return None
     user, _ = improve(split.user_graph())
-    candidate, _ = improve(split.candidate_graph(rows))
+    candidate, _ = improve(split.candidate_graph())
     work = flops(graph), flops(candidate), flops(user)
     weights = {name: dense.weights[name] for name in graph.weights}
-    found = UserCandidateSplit(user.to_dense(weights), candidate.to_dense(weights), user_width, rows, work)
+    found = UserCandidateSplit(user.to_dense(weights), candidate.to_dense(weights), work)
     return found if found.saved >= MIN_SAVED and _same(dense, found, columns) else None
 
 
@@ -163,11 +165,11 @@ class _GraphSplitter:
         self._user, self._rows = Edit(graph), Edit(graph)
         others = tuple(sorted(set(range(graph.width)) - set(columns)))
         self._user_columns, self._row_columns = len(columns), len(others)
-        # Placeholders for the candidates' columns and for u, until their positions in x are known.
-        self._own, self._user_vector = self._rows.add("NoOp"), self._rows.add("NoOp")
-        self._values: dict[Ref, Value] = {(X, 0): SplitColumns((X, 0), tuple(columns), self._own, others)}
+        # Both graphs call their own columns x.
+        self._values: dict[Ref, Value] = {(X, 0): SplitColumns((X, 0), tuple(columns), (X, 0), others)}
+        self._values |= {(name, 0): CandidateTensor((name, 0)) for name in graph.inputs if name != X}
         self._whole: dict[Ref, Ref] = {}
-        self._pieces: dict[Ref, tuple[int, int]] = {}
+        self._pieces: dict[Ref, tuple[str, int]] = {}
         self._outputs: dict[str, Ref] = {}
         self._rules: dict[str, Callable[[Ref, Node], Value | None]] = {
             "ConcatV2": self._concat,
@@ -175,34 +177,29 @@ class _GraphSplitter:
             "Reshape": self._reshape,
             "Sum": self._sum,
             "BiasAdd": self._binary,
+            "Einsum": self._einsum,
+            **dict.fromkeys(("BatchMatMul", "BatchMatMulV2"), self._batch_matmul),
             **dict.fromkeys(("Slice", "StridedSlice"), self._slice),
             **dict.fromkeys(MAPS, self._map),
             **dict.fromkeys(BINARY, self._binary),
         }
 
     def run(self) -> int:
-        """Write both graphs; return the length of the user vector."""
+        """Write both graphs; return how many numbers the user's tensors have."""
         graph = self._graph
         for name, node in graph.nodes.items():
-            if name in graph.varying and name != X:
+            if name in graph.varying and name not in graph.inputs:
                 self._visit(name, node)
         self._outputs = {name: self._as_rows(ref) for name, ref in graph.outputs.items()}
         return sum(size for _, size in self._pieces.values())
 
     def user_graph(self) -> Graph:
-        parts = [
-            self._user.reshape(ref, (-1, size)) for ref, (_, size) in sorted(self._pieces.items(), key=lambda p: p[1])
-        ]
-        return self._user.done({USER_VECTOR: self._user.concat(parts)}, self._user_columns)
+        outputs = {name: self._user.reshape(ref, (-1, size)) for ref, (name, size) in self._pieces.items()}
+        return self._user.done(outputs, {X: (None, self._user_columns)})
 
-    def candidate_graph(self, rows: int) -> Graph:
-        edit, own = self._rows, self._row_columns
-        user_vector = sum(size for _, size in self._pieces.values())
-        user_columns = user_column_count(user_vector, rows)
-        edit.replace(self._own, edit.slice((X, 0), 2, 1, 0, own))
-        block = edit.slices((X, 0), 2, {0: (0, rows), 1: (own, own + user_columns)})
-        edit.replace(self._user_vector, edit.reshape(block, (rows * user_columns,)))
-        return edit.done(self._outputs, own + user_columns)
+    def candidate_graph(self) -> Graph:
+        lent: dict[str, Dims] = {name: (1, size) for name, size in sorted(self._pieces.values())}
+        return self._rows.done(self._outputs, {**self._graph.inputs, X: (None, self._row_columns), **lent})
 
     def _visit(self, name: str, node: Node) -> None:
         graph, ref = self._graph, (name, 0)
@@ -229,12 +226,14 @@ class _GraphSplitter:
         A matrix becomes [n], which broadcasts alike and is the form of a bias.
         """
         dims = [n or 1 for n in shape[1:]]
-        size = math.prod(dims)
+        piece = (self._lent(ref, math.prod(dims)), 0)
+        return self._rows.reshape(piece, dims if len(dims) == 1 else (1, *dims))
+
+    def _lent(self, ref: Ref, size: int) -> str:
+        """Return the name of the candidates' input that holds a tensor of the user's graph."""
         if ref not in self._pieces:
-            self._pieces[ref] = (sum(s for _, s in self._pieces.values()), size)
-        start, size = self._pieces[ref]
-        piece = self._rows.slice(self._user_vector, 1, 0, start, start + size)
-        return piece if len(dims) == 1 else self._rows.reshape(piece, (1, *dims))
+            self._pieces[ref] = (f"u{len(self._pieces)}", size)
+        return self._pieces[ref][0]
 
     def _as_rows(self, ref: Ref) -> Ref:
         """Return a tensor of the graph in the candidates' graph, with a row for each candidate."""
@@ -258,7 +257,7 @@ class _GraphSplitter:
 
     def _repeated(self, ref: Ref, shape: Sequence[int | None]) -> Ref:
         edit = self._rows
-        dims = edit.add("Shape", self._own, T=tf.float32, out_type=tf.int32)
+        dims = edit.add("Shape", (X, 0), T=tf.float32, out_type=tf.int32)
         rows = edit.slice(dims, 1, 0, 0, 1, tf.int32)
         whole = edit.concat([rows, edit.constant([n or 1 for n in shape[1:]], np.int32)], 0, tf.int32)
         return edit.add("BroadcastTo", self._from_user_vector(ref, shape), whole, T=tf.float32, Tidx=tf.int32)
@@ -346,6 +345,82 @@ class _GraphSplitter:
             return None
         user = self._user.matmul(value.user, _taken(self._user, matrix, 2, 0, value.user_at))
         return SplitSum(user, self._rows.matmul(value.rows, _taken(self._rows, matrix, 2, 0, value.rows_at)))
+
+    def _batch_matmul(self, ref: Ref, node: Node) -> Value | None:
+        """Multiply all candidates' rows with the user's matrix in one product a head: nothing is repeated.
+
+        [rows, ..., m, k] @ [1, ..., k, n]: the rows of all candidates side by side, [..., rows * m, k].
+        """
+        graph, (a, b) = self._graph, node.inputs
+        left, right = self._values.get(a), self._values.get(b)
+        before = graph.shape(a), graph.shape(b)
+        rank = len(before[0])
+        sizes = [*before[0][1:], *before[1][1:]]
+        if rank < 3 or len(before[1]) != rank or None in sizes or before[0][1:-2] != before[1][1:-2]:
+            return None
+        if isinstance(left, UserTensor) and right is not None and not isinstance(right, UserTensor):
+            user, rows, flip = (a, left.ref), self._as_rows(b), True
+        elif isinstance(right, UserTensor) and left is not None and not isinstance(left, UserTensor):
+            user, rows, flip = (b, right.ref), self._as_rows(a), False
+        else:
+            return None
+        edit, heads = self._rows, [n or 1 for n in before[0][1:-2]]
+        last = [*range(rank - 2), rank - 1, rank - 2]
+        transposed = bool(node.attr("adj_y" if flip else "adj_x")), bool(node.attr("adj_x" if flip else "adj_y"))
+        # With the user's matrix on the left, (A @ B)' = B' @ A': both are read the other way round.
+        if transposed[0] != flip:
+            rows = edit.transpose(rows, last)
+        shape = before[1] if flip else before[0]
+        m, k = (shape[-1], shape[-2]) if transposed[0] != flip else (shape[-2], shape[-1])
+        whole = before[0] if flip else before[1]
+        matrix = edit.reshape(
+            self._from_user_vector(user[1], graph.shape(user[0])), (*heads, whole[-2] or 1, whole[-1] or 1)
+        )
+        if transposed[1] != flip:
+            order = [*range(len(heads)), len(heads) + 1, len(heads)]
+            matrix = edit.transpose(matrix, order)
+            n = whole[-2]
+        else:
+            n = whole[-1]
+        if not heads:
+            product = edit.matmul(edit.reshape(rows, (-1, k or 1)), matrix)
+            found = edit.reshape(product, (-1, m or 1, n or 1))
+        else:
+            first = [*range(1, rank - 2), 0, rank - 2, rank - 1]
+            beside = edit.reshape(edit.transpose(rows, first), (*heads, -1, k or 1))
+            product = edit.add("BatchMatMulV2", beside, matrix, T=tf.float32, adj_x=False, adj_y=False)
+            apart = edit.reshape(product, (*heads, -1, m or 1, n or 1))
+            found = edit.transpose(apart, [rank - 3, *range(rank - 3), rank - 2, rank - 1])
+        return CandidateTensor(edit.transpose(found, last) if flip else found)
+
+    def _einsum(self, ref: Ref, node: Node) -> Value | None:
+        """Drop the axis of rows from the user's operand: "nd,nld->nl" becomes "nd,ld->nl"."""
+        graph = self._graph
+        equation = str(node.attr("equation").decode()).replace(" ", "")
+        terms, _, out = equation.partition("->")
+        letters = terms.split(",")
+        values = [self._values.get(i) for i in node.inputs]
+        varying = [v for v in values if v is not None]
+        if len(node.inputs) != 2 or len(varying) != 2 or "." in equation or not out:
+            return None
+        users = [isinstance(v, UserTensor) for v in values]
+        axis = letters[0][:1]
+        if sum(users) != 1 or not all(term.startswith(axis) and term.count(axis) == 1 for term in (*letters, out)):
+            return None
+        inputs = []
+        for number, (source, value) in enumerate(zip(node.inputs, values)):
+            if isinstance(value, UserTensor):
+                dims = graph.shape(source)[1:]
+                if None in dims or not dims:
+                    return None
+                inputs.append(
+                    self._rows.reshape(self._from_user_vector(value.ref, graph.shape(source)), [n or 1 for n in dims])
+                )
+                letters[number] = letters[number][1:]
+            else:
+                inputs.append(self._as_rows(source))
+        attrs = {"equation": f"{','.join(letters)}->{out}".encode(), "T": tf.float32, "N": 2}
+        return CandidateTensor(self._rows.add("Einsum", *inputs, **attrs))
 
     def _sum(self, ref: Ref, node: Node) -> Value | None:
         found, value = summed(self._graph, ref), self._values.get(node.inputs[0])
@@ -472,11 +547,11 @@ def _of_rows(graph: Graph) -> bool:
 
 def _same(dense: DenseGraph, found: UserCandidateSplit, columns: Sequence[int]) -> bool:
     """Return whether both graphs together compute what the whole does, for two users with several candidates each."""
-    rows = dense.sample(found.rows + 3)
+    rows = dense.sample(PROOF_ROWS)
     for first in (0, 1):
-        x = np.roll(rows, -first, 0)
-        x[:, columns] = x[0, columns]
-        got, wanted = found.candidate.run(found.inputs(x, columns)[1]), dense.run(x)
+        given = {name: np.roll(array, -first, 0) for name, array in rows.items()}
+        given[X][:, columns] = given[X][0, columns]
+        got, wanted = found.candidate.run(found.inputs(given, columns)[1]), dense.run(given)
         for name, values in wanted.items():
             if not np.allclose(got[name], values, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
                 return False

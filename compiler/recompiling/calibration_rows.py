@@ -1,11 +1,11 @@
-"""Provide calibration sets, rows of the dense input: drawn from a package's own tables, or read from labelled data.
+"""Provide calibration sets, inputs of the whole graph: drawn from a package's own tables, or read from labelled data.
 
 Both are what a request would give: embeddings as the tables hold them, floats after their transform.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.building.calibrate import LabelledRows
-from freshet_serving.compiler.dense.dense_graph import Matrix
-from freshet_serving.processor.backends import aligned
+from freshet_serving.compiler.dense.dense_graph import Tensors
+from freshet_serving.processor.backends import MATRIX, Matrix
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import needed
 from freshet_serving.processor.features.plan import NonFiniteInput, SparsePlan
 from freshet_serving.processor.features.stage import load_stage
-from freshet_serving.processor.package import Feature, Input, Manifest
+from freshet_serving.processor.package import Feature, Input, Manifest, subgraphs, undivided_name
 from freshet_serving.processor.repository import WARMUP, VersionReader, parse_warmup, table_file
+from freshet_serving.processor.running.graph_run import GraphRun
+from freshet_serving.processor.running.opening import io_spec
 from freshet_serving.processor.tables.quantise import StoredRows, dequantise
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.served_version import ServedVersion
@@ -32,11 +34,11 @@ CHUNK_ROWS, PRACTICE_ROWS = 4096, 4096
 LABEL = "label"
 
 
-def random_inputs(reader: VersionReader, rows: int, seed: int = 0) -> Matrix:
-    """Return random rows x, float32 [rows, width].
+def random_inputs(reader: VersionReader, rows: int, seed: int = 0) -> dict[str, Matrix]:
+    """Return random inputs of the undivided subgraph.
 
-    They have embeddings of random ids of each table, and floats of a standard normal distribution. An empty table gives
-    small numbers.
+    Features have embeddings of random ids of each table; everything else has floats of a standard normal distribution.
+    An empty table gives small numbers.
 
     Args:
         reader: The version.
@@ -61,11 +63,13 @@ def random_inputs(reader: VersionReader, rows: int, seed: int = 0) -> Matrix:
                 x[:, block] *= 0.05
         if feature.length:
             _mask(x, feature, spec.dim, random)
-    return x
+    shapes = io_spec(undivided_name(m), subgraphs(m)[undivided_name(m)]).input_shapes(rows)
+    others = {n: random.standard_normal(shape, np.float32) for n, shape in shapes.items() if n != MATRIX}
+    return {MATRIX: x, **others}
 
 
-def calibration_set(reader: VersionReader, labelled: LabelledRows | None) -> Matrix | None:
-    """Return realistic rows x, float32 [rows, width].
+def calibration_set(reader: VersionReader, labelled: LabelledRows | None) -> Tensors | None:
+    """Return realistic inputs of the undivided subgraph.
 
     They are labelled rows, or else those recorded for the version; None without either.
 
@@ -74,19 +78,23 @@ def calibration_set(reader: VersionReader, labelled: LabelledRows | None) -> Mat
         labelled: Labelled rows, or None.
     """
     if labelled is not None:
-        return labelled.x[:PRACTICE_ROWS]
+        return {name: rows[:PRACTICE_ROWS] for name, rows in labelled.inputs.items()}
     m = reader.manifest
     if WARMUP not in m.files:
         return None
-    filling = _DenseInputBuilder(reader)
-    found: list[Matrix] = []
+    filling = _InputBuilder(reader)
+    found: list[Tensors] = []
     for request in parse_warmup(reader.file(WARMUP), m.inputs):
         # Requests recorded before non-finite numbers were refused are no realistic sample.
         with suppress(NonFiniteInput):
             found.append(filling.rows(request))
-        if sum(map(len, found)) >= PRACTICE_ROWS:
+        if sum(len(rows[MATRIX]) for rows in found) >= PRACTICE_ROWS:
             break
-    return np.concatenate(found)[:PRACTICE_ROWS] if found else None
+    return {n: rows[:PRACTICE_ROWS] for n, rows in _joined(found).items()} if found else None
+
+
+def _joined(parts: Sequence[Tensors]) -> dict[str, Matrix]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: int = 200_000) -> LabelledRows:
@@ -110,32 +118,33 @@ def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: i
     labels = table.column(label).to_numpy().astype(np.float32)
     if not np.isin(labels, (0, 1)).all():
         raise BadInput(f"data: column {label[:64]!r}: expected 0 or 1")
-    m, filling = reader.manifest, _DenseInputBuilder(reader)
-    x = aligned((len(labels), m.width))
+    m, filling = reader.manifest, _InputBuilder(reader)
+    parts = []
     for start in range(0, len(labels), CHUNK_ROWS):
         part = table.slice(start, CHUNK_ROWS)
-        x[start : start + len(part)] = filling.rows({spec.name: _column(part, spec, m) for spec in m.inputs})
+        parts.append(filling.rows({spec.name: _column(part, spec, m) for spec in m.inputs}))
     noted = m.notes.get("labels")
     output = noted.get(label) if isinstance(noted, dict) else None
-    return LabelledRows(x, labels, output if isinstance(output, str) else "")
+    return LabelledRows(_joined(parts), labels, output if isinstance(output, str) else "")
 
 
-class _DenseInputBuilder:
-    """Builds the dense input of requests as a server does."""
+class _InputBuilder:
+    """Builds the inputs of the undivided subgraph from requests as a server does."""
 
     def __init__(self, reader: VersionReader) -> None:
         m = self._manifest = reader.manifest
         self._version = ServedVersion(reader, 0, SystemClock())
         self._plan = SparsePlan(m, load_stage(m, reader.file(m.stage.file)) if m.stage else None)
+        self._run = GraphRun(m, self._plan).undivided
         arrays = self._version.change.frame.arrays
         self._tables = descriptors([descriptor(t, a) for t, a in zip(m.tables, arrays)])
 
-    def rows(self, columns: Mapping[str, Column]) -> Matrix:
-        """Return x for a request's columns."""
+    def rows(self, columns: Mapping[str, Column]) -> dict[str, Matrix]:
+        """Return the inputs for a request's columns."""
         bound, counts = self._plan.bind_inputs(columns), np.zeros((max(1, len(self._manifest.tables)), 2), np.int64)
-        x = aligned((bound.rows, self._manifest.width))
-        self._plan.fill(self._tables, 0, [bound], np.array([[0, bound.rows]], np.int64), x, counts)
-        return x
+        inputs = self._run.spec.allocate_inputs(bound.rows)
+        self._run.fill(self._tables, 0, [bound], np.array([[0, bound.rows]], np.int64), inputs, counts)
+        return inputs
 
 
 def read_sample(path: Path, column: str = "rows") -> list[int]:

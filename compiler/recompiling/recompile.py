@@ -6,8 +6,8 @@ files that neither the new manifest nor the previous one names are removed. A lo
 process ends, allows one compilation of a version at a time. A server uses the result when it next loads the version.
 
 What is compiled is what publishing compiles (compiler.building.parts): the graph after the passes and, if features
-belong to the user, both parts of the user/candidate split, each role separately (compiler.building.role_compiler). A
-role whose executables come out the same keeps its files.
+belong to the user, both parts of the user/candidate split, each subgraph separately
+(compiler.building.subgraph_compiler). A subgraph whose executables come out the same keeps its files.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from freshet_serving.compiler.building.bucket_list import bucket_list, interpola
 from freshet_serving.compiler.building.calibrate import AUTO, Calibration, Tolerance, calibrate, variant_name
 from freshet_serving.compiler.building.compile import BUCKETS, build, checked_buckets, lower, parse_variant, variants
 from freshet_serving.compiler.building.parts import GraphParts, parts
-from freshet_serving.compiler.building.role_compiler import RoleCompiler
-from freshet_serving.compiler.dense.dense_graph import DenseGraph, Matrix
+from freshet_serving.compiler.building.subgraph_compiler import SubgraphCompiler
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
 from freshet_serving.compiler.progress import Reporter
 from freshet_serving.compiler.recompiling.calibration_rows import (
     calibration_set,
@@ -35,10 +35,10 @@ from freshet_serving.compiler.recompiling.calibration_rows import (
     read_labelled,
     read_sample,
 )
-from freshet_serving.processor.backends import builtin, executable_files
+from freshet_serving.processor.backends import builtin
 from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotFound
 from freshet_serving.processor.machine import this_machine
-from freshet_serving.processor.package import CANDIDATE, PRECISIONS, WHOLE, ExecutableEntry, File, Manifest, crc32
+from freshet_serving.processor.package import PRECISIONS, WHOLE, ExecutableEntry, File, Manifest, crc32, undivided_name
 from freshet_serving.processor.repository import (
     GRAPH,
     MANIFEST,
@@ -49,6 +49,7 @@ from freshet_serving.processor.repository import (
     open_repository,
     sealed,
 )
+from freshet_serving.processor.running import executable_files
 
 COMPILED = "compiled"
 PRICED = (1, 8, 64, 256, 1024)
@@ -89,7 +90,7 @@ class CompileReport:
     Attributes:
         manifest: The new manifest.
         calibration: Of the whole graph.
-        others: Of its parts, by role.
+        others: Of its parts, by subgraph.
         passes: Effects of the passes.
         skipped: Variants that could not be compiled here, each with the reason.
         notes: Further notes.
@@ -106,7 +107,7 @@ class CompileReport:
     def chosen(self) -> dict[int, ExecutableEntry]:
         first: dict[int, ExecutableEntry] = {}
         for entry in self.manifest.executables:
-            if entry.role == WHOLE:
+            if entry.subgraph == undivided_name(self.manifest):
                 first.setdefault(entry.bucket, entry)
         return first
 
@@ -152,7 +153,7 @@ def compile_version(
             found = parts(graph, before.features, buckets)
             rows = _rows(graph, reader, max(*buckets, GENERATED_ROWS)) if given is None else given
             notes = [] if given is not None else _unchecked(options)
-            compiling = RoleCompiler(folder, skipped, options.precision, options.bound, reporter)
+            compiling = SubgraphCompiler(folder, skipped, options.precision, options.bound, reporter)
             calibrations = compiling.all(found, before.features, wanted, rows, labelled)
             if options.precision not in (AUTO, *(e.precision for e in calibrations[WHOLE].measured)):
                 why = [*calibrations[WHOLE].refused, *skipped]
@@ -170,7 +171,7 @@ def compile_version(
         for name in sorted(outdone):
             reader.storage.remove(name)
         _remove(folder, outdone)
-    others = {role: calibration for role, calibration in calibrations.items() if role != WHOLE}
+    others = {name: calibration for name, calibration in calibrations.items() if name != WHOLE}
     return CompileReport(manifest, calibrations[WHOLE], others, found.lines(), skipped, notes)
 
 
@@ -253,14 +254,15 @@ def _unchecked(options: CompileOptions) -> list[str]:
 def _buckets(graph: DenseGraph, reader: VersionReader, options: CompileOptions) -> list[int]:
     if options.buckets:
         return checked_buckets(options.buckets)
+    listed = undivided_name(reader.manifest)
     if options.sample is None:
-        return sorted({e.bucket for e in reader.manifest.executables if e.role == WHOLE}) or list(BUCKETS)
+        return sorted({e.bucket for e in reader.manifest.executables if e.subgraph == listed}) or list(BUCKETS)
     return bucket_list(
         read_sample(options.sample), options.most, interpolated(_prices(graph, _rows(graph, reader, max(PRICED))))
     )
 
 
-def _rows(graph: DenseGraph, reader: VersionReader, rows: int) -> Matrix:
+def _rows(graph: DenseGraph, reader: VersionReader, rows: int) -> Tensors:
     """Return the rows to compare executables on.
 
     An imported graph has its own examples: numbers that its stage would never give may be NaN in one library and not in
@@ -269,7 +271,7 @@ def _rows(graph: DenseGraph, reader: VersionReader, rows: int) -> Matrix:
     return graph.sample(rows) if reader.manifest.stage else random_inputs(reader, rows)
 
 
-def _prices(graph: DenseGraph, rows: Matrix) -> dict[int, float]:
+def _prices(graph: DenseGraph, rows: Tensors) -> dict[int, float]:
     """Return the cost of a run at some batch sizes, with the backend whose single artefact runs at any size."""
     lowered: LoweredGraph = lower(graph, Variant("onnxruntime"))
     with tempfile.TemporaryDirectory(prefix="freshet-") as aside:
@@ -283,13 +285,12 @@ def _manifest(
     folder: Path,
     found: GraphParts,
     calibrations: Mapping[str, Calibration],
-    compiling: RoleCompiler,
+    compiling: SubgraphCompiler,
     options: CompileOptions,
 ) -> Manifest:
     executables = compiling.chosen(calibrations)
     files = {name: file for name, file in before.files.items() if name not in executable_files(before)}
-    user_width = found.user_width if CANDIDATE in calibrations else 0
-    named = replace(before, executables=executables, user_width=user_width)
+    named = found.described(before, executables)
     for name in sorted(executable_files(named)):
         data = (folder / name).read_bytes()
         files[name] = File(len(data), crc32(data))
@@ -305,7 +306,7 @@ def _manifest(
         "max_error": options.bound.error,
     }
     if len(calibrations) > 1:
-        notes["parts"] = {role: _measured(c) for role, c in calibrations.items() if role != WHOLE}
+        notes["parts"] = {name: _measured(c) for name, c in calibrations.items() if name != WHOLE}
     if whole.auc:
         notes["auc_change"] = whole.auc
     return replace(named, files=files, notes={**before.notes, "compile": notes})

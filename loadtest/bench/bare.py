@@ -17,10 +17,11 @@ class BareLoop:
     def __init__(self, processor: Processor, requests: list[PredictRequest]) -> None:
         self._version = processor.predictor.replica(requests[0].model)
         self._state = self._version.pin(READERS - 1)
+        self._executables = self._state.executables[self._version.graphs.undivided.name]
         self.requests = len(requests)
         bound = [self._version.plan.bind_inputs(r.inputs) for r in requests]
         rows = bound[0].rows
-        buckets = sorted(self._state.executables)
+        buckets = sorted(self._executables)
         a_batch = max(1, buckets[-1] // rows)
         self._counts = np.zeros((len(self._version.manifest.tables), 2), np.int64)
         self._plans = []
@@ -45,4 +46,4 @@ class BareLoop:
 
     def _bind(self, bucket: int) -> tuple[Matrix, Callable[[], None]]:
         x = np.zeros((bucket, self._version.plan.width), np.float32)
-        return x, self._state.executables[bucket].bind_buffers(x, {"score": np.empty((bucket, 1), np.float32)})
+        return x, self._executables[bucket].bind_buffers({"x": x}, {"score": np.empty((bucket, 1), np.float32)})

@@ -128,7 +128,9 @@ def costs(bench: Bench, sides: Sequence[LoadedVersion], result: Result) -> None:
         runs = {}
         for side in sides:
             with side.replica.pinned(0) as state:
-                x, _, call = side.replica.borrow_buffers().get(state.executables[bucket])
+                name = side.replica.graphs.undivided.name
+                inputs, _, call = side.replica.borrow_buffers().get(state.executables[name][bucket], name)
+            x = inputs["x"]
             x[...] = random.standard_normal(x.shape, np.float32) * np.float32(0.05)
             runs[side.name] = call
         times = in_turn(runs, bench.rounds)

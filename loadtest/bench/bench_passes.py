@@ -51,9 +51,11 @@ def graphs() -> dict[str, DenseGraph]:
 def _dense(function: Dense, **shapes: tuple[int, ...]) -> DenseGraph:
     random = np.random.default_rng(0)
     weights = {name: 0.1 * random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
-    made = tf.function(lambda x, w: {"y": function(x, w)}, input_signature=signature(WIDTH, weights), autograph=False)
+    inputs: dict[str, tuple[int | None, ...]] = {"x": (None, WIDTH)}
+    specs = signature(inputs, weights)
+    made = tf.function(lambda i, w: {"y": function(i["x"], w)}, input_signature=specs, autograph=False)
     columns = int(made.get_concrete_function().structured_outputs["y"].shape[1])
-    return DenseGraph(made, WIDTH, [Output("y", columns)], weights)
+    return DenseGraph(made, inputs, [Output("y", columns)], weights)
 
 
 def _machine(x: Any, w: Mapping[str, Any]) -> Any:
@@ -96,11 +98,11 @@ def _normalised() -> DenseGraph:
 def runner(graph: DenseGraph, rows: int, folder: Path) -> Callable[[], None]:
     """A function that runs the graph once on ONNX Runtime."""
     (entry,) = compile_graph(graph, folder, (rows,))
-    columns = {o.name: o.columns for o in graph.outputs}
     (program,) = load(graph, folder, [entry]).programs
     loaded = program.with_weights(graph.weights)[rows]
-    x = np.random.default_rng(1).standard_normal((rows, graph.width), np.float32)
-    return loaded.bind_buffers(x, {name: np.empty((rows, n), np.float32) for name, n in columns.items()})
+    inputs = graph.spec.allocate_inputs(rows)
+    inputs["x"][...] = np.random.default_rng(1).standard_normal((rows, graph.width), np.float32)
+    return loaded.bind_buffers(inputs, graph.spec.allocate_outputs(rows))
 
 
 def main() -> None:

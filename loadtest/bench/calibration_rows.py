@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from freshet_serving.processor.package.manifest import WHOLE
+from freshet_serving.processor.package import undivided_name
 from freshet_serving.processor.repository.version import VersionReader, add_file
 from freshet_serving.processor.repository.warmup import WARMUP, dump_warmup
 from loadtest.load.launch import run_freshet
@@ -21,6 +21,7 @@ def compile_with_practice(folder: Path, requests: Sequence[Mapping[str, Any]], p
 
 def chosen(folder: Path) -> str:
     """What a version runs, by bucket: of what is listed the first serves."""
-    listed = [e for e in reversed(VersionReader(folder).manifest.executables) if e.role == WHOLE]
+    manifest = VersionReader(folder).manifest
+    listed = [e for e in reversed(manifest.executables) if e.subgraph == undivided_name(manifest)]
     first = {e.bucket: f"{e.backend} {e.precision}" for e in listed}
     return ", ".join(f"{bucket}: {first[bucket]}" for bucket in sorted(first))

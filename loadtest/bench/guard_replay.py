@@ -108,15 +108,14 @@ class Replay:
         bound, replica = self.bind_inputs(batch.columns), self.replica
         scores = np.empty(len(batch), np.float32)
         with replica.pinned(0) as state:
-            bucket = max(state.executables)
-            executable = state.executables[bucket]
-            rows, (x, outputs, run) = self._buffers.rows(), self._buffers.get(executable)
-            step = min(bucket, len(rows))
+            graph = replica.graphs.undivided
+            executables = state.executables[graph.name]
+            step = max(executables)
+            inputs, outputs, run = self._buffers.get(executables[step], graph.name)
             for first in range(0, len(batch), step):
                 count = min(step, len(batch) - first)
                 spans = np.array([[first, count]], np.int64)
-                replica.plan.fill(state.tables, state.epoch, [bound], spans, rows, self._buffers.counts)
-                x[:count] = rows[:count]
+                graph.fill(state.tables, state.epoch, [bound], spans, inputs, self._buffers.counts)
                 run()
                 scores[first : first + count] = outputs["score"][:count].reshape(-1)
         return scores

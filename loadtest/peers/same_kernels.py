@@ -40,9 +40,10 @@ class Scorer:
         at = 0
         for bucket in version.costs.bucket_plan(bound.rows):
             stop = min(at + bucket, bound.rows)
-            x, outputs, run = self._buffers.get(state.executables[bucket])
+            graph = version.graphs.undivided
+            inputs, outputs, run = self._buffers.get(state.executables[graph.name][bucket], graph.name)
             spans = np.array([(at, stop - at)], np.int64)
-            version.plan.fill(state.tables, state.epoch, [bound], spans, x, self._buffers.counts)
+            version.plan.fill(state.tables, state.epoch, [bound], spans, inputs["x"], self._buffers.counts)
             run()
             scores[at:stop] = outputs["score"][: stop - at, 0]
             at = stop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,19 +11,25 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.backends.xla_function import ArraySpec, DeviceArray, XlaFunction
 
 Float32s = NDArray[np.float32]
-Write = Callable[[int, int, Float32s], None]
-"""Function that writes rows [start, stop) of a batch into all of x [stop - start, width]; called by several threads
-at once.
+Write = Callable[[int, int, Mapping[str, Float32s]], None]
+"""Function that writes rows [start, stop) of a batch into the dense graph's inputs, each [stop - start, ...]; called by
+several threads at once.
 """
 
 
 class BatchBuffer:
-    """An executable for a fixed number of rows, with the float32 arrays that it reads its first inputs from."""
+    """An executable for a fixed number of rows, with the float32 arrays that it reads its first arguments from.
 
-    def __init__(self, function: XlaFunction, inputs: Sequence[ArraySpec]) -> None:
+    Attributes:
+        inputs: The arrays of the dense graph's inputs, by name.
+        more: The other arrays.
+    """
+
+    def __init__(self, function: XlaFunction, inputs: Mapping[str, ArraySpec], more: Sequence[ArraySpec] = ()) -> None:
         self.function = function
-        arrays, self.arguments = [list(part) for part in zip(*(function.io_buffer(spec.shape) for spec in inputs))]
-        self.x, self.more = arrays[0], arrays[1:]
+        specs = [*inputs.values(), *more]
+        arrays, self.arguments = [list(part) for part in zip(*(function.io_buffer(spec.shape) for spec in specs))]
+        self.inputs, self.more = dict(zip(inputs, arrays)), arrays[len(inputs) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +45,11 @@ class BatchPart:
         return self.stop - self.start
 
     def fill(self, write: Write) -> None:
-        """Fill in x; surplus rows of the buffer become copies of the first row."""
-        write(self.start, self.stop, self.io_buffer.x[: self.rows])
-        self.io_buffer.x[self.rows :] = self.io_buffer.x[0]
+        """Fill in the inputs; surplus rows of the buffer become copies of the first row."""
+        inputs = self.io_buffer.inputs
+        write(self.start, self.stop, {name: array[: self.rows] for name, array in inputs.items()})
+        for array in inputs.values():
+            array[self.rows :] = array[0]
 
     def weigh(self, label: Float32s, share: Float32s) -> None:
         """Fill in labels and weights; surplus rows of the buffer get weight 0.

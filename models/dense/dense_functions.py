@@ -47,37 +47,41 @@ class DenseFunctions:
         if any("float" in v.dtype for v in self.other):
             return False
         random = np.random.default_rng(0)
-        x = random.standard_normal((TRIED_ROWS, self._graph.width)).astype(np.float32)
+        shapes = self._graph.spec.input_shapes(TRIED_ROWS)
+        inputs = [random.standard_normal(shape).astype(np.float32) for shape in shapes.values()]
         label = np.resize(np.array([0, 1, 1], np.float32), self.label_shape(TRIED_ROWS))
         weights, other = [v.value for v in self.trained], [v.value for v in self.other]
         half = TRIED_ROWS // 2
-        whole = self._losses(x, label, weights, other, False)[0]
-        halves = [self._losses(x[p], label[p], weights, other, False)[0] for p in (slice(half), slice(half, None))]
+        whole = self._losses(inputs, label, weights, other, False)[0]
+        parts = (slice(half), slice(half, None))
+        halves = [self._losses([i[p] for i in inputs], label[p], weights, other, False)[0] for p in parts]
         return bool(np.allclose(whole, np.concatenate(halves), rtol=1e-3, atol=1e-5))
 
     def label_shape(self, rows: int) -> tuple[int, ...]:
         return (rows,) if self._labels == 1 else (rows, self._labels)
 
-    def gradients(self, x: Any, label: Any, share: Any, number: Any, vectors: Any, *other: Any) -> Tensors:
+    def gradients(self, *given: Any) -> Tensors:
         """Compute the gradients of a part of a batch.
 
         Args:
-            x: float32 [rows, width], the dense input.
-            label: float32, the labels.
-            share: float32 [rows], weights of the rows.
-            number: float32 [1], number of the part, so that no two parts draw the same random numbers.
-            vectors: float32 [3, n], weights and moments.
-            *other: The other state.
+            *given: The graph's inputs, x first; then
+                label: float32, the labels;
+                share: float32 [rows], weights of the rows;
+                number: float32 [1], number of the part, so that no two parts draw the same random numbers;
+                vectors: float32 [3, n], weights and moments;
+                and the other state.
 
         Returns:
             sum(share * loss), its gradient by x, its gradient by the weights [n], and the new values of the other
                 state.
         """
+        inputs, (label, share, number, vectors, *other) = self._divided(given)
+        x = inputs[0]
         own = [s + tf.cast(number[0], s.dtype) if "seed" in v.path else s for v, s in zip(self.other, other)]
         weights = self._unpacked(vectors)
         with tf.GradientTape() as tape:
             tape.watch([x, *weights])
-            losses, after = self._losses(x, label, weights, own, True)
+            losses, after = self._losses(inputs, label, weights, own, True)
             loss = tf.reduce_sum(losses * share)
         by_x, *grads = tape.gradient(loss, [x, *weights], unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return [loss, by_x, tf.concat([tf.reshape(grad, (-1,)) for grad in grads], 0), *after]
@@ -96,24 +100,33 @@ class DenseFunctions:
         sizes = [(v.name, size) for v, size in zip(self.trained, self._sizes)]
         return [moved(self._settings, sizes, vectors, total, rates[0], rates[1])]
 
-    def scores(self, x: Any, vectors: Any, *rest: Any) -> Tensors:
+    def scores(self, *given: Any) -> Tensors:
         """Return the labels' probabilities, as the dense graph computes them.
 
         Args:
-            x: float32 [rows, width], the dense input.
-            vectors: float32 [3, n], weights and moments.
-            *rest: The graph's weights that are not trained.
+            *given: The graph's inputs; then
+                vectors: float32 [3, n], weights and moments;
+                and the graph's weights that are not trained.
         """
+        inputs, (vectors, *rest) = self._divided(given)
         weights = dict(zip((v.path for v in self.trained), self._unpacked(vectors))) | dict(zip(self.rest, rest))
-        outputs = self._graph.function(x, {name: weights[name] for name in self._graph.weight_names})
+        outputs = self._graph.function(
+            dict(zip(self._graph.inputs, inputs)), {name: weights[name] for name in self._graph.weight_names}
+        )
         return [outputs[name] for name in self._arch.outputs]
+
+    def _divided(self, given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the graph's inputs and the other arguments."""
+        count = len(self._graph.inputs)
+        return list(given[:count]), list(given[count:])
 
     def _unpacked(self, vectors: Any) -> Tensors:
         pieces = tf.split(vectors[0], self._sizes)
         return [tf.reshape(piece, variable.shape) for piece, variable in zip(pieces, self.trained)]
 
     def _losses(
-        self, x: Any, label: Any, weights: Tensors, other: Tensors, training: bool
+        self, inputs: Sequence[Any], label: Any, weights: Tensors, other: Tensors, training: bool
     ) -> tuple[Any, Sequence[Any]]:
-        logits, after = self._arch.logits.stateless_call(weights, other, x, training=training)
+        given = inputs[0] if len(inputs) == 1 else list(inputs)
+        logits, after = self._arch.logits.stateless_call(weights, other, given, training=training)
         return self._row_loss(label, tf.reshape(logits, (-1,)) if self._labels == 1 else logits), after

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.backends.xla_function import ArraySpec, DeviceArray, XlaFunction, device_put
+from freshet_serving.compiler.building.parts import undivided_graphs
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.dense.fusion import fuse
 from freshet_serving.models.config.arch_options import read_options
@@ -86,7 +87,7 @@ class DenseStep:
             first_part: Number of the first part, where other processes have parts of the same batches.
         """
         self._first_part, self._settings = first_part, settings
-        self._width, self._worker_pool = manifest.width, worker_pool or WorkerPool(1)
+        self._worker_pool = worker_pool or WorkerPool(1)
         options = read_options(resolve_arch(manifest.arch), network.options, "model")
         layout = DenseInput.from_features(manifest.features)
         self.arch = build_arch(manifest.arch, layout, options, network.labels, settings.known_seed)
@@ -119,9 +120,10 @@ class DenseStep:
         self.state.assign({v.path: np.array(v.numpy()) for v in (*self._do.trained, *self._do.other)})
 
     def described(self, manifest: Manifest) -> Manifest:
-        """Return the manifest with the network's outputs, and a note that maps each label to its output."""
+        """Return the manifest with the network's inputs and outputs, and a note that maps each label to its output."""
         notes = {"labels": dict(zip(self._labels, self.arch.outputs))}
-        return replace(manifest, outputs=self.graph.outputs, notes=manifest.notes | notes)
+        named = replace(manifest, outputs=self.graph.outputs, notes=manifest.notes | notes)
+        return replace(named, graphs=undivided_graphs(named, self.graph.inputs))
 
     def scale_rate(self, factor: float) -> None:
         """Set the learning rate, as a factor of the configured one."""
@@ -181,7 +183,7 @@ class DenseStep:
         """Take one optimizer step by the gradients."""
         mover = self._mover(len(self._gradients))
         self.state.steps += 1
-        mover.x[...] = self.rate, self.rate * correction(self.state.steps)
+        mover.more[0][...] = self.rate, self.rate * correction(self.state.steps)
         self.state.moved(mover.function([*mover.arguments, self.state.held_vectors(), *self._gradients])[0])
 
     def score(self, rows: int, write: Write, weights: DenseState | None = None) -> Float32s:
@@ -189,7 +191,7 @@ class DenseStep:
 
         Args:
             rows: Number of rows.
-            write: Writes rows into x [rows, width].
+            write: Writes rows into the dense graph's inputs.
             weights: Weights to score with; None for the current ones.
 
         Returns:
@@ -251,22 +253,25 @@ class DenseStep:
 
     def _made(self, what: str, size: int, number: int) -> BatchBuffer:
         """Create a buffer for the executable of this size, which all buffers of the size share."""
-        inputs, state = self._takes(what, size)
+        inputs, more, state = self._takes(what, size)
         if (what, size) not in self._functions:
-            self._functions[what, size] = XlaFunction(getattr(self._do, what), [*inputs, *state], self._threads)
-        io_buffer = self._io_buffers[what, size, number] = BatchBuffer(self._functions[what, size], inputs)
+            specs = [*inputs.values(), *more, *state]
+            self._functions[what, size] = XlaFunction(getattr(self._do, what), specs, self._threads)
+        io_buffer = self._io_buffers[what, size, number] = BatchBuffer(self._functions[what, size], inputs, more)
         if what == "gradients":
             io_buffer.more[-1][...] = self._first_part + number
         return io_buffer
 
-    def _takes(self, what: str, size: int) -> tuple[list[ArraySpec], list[ArraySpec]]:
-        """Return the inputs that are written for each call, and those that pass from call to call."""
-        x, (vectors, *other) = ArraySpec((size, self._width)), self.state.specs()
+    def _takes(self, what: str, size: int) -> tuple[dict[str, ArraySpec], list[ArraySpec], list[ArraySpec]]:
+        """Return the graph's inputs, what else is written for each call, and what passes from call to call."""
+        inputs = {name: ArraySpec(shape) for name, shape in self.graph.spec.input_shapes(size).items()}
+        vectors, *other = self.state.specs()
         if what == "scores":
-            return [x], [vectors, *(ArraySpec(self.graph.weights[name].shape) for name in self._do.rest)]
+            return inputs, [], [vectors, *(ArraySpec(self.graph.weights[name].shape) for name in self._do.rest)]
         if what == "gradients":
-            return [x, ArraySpec(self._do.label_shape(size)), ArraySpec((size,)), ArraySpec((1,))], [vectors, *other]
-        return [ArraySpec((2,))], [vectors, *[ArraySpec(vectors.shape[1:])] * size]
+            more = [ArraySpec(self._do.label_shape(size)), ArraySpec((size,)), ArraySpec((1,))]
+            return inputs, more, [vectors, *other]
+        return {}, [ArraySpec((2,))], [vectors, *[ArraySpec(vectors.shape[1:])] * size]
 
 
 def _size(rows: int, full: int) -> int:

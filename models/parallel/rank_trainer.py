@@ -292,9 +292,9 @@ class RankTrainer(Trainer):
     def _pooling(self, bound: BoundRequest) -> Iterator[Write]:
         tables = descriptors([ids.descriptor() for ids in self._ids.values()])
 
-        def write(start: int, stop: int, x: Float32s) -> None:
+        def write(start: int, stop: int, inputs: Mapping[str, Float32s]) -> None:
             counts = np.zeros((max(1, len(self._ids)), 2), np.int64)
-            self.plan.fill(tables, 0, [bound], np.array([[start, stop - start]], np.int64), x, counts)
+            self.run.fill(tables, 0, [bound], np.array([[start, stop - start]], np.int64), inputs, counts)
 
         yield write
 

@@ -125,5 +125,5 @@ class FullVersions:
             return None
         x = np.concatenate([trainer.pool(trainer.transform(batch)) for batch in batches])
         labels = np.concatenate([batch.label.reshape(len(batch), -1)[:, 0] for batch in batches])
-        practice = LabelledRows(x, labels, trainer.dense.arch.outputs[0])
+        practice = LabelledRows({"x": x}, labels, trainer.dense.arch.outputs[0])
         return LowPrecisionOptions(publish.precision, practice, Tolerance(publish.max_error, publish.max_auc_change))

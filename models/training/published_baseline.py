@@ -16,6 +16,7 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import TableEntry
 from freshet_serving.processor.repository import VersionReader, table_file
+from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.tables.table import descriptor, descriptors
 
 NOTHING: NDArray[np.float32] = np.empty(0, np.float32)
@@ -37,6 +38,7 @@ class PublishedBaseline:
         self.version = version.manifest.version
         self._dense, self._weights = dense, dense.with_weights(version.dense())
         self._plan = SparsePlan(version.manifest)
+        self._run = GraphRun(version.manifest, self._plan).undivided
         # Keep the arrays alive: descriptors contain their addresses.
         self._arrays = {table.name: _mapped(version, table) for table in version.manifest.tables}
         self._tables = descriptors([descriptor(t, self._arrays[t.name]) for t in version.manifest.tables])
@@ -45,9 +47,9 @@ class PublishedBaseline:
         """Return scores [n], or [n, labels]."""
         bound = self._plan.bind_inputs(columns)
 
-        def write(start: int, stop: int, x: NDArray[np.float32]) -> None:
+        def write(start: int, stop: int, inputs: Mapping[str, NDArray[np.float32]]) -> None:
             counts = np.zeros((max(1, len(self._arrays)), 2), np.int64)
-            self._plan.fill(self._tables, 0, [bound], np.array([[start, stop - start]], np.int64), x, counts)
+            self._run.fill(self._tables, 0, [bound], np.array([[start, stop - start]], np.int64), inputs, counts)
 
         return self._dense.score(bound.rows, write, self._weights)
 

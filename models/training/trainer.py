@@ -49,11 +49,13 @@ from freshet_serving.models.pipeline.worker_pool import WorkerPool
 from freshet_serving.models.training.defaults import of_table
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.schedule import rate_factor
+from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import available
 from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
 from freshet_serving.processor.kernels.pool import CODES, MAX_LENGTH, SOURCE
-from freshet_serving.processor.package import COMBINERS, Manifest
+from freshet_serving.processor.package import COMBINERS, SCORE, Manifest, subgraphs
+from freshet_serving.processor.running.graph_run import SubgraphRun
 from freshet_serving.processor.tables.table import descriptors
 
 NO_SPLITS = np.zeros(1, np.int64)
@@ -145,6 +147,8 @@ class Trainer:
         share = replace(settings, batch_rows=-(-settings.batch_rows // processes))
         self.dense = DenseStep(manifest, share, network, fusion, self._worker_pool, process * MOST_PARTS)
         self.manifest = self.dense.described(manifest)
+        # Fills the dense graph's inputs, as a server does.
+        self.run = SubgraphRun(SCORE, subgraphs(self.manifest)[SCORE], self.plan)
         self.profile = StepProfile(lambda: self._worker_pool.helper_cpu_s)
         self._scratch: dict[tuple[str, int], tuple[Int64s, Float32s, Int64s]] = {}
         self.steps, self.rate_factor = 0, 1.0
@@ -213,10 +217,10 @@ class Trainer:
         return self._pooled(given.bound if isinstance(given, BoundBatch) else self.plan.bind_inputs(given))
 
     def _pooled(self, bound: BoundRequest) -> Float32s:
-        x = np.zeros((bound.rows, self.plan.width), np.float32)
+        inputs = self.run.spec.allocate_inputs(bound.rows)
         with self._pooling(bound) as write:
-            write(0, bound.rows, x)
-        return x
+            write(0, bound.rows, inputs)
+        return inputs[MATRIX]
 
     def evict(self) -> int:
         """Remove the rows that no table keeps any longer; return their number."""
@@ -264,9 +268,9 @@ class Trainer:
                 reading.enter_context(table.reading())
             tables = descriptors([table.descriptor() for table in self.own.values()])
 
-            def write(start: int, stop: int, x: Float32s) -> None:
+            def write(start: int, stop: int, inputs: Mapping[str, Float32s]) -> None:
                 counts = np.zeros((max(1, len(self.own)), 2), np.int64)
-                self.plan.fill(tables, 0, [bound], np.array([[start, stop - start]], np.int64), x, counts)
+                self.run.fill(tables, 0, [bound], np.array([[start, stop - start]], np.int64), inputs, counts)
 
             yield write
 

@@ -34,8 +34,9 @@ class Arch:
     """Two models over the same weights.
 
     Attributes:
-        logits: x [n, width] -> [n, labels], for the loss.
-        scores: x -> named outputs, each [n, columns], for evaluation and serving.
+        logits: x [n, width] -> [n, labels], for the loss. Further inputs, after x, are filled by the filler of their
+            name (processor.running.fillers).
+        scores: The same inputs -> named outputs, each [n, columns], for evaluation and serving.
         outputs: The outputs that are the labels' probabilities, in the order of the labels.
         begin: Replaces set_initial_bias for a network whose logits are not sums with a bias of their own.
     """
@@ -69,15 +70,21 @@ class Arch:
             return built
         if not isinstance(built, keras.Model):
             raise BadInput(f"arch: expected the builder to return a keras.Model, got {type(built).__name__}")
-        ends: list[Sequence[int | None]] = [getattr(tensor, "shape", ()) for tensor in (*built.inputs, *built.outputs)]
+        ends: list[Sequence[int | None]] = [getattr(t, "shape", ()) for t in (*built.inputs[:1], *built.outputs)]
         if len(ends) != 2 or any(len(shape) != 2 for shape in ends) or ends[1][1] != columns:
-            raise BadInput(f"arch: expected a functional keras.Model from one input [n, width] to {_logits(labels)}")
+            raise BadInput(f"arch: expected a functional keras.Model from x [n, width] to {_logits(labels)}")
         names, logits = output_names(labels), built.outputs[0]
         scores = {
             name: keras.layers.Activation("sigmoid", name=name)(logits if columns == 1 else logits[:, k : k + 1])
             for k, name in enumerate(names)
         }
-        return cls(built, keras.Model(built.inputs[0], scores, name=f"{built.name}_scores"), names)
+        return cls(
+            built,
+            keras.Model(
+                built.inputs[0] if len(built.inputs) == 1 else built.inputs, scores, name=f"{built.name}_scores"
+            ),
+            names,
+        )
 
     def set_initial_bias(self, log_odds: Sequence[float]) -> None:
         """Raise every label's initial logit by its log-odds, if a bias of the network does exactly that.
@@ -89,7 +96,9 @@ class Arch:
         if self.begin is not None and log_odds:
             self.begin(log_odds)
             return
-        x = np.random.default_rng(0).standard_normal((8, self.logits.inputs[0].shape[1])).astype(np.float32)
+        random = np.random.default_rng(0)
+        given = [random.standard_normal((8, *i.shape[1:])).astype(np.float32) for i in self.logits.inputs]
+        x = given[0] if len(given) == 1 else given
         biases = [v for v in self.logits.trainable_variables if tuple(v.shape) == (1,)]
         for shift in np.diag(np.asarray(log_odds, np.float32)):
             before = self.logits(x, training=False).numpy()

@@ -1,65 +1,61 @@
-"""Run dense graphs on backends: one module per library, behind the interface in base; and predict what a batch costs.
+"""Run dense graphs with libraries: one module per library, behind the interface in base.
 
-Names of the interface, of opening and of costs are imported from here. The modules that are exported are one half each:
-the other half, in compiler/backends, shares their format.
+Names of the interface, of the registry and of capsules are imported from here. The modules that are exported are one
+half each: the other half, in compiler/backends, shares their format.
 
 base         the interface between the engine and a library
-opening      backends by name; which executables of a version serve here, and why others do not
-bounded      lower precision, used as long as its scores stay within a bound of float32's
+registry     backends by name
+capsule      the file format for machine code
 onnxfile     lists the external weights of an ONNX file before a native parser sees it
 onnxruntime  dense graphs on ONNX Runtime
 openvino     dense graphs on OpenVINO
 xla          dense graphs on XLA, through PJRT
 tensorrt     dense graphs on TensorRT
 cuda         the calls of CUDA's runtime that are used directly
-buffers      a session's buffers for one version, bound before a request needs them
-cost         measured costs of batches, and the cheapest buckets for their rows
 """
 
 from freshet_serving.processor.backends.base import (
+    MATRIX,
     Artefact,
     Backend,
+    Dims,
     Executable,
+    IoSpec,
     Matrix,
     Program,
     Weights,
     aligned,
     check_buffers,
+    shapes_text,
+    sized,
     weights_hash,
 )
-from freshet_serving.processor.backends.opening import (
-    OpenedPrograms,
-    Package,
-    builtin,
-    executable_files,
-    open_programs,
-    pack,
-    sha256,
-)
+from freshet_serving.processor.backends.capsule import pack, sha256, unpack
+from freshet_serving.processor.backends.registry import builtin, load_backend
 
 __all__ = [
+    "MATRIX",
     "Artefact",
     "Backend",
+    "Dims",
     "Executable",
+    "IoSpec",
     "Matrix",
-    "OpenedPrograms",
-    "Package",
     "Program",
     "Weights",
     "aligned",
-    "bounded",
-    "buffers",
     "builtin",
     "check_buffers",
-    "cost",
     "cuda",
-    "executable_files",
+    "load_backend",
     "onnxruntime",
-    "open_programs",
     "openvino",
     "pack",
     "sha256",
+    "shapes_text",
+    "sized",
     "tensorrt",
+    "unpack",
     "weights_hash",
     "xla",
 ]

@@ -25,12 +25,68 @@ from freshet_serving.processor.package import array_crc32
 
 Matrix = NDArray[np.float32]
 Weights = Mapping[str, Matrix]
+Dims = tuple[int | None, ...]
+"""Dimensions of a tensor; None for the rows of the bucket."""
+MATRIX = "x"
+"""Name of the input that holds the features of each row, float32 [rows, width]."""
 ALIGNMENT = 64
 """In bytes. Every backend reads buffers with this alignment in place; some copy other buffers."""
 
 
 WITHOUT_MEMORY = ("bad_alloc", "bad allocation", "could not allocate", "out of memory", "resource_exhausted")
 """Messages of libraries that lack memory, other than a MemoryError."""
+
+
+@dataclass(frozen=True, slots=True)
+class IoSpec:
+    """Inputs and outputs of a dense graph's executables, all float32.
+
+    Attributes:
+        inputs: Dimensions by name.
+        outputs: Dimensions by name.
+    """
+
+    inputs: Mapping[str, Dims]
+    outputs: Mapping[str, Dims]
+
+    @classmethod
+    def of_matrix(cls, width: int, columns: Mapping[str, int]) -> IoSpec:
+        """Return the spec of a graph whose only input is the matrix of features.
+
+        Args:
+            width: Columns of the matrix.
+            columns: Columns of each output, by name.
+        """
+        return cls({MATRIX: (None, width)}, {name: (None, n) for name, n in columns.items()})
+
+    def input_shapes(self, bucket: int) -> dict[str, tuple[int, ...]]:
+        return {name: sized(dims, bucket) for name, dims in self.inputs.items()}
+
+    def output_shapes(self, bucket: int) -> dict[str, tuple[int, ...]]:
+        return {name: sized(dims, bucket) for name, dims in self.outputs.items()}
+
+    def allocate_inputs(self, bucket: int) -> dict[str, Matrix]:
+        """Return aligned zeros for the inputs of a bucket."""
+        return {name: aligned(shape) for name, shape in self.input_shapes(bucket).items()}
+
+    def allocate_outputs(self, bucket: int) -> dict[str, Matrix]:
+        """Return aligned zeros for the outputs of a bucket."""
+        return {name: aligned(shape) for name, shape in self.output_shapes(bucket).items()}
+
+
+def sized(dims: Dims, bucket: int) -> tuple[int, ...]:
+    """Return a tensor's shape in a bucket.
+
+    Args:
+        dims: Its dimensions.
+        bucket: Rows of the bucket.
+    """
+    return tuple([bucket if n is None else n for n in dims])
+
+
+def shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Return tensors' shapes as an error prints them: x float32 [64, 10], u float32 [1, 8]."""
+    return ", ".join(f"{name} float32 {list(shape)}" for name, shape in shapes.items())
 
 
 class Executable(Protocol):
@@ -40,15 +96,15 @@ class Executable(Protocol):
     def bucket(self) -> int:
         """Number of rows in every run."""
 
-    def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """Prepare runs that read `x` and write all `outputs`.
+    def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+        """Prepare runs that read all `inputs` and write all `outputs`.
 
         Calling the result computes all rows, padding included, without the GIL, and keeps the arrays alive. A binding
         belongs to one thread at a time; bindings of one executable may run concurrently.
 
         Args:
-            x: float32 [bucket, width], C-contiguous.
-            outputs: float32 [bucket, columns] by name, C-contiguous.
+            inputs: float32 by name, C-contiguous, in the shapes of the program's IoSpec.
+            outputs: Likewise.
 
         Raises:
             ValueError: A buffer does not fit: a fault of the caller, not of a request.
@@ -85,7 +141,7 @@ class Program(Protocol):
         """Add a bucket, or replace one. The program is unchanged if this raises.
 
         Raises:
-            BadInput: Artefact, width and outputs do not belong together.
+            BadInput: The artefact has other inputs or outputs than the program.
             Corrupt: The bytes are not an artefact of this backend.
         """
 
@@ -115,12 +171,11 @@ class Backend(Protocol):
     def library(self) -> str:
         """Library and version, such as "jaxlib 0.10.2": machine code is read only by the version that wrote it."""
 
-    def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
+    def open_program(self, spec: IoSpec, threads: int = 1, runs: int = 1) -> Program:
         """Return an empty program.
 
         Args:
-            width: Columns of the input.
-            outputs: Columns of each output, by name.
+            spec: Inputs and outputs of its executables.
             threads: Threads that one run may use.
             runs: Maximum number of concurrent runs; further ones only wait for one another.
         """
@@ -186,24 +241,25 @@ def weights_hash(weights: Weights, names: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def check_buffers(
-    bucket: int, width: int, columns: Mapping[str, int], x: Matrix, outputs: Mapping[str, Matrix]
-) -> None:
-    """Raise ValueError unless an executable of these dimensions can be bound to `x` and `outputs`.
+def check_buffers(bucket: int, spec: IoSpec, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> None:
+    """Raise ValueError unless an executable can be bound to these buffers.
 
     Args:
         bucket: Rows of the executable.
-        width: Columns of its input.
-        columns: Columns of each output, by name.
-        x: The input buffer.
+        spec: Its inputs and outputs.
+        inputs: The input buffers, by name.
         outputs: The output buffers, by name.
     """
-    if outputs.keys() != columns.keys():
-        raise ValueError(f"expected outputs {sorted(columns)}, got {sorted(outputs)}")
-    wanted = {"x": (bucket, width), **{name: (bucket, n) for name, n in columns.items()}}
-    for name, array in {"x": x, **outputs}.items():
-        if array.dtype != np.float32 or array.shape != wanted[name] or not array.flags.c_contiguous:
-            raise ValueError(f"{name}: expected contiguous float32 {wanted[name]}, got {array.dtype} {array.shape}")
+    for kind, buffers, shapes in (
+        ("inputs", inputs, spec.input_shapes(bucket)),
+        ("outputs", outputs, spec.output_shapes(bucket)),
+    ):
+        if buffers.keys() != shapes.keys():
+            raise ValueError(f"expected {kind} {sorted(shapes)}, got {sorted(buffers)}")
+        for name, array in buffers.items():
+            if array.dtype != np.float32 or array.shape != shapes[name] or not array.flags.c_contiguous:
+                expected = f"contiguous float32 {shapes[name]}"
+                raise ValueError(f"{name}: expected {expected}, got {array.dtype} {array.shape}")
     for name, array in outputs.items():
         if not array.flags.writeable:
             raise ValueError(f"{name}: expected a writeable buffer")

@@ -29,7 +29,9 @@ import numpy as np
 
 from freshet_serving.processor.backends.base import (
     Artefact,
+    Dims,
     Executable,
+    IoSpec,
     Matrix,
     Program,
     Weights,
@@ -37,12 +39,12 @@ from freshet_serving.processor.backends.base import (
     check_weights,
     missing,
     refused,
+    shapes_text,
 )
 from freshet_serving.processor.backends.onnxfile import external_weights
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.extras import how_to_install
 
-INPUT = "x"
 WEIGHT_PREFIX = "weights/"
 FATAL = 4
 
@@ -68,16 +70,16 @@ class OnnxRuntime:
         offered = self.module.get_available_providers()
         return [target for target, provider in PROVIDERS.items() if provider in offered]
 
-    def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
+    def open_program(self, spec: IoSpec, threads: int = 1, runs: int = 1) -> Program:
         """Return an empty program; `runs` is ignored: sessions are shared."""
-        return _Program(self, width, dict(outputs), threads)
+        return _Program(self, spec, threads)
 
 
 class _Program:
     """A program whose artefacts of equal bytes share one session."""
 
-    def __init__(self, backend: OnnxRuntime, width: int, columns: dict[str, int], threads: int) -> None:
-        self._backend, self._width, self._columns, self._threads = backend, width, columns, threads
+    def __init__(self, backend: OnnxRuntime, spec: IoSpec, threads: int) -> None:
+        self._backend, self._spec, self._threads = backend, spec, threads
         self._artefacts: dict[int, tuple[Artefact, dict[str, tuple[int, ...]]]] = {}
 
     def add(self, artefact: Artefact) -> None:
@@ -105,8 +107,8 @@ class _Program:
             if key not in sessions:
                 check_weights(weights, shapes)
                 sessions[key] = self._session(artefact, weights)
-            _check_signature(sessions[key].session, bucket, self._width, self._columns)
-            loaded[bucket] = _Executable(sessions[key], bucket, self._width, self._columns)
+            _check_signature(sessions[key].session, bucket, self._spec)
+            loaded[bucket] = _Executable(sessions[key], bucket, self._spec)
         return loaded
 
     def _session(self, artefact: Artefact, weights: Weights) -> _Session:
@@ -124,9 +126,8 @@ class _Program:
 
     def _try(self, session: _Session, bucket: int) -> None:
         """Record a run and replay it once; raise if that fails."""
-        x = np.zeros((bucket, self._width), np.float32)
-        outputs = {name: np.zeros((bucket, n), np.float32) for name, n in self._columns.items()}
-        run = _Executable(session, bucket, self._width, self._columns).bind_buffers(x, outputs)
+        inputs, outputs = self._spec.allocate_inputs(bucket), self._spec.allocate_outputs(bucket)
+        run = _Executable(session, bucket, self._spec).bind_buffers(inputs, outputs)
         run(), run()
 
     def _open(self, artefact: Artefact, weights: Weights, more: dict[str, str]) -> Any:
@@ -156,22 +157,28 @@ class _Program:
         return session
 
 
-def _check_signature(session: Any, bucket: int, width: int, columns: Mapping[str, int]) -> None:
-    """Raise BadInput unless the session maps x [rows, width] to the outputs [rows, columns], all float32."""
+def _check_signature(session: Any, bucket: int, spec: IoSpec) -> None:
+    """Raise BadInput unless the session's inputs and outputs are those of the spec, all float32."""
 
-    def fits(node: Any, n: int) -> bool:
-        shape = node.shape
-        rows_fit = len(shape) == 2 and (not isinstance(shape[0], int) or shape[0] == bucket)
-        return node.type == "tensor(float)" and rows_fit and shape[1] == n
+    def fits(node: Any, dims: Dims) -> bool:
+        """Report whether a tensor has these dimensions; a symbol of the model fits the bucket's rows alone."""
+        same = [
+            got == n if n is not None else (not isinstance(got, int) or got == bucket)
+            for got, n in zip(node.shape, dims)
+        ]
+        return node.type == "tensor(float)" and len(node.shape) == len(dims) and all(same)
 
-    inputs, outputs = session.get_inputs(), {node.name: node for node in session.get_outputs()}
-    if len(inputs) != 1 or inputs[0].name != INPUT or not fits(inputs[0], width):
-        raise BadInput(f"executable b{bucket}: expected one input {INPUT!r} float32 [{bucket}, {width}]")
-    if outputs.keys() != columns.keys():
-        raise BadInput(f"executable b{bucket}: expected outputs {sorted(columns)}, got {sorted(outputs)[:16]}")
-    for name, n in columns.items():
-        if not fits(outputs[name], n):
-            raise BadInput(f"executable b{bucket}: expected output {name!r} float32 [{bucket}, {n}]")
+    inputs = {node.name: node for node in session.get_inputs()}
+    outputs = {node.name: node for node in session.get_outputs()}
+    if inputs.keys() != spec.inputs.keys() or not all(fits(inputs[name], dims) for name, dims in spec.inputs.items()):
+        raise BadInput(f"executable b{bucket}: expected inputs {shapes_text(spec.input_shapes(bucket))}")
+    if outputs.keys() != spec.outputs.keys():
+        raise BadInput(f"executable b{bucket}: expected outputs {sorted(spec.outputs)}, got {sorted(outputs)[:16]}")
+    for name, dims in spec.outputs.items():
+        if not fits(outputs[name], dims):
+            raise BadInput(
+                f"executable b{bucket}: expected output {shapes_text({name: spec.output_shapes(bucket)[name]})}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,21 +200,22 @@ class _Session:
 class _Executable:
     """An executable: a session at one bucket."""
 
-    def __init__(self, session: _Session, bucket: int, width: int, columns: dict[str, int]) -> None:
+    def __init__(self, session: _Session, bucket: int, spec: IoSpec) -> None:
         self.bucket = bucket
-        self._session, self._width, self._columns = session, width, columns
+        self._session, self._spec = session, spec
 
-    def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+    def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
         """Bind buffers in place on a CPU, or through copies on a device."""
-        check_buffers(self.bucket, self._width, self._columns, x, outputs)
+        check_buffers(self.bucket, self._spec, inputs, outputs)
         if self._session.device != "cpu":
-            return _DeviceRun(self._session, x, outputs)
+            return _DeviceRun(self._session, self.bucket, inputs, outputs)
         session = self._session.session
         binding = session.io_binding()
-        binding.bind_input(INPUT, "cpu", 0, np.float32, x.shape, x.ctypes.data)
+        for name, array in inputs.items():
+            binding.bind_input(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
         for name, array in outputs.items():
             binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
-        return _Run(session, binding, (x, *outputs.values()))
+        return _Run(session, binding, self.bucket, (*inputs.values(), *outputs.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,23 +224,27 @@ class _Run:
 
     session: Any
     binding: Any
+    bucket: int
     buffers: tuple[Matrix, ...]
 
     def __call__(self) -> None:
         try:
             self.session.run_with_iobinding(self.binding)
         except Exception as error:
-            raise FreshetError(f"onnxruntime failed on a batch of {len(self.buffers[0])} rows") from error
+            raise FreshetError(f"onnxruntime failed on a batch of {self.bucket} rows") from error
 
 
 class _DeviceRun:
     """One prepared run with its own buffers on a device."""
 
-    def __init__(self, session: _Session, x: Matrix, outputs: Mapping[str, Matrix]) -> None:
-        self._session, self._x, self._outputs = session, x, outputs
-        self._held = {name: self._allocate(array) for name, array in {INPUT: x, **outputs}.items()}
+    def __init__(
+        self, session: _Session, bucket: int, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]
+    ) -> None:
+        self._session, self._bucket, self._inputs, self._outputs = session, bucket, inputs, outputs
+        self._held = {name: self._allocate(array) for name, array in {**inputs, **outputs}.items()}
         self._binding = session.session.io_binding()
-        self._binding.bind_ortvalue_input(INPUT, self._held[INPUT])
+        for name in inputs:
+            self._binding.bind_ortvalue_input(name, self._held[name])
         for name in outputs:
             self._binding.bind_ortvalue_output(name, self._held[name])
         self._options = session.library.RunOptions()
@@ -246,7 +258,8 @@ class _DeviceRun:
     def __call__(self) -> None:
         session = self._session
         try:
-            self._held[INPUT].update_inplace(self._x)
+            for name, array in self._inputs.items():
+                self._held[name].update_inplace(array)
             if session.graphs is None:
                 session.session.run_with_iobinding(self._binding, self._options)
             else:
@@ -255,7 +268,7 @@ class _DeviceRun:
             for name, array in self._outputs.items():
                 np.copyto(array, self._held[name].numpy())
         except Exception as error:
-            raise FreshetError(f"onnxruntime failed on a batch of {len(self._x)} rows") from error
+            raise FreshetError(f"onnxruntime failed on a batch of {self._bucket} rows") from error
 
 
 BACKEND = OnnxRuntime

@@ -31,18 +31,18 @@ import numpy as np
 from freshet_serving.processor.backends.base import (
     Artefact,
     Executable,
+    IoSpec,
     Matrix,
     Program,
     Weights,
-    aligned,
     check_buffers,
     missing,
     refused,
+    shapes_text,
     weights_hash,
 )
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 
-INPUT = "x"
 WEIGHT_PREFIX = "weights/"
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 """The precision of products that the model itself does not specify."""
@@ -63,9 +63,9 @@ class OpenVino:
         self.module: Any = openvino
         self.library = f"openvino {openvino.__version__.partition('-')[0]}"
 
-    def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> OpenVinoProgram:
+    def open_program(self, spec: IoSpec, threads: int = 1, runs: int = 1) -> OpenVinoProgram:
         """Return an empty program."""
-        return OpenVinoProgram(self, width, dict(outputs), threads, runs)
+        return OpenVinoProgram(self, spec, threads, runs)
 
 
 @contextmanager
@@ -89,8 +89,8 @@ def _untold() -> Iterator[None]:
 class OpenVinoProgram(Program):
     """A program over compiled models; compile() and export() are for the compiler."""
 
-    def __init__(self, backend: OpenVino, width: int, columns: dict[str, int], threads: int, runs: int) -> None:
-        self._backend, self._width, self._columns = backend, width, columns
+    def __init__(self, backend: OpenVino, spec: IoSpec, threads: int, runs: int) -> None:
+        self._backend, self._spec = backend, spec
         self._threads, self._runs = threads, runs
         self._core = backend.module.Core()
         self._artefacts: dict[int, Artefact] = {}
@@ -129,7 +129,7 @@ class OpenVinoProgram(Program):
                     model = None
             if model is None:
                 model = self.compile(artefact, weights)
-            loaded[bucket] = _Executable(model, bucket, self._width, self._columns, self._runs)
+            loaded[bucket] = _Executable(model, bucket, self._spec, self._runs)
         return loaded
 
     def compile(self, artefact: Artefact, weights: Weights) -> Any:
@@ -157,7 +157,7 @@ class OpenVinoProgram(Program):
                     constant = library.op.Constant(np.asarray(weight, order="C"))
                     parameter.output(0).replace(constant.output(0))
                     model.remove_parameter(parameter)
-            model.reshape([artefact.bucket, self._width])
+            model.reshape({name: list(shape) for name, shape in self._spec.input_shapes(artefact.bucket).items()})
             compiled = self._core.compile_model(model, DEVICE, self._options(artefact))
         except FreshetError:
             raise
@@ -178,14 +178,15 @@ class OpenVinoProgram(Program):
         }
 
     def _check_signature(self, model: Any, bucket: int) -> None:
-        """Raise BadInput unless the model maps x [bucket, width] to the outputs [bucket, columns]."""
+        """Raise BadInput unless the model's inputs and outputs are those of the program."""
+        inputs, outputs = self._spec.input_shapes(bucket), self._spec.output_shapes(bucket)
         got = {name: tuple(port.shape) for port in model.inputs for name in port.names}
-        if len(model.inputs) != 1 or got.get(INPUT) != (bucket, self._width):
-            raise BadInput(f"executable b{bucket}: expected one input {INPUT!r} float32 [{bucket}, {self._width}]")
+        if len(model.inputs) != len(inputs) or any(got.get(name) != shape for name, shape in inputs.items()):
+            raise BadInput(f"executable b{bucket}: expected inputs {shapes_text(inputs)}")
         ends = {name: tuple(port.shape) for port in model.outputs for name in port.names}
-        for name, n in self._columns.items():
-            if ends.get(name) != (bucket, n):
-                raise BadInput(f"executable b{bucket}: expected output {name!r} float32 [{bucket}, {n}]")
+        for name, shape in outputs.items():
+            if ends.get(name) != shape:
+                raise BadInput(f"executable b{bucket}: expected output {shapes_text({name: shape})}")
 
 
 def _weight(weights: Weights, name: str, parameter: Any) -> Matrix:
@@ -202,22 +203,22 @@ def _weight(weights: Weights, name: str, parameter: Any) -> Matrix:
 class _Executable:
     """An executable: a compiled model and warm infer requests for it."""
 
-    def __init__(self, model: Any, bucket: int, width: int, columns: dict[str, int], runs: int) -> None:
+    def __init__(self, model: Any, bucket: int, spec: IoSpec, runs: int) -> None:
         self.bucket = bucket
-        self._model, self._width, self._columns = model, width, columns
+        self._model, self._spec = model, spec
         self._spare: deque[Any] = deque()
-        x, outputs = aligned((bucket, width)), {n: aligned((bucket, c)) for n, c in columns.items()}
-        warm = [_Run(model.create_infer_request(), x, outputs, self._spare) for _ in range(runs)]
+        buffers = spec.allocate_inputs(bucket) | spec.allocate_outputs(bucket)
+        warm = [_Run(model.create_infer_request(), bucket, buffers, self._spare) for _ in range(runs)]
         for run in warm:
             run()
 
-    def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+    def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
         """Bind buffers to a warm infer request, or to a new one if none is left."""
-        check_buffers(self.bucket, self._width, self._columns, x, outputs)
+        check_buffers(self.bucket, self._spec, inputs, outputs)
         request = None
         with suppress(IndexError):
             request = self._spare.popleft()
-        return _Run(request or self._model.create_infer_request(), x, outputs, self._spare)
+        return _Run(request or self._model.create_infer_request(), self.bucket, {**inputs, **outputs}, self._spare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,15 +230,14 @@ class _Run:
     """
 
     request: Any
-    x: Matrix
-    outputs: Mapping[str, Matrix]
+    bucket: int
+    buffers: Mapping[str, Matrix]
     spare: deque[Any]
 
     def __post_init__(self) -> None:
         from openvino import Tensor
 
-        self.request.set_tensor(INPUT, Tensor(self.x, shared_memory=True))
-        for name, array in self.outputs.items():
+        for name, array in self.buffers.items():
             self.request.set_tensor(name, Tensor(array, shared_memory=True))
 
     def __del__(self) -> None:
@@ -247,7 +247,7 @@ class _Run:
         try:
             self.request.infer()
         except Exception as error:
-            raise FreshetError(f"openvino failed on a batch of {len(self.x)} rows") from error
+            raise FreshetError(f"openvino failed on a batch of {self.bucket} rows") from error
 
 
 BACKEND = OpenVino

@@ -18,16 +18,17 @@ from typing import Any
 from freshet_serving.processor.backends.base import (
     Artefact,
     Executable,
+    IoSpec,
     Matrix,
     Program,
     Weights,
     check_buffers,
     missing,
+    shapes_text,
 )
 from freshet_serving.processor.backends.cuda import Cuda
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 
-INPUT = "x"
 WEIGHT_PREFIX = "weights/"
 PRECISIONS = ("float32", "float16")
 WORKSPACE_NBYTES = 1 << 30
@@ -48,17 +49,17 @@ class TensorRt:
         self.library = f"tensorrt {tensorrt.__version__}"
         self.logger = tensorrt.Logger(tensorrt.Logger.ERROR)
 
-    def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> Program:
+    def open_program(self, spec: IoSpec, threads: int = 1, runs: int = 1) -> Program:
         """Return an empty program; `threads` and `runs` are ignored."""
-        return _Program(self, width, dict(outputs))
+        return _Program(self, spec)
 
-    def build(self, model: bytes, bucket: int, width: int, precision: str) -> bytes:
+    def build(self, model: bytes, bucket: int, spec: IoSpec, precision: str) -> bytes:
         """Build an engine for exactly `bucket` rows.
 
         Args:
             model: An ONNX model with its weights inside.
             bucket: Number of rows.
-            width: Columns of the input.
+            spec: Inputs and outputs of the model.
             precision: One of PRECISIONS.
 
         Raises:
@@ -77,8 +78,8 @@ class TensorRt:
         if precision == "float16":
             config.set_flag(library.BuilderFlag.FP16)
         profile = builder.create_optimization_profile()
-        shape = (bucket, width)
-        profile.set_shape(INPUT, shape, shape, shape)
+        for name, shape in spec.input_shapes(bucket).items():
+            profile.set_shape(name, shape, shape, shape)
         config.add_optimization_profile(profile)
         engine = builder.build_serialized_network(network, config)
         if engine is None:
@@ -89,8 +90,8 @@ class TensorRt:
 class _Program:
     """A program over refittable engines."""
 
-    def __init__(self, backend: TensorRt, width: int, columns: dict[str, int]) -> None:
-        self._backend, self._width, self._columns = backend, width, columns
+    def __init__(self, backend: TensorRt, spec: IoSpec) -> None:
+        self._backend, self._spec = backend, spec
         self._runtime = backend.module.Runtime(backend.logger)
         self._artefacts: dict[int, Artefact] = {}
 
@@ -102,19 +103,15 @@ class _Program:
             engine.get_tensor_name(i): engine.get_tensor_shape(engine.get_tensor_name(i))
             for i in range(engine.num_io_tensors)
         }
-        wanted = {INPUT: (bucket, self._width), **{name: (bucket, n) for name, n in self._columns.items()}}
-        if {name: tuple(shape) for name, shape in shapes.items()} != wanted:
-            raise BadInput(
-                f"executable b{bucket}: expected x float32 [{bucket}, {self._width}] and the model's outputs"
-            )
+        expected = self._spec.input_shapes(bucket) | self._spec.output_shapes(bucket)
+        if {name: tuple(shape) for name, shape in shapes.items()} != expected:
+            raise BadInput(f"executable b{bucket}: expected {shapes_text(expected)}")
         self._artefacts[bucket] = artefact
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
         """Return all buckets, each with a new copy of its engine refitted with these weights."""
         return {
-            bucket: _Executable(
-                self._refitted(artefact, weights), self._backend.cuda, bucket, self._width, self._columns
-            )
+            bucket: _Executable(self._refitted(artefact, weights), self._backend.cuda, bucket, self._spec)
             for bucket, artefact in self._artefacts.items()
         }
 
@@ -144,19 +141,19 @@ class _Program:
 class _Executable:
     """An executable: an engine with its weights."""
 
-    def __init__(self, engine: Any, cuda: Cuda, bucket: int, width: int, columns: dict[str, int]) -> None:
+    def __init__(self, engine: Any, cuda: Cuda, bucket: int, spec: IoSpec) -> None:
         self.bucket = bucket
-        self._engine, self._cuda, self._width, self._columns = engine, cuda, width, columns
+        self._engine, self._cuda, self._spec = engine, cuda, spec
 
-    def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+    def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
         """Create an execution context, device buffers and a stream for these buffers."""
-        check_buffers(self.bucket, self._width, self._columns, x, outputs)
+        check_buffers(self.bucket, self._spec, inputs, outputs)
         context = self._engine.create_execution_context()
-        buffers = {name: DeviceBuffer(self._cuda, array.nbytes) for name, array in {INPUT: x, **outputs}.items()}
+        buffers = {name: DeviceBuffer(self._cuda, array.nbytes) for name, array in {**inputs, **outputs}.items()}
         for name, buffer in buffers.items():
             context.set_tensor_address(name, int(buffer.address))
         stream = self._cuda.call("cudaStreamCreate")
-        return _Run(self._cuda, context, stream, buffers, x, outputs)
+        return _Run(self._cuda, context, stream, buffers, self.bucket, inputs, outputs)
 
 
 class DeviceBuffer:
@@ -179,14 +176,17 @@ class _Run:
     context: Any
     stream: Any
     buffers: Mapping[str, DeviceBuffer]
-    x: Matrix
+    bucket: int
+    inputs: Mapping[str, Matrix]
     outputs: Mapping[str, Matrix]
 
     def __call__(self) -> None:
-        call, x = self.cuda.call, self.x
-        call("cudaMemcpyAsync", self.buffers[INPUT].address, x.ctypes.data, x.nbytes, self.cuda.to_device, self.stream)
+        call = self.cuda.call
+        for name, array in self.inputs.items():
+            there = self.buffers[name].address
+            call("cudaMemcpyAsync", there, array.ctypes.data, array.nbytes, self.cuda.to_device, self.stream)
         if not self.context.execute_async_v3(int(self.stream)):
-            raise FreshetError(f"tensorrt failed on a batch of {len(x)} rows")
+            raise FreshetError(f"tensorrt failed on a batch of {self.bucket} rows")
         for name, array in self.outputs.items():
             source = self.buffers[name].address
             call("cudaMemcpyAsync", array.ctypes.data, source, array.nbytes, self.cuda.to_host, self.stream)

@@ -19,6 +19,7 @@ jaxlib's DLPack conversion and ExecuteResults.disassemble_into_single_device_arr
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ from freshet_serving.processor.backends.base import (
     ALIGNMENT,
     Artefact,
     Executable,
+    IoSpec,
     Matrix,
     Program,
     Weights,
@@ -40,6 +42,7 @@ from freshet_serving.processor.backends.base import (
     check_buffers,
     missing,
     refused,
+    shapes_text,
 )
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 
@@ -65,16 +68,16 @@ class Xla:
             raise missing("xla", "jaxlib", "xla") from None
         self.library = f"jaxlib {jaxlib.__version__}"
 
-    def open_program(self, width: int, outputs: Mapping[str, int], threads: int = 1, runs: int = 1) -> XlaProgram:
+    def open_program(self, spec: IoSpec, threads: int = 1, runs: int = 1) -> XlaProgram:
         """Return an empty program. Concurrent CPU runs share the client's `threads` threads; `runs` is ignored."""
-        return XlaProgram(self, width, dict(outputs), threads)
+        return XlaProgram(self, spec, threads)
 
 
 class XlaProgram(Program):
     """A program over PJRT executables; serialize() is for the compiler."""
 
-    def __init__(self, backend: Xla, width: int, columns: dict[str, int], threads: int) -> None:
-        self._backend, self._width, self._columns, self._threads = backend, width, columns, threads
+    def __init__(self, backend: Xla, spec: IoSpec, threads: int) -> None:
+        self._backend, self._spec, self._threads = backend, spec, threads
         self._loaded: dict[int, tuple[Artefact, Device, Any]] = {}
 
     def add(self, artefact: Artefact) -> None:
@@ -113,7 +116,7 @@ class XlaProgram(Program):
                         raise BadInput(f"dense weight {name[:64]!r} is missing")
                     placed[id(on), name] = on.keep(weights[name])
                 arguments.append(placed[id(on), name])
-            made = _Executable(executable, on, arguments, bucket, self._width, self._columns)
+            made = _Executable(executable, on, arguments, bucket, self._spec)
             made.check()
             loaded[bucket] = made
         return loaded
@@ -312,37 +315,40 @@ def _options(overrides: Sequence[tuple[str, str]]) -> Any:
 class _Executable:
     """An executable: a PJRT executable with its weights in place."""
 
-    def __init__(
-        self, executable: Any, on: Device, weights: list[Any], bucket: int, width: int, columns: dict[str, int]
-    ) -> None:
+    def __init__(self, executable: Any, on: Device, weights: list[Any], bucket: int, spec: IoSpec) -> None:
         self.bucket = bucket
-        self._executable, self._on, self._weights = executable, on, weights
-        self._width, self._columns = width, columns
+        self._executable, self._on, self._weights, self._spec = executable, on, weights, spec
 
-    def bind_buffers(self, x: Matrix, outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """Bind buffers: the input as an argument, a handler for each output."""
-        check_buffers(self.bucket, self._width, self._columns, x, outputs)
-        # Results come in the compiler's order, which is that of their names.
+    def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
+        """Bind buffers: an argument for each input, a handler for each output."""
+        check_buffers(self.bucket, self._spec, inputs, outputs)
+        # Arguments are the inputs in the spec's order, then the weights; results come in the order of their names.
+        given = tuple([inputs[name] for name in self._spec.inputs])
         ends = [outputs[name] for name in sorted(outputs)]
-        first, refill = self._on.argument(x)
+        arguments, refills = [], []
+        for number, array in enumerate(given):
+            argument, refill = self._on.argument(array)
+            arguments.append(argument)
+            if refill is not None:
+                refills.append((number, refill))
         handlers = [self._on.handler(end.shape) for end in ends]
-        return _Run(self._executable, self._on, [first, *self._weights], refill, x, ends, handlers)
+        return _Run(
+            self._executable, self._on, self.bucket, [*arguments, *self._weights], refills, given, ends, handlers
+        )
 
     def check(self) -> None:
         """Run once; raise BadInput unless inputs and outputs have the expected sizes."""
-        x = aligned((self.bucket, self._width))
-        outputs = {name: aligned((self.bucket, n)) for name, n in self._columns.items()}
-        run = self.bind_buffers(x, outputs)
+        spec, bucket = self._spec, self.bucket
+        run = self.bind_buffers(spec.allocate_inputs(bucket), spec.allocate_outputs(bucket))
         assert isinstance(run, _Run)
         try:
             nbytes = [int(result.on_device_size_in_bytes()) for result in run.results()]
         except Exception as error:
-            raise BadInput(
-                f"executable b{self.bucket}: expected x float32 [{self.bucket}, {self._width}] and the listed weights"
-            ) from error
-        wanted = [4 * self.bucket * self._columns[name] for name in sorted(self._columns)]
+            inputs = shapes_text(spec.input_shapes(bucket))
+            raise BadInput(f"executable b{bucket}: expected {inputs} and the listed weights") from error
+        wanted = [4 * math.prod(shape) for _, shape in sorted(spec.output_shapes(bucket).items())]
         if nbytes != wanted:
-            raise BadInput(f"executable b{self.bucket}: expected outputs of {wanted} bytes, got {nbytes[:16]}")
+            raise BadInput(f"executable b{bucket}: expected outputs of {wanted} bytes, got {nbytes[:16]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,21 +356,23 @@ class _Run:
     """One prepared run.
 
     Attributes:
-        refill: Makes the first argument again before each run; None if it is a view of `x`.
-        x: The session's buffer, kept alive here.
+        arguments: One for each input, then the weights.
+        refills: Number of an argument, and what makes it again before each run; none for a view of its input.
+        inputs: The session's buffers, kept alive here.
     """
 
     executable: Any
     on: Device
+    bucket: int
     arguments: list[Any]
-    refill: Callable[[], Any] | None
-    x: Matrix
+    refills: Sequence[tuple[int, Callable[[], Any]]]
+    inputs: tuple[Matrix, ...]
     ends: list[Matrix]
     handlers: list[Any]
 
     def results(self) -> list[Any]:
-        if self.refill is not None:
-            self.arguments[0] = self.refill()
+        for number, refill in self.refills:
+            self.arguments[number] = refill()
         arrays: list[Any] = self.executable.execute_sharded(self.arguments).consume_with_handlers(self.handlers)
         return arrays
 
@@ -373,7 +381,7 @@ class _Run:
             for result, end in zip(self.results(), self.ends):
                 self.on.fetch(result, end)
         except Exception as error:
-            raise FreshetError(f"xla failed on a batch of {len(self.x)} rows") from error
+            raise FreshetError(f"xla failed on a batch of {self.bucket} rows") from error
 
 
 BACKEND = Xla

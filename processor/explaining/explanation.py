@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
 from freshet_serving.processor.explaining.feature_values import FeatureValues, feature_values
@@ -46,8 +46,10 @@ from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.kernels.rows import LOGGED, SETTLED
-from freshet_serving.processor.package import CANDIDATE, WHOLE
+from freshet_serving.processor.package import SCORE, undivided_name
 from freshet_serving.processor.repository import SIZES
+from freshet_serving.processor.running.cost import CostTable
+from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.tables.remote.remote_table import RemoteTable
 from freshet_serving.processor.tables.table import ServedTable, descriptors
 from freshet_serving.processor.versions.replica import Replica
@@ -127,20 +129,26 @@ class _RowReads:
     Attributes:
         standing: The state of the generation.
         served: Whether the generation is the served one.
-        x: float32 [width], the dense graph's input.
+        inputs: Inputs of the undivided subgraph, one row of each.
         rows: By feature, the rows of its ids.
         origins: By feature, the origins of these rows.
         look_up_s: Seconds for reading the rows.
-        pool_s: Seconds for filling x.
+        pool_s: Seconds for filling the inputs.
     """
 
     standing: PastState
     served: bool
-    x: Rows
+    inputs: Mapping[str, Rows]
     rows: list[Rows]
     origins: list[list[RowOrigin]]
     look_up_s: float
     pool_s: float
+
+    @property
+    def x(self) -> Rows:
+        """All features, float32 [width]."""
+        row: Rows = self.inputs[MATRIX][0]
+        return row
 
 
 class Explainer:
@@ -227,7 +235,7 @@ class Explainer:
             read = _read(version, asked.step, plan, bound, row, values)
         way = _way(version, bound, row)
         dense = read.standing.dense
-        ran = self._score(version.files, way, dense, read.x[None])
+        ran = self._score(version.files, way, dense, read.inputs)
         outputs = {name: scores[0] for name, scores in ran.outputs.items()}
         stages = {
             "bind": bind_s, "look_up": read.look_up_s, "pool": read.pool_s, "open": ran.open_s,
@@ -250,7 +258,8 @@ class Explainer:
         }
 
         def score(x: Rows) -> dict[str, Rows]:
-            return self._score(version.files, way, dense, x).outputs
+            others = {name: np.repeat(rows, len(x), 0) for name, rows in read.inputs.items()}
+            return self._score(version.files, way, dense, {**others, MATRIX: x}).outputs
 
         return ScoredRow(manifest, read.x, dense, outputs, score), bound.rows, described
 
@@ -329,13 +338,14 @@ def _read(
         whole[known] = found
         rows.append(whole)
     looked_s = time.perf_counter()
-    x = np.zeros((1, plan.width), np.float32)
+    run = GraphRun(version.manifest, plan).undivided
+    inputs = run.spec.allocate_inputs(1)
     tables = descriptors([table.descriptor() for table in version.tables.values()])
     counts = np.zeros((max(1, len(version.tables)), 2), np.int64)
-    plan.fill(tables, standing.epoch, [bound], np.array([[row, 1]], np.int64), x, counts)
+    run.fill(tables, standing.epoch, [bound], np.array([[row, 1]], np.int64), inputs, counts)
     filled_s = time.perf_counter()
     is_served = standing.generation.step == served
-    return _RowReads(standing, is_served, x[0], rows, origins, looked_s - began_s, filled_s - looked_s)
+    return _RowReads(standing, is_served, inputs, rows, origins, looked_s - began_s, filled_s - looked_s)
 
 
 def _out_of_reach(version: ServedVersion, step: int) -> str:
@@ -354,12 +364,16 @@ def _way(version: ServedVersion, bound: BoundRequest, row: int) -> ScoringPath:
     """Return how a row would be scored if its request came alone: in parts where a session would do so."""
     costs: dict[str, dict[int, float]] = {}
     for entry in version.manifest.executables:
-        costs.setdefault(entry.role, {}).setdefault(entry.bucket, entry.cost_us or float(entry.bucket))
+        costs.setdefault(entry.subgraph, {}).setdefault(entry.bucket, entry.cost_us or float(entry.bucket))
     thresholds = version.replicas.user_split_thresholds
     if bound.user_split and sum(rows <= bound.rows for rows in thresholds) % 2:
-        return ScoringPath(_covering(CostTable(costs[CANDIDATE]).bucket_plan(bound.rows), row), parts=True)
+        return ScoringPath(_covering(CostTable(costs[SCORE]).bucket_plan(bound.rows), row), parts=True)
     # Before the first worker has reported there are no measured costs.
-    return ScoringPath(_covering(CostTable(version.replicas.cost or costs[WHOLE]).bucket_plan(bound.rows), row))
+    return ScoringPath(
+        _covering(
+            CostTable(version.replicas.cost or costs[undivided_name(version.manifest)]).bucket_plan(bound.rows), row
+        )
+    )
 
 
 def _covering(bucket_plan: Sequence[int], row: int) -> int:

@@ -37,11 +37,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor import errors
-from freshet_serving.processor.backends import Matrix, Weights, weights_hash
+from freshet_serving.processor.backends import Weights, weights_hash
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables, SpareRun
 from freshet_serving.processor.package import Manifest, Tensors, crc32, parse_tensors, write_tensors
 from freshet_serving.processor.repository import VersionReader
+from freshet_serving.processor.running.given_rows import Tensors as Inputs
 
 log = logging.getLogger("freshet.explain")
 
@@ -49,7 +50,7 @@ ANSWER_S, IDLE_S = 60.0, 120.0
 NICE = 5
 LENGTH_NBYTES, MAX_MESSAGE_NBYTES = 8, 4 << 30
 READERS_KEPT, WEIGHTS_KEPT = 3, 4
-WEIGHT, OUTPUT, X, MANIFEST = "weight.", "output.", "x", "manifest"
+WEIGHT, INPUT, OUTPUT, MANIFEST = "weight.", "input.", "output.", "manifest"
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -61,14 +62,14 @@ class ScoringProcess:
         self._socket: socket.socket | None = None
         self._end: Callable[[], object] = lambda: None
 
-    def score(self, files: VersionReader, way: ScoringPath, dense: Weights, x: Matrix) -> SpareRun:
+    def score(self, files: VersionReader, way: ScoringPath, dense: Weights, inputs: Inputs) -> SpareRun:
         """Score rows in the process (processor.explaining.spare_executable.Score), starting it if necessary.
 
         Args:
             files: The version's files.
             way: How to score.
             dense: The dense weights.
-            x: float32 [n, width].
+            inputs: Inputs of the undivided subgraph, n rows.
 
         Raises:
             NotReady: If the process has ended or does not answer.
@@ -76,7 +77,7 @@ class ScoringProcess:
         manifest = np.frombuffer(files.manifest.to_json(), np.uint8)
         # Bytes come last, since tensors after them would not be aligned.
         arrays: dict[str, NDArray[Any]] = {WEIGHT + name: weights for name, weights in dense.items()}
-        arrays |= {X: x, MANIFEST: manifest}
+        arrays |= {INPUT + name: rows for name, rows in inputs.items()} | {MANIFEST: manifest}
         about = {"folder": str(files.folder.resolve()), "way": json.dumps(way)}
         answer = self._ask(arrays, about)
         reply = json.loads(answer.metadata["answer"])
@@ -166,7 +167,8 @@ def _answered(
         dense = weights.setdefault(weights_hash(sent, list(sent)), sent)
         _forget(weights, WEIGHTS_KEPT)
         files = readers[key]
-        ran = spares.score(files, ScoringPath(*json.loads(asked.metadata["way"])), dense, asked.arrays[X])
+        inputs = {name.removeprefix(INPUT): a for name, a in asked.arrays.items() if name.startswith(INPUT)}
+        ran = spares.score(files, ScoringPath(*json.loads(asked.metadata["way"])), dense, inputs)
         reply = {
             "entry": files.manifest.executables.index(ran.entry),
             "computes": ran.computes,

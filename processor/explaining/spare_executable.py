@@ -3,7 +3,7 @@
 Ownership: used by one thread at a time. What is opened is shared with nothing: no session's buffers, no replica's
 frame, no pin. A supervisor has it in a process of its own (processor.explaining.scoring_process).
 
-The file that serves a bucket is chosen as for a replica (processor.backends.opening), by the same checks in the same
+The file that serves a bucket is chosen as for a replica (processor.running.opening), by the same checks in the same
 order; likewise whether float32 replaces a lower precision with these weights.
 
 Costs: the memory of KEPT buckets of a version, and of the weights that are packed into them, two sets per bucket; freed
@@ -17,35 +17,27 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from freshet_serving.processor.backends import (
-    Executable,
-    Matrix,
-    OpenedPrograms,
-    Package,
-    Weights,
-    aligned,
-    open_programs,
-)
-from freshet_serving.processor.backends.bounded import outputs_of
+from freshet_serving.processor.backends import MATRIX, Executable, IoSpec, Matrix, Weights
 from freshet_serving.processor.package import (
-    CANDIDATE,
+    SCORE,
     USER,
-    USER_VECTOR,
-    WHOLE,
     ExecutableEntry,
     Manifest,
-    UserSplitSpec,
     columns,
-    division,
-    write_user_vector,
+    subgraphs,
+    undivided_name,
+    user_features,
 )
 from freshet_serving.processor.repository import VersionReader
+from freshet_serving.processor.running import OpenedPrograms, Package, open_programs
+from freshet_serving.processor.running.given_rows import Tensors, outputs_of
+from freshet_serving.processor.running.opening import io_spec
 
 KEPT, WEIGHTS_KEPT = 4, 2
 
@@ -74,26 +66,28 @@ class ScoringPath(NamedTuple):
     Attributes:
         bucket: The bucket in which they are run.
         parts: True to run the user's part first, then the candidates' part, whose bucket it is
-            (processor.package.roles).
+            (processor.package.subgraphs).
     """
 
     bucket: int
     parts: bool = False
 
 
-Score = Callable[[VersionReader, ScoringPath, Weights, Matrix], SpareRun]
-"""Scores rows x [n, width] with a version's executables and these dense weights; raises FreshetError if it cannot."""
+Score = Callable[[VersionReader, ScoringPath, Weights, Tensors], SpareRun]
+"""Scores inputs of the undivided subgraph with a version's executables and these dense weights; raises FreshetError if
+it cannot."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _OpenExecutable:
     executable: Executable
+    spec: IoSpec
     entry: ExecutableEntry
     computes: str
 
 
 Key = tuple[str, int]
-"""Role and bucket."""
+"""Subgraph and bucket."""
 
 
 @dataclass(slots=True)
@@ -108,40 +102,37 @@ class SpareExecutables:
     def __init__(self) -> None:
         self._kept: weakref.WeakKeyDictionary[VersionReader, dict[Key, _Bucket]] = weakref.WeakKeyDictionary()
 
-    def score(self, files: VersionReader, way: ScoringPath, dense: Weights, x: Matrix) -> SpareRun:
+    def score(self, files: VersionReader, way: ScoringPath, dense: Weights, inputs: Tensors) -> SpareRun:
         """Score rows with a spare executable, opening it if necessary (see Score).
 
         Args:
             files: The version's files.
             way: How to score.
             dense: The dense weights.
-            x: float32 [n, width].
+            inputs: Inputs of the undivided subgraph, n rows.
         """
-        began_s = time.perf_counter()
-        outputs = {o.name: o.columns for o in files.manifest.outputs}
-        parts = division(files.manifest) if way.parts else None
-        if parts is None:
-            whole = self._get(files, (WHOLE, way.bucket), dense, files.manifest.width, outputs)
+        began_s, name = time.perf_counter(), undivided_name(files.manifest)
+        if not way.parts or USER not in subgraphs(files.manifest):
+            whole = self._get(files, (name, way.bucket), dense)
             open_s = time.perf_counter() - began_s
-            execute_s = _timed(whole.executable, x[0], outputs)
-            return SpareRun(outputs_of(whole.executable, x, outputs), whole.entry, whole.computes, open_s, execute_s)
-        smallest = min(e.bucket for e in files.manifest.executables if e.role == USER)
-        user = self._get(files, (USER, smallest), dense, parts.user.width, parts.user.outputs)
-        candidate = self._get(files, (CANDIDATE, way.bucket), dense, parts.candidate.width, outputs)
+            found = outputs_of(whole.executable, inputs, whole.spec)
+            return SpareRun(found, whole.entry, whole.computes, open_s, _timed(whole, inputs))
+        smallest = min(e.bucket for e in files.manifest.executables if e.subgraph == USER)
+        user = self._get(files, (USER, smallest), dense)
+        candidate = self._get(files, (SCORE, way.bucket), dense)
         open_s = time.perf_counter() - began_s
-        execute_s = _timed(user.executable, x[0, columns(parts.user.features)], parts.user.outputs)
-        execute_s += _timed(candidate.executable, np.resize(x[0], parts.candidate.width), outputs)
-        scores = _in_parts(parts, user.executable, candidate.executable, x, outputs)
+        users, rows = _divided(files.manifest, inputs)
+        computed = outputs_of(user.executable, users, user.spec)
+        found, execute_s = _each_alone(candidate, rows, computed)
         computes = f"user's part {user.computes}, candidates {candidate.computes}"
-        return SpareRun(scores, candidate.entry, computes, open_s, execute_s)
+        return SpareRun(found, candidate.entry, computes, open_s, _timed(user, users) + execute_s)
 
-    def _get(
-        self, files: VersionReader, key: Key, dense: Weights, width: int, outputs: Mapping[str, int]
-    ) -> _OpenExecutable:
-        kept, (role, bucket) = self._kept.setdefault(files, {}), key
+    def _get(self, files: VersionReader, key: Key, dense: Weights) -> _OpenExecutable:
+        kept, (name, bucket) = self._kept.setdefault(files, {}), key
+        spec = io_spec(name, subgraphs(files.manifest)[name])
         found = kept.pop(key, None)
         if found is None:
-            found = _Bucket(open_programs(_OneBucket(files, key), width, outputs, role=role))
+            found = _Bucket(open_programs(_OneBucket(files, key), spec, subgraph=name))
         kept[key] = found
         while len(kept) > KEPT:
             del kept[next(iter(kept))]
@@ -150,46 +141,54 @@ class SpareExecutables:
                 return spare
         (program,) = found.opened.programs
         executable = program.with_weights(dense)[bucket]
-        spare = _OpenExecutable(executable, found.opened.chosen[bucket], found.opened.computes()[bucket])
+        spare = _OpenExecutable(executable, spec, found.opened.chosen[bucket], found.opened.computes()[bucket])
         found.packed = [*found.packed[1 - WEIGHTS_KEPT :], (dense, spare)]
         return spare
 
 
 class _OneBucket:
-    """A package whose manifest lists the executables of one role and bucket."""
+    """A package whose manifest lists the executables of one subgraph and bucket."""
 
     def __init__(self, files: Package, key: Key) -> None:
         self._files = files
-        mine = [e for e in files.manifest.executables if (e.role, e.bucket) == key]
+        mine = [e for e in files.manifest.executables if (e.subgraph, e.bucket) == key]
         self.manifest: Manifest = replace(files.manifest, executables=mine)
 
     def file(self, name: str) -> bytes:
         return self._files.file(name)
 
 
-def _in_parts(
-    parts: UserSplitSpec, user: Executable, candidate: Executable, x: Matrix, outputs: Mapping[str, int]
-) -> dict[str, Matrix]:
-    """Return the outputs of rows x [n, width] of the whole graph, each as its own request with its own user vector."""
-    users = outputs_of(user, np.ascontiguousarray(x[:, columns(parts.user.features)]), parts.user.outputs)[USER_VECTOR]
-    given = aligned((candidate.bucket, parts.candidate.width))
-    room = {name: aligned((candidate.bucket, count)) for name, count in outputs.items()}
-    found = {name: np.empty((len(x), count), np.float32) for name, count in outputs.items()}
-    run, own = candidate.bind_buffers(given, room), columns(parts.candidate.features)
-    for n, row in enumerate(x):
-        given[:, : len(own)] = row[own]
-        write_user_vector(parts, users[n], given)
+def _divided(manifest: Manifest, inputs: Tensors) -> tuple[dict[str, Matrix], dict[str, Matrix]]:
+    """Return the inputs of `user` and of `score` for rows of the undivided subgraph, but for the user's tensors."""
+    user, x = columns(user_features(manifest.features)), inputs[MATRIX]
+    others = sorted(set(range(x.shape[1])) - set(user))
+    return {MATRIX: np.ascontiguousarray(x[:, user])}, {**inputs, MATRIX: np.ascontiguousarray(x[:, others])}
+
+
+def _each_alone(candidate: _OpenExecutable, rows: Tensors, computed: Tensors) -> tuple[dict[str, Matrix], float]:
+    """Return the outputs of rows, each as its own request with its own user, and the seconds of one run."""
+    bucket, spec = candidate.executable.bucket, candidate.spec
+    given, room = spec.allocate_inputs(bucket), spec.allocate_outputs(bucket)
+    run = candidate.executable.bind_buffers(given, room)
+    count = len(rows[MATRIX])
+    found = {name: np.empty((count, *values.shape[1:]), np.float32) for name, values in room.items()}
+    for n in range(count):
+        for name, array in given.items():
+            array[:] = computed[name][n] if name in computed else rows[name][n]
         run()
         for name, values in room.items():
             found[name][n] = values[0]
-    return found
+    began_s = time.perf_counter()
+    run()
+    return found, time.perf_counter() - began_s
 
 
-def _timed(executable: Executable, x: Matrix, columns: Mapping[str, int]) -> float:
-    """Return the seconds of one warm run of the bucket. x: float32 [width], repeated in all rows."""
-    given = aligned((executable.bucket, len(x)))
-    given[:] = x
-    run = executable.bind_buffers(given, {name: aligned((executable.bucket, count)) for name, count in columns.items()})
+def _timed(opened: _OpenExecutable, inputs: Tensors) -> float:
+    """Return the seconds of one warm run of the bucket, with the first row in all rows."""
+    given = opened.spec.allocate_inputs(opened.executable.bucket)
+    for name, array in given.items():
+        array[:] = inputs[name][:1]
+    run = opened.executable.bind_buffers(given, opened.spec.allocate_outputs(opened.executable.bucket))
     run()
     began_s = time.perf_counter()
     run()

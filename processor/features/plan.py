@@ -34,7 +34,7 @@ from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.processor.features.stage import Stage
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package import COMBINERS, Feature, Input, Manifest, codes_a_value, user_features
+from freshet_serving.processor.package import COMBINERS, USER, Input, Manifest, codes_a_value, user_features
 
 MAX_LAYOUTS = 256
 KINDS = {"float": pool.KIND_FLOAT, "floats": pool.KIND_BLOCK, "id": pool.KIND_ONE, "string": pool.KIND_ONE}
@@ -64,7 +64,7 @@ class BoundRequest(NamedTuple):
         ids: Number of ids to look up, before inputs of one row are broadcast.
         words: int64 [sources, 4] as bytes (kernels.pool's inputs), addresses into `keep`.
         keep: The arrays, which must outlive `words`.
-        user_split: True if the user's inputs (processor.package.roles) have one row for all candidates.
+        user_split: True if the user's inputs (processor.package.subgraphs) have one row for all candidates.
     """
 
     rows: int
@@ -208,7 +208,7 @@ class SparsePlan:
         first = len(self._inputs)
         last = first + (len(manifest.stage.outputs) if manifest.stage else 0)
         self._reads, self._staged, self._transformed = reads[:first], reads[first:last], reads[last:]
-        user = {f.input for f in user_features(manifest.features)} if manifest.user_width else set()
+        user = {f.input for f in user_features(manifest.features)} if USER in manifest.graphs else set()
         self._user = frozenset(user)
         self._features = {f.name: row for row, f in enumerate(manifest.features)}
         self._layouts: dict[BufferLayout, BoundLayout] = {}
@@ -432,11 +432,16 @@ class SparsePlan:
             plan = plan.copy()
             plan[0, pool.KIND] = pool.KIND_MORE
 
-    def pooling(self, features: Sequence[Feature]) -> Pooling:
+    def in_order(self, features: Sequence[str]) -> bool:
+        """Report whether these are all features, in the order of their columns in the whole matrix."""
+        rows = [self._features[name] for name in features]
+        return len(rows) == len(self.plan) and bool((np.diff(self.plan[rows, pool.OFFSET]) > 0).all())
+
+    def pooling(self, features: Sequence[str]) -> Pooling:
         """Return the pooling of these features alone, side by side in their order from column 0 on."""
-        rows = [self._features[f.name] for f in features]
-        plan, widths = self.plan[rows], [f.width for f in features]
-        plan[:, pool.OFFSET] = np.cumsum([0, *widths[:-1]])
+        rows = [self._features[name] for name in features]
+        plan = self.plan[rows]
+        plan[:, pool.OFFSET] = np.cumsum([0, *plan[:-1, pool.WIDTH]])
         return Pooling(plan, self.scaling[rows])
 
 

@@ -17,11 +17,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.package import format1
+from freshet_serving.processor.package.format1 import FORMAT_1
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
+from freshet_serving.processor.package.subgraphs import (
+    BATCH_SYMBOL,
+    FEATURES,
+    MATRIX_INPUT,
+    SCORE,
+    USER,
+    USER_TENSOR,
+    WHOLE,
+    GraphInput,
+    GraphOutput,
+    Subgraph,
+    scores_of,
+    subgraphs,
+    undivided,
+    user_features,
+)
 from freshet_serving.processor.package.tensors import ROW_TYPES
 from freshet_serving.processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform, shape_of
 
-FORMAT = "freshet/1"
+FORMAT_2 = "freshet/2"
 SIGNED = ("key", "signature", "edition", "vouched")
 """Keys that an unsigned manifest does not have."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -32,9 +50,7 @@ FLOATS = "floats"
 COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 3}
 """Codes of the combiners in kernels, by name."""
 SIDES = ("user", "item", "context")
-ROLES = WHOLE, USER, CANDIDATE = "whole", "user", "candidate"
-"""The part of the dense graph that an executable is (processor.package.roles)."""
-MAX_USER_WIDTH = 1 << 16
+MAX_GRAPH_TENSORS, MAX_TENSOR_NUMBERS = 4096, 1 << 24
 DTYPES = ("int64", "float32", "string")
 MAX_RANK = 8
 WHOLES = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64")
@@ -212,9 +228,9 @@ class ExecutableEntry:
         cost_us: Median microseconds of one run on one thread, on the machine measured_on.
         error: Distance of its outputs from TensorFlow's (compiler.building.calibrate).
         measured_on: The machine that cost_us was measured on.
-        role: The part of the dense graph that it is (processor.package.roles).
+        subgraph: The subgraph that it computes (processor.package.subgraphs).
         max_error: Largest error allowed to a lower precision.
-        rows: File of rows on which the error is checked again with new dense weights (processor.backends.bounded).
+        rows: File of rows on which the error is checked again with new dense weights (processor.running.bounded).
     """
 
     backend: str
@@ -232,7 +248,7 @@ class ExecutableEntry:
     cost_us: float = 0.0
     error: float = 0.0
     measured_on: str = ""
-    role: str = WHOLE
+    subgraph: str = SCORE
     max_error: float = 0.0
     rows: str = ""
 
@@ -266,14 +282,14 @@ class Manifest:
         width: Columns of the dense input.
         dense: Shape of every dense tensor (float32), by name.
         files: Files of the package, by path.
-        executables: For each role and bucket, the preferred one first, then its replacements where it cannot be run.
+        executables: For each subgraph and bucket, the preferred one first, then its replacements.
         stage: An imported model's stage.
         transforms: Columns computed from inputs.
         event_time: [first, last] event of the training data in Unix seconds, or [].
-        format: FORMAT.
+        format: FORMAT_2, or FORMAT_1 for a version that an older server wrote.
         notes: Free for tools to use.
-        user_width: Numbers that the dense graph's user part computes of a request; 0 if it is not divided
-            (processor.package.roles).
+        graphs: Subgraphs by name; {} for one that reads all features as one matrix
+            (processor.package.subgraphs.subgraphs).
         copies: Tables whose rows an imported model holds a second time: by table, the dense weight that does, or "" for
             a constant of the stage. Delta.check_fits() rejects a delta that would change only one of the two.
         key: Id of the key that signed to_sign(), "" if unsigned.
@@ -297,9 +313,9 @@ class Manifest:
     stage: StageEntry | None = None
     transforms: list[Transform] = field(default_factory=list)
     event_time: list[float] = field(default_factory=list)
-    format: str = FORMAT
+    format: str = FORMAT_2
     notes: dict[str, Any] = field(default_factory=dict)
-    user_width: int = 0
+    graphs: dict[str, Subgraph] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)
     key: str = ""
     signature: str = ""
@@ -310,6 +326,10 @@ class Manifest:
         """Return the file's bytes; raises BadInput if the manifest contradicts itself."""
         validate(self)
         document = dataclasses.asdict(self)
+        if self.format == FORMAT_1:
+            document = format1.to_format_1(document)
+        else:
+            document["graphs"] = {name: dataclasses.asdict(graph) for name, graph in subgraphs(self).items()}
         for name in ("transforms", "copies"):
             # Left out if empty: servers that predate them reject unknown keys.
             if not document[name]:
@@ -343,9 +363,18 @@ class Manifest:
             raw = json.loads(data)
         except (ValueError, RecursionError):
             raise BadInput("manifest: not valid JSON") from None
-        if isinstance(raw, dict) and raw.get("format", FORMAT) != FORMAT:
-            raise BadInput(f"manifest: expected format {FORMAT!r}, got {str(raw['format'])[:40]!r}")
+        written = raw.get("format", FORMAT_1) if isinstance(raw, dict) else FORMAT_2
+        if written not in (FORMAT_2, FORMAT_1):
+            raise BadInput(f"manifest: expected format {FORMAT_2!r} or {FORMAT_1!r}, got {str(written)[:40]!r}")
+        user_width = format1.to_format_2(raw) if written == FORMAT_1 else 0
         manifest: Manifest = _build(cls, raw, "manifest")
+        if written == FORMAT_1:
+            graphs = format1.graphs_of(manifest, user_width)
+        else:
+            plain = manifest.graphs == {SCORE: undivided(manifest)}
+            _want(bool(manifest.graphs), "manifest: 'graphs' is missing")
+            graphs = {} if plain else manifest.graphs
+        manifest = dataclasses.replace(manifest, format=written, graphs=graphs)
         validate(manifest)
         return manifest
 
@@ -442,7 +471,7 @@ def _unique(names: list[str], where: str) -> None:
 def validate(manifest: Manifest) -> None:
     """Raise BadInput unless every part of the manifest agrees with the others."""
     m = manifest
-    _want(m.format == FORMAT, f"manifest.format: expected {FORMAT!r}, got {m.format[:40]!r}")
+    _want(m.format in (FORMAT_2, FORMAT_1), f"manifest.format: expected {FORMAT_2!r}, got {m.format[:40]!r}")
     _want(NAME.fullmatch(m.model) is not None, f"manifest.model: expected a plain name, got {m.model[:64]!r}")
     _want(m.version > 0, f"manifest.version: expected a positive integer, got {m.version}")
     _want(0 < m.width <= 1 << 20, f"manifest.width: expected 1 to {1 << 20}, got {m.width}")
@@ -499,7 +528,7 @@ def validate(manifest: Manifest) -> None:
         _want(NAME.fullmatch(e.backend) is not None, f"{where}.backend: expected a plain name")
         _want(0 < e.bucket <= 1 << 20, f"{where}.bucket: expected 1 to {1 << 20}")
         _want(e.file in m.files, f"{where}.file: not among manifest.files")
-        _want(e.role in ROLES, f"{where}.role: expected one of {', '.join(ROLES)}, got {e.role[:40]!r}")
+        _want(e.subgraph in subgraphs(m), f"{where}.subgraph: {e.subgraph[:40]!r} is not among manifest.graphs")
         _want(NAME.fullmatch(e.target) is not None, f"{where}.target: expected a plain name")
         _want(e.precision in PRECISIONS, f"{where}.precision: expected one of {', '.join(PRECISIONS)}")
         _want(not e.origin or e.origin in m.files, f"{where}.origin: not among manifest.files")
@@ -511,14 +540,7 @@ def validate(manifest: Manifest) -> None:
             )
         for w in e.weights:
             _want(w in m.dense, f"{where}.weights: {w[:64]!r} is not among manifest.dense")
-    _want(
-        0 <= m.user_width <= MAX_USER_WIDTH, f"manifest.user_width: expected 0 to {MAX_USER_WIDTH}, got {m.user_width}"
-    )
-    split = {e.role for e in m.executables} - {WHOLE}
-    _want(
-        split == ({USER, CANDIDATE} if m.user_width else set()),
-        f"manifest.user_width: {m.user_width} requires executables of {'both' if m.user_width else 'no'} parts",
-    )
+    _validate_graphs(m)
     for path, file in m.files.items():
         parts = path.split("/")
         safe = all(NAME.fullmatch(p) and p not in (".", "..") for p in parts)
@@ -529,6 +551,67 @@ def validate(manifest: Manifest) -> None:
         known = HEX64.fullmatch(file.sha256) if m.key else not file.sha256
         _want(bool(known), f"manifest.files[{path}].sha256: expected if and only if the manifest is signed")
     _validate_signature(m)
+
+
+def _validate_graphs(m: Manifest) -> None:
+    """Raise BadInput unless the subgraphs agree with the features, the outputs, each other and the executables."""
+    graphs = subgraphs(m)
+    names = set(graphs)
+    _want(
+        names in ({SCORE}, {SCORE, USER, WHOLE}),
+        f"manifest.graphs: expected {SCORE!r}, or {SCORE!r}, {USER!r} and {WHOLE!r}, got {sorted(names)[:8]}",
+    )
+    users = {f.name for f in user_features(m.features)}
+    for name, graph in graphs.items():
+        where = f"manifest.graphs[{name}]"
+        tensors: list[GraphInput | GraphOutput] = [*graph.inputs, *graph.outputs]
+        _want(len(graph.inputs) > 0 and len(graph.outputs) > 0, f"{where}: expected inputs and outputs")
+        _want(len(tensors) <= MAX_GRAPH_TENSORS, f"{where}: expected at most {MAX_GRAPH_TENSORS} tensors")
+        _unique([t.name for t in tensors], where)
+        for t in tensors:
+            batch = BATCH_SYMBOL[USER] if isinstance(t, GraphInput) and t.source == USER_TENSOR else BATCH_SYMBOL[name]
+            sizes = t.dims[1:]
+            _want(
+                t.dims[:1] == [batch] and bool(sizes) and all(type(n) is int and n > 0 for n in sizes),
+                f"{where}[{t.name}].dims: expected [{batch!r}, numbers above 0], got {str(t.dims)[:80]}",
+            )
+            _want(
+                len(t.dims) <= MAX_RANK and math.prod(sizes) <= MAX_TENSOR_NUMBERS,
+                f"{where}[{t.name}].dims: expected at most {MAX_TENSOR_NUMBERS} numbers",
+            )
+            _want(t.dtype == "float32", f"{where}[{t.name}].dtype: expected float32, got {t.dtype[:40]!r}")
+        for i in graph.inputs:
+            _validate_graph_input(m, f"{where}[{i.name}]", i)
+        named = graph.features()
+        _want(len(set(named)) == len(named), f"{where}: expected every feature once")
+        if name == USER:
+            _want(set(named) <= users, f"{where}: expected features of the user alone")
+        else:
+            _want(graph.outputs == scores_of(m), f"{where}.outputs: expected those of manifest.outputs")
+    whole = graphs[WHOLE if USER in graphs else SCORE]
+    _want(whole.inputs[:1] == undivided(m).inputs, f"manifest.graphs: expected {MATRIX_INPUT!r} with all features")
+    sources = {i.source for i in whole.inputs[1:]}
+    _want(not sources & {FEATURES, USER_TENSOR}, "manifest.graphs: expected features in one input")
+    if USER in graphs:
+        computed = {o.name: o.dims for o in graphs[USER].outputs}
+        lent = {i.name: i.dims for i in graphs[SCORE].inputs if i.source == USER_TENSOR}
+        _want(lent == computed, f"manifest.graphs[{SCORE}]: expected the outputs of {USER!r} as inputs")
+    served = {e.subgraph for e in m.executables}
+    _want(
+        not served or served == names,
+        f"manifest.executables: expected some of {', '.join(sorted(names))}, got {', '.join(sorted(served))[:80]}",
+    )
+
+
+def _validate_graph_input(m: Manifest, where: str, i: GraphInput) -> None:
+    widths = {f.name: f.width for f in m.features}
+    _want(NAME.fullmatch(i.source) is not None, f"{where}.source: expected a plain name, got {i.source[:40]!r}")
+    _want(i.source == FEATURES or not i.features, f"{where}.features: expected none for source {i.source}")
+    if i.source == FEATURES:
+        for name in i.features:
+            _want(name in widths, f"{where}.features: {name[:64]!r} is not among manifest.features")
+        width = sum(widths[name] for name in i.features)
+        _want(i.dims[1:] == [width], f"{where}.dims: expected {width} columns, got {str(i.dims)[:80]}")
 
 
 def _fills(dims: list[int], columns: int) -> bool:

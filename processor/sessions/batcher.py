@@ -47,8 +47,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
-from freshet_serving.processor.backends.cost import CostTable, smoothed
 from freshet_serving.processor.errors import Overloaded
+from freshet_serving.processor.running.cost import CostTable, smoothed
 
 PATIENCE_S = 1.0
 # Octaves of slack: from below a microsecond to an hour.

@@ -29,7 +29,8 @@ Bounded: there are STAGING_PER_STAGE buffers per stage and one more. A session t
 batch grows in the batcher meanwhile, and the batcher sheds load by the pace that it measures. close() runs and answers
 what has been filled and ends the stages; sessions have ended before.
 
-Stages do not use the user/candidate split: a request runs whole, with the same scores.
+A request that is worth dividing (processor.running.graph_run) has a buffer of its own: the session fills the user's
+row and the candidates' rows, and the stage runs the user's part and then the candidates'.
 """
 
 from __future__ import annotations
@@ -41,14 +42,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from freshet_serving.processor.backends.buffers import Buffers
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.plan import NonFiniteInput
+from freshet_serving.processor.running.buffers import Buffers
+from freshet_serving.processor.running.graph_run import GraphRun, SubgraphRun
+from freshet_serving.processor.running.runner import Runner, RunningBatch
+from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
-from freshet_serving.processor.sessions.session import EXPLORE_EVERY, Session, client_error, record_batch, retry_groups
-from freshet_serving.processor.sessions.split_request import SubRequest
+from freshet_serving.processor.sessions.session import Session, client_error, record_batch, retry_groups
+from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.sessions.staging_pool import Span, StagingPool
 from freshet_serving.processor.versions.replica import Replica, State
 from freshet_serving.processor.watching import SessionStats, StatsBlock
@@ -66,7 +70,8 @@ class DeviceBatch:
     """The content of a staging buffer.
 
     Attributes:
-        owned: True if the buffer's own reader slot pins the state.
+        run: The subgraph whose inputs are filled.
+        shared: The split request whose chunks are in the buffer; its reader slot then pins the state.
         rows: Number of rows reserved.
         requests: Number of requests, not counting chunks of split requests.
         wait_s: Total wait of its work items in seconds.
@@ -76,15 +81,21 @@ class DeviceBatch:
     """
 
     replica: Replica
+    run: SubgraphRun
     state: State
     buffers: Buffers
-    owned: bool
+    shared: SplitRequest | None
     rows: int = 0
     requests: int = 0
     wait_s: float = 0.0
     sparse_s: float = 0.0
     began_s: float = 0.0
     spans: list[tuple[Span, Sequence[Work]]] = field(default_factory=list)
+
+    @property
+    def owned(self) -> bool:
+        """True if the buffer's own reader slot pins the state."""
+        return self.shared is None
 
 
 class DeviceStages:
@@ -115,18 +126,28 @@ class DeviceStages:
         for thread in self._threads:
             thread.start()
 
-    def reserve(self, replica: Replica, rows: int, sub_request: SubRequest | None = None) -> tuple[Span, DeviceBatch]:
+    def reserve(
+        self,
+        replica: Replica,
+        run: SubgraphRun,
+        rows: int,
+        sub_request: SubRequest | None = None,
+        alone: Work | None = None,
+    ) -> tuple[Span, DeviceBatch]:
         """Reserve rows to fill, waiting for a staging buffer. A mark_filled() has to follow.
 
         Args:
             replica: The replica.
-            rows: Number of rows, at most the replica's largest bucket.
+            run: The subgraph whose inputs will be filled.
+            rows: Number of rows, at most the subgraph's largest bucket.
             sub_request: The chunk of a split request, whose state is then used.
+            alone: A work item that shares its buffer with no other.
 
         Returns:
             The rows, and the batch with the state to fill them under.
         """
-        target, capacity = (replica if sub_request is None else sub_request.split_request), replica.costs.max_rows
+        capacity = run.costs.max_rows
+        target = alone or (replica if sub_request is None else sub_request.split_request)
         with self._lock:
             while True:
                 tag = replica.publish_seq if sub_request is None else 0
@@ -136,7 +157,7 @@ class DeviceStages:
                 self._room.wait()
             if span.opens:
                 try:
-                    self._batches[span.staging] = self._open(span.staging, replica, sub_request)
+                    self._batches[span.staging] = self._open(span.staging, replica, run, sub_request)
                 except BaseException:
                     self._staging_pool.abandon(span)
                     raise
@@ -144,11 +165,12 @@ class DeviceStages:
             batch.rows = span.first + rows
             return span, batch
 
-    def _open(self, staging: int, replica: Replica, sub_request: SubRequest | None) -> DeviceBatch:
+    def _open(self, staging: int, replica: Replica, run: SubgraphRun, sub_request: SubRequest | None) -> DeviceBatch:
         free = self._buffers.get(replica)
         buffers = free.pop() if free else self._borrow_buffers(replica)
-        state = replica.pin(self._words[staging]) if sub_request is None else sub_request.split_request.state
-        return DeviceBatch(replica, state, buffers, sub_request is None, began_s=self._clock.now_s())
+        shared = None if sub_request is None else sub_request.split_request
+        state = replica.pin(self._words[staging]) if shared is None else shared.state
+        return DeviceBatch(replica, run, state, buffers, shared, began_s=self._clock.now_s())
 
     def _borrow_buffers(self, replica: Replica) -> Buffers:
         buffers = replica.borrow_buffers()
@@ -190,8 +212,9 @@ class DeviceStages:
     def _serve(self, stats: SessionStats) -> None:
         """Run a stage's thread until close()."""
         run_on(self._cpus)
+        runner = Runner(self._clock, Occupancy(1), stats)
         while (staging := self._take()) is not None:
-            self._run(staging, stats)
+            self._run(staging, stats, runner)
 
     def _take(self) -> int | None:
         with self._lock:
@@ -201,7 +224,7 @@ class DeviceStages:
                 self._due.wait()
             return staging
 
-    def _run(self, staging: int, stats: SessionStats) -> None:
+    def _run(self, staging: int, stats: SessionStats, runner: Runner) -> None:
         batch = self._batches[staging]
         error: FreshetError | None = None
         results: Outputs = {}
@@ -209,7 +232,7 @@ class DeviceStages:
         block, started_s = batch.buffers.block, self._clock.now_s()
         try:
             if batch.spans:
-                results, dense_s, padded = self._compute(batch, stats)
+                results, dense_s, padded = self._compute(batch, stats, runner)
                 answered = _answered(batch, results)
                 rows = sum([span.rows for span, _ in batch.spans])
                 wait_s = batch.wait_s / max(1, sum([len(works) for _, works in batch.spans]))
@@ -240,32 +263,16 @@ class DeviceStages:
                     stats.requests += error is None
                     answer(work.done, error or PredictReply(mine, generation, model, timing))
 
-    def _compute(self, batch: DeviceBatch, stats: SessionStats) -> tuple[Outputs, float, int]:
-        """Run a batch by the cheapest bucket plan; return its outputs, the seconds of the runs, and rows of padding."""
-        replica, buffers, rows = batch.replica, batch.buffers, batch.rows
-        costs, now_s = replica.costs, self._clock.now_s
-        results = {n: np.empty((rows, c), np.float32) for n, c in replica.outputs.items()}
-        bucket_plan = costs.bucket_plan(rows)
-        if len(bucket_plan) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
-            bucket_plan = costs.explore(rows)
-        filled, at, dense_s = buffers.rows(), 0, 0.0
-        for bucket in bucket_plan:
-            stop = min(at + bucket, rows)
-            x, outputs, run = buffers.get(batch.state.executables[bucket])
-            if at:
-                # Every bucket reads from the first row on. The rows there have been run: the largest bucket goes first.
-                x[: stop - at] = filled[at:stop]
-            started_s = now_s()
-            run()
-            taken_s = now_s() - started_s
-            costs.record_run(bucket, taken_s)
-            dense_s += taken_s
-            for name, result in results.items():
-                result[at:stop] = outputs[name][: stop - at]
-            stats.record_run(bucket, stop - at)
-            at = stop
+    def _compute(self, batch: DeviceBatch, stats: SessionStats, runner: Runner) -> tuple[Outputs, float, int]:
+        """Run what a buffer holds; return its outputs, the seconds of the runs, and rows of padding."""
+        graphs, state = batch.replica.graphs, batch.state
+        results = {n: np.empty((batch.rows, c), np.float32) for n, c in batch.replica.outputs.items()}
+        running = RunningBatch(graphs, state.executables, state.tables, state.epoch, batch.buffers, results)
+        if graphs.user is not None and batch.run is graphs.score:
+            stats.user_once += runner.run_filled_user(running, graphs.user, graphs.score, batch.shared)
+        runner.run_filled(running, batch.run, batch.rows)
         stats.batches += 1
-        return results, dense_s, sum(bucket_plan) - rows
+        return results, running.dense_s, running.padded
 
     def _free(self, staging: int, batch: DeviceBatch) -> None:
         with self._lock:
@@ -290,7 +297,14 @@ class StagedSession(Session):
         if isinstance(batch[0], SubRequest):
             self._hand_over_sub_request(batch[0])
             return
-        for works in _chunks(batch, batch[0].replica.costs.max_rows):
+        graphs = batch[0].replica.graphs
+        together = []
+        for work in batch:
+            if work.bound.user_split and graphs.worth_dividing(work.rows) and _fits(graphs.score, work.rows):
+                self._hand_over([work])
+            else:
+                together.append(work)
+        for works in _chunks(together, graphs.undivided.costs.max_rows) if together else ():
             self._hand_over(works)
 
     def _hand_over(self, works: Sequence[Work]) -> None:
@@ -335,23 +349,44 @@ class StagedSession(Session):
         """Write the work items' rows into a staging buffer; if that raises, the stages do not answer them."""
         replica = works[0].replica
         rows = sum([work.rows for work in works])
-        counted = self._counted(replica)
-        span, batch = self._stages.reserve(replica, rows, sub_request)
+        counted, shared = self._counted(replica), None if sub_request is None else sub_request.split_request
+        run = _subgraph(replica.graphs, works, rows, shared)
+        alone = works[0] if run is not replica.graphs.undivided and shared is None else None
+        span, batch = self._stages.reserve(replica, run, rows, sub_request, alone)
         answered: Sequence[Work] = ()
         started_s = self._clock.now_s()
         try:
             state, tables = batch.state, batch.state.tables
-            bound, spans = self._slice_works(works, 0, rows)
+            bound, spans = self._runner.spans_of(works, 0, rows)
             if replica.remote is not None:
                 batch_tables = replica.remote.batch_tables(tables, state.epoch, bound, spans)
                 tables = tables if batch_tables is None else batch_tables.tables
-            x = batch.buffers.rows()[span.first : span.first + rows]
-            fill = replica.plan.fill if sub_request is None else sub_request.split_request.fill
-            fill(tables, state.epoch, bound, spans, x, counted.counts)
+            features = shared.fill if shared is not None and run is replica.graphs.undivided else None
+            inputs = batch.buffers.inputs(run.name, span.first, span.first + rows)
+            run.fill(tables, state.epoch, bound, spans, inputs, counted.counts, features)
+            user = replica.graphs.user
+            computed = shared is not None and shared.user_tensors is not None
+            if user is not None and run is replica.graphs.score and span.opens and not computed:
+                inputs = batch.buffers.inputs(user.name, 0, 1)
+                user.fill(tables, state.epoch, bound[:1], np.array([[0, 1]], np.int64), inputs, counted.counts)
             replica.costs.record_fill(1, rows, sum([work.ids for work in works]), self._clock.now_s() - started_s)
             answered = works
         finally:
             self._stages.mark_filled(span, answered, self.wait_s, self._clock.now_s() - started_s)
+
+
+def _subgraph(graphs: GraphRun, works: Sequence[Work], rows: int, shared: SplitRequest | None) -> SubgraphRun:
+    """Return the subgraph that computes the work items: that of candidates for one that is worth dividing."""
+    whole = rows if shared is None else shared.rows
+    divided = len(works) == 1 and works[0].bound.user_split and graphs.worth_dividing(whole)
+    if graphs.score is not None and divided and (shared is None or shared.divisible) and _fits(graphs.score, rows):
+        return graphs.score
+    return graphs.undivided
+
+
+def _fits(score: SubgraphRun | None, rows: int) -> bool:
+    """Report whether the rows are at most the largest bucket of the candidates' subgraph."""
+    return score is not None and rows <= score.costs.max_rows
 
 
 def _chunks(works: Sequence[Work], most: int) -> Iterator[list[Work]]:

@@ -43,10 +43,10 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends.cost import FREE, WORTH
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded
+from freshet_serving.processor.running.cost import FREE, WORTH
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, NextBatch
 from freshet_serving.processor.sessions.device import DeviceStages, StagedSession, staging_count
 from freshet_serving.processor.sessions.occupancy import Occupancy

@@ -12,52 +12,22 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from freshet_serving.processor.backends.buffers import Buffers
-from freshet_serving.processor.backends.cost import CostTable
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import FreshetError, NotReady
-from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput, address
-from freshet_serving.processor.package import CANDIDATE, USER, USER_VECTOR
+from freshet_serving.processor.features.plan import NonFiniteInput, address
+from freshet_serving.processor.running.buffers import Buffers
+from freshet_serving.processor.running.runner import Runner, RunningBatch
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.replica import Replica, State
-from freshet_serving.processor.versions.user_split import UserSplitRuntime
 from freshet_serving.processor.watching import SessionStats, StatsBlock, note_batch, note_scores
 
 log = logging.getLogger("freshet.sessions")
-
-# One in this many batches of a session tries the plan that the cost table considers more expensive.
-EXPLORE_EVERY = 64
-
-
-@dataclass(slots=True, eq=False)
-class RunningBatch:
-    """A batch while it is computed.
-
-    Attributes:
-        tables: Table descriptors, int64 [T, TABLE_FIELDS], with substitutes for remote rows.
-        fill: SparsePlan.fill, or that of a split request.
-        sparse_s: Seconds of lookups and pooling in all its runs so far.
-        dense_s: Seconds of executables in all its runs so far.
-        padded: Rows of padding in all its runs so far.
-    """
-
-    replica: Replica
-    state: State
-    tables: NDArray[np.int64]
-    buffers: Buffers
-    results: Outputs
-    fill: Callable[..., None]
-    sparse_s: float = 0.0
-    dense_s: float = 0.0
-    padded: int = 0
 
 
 def record_batch(
@@ -114,7 +84,7 @@ class Session:
         self.stats = SessionStats()
         # The batch in progress, written by its group; 0 if there is none. wait_s is the mean wait of its requests.
         self.predicted_s = self.started_s = self.wait_s = 0.0
-        self._spans = np.zeros((16, 2), np.int64)
+        self._runner = Runner(clock, self._occupancy, self.stats)
 
     def run(self, batch: Sequence[Work]) -> None:
         """Compute a batch of one target and answer every request in it."""
@@ -225,182 +195,17 @@ class Session:
             split_request: The split request if the one work item is a chunk of it.
         """
         began_s = self._clock.now_s()
-        buffers = self._buffers(replica)
+        buffers, runner = self._buffers(replica), self._runner
         # Remote rows are fetched in one round trip per batch; their substitutes must outlive the last fill().
         batch_tables = None
         if replica.remote is not None:
-            batch_tables = replica.remote.batch_tables(state.tables, state.epoch, *self._slice_works(works, 0, rows))
+            batch_tables = replica.remote.batch_tables(state.tables, state.epoch, *runner.spans_of(works, 0, rows))
         tables = state.tables if batch_tables is None else batch_tables.tables
-        fill = replica.plan.fill if split_request is None else split_request.fill
-        batch = RunningBatch(replica, state, tables, buffers, results, fill)
-        if replica.user_split is None:
-            self._run_whole(batch, works, rows, 0)
-        elif split_request is None:
-            self._run_cheapest(batch, replica.user_split, works, rows)
-        elif (
-            works[0].bound.user_split
-            and not split_request.lookup_chunks
-            and replica.user_split.worth_splitting(split_request.rows)
-        ):
-            if split_request.user_vector is None:
-                split_request.user_vector = self._run_users(batch, replica.user_split, works)[0].copy()
-                self.stats.user_once += 1
-            self._run_candidates(batch, replica.user_split, split_request.user_vector, works[0], 0)
-        else:
-            self._run_whole(batch, works, rows, 0)
+        batch = RunningBatch(replica.graphs, state.executables, tables, state.epoch, buffers, results, split_request)
+        runner.score(batch, works, rows)
         sparse_s, dense_s = batch.sparse_s, batch.dense_s
         record_batch(buffers.block, requests, rows, batch.padded, results, self.wait_s, sparse_s, dense_s)
         return Timing(began_s, self._clock.now_s(), sparse_s, dense_s, len(works), rows)
-
-    def _run_cheapest(
-        self, batch: RunningBatch, user_split: UserSplitRuntime, works: Sequence[Work], rows: int
-    ) -> None:
-        """Run each work item whole or split into user and candidates, whichever is predicted to be cheaper."""
-        alone: list[tuple[Work, int]] = []
-        together: list[Work] = []
-        at = 0
-        for work in works:
-            if work.bound.user_split and user_split.worth_splitting(work.rows):
-                if together:
-                    self._run_whole(batch, together, sum([w.rows for w in together]), at)
-                    at += sum([w.rows for w in together])
-                    together = []
-                alone.append((work, at))
-                at += work.rows
-            else:
-                together.append(work)
-        if together:
-            self._run_whole(batch, together, rows - at, at)
-        if alone:
-            self._run_user_split(batch, user_split, alone)
-
-    def _run_whole(self, batch: RunningBatch, works: Sequence[Work], rows: int, first: int) -> None:
-        """Run all rows of the work items bucket by bucket, into the results from row `first` on; measure the cost."""
-        replica, state, tables, buffers = batch.replica, batch.state, batch.tables, batch.buffers
-        costs, fill, now_s, stats = replica.costs, batch.fill, self._clock.now_s, self.stats
-        timer_s = self._timer(replica)
-        bucket_plan = costs.bucket_plan(rows)
-        if len(bucket_plan) > 1 and stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
-            bucket_plan = costs.explore(rows)
-        at, sparse_s, dense_s = 0, 0.0, 0.0
-        for bucket in bucket_plan:
-            stop = min(at + bucket, rows)
-            started_s = now_s()
-            x, outputs, run = buffers.get(state.executables[bucket])
-            bound, spans = self._slice_works(works, at, stop)
-            fill(tables, state.epoch, bound, spans, x, buffers.counts)
-            filled_s = now_s()
-            self._timed_run(run, costs, bucket, timer_s)
-            ended_s = now_s()
-            sparse_s += filled_s - started_s
-            dense_s += ended_s - filled_s
-            for name, result in batch.results.items():
-                result[first + at : first + stop] = outputs[name][: stop - at]
-            self._record_run(batch, bucket, stop - at)
-            at = stop
-        costs.record_fill(len(bucket_plan), rows, sum([work.ids for work in works]), sparse_s)
-        batch.sparse_s += sparse_s
-        batch.dense_s += dense_s
-
-    def _run_user_split(
-        self, batch: RunningBatch, user_split: UserSplitRuntime, works: Sequence[tuple[Work, int]]
-    ) -> None:
-        """Compute the user's part once for each work item, several users per run, then each one's candidates.
-
-        Args:
-            batch: The batch.
-            user_split: The version's user/candidate split.
-            works: Work items, each with its first row in the results.
-        """
-        done = 0
-        for users in user_split.costs[USER].bucket_plan(len(works)):
-            group = works[done : done + users]
-            done += users
-            user_vector = self._run_users(batch, user_split, [work for work, _ in group], users)
-            for u, (work, first) in zip(user_vector, group):
-                self._run_candidates(batch, user_split, u, work, first)
-                self.stats.user_once += 1
-
-    def _run_users(
-        self, batch: RunningBatch, user_split: UserSplitRuntime, works: Sequence[Work], bucket: int = 0
-    ) -> NDArray[np.float32]:
-        """Return the user vectors of the work items, float32 [bucket, user_width], in reused buffers."""
-        state, buffers, now_s = batch.state, batch.buffers, self._clock.now_s
-        costs, timer_s = user_split.costs[USER], self._timer(batch.replica)
-        bucket = bucket or costs.bucket_plan(len(works))[0]
-        began_s = now_s()
-        x, user_vector, run = buffers.get(state.parts[USER][bucket], USER)
-        spans = np.zeros((len(works), 2), np.int64)
-        spans[:, 1] = 1
-        user_split.fill[USER](batch.tables, state.epoch, [work.bound for work in works], spans, x, buffers.counts)
-        started_s = now_s()
-        self._timed_run(run, costs, bucket, timer_s)
-        ended_s = now_s()
-        self._occupancy.beat()
-        batch.sparse_s += started_s - began_s
-        batch.dense_s += ended_s - started_s
-        return user_vector[USER_VECTOR]
-
-    def _run_candidates(
-        self, batch: RunningBatch, user_split: UserSplitRuntime, u: NDArray[np.float32], work: Work, first: int
-    ) -> None:
-        """Run one work item's candidates with its user vector, into the results from row `first` on."""
-        state, buffers, now_s = batch.state, batch.buffers, self._clock.now_s
-        costs, timer_s, at = user_split.costs[CANDIDATE], self._timer(batch.replica), 0
-        for bucket in costs.bucket_plan(work.rows):
-            stop = min(at + bucket, work.rows)
-            began_s = now_s()
-            x, outputs, run = buffers.get(state.parts[CANDIDATE][bucket], CANDIDATE)
-            user_split.write_user_vector(u, x)
-            bound, spans = self._slice_works([work], at, stop)
-            user_split.fill[CANDIDATE](batch.tables, state.epoch, bound, spans, x, buffers.counts)
-            started_s = now_s()
-            self._timed_run(run, costs, bucket, timer_s)
-            ended_s = now_s()
-            batch.sparse_s += started_s - began_s
-            batch.dense_s += ended_s - started_s
-            for name, result in batch.results.items():
-                result[first + at : first + stop] = outputs[name][: stop - at]
-            self._record_run(batch, bucket, stop - at)
-            at = stop
-
-    def _timed_run(self, run: Callable[[], None], costs: CostTable, bucket: int, timer_s: Callable[[], float]) -> None:
-        """Run a bucket and record its time in the cost table."""
-        crowded, began_s = self._occupancy.crowded, timer_s()
-        run()
-        costs.record_run(bucket, timer_s() - began_s, crowded or self._occupancy.crowded)
-
-    def _timer(self, replica: Replica) -> Callable[[], float]:
-        """Return the function that times the replica's runs."""
-        return self._clock.core_s if replica.in_thread else self._clock.now_s
-
-    def _record_run(self, batch: RunningBatch, bucket: int, rows: int) -> None:
-        """Record a run of `rows` rows in a bucket."""
-        batch.padded += bucket - rows
-        self.stats.record_run(bucket, rows)
-        self._occupancy.beat()
-
-    def _slice_works(
-        self, works: Sequence[Work], start: int, stop: int
-    ) -> tuple[list[BoundRequest], NDArray[np.int64]]:
-        """Return the requests of the batch rows [start, stop) and, int64 [R, 2], first row and row count of each."""
-        if len(works) == 1:
-            work, spans = works[0], self._spans[:1]
-            spans[0, 0], spans[0, 1] = work.first + start, stop - start
-            return [work.bound], spans
-        if len(works) > len(self._spans):
-            self._spans = np.zeros((2 * len(works), 2), np.int64)
-        part, firsts, counts, at = [], [], [], 0
-        for work in works:
-            first, last = max(start, at), min(stop, at + work.rows)
-            if first < last:
-                part.append(work.bound)
-                firsts.append(work.first + first - at)
-                counts.append(last - first)
-            at += work.rows
-        spans = self._spans[: len(part)]
-        spans[:, 0], spans[:, 1] = firsts, counts
-        return part, spans
 
 
 def retry_groups(works: Sequence[Work], error: Exception) -> Sequence[Sequence[Work]] | None:

@@ -14,8 +14,8 @@ Invariants
 - done() is called once, by the thread that finishes the last chunk. Once a chunk has failed or expired, the others are
   not run; the pin is held until the last one is finished all the same, because one of them may be running.
 - Features that are the same for all rows are looked up once, part after part (features.plan.RowInvariants), and copied
-  to the rows; sessions that need them meanwhile wait. The user's part of a version with a user/candidate split
-  (processor.versions.user_split) is computed once and kept; sessions that begin at the same moment may each compute it.
+  to the rows; sessions that need them meanwhile wait. The user's tensors of a divided version
+  (processor.running.graph_run) are computed once and kept; sessions that begin at the same moment may each do so.
   Rows of a row store are not kept: each chunk fetches its own.
 
 Cost of the pin. It is taken when the first chunk runs, not when the request is queued: a delta waits for pins, not for
@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -44,6 +45,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.plan import BoundRequest
+from freshet_serving.processor.running.buffers import Tensors
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
 from freshet_serving.processor.versions.replica import State
 
@@ -67,7 +69,7 @@ class SplitRequest:
     """The chunks of one request and what they share.
 
     Attributes:
-        user_vector: Output of the user's part of the network, float32 [user_width]; None until it is computed.
+        user_tensors: Outputs of the subgraph `user`, by name, for this request; None until a chunk has computed them.
         lookup_chunks: Number of chunks without rows that look up the shared ids first (see Ticket).
     """
 
@@ -81,7 +83,7 @@ class SplitRequest:
             free_readers: Free reader slots. One is removed here and put back with the answer.
         """
         self.state: State
-        self.user_vector: NDArray[np.float32] | None = None
+        self.user_tensors: Tensors | None = None
         self._whole, self._unfinished = whole, 0
         replica, costs, rows = whole.replica, whole.replica.costs, whole.rows
         max_ids = max(1, int(costs.heavy_ids))
@@ -104,6 +106,11 @@ class SplitRequest:
     @property
     def rows(self) -> int:
         return self._whole.rows
+
+    @property
+    def divisible(self) -> bool:
+        """True if it may be run as a user's part and candidates: its shared ids are few enough for one run."""
+        return not self.lookup_chunks
 
     def splits(self, count: int) -> list[SubRequest]:
         """Return the tickets to queue, one for each of `count` queues, in the order of their rows."""
@@ -153,7 +160,7 @@ class SplitRequest:
         self,
         tables: NDArray[np.int64],
         epoch: int,
-        bound: list[BoundRequest],
+        bound: Sequence[BoundRequest],
         spans: NDArray[np.int64],
         out: NDArray[np.float32],
         counts: NDArray[np.int64],

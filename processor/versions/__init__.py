@@ -14,7 +14,6 @@ control         the shared words that a flip changes, mapped by all processes
 change_results  results of changing a served model
 readiness       reasons for being unready: a change that hangs, and staleness
 poll_rounds     poll every model without waiting for slow ones
-user_split      run the user part of a dense graph once per request
 failed_versions  versions that failed to load and when to retry them; versions whose log must be re-read
 routes          select the version that answers a request
 traffic         traffic splits over labels, and ejected versions
@@ -35,5 +34,4 @@ __all__ = [
     "served_version",
     "timeline",
     "traffic",
-    "user_split",
 ]

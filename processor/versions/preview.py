@@ -29,11 +29,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import Executable, Matrix
-from freshet_serving.processor.backends.buffers import Buffers
+from freshet_serving.processor.backends import Executable
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput, SparsePlan
+from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput
+from freshet_serving.processor.running.buffers import Buffers
+from freshet_serving.processor.running.given_rows import run_rows
+from freshet_serving.processor.running.graph_run import SubgraphRun
 from freshet_serving.processor.watching import LEAST_ROWS, Figure, score_figures
 
 REFRESH_S = 300.0
@@ -53,7 +55,7 @@ class PreviewState(NamedTuple):
         digest: Digest of its generation.
         epoch: Epoch of its table rows.
         tables: int64 [T, TABLE_FIELDS] (kernels.rows).
-        executables: Executables of the whole dense graph, by bucket.
+        executables: Executables of the undivided subgraph, by bucket.
     """
 
     digest: str
@@ -81,14 +83,16 @@ class SampleScores(NamedTuple):
         digest: Digest of the generation.
         sample: The very list that was scored.
         executable: The executable that scored it.
-        x: Inputs of the executable for the sample's first rows, float32 [rows, width].
+        rows: Number of rows that were scored, the sample's first.
+        inputs: Their inputs, by name.
         outputs: Scores by output name.
     """
 
     digest: str
     sample: Sequence[SampleRows]
     executable: Executable
-    x: Matrix
+    rows: int
+    inputs: Outputs
     outputs: Outputs
 
 
@@ -109,12 +113,11 @@ class PreviewResult(NamedTuple):
 class Preview:
     """The sample of one replica, and its scores."""
 
-    def __init__(self, plan: SparsePlan, outputs: Mapping[str, int], buffers: Callable[[], Buffers], clock: Clock):
+    def __init__(self, run: SubgraphRun, buffers: Callable[[], Buffers], clock: Clock):
         """Start with an empty sample.
 
         Args:
-            plan: Sparse plan of the version.
-            outputs: Number of columns by output name.
+            run: The subgraph that scores rows of several requests.
             buffers: Creates buffers when they are first needed.
             clock: Source of time.
         """
@@ -122,7 +125,7 @@ class Preview:
         """True while take() is to be called for requests."""
         self.example: Mapping[str, Column] | None = None
         """Inputs of the newest sampled request, as an example for people to start from."""
-        self._plan, self._outputs, self._make, self._clock = plan, outputs, buffers, clock
+        self._run, self._make, self._clock = run, buffers, clock
         self._buffers: Buffers | None = None
         self._lock = threading.Lock()
         self._most = MOST_ROWS
@@ -168,7 +171,7 @@ class Preview:
             if rows < LEAST_ROWS:
                 return None
             known, digest = self._scored, before.digest
-            if known is None or known.digest != digest or known.sample is not self._sample or len(known.x) < rows:
+            if known is None or known.digest != digest or known.sample is not self._sample or known.rows < rows:
                 known = self._score(before, bucket, rows, None)
             scored = self._score(after, bucket, rows, known)
             self._scored = scored
@@ -198,30 +201,30 @@ class Preview:
         """
         if self._buffers is None:
             self._buffers = self._make()
-        executable, whole = state.executables[bucket], self._buffers.rows()
-        every, at = np.empty((rows, whole.shape[1]), np.float32), 0
-        for bound, spans in runs(self._sample, rows, len(whole)):
-            stop = min(at + len(whole), rows)
+        run, executable, most = self._run, state.executables[bucket], max(state.executables)
+        filled, at = self._buffers.inputs(run.name, 0, most), 0
+        every = {name: np.empty((rows, *array.shape[1:]), np.float32) for name, array in filled.items()}
+        for bound, spans in runs(self._sample, rows, most):
+            stop = min(at + most, rows)
             # A row whose floats are rejected still counts as a row, under both states alike.
             with suppress(NonFiniteInput):
-                self._plan.fill(state.tables, state.epoch, bound, spans, whole, self._buffers.counts)
-            every[at:stop] = whole[: stop - at]
+                run.fill(state.tables, state.epoch, bound, spans, filled, self._buffers.counts)
+            for name, array in filled.items():
+                every[name][at:stop] = array[: stop - at]
             at = stop
         if known is None or known.executable is not executable:
             changed = np.arange(rows)
-            results = {name: np.empty((rows, columns), np.float32) for name, columns in self._outputs.items()}
+            results = {name: np.empty(shape, np.float32) for name, shape in run.spec.output_shapes(rows).items()}
         else:
             # Compare bits, so that NaN equals itself.
-            changed = np.flatnonzero((every.view(np.uint32) != known.x[:rows].view(np.uint32)).any(axis=1))
+            differs = np.zeros(rows, bool)
+            for name, array in every.items():
+                before = known.inputs[name][:rows].reshape(rows, -1).view(np.uint32)
+                differs |= (array.reshape(rows, -1).view(np.uint32) != before).any(axis=1)
+            changed = np.flatnonzero(differs)
             results = {name: scores[:rows].copy() for name, scores in known.outputs.items()}
-        x, outputs, run = self._buffers.get(executable)
-        for first in range(0, len(changed), bucket):
-            part = changed[first : first + bucket]
-            x[: len(part)] = every[part]
-            run()
-            for name, result in results.items():
-                result[part] = outputs[name][: len(part)]
-        return SampleScores(state.digest, self._sample, executable, every, results)
+        run_rows(self._buffers.get(executable, run.name), bucket, every, results, changed)
+        return SampleScores(state.digest, self._sample, executable, rows, every, results)
 
 
 def extent(costs: Mapping[int, float], rows: int, max_s: float) -> tuple[int, int]:

@@ -22,8 +22,6 @@ makes changes, on buffers that no session has yet, and is not counted.
 from __future__ import annotations
 
 import logging
-import math
-import resource
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,9 +32,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import Executable, Package, Program, open_programs
-from freshet_serving.processor.backends.buffers import Buffers, IoShape
-from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.backends import Executable, Program
 from freshet_serving.processor.backends.cuda import allocator
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
@@ -45,80 +41,20 @@ from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput
 from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import advise
-from freshet_serving.processor.package import WHOLE, Manifest, division
+from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import WARMUP, parse_warmup
-from freshet_serving.processor.tables.remote.reader import RemoteReader, RemoteTables
+from freshet_serving.processor.running import Package, open_programs
+from freshet_serving.processor.running.buffers import Buffers, BufferSize
+from freshet_serving.processor.running.cost import CostTable
+from freshet_serving.processor.running.graph_run import GraphRun
+from freshet_serving.processor.running.warm_up import measure, warm_up
+from freshet_serving.processor.tables.remote.reader import RemoteTables
 from freshet_serving.processor.tables.table import descriptor, descriptors
 from freshet_serving.processor.versions.control import PREVIEW_READER, ControlWords, Pins
 from freshet_serving.processor.versions.preview import Preview, PreviewResult, PreviewState
-from freshet_serving.processor.versions.user_split import UserSplitRuntime
-
-
-def warm_up(
-    plan: SparsePlan,
-    remote: RemoteReader | None,
-    tables: NDArray[np.int64],
-    epoch: int,
-    executables: Mapping[int, Executable],
-    stock: Sequence[Buffers],
-    requests: Sequence[BoundRequest],
-) -> None:
-    """Run every bucket of all buffers once, on rows of the requests in turn.
-
-    The largest bucket of the first buffers is run until every row has been looked up.
-
-    Args:
-        plan: Sparse plan of the version.
-        remote: Reader of tables in a row store, or None (see Replica).
-        tables: Table descriptors (see State).
-        epoch: Epoch of the table rows.
-        executables: Executables by bucket.
-        stock: The buffers to warm.
-        requests: Bound requests.
-    """
-    whole, largest = sum([bound.rows for bound in requests]), max(executables)
-    for n, buffers in enumerate(stock):
-        at = 0
-        for bucket in sorted(executables, reverse=True):
-            for _ in range(-(-whole // largest) if n == 0 and bucket == largest else 1):
-                x, _, run = buffers.get(executables[bucket])
-                bound, spans, at = _rows_of(requests, at % whole, bucket)
-                # The arrays that hold remote rows must outlive the fill.
-                batch_tables = remote.batch_tables(tables, epoch, bound, spans) if remote is not None else None
-                # A request that was recorded earlier, or for another scaling, is not a fault of this version.
-                with suppress(NonFiniteInput):
-                    plan.fill(
-                        tables if batch_tables is None else batch_tables.tables, epoch, bound, spans, x, buffers.counts
-                    )
-                run()
-        buffers.counts[:] = 0
-
-
-def _rows_of(requests: Sequence[BoundRequest], at: int, rows: int) -> tuple[list[BoundRequest], NDArray[np.int64], int]:
-    """Return rows of the requests, treated as a ring, in the form that fill() accepts, and the position after them.
-
-    Args:
-        requests: The bound requests.
-        at: Row to start at.
-        rows: Number of rows.
-    """
-    part, spans, n, first = [], [], 0, at
-    while first >= requests[n].rows:
-        first -= requests[n].rows
-        n += 1
-    left = rows
-    while left:
-        bound = requests[n % len(requests)]
-        count = min(left, bound.rows - first)
-        part.append(bound)
-        spans.append((first, count))
-        left, first, n = left - count, 0, n + 1
-    return part, np.array(spans, np.int64), at + rows
-
 
 log = logging.getLogger("freshet.replica")
 
-WARM_RUNS = 3
 MADV_POPULATE_READ = 22
 POPULATED = ("index", "base", "scales")
 POPULATE_NBYTES = 256 << 20
@@ -183,11 +119,11 @@ class Replicas(Protocol):
 
     @property
     def computes(self) -> Mapping[int, str]:
-        """Backend and precision of each bucket, and why no lower one (processor.backends.opening.OpenedPrograms)."""
+        """Backend and precision of each bucket, and why no lower one (processor.running.opening.OpenedPrograms)."""
 
     @property
     def user_split_thresholds(self) -> Sequence[int]:
-        """Row counts at which splitting a user's requests begins or stops to pay (UserSplitRuntime.thresholds)."""
+        """Row counts at which splitting a user's requests begins or stops to pay (GraphRun.thresholds)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,18 +135,16 @@ class State:
         epoch: Epoch of the table rows.
         generation: The generation that replies name.
         tables: int64 [T, TABLE_FIELDS] (kernels.rows).
-        executables: Executables of the whole dense graph, by bucket.
+        executables: Executables by subgraph and bucket.
         keep: Arrays that must stay alive while the state is used.
-        parts: Executables by role and bucket: the whole graph and its parts (processor.versions.user_split).
     """
 
     publish_seq: int
     epoch: int
     generation: Generation
     tables: NDArray[np.int64]
-    executables: dict[int, Executable]
+    executables: Mapping[str, dict[int, Executable]]
     keep: tuple[Any, ...]
-    parts: Mapping[str, dict[int, Executable]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,7 +153,7 @@ class PreparedFrame:
 
     Attributes:
         tables: int64 [T, TABLE_FIELDS] (kernels.rows).
-        executables: Executables by role and bucket.
+        executables: Executables by subgraph and bucket.
         keep: Arrays that must stay alive while the frame is used.
     """
 
@@ -260,11 +194,7 @@ class Replica:
         self.plan = SparsePlan(self.manifest, load_stage(self.manifest, files.file(spec.file)) if spec else None)
         self.remote = remote.open_reader(self.manifest, self.plan) if remote else None
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
-        divided = division(self.manifest)
-        self.user_split = UserSplitRuntime(divided, self.plan) if divided else None
-        self.costs = CostTable({1: 1.0})
-        # True if a run is mostly computed by the calling thread.
-        self.in_thread = False
+        self.graphs = GraphRun(self.manifest, self.plan)
         self._clock, self._cpus, self._runs = clock, cpus, runs
         self._lending = threading.Lock()
         self._buffer_pool: list[Buffers] = []
@@ -275,23 +205,26 @@ class Replica:
         self._newest: State | None = None
         self._dense: Dense | None = None
         self._executables: dict[str, dict[int, Executable]] = {}
-        widths: dict[str, tuple[int, Mapping[str, int]]] = {WHOLE: (self.manifest.width, self.outputs)}
-        if self.user_split is not None:
-            widths |= {role: (part.width, part.outputs) for role, part in self.user_split.parts.items()}
         # A backend's own threads inherit the cores of the thread that starts them.
         with on(cpus):
             opened = {
-                role: open_programs(files, width, outputs, threads, runs, role=role)
-                for role, (width, outputs) in widths.items()
+                name: open_programs(files, run.spec, threads, runs, subgraph=name)
+                for name, run in self.graphs.by_name.items()
             }
-        self._io_shapes = {role: IoShape(*widths[role], max(part.chosen)) for role, part in opened.items()}
+        self._sizes = {n: BufferSize(self.graphs.by_name[n].spec, max(part.chosen)) for n, part in opened.items()}
         self._allocate = allocator(e.target for part in opened.values() for e in part.chosen.values())
-        self.chosen, self._opened = opened[WHOLE].chosen, opened[WHOLE]
-        self._programs: dict[str, list[Program]] = {role: part.programs for role, part in opened.items()}
+        self._opened = opened[self.graphs.undivided.name]
+        self.chosen = self._opened.chosen
+        self._programs: dict[str, list[Program]] = {name: part.programs for name, part in opened.items()}
         self._threads = threads
-        self.sample = Preview(self.plan, self.outputs, self._buffers, clock)
+        self.sample = Preview(self.graphs.undivided, self._buffers, clock)
         recorded = WARMUP in self.manifest.files
         self._recorded = parse_warmup(files.file(WARMUP), self.manifest.inputs) if recorded else []
+
+    @property
+    def costs(self) -> CostTable:
+        """Costs of the undivided subgraph, which everything that plans ahead reckons with."""
+        return self.graphs.undivided.costs
 
     @property
     def cost(self) -> Mapping[int, float]:
@@ -303,7 +236,7 @@ class Replica:
 
     @property
     def user_split_thresholds(self) -> Sequence[int]:
-        return self.user_split.thresholds if self.user_split is not None else ()
+        return self.graphs.thresholds
 
     @property
     def publish_seq(self) -> int:
@@ -331,11 +264,11 @@ class Replica:
                 self._buffer_pool = [self._buffers() for _ in range(self._runs)]
             for buffers in self._all_buffers():
                 buffers.bind_ahead(executables, run=first)
-            costs = self._measure(executables)
+            costs, self.graphs.in_thread = measure(executables, self._buffers(), self._clock)
             if first or self.computes != before:
-                self.costs = CostTable(self._opened.cost(self._threads) or costs[WHOLE])
-                if self.user_split is not None:
-                    self.user_split.price(costs)
+                self.graphs.price(costs)
+                if noted := self._opened.cost(self._threads):
+                    self.graphs.undivided.costs = CostTable(noted)
             self._dense, self._executables = frame.dense, executables
         tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, frame.arrays)]
         keep = tuple(array for arrays in frame.arrays for array in arrays.values())
@@ -361,8 +294,9 @@ class Replica:
             return None
         with self.pinned(PREVIEW_READER) as state:
             prepared = self._frames[frame]
-            before = PreviewState(state.generation.digest, state.epoch, state.tables, state.executables)
-            after = PreviewState(generation.digest, epoch, prepared.tables, prepared.executables[WHOLE])
+            name = self.graphs.undivided.name
+            before = PreviewState(state.generation.digest, state.epoch, state.tables, state.executables[name])
+            after = PreviewState(generation.digest, epoch, prepared.tables, prepared.executables[name])
             return self.sample.look(before, after, self.costs.cost, max_rows, max_s)
 
     def example(self) -> Mapping[str, Column | str] | None:
@@ -408,8 +342,7 @@ class Replica:
         entry = self._control.entry(publish_seq)
         frame = self._frames[entry.frame]
         generation = Generation(self.manifest.version, entry.step, entry.digest)
-        parts = frame.executables
-        return State(publish_seq, entry.epoch, generation, frame.tables, parts[WHOLE], frame.keep, parts)
+        return State(publish_seq, entry.epoch, generation, frame.tables, frame.executables, frame.keep)
 
     def borrow_buffers(self) -> Buffers:
         """Return buffers for one session to keep, from the pool while there are any."""
@@ -423,7 +356,7 @@ class Replica:
             return [*self._buffer_pool, *self._borrowed]
 
     def _buffers(self) -> Buffers:
-        return Buffers(self._io_shapes, len(self.manifest.tables), len(self.outputs), self._allocate)
+        return Buffers(self._sizes, len(self.manifest.tables), len(self.outputs), self._allocate)
 
     def _warm_up(self, tables: NDArray[np.int64]) -> None:
         """Run the version's recorded requests, or one blank row, before the first request.
@@ -443,10 +376,12 @@ class Replica:
                 self.sample.take(one)
         if bound:
             epoch = self._control.entry(self._control.publish_seq).epoch
-            warm_up(self.plan, self.remote, tables, epoch, self._executables[WHOLE], self._buffer_pool, bound)
+            run = self.graphs.undivided
+            executables = self._executables[run.name]
+            warm_up(run, self.remote, tables, epoch, executables, self._buffer_pool, bound)
             log.info(
                 "%s version %d is warm: %d requests, %d buckets, %d sessions, %.0f ms",
-                self.manifest.model, self.manifest.version, len(bound), len(self._executables[WHOLE]),
+                self.manifest.model, self.manifest.version, len(bound), len(executables),
                 len(self._buffer_pool), (self._clock.now_s() - started_s) * 1e3,
             )  # fmt: skip
         self._recorded = []
@@ -454,47 +389,12 @@ class Replica:
     def _build(self, dense: Dense) -> dict[str, dict[int, Executable]]:
         executables: dict[str, dict[int, Executable]] = {}
         with on(self._cpus):
-            for role, programs in self._programs.items():
+            for name, programs in self._programs.items():
                 part: dict[int, Executable] = {}
                 for program in programs:
                     part |= program.with_weights(dense)
-                executables[role] = dict(sorted(part.items()))
+                executables[name] = dict(sorted(part.items()))
         return executables
-
-    def _measure(self, executables: Mapping[str, Mapping[int, Executable]]) -> dict[str, dict[int, float]]:
-        """Return seconds of one run by role and bucket, the best of a few; this also warms the executables.
-
-        Buckets are run in turn, so that other work on the machine does not distort a single one. A first run reads its
-        weights from memory; only after some runs do caches hold as much of them as fits. The smallest buckets come
-        last, because a run of them does little more than read weights.
-        """
-        buffers = self._buffers()
-        core_s = self._clock.core_s
-        cores: dict[tuple[str, int], float] = {}
-        slept = 0
-        ordered = sorted(((b, role) for role, part in executables.items() for b in part), reverse=True)
-        runs = {(role, b): buffers.get(executables[role][b], role)[2] for b, role in ordered}
-        costs: dict[str, dict[int, float]] = {role: {} for role in executables}
-        now_s = self._clock.now_s
-        for _ in range(WARM_RUNS):
-            for (role, bucket), run in runs.items():
-                before, started_s, had_s = _sleeps(), now_s(), core_s()
-                run()
-                cores[role, bucket] = max(1e-7, min(cores.get((role, bucket), np.inf), core_s() - had_s))
-                costs[role][bucket] = max(1e-7, min(costs[role].get(bucket, np.inf), now_s() - started_s))
-                slept += _sleeps() != before
-        # If other threads compute, the calling thread sleeps until they are done.
-        self.in_thread = 2 * slept < WARM_RUNS * len(runs)
-        if self.in_thread:
-            for (role, bucket), cost in cores.items():
-                costs[role][bucket] = cost
-        return costs
-
-
-def _sleeps() -> float:
-    """Return how often this thread has slept; NaN, which differs from itself, if the system does not report it."""
-    thread = getattr(resource, "RUSAGE_THREAD", None)
-    return math.nan if thread is None else resource.getrusage(thread).ru_nvcsw
 
 
 def _populate(tables: Sequence[Arrays]) -> None:

@@ -55,13 +55,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import executable_files
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.generation import Generation, Position
 from freshet_serving.processor.memory import gather
 from freshet_serving.processor.package import Delta, Manifest, TableEntry
 from freshet_serving.processor.repository import DENSE, SIZES, VersionReader, delta_digest, root_digest, table_file
+from freshet_serving.processor.running import executable_files
 from freshet_serving.processor.standby_thread import BackgroundTask, StandbyThread
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.tables.remote.remote_table import RemoteTable

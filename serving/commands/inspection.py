@@ -14,7 +14,17 @@ from rich.table import Table
 
 from freshet_serving.compiler.progress import output
 from freshet_serving.processor.errors import BadInput, Diverged, FreshetError, NotFound, printable
-from freshet_serving.processor.package import WHOLE, Delta, ExecutableEntry, Input, Output, read_delta
+from freshet_serving.processor.package import (
+    SCORE,
+    WHOLE,
+    Delta,
+    ExecutableEntry,
+    Input,
+    Output,
+    Subgraph,
+    read_delta,
+    subgraphs,
+)
 from freshet_serving.processor.repository import (
     DELTA,
     DELTAS,
@@ -242,6 +252,7 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
         ("inputs", [f"{i.name}: {_shape(i)}" for i in manifest.inputs]),
         ("outputs", [f"{o.name}: {o.dtype} {_row(o)}" for o in manifest.outputs]),
         ("tables", [f"{t.name}: {t.rows:,} rows of {t.dim} {t.dtype}" for t in manifest.tables]),
+        ("subgraphs", [_subgraph(name, graph) for name, graph in subgraphs(manifest).items()]),
         (
             "executables",
             [f"{e.backend}-{e.target} {e.precision} for {e.bucket} rows{_part(e)}" for e in manifest.executables],
@@ -259,7 +270,15 @@ def _executable(e: ExecutableEntry) -> str:
 
 
 def _part(executable: ExecutableEntry) -> str:
-    return "" if executable.role == WHOLE else f", the {executable.role}'s part"
+    return "" if executable.subgraph in (SCORE, WHOLE) else f", subgraph {executable.subgraph}"
+
+
+def _subgraph(name: str, graph: Subgraph) -> str:
+    given, computed = (
+        ", ".join(f"{t.name} [{', '.join(map(str, t.dims))}]" for t in tensors)
+        for tensors in (graph.inputs, graph.outputs)
+    )
+    return f"{name}: {given} -> {computed}"
 
 
 def _shape(spec: Input) -> str:

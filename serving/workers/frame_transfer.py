@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import executable_files
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Corrupt, FreshetError, NotReady
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import ArrayHandle, advise, share
 from freshet_serving.processor.package import Manifest, crc32
 from freshet_serving.processor.repository import WARMUP, VersionReader
+from freshet_serving.processor.running import executable_files
 from freshet_serving.processor.sessions.group import GroupOptions
 from freshet_serving.processor.tables.remote.reader import RemoteTables
 from freshet_serving.processor.versions.control import ControlWords

@@ -17,7 +17,7 @@ import numpy as np
 
 from freshet_serving import PredictRequest, Processor, ProcessorConfig, Ragged, Strings
 from freshet_serving.processor.repository.keyring import Keyring
-from freshet_serving.processor.versions.user_split import UserSplitRuntime
+from freshet_serving.processor.running.graph_run import GraphRun
 from tests.corpus.entry import Scores
 
 WAYS = {"parts": True, "whole": False}
@@ -73,5 +73,5 @@ def _by(way: str) -> Iterator[None]:
     if not way:
         yield
         return
-    with patch.object(UserSplitRuntime, "worth_splitting", lambda once, rows: WAYS[way]):
+    with patch.object(GraphRun, "worth_dividing", lambda graphs, rows: WAYS[way]):
         yield

@@ -46,7 +46,7 @@ def test_stored_scores_hold_at_every_moment(entry, tmp_path):
 
 @pytest.mark.parametrize("name", ["int8", "bfloat16", "xla"])
 def test_scores_hold_on_a_processor_without_extensions(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("freshet_serving.processor.backends.opening.this_machine", lambda: BARE)
+    monkeypatch.setattr("freshet_serving.processor.running.opening.this_machine", lambda: BARE)
 
     computes = check(read_entry(FROZEN / name), tmp_path)
 

@@ -164,7 +164,7 @@ def two_tower(story: Story) -> None:
 
 def user_once(story: Story) -> None:
     training = Training(story, "deepfm", rows=CANDIDATES, ways=DIVIDED, options={"hidden": [64, 16]})
-    if not story.version.manifest.user_width:
+    if not story.version.manifest.graphs:
         raise ValueError("the graph was not divided")
     story.moment("published")
     training.delta()

@@ -13,7 +13,7 @@ from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.package.manifest import CANDIDATE
-from freshet_serving.processor.package.roles import user_features
+from freshet_serving.processor.package.subgraphs import user_features
 from freshet_serving.serving.commands.cli import app
 from tests.e2e.servers import ALONE, LiveServer
 from tests.support.explained import scores_by_hand
@@ -153,7 +153,7 @@ def test_rows_of_a_trained_model_pooled_by_plain_numpy_score_as_was_served(arch,
                 worst = max(worst, np.abs(np.array(side["outputs"][name]) - np.ravel(values[row])).max())
             assert worst < 1e-6, (n, row, worst)
         if version.manifest.user_width:
-            bucket = min(e.bucket for e in version.manifest.executables if e.role == CANDIDATE)
+            bucket = min(e.bucket for e in version.manifest.executables if e.subgraph == CANDIDATE)
             x = rng.standard_normal((5, version.manifest.width)).astype(np.float32)
             whole, parts = (
                 SpareExecutables().score(version.files, way, version.dense, x)

@@ -1,7 +1,7 @@
 """`make -C loadtest gpu-bundle`: what `make gpu-check` takes to a machine with a GPU and no TensorFlow or Internet.
 
 bundle.json                what made it
-repository/bench/1/        the benchmark's DeepFM: tables, dense weights, ONNX and StableHLO for every bucket and role
+repository/bench/1/        the benchmark's DeepFM: tables, dense weights, ONNX and StableHLO for every bucket
 dense.onnx                 the dense graph with its weights inside, for libraries that build engines from that
 delta.safetensors          rows and dense weights of step 1
 reference.safetensors      requests (ids, floats), the dense input (x0, x1) and TensorFlow's scores (score0, score1)
@@ -27,7 +27,7 @@ from freshet_serving.models.bench import FLOATS, TABLES, bench_delta, write_mode
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.manifest import WHOLE
+from freshet_serving.processor.package.subgraphs import WHOLE
 from freshet_serving.processor.package.tensors import write_tensors
 from freshet_serving.processor.repository.version import GRAPH, VersionReader
 from freshet_serving.processor.tables.table import descriptor
@@ -46,7 +46,7 @@ def write_bundle(out: Path, rows: int, buckets: Sequence[int]) -> Path:
     reader = VersionReader(folder)
     graph = DenseGraph.load(folder / GRAPH, reader.dense())
     # The features of both sides share one input, so there is one part.
-    whole = parts(graph, reader.manifest.features, buckets).by_role[WHOLE]
+    whole = parts(graph, reader.manifest.features, buckets).by_subgraph[WHOLE]
     executables = []
     for backend in BACKENDS:
         lowered = lower(whole.graph, Variant(backend))
@@ -73,7 +73,7 @@ def write_bundle(out: Path, rows: int, buckets: Sequence[int]) -> Path:
         x, counts = np.zeros((REFERENCE_ROWS, manifest.width), np.float32), np.zeros((TABLES, 2), np.int64)
         spans = np.array([[0, REFERENCE_ROWS]], np.int64)
         plan.fill(np.array(tables, np.int64), version.change.epoch, [plan.bind_inputs(inputs)], spans, x, counts)
-        arrays |= {f"x{step}": x, f"score{step}": graph.run(x, weights)["score"]}
+        arrays |= {f"x{step}": x, f"score{step}": graph.run({"x": x}, weights)["score"]}
     with open(out / "reference.safetensors", "wb") as file:
         write_tensors(file, arrays, {})
     about = {"format": FORMAT, "made_at": time.time(), "rows": rows, "buckets": sorted(set(buckets))}

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from freshet_serving.processor.backends.opening import executable_files
 from freshet_serving.processor.package.manifest import ExecutableEntry, File, Manifest
 from freshet_serving.processor.package.tensors import crc32
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader
+from freshet_serving.processor.running.opening import executable_files
 
 MODEL = "bench"
 ELSEWHERE = "another machine's"

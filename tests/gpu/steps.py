@@ -11,7 +11,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.imports.boundary import Boundary
-from freshet_serving.processor.backends.base import Artefact, Executable, Matrix, aligned
+from freshet_serving.processor.backends.base import Artefact, Executable, IoSpec, Matrix, aligned
 from freshet_serving.processor.backends.cuda import Cuda
 from freshet_serving.processor.backends.onnxruntime import OnnxRuntime
 from freshet_serving.processor.backends.xla import Xla, XlaProgram, device
@@ -31,8 +31,10 @@ from freshet_serving.processor.machine import this_machine
 from freshet_serving.processor.package.delta import read_delta
 from freshet_serving.processor.package.manifest import ExecutableEntry as Entry
 from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.subgraphs import SCORE, subgraphs
 from freshet_serving.processor.package.tensors import map_file, parse_tensors
 from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.running.opening import io_spec
 from tests.gpu.package import MODEL, folder_of, only
 
 # Products in float32 may be rounded to TF32 on a GPU; what calibration allows any float32 backend.
@@ -76,10 +78,9 @@ class Check:
         return [before, {**before, **read_delta(self.bundle / "delta.safetensors").dense}]
 
     @property
-    def ends(self) -> tuple[int, Mapping[str, int]]:
-        """Width of the executables' input; their outputs."""
-        cut = Boundary.of(self.manifest)
-        return cut.width, cut.outputs
+    def spec(self) -> IoSpec:
+        """Inputs and outputs of the executables."""
+        return io_spec(SCORE, subgraphs(self.manifest)[SCORE])
 
     def entries(self, backend: str) -> list[Entry]:
         return [e for e in self.manifest.executables if e.backend == backend]
@@ -91,7 +92,7 @@ class Check:
 
     def xla(self) -> XlaProgram:
         """All buckets, compiled here from what was made without a GPU."""
-        program = Xla().open_program(*self.ends)
+        program = Xla().open_program(self.spec)
         for e in self.entries("xla"):
             program.add(Artefact(e.bucket, b"", e.weights, e.precision, self.device_target, self.reader.file(e.origin)))
         return program
@@ -101,9 +102,9 @@ class Check:
 
     def error(self, executable: Executable, step: int = 0) -> float:
         """The largest difference from TensorFlow over as many reference rows as the bucket takes."""
-        x, outputs, run = self.bound(executable, step)
+        outputs, run = self.bound(executable, step)
         run()
-        rows = min(len(x), len(self.reference["score0"]))
+        rows = min(executable.bucket, len(self.reference["score0"]))
         return float(np.abs(outputs["score"][:rows] - self.reference[f"score{step}"][:rows]).max())
 
     def close(self, error: float) -> str:
@@ -114,13 +115,13 @@ class Check:
 
     def bound(
         self, executable: Executable, step: int = 0, allocate: Callable[[tuple[int, ...]], Matrix] = aligned
-    ) -> tuple[Matrix, dict[str, Matrix], Callable[[], None]]:
-        """The executable over reference rows: x, outputs, and its run."""
-        width, columns = self.ends
-        x = allocate((executable.bucket, width))
-        x[...] = np.resize(self.reference[f"x{step}"], x.shape)
-        outputs = {name: allocate((executable.bucket, n)) for name, n in columns.items()}
-        return x, outputs, executable.bind_buffers(x, outputs)
+    ) -> tuple[dict[str, Matrix], Callable[[], None]]:
+        """The executable over reference rows: outputs, and its run."""
+        bucket = executable.bucket
+        inputs = {name: allocate(shape) for name, shape in self.spec.input_shapes(bucket).items()}
+        outputs = {name: allocate(shape) for name, shape in self.spec.output_shapes(bucket).items()}
+        inputs["x"][...] = np.resize(self.reference[f"x{step}"], inputs["x"].shape)
+        return outputs, executable.bind_buffers(inputs, outputs)
 
 
 def about(check: Check) -> Figures:
@@ -158,7 +159,7 @@ def xla(check: Check) -> Figures:
     found = [("compile, all buckets", _ms(time.perf_counter() - started_s))]
     for bucket, executable in sorted(program.with_weights(check.weights[0]).items()):
         error = check.close(check.error(executable))
-        run_s = timed(check.bound(executable)[2])
+        run_s = timed(check.bound(executable)[1])
         found.append((f"b{bucket}", f"{run_s * 1e6:.0f} us a run, {bucket / run_s:,.0f} rows/s, error {error}"))
     return found
 
@@ -169,7 +170,7 @@ def xla_saved(check: Check) -> Figures:
     code = program.serialize(bucket)
     entry = next(e for e in check.entries("xla") if e.bucket == bucket)
     kind = device(check.device_target, 1).target if check.target == "cuda" else check.device_target
-    again = Xla().open_program(*check.ends)
+    again = Xla().open_program(check.spec)
     started_s = time.perf_counter()
     again.add(Artefact(bucket, code, entry.weights, entry.precision, kind))
     load_s = time.perf_counter() - started_s
@@ -205,7 +206,7 @@ def xla_streams(check: Check) -> Figures:
     executable = check.xla().with_weights(check.weights[0])[check.largest()]
     found = []
     for threads in (1, 2, 4):
-        runs = [check.bound(executable)[2] for _ in range(threads)]
+        runs = [check.bound(executable)[1] for _ in range(threads)]
         found.append((f"{threads} at once", f"{_together(runs, check.seconds) * executable.bucket:,.0f} rows/s"))
     return found
 
@@ -219,7 +220,7 @@ def host_memory(check: Check) -> Figures:
     executable = check.xla().with_weights(check.weights[0])[check.largest()]
     found = []
     for name, allocate in (("plain", aligned), ("page-locked", cuda.page_locked)):
-        found.append((name, f"{timed(check.bound(executable, allocate=allocate)[2]) * 1e6:.0f} us a run"))
+        found.append((name, f"{timed(check.bound(executable, allocate=allocate)[1]) * 1e6:.0f} us a run"))
     return found
 
 
@@ -228,7 +229,7 @@ def onnxruntime(check: Check) -> Figures:
     backend = OnnxRuntime()
     if check.target not in backend.targets():
         raise Skip(f"{backend.library} here was built without {check.target}: {', '.join(backend.targets())}")
-    program = backend.open_program(*check.ends)
+    program = backend.open_program(check.spec)
     for e in check.entries("onnxruntime"):
         program.add(Artefact(e.bucket, check.reader.file(e.file), e.weights, target=check.target))
     found = []
@@ -236,7 +237,7 @@ def onnxruntime(check: Check) -> Figures:
         error = check.close(check.error(executable))
         recorded: Any = executable
         graph = ", recorded" if recorded._session.graphs is not None else ""
-        run_s = timed(check.bound(executable)[2])
+        run_s = timed(check.bound(executable)[1])
         found.append((f"b{bucket}", f"{run_s * 1e6:.0f} us a run, {bucket / run_s:,.0f} rows/s, error {error}{graph}"))
     return found
 
@@ -251,13 +252,13 @@ def tensorrt(check: Check) -> Figures:
         backend = TensorRt()
     except BadInput as error:
         raise Skip(str(error)) from None
-    bucket, (width, columns) = check.largest(), check.ends
+    bucket = check.largest()
     found = []
     for precision in PRECISIONS:
         started_s = time.perf_counter()
-        engine = backend.build((check.bundle / "dense.onnx").read_bytes(), bucket, width, precision)
+        engine = backend.build((check.bundle / "dense.onnx").read_bytes(), bucket, check.spec, precision)
         found.append((f"{precision}, build", _ms(time.perf_counter() - started_s)))
-        program = backend.open_program(width, columns)
+        program = backend.open_program(check.spec)
         names = sorted(check.weights[0])
         program.add(Artefact(bucket, engine, names, precision, "cuda"))
         for step, weights in enumerate(check.weights):
@@ -265,7 +266,7 @@ def tensorrt(check: Check) -> Figures:
             executable = program.with_weights(weights)[bucket]
             refit_s, error = time.perf_counter() - started_s, check.error(executable, step)
             told = check.close(error) if precision == "float32" else f"{error:.1e}"
-            run_s = timed(check.bound(executable, step)[2])
+            run_s = timed(check.bound(executable, step)[1])
             what = f"{precision}, weights of step {step}"
             found.append((what, f"refit {_ms(refit_s)}, {run_s * 1e6:.0f} us a run, error {told}"))
     return found

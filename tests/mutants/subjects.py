@@ -18,6 +18,7 @@ GROUPS = {
     "versions": ("processor/versions/*.py",),
     "tables": ("processor/tables/**/*.py",),
     "log": ("processor/repository/log/*.py",),
+    "running": tuple(f"processor/running/{name}.py" for name in ("fillers", "graph_run", "runner", "warm_up")),
     "batcher": tuple(f"processor/sessions/{name}.py" for name in ("batcher", "split_request", "session", "group")),
     "codecs": ("serving/codecs/*.py",),
     "guard": ("processor/watching/canary_judge.py", "serving/admin/authorization.py"),
@@ -26,7 +27,7 @@ GROUPS = {
 }
 """Modules by group, as patterns."""
 
-ELSEWHERE = {"processor/sessions/session.py": ("tests/processor/versions/test_user_split.py",)}
+ELSEWHERE = {"processor/sessions/session.py": ("tests/processor/running/test_divided_version.py",)}
 """Tests that are about a module and lie in another room than its own."""
 
 MADE = ("serving/codecs/proto_files.py",)

@@ -115,7 +115,7 @@ def test_a_canary_that_fails_is_taken_out(opened, monkeypatch):
     def fail(*_):
         raise RuntimeError("a broken executable")
 
-    monkeypatch.setattr(replica.plan, "fill", fail)
+    monkeypatch.setattr(replica.graphs.undivided, "fill", fail)
     requests = [PredictRequest("small", make_inputs([0])) for _ in range(100)]
     processor.batch_process(requests)
     until(lambda: shares(processor) == {"1": 1.0}, processor.host.look)

@@ -8,7 +8,6 @@ import threading
 import numpy as np
 import pytest
 
-from freshet_serving.processor.backends.cost import CostTable
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.errors import (
     BadInput,
@@ -18,6 +17,7 @@ from freshet_serving.processor.errors import (
 )
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import storage as storage_module
+from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.sessions.group import SESSION_READERS
 from freshet_serving.processor.sessions.session_options import GroupConfig
 from tests.processor.engines import (
@@ -57,7 +57,7 @@ def test_every_reply_is_exactly_the_generation_that_it_names_while_deltas_and_ro
     processor = open_processor(undo_depth=4, **options)
     # A cost that makes parts of large requests worth their own runs.
     replica = processor.predictor.replica("small")
-    replica.costs = CostTable({bucket: bucket * 1e-5 for bucket in replica.cost})
+    replica.graphs.undivided.costs = CostTable({bucket: bucket * 1e-5 for bucket in replica.cost})
     split = []
     pin, replica.pin = replica.pin, lambda reader: (split.append(reader >= SESSION_READERS), pin(reader))[1]
     users = [0, 3, 7, 11, 19, 25, 1] * 40

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from freshet_serving.processor.backends.bounded import outputs_of
-from freshet_serving.processor.backends.opening import open_programs
+from freshet_serving.processor.package import subgraphs, undivided_name
+from freshet_serving.processor.running.given_rows import outputs_of
+from freshet_serving.processor.running.opening import io_spec, open_programs
 
 
 def fed_by_hand(manifest, inputs):
@@ -43,12 +44,12 @@ def scores_by_hand(version, dense, side):
     """Outputs by name, float32 [columns], of one side of an explanation: its rows by plain numpy, then an executable of
     the version's files, with these dense weights."""
     manifest = version.manifest
-    outputs = {o.name: o.columns for o in manifest.outputs}
-    executables = {}
-    for program in open_programs(version, manifest.width, outputs).programs:
+    name, executables = undivided_name(manifest), {}
+    spec = io_spec(name, subgraphs(manifest)[name])
+    for program in open_programs(version, spec, subgraph=name).programs:
         executables |= program.with_weights(dense)
     x = fed_by_hand(manifest, side["inputs"])
     # Of a version in two parts, buckets of candidates are others.
     bucket = side["executable"]["bucket"]
-    scores = outputs_of(executables.get(bucket) or executables[max(executables)], x[None], outputs)
+    scores = outputs_of(executables.get(bucket) or executables[max(executables)], {"x": x[None]}, spec)
     return {name: values[0] for name, values in scores.items()}

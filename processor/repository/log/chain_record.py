@@ -39,9 +39,7 @@ FILE = re.compile(r"(deltas|snapshots)/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,80}(/snapsh
 # Files that may be added or replaced after a version was committed, because they do not change the meaning of a score.
 LATER = ("compiled/", WARMUP)
 # Keys of a manifest that its scores do not depend on.
-BESIDE = frozenset(
-    {"arch", "created_at", "event_time", "executables", "format", "notes", "user_width", *MANIFEST_SIGNED}
-)
+BESIDE = frozenset({"arch", "created_at", "event_time", "executables", "format", "graphs", "notes", *MANIFEST_SIGNED})
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 import freshet_serving.compiler.building.compile as compiling
 from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.building.compile import build, source_hash
-from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.compiler.frameworks import keras
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
+from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.models.zoo import deepfm, dlrm
-from freshet_serving.processor.backends import opening
+from freshet_serving.processor.backends import registry
 from freshet_serving.processor.machine import this_machine
+from freshet_serving.processor.package.manifest import Output
 from tests.compiler.building.test_compile import make_graph, rows, score
 from tests.models.zoo.layouts import LAYOUTS
 
@@ -43,7 +44,7 @@ class TensorFlowPoint:
 @pytest.fixture(params=LIBRARIES)
 def backend(request, monkeypatch):
     pytest.importorskip(LIBRARIES[request.param], reason="the library is not installed")
-    monkeypatch.setattr(opening, "entry_points", lambda group: [TensorFlowPoint])
+    monkeypatch.setattr(registry, "entry_points", lambda group: [TensorFlowPoint])
     return request.param
 
 
@@ -60,9 +61,9 @@ def executables(request, tmp_path_factory):
     """A variant's executables, by bucket, of a network that is large enough for int8."""
     pytest.importorskip(LIBRARIES[request.param.backend], reason="the library is not installed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "entry_points", lambda group: [TensorFlowPoint])
+        patch.setattr(registry, "entry_points", lambda group: [TensorFlowPoint])
         graph = make_graph(hidden=(64, 32))
-        graph = replace(graph, examples=rows(256, graph.width))
+        graph = replace(graph, examples={"x": rows(256, graph.width)})
         folder = tmp_path_factory.mktemp("version")
         lowered = compiling.lower(graph, replace(request.param, bound=1.0))
         entries = [build(lowered, bucket, folder) for bucket in (2, 8, 64)]
@@ -101,7 +102,7 @@ def test_scores_are_tensorflows_for_the_compiled_weights_and_for_others(build, b
         weights = {name: array * np.float32(scale) for name, array in graph.weights.items()}
         for bucket, executable in program.with_weights(weights).items():
             x = rows(bucket, graph.width)
-            np.testing.assert_allclose(score(executable, x), graph.run(x, weights)["score"], atol=1e-5)
+            np.testing.assert_allclose(score(executable, x), graph.run({"x": x}, weights)["score"], atol=1e-5)
 
 
 def test_several_outputs_come_under_their_own_names(backend, tmp_path):
@@ -111,9 +112,26 @@ def test_several_outputs_come_under_their_own_names(backend, tmp_path):
     graph = DenseGraph.from_keras(model)
     (program,) = compiling.load(graph, tmp_path, built(graph, tmp_path, backend, (8,))).programs
     got = {"a": np.zeros((8, 1), np.float32), "b": np.zeros((8, 3), np.float32)}
-    program.with_weights(graph.weights)[8].bind_buffers(rows(8, 4), got)()
-    for name, wanted in graph.run(rows(8, 4)).items():
+    program.with_weights(graph.weights)[8].bind_buffers({"x": rows(8, 4)}, got)()
+    for name, wanted in graph.run({"x": rows(8, 4)}).items():
         np.testing.assert_allclose(got[name], wanted, atol=1e-5)
+
+
+def test_inputs_of_rows_and_of_one_request_are_given_by_name(backend, tmp_path):
+    def scored(inputs, weights):
+        history = tf.reduce_sum(inputs["history"] * inputs["x"][:, None, :2], (1, 2))
+        return {"score": inputs["x"] @ weights["w"] + inputs["a_user"] @ weights["v"] + history[:, None]}
+
+    dims = {"x": (None, 4), "history": (None, 3, 2), "a_user": (1, 5)}
+    weights = {"w": rows(4, 1), "v": rows(5, 1, seed=1)}
+    function = tf.function(scored, input_signature=signature(dims, weights), autograph=False)
+    graph = DenseGraph(function, dims, [Output("score", 1)], weights)
+    (program,) = compiling.load(graph, tmp_path, built(graph, tmp_path, backend, (8,))).programs
+    given, got = graph.sample(8), graph.spec.allocate_outputs(8)
+
+    program.with_weights(weights)[8].bind_buffers(given, got)()
+
+    np.testing.assert_allclose(got["score"], graph.run(given)["score"], atol=1e-5)
 
 
 def test_machine_code_names_what_it_needs_and_what_it_came_from(backend, tmp_path):

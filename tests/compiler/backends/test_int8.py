@@ -86,10 +86,10 @@ def test_new_weights_are_quantised_anew_by_scales_of_their_own(model, graph):
     lower = in_int8(model, graph, x)
     for scale in (0.01, 0.95):
         weights = {name: array * np.float32(scale) for name, array in graph.weights.items()}
-        wanted = graph.run(x, weights)["score"]
+        wanted = graph.run({"x": x}, weights)["score"]
         assert np.abs(outputs(lower, graph, x, weights)["score"] - wanted).max() < 0.02
     zeros = {name: np.zeros_like(array) for name, array in graph.weights.items()}
-    np.testing.assert_allclose(outputs(lower, graph, x, zeros)["score"], graph.run(x, zeros)["score"], atol=1e-6)
+    np.testing.assert_allclose(outputs(lower, graph, x, zeros)["score"], graph.run({"x": x}, zeros)["score"], atol=1e-6)
 
 
 def test_a_column_that_is_a_hundred_times_as_large_costs_the_others_no_precision(model, graph):

@@ -23,7 +23,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def graph():
     graph = make_graph(hidden=(64, 48, 32))
-    return replace(graph, examples=rows(512, graph.width) * np.float32(0.3))
+    return replace(graph, examples={"x": rows(512, graph.width) * np.float32(0.3)})
 
 
 def many(model):

@@ -46,4 +46,6 @@ def test_bfloat16_computes_within_its_rounding(tmp_path):
     assert (entry.precision, "-bfloat16/" in entry.file) == ("bfloat16", True)
     (program,) = compiling.load(graph, tmp_path, [entry]).programs
     x = rows(4, graph.width) * np.float32(0.1)
-    np.testing.assert_allclose(score(program.with_weights(graph.weights)[4], x), graph.run(x)["score"], atol=2e-2)
+    np.testing.assert_allclose(
+        score(program.with_weights(graph.weights)[4], x), graph.run({"x": x})["score"], atol=2e-2
+    )

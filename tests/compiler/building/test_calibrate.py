@@ -71,14 +71,18 @@ class ShiftedExecutable:
     def __init__(self, executable, by):
         self.executable, self.bucket, self.by = executable, executable.bucket, by
 
-    def bind_buffers(self, x, outputs):
-        run = self.executable.bind_buffers(x, outputs)
+    def bind_buffers(self, inputs, outputs):
+        run = self.executable.bind_buffers(inputs, outputs)
 
         def shifted():
             run()
             outputs["score"] += np.float32(self.by)
 
         return shifted
+
+
+def given(graph, n):
+    return {"x": rows(n, graph.width)}
 
 
 def low(entries):
@@ -88,7 +92,7 @@ def low(entries):
 def test_every_executable_has_a_cost_an_error_and_the_machine(graph, built):
     folder, entries = built
     told = []
-    found = calibrate(graph, folder, entries, rows(16, graph.width), advance=lambda: told.append(1))
+    found = calibrate(graph, folder, entries, given(graph, 16), advance=lambda: told.append(1))
     assert [e.bucket for e in found.measured] == [1, 8]
     for entry in found.measured:
         assert entry.cost_us > 0
@@ -102,14 +106,14 @@ def test_every_executable_has_a_cost_an_error_and_the_machine(graph, built):
 
 def test_fewer_rows_than_the_largest_bucket_are_repeated(graph, built):
     folder, entries = built
-    assert len(calibrate(graph, folder, entries, rows(1, graph.width)).measured) == 2
+    assert len(calibrate(graph, folder, entries, given(graph, 1)).measured) == 2
 
 
 @pytest.mark.parametrize(("by", "kept"), [(1e-3, True), (3e-3, False)])
 def test_a_lower_precision_is_kept_only_within_the_bound(by, kept, graph, built, monkeypatch):
     folder, entries = built
     Off(monkeypatch, by)
-    found = calibrate(graph, folder, [*entries, *low(entries)], rows(8, graph.width), Tolerance(2e-3))
+    found = calibrate(graph, folder, [*entries, *low(entries)], given(graph, 8), Tolerance(2e-3))
     assert {variant_name(e) for e in found.measured} == {"onnxruntime"} | ({"onnxruntime bfloat16"} if kept else set())
     assert bool(found.refused) != kept
     if not kept:
@@ -123,13 +127,13 @@ def test_a_float32_executable_that_computes_something_else_is_refused(graph, bui
         BadInput,
         match=r"bucket 1: no backend gives the same results as TensorFlow: onnxruntime b1: differs from TensorFlow by",
     ):
-        calibrate(graph, folder, entries, rows(8, graph.width), Tolerance(10.0))
+        calibrate(graph, folder, entries, given(graph, 8), Tolerance(10.0))
 
 
 def test_an_executable_that_is_right_for_its_first_weights_only_is_refused(graph, built, monkeypatch):
     folder, entries = built
     Off(monkeypatch, 0.0, flipped=0.1)
-    found = calibrate(graph, folder, [*entries, *low(entries)], rows(8, graph.width))
+    found = calibrate(graph, folder, [*entries, *low(entries)], given(graph, 8))
     assert {e.precision for e in found.measured} == {"float32"}
     assert "with new dense weights" in found.refused[0]
 
@@ -137,13 +141,13 @@ def test_an_executable_that_is_right_for_its_first_weights_only_is_refused(graph
 def test_a_lower_precision_that_costs_auc_is_refused_where_labels_are_given(graph, built, monkeypatch):
     folder, entries = built
     Off(monkeypatch, 1e-3)
-    x = rows(64, graph.width)
-    scores = graph.run(x)["score"][:, 0]
-    labelled = LabelledRows(x, (scores > np.median(scores)).astype(np.float32))
-    found = calibrate(graph, folder, [*entries, *low(entries)], x, labelled=labelled)
+    inputs = given(graph, 64)
+    scores = graph.run(inputs)["score"][:, 0]
+    labelled = LabelledRows(inputs, (scores > np.median(scores)).astype(np.float32))
+    found = calibrate(graph, folder, [*entries, *low(entries)], inputs, labelled=labelled)
     assert found.auc == {"onnxruntime": 0.0, "onnxruntime bfloat16": 0.0}
     monkeypatch.setattr(calibrating, "auc", Falling())
-    refused = calibrate(graph, folder, [*entries, *low(entries)], x, labelled=labelled).refused
+    refused = calibrate(graph, folder, [*entries, *low(entries)], inputs, labelled=labelled).refused
     assert refused == ["onnxruntime bfloat16: the AUC changes by -0.1, expected at most 0.0001"]
 
 
@@ -160,7 +164,7 @@ class Falling:
 def test_what_cannot_be_loaded_is_refused_and_the_rest_measured(graph, built):
     folder, entries = built
     foreign = [replace(e, backend="xla", library="jaxlib 0.0.1", features=["sve9"]) for e in entries]
-    found = calibrate(graph, folder, [*entries, *foreign], rows(8, graph.width))
+    found = calibrate(graph, folder, [*entries, *foreign], given(graph, 8))
     assert {e.backend for e in found.measured} == {"onnxruntime"}
     assert found.refused[0].startswith("xla: foreign: compiled for a processor with sve9")
 

@@ -38,7 +38,7 @@ def score(executable, x):
     padded = np.zeros((executable.bucket, x.shape[1]), np.float32)
     padded[: len(x)] = x
     y = np.full((executable.bucket, 1), np.nan, np.float32)
-    executable.bind_buffers(padded, {"score": y})()
+    executable.bind_buffers({"x": padded}, {"score": y})()
     return y[: len(x)]
 
 
@@ -57,7 +57,7 @@ def test_every_bucket_scores_as_tensorflow_does_padded_or_full(build, layout, tm
     for executable in load(tmp_path, graph, entries):
         for n in {1, max(1, executable.bucket * 3 // 4), executable.bucket}:
             x = rows(n, layout.width, seed=n)
-            np.testing.assert_allclose(score(executable, x), graph.run(x)["score"], atol=1e-5)
+            np.testing.assert_allclose(score(executable, x), graph.run({"x": x})["score"], atol=1e-5)
 
 
 def test_new_weights_need_no_new_compile(tmp_path):
@@ -68,8 +68,8 @@ def test_new_weights_need_no_new_compile(tmp_path):
 
     got = score(load(tmp_path, graph, entries, weights)[0], x)
 
-    np.testing.assert_allclose(got, graph.run(x, weights)["score"], atol=1e-5)
-    assert not np.allclose(got, graph.run(x)["score"], atol=1e-3)
+    np.testing.assert_allclose(got, graph.run({"x": x}, weights)["score"], atol=1e-5)
+    assert not np.allclose(got, graph.run({"x": x})["score"], atol=1e-3)
 
 
 def test_an_artefact_holds_no_weights(tmp_path):
@@ -80,7 +80,7 @@ def test_an_artefact_holds_no_weights(tmp_path):
         data = (tmp_path / entry.file).read_bytes()
         assert len(data) < 10_000 < sum(w.nbytes for w in graph.weights.values())
         assert set(entry.weights) == set(graph.weights)
-        assert re.fullmatch(rf"compiled/onnxruntime-cpu/b{entry.bucket}\.[0-9a-f]{{12}}\.onnx", entry.file)
+        assert re.fullmatch(rf"compiled/onnxruntime-cpu/score-rows{entry.bucket}\.[0-9a-f]{{12}}\.onnx", entry.file)
 
 
 def test_the_same_graph_gives_the_same_bytes_whatever_its_weights_and_wherever_it_comes_from(tmp_path):
@@ -135,7 +135,7 @@ def test_an_artefact_that_computes_something_else_is_refused(tmp_path, monkeypat
     graph = make_graph()
     wrong = {name: array + 0.5 for name, array in graph.weights.items()}
     honest = DenseGraph.run
-    monkeypatch.setattr(DenseGraph, "run", lambda self, x: honest(self, x, wrong))
+    monkeypatch.setattr(DenseGraph, "run", lambda self, inputs: honest(self, inputs, wrong))
 
     with pytest.raises(BadInput, match=r"executable b4: output 'score' differs by [\d.]+ from TensorFlow's"):
         compile_graph(graph, tmp_path, buckets=(4,))
@@ -164,9 +164,9 @@ def test_several_outputs_and_normalisation_compile(tmp_path):
     (entry,) = compile_graph(graph, tmp_path, buckets=(8,))
     got = {"a": np.zeros((8, 1), np.float32), "b": np.zeros((8, 3), np.float32)}
 
-    load(tmp_path, graph, [entry])[0].bind_buffers(rows(8, 4), got)()
+    load(tmp_path, graph, [entry])[0].bind_buffers({"x": rows(8, 4)}, got)()
 
-    for name, wanted in graph.run(rows(8, 4)).items():
+    for name, wanted in graph.run({"x": rows(8, 4)}).items():
         np.testing.assert_allclose(got[name], wanted, atol=1e-5)
 
 

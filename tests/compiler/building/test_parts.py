@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from freshet_serving.compiler.building.parts import USER_BUCKETS, parts
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.models.zoo.deepfm import build
 from freshet_serving.processor.package.manifest import Feature
-from tests.compiler.passes.graphs import assert_same, rows
+from tests.compiler.passes.graphs import assert_same
 from tests.models.zoo.layouts import make_layout
 
 pytestmark = pytest.mark.tensorflow
@@ -27,16 +29,18 @@ def network(seed=1):
 def test_a_graph_with_users_features_is_compiled_whole_and_in_two_parts():
     found = parts(network(), USER + ITEM + FLOATS, LADDER)
 
-    assert {role: part.buckets for role, part in found.by_role.items()} == {
+    assert {name: part.buckets for name, part in found.by_subgraph.items()} == {
         "whole": list(LADDER),
         "user": list(USER_BUCKETS),
-        "candidate": [64, 256],
+        "score": [64, 256],
     }
-    assert found.user_width == found.user_split.user_width > 64
-    assert [part.graph.width for part in found.by_role.values()] == [49, 24, 25 + -(-found.user_width // 64)]
+    assert sum(length for _, length in found.user_split.tensors) > 64
+    assert [part.graph.width for part in found.by_subgraph.values()] == [49, 24, 25]
+    candidates = found.by_subgraph["score"].graph.inputs
+    assert candidates == {"x": (None, 25), **{name: (1, length) for name, length in found.user_split.tensors}}
     assert found.notes == []
     assert "user-once" in str(found.user_split)
-    assert_same(network(), found.by_role["whole"].graph, atol=1e-4)
+    assert_same(network(), found.by_subgraph["whole"].graph, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -51,27 +55,26 @@ def test_a_graph_with_users_features_is_compiled_whole_and_in_two_parts():
 def test_a_graph_that_gains_nothing_is_compiled_whole(features, buckets, noted):
     found = parts(network(), features, buckets)
 
-    assert list(found.by_role) == ["whole"]
-    assert (found.user_width, found.user_split, bool(found.notes)) == (0, None, noted)
+    assert list(found.by_subgraph) == ["whole"]
+    assert (found.user_split, bool(found.notes)) == (None, noted)
 
 
 def test_every_part_compiles_and_computes_what_tensorflow_does(tmp_path):
     found = parts(network(), USER + ITEM + FLOATS, LADDER)
     files = set()
 
-    for role, part in found.by_role.items():
-        entries = compile_graph(part.graph, tmp_path, part.buckets, role=role)
+    for name, part in found.by_subgraph.items():
+        entries = compile_graph(part.graph, tmp_path, part.buckets, subgraph=name)
         files |= {entry.file for entry in entries}
-        assert {entry.role for entry in entries} == {role}
+        assert {entry.subgraph for entry in entries} == {name}
         largest = entries[-1]
-        columns = {o.name: o.columns for o in part.graph.outputs}
         (program,) = load(part.graph, tmp_path, [largest]).programs
         loaded = program.with_weights(part.graph.weights)[largest.bucket]
-        x = rows(part.graph, largest.bucket)
-        got = {name: np.empty((largest.bucket, n), np.float32) for name, n in columns.items()}
-        loaded.bind_buffers(x, got)()
-        for name, values in part.graph.run(x).items():
-            np.testing.assert_allclose(got[name], values, atol=1e-4)
+        given = part.graph.sample(largest.bucket)
+        got = part.graph.spec.allocate_outputs(largest.bucket)
+        loaded.bind_buffers(given, got)()
+        for output, values in part.graph.run(given).items():
+            np.testing.assert_allclose(got[output], values, atol=1e-4)
 
     assert len(files) == len(LADDER) + len(USER_BUCKETS) + 2
     assert all((tmp_path / file).is_file() for file in files)
@@ -81,12 +84,12 @@ def test_a_graph_that_the_passes_get_wrong_is_compiled_as_it_came(monkeypatch):
     class Wrong:
         graph, effects = network(seed=2), ["done"]
 
-    Wrong.graph = DenseGraph(Wrong.graph.function, 49, Wrong.graph.outputs, network(seed=5).weights)
+    Wrong.graph = replace(Wrong.graph, weights=network(seed=5).weights)
     monkeypatch.setattr(compiling, "optimise", lambda dense: Wrong)
     graph = network()
 
     found = parts(graph, ITEM + FLOATS, LADDER)
 
-    assert found.by_role["whole"].graph is graph
+    assert found.by_subgraph["whole"].graph is graph
     assert found.effects == []
     assert "computes something else" in found.notes[0]

@@ -5,8 +5,8 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.compiler.frameworks import keras
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
+from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.models.zoo.deepfm import build
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest import NAME, Output
@@ -30,12 +30,12 @@ def test_the_graph_computes_the_models_scores_from_the_weights_given(arch):
 
     assert graph.width == 14
     assert graph.outputs == [Output("score", 1)]
-    np.testing.assert_allclose(graph.run(x)["score"], arch.scores(x)["score"].numpy(), atol=1e-6)
+    np.testing.assert_allclose(graph.run({"x": x})["score"], arch.scores(x)["score"].numpy(), atol=1e-6)
 
     doubled = {name: 2 * array for name, array in graph.weights.items()}
     for variable in arch.scores.variables:
         variable.assign(doubled[variable.path])
-    np.testing.assert_allclose(graph.run(x, doubled)["score"], arch.scores(x)["score"].numpy(), atol=1e-6)
+    np.testing.assert_allclose(graph.run({"x": x}, doubled)["score"], arch.scores(x)["score"].numpy(), atol=1e-6)
 
 
 def test_a_saved_graph_reads_back_the_same_and_holds_no_weight(arch, tmp_path):
@@ -45,8 +45,9 @@ def test_a_saved_graph_reads_back_the_same_and_holds_no_weight(arch, tmp_path):
 
     loaded = DenseGraph.load(tmp_path / "graph", other)
 
-    assert (loaded.width, loaded.outputs) == (graph.width, graph.outputs)
-    np.testing.assert_array_equal(loaded.run(rows(3))["score"], graph.run(rows(3), other)["score"])
+    assert (loaded.inputs, loaded.outputs) == (graph.inputs, graph.outputs)
+    x = {"x": rows(3)}
+    np.testing.assert_array_equal(loaded.run(x)["score"], graph.run(x, other)["score"])
     marks = [array.tobytes()[:64] for array in graph.weights.values() if array.any()]
     files = [p for p in (tmp_path / "graph").rglob("*") if p.is_file()]
     assert not any(mark in p.read_bytes() for p in files for mark in marks if len(mark) == 64)
@@ -83,15 +84,16 @@ def test_normalisation_and_dropout_compile_as_they_serve():
 
     assert graph.outputs == [Output("a", 2), Output("b", 1)]
     assert "norm/moving_mean" in graph.weights
-    got = graph.run(rows(3, 4))
+    got = graph.run({"x": rows(3, 4)})
     for name, value in model(rows(3, 4), training=False).items():
         np.testing.assert_allclose(got[name], value.numpy(), atol=1e-6)
 
 
 def test_models_that_are_no_dense_graph_are_refused():
-    x, y = keras.Input((4,)), keras.Input((4,))
-    with pytest.raises(BadInput, match=r"one input \[n, width\]"):
-        DenseGraph.from_keras(keras.Model([x, y], keras.layers.add([x, y])))
+    x, ragged, scalar = keras.Input((4,)), keras.Input((None,)), keras.Input(())
+    for inputs in (ragged, scalar, [x, ragged], [x, scalar]):
+        with pytest.raises(BadInput, match=r"expected inputs \[n, \.\.\.\] of a known size"):
+            DenseGraph.from_keras(keras.Model(inputs, keras.layers.Dense(1)(x) if isinstance(inputs, list) else inputs))
     with pytest.raises(BadInput, match=r"output 'score': expected float32 \[n, columns\]"):
         DenseGraph.from_keras(keras.Model(x, keras.layers.Reshape((2, 2))(x)))
     with pytest.raises(BadInput, match="output 'a/b': expected a plain name"):
@@ -102,10 +104,61 @@ def test_models_that_are_no_dense_graph_are_refused():
 
 def test_examples_travel_with_the_graph_and_are_what_it_is_tried_on(arch, tmp_path):
     plain = DenseGraph.from_keras(arch.scores)
-    assert plain.sample(3).shape == (3, 14)
+    assert {name: array.shape for name, array in plain.sample(3).items()} == {"x": (3, 14)}
     examples = rows(2, seed=4)
-    replace(plain, examples=examples).save(tmp_path / "graph")
+    replace(plain, examples={"x": examples}).save(tmp_path / "graph")
 
     loaded = DenseGraph.load(tmp_path / "graph", plain.weights)
 
-    np.testing.assert_array_equal(loaded.sample(5), examples[[0, 1, 0, 1, 0]])
+    np.testing.assert_array_equal(loaded.sample(5)["x"], examples[[0, 1, 0, 1, 0]])
+
+
+def test_the_first_input_of_several_is_x_and_each_other_has_its_own_name(tmp_path):
+    features, mask = keras.Input((4,), name="features"), keras.Input((3, 2), name="mask")
+    joined = keras.layers.concatenate([features, keras.layers.Flatten()(mask)])
+    model = keras.Model([features, mask], keras.layers.Dense(1, name="d")(joined))
+    graph = DenseGraph.from_keras(model)
+    given = {"x": rows(5, 4), "mask": rows(30, 1).reshape(5, 3, 2)}
+
+    assert list(graph.inputs.items()) == [("x", (None, 4)), ("mask", (None, 3, 2))]
+    assert (graph.width, graph.rows(given)) == (4, 5)
+    wanted = model([given["x"], given["mask"]]).numpy()
+    np.testing.assert_allclose(graph.run(given)["score"], wanted, atol=1e-6)
+
+    replace(graph, examples=given).save(tmp_path / "graph")
+    loaded = DenseGraph.load(tmp_path / "graph", graph.weights)
+    assert list(loaded.inputs.items()) == list(graph.inputs.items())
+    np.testing.assert_array_equal(loaded.run(given)["score"], graph.run(given)["score"])
+    for name, array in given.items():
+        np.testing.assert_array_equal(loaded.sample(7)[name], array[[0, 1, 2, 3, 4, 0, 1]])
+
+
+def test_an_input_without_rows_is_neither_repeated_nor_cut():
+    function = tf.function(
+        lambda inputs, weights: {"score": tf.reduce_sum(inputs["x"] * inputs["u"], 1, keepdims=True) * weights["w"]},
+        input_signature=signature({"x": (None, 3), "u": (1, 3)}, {"w": np.ones(1, np.float32)}),
+    )
+    graph = DenseGraph(function, {"x": (None, 3), "u": (1, 3)}, [Output("score", 1)], {"w": np.ones(1, np.float32)})
+    given = {"x": rows(2, 3), "u": rows(1, 3, seed=1)}
+
+    resized = graph.resized(given, 5)
+
+    assert {name: array.shape for name, array in graph.sample(7).items()} == {"x": (7, 3), "u": (1, 3)}
+    assert graph.rows(given) == 2
+    np.testing.assert_array_equal(resized["u"], given["u"])
+    np.testing.assert_array_equal(resized["x"], given["x"][[0, 1, 0, 1, 0]])
+
+
+def test_a_graph_that_an_older_release_saved_takes_its_matrix_as_x(tmp_path):
+    weights = {"w": rows(3, 1)}
+    specs = [tf.TensorSpec((None, 3), tf.float32, "x"), {"w": tf.TensorSpec((3, 1), tf.float32, "weight_0")}]
+    module = tf.Module()
+    module.dense = tf.function(lambda x, values: {"score": x @ values["w"]}, input_signature=specs, autograph=False)
+    module.examples = tf.Variable(rows(2, 3), trainable=False)
+    tf.saved_model.save(module, str(tmp_path / "graph"))
+
+    graph = DenseGraph.load(tmp_path / "graph", weights)
+
+    assert graph.inputs == {"x": (None, 3)}
+    np.testing.assert_array_equal(graph.sample(3)["x"], rows(2, 3)[[0, 1, 0]])
+    np.testing.assert_allclose(graph.run({"x": rows(4, 3)})["score"], rows(4, 3) @ weights["w"], atol=1e-6)

@@ -34,7 +34,7 @@ def test_an_expression_becomes_an_output_beside_its_heads():
     graph = fuse(heads(), {"score": TEXT}, [PLAIN, PRICE])
     x = rows(graph)
 
-    got = graph.run(x)
+    got = graph.run({"x": x})
 
     assert [o.name for o in graph.outputs] == ["ctr", "cvr", "score", "wide"]
     assert graph.weights["fusion/score"].tolist() == [0.5]
@@ -46,7 +46,7 @@ def test_expressions_read_features_and_those_before_them():
     graph = fuse(heads(), {"base": "max(ctr, cvr)", "score": "base / age - 2", "flat": "1 + 2"}, [PLAIN])
     x = rows(graph)
 
-    got = graph.run(x)
+    got = graph.run({"x": x})
 
     base = np.maximum(got["ctr"], got["cvr"])
     np.testing.assert_allclose(got["score"], base / (x[:, 2:3] / np.float32(0.1) + 40) - 2, rtol=1e-5)
@@ -65,7 +65,7 @@ def test_a_deltas_tensor_changes_exponents_without_another_compile(tmp_path):
     for weights in (graph.weights, graph.weights | changed):
         loaded = program.with_weights(weights)[16]
         got = {name: np.empty((16, n), np.float32) for name, n in columns.items()}
-        loaded.bind_buffers(x, got)()
+        loaded.bind_buffers({"x": x}, got)()
         power = weights["fusion/score"][0]
         np.testing.assert_allclose(got["score"], got["ctr"] * got["cvr"] ** power * sent(x), rtol=1e-4)
 
@@ -83,7 +83,8 @@ def test_a_fused_graph_is_saved_and_read_like_any_other(tmp_path):
 
     read = DenseGraph.load(tmp_path / "graph", graph.weights)
 
-    np.testing.assert_array_equal(read.run(rows(graph))["score"], graph.run(rows(graph))["score"])
+    inputs = {"x": rows(graph)}
+    np.testing.assert_array_equal(read.run(inputs)["score"], graph.run(inputs)["score"])
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,18 @@ pytestmark = pytest.mark.tensorflow
 WEIGHTS = {"w": np.ones((2, 1), np.float32)}
 
 
+INPUTS = {"x": (None, 2)}
+
+
 def saved(folder, compute):
-    """A dense graph's SavedModel that computes this."""
+    """A dense graph's SavedModel that computes this of x."""
     module = tf.Module()
-    module.dense = tf.function(compute, input_signature=signature(2, WEIGHTS), autograph=False)
-    module.examples = tf.Variable(np.zeros((1, 2), np.float32), trainable=False)
+    module.dense = tf.function(
+        lambda inputs, weights: compute(inputs["x"], weights),
+        input_signature=signature(INPUTS, WEIGHTS),
+        autograph=False,
+    )
+    module.examples = {"x": tf.Variable(np.zeros((1, 2), np.float32), trainable=False)}
     with without_deprecations():
         tf.saved_model.save(module, str(folder))
     return folder
@@ -33,7 +40,7 @@ def test_numbers_branches_and_loops_are_loaded(tmp_path):
         return {"score": tf.while_loop(lambda n, s: n < 2, lambda n, s: (n + 1, s + 1.0), (0, score))[1]}
 
     graph = DenseGraph.load(saved(tmp_path / "graph", compute), WEIGHTS)
-    assert graph.run(np.ones((1, 2), np.float32))["score"].tolist() == [[4.0]]
+    assert graph.run({"x": np.ones((1, 2), np.float32)})["score"].tolist() == [[4.0]]
 
 
 def read(x):
@@ -71,7 +78,9 @@ def test_what_reads_writes_or_runs_code_is_refused_by_name_wherever_it_hides(tmp
 
 def test_a_function_beside_the_graphs_own_is_looked_at_too(tmp_path):
     module = tf.Module()
-    module.dense = tf.function(lambda x, weights: {"score": x @ weights["w"]}, input_signature=signature(2, WEIGHTS))
+    module.dense = tf.function(
+        lambda inputs, weights: {"score": inputs["x"] @ weights["w"]}, input_signature=signature(INPUTS, WEIGHTS)
+    )
     module.more = tf.function(lambda: tf.io.read_file("/etc/hostname"), input_signature=[])
     with without_deprecations():
         tf.saved_model.save(module, str(tmp_path))

@@ -210,4 +210,4 @@ def test_the_dense_graph_computes_gelu_without_erfc(cut_of):
     x = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
 
     wanted = tf.math.erfc(x) @ variable(2, 4, 1, name="h")
-    np.testing.assert_allclose(importer.graph.run(x)["score"], wanted, atol=1e-6)
+    np.testing.assert_allclose(importer.graph.run({"x": x})["score"], wanted, atol=1e-6)

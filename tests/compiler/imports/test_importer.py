@@ -52,12 +52,12 @@ def test_a_users_inputs_are_computed_once_a_request_with_the_same_scores(ranker,
     manifest = VersionReader(imported.folder).manifest
 
     assert {f.name: f.side for f in manifest.features}["user"] == "user"
-    assert manifest.user_width == HIDDEN
-    assert {e.role for e in manifest.executables} == {"whole", "user", "candidate"}
+    assert [o.dims for o in manifest.graphs["user"].outputs] == [["requests", HIDDEN]]
+    assert {e.subgraph for e in manifest.executables} == {"whole", "user", "score"}
     assert any(line.startswith("user-once: ") for line in imported.passes)
     random = np.random.default_rng(0)
     with Processor.initialize(ProcessorConfig(repository=str(tmp_path), sessions=1)) as processor:
-        processor.predictor.replica("ranker").user_split.worth_splitting = lambda rows: True
+        processor.predictor.replica("ranker").graphs.worth_dividing = lambda rows: True
         for rows in (1, 7, 64, 130):
             user, item = random.integers(0, ROWS, 1), random.integers(0, ROWS, rows)
             price = random.standard_normal((rows, 1)).astype(np.float32)
@@ -71,8 +71,8 @@ def test_without_a_users_inputs_a_graph_goes_whole(ranker, tmp_path):
     imported = import_model(ranker[1], tmp_path, "ranker", options=ImportOptions(buckets=(1, 64)))
     manifest = VersionReader(imported.folder).manifest
 
-    assert manifest.user_width == 0
-    assert {e.role for e in manifest.executables} == {"whole"}
+    assert manifest.graphs == {}
+    assert {e.subgraph for e in manifest.executables} == {"score"}
     assert not any("user-once" in line for line in imported.passes)
 
 

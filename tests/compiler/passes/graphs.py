@@ -17,13 +17,15 @@ def dense(function, width, seed=0, **shapes):
     random = np.random.default_rng(seed)
     weights = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
 
-    def called(x, values):
-        found = function(x, values)
+    def called(inputs, values):
+        found = function(inputs["x"], values)
         return found if isinstance(found, dict) else {"y": found}
 
-    made = tf.function(called, input_signature=signature(width, weights), autograph=False)
+    made = tf.function(called, input_signature=signature({"x": (None, width)}, weights), autograph=False)
     outputs = made.get_concrete_function().structured_outputs
-    return DenseGraph(made, width, [Output(n, int(o.shape[1])) for n, o in sorted(outputs.items())], weights)
+    return DenseGraph(
+        made, {"x": (None, width)}, [Output(n, int(o.shape[1])) for n, o in sorted(outputs.items())], weights
+    )
 
 
 def rows(graph, n=9, seed=0):
@@ -35,7 +37,7 @@ def assert_same(a, b, atol=1e-5):
     random = np.random.default_rng(7)
     others = {name: random.random(w.shape, np.float32) + np.float32(0.1) for name, w in a.weights.items()}
     for weights in (a.weights, others):
-        wanted, got = a.run(rows(a), weights), b.run(rows(a), weights)
+        wanted, got = a.run({"x": rows(a)}, weights), b.run({"x": rows(a)}, weights)
         assert wanted.keys() == got.keys()
         for name, values in wanted.items():
             np.testing.assert_allclose(got[name], values, rtol=1e-5, atol=atol)

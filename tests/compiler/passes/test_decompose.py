@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.decompose import RULES, decompose
 from freshet_serving.processor.package.manifest import Output
@@ -42,25 +42,29 @@ CASES = {
 def test_results_are_tensorflows_to_a_few_units_in_the_last_place(name):
     function, values = CASES[name]
     dense = tf.function(
-        lambda x, _: {"y": tf.reshape(function(x[:, 0]), [-1, 1])}, input_signature=signature(1, {}), autograph=False
+        lambda x, _: {"y": tf.reshape(function(x[:, 0]), [-1, 1])}, input_signature=_specs(1), autograph=False
     )
-    graph = DenseGraph(dense, 1, [Output("y")], {})
+    graph = DenseGraph.of_matrix(dense, 1, [Output("y")], {})
     decomposed = decompose(graph)
     x = np.array(values, np.float32)[:, None]
 
     with np.errstate(all="ignore"):
-        wanted, got = graph.run(x)["y"], decomposed.run(x)["y"]
+        wanted, got = graph.run({"x": x})["y"], decomposed.run({"x": x})["y"]
     assert not RULES.keys() & {node.op for node in decomposed.concrete.graph.as_graph_def().node}
     # Where a function passes through 0 its terms cancel: there it is a few units of them.
     near_0 = 2e-6 if name in ("lgamma", "digamma") else 0.0
     np.testing.assert_allclose(got, wanted, rtol=3e-6, atol=near_0)
 
 
+def _specs(width):
+    return [tf.TensorSpec((None, width), tf.float32), {}]
+
+
 def dense_graph(function, width, out):
     dense = tf.function(
-        lambda x, _: {"y": tf.reshape(function(x), [-1, out])}, input_signature=signature(width, {}), autograph=False
+        lambda x, _: {"y": tf.reshape(function(x), [-1, out])}, input_signature=_specs(width), autograph=False
     )
-    return DenseGraph(dense, width, [Output("y", out)], {})
+    return DenseGraph.of_matrix(dense, width, [Output("y", out)], {})
 
 
 def shaped(*dims):
@@ -94,7 +98,7 @@ def test_diagonals_and_running_products_of_any_shape_are_tensorflows(name):
     decomposed = decompose(graph)
     assert not RULES.keys() & {node.op for node in decomposed.concrete.graph.as_graph_def().node}
     x = np.random.default_rng(0).standard_normal((5, 12), np.float32)
-    np.testing.assert_allclose(decomposed.run(x)["y"], graph.run(x)["y"], rtol=3e-6)
+    np.testing.assert_allclose(decomposed.run({"x": x})["y"], graph.run({"x": x})["y"], rtol=3e-6)
 
 
 @pytest.mark.parametrize(
@@ -124,12 +128,12 @@ def test_whole_numbers_of_32_bits_have_their_buckets():
     decomposed = decompose(graph)
     x = np.array([[-3.0, -1.0, 0.0, 1.0], [2.0, 3.0, -2.0, 0.5]], np.float32)
     assert decomposed is not graph
-    np.testing.assert_array_equal(decomposed.run(x)["y"], graph.run(x)["y"])
+    np.testing.assert_array_equal(decomposed.run({"x": x})["y"], graph.run({"x": x})["y"])
 
 
 def test_a_graph_with_nothing_to_decompose_is_left_as_it_is():
-    dense = tf.function(lambda x, _: {"y": tf.nn.relu(x)}, input_signature=signature(2, {}), autograph=False)
-    graph = DenseGraph(dense, 2, [Output("y", 2)], {})
+    dense = tf.function(lambda x, _: {"y": tf.nn.relu(x)}, input_signature=_specs(2), autograph=False)
+    graph = DenseGraph.of_matrix(dense, 2, [Output("y", 2)], {})
     assert decompose(graph) is graph
 
 
@@ -137,6 +141,6 @@ def test_another_type_is_left_to_whoever_has_it():
     def whole(x, _):
         return {"y": tf.cast(tf.math.cumprod(tf.cast(x, tf.int32), 1), tf.float32)}
 
-    dense = tf.function(whole, input_signature=signature(3, {}), autograph=False)
-    graph = DenseGraph(dense, 3, [Output("y", 3)], {})
+    dense = tf.function(whole, input_signature=_specs(3), autograph=False)
+    graph = DenseGraph.of_matrix(dense, 3, [Output("y", 3)], {})
     assert decompose(graph) is graph

@@ -11,13 +11,10 @@ from freshet_serving.compiler.passes.graph import Graph
 from freshet_serving.compiler.passes.optimise import optimise
 from freshet_serving.compiler.passes.user_candidate_split import split_user_candidate
 from freshet_serving.models.zoo import deepfm, dlrm
-from freshet_serving.processor.package.roles import USER_VECTOR, user_column_count
 from tests.compiler.passes.graphs import dense, ops
 from tests.models.zoo.layouts import make_layout
 
 pytestmark = pytest.mark.tensorflow
-
-ROWS = 8
 
 
 def assert_split_computes_the_same(graph, split, columns, weights=None, n=11):
@@ -27,14 +24,8 @@ def assert_split_computes_the_same(graph, split, columns, weights=None, n=11):
     random = np.random.default_rng(3)
     x = random.standard_normal((n, graph.width), np.float32)
     x[:, columns] = x[0, columns]
-    u = split.user.run(x[:1][:, columns], weights)[USER_VECTOR][0]
-    user_columns = user_column_count(split.user_width, split.rows)
-    user_vector = np.zeros(split.rows * user_columns, np.float32)
-    user_vector[: split.user_width] = u
-    own = np.full((n, len(others) + user_columns), 7.0, np.float32)
-    own[:, : len(others)] = x[:, others]
-    own[: split.rows, len(others) :] = user_vector.reshape(split.rows, user_columns)
-    got, wanted = split.candidate.run(own, weights), graph.run(x, weights)
+    computed = split.user.run({"x": x[:1][:, columns]}, weights)
+    got, wanted = split.candidate.run({"x": x[:, others], **computed}, weights), graph.run({"x": x}, weights)
     assert got.keys() == wanted.keys()
     for name, values in wanted.items():
         np.testing.assert_allclose(got[name], values, rtol=1e-4, atol=1e-4)
@@ -43,7 +34,7 @@ def assert_split_computes_the_same(graph, split, columns, weights=None, n=11):
 def divided(function, width, columns, **shapes):
     """A graph of enough work on the user's side, split and proved; with what its graphs are made of."""
     graph = dense(function, width, **shapes)
-    split = split_user_candidate(optimise(graph).graph, columns, ROWS)
+    split = split_user_candidate(optimise(graph).graph, columns)
     assert split is not None
     assert_split_computes_the_same(graph, split, columns)
     return split, ops(Graph.of_dense(split.user)), ops(Graph.of_dense(split.candidate))
@@ -54,15 +45,15 @@ def test_deepfm_runs_the_users_share_of_the_first_layer_once():
     columns = [*range(8), *range(16, 24), *range(32, 40), 49]
     graph = DenseGraph.from_keras(deepfm.build(layout, (64, 32), seed=1).scores)
 
-    split = split_user_candidate(optimise(graph).graph, columns, ROWS)
+    split = split_user_candidate(optimise(graph).graph, columns)
 
     assert_split_computes_the_same(graph, split, columns)
     # The first layer, the sum of the vectors, and all that is one number a row in one.
-    assert split.user_width == 64 + 8 + 1
+    assert sorted(length for _, length in split.tensors) == [1, 8, 64]
     # Half of the first layer is most of what could be saved.
     whole, candidate, _ = split.flops
     assert whole - candidate > 0.9 * 2 * 25 * 64
-    assert (split.user.width, split.candidate.width) == (25, 26 + user_column_count(73, ROWS))
+    assert (split.user.width, split.candidate.width) == (25, 26)
 
 
 def test_dlrm_splits_where_the_bottom_is_the_users():
@@ -70,11 +61,11 @@ def test_dlrm_splits_where_the_bottom_is_the_users():
     columns = list(range(24, 36))
     graph = DenseGraph.from_keras(dlrm.build(layout, (16, 8), seed=1, bottom=(64, 32)).scores)
 
-    split = split_user_candidate(optimise(graph).graph, columns, ROWS)
+    split = split_user_candidate(optimise(graph).graph, columns)
 
     assert_split_computes_the_same(graph, split, columns)
     # The bottom's vector, and its share of the top's first layer.
-    assert split.user_width == 8 + 16
+    assert sorted(length for _, length in split.tensors) == [8, 16]
     assert "Relu" in ops(Graph.of_dense(split.user))
 
 
@@ -87,7 +78,7 @@ def test_what_depends_on_the_user_alone_runs_once_however_deep():
     shapes = dict(u0=(6, 32), u1=(32, 16), i0=(4, 8), top=(24, 9), b=(9,), out=(9, 1))
     split, user, candidate = divided(towers, 10, range(6), **shapes)
 
-    assert split.user_width == 9
+    assert [length for _, length in split.tensors] == [9]
     assert user == ["MatMul", "Relu", "MatMul", "Relu", "MatMul", "BiasAdd"]
     assert candidate.count("MatMul") == 3
 
@@ -123,7 +114,7 @@ def test_any_mixture_computes_the_same(function):
     shapes = dict(u=(4, 64), v=(64, 32), m=(32, 3), n=(8, 3), s=(40,), o=(40, 3))
     divided(sliced, 8, range(4), **shapes)
     graph = dense(mixed, 8, **shapes)
-    split = split_user_candidate(optimise(graph).graph, range(4), ROWS)
+    split = split_user_candidate(optimise(graph).graph, range(4))
     if split is not None:
         assert_split_computes_the_same(graph, split, range(4))
 
@@ -139,7 +130,7 @@ def test_any_columns_may_be_the_users(columns):
         return tf.concat([tf.nn.relu(x @ w["m"] + w["b"]), pairs], 1) @ w["o"]
 
     graph = dense(machine, 24, m=(24, 40), b=(40,), o=(44, 1))
-    split = split_user_candidate(optimise(graph).graph, columns, ROWS)
+    split = split_user_candidate(optimise(graph).graph, columns)
 
     assert split is not None
     assert_split_computes_the_same(graph, split, columns)
@@ -151,18 +142,74 @@ def test_a_split_that_saves_little_or_nothing_is_not_made():
 
     graph = dense(late, 8, a=(8, 32), b=(32, 64), c=(64, 1))
 
-    assert split_user_candidate(graph, [3], ROWS) is None
-    assert split_user_candidate(graph, [], ROWS) is None
-    assert split_user_candidate(graph, range(8), ROWS) is None
+    assert split_user_candidate(graph, [3]) is None
+    assert split_user_candidate(graph, []) is None
+    assert split_user_candidate(graph, range(8)) is None
 
 
 def test_a_graph_whose_rows_are_not_its_first_axis_is_not_split():
     graph = dense(lambda x, w: tf.transpose(w["a"] @ tf.transpose(x)), 8, a=(3, 8))
 
-    assert split_user_candidate(graph, range(4), ROWS) is None
+    assert split_user_candidate(graph, range(4)) is None
 
 
 def test_a_graph_that_mixes_rows_is_not_split():
     graph = dense(lambda x, w: (x - tf.reduce_mean(x, 0, keepdims=True)) @ w["a"], 8, a=(8, 3))
 
-    assert split_user_candidate(graph, range(4), ROWS) is None
+    assert split_user_candidate(graph, range(4)) is None
+
+
+HISTORY, LENGTH, DIM = 24, 6, 4
+
+
+def attended(score, weigh):
+    """Attention of a candidate's 4 numbers over a user's 6 events of 4: scores, softmax, weighted sum, a network."""
+
+    def attention(x, w):
+        events = tf.reshape(tf.nn.relu(x[:, :HISTORY] @ w["k"]), (-1, LENGTH, DIM))
+        found = weigh(tf.nn.softmax(score(x[:, HISTORY:], events)), events)
+        return tf.nn.relu(tf.concat([found, x[:, HISTORY:]], 1) @ w["m"]) @ w["o"]
+
+    return attention
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        attended(
+            lambda q, e: tf.matmul(q[:, None], e, transpose_b=True)[:, 0],
+            lambda a, e: tf.matmul(a[:, None], e)[:, 0],
+        ),
+        attended(
+            lambda q, e: tf.matmul(e, q[:, :, None])[:, :, 0],
+            lambda a, e: tf.matmul(e, a[:, :, None], transpose_a=True)[:, :, 0],
+        ),
+        attended(
+            lambda q, e: tf.einsum("nd,nld->nl", q, e),
+            lambda a, e: tf.einsum("nl,nld->nd", a, e),
+        ),
+    ],
+    ids=["queries-left", "queries-right", "einsum"],
+)
+def test_attention_reads_the_users_events_without_a_copy_per_candidate(attention):
+    shapes = dict(k=(HISTORY, HISTORY), m=(2 * DIM, 8), o=(8, 1))
+    split, _, candidate = divided(attention, HISTORY + DIM, range(HISTORY), **shapes)
+    assert [length for _, length in split.tensors] == [HISTORY]
+    assert not {"BatchMatMulV2", "BroadcastTo", "Tile"} & set(candidate)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("user_left", [False, True])
+def test_products_of_several_heads_keep_one_product_a_head(transposed, user_left):
+    def heads(x, w):
+        events = tf.transpose(tf.reshape(x[:, :HISTORY] @ w["k"], (-1, LENGTH, 2, 2)), (0, 2, 1, 3))
+        query = tf.reshape(x[:, HISTORY:], (-1, 2, 1, 2))
+        if user_left:
+            q = query if transposed else tf.transpose(query, (0, 1, 3, 2))
+            return tf.reshape(tf.matmul(events, q, transpose_b=transposed), (-1, 2 * LENGTH)) @ w["o"]
+        e = events if transposed else tf.transpose(events, (0, 1, 3, 2))
+        return tf.reshape(tf.matmul(query, e, transpose_b=transposed), (-1, 2 * LENGTH)) @ w["o"]
+
+    _, _, candidate = divided(heads, HISTORY + DIM, range(HISTORY), k=(HISTORY, HISTORY), o=(2 * LENGTH, 1))
+    assert candidate.count("BatchMatMulV2") == 1
+    assert not {"BroadcastTo", "Tile"} & set(candidate)

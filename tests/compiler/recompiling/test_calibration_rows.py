@@ -73,7 +73,7 @@ def test_labelled_rows_become_what_a_request_of_them_would(folder, tmp_path):
     labelled = read_labelled(reader, path, "clicked")
     assert labelled.labels.tolist() == [0, 1] * 3
     graph = DenseGraph.load(folder / "graph", reader.dense())
-    np.testing.assert_allclose(graph.run(labelled.x)["score"][:, 0], scores(open_version(folder), n), atol=1e-5)
+    np.testing.assert_allclose(graph.run(labelled.inputs)["score"][:, 0], scores(open_version(folder), n), atol=1e-5)
     for noted, output in (({"clicked": "ctr"}, "ctr"), ({"bought": "cvr"}, ""), ({"clicked": 3}, ""), ([1], "")):
         assert read_labelled(noting(folder, noted), path, "clicked").output == output
     report = compiled(folder, data=path, label="clicked")
@@ -101,11 +101,13 @@ def test_labelled_rows_that_do_not_fit_are_refused(change, message, folder, tmp_
 
 def test_drawn_rows_are_of_the_tables(folder):
     reader = VersionReader(folder)
-    x = random_inputs(reader, 200)
+    inputs = random_inputs(reader, 200)
+    x = inputs["x"]
     users = reader.tensors("tables/user.safetensors")["rows"]
+    assert inputs.keys() == {"x"}
     assert x.shape == (200, reader.manifest.width)
     assert all((users == row).all(1).any() for row in x[:, :DIM])
-    np.testing.assert_array_equal(x, random_inputs(reader, 200))
+    np.testing.assert_array_equal(x, random_inputs(reader, 200)["x"])
     assert abs(x[:, 2 * DIM :].std() - 1) < 0.2
 
 
@@ -117,7 +119,7 @@ def test_rows_without_pooling_are_drawn_with_their_mask(folder):
         tensors = VersionReader(folder).tensors
 
     Reader.manifest = replace(manifest, features=[feature], width=feature.width)
-    x = random_inputs(Reader(), 100)
+    x = random_inputs(Reader(), 100)["x"]
     mask = x[:, 3 * DIM :]
     assert set(np.unique(mask)) == {0.0, 1.0}
     present = (x[:, : 3 * DIM].reshape(100, 3, DIM) != 0).any(2)

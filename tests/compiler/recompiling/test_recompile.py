@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 import freshet_serving.compiler.recompiling.recompile as packaging
-from freshet_serving.compiler.building import role_compiler
+from freshet_serving.compiler.building import subgraph_compiler
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version, find_version
 from freshet_serving.models.training.publication import publish_version
@@ -102,7 +102,7 @@ def test_a_reader_of_the_old_manifest_still_finds_all_of_its_files(folder):
     compiled(folder, buckets=(4,))
     for entry in middle.manifest.executables:
         assert middle.file(entry.file)
-    assert not any(e.file in files(folder) for e in before.manifest.executables if "b1." in e.file)
+    assert not any(e.file in files(folder) for e in before.manifest.executables if "-rows1." in e.file)
     assert [e.bucket for e in VersionReader(folder).manifest.executables] == [4]
 
 
@@ -167,17 +167,17 @@ def asked(n, users=1):
 def served(repository, *requests):
     """Scores of the requests, divided wherever they can be; and how many were."""
     with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
-        user_split = processor.predictor.replica("m").user_split
-        if user_split is not None:
-            user_split.worth_splitting = lambda rows: True
+        graphs = processor.predictor.replica("m").graphs
+        if graphs.user is not None:
+            graphs.worth_dividing = lambda rows: True
         scores = [processor.process(PredictRequest("m", r)).outputs["score"] for r in requests]
         return scores, processor.host.group_stats()["default"].work.user_once
 
 
-def roles(repository):
+def buckets_of(repository):
     found = {}
     for entry in VersionReader(repository / "m" / "1").manifest.executables:
-        found.setdefault(entry.role, set()).add(entry.bucket)
+        found.setdefault(entry.subgraph, set()).add(entry.bucket)
     return found
 
 
@@ -196,33 +196,33 @@ def test_the_users_part_is_compiled_too_with_the_same_scores(divided, tmp_path):
     assert again == by_parts
     for a, b in zip(got, wanted, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
-    assert roles(repository) == {"whole": set(LADDER), "user": {1, 4, 16}, "candidate": {64, 128}}
-    assert report.manifest.user_width == before.user_width > 0
+    assert buckets_of(repository) == {"whole": set(LADDER), "user": {1, 4, 16}, "score": {64, 128}}
+    assert report.manifest.graphs == before.graphs != {}
     notes = report.manifest.notes["compile"]
-    assert {m["bucket"] for m in notes["parts"]["candidate"]} == {64, 128}
+    assert {m["bucket"] for m in notes["parts"]["score"]} == {64, 128}
     assert any(line.startswith("user-once: ") for line in notes["passes"])
-    assert set(report.others) == {"user", "candidate"}
+    assert set(report.others) == {"user", "score"}
 
 
-def test_a_compile_replaces_only_the_roles_that_change(divided, tmp_path):
+def test_a_compile_replaces_only_the_subgraphs_that_change(divided, tmp_path):
     repository = tmp_path / "repository"
     shutil.copytree(divided, repository)
     folder = repository / "m" / "1"
-    named = {e.role: {} for e in VersionReader(folder).manifest.executables}
+    named = {e.subgraph: {} for e in VersionReader(folder).manifest.executables}
     for entry in VersionReader(folder).manifest.executables:
-        named[entry.role][entry.bucket] = (entry.file, (folder / entry.file).stat().st_mtime_ns)
+        named[entry.subgraph][entry.bucket] = (entry.file, (folder / entry.file).stat().st_mtime_ns)
 
     compile_version(folder, CompileOptions(backends=("onnxruntime",), buckets=(1, 64, 128)), Silent())
 
     for entry in VersionReader(folder).manifest.executables:
         # What was compiled from the same graph is the same file, untouched.
-        assert named[entry.role][entry.bucket] == (entry.file, (folder / entry.file).stat().st_mtime_ns)
-    assert roles(repository) == {"whole": {1, 64, 128}, "user": {1, 4, 16}, "candidate": {64, 128}}
+        assert named[entry.subgraph][entry.bucket] == (entry.file, (folder / entry.file).stat().st_mtime_ns)
+    assert buckets_of(repository) == {"whole": {1, 64, 128}, "user": {1, 4, 16}, "score": {64, 128}}
 
     compile_version(folder, CompileOptions(backends=("onnxruntime",), buckets=(1, 8)), Silent())
 
-    assert roles(repository) == {"whole": {1, 8}}
-    assert VersionReader(folder).manifest.user_width == 0
+    assert buckets_of(repository) == {"score": {1, 8}}
+    assert VersionReader(folder).manifest.graphs == {}
     wanted, by_parts = served(divided, asked(20), asked(70))
     got, none = served(repository, asked(20), asked(70))
     assert (by_parts, none) == (2, 0)
@@ -233,19 +233,19 @@ def test_a_compile_replaces_only_the_roles_that_change(divided, tmp_path):
 def test_a_split_that_no_backend_has_words_for_is_left_out_and_said(divided, tmp_path, monkeypatch):
     repository = tmp_path / "repository"
     shutil.copytree(divided, repository)
-    build = role_compiler.build
+    build = subgraph_compiler.build
 
-    def refuse(lowered, bucket, folder, role="whole"):
-        if role == "candidate":
+    def refuse(lowered, bucket, folder, subgraph="score"):
+        if subgraph == "score":
             raise BadInput("no words")
-        return build(lowered, bucket, folder, role)
+        return build(lowered, bucket, folder, subgraph)
 
-    monkeypatch.setattr(role_compiler, "build", refuse)
+    monkeypatch.setattr(subgraph_compiler, "build", refuse)
     report = compile_version(repository / "m" / "1", CompileOptions(backends=("onnxruntime",)), Silent())
 
-    assert roles(repository) == {"whole": set(LADDER)}
-    assert report.manifest.user_width == 0
-    assert any("user-once: left out: no backend could compile the candidate's part" in p for p in report.passes)
+    assert buckets_of(repository) == {"score": set(LADDER)}
+    assert report.manifest.graphs == {}
+    assert any("user-once: left out: no backend could compile the candidates' part" in p for p in report.passes)
     assert served(repository, asked(70))[1] == 0
 
 
@@ -257,7 +257,7 @@ def test_one_compile_at_a_time(folder):
 
 def test_a_compile_that_fails_leaves_the_version_as_it_was(folder, monkeypatch):
     manifest, before = (folder / MANIFEST).read_bytes(), files(folder)
-    monkeypatch.setattr(role_compiler, "calibrate", lambda *a, **k: (_ for _ in ()).throw(BadInput("no")))
+    monkeypatch.setattr(subgraph_compiler, "calibrate", lambda *a, **k: (_ for _ in ()).throw(BadInput("no")))
     with pytest.raises(BadInput, match="no"):
         compiled(folder, BOTH, buckets=(3, 9))
     assert (folder / MANIFEST).read_bytes() == manifest
@@ -299,14 +299,14 @@ def test_buckets_come_from_a_sample_of_traffic(folder, tmp_path, monkeypatch):
 
 def test_a_tampered_or_truncated_executable_is_replaced_at_load(folder, monkeypatch):
     pytest.importorskip("jaxlib", reason="the xla extra is not installed")
-    honest = role_compiler.calibrate
+    honest = subgraph_compiler.calibrate
 
     def favouring(*arguments, **options):
         found = honest(*arguments, **options)
         found.measured = [replace(e, cost_us=0.1) if e.sha256 else e for e in found.measured]
         return found
 
-    monkeypatch.setattr(role_compiler, "calibrate", favouring)
+    monkeypatch.setattr(subgraph_compiler, "calibrate", favouring)
     compiled(folder, BOTH, buckets=(8,))
     reader = VersionReader(folder)
     assert [e.backend for e in reader.manifest.executables] == ["xla", "onnxruntime"]

@@ -75,11 +75,12 @@ def scores(version, n=5):
     replica = version.replicas
     with replica.pinned(0) as state:
         bound = replica.plan.bind_inputs(inputs)
-        bucket = next(b for b in sorted(state.executables) if b >= n)
+        undivided = replica.graphs.undivided.name
+        bucket = next(b for b in sorted(state.executables[undivided]) if b >= n)
         x, out = np.zeros((bucket, replica.plan.width), np.float32), np.empty((bucket, 1), np.float32)
         counts = np.zeros((2, 2), np.int64)
         replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, n]]), x, counts)
-        state.executables[bucket].bind_buffers(x, {"score": out})()
+        state.executables[undivided][bucket].bind_buffers({"x": x}, {"score": out})()
     return out[:n, 0]
 
 

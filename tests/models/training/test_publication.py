@@ -10,9 +10,9 @@ pytest.importorskip("tensorflow", reason="publishing needs the train extra")
 
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.publication import MOST_COUNTED, _packed
-from freshet_serving.processor.backends.opening import executable_files
 from freshet_serving.processor.machine import this_machine
 from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.running.opening import executable_files
 from tests.models.training.streams import MixedSource, make_config
 from tests.support.packages import manifest, open_version, rows_of
 
@@ -53,7 +53,7 @@ def test_a_training_file_may_want_versions_in_int8_and_gets_float32_with_the_rea
     run.run()
 
     package = Repository(tmp_path).version("mixed")
-    whole = [e for e in package.manifest.executables if e.role == "whole"]
+    whole = [e for e in package.manifest.executables if e.subgraph == "whole"]
     assert {e.precision for e in whole} == precisions
     assert any("int8: scores change by" in note for note in notes) == ("int8" not in precisions)
     assert package.manifest.notes["compile"]["precision"] == "int8"

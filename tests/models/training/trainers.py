@@ -11,7 +11,7 @@ from freshet_serving.models.config.model_section import ONE_LABEL
 from freshet_serving.models.pipeline.step_profile import StepProfile
 from freshet_serving.models.training.spec import draft, measure_scaling
 from freshet_serving.models.training.trainer import Trainer
-from freshet_serving.processor.package.manifest import WHOLE
+from freshet_serving.processor.package.subgraphs import WHOLE
 
 
 def make_trainer(config, source):
@@ -50,7 +50,7 @@ class CompiledOnce:
         self._cache, self._entries, self._parts = cache, {}, {}
 
     def _key(self, graph):
-        return str(hash((graph.width, tuple((name, a.shape) for name, a in graph.weights.items()))))
+        return str(hash((tuple(graph.inputs.items()), tuple((name, a.shape) for name, a in graph.weights.items()))))
 
     def parts(self, graph, features, buckets):
         """The parts of the first graph of these features and shapes: of them compile_graph takes no weight."""
@@ -59,12 +59,12 @@ class CompiledOnce:
             self._parts[key] = dividing.parts(graph, features, buckets)
         return self._parts[key]
 
-    def compile_graph(self, graph, version_folder, buckets, progress=None, role=WHOLE):
-        key = f"{role}{self._key(graph)}"
+    def compile_graph(self, graph, version_folder, buckets, progress=None, subgraph=WHOLE):
+        key = f"{subgraph}{self._key(graph)}"
         made = self._cache / key / "compiled"
         if key not in self._entries:
-            buckets = (16,) if role == WHOLE else buckets
-            self._entries[key] = compiling.compile_graph(graph, made.parent, buckets, role=role)
+            buckets = (16,) if subgraph == WHOLE else buckets
+            self._entries[key] = compiling.compile_graph(graph, made.parent, buckets, subgraph=subgraph)
         shutil.copytree(made, version_folder / "compiled", dirs_exist_ok=True)
         return self._entries[key]
 

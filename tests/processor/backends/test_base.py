@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from freshet_serving.processor.backends.base import Artefact, aligned, weights_hash
-from freshet_serving.processor.backends.opening import load_backend
+from freshet_serving.processor.backends.base import Artefact, IoSpec, aligned, weights_hash
+from freshet_serving.processor.backends.registry import load_backend
 from freshet_serving.processor.errors import BadInput
 from tests.processor.backends.artefacts import (
     NAMES,
@@ -39,7 +39,7 @@ def artefact(backend, bucket):
 
 
 def opened(backend, buckets=(4,), **options):
-    program = backend.open_program(WIDTH, OUTPUTS, **options)
+    program = backend.open_program(IoSpec.of_matrix(WIDTH, OUTPUTS), **options)
     for bucket in buckets:
         program.add(artefact(backend, bucket))
     return program
@@ -52,7 +52,7 @@ def rows(n, seed=0):
 def score(executable, x):
     buffer, y = aligned(x.shape), np.full((len(x), 1), np.nan, np.float32)
     buffer[...] = x
-    executable.bind_buffers(buffer, {"score": y})()
+    executable.bind_buffers({"x": buffer}, {"score": y})()
     return y
 
 
@@ -69,7 +69,7 @@ def test_new_weights_make_new_executables_and_leave_the_others_as_they_are(backe
     program, x = opened(backend), rows(4)
     before = program.with_weights(make_weights(0))[4]
     y = np.zeros((4, 1), np.float32)
-    run = before.bind_buffers(x, {"score": y})
+    run = before.bind_buffers({"x": x}, {"score": y})
 
     after = program.with_weights(make_weights(1))[4]
 
@@ -95,7 +95,7 @@ def test_weights_may_be_read_only_and_may_change_after(backend):
 def test_a_binding_reads_and_writes_the_same_buffers_on_every_run(backend, shift):
     x = aligned((4 * WIDTH + shift,))[shift:].reshape(4, WIDTH)
     y = np.zeros((5, 1), np.float32)[1:]
-    run = opened(backend).with_weights(make_weights())[4].bind_buffers(x, {"score": y})
+    run = opened(backend).with_weights(make_weights())[4].bind_buffers({"x": x}, {"score": y})
     for seed in range(3):
         x[:] = rows(4, seed)
         run()
@@ -116,7 +116,7 @@ def test_two_threads_with_bindings_of_their_own_get_their_own_answers(backend):
 
     def work(seed):
         x, y = rows(64, seed), np.zeros((64, 1), np.float32)
-        wanted, run = expected(x, make_weights()), executable.bind_buffers(x, {"score": y})
+        wanted, run = expected(x, make_weights()), executable.bind_buffers({"x": x}, {"score": y})
         start.wait()
         for i in range(200):
             y[:] = -1
@@ -138,7 +138,7 @@ def test_more_bindings_than_runs_at_once_work_too(backend):
     for _ in range(3):
         np.testing.assert_allclose(score(executable, x), expected(x, make_weights()), atol=1e-6)
     outputs = [np.zeros((4, 1), np.float32) for _ in range(3)]
-    for run in [executable.bind_buffers(x, {"score": y}) for y in outputs]:
+    for run in [executable.bind_buffers({"x": x}, {"score": y}) for y in outputs]:
         run()
     for y in outputs:
         np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
@@ -147,7 +147,7 @@ def test_more_bindings_than_runs_at_once_work_too(backend):
 def test_a_run_lets_other_threads_have_the_interpreter(backend):
     executable = opened(backend, (65536,)).with_weights(make_weights())[65536]
     x, y = aligned((65536, WIDTH)), np.zeros((65536, 1), np.float32)
-    run, done, turns = executable.bind_buffers(x, {"score": y}), threading.Event(), 0
+    run, done, turns = executable.bind_buffers({"x": x}, {"score": y}), threading.Event(), 0
     run()
 
     def work():
@@ -195,7 +195,7 @@ def test_bytes_that_are_no_artefact_are_refused_without_a_path_or_a_stack(backen
 @pytest.mark.parametrize("outputs", [{"score": 2}, {"score": 1, "other": 1}])
 def test_an_artefact_of_other_outputs_or_another_width_is_refused(backend, outputs):
     for width, ends in ((WIDTH, outputs), (WIDTH + 1, OUTPUTS)):
-        program = backend.open_program(width, ends)
+        program = backend.open_program(IoSpec.of_matrix(width, ends))
         with pytest.raises(BadInput):
             program.add(artefact(backend, 4)) or program.with_weights(make_weights())
 
@@ -212,7 +212,7 @@ def test_an_artefact_of_other_outputs_or_another_width_is_refused(backend, outpu
 def test_buffers_that_do_not_fit_are_refused_before_any_pointer_is_taken(backend, x, outputs):
     executable = opened(backend).with_weights(make_weights())[4]
     with pytest.raises(ValueError, match="expected"):
-        executable.bind_buffers(x, outputs)
+        executable.bind_buffers({"x": x}, outputs)
 
 
 def test_weights_are_told_apart_by_value_shape_and_name():

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from freshet_serving.processor.backends.base import Artefact
+from freshet_serving.processor.backends.base import Artefact, IoSpec
 from freshet_serving.processor.backends.onnxruntime import _Executable
-from freshet_serving.processor.backends.opening import load_backend
+from freshet_serving.processor.backends.registry import load_backend
 from freshet_serving.processor.errors import BadInput, Corrupt
 from tests.processor.backends.artefacts import NAMES, SHAPES, WIDTH, expected, make_artefact, make_weights
 
@@ -18,14 +18,14 @@ OUTPUTS = {"score": 1}
 def load(data=None, weights=None, names=NAMES, bucket=4, width=WIDTH, outputs=OUTPUTS, threads=1):
     data = make_artefact() if data is None else data
     weights = make_weights() if weights is None else weights
-    program = load_backend("onnxruntime").open_program(width, outputs, threads)
+    program = load_backend("onnxruntime").open_program(IoSpec.of_matrix(width, outputs), threads)
     program.add(Artefact(bucket, data, names))
     return program.with_weights(weights)[bucket]
 
 
 def score(executable, x):
     y = np.full((executable.bucket, 1), np.nan, np.float32)
-    executable.bind_buffers(x, {"score": y})()
+    executable.bind_buffers({"x": x}, {"score": y})()
     return y
 
 
@@ -42,7 +42,7 @@ def test_scores_are_those_of_the_weights_supplied(bucket):
 
 def test_buckets_with_equal_artefacts_share_one_session():
     data = make_artefact()
-    program = load_backend("onnxruntime").open_program(WIDTH, OUTPUTS)
+    program = load_backend("onnxruntime").open_program(IoSpec.of_matrix(WIDTH, OUTPUTS))
     for bucket in (1, 16, 4):
         program.add(Artefact(bucket, data, NAMES))
 
@@ -58,7 +58,7 @@ def test_buckets_with_equal_artefacts_share_one_session():
 def test_artefacts_of_a_static_bucket_load_at_that_bucket_only():
     x = rows(4)
     np.testing.assert_allclose(score(load(make_artefact(4)), x), expected(x, make_weights()), atol=1e-6)
-    with pytest.raises(BadInput, match=r"b8: expected one input 'x' float32 \[8, 12\]"):
+    with pytest.raises(BadInput, match=r"b8: expected inputs x float32 \[8, 12\]"):
         load(make_artefact(4), bucket=8)
 
 
@@ -111,11 +111,11 @@ def test_a_weight_of_another_shape_or_type_is_named_with_what_was_wanted(name):
 
 
 def test_an_artefact_of_another_width_or_other_outputs_is_refused():
-    with pytest.raises(BadInput, match=r"expected one input 'x' float32 \[4, 13\]"):
+    with pytest.raises(BadInput, match=r"expected inputs x float32 \[4, 13\]"):
         load(width=13)
     with pytest.raises(BadInput, match=r"expected outputs \['ctr'\], got \['score'\]"):
         load(outputs={"ctr": 1})
-    with pytest.raises(BadInput, match=r"expected output 'score' float32 \[4, 2\]"):
+    with pytest.raises(BadInput, match=r"expected output score float32 \[4, 2\]"):
         load(outputs={"score": 2})
 
 
@@ -133,7 +133,7 @@ def test_an_artefact_of_another_width_or_other_outputs_is_refused():
 )
 def test_buffers_that_do_not_fit_are_refused_before_any_pointer_is_taken(x, outputs):
     with pytest.raises(ValueError, match="expected"):
-        load().bind_buffers(x, outputs)
+        load().bind_buffers({"x": x}, outputs)
 
 
 def test_a_missing_library_is_one_clear_line(monkeypatch):
@@ -143,7 +143,7 @@ def test_a_missing_library_is_one_clear_line(monkeypatch):
 
 
 def test_a_device_that_the_library_was_not_built_for_says_what_to_install():
-    program = load_backend("onnxruntime").open_program(WIDTH, OUTPUTS)
+    program = load_backend("onnxruntime").open_program(IoSpec.of_matrix(WIDTH, OUTPUTS))
     if "cuda" in load_backend("onnxruntime").targets():
         pytest.skip("this build has CUDA")
     with pytest.raises(BadInput, match=r"this build does not support cuda: .*pip install .*\[gpu\]'"):
@@ -161,11 +161,11 @@ def test_bindings_with_buffers_of_their_own_on_a_device_copy_both_ways(recorded)
         )
     )
     library = SimpleNamespace(OrtValue=values, RunOptions=session.library.RunOptions)
-    executable = _Executable(replace(session, library=library), 4, WIDTH, OUTPUTS)
+    executable = _Executable(replace(session, library=library), 4, IoSpec.of_matrix(WIDTH, OUTPUTS))
     x, y = rows(4), np.zeros((4, 1), np.float32)
     run, other = (
-        executable.bind_buffers(x, {"score": y}),
-        executable.bind_buffers(rows(4, 5), {"score": np.zeros((4, 1), np.float32)}),
+        executable.bind_buffers({"x": x}, {"score": y}),
+        executable.bind_buffers({"x": rows(4, 5)}, {"score": np.zeros((4, 1), np.float32)}),
     )
     for seed in (0, 3):
         x[...] = rows(4, seed)
@@ -174,7 +174,7 @@ def test_bindings_with_buffers_of_their_own_on_a_device_copy_both_ways(recorded)
 
 
 def test_runs_that_cannot_be_recorded_run_as_they_are(monkeypatch):
-    program = load_backend("onnxruntime").open_program(WIDTH, OUTPUTS)
+    program = load_backend("onnxruntime").open_program(IoSpec.of_matrix(WIDTH, OUTPUTS))
     asked = []
 
     def opened(artefact, weights, more):

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("openvino", reason="the openvino extra is not installed")
 
-from freshet_serving.processor.backends.base import Artefact, aligned, weights_hash
+from freshet_serving.processor.backends.base import Artefact, IoSpec, aligned, weights_hash
 from freshet_serving.processor.backends.openvino import OpenVino
 from freshet_serving.processor.errors import BadInput, Corrupt
 from tests.processor.backends.artefacts import NAMES, WIDTH, expected, make_onnx_origin, make_weights
@@ -17,7 +17,13 @@ from tests.processor.backends.artefacts import NAMES, WIDTH, expected, make_onnx
 def frozen(seed=0, origin=True):
     """Code with the weights of a seed inside."""
     portable = Artefact(4, b"", NAMES, origin=make_onnx_origin())
-    code = OpenVino().open_program(WIDTH, {"score": 1}).compile(portable, make_weights(seed)).export_model().read()
+    code = (
+        OpenVino()
+        .open_program(IoSpec.of_matrix(WIDTH, {"score": 1}))
+        .compile(portable, make_weights(seed))
+        .export_model()
+        .read()
+    )
     held = weights_hash(make_weights(seed), NAMES)
     return Artefact(4, code, NAMES, origin=portable.origin if origin else b"", frozen=held)
 
@@ -25,19 +31,19 @@ def frozen(seed=0, origin=True):
 def score(program, seed):
     x, y = aligned((4, WIDTH)), aligned((4, 1))
     x[...] = np.random.default_rng(7).standard_normal(x.shape, np.float32)
-    program.with_weights(make_weights(seed))[4].bind_buffers(x, {"score": y})()
+    program.with_weights(make_weights(seed))[4].bind_buffers({"x": x}, {"score": y})()
     np.testing.assert_allclose(y, expected(x, make_weights(seed)), atol=1e-6)
 
 
 def test_frozen_code_serves_its_own_weights_and_compiles_nothing(monkeypatch):
-    program = OpenVino().open_program(WIDTH, {"score": 1})
+    program = OpenVino().open_program(IoSpec.of_matrix(WIDTH, {"score": 1}))
     program.add(frozen())
     monkeypatch.setattr(type(program), "compile", None)
     score(program, 0)
 
 
 def test_other_weights_are_never_answered_by_frozen_ones():
-    program = OpenVino().open_program(WIDTH, {"score": 1})
+    program = OpenVino().open_program(IoSpec.of_matrix(WIDTH, {"score": 1}))
     program.add(frozen())
     score(program, 1)
     score(program, 0)
@@ -45,7 +51,7 @@ def test_other_weights_are_never_answered_by_frozen_ones():
 
 
 def test_without_its_portable_form_frozen_code_serves_no_other_weights():
-    program = OpenVino().open_program(WIDTH, {"score": 1})
+    program = OpenVino().open_program(IoSpec.of_matrix(WIDTH, {"score": 1}))
     program.add(frozen(origin=False))
     with pytest.raises(Corrupt, match="weights other than the frozen ones require its portable form"):
         program.with_weights(make_weights(1))
@@ -55,20 +61,22 @@ def test_code_cut_short_is_refused():
     artefact = frozen()
     for end in (1, 100, len(artefact.data) // 2):
         with pytest.raises(Corrupt, match=r"executable b4: refused by openvino \d"):
-            OpenVino().open_program(WIDTH, {"score": 1}).add(Artefact(4, artefact.data[:end], NAMES))
+            OpenVino().open_program(IoSpec.of_matrix(WIDTH, {"score": 1})).add(Artefact(4, artefact.data[:end], NAMES))
 
 
 def test_an_unknown_precision_is_named():
     with pytest.raises(BadInput, match="precision: expected one of float32, bfloat16, int8, got float16"):
-        OpenVino().open_program(WIDTH, {"score": 1}).add(Artefact(4, b"", NAMES, "float16", origin=make_onnx_origin()))
+        OpenVino().open_program(IoSpec.of_matrix(WIDTH, {"score": 1})).add(
+            Artefact(4, b"", NAMES, "float16", origin=make_onnx_origin())
+        )
 
 
 def test_a_binding_that_goes_gives_its_warm_request_back():
-    program = OpenVino().open_program(WIDTH, {"score": 1}, runs=2)
+    program = OpenVino().open_program(IoSpec.of_matrix(WIDTH, {"score": 1}), runs=2)
     program.add(frozen())
     executable = program.with_weights(make_weights())[4]
     x, y = aligned((4, WIDTH)), aligned((4, 1))
-    runs = [executable.bind_buffers(x, {"score": y}) for _ in range(2)]
+    runs = [executable.bind_buffers({"x": x}, {"score": y}) for _ in range(2)]
     assert not executable._spare
     del runs
     assert len(executable._spare) == 2
@@ -79,7 +87,7 @@ def test_the_librarys_telemetry_is_never_loaded():
         "import sys\n"
         "from freshet_serving.processor.backends.openvino import *\n"
         "from tests.processor.backends.artefacts import *\n"
-        "program = OpenVino().open_program(WIDTH, {'score': 1})\n"
+        "program = OpenVino().open_program(IoSpec.of_matrix(WIDTH, {'score': 1}))\n"
         "program.add(Artefact(4, b'', NAMES, origin=make_onnx_origin()))\n"
         "program.with_weights(make_weights())\n"
         "sys.exit('openvino_telemetry' in sys.modules)\n"

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from freshet_serving.processor.backends.cuda import Cuda
-from freshet_serving.processor.backends.opening import load_backend
+from freshet_serving.processor.backends.registry import load_backend
 from freshet_serving.processor.errors import BadInput, FreshetError
 
 
@@ -61,4 +61,4 @@ def test_engines_compile_run_and_take_new_weights(tmp_path):
         for weights in (graph.weights, other):
             for executable in program.with_weights(weights).values():
                 x = rows(executable.bucket, graph.width)
-                assert abs(score(executable, x) - graph.run(x, weights)["score"]).max() < 1e-2
+                assert abs(score(executable, x) - graph.run({"x": x}, weights)["score"]).max() < 1e-2

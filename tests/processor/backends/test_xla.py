@@ -9,23 +9,23 @@ import pytest
 
 pytest.importorskip("jaxlib", reason="the xla extra is not installed")
 
-from freshet_serving.processor.backends.base import Artefact, aligned
+from freshet_serving.processor.backends.base import Artefact, IoSpec, aligned
 from freshet_serving.processor.backends.xla import Xla, device
 from freshet_serving.processor.errors import BadInput, Corrupt
 from tests.processor.backends.artefacts import NAMES, WIDTH, expected, make_stablehlo, make_weights
 
 
 def code_of(bucket):
-    program = Xla().open_program(WIDTH, {"score": 1})
+    program = Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1}))
     program.add(Artefact(bucket, b"", NAMES, origin=make_stablehlo(bucket)))
     return program.serialize(bucket)
 
 
 def test_serialised_code_computes_the_same():
-    program, x, y = Xla().open_program(WIDTH, {"score": 1}), aligned((4, WIDTH)), aligned((4, 1))
+    program, x, y = Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1})), aligned((4, WIDTH)), aligned((4, 1))
     program.add(Artefact(4, code_of(4), NAMES))
     x[...] = np.random.default_rng(0).standard_normal(x.shape, np.float32)
-    program.with_weights(make_weights())[4].bind_buffers(x, {"score": y})()
+    program.with_weights(make_weights())[4].bind_buffers({"x": x}, {"score": y})()
 
     np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
 
@@ -34,7 +34,7 @@ def test_code_cut_short_is_refused():
     code = code_of(4)
     for end in (0, 1, len(code) // 2, len(code) - 1):
         with pytest.raises(Corrupt, match="executable b4: "):
-            Xla().open_program(WIDTH, {"score": 1}).add(Artefact(4, code[:end], NAMES))
+            Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1})).add(Artefact(4, code[:end], NAMES))
 
 
 def test_a_processor_and_a_thread_count_have_one_client():
@@ -77,14 +77,14 @@ def test_what_runs_on_a_gpu_runs_on_any_device_of_jax(monkeypatch):
     on = xla.JaxDevice("cpu")
     monkeypatch.setitem(xla._devices, ("cuda", 0), on)
     assert on.target == "cpu"
-    program, x, y = Xla().open_program(WIDTH, {"score": 1}), aligned((4, WIDTH)), aligned((4, 1))
+    program, x, y = Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1})), aligned((4, WIDTH)), aligned((4, 1))
     program.add(Artefact(4, b"", NAMES, target="cuda", origin=make_stablehlo(4)))
     code, weights = program.serialize(4), make_weights()
-    again = Xla().open_program(WIDTH, {"score": 1})
+    again = Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1}))
     again.add(Artefact(4, code, NAMES, target="cuda"))
     for loaded in (program, again):
         executable = loaded.with_weights(weights)[4]
-        run = executable.bind_buffers(x, {"score": y})
+        run = executable.bind_buffers({"x": x}, {"score": y})
         for seed in (0, 1):
             x[...] = np.random.default_rng(seed).standard_normal(x.shape, np.float32)
             run()
@@ -101,6 +101,6 @@ def test_code_of_another_kind_of_gpu_is_refused(monkeypatch):
     from freshet_serving.processor.backends import xla
 
     monkeypatch.setitem(xla._devices, ("cuda", 0), SimpleNamespace(target="cuda-sm_90"))
-    program = Xla().open_program(WIDTH, {"score": 1})
+    program = Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1}))
     with pytest.raises(BadInput, match="foreign: compiled for cuda-sm_80, the device here is cuda-sm_90"):
         program.add(Artefact(4, b"code", NAMES, target="cuda-sm_80"))

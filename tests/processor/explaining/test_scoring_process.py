@@ -34,7 +34,7 @@ def process():
 
 
 def x_of(rows=5):
-    return np.random.default_rng(3).standard_normal((rows, WIDTH)).astype(np.float32)
+    return {"x": np.random.default_rng(3).standard_normal((rows, WIDTH)).astype(np.float32)}
 
 
 def pid_of(process):

@@ -7,7 +7,7 @@ import pytest
 
 from freshet_serving.processor.explaining import spare_executable
 from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables
-from freshet_serving.processor.package.manifest import WHOLE
+from freshet_serving.processor.package.subgraphs import SCORE
 from freshet_serving.processor.repository.version import VersionReader
 from tests.processor.backends.artefacts import WIDTH, expected
 from tests.support.packages import BUCKETS, make_weights, write_package
@@ -21,11 +21,11 @@ def files(tmp_path):
 
 
 def got(spares, files, bucket, dense=DENSE):
-    return spares._get(files, (WHOLE, bucket), dense, WIDTH, {"score": 1})
+    return spares._get(files, (SCORE, bucket), dense)
 
 
 def x_of(rows=5):
-    return np.random.default_rng(3).standard_normal((rows, WIDTH)).astype(np.float32)
+    return {"x": np.random.default_rng(3).standard_normal((rows, WIDTH)).astype(np.float32)}
 
 
 def test_any_bucket_scores_any_number_of_rows_as_the_network_does(files):
@@ -33,7 +33,7 @@ def test_any_bucket_scores_any_number_of_rows_as_the_network_does(files):
     for bucket in BUCKETS:
         ran = spares.score(files, ScoringPath(bucket), DENSE, x_of())
         assert (ran.entry.bucket, ran.computes) == (bucket, "onnxruntime float32")
-        np.testing.assert_allclose(ran.outputs["score"], expected(x_of(), DENSE), atol=1e-6)
+        np.testing.assert_allclose(ran.outputs["score"], expected(x_of()["x"], DENSE), atol=1e-6)
         assert ran.open_s >= 0
         assert ran.execute_s > 0
 
@@ -47,7 +47,7 @@ def test_it_is_opened_once_and_packed_once_for_the_same_weights(files, monkeypat
     assert got(spares, files, 4, dict(DENSE)) is first, "both sides of a comparison are kept"
     np.testing.assert_allclose(
         spares.score(files, ScoringPath(4), make_weights(1), x_of()).outputs["score"],
-        expected(x_of(), make_weights(1)),
+        expected(x_of()["x"], make_weights(1)),
         atol=1e-6,
     )
     assert len(opened) == 1
@@ -63,7 +63,7 @@ def test_few_buckets_and_weights_are_kept(files, monkeypatch):
     assert got(spares, files, 1) is not first
     for seed in range(1, 4):
         got(spares, files, 1, make_weights(seed))
-    assert len(spares._kept[files][WHOLE, 1].packed) == spare_executable.WEIGHTS_KEPT
+    assert len(spares._kept[files][SCORE, 1].packed) == spare_executable.WEIGHTS_KEPT
 
 
 def test_what_is_kept_goes_with_its_version(tmp_path):

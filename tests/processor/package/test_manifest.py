@@ -31,13 +31,13 @@ def test_a_manifest_survives_its_own_file():
 
 def test_what_is_optional_may_be_left_out():
     small = raw()
-    for key in ("event_time", "notes", "format", "executables"):
+    for key in ("event_time", "notes", "executables"):
         del small[key]
     for feature in small["features"]:
         for key in ("log1p", "combiner", "max_length", "side"):
             del feature[key]
     parsed = parse(small)
-    assert (parsed.event_time, parsed.notes, parsed.format) == ([], {}, "freshet/1")
+    assert (parsed.event_time, parsed.notes, parsed.graphs) == ([], {}, {})
     assert parsed.features[1].combiner == "sum"
 
 
@@ -97,8 +97,8 @@ def append(*path_and_value):
 # small's features: 0 user (id), 1 tags (ragged strings), 2.. f0, f1, f2, f3 (columns of one float input)
 FLOAT = {"name": "g", "kind": "float", "input": "floats", "column": 0, "offset": 12}
 rules = {
-    "another format": (put("format", "freshet/2"), "format: expected 'freshet/1'|expected format 'freshet/1'"),
-    "a format that is no string": (put("format", [1]), "expected format 'freshet/1'"),
+    "another format": (put("format", "freshet/3"), "expected format 'freshet/2' or 'freshet/1', got 'freshet/3'"),
+    "a format that is no string": (put("format", [1]), "expected format 'freshet/2' or 'freshet/1', got"),
     "an unknown key": (put("colour", "red"), "manifest: unknown key 'colour'"),
     "an unknown key further down": (put("features", 0, "colour", 1), r"manifest\.features\[0\]: unknown key"),
     "a missing model": (drop("model"), "manifest: 'model' is missing"),

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from freshet_serving.processor.backends.buffers import Buffers, IoShape
-from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.backends.base import IoSpec
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.manifest import WHOLE
+from freshet_serving.processor.package.subgraphs import SCORE
+from freshet_serving.processor.running.buffers import Buffers, BufferSize
+from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.sessions.group import GroupOptions, SessionGroup
 from freshet_serving.processor.sessions.request import PredictReply, Work
 
@@ -24,18 +25,24 @@ class Request:
     def __init__(self, values):
         self.values = np.asarray(values, np.float32)
         self.rows = self.ids = len(self.values)
+        self.user_split = False
 
 
 class FakeReplica:
     """The seams of Replica that sessions use. The dense graph is y = 2 * x, z = (x, -x)."""
 
     def __init__(self, costs=None, hold=None):
-        self.costs = CostTable(costs or {1: 1.0, 4: 1.5})
-        self.plan = SimpleNamespace(width=1, fill=self.fill, row_invariants=lambda bound, max_ids: None)
         self.outputs = {"y": 1, "z": 2}
+        self.run = SimpleNamespace(
+            name=SCORE, spec=IoSpec.of_matrix(1, self.outputs), fill=self.fill_inputs, user_tensors=[]
+        )
+        self.run.costs = CostTable(costs or {1: 1.0, 4: 1.5})
+        self.graphs = SimpleNamespace(
+            undivided=self.run, user=None, score=None, in_thread=False, worth_dividing=lambda rows: False
+        )
+        self.plan = SimpleNamespace(width=1, fill=self.fill, row_invariants=lambda bound, max_ids: None)
         self.manifest = SimpleNamespace(model="m", tables=["t"])
-        self.remote = self.user_split = None
-        self.in_thread = False
+        self.remote = None
         self.broken, self.entered, self.hold = {}, threading.Semaphore(0), hold
         self.step, self.pins = 1, {}
         # Apart, because what is bound to buffers may not refer to the replica: buffers live as long as it does.
@@ -44,7 +51,7 @@ class FakeReplica:
     def pin(self, reader):
         assert self.pins.get(reader) is None, "a reader holds one pin"
         self.pins[reader] = self.step
-        executables = {b: SimpleNamespace(bucket=b, bind_buffers=self.binder(b)) for b in self.costs.cost}
+        executables = {SCORE: {b: SimpleNamespace(bucket=b, bind_buffers=self.binder(b)) for b in self.costs.cost}}
         return SimpleNamespace(
             generation=Generation(1, self.step), tables=None, epoch=self.step, executables=executables
         )
@@ -53,9 +60,17 @@ class FakeReplica:
     def publish_seq(self):
         return self.step
 
+    @property
+    def costs(self):
+        return self.run.costs
+
+    @costs.setter
+    def costs(self, costs):
+        self.run.costs = costs
+
     def borrow_buffers(self):
         return Buffers(
-            {WHOLE: IoShape(self.plan.width, self.outputs, max(self.costs.cost))},
+            {SCORE: BufferSize(self.run.spec, max(self.costs.cost))},
             len(self.manifest.tables),
             len(self.outputs),
         )
@@ -63,6 +78,9 @@ class FakeReplica:
     def unpin(self, reader):
         assert self.pins[reader] is not None
         self.pins[reader] = None
+
+    def fill_inputs(self, tables, epoch, bound, spans, inputs, counts, features=None):
+        (features or self.plan.fill)(tables, epoch, bound, spans, inputs["x"], counts)
 
     def fill(self, tables, epoch, bound, spans, out, counts):
         self.entered.release()
@@ -85,8 +103,8 @@ class FakeReplica:
     def binder(self, bucket):
         log = self.log
 
-        def bind_buffers(x, outputs):
-            log.binds += 1
+        def bind_buffers(inputs, outputs):
+            log.binds, x = log.binds + 1, inputs["x"]
             assert x.shape == (bucket, 1)
 
             def run():

@@ -181,11 +181,11 @@ def test_a_failure_counts_once_the_baseline_has_answered(opened, monkeypatch, ca
     processor = opened()
     key = canarys_key(processor)
     caplog.set_level("CRITICAL")
-    monkeypatch.setattr(processor.predictor.replica("small", 2).plan, "fill", fail)
+    monkeypatch.setattr(processor.predictor.replica("small", 2).graphs.undivided, "fill", fail)
     processor.batch_process([request(n, key=key) for n in range(9)])
     found = until(processor, lambda e: e.canary.failed == 9)
     assert found.canary.requests == 0
-    monkeypatch.setattr(processor.predictor.replica("small", 1).plan, "fill", fail)
+    monkeypatch.setattr(processor.predictor.replica("small", 1).graphs.undivided, "fill", fail)
     processor.batch_process([request(n, key=key) for n in range(9)])
     until(processor, lambda e: processor.predictor._trials._session.stats.failed == 9)
     assert evidence(processor).canary.failed == 9

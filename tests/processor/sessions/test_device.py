@@ -14,6 +14,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, Overloaded
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.overview import model_stats
+from freshet_serving.processor.package import SCORE
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.sessions.device import staging_count
 from freshet_serving.processor.sessions.request import PredictReply
@@ -36,6 +37,7 @@ class Device(FakeReplica):
         executables = {
             b: SimpleNamespace(bucket=b, bind_buffers=self.stepping(b, state.epoch)) for b in self.costs.cost
         }
+        executables = {SCORE: executables}
         return SimpleNamespace(**{**vars(state), "executables": executables, "publish_seq": state.epoch})
 
     def fill(self, tables, epoch, bound, spans, out, counts):
@@ -46,7 +48,9 @@ class Device(FakeReplica):
     def stepping(self, bucket, step):
         log = self.log
 
-        def bind_buffers(x, outputs):
+        def bind_buffers(inputs, outputs):
+            x = inputs["x"]
+
             def run():
                 log.started.release()
                 if log.hold is not None:
@@ -208,7 +212,7 @@ def test_versions_have_trays_of_their_own_and_go_with_their_last_request():
         gone = [weakref.ref(replica) for replica in replicas]
         for replica in replicas:
             # The fake's own reference to itself.
-            replica.plan = None
+            replica.plan = replica.graphs = replica.run = None
         del replicas, replica, got
         until(lambda: not any(ref() for ref in gone))
 

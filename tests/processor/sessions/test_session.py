@@ -11,6 +11,7 @@ import pytest
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package import SCORE
 from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.watching.stats import total
 from tests.processor.sessions.fakes import (
@@ -147,14 +148,14 @@ def test_a_callback_that_raises_ends_neither_the_session_nor_its_neighbours_repl
 def test_runs_are_bound_again_only_when_the_executable_changes():
     replica, answers = FakeReplica({4: 1.0}), Answers()
     executable = SimpleNamespace(bucket=4, bind_buffers=replica.binder(4))
-    state = SimpleNamespace(generation=Generation(1, 1), tables=None, epoch=1, executables={4: executable})
+    state = SimpleNamespace(generation=Generation(1, 1), tables=None, epoch=1, executables={SCORE: {4: executable}})
     replica.pin, replica.unpin = lambda reader: state, lambda reader: None
     with group() as sessions:
         for number in range(3):
             sessions.enqueue(answers.work(replica, number, [1]))
             answers.wait(1)
         assert replica.log.binds == 1
-        state.executables = {4: SimpleNamespace(bucket=4, bind_buffers=replica.binder(4))}
+        state.executables = {SCORE: {4: SimpleNamespace(bucket=4, bind_buffers=replica.binder(4))}}
         sessions.enqueue(answers.work(replica, 4, [7]))
         assert_answers(answers.wait(1)[4], [7])
         assert replica.log.binds == 2
@@ -166,7 +167,7 @@ def test_an_idle_session_does_not_keep_a_version_that_nobody_serves():
         sessions.enqueue(answers.work(replica, 0, [1, 2]))
         answers.wait(1)
         weakref.finalize(replica, gone.set)
-        replica.plan = None
+        replica.plan = replica.graphs = replica.run = None
         del replica
         assert gone.wait(TIMEOUT_S)
 
@@ -178,8 +179,8 @@ def test_what_a_run_waits_for_a_core_does_not_make_its_bucket_dear(in_thread):
     clock.core_s = lambda: had_s[0]
     bind_buffers = replica.binder(1)
 
-    def slow(x, outputs):
-        run = bind_buffers(x, outputs)
+    def slow(inputs, outputs):
+        run = bind_buffers(inputs, outputs)
 
         def waiting():
             run()
@@ -188,7 +189,7 @@ def test_what_a_run_waits_for_a_core_does_not_make_its_bucket_dear(in_thread):
 
         return waiting
 
-    replica.binder, replica.in_thread = lambda bucket: slow, in_thread
+    replica.binder, replica.graphs.in_thread = lambda bucket: slow, in_thread
     session = Session(0, clock)
     for number in range(120):
         session.run([answers.work(replica, number, [1])])
@@ -199,10 +200,10 @@ def test_a_cut_through_a_batch_names_each_requests_first_row_and_rows():
     answers, replica = Answers(), FakeReplica()
     works = [answers.work(replica, 0, [0] * n) for n in (3, 1, 5)]
     session = Session(0, FakeClock())
-    part, spans = session._slice_works(works, 2, 6)
+    part, spans = session._runner.spans_of(works, 2, 6)
     assert part == [w.bound for w in works]
     assert spans.tolist() == [[2, 1], [0, 1], [0, 2]]
     works[2].first = 100
-    part, spans = session._slice_works(works, 6, 9)
+    part, spans = session._runner.spans_of(works, 6, 9)
     assert part == [works[2].bound]
     assert spans.tolist() == [[102, 3]]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.sessions.batcher import Ticket
 
 

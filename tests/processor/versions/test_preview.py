@@ -171,9 +171,9 @@ def test_rows_that_a_delta_leaves_alone_are_not_run_again(version):
     sample._buffers = replica._buffers()
     get = sample._buffers.get
 
-    def counted(executable):
-        x, outputs, run = get(executable)
-        return x, outputs, lambda: (ran.append(executable.bucket), run())
+    def counted(executable, subgraph):
+        inputs, outputs, run = get(executable, subgraph)
+        return inputs, outputs, lambda: (ran.append(executable.bucket), run())
 
     sample._buffers.get = counted
     users = np.unique(np.concatenate([as_inputs(8, seed)["user"] for seed in range(10)]))

@@ -48,7 +48,7 @@ def scores_of(replica, users, session=0):
         out = np.empty((16, 1), np.float32)
         counts = np.zeros((2, 2), np.int64)
         replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
-        state.executables[16].bind_buffers(x, {"score": out})()
+        state.executables["score"][16].bind_buffers({"x": x}, {"score": out})()
         return out[: len(users), 0], state.generation
 
 

@@ -117,7 +117,7 @@ def scores(replica, counts=None):
         x, out = np.zeros((16, replica.plan.width), np.float32), np.empty((16, 1), np.float32)
         counts = np.zeros((2, 2), np.int64) if counts is None else counts
         replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), x, counts)
-        state.executables[16].bind_buffers(x, {"score": out})()
+        state.executables["score"][16].bind_buffers({"x": x}, {"score": out})()
         return out[: len(PROBE), 0], state.generation
 
 

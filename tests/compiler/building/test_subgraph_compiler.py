@@ -152,7 +152,7 @@ def test_new_dense_weights_that_lose_the_bound_are_served_by_float32_until_other
 def test_a_processor_that_does_not_multiply_int8_serves_float32(folder, monkeypatch):
     compiled(folder, ("onnxruntime",), precision="int8", bound=LOOSE)
     monkeypatch.setattr(
-        "freshet_serving.processor.backends.opening.this_machine", lambda: Machine(frozenset({"avx2"}), "old")
+        "freshet_serving.processor.running.opening.this_machine", lambda: Machine(frozenset({"avx2"}), "old")
     )
     version = open_version(folder)
     assert version.replicas.computes == {1: "onnxruntime float32", 8: "onnxruntime float32"}
@@ -160,12 +160,12 @@ def test_a_processor_that_does_not_multiply_int8_serves_float32(folder, monkeypa
 
 def test_rows_of_another_width_are_not_compared_by(folder):
     compiled(folder, ("onnxruntime",), precision="int8", bound=LOOSE)
-    name = write_rows(folder, "other", np.zeros((3, 2), np.float32))
+    name = write_rows(folder, "other", {"x": np.zeros((3, 2), np.float32)})
     put(folder, name, (folder / name).read_bytes())
     manifest = VersionReader(folder).manifest
     executables = [replace(e, rows=name if e.rows else "") for e in manifest.executables]
     (folder / "model.json").write_bytes(replace(manifest, executables=executables).to_json())
-    with pytest.raises(Corrupt, match=r"expected 'x' float32 \[1 to 256, 10\]"):
+    with pytest.raises(Corrupt, match=r"expected 'x' float32 \[256, 10\] or fewer rows"):
         open_version(folder)
 
 
@@ -173,14 +173,14 @@ def test_candidates_of_one_user_are_in_int8_too_and_the_users_part_never_is(tmp_
     folder = publish(tmp_path / "repository", hidden=(256, 32)) / "ctr" / "1"
     compiled(folder, ("onnxruntime",), precision="int8", data=data, bound=LOOSE, buckets=(1, 64))
     entries = VersionReader(folder).manifest.executables
-    first = {(e.role, e.bucket): e.precision for e in reversed(entries)}
+    first = {(e.subgraph, e.bucket): e.precision for e in reversed(entries)}
     assert first == {
         ("whole", 1): "int8",
         ("whole", 64): "int8",
-        ("candidate", 64): "int8",
+        ("score", 64): "int8",
         **{("user", bucket): "float32" for bucket in (1, 4, 16)},
     }
-    candidate = next(e for e in entries if (e.role, e.precision) == ("candidate", "int8"))
+    candidate = next(e for e in entries if (e.subgraph, e.precision) == ("score", "int8"))
     nodes = onnx.load_from_string((folder / candidate.file).read_bytes()).graph.node
     assert sum(node.op_type == "ReduceMax" for node in nodes) == 2, "the part of a weight is one of them"
     n = 64
@@ -191,7 +191,7 @@ def test_candidates_of_one_user_are_in_int8_too_and_the_users_part_never_is(tmp_
     }
     with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as processor:
         got = processor.process(PredictRequest("ctr", inputs)).outputs["score"]
-        assert processor.predictor.replica("ctr").user_split is not None
+        assert processor.predictor.replica("ctr").graphs.user is not None
     compiled(folder, ("onnxruntime",), precision="float32", buckets=(1, 64))
     with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as processor:
         wanted = processor.process(PredictRequest("ctr", inputs)).outputs["score"]

@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends.base import Artefact, Executable, Matrix, Program, Weights, aligned
+from freshet_serving.processor.backends import Artefact, Executable, IoSpec, Matrix, Program, Weights
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.running.given_rows import outputs_of
 
 log = logging.getLogger("freshet.executables")
 
 SHARE = 0.99
 """Share of the rows that must be within the bound."""
-ROWS = "x"
-"""Name of the tensor in a file of rows to compare on."""
 MAX_ROWS = 256
 
 
@@ -61,28 +60,6 @@ def typical_error(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> fl
     return float(np.quantile(row_errors(got, wanted), SHARE, method="higher"))
 
 
-def outputs_of(executable: Executable, x: Matrix, columns: Mapping[str, int]) -> dict[str, Matrix]:
-    """Run an executable on rows bucket by bucket, padding the last with its last row; return the outputs by name.
-
-    Args:
-        executable: The executable.
-        x: Rows, float32 [n, width].
-        columns: Columns of each output, by name.
-    """
-    bucket, n = executable.bucket, len(x)
-    given = aligned((bucket, x.shape[1]))
-    room = {name: aligned((bucket, count)) for name, count in columns.items()}
-    found = {name: np.empty((n, count), np.float32) for name, count in columns.items()}
-    run = executable.bind_buffers(given, room)
-    for start in range(0, n, bucket):
-        rows = x[start : start + bucket]
-        given[: len(rows)], given[len(rows) :] = rows, rows[-1]
-        run()
-        for name, values in room.items():
-            found[name][start : start + len(rows)] = values[: len(rows)]
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class ScoreBound:
     """The bound of a bucket's scores.
@@ -90,13 +67,13 @@ class ScoreBound:
     Attributes:
         computes: Backend and precision of the bucket's executable.
         instead: Backend and precision of the float32 executable.
-        rows: Rows to compare on, float32 [n, width].
+        rows: Inputs to compare on, as outputs_of() accepts them.
         error: Maximum of typical_error().
     """
 
     computes: str
     instead: str
-    rows: Matrix
+    rows: Mapping[str, Matrix]
     error: float
 
 
@@ -114,7 +91,7 @@ class BoundedProgram:
         lower: Sequence[Program],
         exact: Sequence[Program],
         bounds: Mapping[int, ScoreBound],
-        columns: Mapping[str, int],
+        spec: IoSpec,
     ) -> None:
         """Create a program over two sets of programs.
 
@@ -123,10 +100,10 @@ class BoundedProgram:
             lower: Programs whose buckets of `bounds` compute in a lower precision.
             exact: Programs of float32 with these buckets as well.
             bounds: The bounds, by bucket.
-            columns: Columns of each output, by name.
+            spec: Inputs and outputs of their executables.
         """
         self._name, self._lower, self._exact = name, lower, exact
-        self._bounds, self._columns = dict(bounds), dict(columns)
+        self._bounds, self._spec = dict(bounds), spec
         self.errors: dict[str, float] = {}
         self.back: dict[int, str] = {}
 
@@ -141,7 +118,7 @@ class BoundedProgram:
         # The largest bucket first: it needs the fewest runs to judge all that compute the same way.
         for bucket, bound in sorted(self._bounds.items(), reverse=True):
             if bound.computes not in errors:
-                got, wanted = (outputs_of(each[bucket], bound.rows, self._columns) for each in (chosen, exact))
+                got, wanted = (outputs_of(each[bucket], bound.rows, self._spec) for each in (chosen, exact))
                 error = errors[bound.computes] = typical_error(got, wanted)
                 if error > bound.error:
                     log.warning(

@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from freshet_serving.processor.backends.base import Artefact
-from freshet_serving.processor.backends.bounded import BoundedProgram, ScoreBound, outputs_of, typical_error
+from freshet_serving.processor.backends.base import Artefact, IoSpec
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.running.bounded import BoundedProgram, ScoreBound, typical_error
+from freshet_serving.processor.running.given_rows import outputs_of
 
-COLUMNS = {"score": 1}
+SPEC = IoSpec.of_matrix(2, {"score": 1})
 
 
 class Executable:
@@ -19,7 +20,9 @@ class Executable:
     def __init__(self, bucket, off=0.0):
         self.bucket, self.off, self.runs = bucket, off, 0
 
-    def bind_buffers(self, x, outputs):
+    def bind_buffers(self, inputs, outputs):
+        x = inputs["x"]
+
         def run():
             self.runs += 1
             outputs["score"][:, 0] = x.sum(axis=1) + self.off
@@ -42,10 +45,12 @@ def make_program(**lower):
     x = np.linspace(0, 0.5, 14, dtype=np.float32).reshape(7, 2)
     exact = FakeProgram([b for buckets in lower.values() for b in buckets])
     bounds = {
-        b: ScoreBound(f"{weight} int8", "exact float32", x, 0.01) for weight, buckets in lower.items() for b in buckets
+        b: ScoreBound(f"{weight} int8", "exact float32", {"x": x}, 0.01)
+        for weight, buckets in lower.items()
+        for b in buckets
     }
     programs = [FakeProgram(buckets, weight) for weight, buckets in lower.items()]
-    return BoundedProgram("m version 1", programs, [exact], bounds, COLUMNS)
+    return BoundedProgram("m version 1", programs, [exact], bounds, SPEC)
 
 
 def test_float32_serves_what_is_beyond_its_bound_until_weights_come_that_meet_it(caplog):
@@ -77,7 +82,7 @@ def test_nothing_is_added_to_it():
 def test_rows_are_computed_bucket_by_bucket_and_none_is_left_out(bucket):
     x = np.arange(14, dtype=np.float32).reshape(7, 2)
     executable = Executable(bucket)
-    np.testing.assert_array_equal(outputs_of(executable, x, COLUMNS)["score"][:, 0], x.sum(axis=1))
+    np.testing.assert_array_equal(outputs_of(executable, {"x": x}, SPEC)["score"][:, 0], x.sum(axis=1))
     assert executable.runs == -(-7 // bucket)
 
 

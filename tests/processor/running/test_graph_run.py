@@ -14,17 +14,20 @@ from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.models.training.publication import publish_version
 from freshet_serving.models.zoo.deepfm import build
 from freshet_serving.models.zoo.dense_input import DenseInput
-from freshet_serving.processor.backends.cost import TURN_S, CostTable
 from freshet_serving.processor.columns import BufferLayout, ColumnLayout, PackedColumns, Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package.delta import Delta, TableDelta
-from freshet_serving.processor.package.manifest import ExecutableEntry, Feature, Input, Manifest, Output, TableEntry
-from freshet_serving.processor.package.roles import division
+from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.subgraphs import GraphInput, undivided
+from freshet_serving.processor.package.subgraphs import divided as split_graphs
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.running.cost import TURN_S, CostTable
+from freshet_serving.processor.running.graph_run import GraphRun, SubgraphRun
 from freshet_serving.processor.sessions import group as group_module
-from freshet_serving.processor.versions.user_split import UserSplitRuntime
+from freshet_serving.processor.sessions.device import STAGING_PER_STAGE
 
 pytestmark = pytest.mark.tensorflow
 
@@ -76,7 +79,14 @@ def package(tmp_path_factory):
     return repository, graph.weights
 
 
-@pytest.fixture(params=[{"sessions": 2}, {"sessions": 1, "compute": "inline"}], ids=["threads", "inline"])
+LAYOUTS = {
+    "threads": {"sessions": 2},
+    "inline": {"sessions": 1, "compute": "inline"},
+    "stages": {"sessions": 1, "device_stages": 1},
+}
+
+
+@pytest.fixture(params=LAYOUTS.values(), ids=LAYOUTS)
 def processor(request, package):
     with Processor.initialize(ProcessorConfig(repository=str(package[0]), **request.param)) as opened:
         always(opened)
@@ -85,7 +95,7 @@ def processor(request, package):
 
 def always(processor, way=True):
     """Sends every request that can be divided one way."""
-    processor.predictor.replica("m").user_split.worth_splitting = lambda rows: way
+    processor.predictor.replica("m").graphs.worth_dividing = lambda rows: way
 
 
 def inputs(candidates, seed=0):
@@ -223,10 +233,10 @@ def test_a_large_request_in_pieces_looks_up_its_users_ids_once_by_either_way(pro
     (got,) = score(processor, request)
 
     items, users = (processor.predictor.groups.counts(processor.predictor.replica("m")) - before)[:, 0].tolist()
-    # Two sessions may begin at the same moment.
-    assert users in range(1, 1 + sum(group.sessions for group in processor.host.group_stats().values()))
+    # Two sessions, or two staging buffers, may begin at the same moment.
+    assert users in range(1, 1 + STAGING_PER_STAGE + processor.predictor.groups.of("m").options.sessions)
     assert items == 700 + users * each
-    assert divided(processor) == way * users
+    assert divided(processor) in (range(1, users + 1) if way else [0])
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -244,8 +254,9 @@ def test_a_user_of_many_ids_is_looked_up_in_parts_with_the_same_scores_to_the_bi
     (got,) = score(processor, request)
 
     work = processor.host.group_stats()["default"].work
-    # Five parts of the history, one of all else, and the rows.
-    assert work.batches - before.batches == 7
+    # Five parts of the history, one of all else, and the rows, which are all that a device stage runs.
+    staged = processor.predictor.groups.of("m").options.device_stages
+    assert work.batches - before.batches == (1 if staged else 7)
     assert (work.requests - before.requests, work.rows - before.rows) == (1, candidates)
     np.testing.assert_array_equal(got, wanted)
 
@@ -257,7 +268,8 @@ def test_plain_columns_of_a_body_are_told_apart_in_the_same_way():
         moved.append(Feature(f.name, f.kind, f.input, side=f.side, table=f.table, offset=offset, width=f.width))
         offset += f.width
     named = [i for i in draft().inputs if i.name != "history"]
-    plan = SparsePlan(replace(draft(), inputs=named, features=moved, width=offset, user_width=4))
+    moved_draft = replace(draft(), inputs=named, features=moved, width=offset)
+    plan = SparsePlan(replace(moved_draft, graphs=split_graphs(moved_draft, [("u0", 4)])))
 
     def packed(users):
         sizes = {"item": (np.int64, 3), "user": (np.int64, users), "price": (np.float32, 3), "age": (np.float32, users)}
@@ -328,14 +340,11 @@ def test_many_threads_and_users_at_once_get_their_own_scores(package):
 
 
 def price(whole, user, candidate):
-    """A UserSplitRuntime of the package's features with costs."""
-    parts = [
-        ExecutableEntry("b", "t", bucket, "f", "s", [], role=role) for role, bucket in (("user", 1), ("candidate", 64))
-    ]
-    manifest = replace(draft(), user_width=81, executables=parts)
-    once = UserSplitRuntime(division(manifest), SparsePlan(manifest))
-    once.price({"whole": whole, "user": user, "candidate": candidate})
-    return once
+    """The subgraphs of a divided version of these features, with costs."""
+    manifest = replace(draft(), graphs=split_graphs(draft(), [("u0", 81)]))
+    graphs = GraphRun(manifest, SparsePlan(manifest))
+    graphs.price({"whole": whole, "user": user, "score": candidate})
+    return graphs
 
 
 def test_what_pays_is_settled_by_what_was_measured():
@@ -344,23 +353,26 @@ def test_what_pays_is_settled_by_what_was_measured():
     dear = price(whole, {1: 1.0}, {64: 9.5, 256: 36.0})
     cheap = price(whole, {1: 1.0}, {64: 6.0, 256: 22.0})
 
-    assert not any(dear.worth_splitting(rows) for rows in range(1, 1000))
-    assert [rows for rows in (1, 16, 48, 64, 65, 128, 256, 1000) if cheap.worth_splitting(rows)] == [64, 128, 256, 1000]
+    assert not any(dear.worth_dividing(rows) for rows in range(1, 1000))
+    assert [rows for rows in (1, 16, 48, 64, 65, 128, 256, 1000) if cheap.worth_dividing(rows)] == [64, 128, 256, 1000]
     assert CostTable(whole).amortised_dense_s(64) == pytest.approx(9.0)
     for once in (dear, cheap):
         told = [sum(turn <= rows for turn in once.thresholds) % 2 == 1 for rows in range(1, 300)]
-        assert told == [once.worth_splitting(rows) for rows in range(1, 300)]
+        assert told == [once.worth_dividing(rows) for rows in range(1, 300)]
 
 
-def test_what_is_lent_fills_the_lane_row_by_row_and_leaves_the_rest():
-    once = price({64: 1.0}, {1: 1.0}, {64: 1.0})
-    width = once.parts["candidate"].width
-    x = np.full((64, width), 7.0, np.float32)
-    u = np.arange(81, dtype=np.float32)
+def test_users_tensors_of_a_request_are_lent_by_name():
+    graphs = price({64: 1.0}, {1: 1.0}, {64: 1.0})
+    computed = {"u0": np.arange(3 * 81, dtype=np.float32).reshape(3, 81)}
+    inputs = graphs.score.spec.allocate_inputs(64)
+    graphs.score.lend(computed, 1, inputs)
+    np.testing.assert_array_equal(inputs["u0"], computed["u0"][1:2])
+    assert not inputs["x"].any()
 
-    once.write_user_vector(u, x)
 
-    user_columns = x[:, width - 2 :].reshape(-1)
-    np.testing.assert_array_equal(user_columns[:81], u)
-    assert (user_columns[81:] == 7).all()
-    assert (x[:, : width - 2] == 7).all()
+def test_unknown_source_of_an_input_is_refused_by_name():
+    manifest = draft()
+    graph = undivided(manifest)
+    odd = replace(graph, inputs=[*graph.inputs, GraphInput("noise", ["rows", 3], "dice")])
+    with pytest.raises(BadInput, match=r"input 'noise': expected source features, got 'dice'"):
+        SubgraphRun("score", odd, SparsePlan(manifest))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.processor.backends import cost as cost_module
-from freshet_serving.processor.backends.cost import CostTable
+from freshet_serving.processor.running import cost as cost_module
+from freshet_serving.processor.running.cost import CostTable
 
 costs = st.integers(1, 200).map(lambda c: c / 8)
 ladders = st.dictionaries(st.integers(1, 12), costs, min_size=1, max_size=4)

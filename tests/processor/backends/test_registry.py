@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from freshet_serving.processor.backends import opening
-from freshet_serving.processor.backends.opening import builtin, load_backend
+from freshet_serving.processor.backends import registry
+from freshet_serving.processor.backends.registry import builtin, load_backend
 from freshet_serving.processor.errors import BadInput
 
 LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "xla": "jaxlib", "tensorrt": "tensorrt"}
@@ -43,7 +43,7 @@ def test_others_add_backends_as_entry_points(monkeypatch):
     class Abacus:
         name, library = "abacus", "beads 1.0"
 
-    monkeypatch.setattr(opening, "entry_points", lambda group: [Point("abacus", lambda: Abacus)])
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Point("abacus", lambda: Abacus)])
     assert load_backend("abacus").library == "beads 1.0"
 
 
@@ -51,14 +51,14 @@ def test_an_added_backend_that_cannot_be_loaded_is_one_clear_line(monkeypatch):
     def broken():
         raise ImportError("no such thing")
 
-    monkeypatch.setattr(opening, "entry_points", lambda group: [Point("abacus", broken)])
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Point("abacus", broken)])
     with pytest.raises(BadInput, match="backend abacus: the plug-in is installed, but cannot be loaded"):
         load_backend("abacus")
 
 
 def test_no_backend_library_is_imported_before_it_is_asked_for():
     code = (
-        "import sys; from freshet_serving.processor.backends.opening import builtin; builtin();"
+        "import sys; from freshet_serving.processor.backends.registry import builtin; builtin();"
         f"sys.exit(bool({set(LIBRARIES.values())} & set(sys.modules)))"
     )
 

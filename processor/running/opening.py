@@ -13,19 +13,9 @@ portable form that the package keeps beside machine code: while the version is l
 request, and without TensorFlow. Only if that fails, too, is the version refused.
 
 A bucket in a lower precision has a float32 executable beside it, found in the same way, so that new dense weights may
-switch it back (processor.backends.bounded).
+switch it back (processor.running.bounded).
 
 A library is imported when an executable that needs it is tried, so a library that is not needed is never imported.
-
-Backends by name.
-
-A built-in backend is a module of this folder, named as the backend, that sets BACKEND to its class, a
-processor.backends.base.Backend: there is no other list. Its library is imported when the class is called.
-
-Plug-ins add backends by an entry point of the group `freshet.backends`: the name, and such a class. TensorFlow is one
-of these, because this layer must not import it.
-
-A capsule is the file format for machine code: a safetensors file of one tensor of bytes, and what it was compiled from.
 
 Deserialising an executable runs library code over its bytes, and running it runs the bytes themselves. So before any
 native parser sees one: the file's size and CRC-32 are those of the manifest (processor.repository.version), its SHA-256
@@ -38,102 +28,38 @@ repository is trusted like a folder of programs.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import import_module
-from importlib.metadata import entry_points
-from pathlib import Path
-from pkgutil import iter_modules
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from freshet_serving.processor.backends.base import Artefact, Backend, Matrix, Program
-from freshet_serving.processor.backends.bounded import MAX_ROWS, ROWS, BoundedProgram, ScoreBound
+from freshet_serving.processor.backends import (
+    Artefact,
+    Backend,
+    IoSpec,
+    Matrix,
+    Program,
+    load_backend,
+    sha256,
+    sized,
+    unpack,
+)
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 from freshet_serving.processor.machine import Machine, this_machine
-from freshet_serving.processor.package import WHOLE, ExecutableEntry, Manifest, parse_tensors, write_tensors
-
-FORMAT = "freshet/executable/1"
-CODE = "executable"
-
-
-def pack(code: bytes, backend: str, bucket: int, source: str) -> bytes:
-    """Return the bytes of a capsule.
-
-    Args:
-        code: The machine code.
-        backend: The backend's name.
-        bucket: The executable's bucket.
-        source: Hash of what the code was compiled from.
-    """
-    file = io.BytesIO()
-    metadata = {"format": FORMAT, "backend": backend, "bucket": str(bucket), "source": source}
-    write_tensors(file, {CODE: np.frombuffer(code, np.uint8)}, metadata)
-    return file.getvalue()
-
-
-def unpack(data: bytes, backend: str, bucket: int, source: str) -> bytes:
-    """Return the code in a capsule.
-
-    Args:
-        data: The capsule's bytes.
-        backend: The expected backend.
-        bucket: The expected bucket.
-        source: The expected hash of what the code was compiled from.
-
-    Raises:
-        Corrupt: The capsule is of another backend, bucket or source, or damaged.
-    """
-    what = f"executable b{bucket}"
-    tensors = parse_tensors(np.frombuffer(data, np.uint8), what)
-    wanted = {"format": FORMAT, "backend": backend, "bucket": str(bucket)}
-    for key, value in wanted.items():
-        if tensors.metadata.get(key) != value:
-            raise Corrupt(f"{what}: expected {key} {value!r}, got {tensors.metadata.get(key, 'none')[:64]!r}")
-    if tensors.metadata.get("source") != source:
-        raise Corrupt(f"{what}: stale: compiled from another graph than the manifest's")
-    if tensors.arrays.keys() != {CODE} or tensors.arrays[CODE].dtype != np.uint8:
-        raise Corrupt(f"{what}: expected one tensor of bytes")
-    return tensors.arrays[CODE].tobytes()
-
-
-def sha256(data: bytes) -> str:
-    """Return the digest of a whole capsule, as in its manifest entry; 64 hex digits."""
-    return hashlib.sha256(data).hexdigest()
-
-
-GROUP = "freshet.backends"
-
-
-@cache
-def builtin() -> dict[str, type[Backend]]:
-    """Return the backends of this folder, by name, in alphabetical order."""
-    names = [module.name for module in iter_modules([str(Path(__file__).parent)])]
-    modules = {name: import_module(f"{__package__}.{name}") for name in names}
-    return {name: module.BACKEND for name, module in modules.items() if hasattr(module, "BACKEND")}
-
-
-def load_backend(name: str) -> Backend:
-    """Return the backend of that name; raise BadInput if it is unknown or its library is missing."""
-    if name in builtin():
-        return builtin()[name]()
-    added = {point.name: point for point in entry_points(group=GROUP)}
-    if name not in added:
-        known = ", ".join(sorted({*builtin(), *added}))
-        raise BadInput(f"backend: expected one of {known}, got {name[:64]!r}")
-    try:
-        backend: Backend = added[name].load()()
-    except FreshetError:
-        raise
-    except Exception as error:
-        raise BadInput(f"backend {name}: the plug-in is installed, but cannot be loaded") from error
-    return backend
-
+from freshet_serving.processor.package import (
+    BATCH_SYMBOL,
+    SCORE,
+    ExecutableEntry,
+    Manifest,
+    Subgraph,
+    parse_tensors,
+    side_columns,
+)
+from freshet_serving.processor.running.bounded import MAX_ROWS, BoundedProgram, ScoreBound
+from freshet_serving.processor.running.side_columns import SideColumns, one_matrix
 
 log = logging.getLogger("freshet.executables")
 
@@ -190,33 +116,35 @@ def executable_files(manifest: Manifest) -> set[str]:
 
 def open_programs(
     package: Package,
-    width: int,
-    outputs: Mapping[str, int],
+    spec: IoSpec,
     threads: int = 1,
     runs: int = 1,
     machine: Machine | None = None,
     load: Callable[[str], Backend] = load_backend,
-    role: str = WHOLE,
+    subgraph: str = SCORE,
 ) -> OpenedPrograms:
-    """Open the programs that serve one part of a version's dense graph here.
+    """Open the programs that serve one subgraph of a version here.
 
     Args:
         package: The version's files.
-        width: Columns of the part's input.
-        outputs: Columns of each of its outputs, by name.
+        spec: Inputs and outputs of the subgraph.
         threads: Threads that one run may use.
         runs: Maximum number of concurrent runs.
         machine: The machine; for tests.
         load: Loads a backend by name; for tests.
-        role: The part of the dense graph (processor.package.roles).
+        subgraph: Name of the subgraph.
 
     Raises:
         FreshetError: A bucket cannot be served at all; the error says why.
     """
     machine = machine or this_machine()
     manifest = package.manifest
-    entries_of_role = [entry for entry in manifest.executables if entry.role == role]
-    if not entries_of_role:
+    listed = [entry for entry in manifest.executables if entry.subgraph == subgraph]
+    # The adapter for packages of format 1 stands around the programs: the rest opens what their executables are.
+    given, beside = spec, side_columns(manifest) if subgraph == SCORE else 0
+    if beside:
+        spec = one_matrix(given, beside)
+    if not listed:
         raise Corrupt("manifest.executables: the version is not compiled; run `freshet compile`")
     backends: dict[str, Backend] = {}
     opened = OpenedPrograms([], {}, machine=machine)
@@ -230,7 +158,7 @@ def open_programs(
             if name not in backends:
                 backends[name] = load(name)
             artefact = _artefact(package, entry, backends[name], anew)
-            program = programs.get(name) or backends[name].open_program(width, outputs, threads, runs)
+            program = programs.get(name) or backends[name].open_program(spec, threads, runs)
             program.add(artefact)
         except FreshetError as error:
             errors.setdefault(bucket, error)
@@ -245,7 +173,7 @@ def open_programs(
         return next((entry for entry, anew in ways if serve(entry, anew, programs)), None)
 
     by_bucket: dict[int, list[ExecutableEntry]] = {}
-    for entry in entries_of_role:
+    for entry in listed:
         by_bucket.setdefault(entry.bucket, []).append(entry)
     programs: dict[str, Program] = {}
     exact: dict[str, Program] = {}
@@ -261,28 +189,53 @@ def open_programs(
         log.warning("%s version %d: executable refused: %s", manifest.model, manifest.version, line)
     opened.programs = list(programs.values())
     if bounded:
-        label, bounds = f"{manifest.model} version {manifest.version}", _bounds(package, width, bounded)
-        opened.bounded = BoundedProgram(label, opened.programs, list(exact.values()), bounds, outputs)
+        label, bounds = f"{manifest.model} version {manifest.version}", _bounds(package, spec, bounded)
+        opened.bounded = BoundedProgram(label, opened.programs, list(exact.values()), bounds, spec)
         opened.programs = [opened.bounded]
+    if beside:
+        opened.programs = [SideColumns(program, given, beside) for program in opened.programs]
     return opened
 
 
+def io_spec(name: str, graph: Subgraph) -> IoSpec:
+    """Return the inputs and outputs of a subgraph's executables.
+
+    Args:
+        name: Name of the subgraph.
+        graph: The subgraph.
+    """
+
+    def dims(given: Sequence[Any]) -> tuple[int | None, ...]:
+        # A run of `score` has one request, so its dimension of requests is 1.
+        return tuple([None if n == BATCH_SYMBOL[name] else n if isinstance(n, int) else 1 for n in given])
+
+    return IoSpec({i.name: dims(i.dims) for i in graph.inputs}, {o.name: dims(o.dims) for o in graph.outputs})
+
+
 def _bounds(
-    package: Package, width: int, bounded: Mapping[int, tuple[ExecutableEntry, ExecutableEntry]]
+    package: Package, spec: IoSpec, bounded: Mapping[int, tuple[ExecutableEntry, ExecutableEntry]]
 ) -> dict[int, ScoreBound]:
     """Return the score bound of each bucket, given its entry and the float32 one; raise Corrupt for bad rows."""
-    rows: dict[str, Matrix] = {}
+    rows: dict[str, dict[str, Matrix]] = {}
     for entry, _ in bounded.values():
         if entry.rows not in rows:
             arrays = parse_tensors(np.frombuffer(package.file(entry.rows), np.uint8), entry.rows).arrays
-            x = arrays.get(ROWS)
-            if x is None or x.dtype != np.float32 or x.ndim != 2 or x.shape[1] != width or not 1 <= len(x) <= MAX_ROWS:
-                raise Corrupt(f"{entry.rows}: expected {ROWS!r} float32 [1 to {MAX_ROWS}, {width}]")
-            rows[entry.rows] = x
+            rows[entry.rows] = {name: _checked_rows(arrays.get(name), name, spec, entry.rows) for name in spec.inputs}
+            if len({len(rows[entry.rows][name]) for name, dims in spec.inputs.items() if None in dims}) != 1:
+                raise Corrupt(f"{entry.rows}: expected as many rows in every input")
     return {
         bucket: ScoreBound(_computes(entry), _computes(instead), rows[entry.rows], entry.max_error)
         for bucket, (entry, instead) in bounded.items()
     }
+
+
+def _checked_rows(array: NDArray[Any] | None, name: str, spec: IoSpec, file: str) -> Matrix:
+    """Return one input of the rows to compare on; raise Corrupt unless it fits the spec."""
+    rows = len(array) if array is not None and array.ndim else 0
+    shape = sized(spec.inputs[name], rows)
+    if array is None or array.dtype != np.float32 or array.shape != shape or not 1 <= rows <= MAX_ROWS:
+        raise Corrupt(f"{file}: expected {name!r} float32 {list(sized(spec.inputs[name], MAX_ROWS))} or fewer rows")
+    return array
 
 
 def _computes(entry: ExecutableEntry) -> str:

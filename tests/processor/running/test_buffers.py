@@ -5,8 +5,9 @@ import weakref
 
 import numpy as np
 
-from freshet_serving.processor.backends.buffers import Buffers, IoShape
-from freshet_serving.processor.package.manifest import WHOLE
+from freshet_serving.processor.backends.base import IoSpec
+from freshet_serving.processor.package.subgraphs import SCORE
+from freshet_serving.processor.running.buffers import Buffers, BufferSize
 from tests.support.packages import make_delta, make_inputs, open_version, write_package
 
 
@@ -16,8 +17,8 @@ class Executable:
     def __init__(self, bucket):
         self.bucket, self.bound, self.ran = bucket, [], 0
 
-    def bind_buffers(self, x, outputs):
-        self.bound.append((x, outputs["score"]))
+    def bind_buffers(self, inputs, outputs):
+        self.bound.append((inputs["x"], outputs["score"]))
 
         def run():
             self.ran += 1
@@ -26,14 +27,15 @@ class Executable:
 
 
 def make():
-    return Buffers({WHOLE: IoShape(3, {"score": 1}, 8)}, 2, 1)
+    return Buffers({SCORE: BufferSize(IoSpec.of_matrix(3, {"score": 1}), 8)}, 2, 1)
 
 
 def test_what_is_bound_ahead_is_taken_and_never_bound_again():
     buffers, executable = make(), Executable(4)
-    buffers.bind_ahead({WHOLE: {4: executable}}, run=True)
+    buffers.bind_ahead({SCORE: {4: executable}}, run=True)
     assert executable.ran == 1
-    x, outputs, run = buffers.get(executable)
+    inputs, outputs, run = buffers.get(executable, SCORE)
+    x = inputs["x"]
     run()
     assert (len(executable.bound), executable.ran) == (1, 2)
     assert executable.bound[0][0] is x
@@ -44,33 +46,33 @@ def test_what_is_bound_ahead_is_taken_and_never_bound_again():
 
 def test_an_older_state_keeps_its_own_runs_until_the_flip_and_the_arrays_stay():
     buffers, old, new = make(), Executable(4), Executable(4)
-    x, _, run = buffers.get(old)
-    buffers.bind_ahead({WHOLE: {4: new}})
-    assert buffers.get(old)[2] is run
-    again, _, after = buffers.get(new)
-    assert again is x
+    inputs, _, run = buffers.get(old, SCORE)
+    buffers.bind_ahead({SCORE: {4: new}})
+    assert buffers.get(old, SCORE)[2] is run
+    again, _, after = buffers.get(new, SCORE)
+    assert again is inputs
     assert after is not run
     assert new.ran == 0
-    assert buffers.get(new)[2] is after
+    assert buffers.get(new, SCORE)[2] is after
 
 
 def test_an_executable_that_was_not_bound_ahead_is_bound_when_it_is_met():
     buffers, executable = make(), Executable(2)
-    buffers.bind_ahead({WHOLE: {2: Executable(2), 8: Executable(8)}})
-    buffers.get(executable)
+    buffers.bind_ahead({SCORE: {2: Executable(2), 8: Executable(8)}})
+    buffers.get(executable, SCORE)
     assert len(executable.bound) == 1
 
 
 def test_runs_of_executables_that_nobody_asks_for_again_are_let_go_of():
     buffers, old, new = make(), Executable(4), Executable(4)
-    buffers.get(old)
+    buffers.get(old, SCORE)
     gone = weakref.ref(old)
-    buffers.bind_ahead({WHOLE: {4: new}})
-    buffers.drop_stale_runs({WHOLE: {4: new}})
+    buffers.bind_ahead({SCORE: {4: new}})
+    buffers.drop_stale_runs({SCORE: {4: new}})
     del old
     assert gone() is None
-    buffers.get(new)
-    buffers.drop_stale_runs({WHOLE: {4: new, 8: Executable(8)}})
+    buffers.get(new, SCORE)
+    buffers.drop_stale_runs({SCORE: {4: new, 8: Executable(8)}})
     assert len(new.bound) == 1
 
 
@@ -79,9 +81,9 @@ def test_a_flip_of_dense_weights_frees_the_old_executables_before_a_batch_meets_
     replica = version.replicas
     lent = replica.borrow_buffers()
     with replica.pinned(0) as state:
-        gone = [weakref.ref(e) for e in state.executables.values()]
-        for executable in state.executables.values():
-            lent.get(executable)
+        gone = [weakref.ref(e) for e in state.executables[SCORE].values()]
+        for executable in state.executables[SCORE].values():
+            lent.get(executable, SCORE)
     del state, executable
     version.apply(make_delta(1, [1], dense_seed=5))
     assert [ref() for ref in gone] == [None] * len(gone)
@@ -89,8 +91,9 @@ def test_a_flip_of_dense_weights_frees_the_old_executables_before_a_batch_meets_
 
 def test_a_smaller_bucket_is_the_first_rows_of_a_larger_one():
     buffers = make()
-    (small, few, _), (large, many, _) = buffers.get(Executable(2)), buffers.get(Executable(8))
-    for part, whole in ((small, large), (few["score"], many["score"]), (large, buffers.rows())):
+    (small, few, _), (large, many, _) = (buffers.get(Executable(n), SCORE) for n in (2, 8))
+    rows = buffers.inputs(SCORE, 0, 8)
+    for part, whole in ((small["x"], large["x"]), (few["score"], many["score"]), (large["x"], rows["x"])):
         whole[: len(part)] = np.arange(part.size).reshape(part.shape)
         np.testing.assert_array_equal(part.ravel(), np.arange(part.size))
         assert part.flags.c_contiguous
@@ -102,7 +105,7 @@ def test_two_threads_that_meet_a_bucket_first_share_its_arrays():
 
         def work(executable, ahead, buffers=buffers, start=start):
             start.wait()
-            buffers.bind_ahead({WHOLE: {4: executable}}) if ahead else buffers.get(executable)
+            buffers.bind_ahead({SCORE: {4: executable}}) if ahead else buffers.get(executable, SCORE)
 
         threads = [threading.Thread(target=work, args=(e, i)) for i, e in enumerate(executables)]
         for thread in threads:
@@ -117,13 +120,13 @@ def test_a_replica_lends_warm_buffers_and_binds_new_executables_to_them_before_t
     replica = version.replicas
     lent = replica.borrow_buffers()
     with replica.pinned(0) as state:
-        runs = {bucket: lent.get(e)[2] for bucket, e in state.executables.items()}
-    assert {bucket: lent._ahead[WHOLE, bucket][1] for bucket in runs} == runs
+        runs = {bucket: lent.get(e, SCORE)[2] for bucket, e in state.executables[SCORE].items()}
+    assert {bucket: lent._ahead[SCORE, bucket][1] for bucket in runs} == runs
     version.apply(make_delta(1, [1], dense_seed=5))
     with replica.pinned(0) as state:
-        for bucket, executable in state.executables.items():
-            assert lent._ahead[WHOLE, bucket][0] is executable
-            assert lent.get(executable)[2] is not runs[bucket]
+        for bucket, executable in state.executables[SCORE].items():
+            assert lent._ahead[SCORE, bucket][0] is executable
+            assert lent.get(executable, SCORE)[2] is not runs[bucket]
     assert replica.borrow_buffers() is not lent
 
 

@@ -9,13 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from freshet_serving.processor.backends.base import Artefact, missing
-from freshet_serving.processor.backends.opening import executable_files, open_programs, pack, sha256
+from freshet_serving.processor.backends.base import Artefact, IoSpec, missing
+from freshet_serving.processor.backends.capsule import pack, sha256
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.extras import how_to_install
 from freshet_serving.processor.machine import Machine
+from freshet_serving.processor.package import SCORE
 from freshet_serving.processor.package.manifest import ExecutableEntry, File
 from freshet_serving.processor.package.tensors import crc32
+from freshet_serving.processor.running.opening import executable_files, open_programs
 
 HERE = Machine(frozenset({"x86_64", "avx2"}), "this one")
 SOURCE = hashlib.sha256(b"graph").hexdigest()
@@ -28,7 +30,7 @@ class Backend:
         self.name, self.library, self.compiles = name, f"{name} 2.0", compiles
         self.added: list[Artefact] = []
 
-    def open_program(self, width, outputs, threads=1, runs=1):
+    def open_program(self, spec, threads=1, runs=1):
         return self
 
     def add(self, artefact):
@@ -45,6 +47,7 @@ class Package:
     def __init__(self):
         self.files, self.entries = {}, []
         self.model, self.version = "small", 1
+        self.format, self.graphs = "freshet/2", {}
 
     @property
     def manifest(self):
@@ -100,7 +103,7 @@ def opened(package, machine=HERE, absent=(), **options):
             raise missing(name, name, name)
         return backends.setdefault(name, Backend(name, **options))
 
-    return open_programs(package, 3, {"score": 1}, machine=machine, load=load), backends
+    return open_programs(package, IoSpec.of_matrix(3, {"score": 1}), machine=machine, load=load), backends
 
 
 def served(found):
@@ -261,5 +264,5 @@ def _score(version, inputs):
         bound = replica.plan.bind_inputs(inputs)
         x, out = np.zeros((4, replica.plan.width), np.float32), np.empty((4, 1), np.float32)
         replica.plan.fill(state.tables, state.epoch, [bound], np.array([[0, 3]]), x, np.zeros((2, 2), np.int64))
-        state.executables[4].bind_buffers(x, {"score": out})()
+        state.executables[SCORE][4].bind_buffers({"x": x}, {"score": out})()
         return out[:3]

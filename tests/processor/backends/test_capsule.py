@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.processor.backends.opening import pack, sha256, unpack
+from freshet_serving.processor.backends.capsule import pack, sha256, unpack
 from freshet_serving.processor.errors import Corrupt
 
 SOURCE = "5" * 64

@@ -1,7 +1,7 @@
-"""Compile every role of a dense graph for several variants, measure them, and choose the executables.
+"""Compile every subgraph for several variants, measure them, and choose the executables.
 
-Each role (compiler.building.parts) has its own calibration. A lower precision never computes a user's part, because its
-numbers are not scores, and computes candidates only if it has passed on the whole graph, AUC included.
+Each subgraph (compiler.building.parts) has its own calibration. A lower precision never computes a user's part, because
+its numbers are not scores, and computes candidates only if it has passed on the whole graph, AUC included.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
 from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.building.calibrate import Calibration, LabelledRows, Tolerance, calibrate
 from freshet_serving.compiler.building.compile import build, lower, write_rows
 from freshet_serving.compiler.building.parts import DensePart, GraphParts
-from freshet_serving.compiler.dense.dense_graph import Matrix
+from freshet_serving.compiler.dense.dense_graph import Tensors
 from freshet_serving.compiler.progress import Reporter, SilentReporter
 from freshet_serving.processor.errors import BadInput, FreshetError
-from freshet_serving.processor.package import CANDIDATE, USER, WHOLE, ExecutableEntry, Feature, columns, user_features
+from freshet_serving.processor.package import SCORE, USER, WHOLE, ExecutableEntry, Feature, columns, user_features
+
+PARTS = {USER: "the user's part", SCORE: "the candidates' part"}
 
 
 @dataclass(frozen=True, slots=True)
-class RoleCompiler:
+class SubgraphCompiler:
     """One compilation of a version.
 
     Attributes:
@@ -32,7 +32,7 @@ class RoleCompiler:
         precision: The precision to choose.
         bound: Error bounds for lower precisions.
         reporter: Receives progress.
-        files: By role, the file of rows to check a lower precision with.
+        files: By subgraph, the file of rows to check a lower precision with.
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class RoleCompiler:
         found: GraphParts,
         features: Sequence[Feature],
         wanted: Sequence[Variant],
-        rows: Matrix,
+        rows: Tensors,
         labelled: LabelledRows | None = None,
     ) -> dict[str, Calibration]:
         """Compile all parts of a graph for the variants and measure them.
@@ -58,16 +58,16 @@ class RoleCompiler:
             found: The parts.
             features: The model's features.
             wanted: The variants.
-            rows: x, float32 [n, width], to calibrate and check with.
+            rows: Inputs of the whole graph, to calibrate and check with.
             labelled: Labelled rows for the AUC, or None.
 
         Returns:
-            The calibration of each role.
+            The calibration of each subgraph.
 
         Raises:
             BadInput: No variant can compute the whole graph.
         """
-        whole = self._role(WHOLE, found.by_role[WHOLE], wanted, rows, labelled)
+        whole = self._subgraph(found.listed(WHOLE), "", found.by_subgraph[WHOLE], wanted, rows, labelled)
         exact = [v for v in wanted if v.precision == "float32"]
         if found.user_split is None:
             return {WHOLE: whole}
@@ -75,14 +75,13 @@ class RoleCompiler:
             found.notes.append("user-once: left out, because the user's part is computed in float32 only")
             return {WHOLE: whole}
         passed = {(e.backend, e.precision) for e in whole.measured}
-        x = np.resize(rows, (max(len(rows), found.user_split.rows), rows.shape[1]))
-        users, candidates = found.user_split.inputs(x, columns(user_features(features)))
+        users, candidates = found.user_split.inputs(rows, columns(user_features(features)))
         lower_too = [v for v in wanted if v in exact or (v.backend, v.precision) in passed]
         try:
             return {
                 WHOLE: whole,
-                USER: self._role(USER, found.by_role[USER], exact, users),
-                CANDIDATE: self._role(CANDIDATE, found.by_role[CANDIDATE], lower_too, candidates),
+                USER: self._subgraph(USER, PARTS[USER], found.by_subgraph[USER], exact, users),
+                SCORE: self._subgraph(SCORE, PARTS[SCORE], found.by_subgraph[SCORE], lower_too, candidates),
             }
         except FreshetError as error:
             found.notes.append(f"user-once: left out: {error}")
@@ -92,25 +91,33 @@ class RoleCompiler:
         """Return the entries for the manifest."""
         listed = [entry for calibration in calibrations.values() for entry in calibration.chosen(self.precision)]
         error = self.bound.error
-        return [e if e.precision == "float32" else replace(e, max_error=error, rows=self.files[e.role]) for e in listed]
+        return [
+            e if e.precision == "float32" else replace(e, max_error=error, rows=self.files[e.subgraph]) for e in listed
+        ]
 
-    def _role(
-        self, role: str, part: DensePart, wanted: Sequence[Variant], rows: Matrix, labelled: LabelledRows | None = None
+    def _subgraph(
+        self,
+        name: str,
+        title: str,
+        part: DensePart,
+        wanted: Sequence[Variant],
+        rows: Tensors,
+        labelled: LabelledRows | None = None,
     ) -> Calibration:
-        """Compile and measure one part of a graph; `rows` are of its own input.
+        """Compile and measure one part of a graph, of this title for people; `rows` are of its own input.
 
         Raise BadInput if no variant can compute it.
         """
-        named = "" if role == WHOLE else f"the {role}'s part "
-        entries = self._build(role, replace(part, graph=replace(part.graph, examples=rows)), wanted, named)
+        named = f"{title} " if title else ""
+        entries = self._build(name, replace(part, graph=replace(part.graph, examples=rows)), wanted, named)
         self.reporter.begin(f"measuring {named}".strip(), len(part.buckets))
         advance = lambda: self.reporter.advance(1)  # noqa: E731
         found = calibrate(part.graph, self.folder, entries, rows, self.bound, labelled, advance=advance)
         if any(e.precision != "float32" for e in found.measured):
-            self.files[role] = write_rows(self.folder, role, rows)
+            self.files[name] = write_rows(self.folder, name, rows)
         return found
 
-    def _build(self, role: str, part: DensePart, wanted: Sequence[Variant], named: str) -> list[ExecutableEntry]:
+    def _build(self, name: str, part: DensePart, wanted: Sequence[Variant], named: str) -> list[ExecutableEntry]:
         entries: list[ExecutableEntry] = []
         for variant in wanted:
             self.reporter.begin(f"compiling {named}for {variant}", len(part.buckets))
@@ -118,7 +125,7 @@ class RoleCompiler:
                 lowered = lower(part.graph, variant)
                 made = []
                 for bucket in part.buckets:
-                    made.append(build(lowered, bucket, self.folder, role))
+                    made.append(build(lowered, bucket, self.folder, name))
                     self.reporter.advance(1)
             except FreshetError as error:
                 self.skipped.append(f"{named}{variant}: {error}")

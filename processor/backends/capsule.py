@@ -1,0 +1,63 @@
+"""Write and read capsules, the file format for machine code: one tensor of bytes, and what it was compiled from.
+
+A capsule is a safetensors file. One that was left over from another compilation, truncated, or edited by hand is
+refused before any native parser sees it (processor.running.opening).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+
+import numpy as np
+
+from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.package import parse_tensors, write_tensors
+
+FORMAT = "freshet/executable/1"
+CODE = "executable"
+
+
+def pack(code: bytes, backend: str, bucket: int, source: str) -> bytes:
+    """Return the bytes of a capsule.
+
+    Args:
+        code: The machine code.
+        backend: The backend's name.
+        bucket: The executable's bucket.
+        source: Hash of what the code was compiled from.
+    """
+    file = io.BytesIO()
+    metadata = {"format": FORMAT, "backend": backend, "bucket": str(bucket), "source": source}
+    write_tensors(file, {CODE: np.frombuffer(code, np.uint8)}, metadata)
+    return file.getvalue()
+
+
+def unpack(data: bytes, backend: str, bucket: int, source: str) -> bytes:
+    """Return the code in a capsule.
+
+    Args:
+        data: The capsule's bytes.
+        backend: The expected backend.
+        bucket: The expected bucket.
+        source: The expected hash of what the code was compiled from.
+
+    Raises:
+        Corrupt: The capsule is of another backend, bucket or source, or damaged.
+    """
+    what = f"executable b{bucket}"
+    tensors = parse_tensors(np.frombuffer(data, np.uint8), what)
+    wanted = {"format": FORMAT, "backend": backend, "bucket": str(bucket)}
+    for key, value in wanted.items():
+        if tensors.metadata.get(key) != value:
+            raise Corrupt(f"{what}: expected {key} {value!r}, got {tensors.metadata.get(key, 'none')[:64]!r}")
+    if tensors.metadata.get("source") != source:
+        raise Corrupt(f"{what}: stale: compiled from another graph than the manifest's")
+    if tensors.arrays.keys() != {CODE} or tensors.arrays[CODE].dtype != np.uint8:
+        raise Corrupt(f"{what}: expected one tensor of bytes")
+    return tensors.arrays[CODE].tobytes()
+
+
+def sha256(data: bytes) -> str:
+    """Return the digest of a whole capsule, as in its manifest entry; 64 hex digits."""
+    return hashlib.sha256(data).hexdigest()

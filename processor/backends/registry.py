@@ -1,0 +1,46 @@
+"""Find backends by name.
+
+A built-in backend is a module of this folder, named as the backend, that sets BACKEND to its class, a
+processor.backends.base.Backend: there is no other list. Its library is imported when the class is called.
+
+Plug-ins add backends by an entry point of the group `freshet.backends`: the name, and such a class. TensorFlow is one
+of these, because this layer must not import it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from pkgutil import iter_modules
+
+from freshet_serving.processor.backends.base import Backend
+from freshet_serving.processor.errors import BadInput, FreshetError
+
+GROUP = "freshet.backends"
+
+
+@cache
+def builtin() -> dict[str, type[Backend]]:
+    """Return the backends of this folder, by name, in alphabetical order."""
+    names = [module.name for module in iter_modules([str(Path(__file__).parent)])]
+    modules = {name: import_module(f"{__package__}.{name}") for name in names}
+    return {name: module.BACKEND for name, module in modules.items() if hasattr(module, "BACKEND")}
+
+
+def load_backend(name: str) -> Backend:
+    """Return the backend of that name; raise BadInput if it is unknown or its library is missing."""
+    if name in builtin():
+        return builtin()[name]()
+    added = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in added:
+        known = ", ".join(sorted({*builtin(), *added}))
+        raise BadInput(f"backend: expected one of {known}, got {name[:64]!r}")
+    try:
+        backend: Backend = added[name].load()()
+    except FreshetError:
+        raise
+    except Exception as error:
+        raise BadInput(f"backend {name}: the plug-in is installed, but cannot be loaded") from error
+    return backend

@@ -1,0 +1,172 @@
+"""Subgraphs of a version's dense graph: their named inputs and outputs, and what fills each input.
+
+    score   [rows]      the scores of candidates; every version has it
+    user    [requests]  what depends on the user alone, computed once a request; its outputs are inputs of `score`
+    whole   [rows]      the same scores as `user` and `score` give, in one graph, for batches of several small requests
+
+A version without `user` has one subgraph. A dimension is a number or a symbol: ROWS, one for each candidate, or
+REQUESTS, one for each request. A run of `score` has the candidates of one request, so there its REQUESTS is 1.
+
+The user's features are those that a request sends once, for all of its candidates. A feature counts as the user's if
+its side is "user" and so is that of every feature that reads the same input: an input that holds columns of both sides
+has a row for each candidate anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+SUBGRAPHS = SCORE, USER, WHOLE = "score", "user", "whole"
+ROWS, REQUESTS = "rows", "requests"
+BATCH_SYMBOL = {SCORE: ROWS, USER: REQUESTS, WHOLE: ROWS}
+"""The symbol that a bucket of each subgraph gives a number to."""
+FEATURES, USER_TENSOR = "features", "user"
+"""Sources of inputs: features; outputs of the subgraph `user`. processor.running.fillers has all."""
+MATRIX_INPUT = "x"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """One input of a subgraph.
+
+    Attributes:
+        name: Its name.
+        dims: Numbers or symbols.
+        source: What fills it.
+        features: For FEATURES, the features whose columns lie side by side in it, in this order.
+        dtype: Type of its numbers.
+    """
+
+    name: str
+    dims: list[Any]
+    source: str = FEATURES
+    features: list[str] = field(default_factory=list)
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOutput:
+    """One output of a subgraph; name, dims and dtype as in GraphInput."""
+
+    name: str
+    dims: list[Any]
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraph:
+    """Inputs and outputs of a subgraph, in the order of its executables' arguments and results."""
+
+    inputs: list[GraphInput]
+    outputs: list[GraphOutput]
+
+    def features(self) -> list[str]:
+        """Return the names of all features that it reads, in the order of its inputs."""
+        return [name for i in self.inputs if i.source == FEATURES for name in i.features]
+
+
+class FeatureColumns(Protocol):
+    """A feature as far as its columns go (processor.package.manifest.Feature)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def input(self) -> str: ...
+    @property
+    def side(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+
+
+class OutputColumns(Protocol):
+    """An output as far as its columns go (processor.package.manifest.Output)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def columns(self) -> int: ...
+
+
+class Described(Protocol):
+    """A manifest as far as its dense graph goes (processor.package.manifest.Manifest)."""
+
+    @property
+    def features(self) -> Sequence[FeatureColumns]: ...
+    @property
+    def outputs(self) -> Sequence[OutputColumns]: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def graphs(self) -> Mapping[str, Subgraph]: ...
+
+
+AnyFeature = TypeVar("AnyFeature", bound=FeatureColumns)
+
+
+def subgraphs(manifest: Described) -> dict[str, Subgraph]:
+    """Return a version's subgraphs by name."""
+    return dict(manifest.graphs) or {SCORE: undivided(manifest)}
+
+
+def undivided_name(manifest: Described) -> str:
+    """Return the name of the subgraph that scores rows of several requests at once."""
+    return WHOLE if USER in manifest.graphs else SCORE
+
+
+def undivided(manifest: Described, more: Sequence[GraphInput] = ()) -> Subgraph:
+    """Return the subgraph of a version's whole dense graph: all features side by side in one matrix.
+
+    Args:
+        manifest: The version's manifest.
+        more: Further inputs.
+    """
+    named = [f.name for f in sorted(manifest.features, key=lambda f: f.offset)]
+    matrix = GraphInput(MATRIX_INPUT, [ROWS, manifest.width], FEATURES, named)
+    return Subgraph([matrix, *more], scores_of(manifest))
+
+
+def scores_of(manifest: Described) -> list[GraphOutput]:
+    """Return the outputs of the subgraphs that compute scores."""
+    return [GraphOutput(o.name, [ROWS, o.columns]) for o in manifest.outputs]
+
+
+def divided(
+    manifest: Described, tensors: Sequence[tuple[str, int]], more: Sequence[GraphInput] = ()
+) -> dict[str, Subgraph]:
+    """Return the subgraphs of a version whose dense graph is divided by its user features.
+
+    Args:
+        manifest: The version's manifest.
+        tensors: Name and length of every tensor that `user` computes of a request for `score`.
+        more: Further inputs of the whole dense graph.
+    """
+    user = user_features(manifest.features)
+    mine = {f.name for f in user}
+    others = sorted((f for f in manifest.features if f.name not in mine), key=lambda f: f.offset)
+    computed = [GraphOutput(name, [REQUESTS, length]) for name, length in tensors]
+    lent = [GraphInput(name, [REQUESTS, length], USER_TENSOR) for name, length in tensors]
+    return {
+        SCORE: Subgraph([_matrix(ROWS, others), *more, *lent], scores_of(manifest)),
+        USER: Subgraph([_matrix(REQUESTS, user)], computed),
+        WHOLE: undivided(manifest, more),
+    }
+
+
+def _matrix(batch: str, features: Sequence[FeatureColumns]) -> GraphInput:
+    width = sum(f.width for f in features)
+    return GraphInput(MATRIX_INPUT, [batch, width], FEATURES, [f.name for f in features])
+
+
+def user_features(features: Sequence[AnyFeature]) -> list[AnyFeature]:
+    """Return the user's features among these, in the order of their columns."""
+    mixed = {f.input for f in features if f.side != "user"}
+    return sorted((f for f in features if f.input not in mixed), key=lambda f: f.offset)
+
+
+def columns(features: Sequence[FeatureColumns]) -> list[int]:
+    """Return the columns of the whole graph's matrix that these features have, in order."""
+    return [column for f in features for column in range(f.offset, f.offset + f.width)]

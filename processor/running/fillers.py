@@ -1,0 +1,82 @@
+"""Fill the named inputs of a subgraph: one filler for each input, found by the input's source.
+
+    features   columns of the sparse graph: lookups, pooling, scaled numbers (processor.features.plan)
+    user       outputs of the subgraph `user`: copied by the runner, once a request
+
+Another source is one entry of FILLERS: a function of the input and the sparse plan that returns a Fill. It is called
+with the rows of several requests at once and writes all of them. It reads nothing but what it is given, so a batch
+stays under one state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
+from freshet_serving.processor.package import FEATURES, USER_TENSOR, GraphInput, Subgraph
+
+
+class Fill(Protocol):
+    """Writes rows of requests into one input."""
+
+    def __call__(
+        self,
+        tables: NDArray[np.int64],
+        epoch: int,
+        bound: Sequence[BoundRequest],
+        spans: NDArray[np.int64],
+        out: NDArray[np.float32],
+        counts: NDArray[np.int64],
+    ) -> None:
+        """Write rows spans[i] of each bound request, one request after another.
+
+        Args:
+            tables: Table descriptors, int64 [T, TABLE_FIELDS].
+            epoch: The epoch to read rows at.
+            bound: The bound requests.
+            spans: int64 [R, 2], first row and rows of each request.
+            out: float32 [rows, ...], to write to.
+            counts: Lookups and misses by table, int64 [T, 2], to add to.
+
+        Raises:
+            NonFiniteInput: A float is infinite, or becomes so when scaled.
+        """
+
+
+def fill_features(given: GraphInput, plan: SparsePlan) -> Fill:
+    """Return the filler of an input that holds columns of features.
+
+    Args:
+        given: The input.
+        plan: The version's sparse plan.
+    """
+    return plan.fill if plan.in_order(given.features) else plan.pooling(given.features).fill
+
+
+FILLERS: dict[str, Callable[[GraphInput, SparsePlan], Fill]] = {FEATURES: fill_features}
+
+
+def fillers(graph: Subgraph, plan: SparsePlan) -> list[tuple[str, Fill]]:
+    """Return the name and the filler of every input of a subgraph but the user's tensors.
+
+    Args:
+        graph: The subgraph.
+        plan: The version's sparse plan.
+
+    Raises:
+        BadInput: Nothing here fills one of the inputs.
+    """
+    found = []
+    for given in graph.inputs:
+        if given.source == USER_TENSOR:
+            continue
+        if given.source not in FILLERS:
+            where, known = f"manifest.graphs: input {given.name!r}", ", ".join(sorted(FILLERS))
+            raise BadInput(f"{where}: expected source {known}, got {given.source[:40]!r}")
+        found.append((given.name, FILLERS[given.source](given, plan)))
+    return found

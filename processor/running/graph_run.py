@@ -1,0 +1,150 @@
+"""A version's subgraphs as they are run: what fills their inputs, what their executables cost, when to divide.
+
+A request is divided into the user's part and the candidates' part where its user inputs have one row and where that is
+faster. That is decided once, when a version is loaded, by timing both ways in turn. It is not revised later: what
+sessions measure depends on other users of the machine at the time, and only the way that is taken would be measured.
+Dividing changes scores by no more than rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
+from freshet_serving.processor.package import (
+    FEATURES,
+    SCORE,
+    USER,
+    USER_TENSOR,
+    Manifest,
+    Subgraph,
+    subgraphs,
+    undivided_name,
+)
+from freshet_serving.processor.running.buffers import Tensors
+from freshet_serving.processor.running.cost import CostTable
+from freshet_serving.processor.running.fillers import Fill, fillers
+from freshet_serving.processor.running.opening import io_spec
+
+# A smaller saving does not pay for another run: filling and starting one costs about this much.
+WORTH = 0.97
+
+
+class SubgraphRun:
+    """One subgraph: its inputs and outputs, what fills them, and the costs of its executables.
+
+    Attributes:
+        name: Its name.
+        spec: Inputs and outputs of its executables.
+        costs: Costs of its executables, once measured.
+        user_tensors: Names of the inputs that the subgraph `user` computes.
+    """
+
+    def __init__(self, name: str, graph: Subgraph, plan: SparsePlan) -> None:
+        """Find what fills the inputs; raises BadInput if nothing here fills one.
+
+        Args:
+            name: Name of the subgraph.
+            graph: The subgraph.
+            plan: The version's sparse plan.
+        """
+        self.name, self.spec = name, io_spec(name, graph)
+        self.costs = CostTable({1: 1.0})
+        self.user_tensors = [i.name for i in graph.inputs if i.source == USER_TENSOR]
+        self._fillers = fillers(graph, plan)
+        self._features = {i.name for i in graph.inputs if i.source == FEATURES}
+
+    def fill(
+        self,
+        tables: NDArray[np.int64],
+        epoch: int,
+        bound: Sequence[BoundRequest],
+        spans: NDArray[np.int64],
+        inputs: Tensors,
+        counts: NDArray[np.int64],
+        features: Fill | None = None,
+    ) -> None:
+        """Write rows of requests into all inputs but the user's tensors; arguments as those of Fill.
+
+        Args:
+            tables: Table descriptors.
+            epoch: The epoch to read rows at.
+            bound: The bound requests.
+            spans: First row and rows of each.
+            inputs: Buffers by name.
+            counts: Lookups and misses, to add to.
+            features: Fills inputs of features in place of the subgraph's own filler.
+        """
+        for name, fill in self._fillers:
+            if features is not None and name in self._features:
+                fill = features
+            fill(tables, epoch, bound, spans, inputs[name], counts)
+
+    def lend(self, computed: Tensors, request: int, inputs: Tensors) -> None:
+        """Copy the user's tensors of one request into the inputs that read them.
+
+        Args:
+            computed: Outputs of the subgraph `user`, a row for each request.
+            request: Number of the request.
+            inputs: Buffers by name.
+        """
+        for name in self.user_tensors:
+            inputs[name][0] = computed[name][request]
+
+
+class GraphRun:
+    """The subgraphs of one version.
+
+    Attributes:
+        undivided: Scores rows of several requests at once.
+        user: Computes what depends on the user alone; None if the version is not divided.
+        score: Scores the candidates of one request from the user's tensors; None if the version is not divided.
+        in_thread: True if a run is mostly computed by the calling thread.
+    """
+
+    def __init__(self, manifest: Manifest, plan: SparsePlan) -> None:
+        """Find what fills the inputs of every subgraph.
+
+        Args:
+            manifest: The version's manifest.
+            plan: Its sparse plan.
+
+        Raises:
+            BadInput: Nothing here fills an input.
+        """
+        self.by_name = {name: SubgraphRun(name, graph, plan) for name, graph in subgraphs(manifest).items()}
+        self.undivided = self.by_name[undivided_name(manifest)]
+        self.user = self.by_name.get(USER)
+        self.score = self.by_name[SCORE] if self.user is not None else None
+        self.in_thread = False
+        self._worth_dividing: list[bool] = []
+
+    def price(self, costs: Mapping[str, Mapping[int, float]]) -> None:
+        """Store measured costs and decide from which row counts on dividing pays.
+
+        Args:
+            costs: Seconds of one run, by subgraph and bucket.
+        """
+        for name, run in self.by_name.items():
+            run.costs = CostTable(costs[name])
+        if self.user is not None and self.score is not None:
+            whole, user, score = self.undivided.costs, self.user.costs, self.score.costs
+            most = max(whole.max_rows, score.max_rows)
+            self._worth_dividing = [
+                user.dense_s(1) + score.dense_s(rows) < WORTH * whole.amortised_dense_s(rows)
+                for rows in range(most + 1)
+            ]
+
+    def worth_dividing(self, rows: int) -> bool:
+        """Return True if a request of this many candidates is faster divided than whole, in a batch with others."""
+        known = self._worth_dividing
+        return bool(known) and known[min(rows, len(known) - 1)]
+
+    @property
+    def thresholds(self) -> list[int]:
+        """Row counts, ascending, at which dividing begins to pay, stops paying, pays again, and so on."""
+        before = [False, *self._worth_dividing]
+        return [rows for rows, worth in enumerate(self._worth_dividing) if worth != before[rows]]

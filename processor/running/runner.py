@@ -1,0 +1,353 @@
+"""Run a version's subgraphs on rows of requests: cover the rows with buckets, fill, run, cut, note the costs.
+
+In processor, compiler and serving this is the only code that fills inputs and runs executables for requests. Sessions
+queue and answer; device stages lend it another thread.
+
+Ownership. A runner and its buffers are used by one thread at a time. A batch is run under one state: tables, epoch and
+executables are given once for all of it. Nothing is allocated but what the results consist of.
+
+Two ways. Rows of several requests run together through the undivided subgraph, in the cheapest buckets. A request whose
+user inputs have one row, and for which it is worth it, is divided: the user's tensors of several requests are computed
+in one run, then each request's candidates in theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.backends import Executable, Matrix
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.features.plan import BoundRequest
+from freshet_serving.processor.running.buffers import Buffers, Tensors
+from freshet_serving.processor.running.graph_run import GraphRun, SubgraphRun
+from freshet_serving.processor.watching import SessionStats
+
+# One in this many batches of a runner tries the plan that the cost table considers more expensive.
+EXPLORE_EVERY = 64
+
+
+class Rows(Protocol):
+    """Consecutive rows of one request.
+
+    Attributes:
+        bound: The request.
+        first: Number of the first row.
+        rows: Number of rows.
+        ids: Number of ids to look up.
+    """
+
+    bound: BoundRequest
+    first: int
+    rows: int
+    ids: int
+
+
+class SharedParts(Protocol):
+    """The part of a split request that its chunks compute once for all of them.
+
+    Attributes:
+        user_tensors: Outputs of the subgraph `user` for the request, once a chunk has computed them.
+    """
+
+    user_tensors: Tensors | None
+
+    @property
+    def divisible(self) -> bool:
+        """True if its features may be computed in two parts."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole request."""
+        ...
+
+    def fill(
+        self,
+        tables: NDArray[np.int64],
+        epoch: int,
+        bound: Sequence[BoundRequest],
+        spans: NDArray[np.int64],
+        out: NDArray[np.float32],
+        counts: NDArray[np.int64],
+    ) -> None:
+        """Fill rows of features as processor.running.fillers.Fill does."""
+
+
+class Crowding(Protocol):
+    """Tells whether other threads compute at the same time."""
+
+    @property
+    def crowded(self) -> bool: ...
+
+    def beat(self) -> None:
+        """Report that this thread is running."""
+
+
+@dataclass(slots=True, eq=False)
+class RunningBatch:
+    """A batch while it is computed.
+
+    Attributes:
+        graphs: The version's subgraphs.
+        executables: By subgraph and bucket, with the weights of the batch's state.
+        tables: Table descriptors, int64 [T, TABLE_FIELDS].
+        epoch: The epoch to read rows at.
+        buffers: The runner's buffers for the version.
+        results: Arrays that the scores are written to, by output.
+        shared: What the chunks of a split request share, if the batch is a chunk.
+        sparse_s: Seconds of filling in all its runs so far.
+        dense_s: Seconds of executables in all its runs so far.
+        padded: Rows of padding in all its runs so far.
+    """
+
+    graphs: GraphRun
+    executables: Mapping[str, Mapping[int, Executable]]
+    tables: NDArray[np.int64]
+    epoch: int
+    buffers: Buffers
+    results: Mapping[str, Matrix]
+    shared: SharedParts | None = None
+    sparse_s: float = 0.0
+    dense_s: float = 0.0
+    padded: int = 0
+
+
+class Runner:
+    """Runs batches, one at a time."""
+
+    def __init__(self, clock: Clock, crowding: Crowding, stats: SessionStats) -> None:
+        """Create a runner.
+
+        Args:
+            clock: The clock.
+            crowding: Tells whether other threads compute.
+            stats: Counts runs and rows.
+        """
+        self._clock, self._crowding, self._stats = clock, crowding, stats
+        self._spans = np.zeros((16, 2), np.int64)
+
+    def score(self, batch: RunningBatch, works: Sequence[Rows], rows: int) -> None:
+        """Score all rows, one request after another, into the batch's results.
+
+        Args:
+            batch: The batch.
+            works: Rows of requests.
+            rows: Their number.
+        """
+        graphs, shared = batch.graphs, batch.shared
+        if graphs.user is None or graphs.score is None:
+            self._run_undivided(batch, works, rows, 0)
+        elif shared is None:
+            self._run_cheapest(batch, graphs.user, graphs.score, works, rows)
+        elif works[0].bound.user_split and shared.divisible and graphs.worth_dividing(shared.rows):
+            if shared.user_tensors is None:
+                computed = self._run_users(batch, graphs.user, works, graphs.user.costs.bucket_plan(1)[0])
+                shared.user_tensors = {name: array[:1].copy() for name, array in computed.items()}
+                self._stats.user_once += 1
+            self._run_candidates(batch, graphs.score, shared.user_tensors, 0, works[0], 0)
+        else:
+            self._run_undivided(batch, works, rows, 0)
+
+    def run_filled_user(
+        self, batch: RunningBatch, user: SubgraphRun, score: SubgraphRun, shared: SharedParts | None
+    ) -> bool:
+        """Give the user's tensors to the candidates' subgraph, computing them from the first row of the buffers.
+
+        Args:
+            batch: The batch.
+            user: The user's subgraph.
+            score: That of the candidates.
+            shared: What the chunks of a split request share, if the batch has such chunks.
+
+        Returns:
+            True if they were computed, False if another chunk had done so before.
+        """
+        known = None if shared is None else shared.user_tensors
+        computed = known or self._run_filled_user(batch, user)
+        score.lend(computed, 0, batch.buffers.inputs(score.name, 0, max(batch.executables[score.name])))
+        if shared is not None and known is None:
+            shared.user_tensors = {name: array[:1].copy() for name, array in computed.items()}
+        return known is None
+
+    def _run_filled_user(self, batch: RunningBatch, user: SubgraphRun) -> Tensors:
+        bucket = user.costs.bucket_plan(1)[0]
+        _, computed, call = batch.buffers.get(batch.executables[user.name][bucket], user.name)
+        started_s = self._clock.now_s()
+        call()
+        batch.dense_s += self._clock.now_s() - started_s
+        return computed
+
+    def run_filled(self, batch: RunningBatch, run: SubgraphRun, rows: int) -> None:
+        """Run rows that lie in the buffers of the subgraph's largest bucket, from the first on, into the results.
+
+        Args:
+            batch: The batch.
+            run: The subgraph.
+            rows: Number of rows.
+        """
+        buffers, at = batch.buffers, 0
+        for bucket in self._bucket_plan(run, rows):
+            stop = min(at + bucket, rows)
+            inputs, outputs, call = buffers.get(batch.executables[run.name][bucket], run.name)
+            if at:
+                # Every bucket reads from the first row on. The rows there have been run: the largest bucket goes first.
+                for name, filled in buffers.inputs(run.name, at, stop).items():
+                    if name not in run.user_tensors:
+                        inputs[name][: stop - at] = filled
+            started_s = self._clock.now_s()
+            call()
+            taken_s = self._clock.now_s() - started_s
+            run.costs.record_run(bucket, taken_s)
+            batch.dense_s += taken_s
+            self._cut(batch, bucket, outputs, at, stop, 0)
+            at = stop
+
+    def spans_of(self, works: Sequence[Rows], start: int, stop: int) -> tuple[list[BoundRequest], NDArray[np.int64]]:
+        """Return the requests of the batch rows [start, stop) and, int64 [R, 2], first row and row count of each.
+
+        Args:
+            works: Rows of requests.
+            start: First row of the batch.
+            stop: Row after the last.
+        """
+        if len(works) == 1:
+            work, spans = works[0], self._spans[:1]
+            spans[0, 0], spans[0, 1] = work.first + start, stop - start
+            return [work.bound], spans
+        if len(works) > len(self._spans):
+            self._spans = np.zeros((2 * len(works), 2), np.int64)
+        part, firsts, counts, at = [], [], [], 0
+        for work in works:
+            first, last = max(start, at), min(stop, at + work.rows)
+            if first < last:
+                part.append(work.bound)
+                firsts.append(work.first + first - at)
+                counts.append(last - first)
+            at += work.rows
+        spans = self._spans[: len(part)]
+        spans[:, 0], spans[:, 1] = firsts, counts
+        return part, spans
+
+    def _run_cheapest(
+        self, batch: RunningBatch, user: SubgraphRun, score: SubgraphRun, works: Sequence[Rows], rows: int
+    ) -> None:
+        """Run each request whole or divided, whichever is predicted to be cheaper."""
+        graphs = batch.graphs
+        alone: list[tuple[Rows, int]] = []
+        together: list[Rows] = []
+        at = 0
+        for work in works:
+            if work.bound.user_split and graphs.worth_dividing(work.rows):
+                if together:
+                    count = sum([w.rows for w in together])
+                    self._run_undivided(batch, together, count, at)
+                    at += count
+                    together = []
+                alone.append((work, at))
+                at += work.rows
+            else:
+                together.append(work)
+        if together:
+            self._run_undivided(batch, together, rows - at, at)
+        done = 0
+        for users in user.costs.bucket_plan(len(alone)) if alone else ():
+            group = alone[done : done + users]
+            done += users
+            computed = self._run_users(batch, user, [work for work, _ in group], users)
+            for n, (work, first) in enumerate(group):
+                self._run_candidates(batch, score, computed, n, work, first)
+                self._stats.user_once += 1
+
+    def _run_undivided(self, batch: RunningBatch, works: Sequence[Rows], rows: int, first: int) -> None:
+        """Run all rows bucket by bucket, into the results from row `first` on."""
+        run, buffers = batch.graphs.undivided, batch.buffers
+        executables, now_s, shared = batch.executables[run.name], self._clock.now_s, batch.shared
+        features = None if shared is None else shared.fill
+        timer_s = self._timer(batch)
+        bucket_plan = self._bucket_plan(run, rows)
+        at, sparse_s, dense_s = 0, 0.0, 0.0
+        for bucket in bucket_plan:
+            stop = min(at + bucket, rows)
+            started_s = now_s()
+            inputs, outputs, call = buffers.get(executables[bucket], run.name)
+            bound, spans = self.spans_of(works, at, stop)
+            run.fill(batch.tables, batch.epoch, bound, spans, inputs, buffers.counts, features)
+            filled_s = now_s()
+            self._timed_run(call, run, bucket, timer_s)
+            ended_s = now_s()
+            sparse_s += filled_s - started_s
+            dense_s += ended_s - filled_s
+            self._cut(batch, bucket, outputs, at, stop, first)
+            at = stop
+        run.costs.record_fill(len(bucket_plan), rows, sum([work.ids for work in works]), sparse_s)
+        batch.sparse_s += sparse_s
+        batch.dense_s += dense_s
+
+    def _run_users(self, batch: RunningBatch, user: SubgraphRun, works: Sequence[Rows], bucket: int) -> Tensors:
+        """Return the user's tensors of requests, a row for each, in reused buffers."""
+        buffers, now_s = batch.buffers, self._clock.now_s
+        began_s = now_s()
+        inputs, computed, call = buffers.get(batch.executables[user.name][bucket], user.name)
+        spans = np.zeros((len(works), 2), np.int64)
+        spans[:, 1] = 1
+        user.fill(batch.tables, batch.epoch, [work.bound for work in works], spans, inputs, buffers.counts)
+        started_s = now_s()
+        self._timed_run(call, user, bucket, self._timer(batch))
+        ended_s = now_s()
+        self._crowding.beat()
+        batch.sparse_s += started_s - began_s
+        batch.dense_s += ended_s - started_s
+        return computed
+
+    def _run_candidates(
+        self, batch: RunningBatch, score: SubgraphRun, computed: Tensors, request: int, work: Rows, first: int
+    ) -> None:
+        """Run one request's candidates with its user's tensors, into the results from row `first` on."""
+        buffers, now_s = batch.buffers, self._clock.now_s
+        timer_s, at = self._timer(batch), 0
+        for bucket in score.costs.bucket_plan(work.rows):
+            stop = min(at + bucket, work.rows)
+            began_s = now_s()
+            inputs, outputs, call = buffers.get(batch.executables[score.name][bucket], score.name)
+            if not at:
+                # All buckets read the same arrays of these.
+                score.lend(computed, request, inputs)
+            bound, spans = self.spans_of([work], at, stop)
+            score.fill(batch.tables, batch.epoch, bound, spans, inputs, buffers.counts)
+            started_s = now_s()
+            self._timed_run(call, score, bucket, timer_s)
+            ended_s = now_s()
+            batch.sparse_s += started_s - began_s
+            batch.dense_s += ended_s - started_s
+            self._cut(batch, bucket, outputs, at, stop, first)
+            at = stop
+
+    def _bucket_plan(self, run: SubgraphRun, rows: int) -> Sequence[int]:
+        """Return the cheapest buckets for the rows; now and then another plan, so that its cost stays known."""
+        bucket_plan = run.costs.bucket_plan(rows)
+        if len(bucket_plan) > 1 and self._stats.batches % EXPLORE_EVERY == EXPLORE_EVERY - 1:
+            return run.costs.explore(rows)
+        return bucket_plan
+
+    def _timed_run(self, call: Callable[[], None], run: SubgraphRun, bucket: int, timer_s: Callable[[], float]) -> None:
+        """Run a bucket and record its time in the cost table."""
+        crowded, began_s = self._crowding.crowded, timer_s()
+        call()
+        run.costs.record_run(bucket, timer_s() - began_s, crowded or self._crowding.crowded)
+
+    def _timer(self, batch: RunningBatch) -> Callable[[], float]:
+        """Return the function that times the version's runs."""
+        return self._clock.core_s if batch.graphs.in_thread else self._clock.now_s
+
+    def _cut(self, batch: RunningBatch, bucket: int, outputs: Tensors, at: int, stop: int, first: int) -> None:
+        """Copy a run's rows into the results and record the run."""
+        for name, result in batch.results.items():
+            result[first + at : first + stop] = outputs[name][: stop - at]
+        batch.padded += bucket - (stop - at)
+        self._stats.record_run(bucket, stop - at)
+        self._crowding.beat()

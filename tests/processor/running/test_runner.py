@@ -1,0 +1,289 @@
+"""The runner: which buckets rows run in, whose rows they are, what is computed once, what is recorded."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.running.cost import CostTable
+from freshet_serving.processor.running.runner import EXPLORE_EVERY, Runner
+from freshet_serving.processor.watching import SessionStats
+from tests.processor.running.graphs import Version, crowding
+
+
+def runner(clock=None, crowded=False):
+    return Runner(clock or FakeClock(), crowding(crowded), SessionStats())
+
+
+def scored(version, works, runner_=None, shared=None):
+    """Scores of the works, and the batch."""
+    rows = sum(work.rows for work in works)
+    batch = version.batch(rows, shared)
+    (runner_ or runner()).score(batch, works, rows)
+    return batch.results["score"][:, 0], batch
+
+
+def expected(works_values):
+    return np.concatenate([10 * np.broadcast_to(a, np.shape(b)) + np.float32(b) for a, b in works_values])
+
+
+@pytest.mark.parametrize("user", [False, True], ids=["undivided", "divided"])
+@settings(max_examples=60, deadline=None)
+@given(
+    requests=st.lists(
+        st.tuples(st.integers(-9, 9), st.lists(st.integers(-50, 50), min_size=1, max_size=20)), min_size=1, max_size=8
+    ),
+    worth=st.integers(1, 20),
+)
+def test_every_request_gets_the_scores_of_its_own_user_in_order(user, requests, worth):
+    version = Version(user)
+    version.graphs.worth_dividing = lambda rows: user and rows >= worth
+    works = [version.request(a, b) for a, b in requests]
+    got, batch = scored(version, works)
+    np.testing.assert_array_equal(got, expected(requests))
+    split = sum(len(b) >= worth for _, b in requests) if user else 0
+    assert ("user" in [name for name, _ in version.log]) == bool(split)
+    assert batch.padded == sum(b for name, b in version.log if name != "user") - len(got)
+
+
+def test_rows_run_in_the_cheapest_buckets_largest_first():
+    version = Version(user=False)
+    works = [version.request(1, range(15)), version.request(2, [3, 4])]
+    scored(version, works)
+    assert version.log == [("score", 16), ("score", 1)]
+
+
+def test_rows_of_a_chunk_begin_where_it_says():
+    version = Version(user=False)
+    work = version.request(1, range(20), first=7, rows=5)
+    got, _ = scored(version, [work])
+    np.testing.assert_array_equal(got, [17, 18, 19, 20, 21])
+
+
+def test_user_inputs_with_a_row_per_candidate_run_whole():
+    version = Version()
+    version.graphs.worth_dividing = lambda rows: True
+    got, _ = scored(version, [version.request([1, 2, 3], [0, 0, 1])])
+    np.testing.assert_array_equal(got, [10, 20, 31])
+    assert {name for name, _ in version.log} == {"whole"}
+
+
+def test_users_of_several_requests_are_computed_in_one_run():
+    version = Version()
+    version.graphs.worth_dividing = lambda rows: True
+    stats = SessionStats()
+    one = Runner(FakeClock(), crowding(), stats)
+    requests = [(n, [n, n + 1]) for n in range(5)]
+    got, _ = scored(version, [version.request(a, b) for a, b in requests], one)
+    np.testing.assert_array_equal(got, expected(requests))
+    assert [bucket for name, bucket in version.log if name == "user"] == [2, 2, 1]
+    assert stats.user_once == 5
+    assert stats.rows == 0, "rows of requests are counted by whoever answers them"
+
+
+def test_candidates_beyond_the_largest_bucket_read_the_same_users_tensors():
+    version = Version()
+    version.graphs.worth_dividing = lambda rows: True
+    got, _ = scored(version, [version.request(3, range(20))])
+    np.testing.assert_array_equal(got, 30 + np.arange(20))
+    assert version.log == [("user", 1), ("score", 8), ("score", 8), ("score", 4)]
+
+
+class Shared:
+    """What the chunks of a split request of 12 rows share."""
+
+    def __init__(self, version, divisible=True):
+        self.user_tensors, self.divisible, self.rows, self.filled = None, divisible, 12, 0
+        self._fill = version.plan.fill
+
+    def fill(self, *given):
+        self.filled += 1
+        self._fill(*given)
+
+
+def test_chunks_of_a_request_compute_the_users_tensors_once():
+    version, one = Version(), runner()
+    version.graphs.worth_dividing = lambda rows: rows == 12
+    shared, whole = Shared(version), version.request(4, range(12))
+    for first in (0, 5):
+        work = version.request(4, range(12), first=first, rows=5)
+        got, _ = scored(version, [work], one, shared)
+        np.testing.assert_array_equal(got, 40 + np.arange(first, first + 5))
+    assert [name for name, _ in version.log].count("user") == 1
+    np.testing.assert_array_equal(shared.user_tensors["u0"], [[40]])
+    assert shared.filled == 0
+    assert whole.rows == 12
+
+
+@pytest.mark.parametrize(("divisible", "worth"), [(False, True), (True, False)])
+def test_chunks_that_are_not_divided_are_filled_by_what_they_share(divisible, worth):
+    version = Version()
+    version.graphs.worth_dividing = lambda rows: worth
+    shared = Shared(version, divisible)
+    got, _ = scored(version, [version.request(4, range(5))], shared=shared)
+    np.testing.assert_array_equal(got, 40 + np.arange(5))
+    assert {name for name, _ in version.log} == {"whole"}
+    assert shared.filled == len(version.log)
+    assert shared.user_tensors is None
+
+
+def test_chunk_with_a_user_per_row_runs_whole():
+    version = Version()
+    version.graphs.worth_dividing = lambda rows: True
+    scored(version, [version.request([1, 2], [0, 0])], shared=Shared(version))
+    assert {name for name, _ in version.log} == {"whole"}
+
+
+def test_a_bucket_out_of_favour_is_tried_now_and_then():
+    version, stats = Version(user=False), SessionStats()
+    one = Runner(FakeClock(), crowding(), stats)
+    version.graphs.undivided.costs = CostTable({1: 1.0, 4: 2.0, 16: 60.0})
+    tried = []
+    for stats.batches in range(2 * EXPLORE_EVERY):
+        version.log.clear()
+        scored(version, [version.request(1, range(5))], one)
+        if version.log == [("score", 16)]:
+            tried.append(stats.batches)
+    assert tried == [EXPLORE_EVERY - 1, 2 * EXPLORE_EVERY - 1]
+
+
+def slow(version, clock, seconds, core_s=0.0):
+    """Makes every run take so long, and that much of its core."""
+    had = [0.0]
+    clock.core_s = lambda: had[0]
+    for part in version.executables.values():
+        for executable in part.values():
+            bind = executable.bind_buffers
+
+            def bound(inputs, outputs, bind=bind):
+                run = bind(inputs, outputs)
+
+                def waiting():
+                    run()
+                    clock.advance(seconds)
+                    had[0] += core_s
+
+                return waiting
+
+            executable.bind_buffers = bound
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_time_of_a_run_is_that_of_its_core_if_it_computes_in_its_thread(in_thread):
+    version, clock = Version(user=False), FakeClock()
+    version.graphs.in_thread = in_thread
+    slow(version, clock, 0.5, 0.1)
+    version.graphs.undivided.costs = CostTable({16: 0.3})
+    one = runner(clock)
+    for _ in range(200):
+        scored(version, [version.request(1, range(9))], one)
+    assert version.graphs.undivided.costs.cost[16] == pytest.approx(0.1 if in_thread else 0.5, rel=0.05)
+
+
+def test_slow_run_beside_others_is_not_learned_from():
+    version, clock = Version(user=False), FakeClock()
+    slow(version, clock, 0.5)
+    version.graphs.undivided.costs = CostTable({16: 0.3})
+    one = runner(clock, crowded=True)
+    for _ in range(50):
+        scored(version, [version.request(1, range(9))], one)
+    assert version.graphs.undivided.costs.cost[16] == 0.3
+
+
+@pytest.mark.parametrize("way", [False, True])
+def test_seconds_of_filling_and_running_are_told_apart(way):
+    version, clock = Version(), FakeClock()
+    version.graphs.worth_dividing = lambda rows: way
+    slow(version, clock, 0.5)
+    for run in version.graphs.by_name.values():
+        fill = run.fill
+        run.fill = lambda *given, fill=fill: (fill(*given), clock.advance(0.25))
+    filled = []
+    version.graphs.undivided.costs.record_fill = lambda *given: filled.append(given)
+    _, batch = scored(version, [version.request(1, range(4))], runner(clock))
+    runs = len(version.log)
+    assert (batch.sparse_s, batch.dense_s) == (0.25 * runs, 0.5 * runs)
+    assert filled == ([] if way else [(1, 4, 0, 0.25)])
+
+
+def test_progress_is_reported_after_every_run():
+    version, beside = Version(), crowding()
+    version.graphs.worth_dividing = lambda rows: True
+    one = Runner(FakeClock(), beside, SessionStats())
+    scored(version, [version.request(1, range(20))], one)
+    assert beside.beats == len(version.log) == 4
+
+
+def test_runs_are_counted_by_bucket():
+    version, stats = Version(user=False), SessionStats()
+    one = Runner(FakeClock(), crowding(), stats)
+    scored(version, [version.request(1, range(17))], one)
+    assert stats.buckets == {"16": 1, "1": 1} or stats.buckets == {16: 1, 1: 1}
+    assert stats.padded_rows == 0
+    scored(version, [version.request(1, range(3))], one)
+    assert stats.padded_rows == 1
+
+
+def test_filled_rows_run_bucket_by_bucket_from_the_first_on():
+    version, stats = Version(user=False), SessionStats()
+    one = Runner(FakeClock(), crowding(), stats)
+    run = version.graphs.undivided
+    version.buffers.inputs(run.name, 0, 16)["x"][:] = [[n, 1] for n in range(16)]
+    run.costs = CostTable({1: 1.0, 4: 2.0, 16: 60.0})
+    batch = version.batch(6)
+    one.run_filled(batch, run, 6)
+    np.testing.assert_array_equal(batch.results["score"][:, 0], 10 * np.arange(6) + 1)
+    assert version.log == [("score", 4), ("score", 1), ("score", 1)]
+    assert batch.padded == 0
+
+
+@pytest.mark.parametrize("shared", [None, "first", "later"])
+def test_filled_user_is_lent_to_the_candidates_once(shared):
+    version, one = Version(), runner()
+    version.buffers.inputs("user", 0, 1)["x"][:] = 7
+    version.buffers.inputs("score", 0, 8)["x"][:] = np.arange(8)[:, None]
+    parts = None if shared is None else SimpleNamespace(user_tensors=None)
+    if shared == "later":
+        parts.user_tensors = {"u0": np.float32([[50]])}
+    batch = version.batch(8)
+    computed = one.run_filled_user(batch, version.graphs.user, version.graphs.score, parts)
+    one.run_filled(batch, version.graphs.score, 8)
+    user = 50 if shared == "later" else 70
+    np.testing.assert_array_equal(batch.results["score"][:, 0], user + np.arange(8))
+    assert computed == (shared != "later")
+    assert version.log == [*([("user", 1)] if computed else []), ("score", 8)]
+    if shared == "first":
+        np.testing.assert_array_equal(parts.user_tensors["u0"], [[70]])
+
+
+def test_candidates_of_later_buckets_keep_the_users_tensors():
+    version, one = Version(), runner()
+    version.buffers.inputs("user", 0, 1)["x"][:] = 1
+    version.buffers.inputs("score", 0, 8)["x"][:] = np.arange(8)[:, None]
+    version.graphs.score.costs = CostTable({4: 1.0, 8: 90.0})
+    batch = version.batch(8)
+    one.run_filled_user(batch, version.graphs.user, version.graphs.score, None)
+    one.run_filled(batch, version.graphs.score, 8)
+    np.testing.assert_array_equal(batch.results["score"][:, 0], 10 + np.arange(8))
+
+
+def test_cut_through_a_batch_names_first_row_and_rows_of_each_request():
+    one, works = runner(), [SimpleNamespace(bound=n, first=10 * n, rows=r) for n, r in enumerate((3, 1, 5))]
+    part, spans = one.spans_of(works, 2, 6)
+    assert part == [0, 1, 2]
+    assert spans.tolist() == [[2, 1], [10, 1], [20, 2]]
+    part, spans = one.spans_of(works, 6, 9)
+    assert (part, spans.tolist()) == ([2], [[22, 3]])
+    part, spans = one.spans_of(works[2:], 1, 4)
+    assert (part, spans.tolist()) == ([2], [[21, 3]])
+
+
+def test_more_requests_than_ever_before_have_room():
+    one = runner()
+    works = [SimpleNamespace(bound=n, first=0, rows=1) for n in range(40)]
+    part, spans = one.spans_of(works, 0, 40)
+    assert part == list(range(40))
+    assert spans.tolist() == [[0, 1]] * 40
