@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions
 
-from freshet_serving.processor.tables.remote import replies
-from freshet_serving.processor.tables.remote.replies import MalformedReply, MovedRedirect, ReplyReader
+from freshet_serving.processor.redis_client import replies
+from freshet_serving.processor.redis_client.replies import MalformedReply, MovedRedirect, ReplyReader
 
 
 class Wire:

@@ -43,6 +43,10 @@ class MalformedReply(exceptions.RedisError):
     """Raised for anything that is not a reply, or that is larger than allowed."""
 
 
+class ReplyTooLarge(MalformedReply):
+    """Raised for a reply that is larger than begin() allowed."""
+
+
 class MovedRedirect(exceptions.ResponseError):
     """A cluster node's answer for a slot that another node serves."""
 
@@ -128,7 +132,7 @@ class ReplyReader:
             return None
         # Each element takes at least three bytes.
         if count < 0 or depth == MAX_DEPTH or 3 * count > self._left + len(self._buffer) - self._at:
-            raise MalformedReply("array is larger than expected")
+            raise ReplyTooLarge("array is larger than expected")
         return [self._reply(depth + 1) for _ in range(count)]
 
     def _bulk(self, nbytes: int) -> bytes | None:
@@ -136,7 +140,7 @@ class ReplyReader:
             return None
         end = nbytes + 2
         if nbytes < 0 or end > self._left + len(self._buffer) - self._at:
-            raise MalformedReply("value is larger than expected")
+            raise ReplyTooLarge("value is larger than expected")
         while len(self._buffer) - self._at < end:
             self._receive()
         at, self._at = self._at, self._at + end
@@ -159,7 +163,7 @@ class ReplyReader:
         if left_s <= 0:
             raise TimeoutError
         if self._left <= 0:
-            raise MalformedReply("more bytes than expected")
+            raise ReplyTooLarge("more bytes than expected")
         self._socket.settimeout(left_s)
         data = self._socket.recv(min(READ_NBYTES, self._left))
         if not data:

@@ -1,0 +1,8 @@
+"""What every reader of a Redis server shares: replies bounded in time and bytes, and a circuit breaker.
+
+replies          parser of Redis replies, bounded in time and bytes
+circuit_breaker  circuit breaker of a store that fails
+cluster_slots    which node of a Redis Cluster serves which slots
+"""
+
+__all__ = ["circuit_breaker", "cluster_slots", "replies"]
