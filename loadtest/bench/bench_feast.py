@@ -7,7 +7,8 @@ service with an alias and mapped join keys, entities that are missing, features 
 purpose, the page says so: Feast's own server calls what is missing PRESENT with a null, and answers a value beyond its
 time to live, which in training its offline store leaves out; Freshet says NOT_FOUND and EXPIRED.
 
-Times are of one user's features, in process on both sides, one call after another: no server, no network but loopback.
+The first times are of one user's features, in process on both sides, one call after another: no server, no network but
+loopback. The last table is of a store in trouble, which store_outages.py makes.
 """
 
 from __future__ import annotations
@@ -16,13 +17,11 @@ import argparse
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from freshet_serving.processor.online_features.feature_groups import FeatureGrou
 from freshet_serving.processor.online_features.opening import open_stores
 from freshet_serving.processor.online_features.reader import OnlineColumns, OnlineFeatures, Status
 from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
+from loadtest.bench.store_outages import GOAL_MS, TIMEOUT_MS, Outage, measure_outages, redis_server
 from loadtest.reports.report import machine, opening, origin, table
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ RESULTS = ROOT / "loadtest" / "results"
 SIDE = Path(__file__).with_name("feast_side.py")
 VENV_PYTHON = ROOT / "build" / "feast-venv" / "bin" / "python"
 PROJECT = "shop"
-TIMED_READS = 1000
+TIMED_READS, OUTAGE_READS = 1000, 500
 KINDS = ("int64", "double", "float", "string", "bool", "int32", "bytes", "unix_timestamp")
 TIMED = [f"types:{kind}_0" for kind in KINDS]
 TIMED += [f"types:{kind}_{n}" for kind in ("int64", "double") for n in range(1, 9)]
@@ -89,30 +89,6 @@ class Comparison:
     different: list[str] = field(default_factory=list)
     statuses: dict[tuple[str, str], int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-
-
-@contextmanager
-def redis_server() -> Iterator[int]:
-    """Run a redis-server without persistence on a free loopback port; yields the port."""
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port: int = held.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="freshet-redis-") as folder:
-        command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            end_s = time.monotonic() + 30
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port), 1).close()
-                    break
-                except OSError:
-                    if time.monotonic() > end_s or process.poll() is not None:
-                        raise
-                    time.sleep(0.02)
-            yield port
-        finally:
-            process.kill()
-            process.wait()
 
 
 def feast_python() -> str:
@@ -249,12 +225,15 @@ def measure(python: str, port: int, folder: Path) -> dict[str, list[float]]:
     return times
 
 
-def page(found: Comparison, times: Mapping[str, Sequence[float]], about: Mapping[str, Any]) -> str:
+def page(
+    found: Comparison, times: Mapping[str, Sequence[float]], outages: Sequence[Outage], about: Mapping[str, Any]
+) -> str:
     """Return the report.
 
     Args:
         found: What was compared.
         times: Seconds of each side's reads.
+        outages: Reads of a store in each of its states.
         about: The machine and origin of the figures.
     """
     lines = [
@@ -277,8 +256,30 @@ def page(found: Comparison, times: Mapping[str, Sequence[float]], about: Mapping
             ],
         ),
         "",
+        f"Freshet's reads of one user each from a store in trouble, timeout_ms = {TIMEOUT_MS:g}, no cache; the goal is "
+        f"{GOAL_MS:g} ms.",
+        "",
+        table(
+            ["the store", "p50 ms", "p99 ms", "most ms", "beyond the goal", "values", "keys lost"],
+            [
+                [
+                    outage.state,
+                    *(f"{float(np.percentile(outage.times_ms, share)):.2f}" for share in (50, 99, 100)),
+                    str(sum(taken > GOAL_MS for taken in outage.times_ms)),
+                    counted(outage.values),
+                    counted(outage.losses),
+                ]
+                for outage in outages
+            ],
+        ),
+        "",
     ]
     return "\n".join(lines)
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Return counts in words."""
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()) or "none"
 
 
 def main() -> int:
@@ -292,8 +293,9 @@ def main() -> int:
     with redis_server() as port, tempfile.TemporaryDirectory() as folder:
         found = compare(python, port, Path(folder))
         times = measure(python, port, Path(folder))
+    outages = measure_outages(OUTAGE_READS)
     about = {"machine": machine(), "origin": origin("-C loadtest feast", "ARGS", sys.argv[1:])}
-    text = page(found, times, about)
+    text = page(found, times, outages, about)
     (out / "feast.md").write_text(text)
     console.print(text)
     return 1 if found.different else 0

@@ -104,7 +104,10 @@ class NodeConnections:
                 self._changed.wait(left_s)
             finally:
                 self._waiting -= 1
-        return self._idle.pop()
+        connection = self._idle.pop()
+        if not self._idle and self._open < self._size:
+            self._ask_opener.set()
+        return connection
 
     def give_back(self, connection: AnyConnection) -> None:
         with self._changed:
@@ -122,10 +125,9 @@ class NodeConnections:
         self._ask_opener.set()
 
     def lacks_one(self) -> bool:
-        """Return True if a connection should be opened: somebody waits for one, or there is none."""
+        """Return True if a connection should be opened: one for each request that waits, and one to spare."""
         with self._changed:
-            wanted = self._waiting > len(self._idle) or not self._open
-            return wanted and self._open < self._size and not self.closed
+            return len(self._idle) <= self._waiting and self._open < self._size and not self.closed
 
     def add(self, connection: AnyConnection) -> None:
         with self._changed:
