@@ -1,11 +1,12 @@
 """`make -C loadtest feast`: features that Feast wrote to Redis, read by both; loadtest/results/feast.md.
 
 Feast runs in an environment of its own (feast_side.py): it makes a feature repository, applies it, writes features to a
-redis-server through its own online store, and answers get_online_features. Freshet reads the same Redis and the same
-registry.db without Feast. Compared to the bit: each value of each type, for several views, several join keys, a feature
-service with an alias and mapped join keys, entities that are missing, features that are null. Where the two differ on
-purpose, the page says so: Feast's own server calls what is missing PRESENT with a null, and answers a value beyond its
-time to live, which in training its offline store leaves out; Freshet says NOT_FOUND and EXPIRED.
+redis-server through its own online store and write_to_online_store, and answers get_online_features. Freshet reads the
+same Redis and the same registry.db without Feast. Compared to the bit: each value of each type, for several views,
+several join keys, a feature service with an alias and mapped join keys, entities that are missing, features that are
+null. Where the two differ on purpose, the table says so: Feast's own server calls what is missing PRESENT with a null,
+and answers a value beyond its time to live, which in training its offline store leaves out; Freshet says NOT_FOUND and
+EXPIRED.
 
 The first times are of one user's features, in process on both sides, one call after another: no server, no network but
 loopback. The last table is of a store in trouble, which store_outages.py makes.
@@ -65,10 +66,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "a feature service": {
         "service": "ranking", "entities": {"user_id": [7, 9], "home_country": ["fr", "de"]},
     },
-    "a string key": {"features": ["by_country:value"], "entities": {"country": ["de", "äöü"]}},
-    "an int32 key": {"features": ["by_small:value"], "entities": {"small": [-3, 4]}},
-    "a bytes key": {"features": ["by_blob:value"], "entities": {"blob": ["00ff7b787d", "00"]}},
-    "a timestamp key": {"features": ["by_moment:value"], "entities": {"moment": [1_700_000_000, 0]}},
+    "a string key": {"features": ["by_country:value"], "entities": {"country": ["de", "it", "äöü"]}},
+    "an int32 key": {"features": ["by_small:value"], "entities": {"small": [-3, 5, 4]}},
+    "a bytes key": {"features": ["by_blob:value"], "entities": {"blob": ["00ff7b787d", b"frame".hex(), "00"]}},
+    "a timestamp key": {"features": ["by_moment:value"], "entities": {"moment": [1_700_000_000, 1_600_000_000, 0]}},
 }  # fmt: skip
 
 

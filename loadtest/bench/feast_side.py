@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from feast import Entity, FeatureService, FeatureStore, FeatureView, Field, FileSource, RepoConfig, ValueType
 from feast.infra.key_encoding_utils import serialize_entity_key
 from feast.infra.online_stores.helpers import _mmh3
@@ -35,6 +36,7 @@ KEY_FIELDS = {"user_id": "int64_val", "country": "string_val", "small": "int32_v
               "moment": "unix_timestamp_val"}  # fmt: skip
 KEY_TYPES = {"user_id": ValueType.INT64, "country": ValueType.STRING, "small": ValueType.INT32, "blob": ValueType.BYTES,
              "moment": ValueType.UNIX_TIMESTAMP}  # fmt: skip
+FRAMES = {"country": "it", "small": 5, "blob": b"frame", "moment": 1_600_000_000}
 INT64 = [0, 1, -1, 127, 128, 2**31, -(2**31), 2**63 - 1, -(2**63)]
 INT32 = [0, 1, -1, 300, 2**31 - 1, -(2**31)]
 FLOATS = [0.0, -0.0, 1.5, -math.inf, math.inf, math.nan, 1e-45, 3.4028235e38]
@@ -161,6 +163,10 @@ def write(folder, port):
         written.append(
             {"view": view, "keys": plain, "values": {n: v.SerializeToString().hex() for n, v in values.items()}}
         )
+    # As a program of Feast's users writes: from a table, with the types of the registry.
+    for key, value in FRAMES.items():
+        frame = pd.DataFrame({key: [value], "value": [len(key)], "ts": [datetime.now(UTC)]})
+        store.write_to_online_store(f"by_{key}", frame)
     print(json.dumps(written))
 
 

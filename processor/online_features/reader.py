@@ -397,9 +397,9 @@ class OnlineFeatures:
         losses: list[Loss],
     ) -> dict[bytes, Entity]:
         """Read and settle the keys that this request owns."""
-        lookups = {key: lookup for lookup, row_keys in keyed for key in row_keys if key is not None}
         left, found = set(owned), {}
         try:
+            lookups = {key: lookup for lookup, row_keys in keyed for key in row_keys if key is not None}
             replies = source.store.fetch([lookups[key].read(key) for key in owned], end_s)
             for key, reply in zip(owned, replies):
                 entity = lookups[key].decode(reply)

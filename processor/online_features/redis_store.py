@@ -7,7 +7,8 @@ Invariants
 - Whatever the store does or sends, fetch() returns a reply or a Loss for each read, by its deadline.
 - A connection on which anything is left, or went wrong, is closed; a reply never reaches another caller.
 - Each node has its circuit breaker, so a node that hangs costs OPEN_AFTER requests their deadline, and then one request
-  each PAUSE_S. The pause is short: what is at stake is milliseconds of a few requests against features for all.
+  each PAUSE_S. The pause is short, so that a store that stalls (a snapshot, a failover) is asked again as soon as it
+  answers: one late request in each pause costs less than features that nobody gets.
 - What is wrong with one key (a value of another type, a value that is too large) is no failure of its node.
 - Addresses, keys and redis-py's messages, which contain them, are never logged.
 
@@ -53,7 +54,9 @@ log = logging.getLogger("freshet.online")
 
 CONNECT_S = 2.0
 """Time limit of a connect, and of a login, on the opener's thread."""
-OPEN_AFTER, PAUSE_S = 5, 0.1
+OPEN_AFTER, PAUSE_S = 5, 0.02
+RETRY_S = 0.1
+"""Pause of the opener after a connect that failed."""
 REFRESH_S = 1.0
 LOG_EVERY_S = 10.0
 ANSWER_NBYTES = 1 << 12
@@ -297,11 +300,10 @@ class RedisOnlineStore:
             except Exception as error:
                 self._log(type(error).__name__)
                 again = True
-            # While a node cannot be reached, look as often as its breaker lets a request through.
-            self._ask_opener.wait(PAUSE_S if again else None)
+            self._ask_opener.wait(RETRY_S if again else None)
             if again and not self._closed:
                 # Requests that wait set the event at once: do not spin on a node that refuses.
-                time.sleep(0.01)
+                time.sleep(PAUSE_S)
 
     def _open_once(self) -> bool:
         """Open what is lacking; return True if something could not be opened."""
