@@ -59,6 +59,12 @@ def fetched(store, *keys):
     return replies if not any(isinstance(reply, Loss) for reply in replies) else None
 
 
+def end(store):
+    """Close a store before its server: CPython 3.11 leaks a TLS socket that is reset before its handshake."""
+    store.close()
+    store._opener.join()
+
+
 def put(port, key=b"k", **client):
     import redis
 
@@ -269,9 +275,11 @@ def test_tls_needs_a_certificate_that_is_believed(open_store, tmp_path):
         store = open_store(f"rediss://127.0.0.1:{port}", ca_file=str(authority.path), **own)
         for _ in range(3):
             assert fetch(store, b"k") == [[b"1", None]]
+        end(store)
         for options in ({"ca_file": str(other.path), **own}, {"ca_file": str(authority.path)}):
             store = open_store(f"rediss://127.0.0.1:{port}", **options)
             assert fetch(store, b"k")[0] in (Loss.UNREACHABLE, Loss.NOT_ASKED)
+            end(store)
     finally:
         server.close()
 
