@@ -135,7 +135,7 @@ class FeastRegistry:
         except FileNotFoundError:
             raise BadInput(
                 f"registry: {path.name} does not exist{nearest_file(path)}; feast apply writes the file that "
-                "feature_store.yaml names (a registry in a database or an object store: feast registry-dump, or types)"
+                "feature_store.yaml names; without such a file, give types"
             ) from None
         except OSError as error:
             raise unreadable(f"registry {path.name}", error) from None
