@@ -53,7 +53,7 @@ class Flight(Generic[Value]):
 
 @dataclass(slots=True)
 class Claim(Generic[Value]):
-    """What claim() found.
+    """Keys divided by claim().
 
     Attributes:
         found: Values of keys in the cache.

@@ -15,7 +15,7 @@ MAX_REPLY_NBYTES = 1 << 18
 
 
 class Loss(enum.Enum):
-    """Why a read has no answer."""
+    """Reasons why a read has no answer."""
 
     LATE = "did not answer in time"
     NOT_ASKED = "is not asked after repeated failures (circuit breaker)"

@@ -63,7 +63,7 @@ MAX_ROWS = 10_000
 
 
 class Status(IntEnum):
-    """What became of one value. The first five are Feast's FieldStatus."""
+    """Outcome of looking up one value. The first five are Feast's FieldStatus."""
 
     DAMAGED = 0
     PRESENT = 1
@@ -88,7 +88,7 @@ class OnlineColumn:
 
 @dataclass(frozen=True, slots=True)
 class OnlineColumns:
-    """What a request's keys led to.
+    """Online features of a request.
 
     Attributes:
         columns: By the name of the input that each fills.
@@ -137,7 +137,7 @@ class OnlineFeatureStats:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What a store had for one key, decoded.
+    """Decoded features of one key.
 
     Attributes:
         status: For each feature of the lookup: DAMAGED, PRESENT, NULL or NOT_FOUND.

@@ -184,7 +184,7 @@ class RedisOnlineStore:
         return any(node.breaker.is_open for node in list(self._nodes.values()))
 
     def fetch(self, reads: Sequence[HashRead], end_s: float) -> list[HashReply]:
-        """See OnlineStore."""
+        """Read hashes in one round trip; implements OnlineStore."""
         replies: list[HashReply] = [Loss.UNREACHABLE] * len(reads)
         jobs: dict[NodeConnections, list[int]] = {}
         for i, read in enumerate(reads):

@@ -1,4 +1,4 @@
-"""What every reader of a Redis server shares: replies bounded in time and bytes, and a circuit breaker.
+"""Shared by all readers of Redis: replies bounded in time and bytes, a circuit breaker, a cluster's slots.
 
 replies          parser of Redis replies, bounded in time and bytes
 circuit_breaker  circuit breaker of a store that fails

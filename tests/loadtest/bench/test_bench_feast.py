@@ -13,7 +13,7 @@ needs_feast = pytest.mark.skipif(not feast_python() or shutil.which("redis-serve
 
 
 @needs_feast
-def test_every_value_that_feast_wrote_is_read_to_the_bit_and_missing_as_feast_says(tmp_path):
+def test_values_written_by_feast_are_read_to_the_bit(tmp_path):
     with redis_server() as port:
         found = compare(feast_python(), port, tmp_path)
     assert found.different == []

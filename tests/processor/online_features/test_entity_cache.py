@@ -72,7 +72,7 @@ def read(cache, key, value):
     cache.settle(owned, value)
 
 
-def test_an_entry_is_served_until_its_time_after_the_read_began():
+def test_entry_expires_ttl_after_its_read_began():
     clock = FakeClock()
     cache = EntityCache(TTL_S, 1 << 20, clock)
     assert cache.claim([b"a"]).owned == [b"a"]

@@ -40,7 +40,7 @@ def test_a_field_is_the_one_that_feast_writes(name):
 
 
 @pytest.mark.parametrize("vector", VECTORS["keys"], ids=lambda v: "+".join(v["names"]))
-def test_a_key_is_the_one_that_feast_writes_in_any_order_of_its_parts(vector):
+def test_key_equals_feasts_in_any_order_of_parts(vector):
     dtypes = {"int64": "<i8", "int32": "<i4", "unix_timestamp": "<i8"}
     values = []
     for value, kind in zip(vector["values"], vector["types"]):

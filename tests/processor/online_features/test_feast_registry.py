@@ -34,7 +34,7 @@ def test_every_type_is_read_from_the_registry(registry, kind):
     assert registry.features([f"types:{kind}_0"], "g")[0].type == kind
 
 
-def test_a_service_has_its_features_in_order_with_alias_and_mapped_keys(registry):
+def test_service_keeps_order_alias_and_mapped_keys(registry):
     found = registry.service("ranking", "g")
     assert [f.reference for f in found] == [
         "profile:age", "profile:spend", "home:visits", "history:items", "history:times", "history:tags",
@@ -43,7 +43,7 @@ def test_a_service_has_its_features_in_order_with_alias_and_mapped_keys(registry
     assert (found[2].view, found[2].stored_view) == ("region", "region")
 
 
-def test_a_version_of_a_view_is_stored_under_a_name_of_its_own(registry):
+def test_versioned_view_has_its_own_stored_name(registry):
     assert registry.features(["profile@v2:age"], "g")[0].stored_view == "profile_v2"
     assert parse_reference("profile@v0:age", "g") == ("profile", 0, "age")
 

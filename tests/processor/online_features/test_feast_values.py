@@ -65,7 +65,7 @@ def test_any_value_is_decoded_as_protobuf_does(data):
 
 
 @given(st.data())
-def test_damaged_and_joined_messages_are_what_protobuf_makes_of_them_or_malformed(data):
+def test_damaged_messages_decode_as_protobuf_does_or_are_malformed(data):
     """Two messages end to end are merged; a cut or changed byte is whatever it is."""
     kind = VALUE_TYPES[data.draw(st.sampled_from(sorted(CONTENT) + LISTS))]
     parts = []
@@ -116,7 +116,7 @@ def test_text_is_utf8_and_bytes_are_anything():
         decode_value(b"\x12\x02" + data, VALUE_TYPES["string"])
 
 
-def test_lists_are_read_packed_or_not_and_have_a_largest_length():
+def test_lists_decode_packed_and_unpacked_up_to_a_limit():
     unpacked = b"".join(b"\x08" + bytes([n]) for n in range(5))
     serialized = b"\x72" + bytes([len(unpacked)]) + unpacked
     assert decode_value(serialized, VALUE_TYPES["int64_list"]) == np.arange(5).tobytes()

@@ -21,7 +21,7 @@ def test_redis_is_imported_only_where_a_store_is_configured():
     assert result.stdout.strip() == "False"
 
 
-def test_a_store_that_cannot_be_reached_is_opened_all_the_same():
+def test_unreachable_store_opens():
     stores = open_stores([parse_store("main", {"url": "redis://127.0.0.1:1", "cache_ttl_s": 3})], SystemClock())
     assert stores["main"].cache_ttl_s == 3
     stores["main"].store.close()

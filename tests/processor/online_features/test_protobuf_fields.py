@@ -73,7 +73,7 @@ def test_packed_varints_are_unpacked_at_once(values):
 
 
 @given(st.binary(max_size=40))
-def test_any_packed_bytes_are_what_one_after_the_other_gives_or_malformed(data):
+def test_packed_bytes_equal_varints_read_one_by_one(data):
     found, at = [], 0
     try:
         while at < len(data):

@@ -74,7 +74,7 @@ def test_without_a_default_it_is_nought_or_empty(store, clock):
     assert (plain(found.columns["age"]), plain(found.columns["tags"])) == ([0], [[]])
 
 
-def test_all_groups_and_views_of_a_request_are_one_round_trip(clock):
+def test_all_groups_and_views_take_one_round_trip(clock):
     store, other = MemoryStore(), MemoryStore()
     groups = [
         parse_group("user", FEAST),
@@ -103,7 +103,7 @@ def test_a_group_whose_key_was_not_sent_is_left_out(store, clock):
     assert OnlineFeatures(groups, opened(store), {}, clock).read({}).columns == {}
 
 
-def test_a_value_expires_by_its_views_time_to_live_also_in_memory(clock):
+def test_cached_value_expires_by_its_views_ttl(clock):
     store = MemoryStore()
     written_s = clock.unix_s() - DAY_S + 5
     store.hashes[feast_key(7)] = feast_hash(
@@ -140,7 +140,7 @@ def test_null_is_told_from_missing_and_damage_from_both(clock):
 
 
 @pytest.mark.parametrize("loss", list(Loss))
-def test_whatever_a_store_fails_to_say_is_the_default_counted_and_never_raised(store, clock, loss):
+def test_every_loss_becomes_a_counted_default(store, clock, loss):
     store.down = loss
     features = features_of(store, clock, age=30)
     found = features.read(users(7, 9))
@@ -160,7 +160,7 @@ def test_whatever_a_store_fails_to_say_is_the_default_counted_and_never_raised(s
     assert plain(features.read(users(7)).columns["age"]) == [41]
 
 
-def test_a_read_has_its_groups_time_or_the_requests_whichever_is_less(store, clock):
+def test_read_ends_by_timeout_or_request_deadline(store, clock):
     features = features_of(store, clock, ttl_s=0)
     clock.advance(100)
     features.read(users(7))
@@ -170,7 +170,7 @@ def test_a_read_has_its_groups_time_or_the_requests_whichever_is_less(store, clo
     assert store.fetches[-1][1] == pytest.approx(100.05)
 
 
-def test_hot_keys_and_absent_ones_are_answered_from_memory_for_a_while(store, clock):
+def test_hot_and_absent_keys_are_served_from_memory(store, clock):
     features = features_of(store, clock)
     assert features.peek(users(7, 9)) is None
     features.read(users(7, 9))

@@ -91,7 +91,7 @@ def test_a_database_and_a_socket_are_addresses_as_well(open_store, tmp_path_fact
         server.close()
 
 
-def test_something_else_under_a_key_and_a_value_too_large_are_losses_of_that_key(server, open_store):
+def test_wrong_type_and_oversize_are_losses_of_their_key(server, open_store):
     put(server.port, b"first")
     with server.client() as client:
         client.set("text", "x")
@@ -108,7 +108,7 @@ def test_something_else_under_a_key_and_a_value_too_large_are_losses_of_that_key
     assert replies[4:] == [Loss.TOO_LARGE, [b"1", None]]
 
 
-def test_a_store_that_is_not_there_yet_and_goes_and_returns_is_never_an_error(open_store):
+def test_absent_killed_and_restarted_store_raises_nothing(open_store):
     server = RedisServer()
     store = open_store(at(server.port))
     try:
@@ -128,7 +128,7 @@ def test_a_store_that_is_not_there_yet_and_goes_and_returns_is_never_an_error(op
         server.close()
 
 
-def test_a_store_that_hangs_costs_the_deadline_a_few_times_and_then_nothing(server, open_store):
+def test_hanging_store_opens_the_circuit_breaker(server, open_store):
     put(server.port)
     clock = FakeClock()
     with HeldProxy(server.port) as proxy:
@@ -178,7 +178,7 @@ def test_connections_that_the_server_closed_are_replaced_without_a_loss(server, 
             assert fetch(store, b"k") == [[b"1", None]]
 
 
-def test_as_many_connections_as_the_pool_has_serve_any_number_of_threads(server, open_store):
+def test_pool_size_bounds_connections_of_many_threads(server, open_store):
     put(server.port)
     store = open_store(at(server.port), pool_size=2)
     replies = []
@@ -197,7 +197,7 @@ def test_as_many_connections_as_the_pool_has_serve_any_number_of_threads(server,
         assert client.info("clients")["connected_clients"] <= 3
 
 
-def test_a_request_takes_no_longer_than_its_deadline_however_long_a_connect_takes(open_store):
+def test_slow_connect_does_not_delay_requests(open_store):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         store = open_store(at(silent.getsockname()[1]))
         lost = [fetch(store, b"k", within_s=0.01)[0] for _ in range(OPEN_AFTER + 1)]
@@ -309,7 +309,7 @@ def test_sentinels_name_the_master_and_the_next_one(open_store, tmp_path):
             server.close()
 
 
-def test_a_cluster_is_asked_node_by_node_and_serves_what_is_left_of_it(open_store):
+def test_cluster_serves_through_moved_slots_and_lost_nodes(open_store):
     keys = [b"k%d" % n for n in range(30)]
     with cluster_nodes() as nodes:
         owners = [sum(edge <= key_slot(key) for edge in (5461, 10923)) for key in keys]

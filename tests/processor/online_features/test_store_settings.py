@@ -54,13 +54,13 @@ def test_an_address_names_hosts_and_what_they_are(url, address):
         ({"url": "rediss://a", "cert_file": "b"}, r"expected cert_file and key_file together"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_no_password_is_repeated(section, message):
+def test_refusals_never_repeat_a_password(section, message):
     with pytest.raises(BadInput, match=message) as refused:
         parse_store("main", section)
     assert "secret" not in str(refused.value)
 
 
-def test_a_password_is_read_anew_each_time_from_file_or_environment(tmp_path, monkeypatch):
+def test_password_is_read_anew_from_file_or_environment(tmp_path, monkeypatch):
     assert parse_store("main", "redis://a").password() == ""
     file = tmp_path / "password"
     settings = parse_store("main", {"url": "redis://a", "password_file": str(file)})
