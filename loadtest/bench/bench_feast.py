@@ -6,7 +6,7 @@ same Redis and the same registry.db without Feast. Compared to the bit: each val
 several join keys, a feature service with an alias and mapped join keys, entities that are missing, features that are
 null. Where the two differ on purpose, the table says so: Feast's own server calls what is missing PRESENT with a null,
 and answers a value beyond its time to live, which in training its offline store leaves out; Freshet says NOT_FOUND and
-EXPIRED.
+EXPIRED, and DAMAGED of numbers that are infinite as float32, which no model accepts.
 
 The first times are of one user's features, in process on both sides, one call after another: no server, no network but
 loopback. The last table is of a store in trouble, which store_outages.py makes.
@@ -36,6 +36,7 @@ from freshet_serving.processor.online_features.feature_groups import FeatureGrou
 from freshet_serving.processor.online_features.opening import open_stores
 from freshet_serving.processor.online_features.reader import OnlineColumns, OnlineFeatures, Status
 from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
+from freshet_serving.processor.online_features.value_types import VALUE_TYPES
 from loadtest.bench.store_outages import GOAL_MS, TIMEOUT_MS, Outage, measure_outages, redis_server
 from loadtest.reports.report import machine, opening, origin, table
 
@@ -200,8 +201,18 @@ def _compare(name: str, group: FeatureGroup, answer: Any, read: OnlineColumns, f
             if ours is Status.PRESENT:
                 found.types.add(feature.type)
             same = raw_of(column.values, row) == value if ours is Status.PRESENT else value is None
-            if not same and ours is not Status.EXPIRED:
+            infinite = ours is Status.DAMAGED and _is_infinite(feature.type, value)
+            if not same and not infinite and ours is not Status.EXPIRED:
                 found.different.append(f"{name}: {feature.view}:{feature.feature}, row {row}: {ours.name}")
+
+
+def _is_infinite(kind: str, value: Any) -> bool:
+    """Return True if a value has a number that float32 has no room for."""
+    dtype = VALUE_TYPES[kind].dtype
+    if value is None or dtype is None or dtype.kind != "f":
+        return False
+    with np.errstate(over="ignore"):
+        return bool(np.isinf(np.frombuffer(bytes.fromhex(value), dtype).astype(np.float32)).any())
 
 
 def measure(python: str, port: int, folder: Path) -> dict[str, list[float]]:
@@ -239,6 +250,8 @@ def page(
     """
     lines = [
         *opening("Feast's features, read by Freshet", __doc__ or "", about),
+        f"Load average before the run: {about['machine']['load_average']}.",
+        "",
         f"{found.values} values of {len(found.types)} types compared with feast 0.67.0; {len(found.different)} differ.",
         "",
         *(f"- {line}" for line in found.different[:50]),
@@ -291,11 +304,11 @@ def main() -> int:
     if not python or shutil.which("redis-server") is None:
         console.print("needs redis-server, and a Python with feast[redis]==0.67.0 that FRESHET_FEAST_PYTHON names")
         return 1
+    about = {"machine": machine(), "origin": origin("-C loadtest feast", "ARGS", sys.argv[1:])}
     with redis_server() as port, tempfile.TemporaryDirectory() as folder:
         found = compare(python, port, Path(folder))
         times = measure(python, port, Path(folder))
     outages = measure_outages(OUTAGE_READS)
-    about = {"machine": machine(), "origin": origin("-C loadtest feast", "ARGS", sys.argv[1:])}
     text = page(found, times, outages, about)
     (out / "feast.md").write_text(text)
     console.print(text)

@@ -9,8 +9,8 @@ deadline, and belongs on a thread.
 
 Invariants
 - Whatever a store holds, sends or fails to send, read() raises nothing for it: a value that is missing, null, expired,
-  late or damaged becomes the caller's default, and its status says which of these it is. BadInput is raised for what
-  the caller gave alone.
+  late or damaged (of another type, infinite) becomes the caller's default, and its status says which of these it is.
+  BadInput is raised for what the caller gave alone.
 - A read takes at most the largest timeout_ms of its groups, and ends by the caller's deadline, plus the time to decode
   what came (at most MAX_REPLY_NBYTES for an entity).
 - A request makes at most one round trip to each store, for all its groups, views and rows together; rows with the same
@@ -56,6 +56,7 @@ from freshet_serving.processor.online_features.value_types import (
     ValueType,
     build_column,
     encode_default,
+    is_finite,
 )
 
 MAX_ROWS = 10_000
@@ -203,7 +204,8 @@ class _Lookup:
             if not self._is_feast:
                 if data is None:
                     return Status.NOT_FOUND, b"", math.inf
-                return Status.PRESENT, decode_text(data, self.kinds[i]), math.inf
+                text = decode_text(data, self.kinds[i])
+                return (Status.PRESENT if is_finite(self.kinds[i], text) else Status.DAMAGED), text, math.inf
             stamp = reply[self._views[i]]
             if data is None:
                 # The view was written for this entity, but not this feature: added to the view later, for example.
@@ -211,6 +213,8 @@ class _Lookup:
             value = decode_value(data, self.kinds[i])
             if value is None:
                 return Status.NULL, b"", math.inf
+            if not is_finite(self.kinds[i], value):
+                return Status.DAMAGED, b"", math.inf
             ttl_s = self.features[i].ttl_s
             if not ttl_s:
                 return Status.PRESENT, value, math.inf

@@ -7,6 +7,7 @@ strings a tuple of these.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, nearest
 
 DecodedValue = bytes | tuple[bytes, ...]
+
+FLOAT32_END = 2.0**128 - 2.0**103
+"""The smallest number that rounds to infinity as float32."""
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 """Wire types of protobuf."""
@@ -167,6 +171,21 @@ def _encoded_string(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     raise TypeError
+
+
+def is_finite(kind: ValueType, value: DecodedValue) -> bool:
+    """Return True unless a number is infinite as float32, which no model accepts; NaN is a missing value.
+
+    Args:
+        kind: The value's type.
+        value: The value.
+    """
+    if kind.dtype is None or kind.dtype.kind != "f" or isinstance(value, tuple):
+        return True
+    if not kind.is_list:
+        (number,) = struct.unpack(f"<{kind.dtype.char}", value)
+        return not abs(number) >= FLOAT32_END
+    return not bool((np.abs(np.frombuffer(value, kind.dtype).astype(np.float64)) >= FLOAT32_END).any())
 
 
 def build_column(kind: ValueType, values: Sequence[DecodedValue]) -> Column:

@@ -21,6 +21,7 @@ def test_values_written_by_feast_are_read_to_the_bit(tmp_path):
     assert set(found.statuses) == {
         ("PRESENT", "PRESENT"),
         ("PRESENT", "EXPIRED"),
+        ("PRESENT", "DAMAGED"),
         ("PRESENT, null", "NULL"),
         ("PRESENT, null", "NOT_FOUND"),
     }

@@ -279,3 +279,31 @@ def test_string_keys_are_strings(store, clock):
 def test_groups_that_cannot_be_served_are_refused_by_name(store, clock, groups, defaults, message):
     with pytest.raises(BadInput, match=message):
         OnlineFeatures([parse_group(f"g{n}", g) for n, g in enumerate(groups)], opened(store), defaults, clock)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "present"),
+    [
+        ("float", b"inf", False),
+        ("double", b"-inf", False),
+        ("double", b"3.5e38", False),
+        ("double_list", b"[1.0, 1e300]", False),
+        ("double", b"3.4028235e38", True),
+        ("float", b"nan", True),
+        ("double_list", b"[-1.5]", True),
+        ("int64", b"9223372036854775807", True),
+    ],
+)
+def test_numbers_infinite_as_float32_are_damaged(clock, kind, text, present):
+    store = MemoryStore()
+    store.hashes[b"user:7"] = {b"x": text}
+    found = features_of(store, clock, HASHES | {"features": ["x"], "types": {"x": kind}}).read(users(7))
+    assert statuses(found.columns["x"]) == ["PRESENT" if present else "DAMAGED"]
+
+
+def test_an_infinite_number_of_feast_is_damaged(clock):
+    store = MemoryStore()
+    store.hashes[feast_key(7)] = feast_hash("profile", clock.unix_s(), age=value_of("double", math.inf))
+    section = FEAST | {"features": ["profile:age"], "types": {"profile:age": "double"}}
+    found = features_of(store, clock, section, age=1.0).read(users(7))
+    assert (plain(found.columns["age"]), statuses(found.columns["age"])) == ([1.0], ["DAMAGED"])
