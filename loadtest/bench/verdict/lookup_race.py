@@ -1,9 +1,11 @@
 """`make -C loadtest verdict-lookup`: lookups, pooling beside FBGEMM's CPU kernel; loadtest/results/verdict-lookup.md.
 
 8 tables of 200,000 rows of 128, lists of 1 to 39 ids a row drawn from a power law, 512 rows a call, sums in float32,
-one thread each; each side in a process of its own, all alive at once, in turn. Freshet finds each id in its table's
-index and reads the row as of a generation. FBGEMM reads rows by their numbers, or finds them by the hash that it has
-for pruned tables, at its default load. A ratio is FBGEMM's time over Freshet's in one round: above 1 Freshet is faster.
+one thread each; each side in a process of its own, all alive at once, in turn. Freshet maps the tables' files as a
+server does; deltas have changed a tenth of the rows, and the newest delta can still be undone. Its keys are row
+numbers, which it recognises, or spread over all int64 and found by its hash. FBGEMM reads rows by their numbers, or
+finds them by the hash that it has for pruned tables, at its default load. A ratio is FBGEMM's time over that of Freshet
+by row number in one round: above 1 Freshet is faster.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from loadtest.reports.report import machine, opening, origin
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "results"
 TYPES = ("float32", "float16", "int8")
-OURS, OURS_HASH = "Freshet", "Freshet, by hash"
+OURS, OURS_HASH = "Freshet", "Freshet, by its hash"
 NUMBER, HASH = "FBGEMM, by row number", "FBGEMM, by its hash"
 
 
