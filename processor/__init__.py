@@ -10,9 +10,11 @@ running     runs a version's dense graph: what fills its inputs, in which bucket
 backends    dense graphs on libraries, one module per library
 features    the sparse graph: from a request's named inputs to the dense graph's input
 tables      embedding tables: rows in memory, on disk, in a row store
+online_features  features by key, read from an online store for a request
 kernels     Numba kernels
 repository  versions, change logs and signatures, in folders and object stores
 package     the on-disk format; numpy alone
+redis_client     what every reader of a Redis server shares
 eas         DeepRec's messages
 capi        DeepRec Processor's C interface
 generation  the state that answers, and the position of a loaded version in its change log
@@ -42,9 +44,11 @@ __all__ = [
     "kernels",
     "machine",
     "memory",
+    "online_features",
     "options",
     "overview",
     "package",
+    "redis_client",
     "repository",
     "running",
     "sessions",

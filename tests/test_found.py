@@ -17,7 +17,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/repository/log/re_signing.py": ("tests/processor/versions/test_model_signed.py",),
     "processor/clock.py": (
         "tests/processor/sessions/test_predictor.py",
-        "tests/processor/tables/remote/test_circuit_breaker.py",
+        "tests/processor/redis_client/test_circuit_breaker.py",
     ),
     "processor/eas/predict_messages.py": ("tests/processor/eas/test_codec.py",),
     "processor/kernels/bucket_bytes.py": ("tests/processor/tables/remote/test_layout.py",),
@@ -44,6 +44,10 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/processor/versions/test_model_mirrored.py",
         "tests/processor/repository/mirror/test_mirror.py",
         "tests/processor/repository/mirror/test_mirrored_storage.py",
+    ),
+    "processor/online_features/online_store.py": (
+        "tests/processor/online_features/test_redis_store.py",
+        "tests/processor/online_features/test_reader.py",
     ),
     "processor/package/atomic.py": (
         "tests/processor/package/test_delta.py",
@@ -130,6 +134,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/models/training/test_loop_follow.py",
     ),
     "models/training/stream_quality.py": ("tests/models/training/test_loop_versions.py",),
+    "loadtest/bench/feast_side.py": ("tests/loadtest/bench/test_bench_feast.py",),
     "loadtest/bench/guard_streams.py": ("tests/loadtest/bench/test_guard_trial.py",),
     "loadtest/bench/guard_replay.py": ("tests/loadtest/bench/test_guard_trial.py",),
     "loadtest/bench/guard_poison.py": ("tests/loadtest/bench/test_guard_trial.py",),

@@ -13,6 +13,9 @@ bench_defaults  `make -C loadtest defaults`
 bench_admission  `make -C loadtest admission`
 bench_small_tables  `make -C loadtest small-tables`
 bench_guard     `make -C loadtest guard`
+bench_feast     `make -C loadtest feast`
+store_outages   reads of online features while the store is well, slow, wrong or gone
+feast_side      the half of it that runs in Feast's own environment
 guard_streams   good streams of `make -C loadtest guard`, trained and kept
 guard_replay    a server's model that follows a kept stream in process
 guard_poison    poison of `make -C loadtest guard`

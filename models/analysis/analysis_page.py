@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from freshet_serving.models.analysis.changed_rows import ChangedRows
 from freshet_serving.models.analysis.table_summary import NORMS_A_DOUBLING, SavingEstimate, TableSummary, norm_edge
 
-SUMMARY_HEADS = ("table", "rows", "dim", "type", "file", "memory", "optimizer", "lookups", "median norm")
+SUMMARY_HEADS = ("table", "rows", "dim", "type", "read by", "file", "memory", "optimizer", "lookups", "median norm")
 SAVING_HEADS = ("key", "value", "rows saved", "of all", "bytes saved", "lookups lost")
 _BAR_WIDTH, _BAR_HEIGHT, _CHART_HEIGHT = 22, 90, 130
 _STYLE = """
@@ -59,7 +59,7 @@ def summary_cells(summary: TableSummary) -> tuple[str, ...]:
     s = summary
     sizes = (format_nbytes(nbytes) for nbytes in (s.file_nbytes, s.memory_nbytes, s.slots_nbytes))
     lookups = f"{s.lookups:,}" if s.counted else ""
-    return s.name, f"{s.rows:,}", str(s.dim), s.dtype, *sizes, lookups, f"{s.median_norm():.3g}"
+    return s.name, f"{s.rows:,}", str(s.dim), s.dtype, s.read_by, *sizes, lookups, f"{s.median_norm():.3g}"
 
 
 def saving_cells(summary: TableSummary, saving: SavingEstimate) -> tuple[str, ...]:

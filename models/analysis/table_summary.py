@@ -54,6 +54,7 @@ class TableSummary:
         file_nbytes: Bytes on disk; 0 if unknown.
         memory_nbytes: Bytes of a server that holds all of it in memory; 0 if unknown.
         slots_nbytes: Bytes of the optimizer in training; 0 if unknown.
+        read_by: How a server finds a row, "row number" or "hash"; "" if unknown.
         rows_by_frequency: Rows by bin; all 0 if unknown.
         lookups_by_frequency: Lookups by bin of frequency.
         rows_by_age: Rows by bin; all 0 if unknown.
@@ -73,6 +74,7 @@ class TableSummary:
     file_nbytes: int = 0
     memory_nbytes: int = 0
     slots_nbytes: int = 0
+    read_by: str = ""
     rows_by_frequency: Int64s = field(default_factory=lambda: np.zeros(BINS, np.int64))
     lookups_by_frequency: Int64s = field(default_factory=lambda: np.zeros(BINS, np.int64))
     rows_by_age: Int64s = field(default_factory=lambda: np.zeros(BINS, np.int64))

@@ -11,7 +11,8 @@ import numpy as np
 
 from freshet_serving.processor.kernels.index import BLOCK, home, probe_from
 from freshet_serving.processor.kernels.pointers import load_i64, prefetch, store_i64
-from freshet_serving.processor.kernels.pool import LINE_NBYTES, MEAN, NONE, SQRTN
+from freshet_serving.processor.kernels.pool import MEAN, NONE, SQRTN
+from freshet_serving.processor.kernels.rows import prefetch_row
 
 ADAGRAD_EPSILON = 1e-7
 MOST_COUNTED = 65535
@@ -326,8 +327,7 @@ def count_ids(ids, counts, hashes, count, first_shard, each, counters, block_cou
 @nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def _ask_for(address, row, nbytes):
     """Prefetch a row of a matrix."""
-    for line in range(address + row * nbytes, address + (row + 1) * nbytes, LINE_NBYTES):
-        prefetch(line)
+    prefetch_row(address + row * nbytes, nbytes)
 
 
 @nb.njit(

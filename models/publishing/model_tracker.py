@@ -7,9 +7,9 @@ costs a copy of the table and a pass over all of it.
 
 Invariants
 - No change is dropped before it is published: the next publication contains what a failed one would have.
-- While the served state is unknown (at the beginning, or when a table changes its way of tracking), the whole table is
-  compared with the served one. So after a kill at any moment, the next publication makes the served state equal to the
-  trainer's.
+- While the served state is unknown (at the beginning, when a table changes its way of tracking, or after forget()), the
+  whole table is compared with the served one. So after a kill at any moment, the next publication makes the served
+  state equal to the trainer's.
 - What a rollback undid is restored in the trainer before anything is published.
 """
 
@@ -143,6 +143,10 @@ class TrackedTable:
         self._pending[at] |= self._gone[at]
         self._gone[at] = self._dropping[at] = False
 
+    def forget(self) -> None:
+        """Compare all rows with the served ones at the next publication: rows moved that the matrix does not report."""
+        self._known = False
+
     def moved(self, served: Callable[[], VersionContents]) -> TableDelta:
         """Return the changes to publish; `served` returns the served state and is called only while that is unknown."""
         self._note()
@@ -243,6 +247,7 @@ class ModelTracker:
         interval: When to publish.
         begin: "model" publishes the model's weights at the beginning; "served" loads the served weights into the model.
         left_out: Weights that the package does not have and that must not move.
+        check: Called before each publication; what it raises prevents that.
     """
 
     def __init__(
@@ -253,12 +258,14 @@ class ModelTracker:
         interval: PublishInterval,
         begin: str = MODEL,
         left_out: Mapping[str, Weight] | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         if begin not in BEGINNINGS:
             raise BadInput(f"begin: expected one of {', '.join(BEGINNINGS)}, got {begin!r:.40}")
         self.publisher, self.tables, self._dense = publisher, {t.name: t for t in tables}, dict(dense)
         self._interval, self._begin = interval, begin
         self._left_out = {name: (weight, weight.read().copy()) for name, weight in (left_out or {}).items()}
+        self._check = check
         self._published: dict[str, NDArray[np.uint32]] | None = None
         self._opened = False
 
@@ -303,6 +310,8 @@ class ModelTracker:
         Returns:
             The generation that the trainer is based on afterwards.
         """
+        if self._check is not None:
+            self._check()
         self.open()
         while True:
             self._check_left_out()
@@ -351,7 +360,8 @@ class ModelTracker:
         for name, (weight, before) in self._left_out.items():
             if (bits(weight.read()) != bits(before)).any():
                 raise BadInput(
-                    f"weight {name!r} changed, but the package has no weight of that name: import the model again"
+                    f"weight {name!r} changed, but the package has no weight of that name: export without constant "
+                    "folding if the exporter merged it into another one, and import the model again"
                 )
 
     def _table(self, name: str) -> TrackedTable:

@@ -9,11 +9,21 @@ gather), named as in the state_dict. All other parameters and buffers that the p
 ids are collected if gradients are sparse (`Embedding(..., sparse=True)`) and the optimizer moves only touched rows: SGD
 without momentum and decay, Adagrad without decay, SparseAdam. With dense gradients every optimizer step passes over the
 whole table anyway, so all rows are compared with a copy of the published state.
+
+Nothing changes without being published or refused
+- A tensor that is changed in place by something else than the optimizer's step (load_state_dict, rows that are reset)
+  has another version than after the last step. Then the whole table is compared with the served one, once. Only writes
+  through `.data`, which PyTorch does not count, need compare=True.
+- A tensor that the model no longer has (a replaced embedding, load_state_dict(assign=True)) is refused before anything
+  is published: the hook has the old one.
+- An optimizer whose class does not run step hooks (torchrec's KeyedOptimizerWrapper) has its step wrapped.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import functools
+import importlib
 import types
 import weakref
 from collections.abc import Mapping, Sequence
@@ -51,6 +61,7 @@ class TorchHook:
         keys: Mapping[str, Any] | None = None,
         begin: str = MODEL,
         compare: bool = False,
+        leave_out: Sequence[str] = (),
     ) -> None:
         """Attach a hook to a model's optimizers.
 
@@ -64,6 +75,8 @@ class TorchHook:
             begin: "model" publishes the model's weights at the beginning; "served" loads the served weights into the
                 model.
             compare: Ignore gradients and compare all rows.
+            leave_out: Names of parameters and buffers that inference does not use, `*` for any characters: they may
+                change without being published.
 
         Raises:
             BadInput: The model does not fit the package.
@@ -72,12 +85,9 @@ class TorchHook:
         self._optimizers = (
             [] if optimizer is None else list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
         )
-        state = {
-            _plain(name): tensor
-            for name, tensor in model.state_dict(keep_vars=True).items()
-            if hasattr(tensor, "requires_grad")
-        }
-        tables, dense, left_out = _matched(publisher, model, state)
+        self._model = model
+        tables, dense, left_out = _matched(publisher, model, _without(_state_of(model), leave_out, publisher))
+        self._published = {entry.name: parameter for entry, parameter in tables} | dense
         self._sides: list[_TorchMatrix] = []
         tracked = []
         for entry, parameter in tables:
@@ -92,13 +102,15 @@ class TorchHook:
             raise BadInput(f"keys: expected one of the tables, got {sorted(unknown)[0][:64]!r}")
         self._tracker = ModelTracker(
             publisher, tracked, {name: _TorchWeight(t) for name, t in dense.items()}, PublishInterval(every_s,
-            every_batches), begin, {name: _TorchWeight(t) for name, t in left_out.items()},
+            every_batches), begin, {name: _TorchWeight(t) for name, t in left_out.items()}, self._check_tensors,
         )  # fmt: skip
         self._handles: list[Any] = []
         self._open = True
         self._tracker.open()
         for one in self._optimizers:
             self._install(one)
+        if self._optimizers:
+            self._watch_others()
 
     @property
     def generation(self) -> Generation:
@@ -109,7 +121,11 @@ class TorchHook:
         return self._tracker.publisher.generation
 
     def step(self, batches: int = 1) -> None:
-        """Count trained batches, and publish when it is time. Called automatically if the optimizers were given."""
+        """Count trained batches, and publish when it is time. Called automatically if the optimizers were given.
+
+        Raises:
+            BadInput: The model has another tensor in place of one that the hook publishes.
+        """
         self._tracker.tick(batches)
 
     def publish(self, event_time: tuple[float, float] | None = None, events: int = 0) -> Generation:
@@ -159,6 +175,19 @@ class TorchHook:
         if kind is None:
             self._tracker.publish()
 
+    def _check_tensors(self) -> None:
+        """Find what changed other than by steps; raise BadInput if the model no longer has a published tensor."""
+        state = _state_of(self._model)
+        for name, tensor in self._published.items():
+            if state.get(name) is not tensor:
+                raise BadInput(
+                    f"{name!r}: expected the tensor that the model had when the hook was made, got "
+                    f"{'another one' if name in state else 'none'}: make a new hook and a new optimizer"
+                )
+        for side, table in zip(self._sides, self._tracker.tables.values()):
+            if side.take_foreign() and not table.compare:
+                table.forget()
+
     def _optimizer_of(self, parameter: Any) -> Any:
         """Return the optimizer and the group that move a parameter; None unless there is exactly one."""
         found = [
@@ -172,22 +201,31 @@ class TorchHook:
     def _install(self, optimizer: Any) -> None:
         """Register for every step of an optimizer, without keeping this hook alive.
 
-        PyTorch 1 has no such registration, so there the step is wrapped.
+        PyTorch 1 has no such registration, and optimizers that do not run Optimizer.__init__() (torchrec's) never call
+        what is registered: their step is wrapped.
         """
         hook = weakref.ref(self)
+
+        def stepping(*_: Any) -> None:
+            alive = hook()
+            if alive is not None and alive._open:
+                for side in alive._sides:
+                    side.note_version()
 
         def stepped(optimizer: Any, *_: Any) -> None:
             alive = hook()
             if alive is not None and alive._open:
                 alive._stepped(optimizer)
 
-        if hasattr(optimizer, "register_step_post_hook"):
+        if hasattr(optimizer, "register_step_post_hook") and getattr(type(optimizer).step, "hooked", False):
+            self._handles.append(optimizer.register_step_pre_hook(stepping))
             self._handles.append(optimizer.register_step_post_hook(stepped))
             return
         real = optimizer.step
 
         @functools.wraps(real)
         def step(self: Any, *arguments: Any, **named: Any) -> Any:
+            stepping()
             result = real(*arguments, **named)
             stepped(self)
             return result
@@ -195,6 +233,25 @@ class TorchHook:
         # A bound method, because schedulers inspect it. They may have wrapped it in turn, so it is never
         # removed.
         optimizer.step = types.MethodType(step, optimizer)
+
+    def _watch_others(self) -> None:
+        """Check the model's tensors when an optimizer that is not the hook's makes its first step.
+
+        A replaced embedding usually has a new optimizer, whose steps the hook would not see. PyTorch 1 cannot tell.
+        """
+        module = importlib.import_module("torch.optim.optimizer")
+        register = getattr(module, "register_optimizer_step_post_hook", None)
+        if register is None:
+            return
+        hook, known = weakref.ref(self), weakref.WeakSet(self._optimizers)
+
+        def stepped(optimizer: Any, *_: Any) -> None:
+            alive = hook()
+            if alive is not None and alive._open and optimizer not in known:
+                known.add(optimizer)
+                alive._check_tensors()
+
+        self._handles.append(register(stepped))
 
     def _let_go(self) -> None:
         self._open = False
@@ -210,14 +267,31 @@ class TorchHook:
 
 
 class _TorchMatrix:
-    """An embedding matrix, and a record of its rows that had a gradient."""
+    """An embedding matrix, and a record of its rows that had a gradient.
+
+    PyTorch counts the changes of a tensor in its version. If it has changed between two steps, then rows have moved
+    without a gradient.
+    """
 
     def __init__(self, parameter: Any, moved_by: Any, renormalised: bool) -> None:
         self._parameter = parameter
         self.optimizer = None if renormalised or moved_by is None or not _touched_alone(*moved_by) else moved_by
         self._mask: Any = None
+        self._version, self._foreign = parameter._version, False
+
+    def note_version(self) -> None:
+        """Note whether something has changed the matrix since the last step; call before the next."""
+        self._foreign |= self._parameter._version != self._version
+        self._version = self._parameter._version
+
+    def take_foreign(self) -> bool:
+        """Return True if something else than a step has changed the matrix since the last call."""
+        self.note_version()
+        foreign, self._foreign = self._foreign, False
+        return foreign
 
     def collect(self, optimizer: Any) -> None:
+        self._version = self._parameter._version
         if self.optimizer is None or self.optimizer[0] is not optimizer:
             return
         gradient = self._parameter.grad
@@ -248,6 +322,7 @@ class _TorchMatrix:
         with _torch().no_grad():
             at = _torch().from_numpy(rows).to(self._parameter.device)
             self._parameter[at] = _torch().from_numpy(np.ascontiguousarray(values)).to(self._parameter)
+        self._version = self._parameter._version
 
 
 class _TorchWeight:
@@ -275,6 +350,34 @@ def _plain(name: str) -> str:
     return name.removeprefix("_orig_mod.").removeprefix("module.").removeprefix("_orig_mod.")
 
 
+def _state_of(model: Any) -> dict[str, Any]:
+    """Return a model's parameters and buffers by name, not copied."""
+    return {
+        _plain(name): tensor
+        for name, tensor in model.state_dict(keep_vars=True).items()
+        if hasattr(tensor, "requires_grad")
+    }
+
+
+def _without(state: Mapping[str, Any], leave_out: Sequence[str], publisher: SupportsPublish) -> dict[str, Any]:
+    """Return a model's state without what is left out on request.
+
+    Raises BadInput if that is not there, or is one of the package's tables and weights.
+    """
+    manifest = publisher.manifest
+    served = {table.name for table in manifest.tables} | set(manifest.dense)
+    patterns = [leave_out] if isinstance(leave_out, str) else list(leave_out)
+    left = set()
+    for pattern in patterns:
+        names = fnmatch.filter(state, pattern)
+        if not names:
+            raise BadInput(f"leave_out: expected one of the model's parameters and buffers, got {pattern[:64]!r}")
+        left.update(names)
+    if both := sorted(left & served):
+        raise BadInput(f"leave_out: expected what inference does not use, got {both[0]!r} of the package")
+    return {name: tensor for name, tensor in state.items() if name not in left}
+
+
 def _touched_alone(optimizer: Any, group: Mapping[str, Any]) -> bool:
     """Return True if rows without a gradient stay unchanged under the group's current options."""
     kind = type(optimizer)
@@ -290,6 +393,17 @@ def _renormalised(model: Any, parameter: Any) -> bool:
     )
 
 
+def _running_statistics(model: Any) -> set[str]:
+    """Return the names of the buffers that batch normalisation moves in training."""
+    return {
+        _plain(f"{name}.{buffer}" if name else buffer)
+        for name, module in model.named_modules()
+        if module.training and getattr(module, "track_running_stats", False)
+        for buffer in ("running_mean", "running_var")
+        if getattr(module, buffer, None) is not None
+    }
+
+
 def _matched(
     publisher: SupportsPublish, model: Any, state: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
@@ -300,6 +414,11 @@ def _matched(
     """
     manifest = publisher.manifest
     entries = {table.name: table for table in manifest.tables}
+    for name, tensor in state.items():
+        if hasattr(tensor, "local_shards") or hasattr(tensor, "to_local"):
+            raise BadInput(
+                f"{name!r}: expected a whole tensor, got a {type(tensor).__name__}: publish from rows instead"
+            )
     tables, dense, left_out = [], {}, {}
     for name, tensor in state.items():
         if name in entries:
@@ -319,12 +438,22 @@ def _matched(
             continue
         if tensor.requires_grad and not any(tensor is state.get(known) for known in (*entries, *manifest.dense)):
             known = ", ".join([*entries, *manifest.dense])[:300] or "none"
-            raise BadInput(f"parameter {name!r} is trained but is not among the package's tables and weights: {known}")
+            raise BadInput(
+                f"parameter {name!r} is trained but is not among the package's tables and weights ({known}): if "
+                f"inference does not use it, pass leave_out=[{name!r}]; if the exporter merged it into another weight, "
+                "export without constant folding and import again"
+            )
         if tensor.is_floating_point():
             left_out[name] = tensor
     missing = (entries.keys() | manifest.dense.keys()) - state.keys()
     if missing and not tables and not dense:
         raise BadInput(f"model: expected parameters with the package's names, such as {sorted(missing)[0]!r}")
+    if merged := sorted(_running_statistics(model) & left_out.keys()):
+        raise BadInput(
+            f"buffer {merged[0]!r} moves in training but is not among the package's weights: export without constant "
+            "folding if the exporter merged it into another one, and import again; or call eval() on its module if it "
+            f"stays as it is; or pass leave_out=[{merged[0]!r}] if inference does not use it"
+        )
     return tables, dense, left_out
 
 

@@ -1,9 +1,10 @@
 """Look up and add up lists of keys a block at a time, without one operation per key.
 
-A block holds the keys of lists, or of parts of long ones, and a note for each list. While a block is written, the index
-line of each key is prefetched. When it is full, all keys are resolved list by list, so that a table's descriptor is
-read once per list; then each list's rows are added up in their order. A list that does not fit continues in the next
-block.
+A block holds the keys of lists, or of parts of long ones, and a note for each list. While a block is written, a key
+that is the number of an unchanged row (kernels.rows) becomes the row's address at once, and the row is prefetched.
+Every other key waits, and its index line is prefetched. When the block is full, the waiting keys are resolved list by
+list, so that a table's descriptor is read once per list; then each list's rows are added up in their order. A list that
+does not fit continues in the next block.
 
 Single lookups have an operation of 48 bytes each (kernels.pool). Without these, and with the line after a key's home
 prefetched too, lists of 20 ids take 0.92 of the time with rows of 128 float32, 0.87 with int8 (40 alternating rounds).
@@ -17,7 +18,7 @@ seen out of order with their keys, which the order of the stores must rule out.
 import numba as nb
 import numpy as np
 
-from freshet_serving.processor.kernels.conversion import FLOAT32, copy_row, copy_typed
+from freshet_serving.processor.kernels.conversion import FLOAT32
 from freshet_serving.processor.kernels.index import ABSENT, home, probe_from
 from freshet_serving.processor.kernels.pointers import (
     load_acquire,
@@ -34,143 +35,225 @@ from freshet_serving.processor.kernels.rows import (
     BASE,
     BASE_ROWS,
     CAPACITY,
+    CHANGED,
     DEFAULT,
     DTYPE,
     INDEX,
     META,
+    NUMBERED,
     ROW_NBYTES,
+    SCALES,
     TABLE_NBYTES,
     TIERED,
+    prefetch_row,
     row_at,
     scale_at,
+    unchanged,
     visible,
 )
 from freshet_serving.processor.package import SCALED
 
-# int64 fields of a key: the key, later its row's address; the row's type; unused; the key's home, later the address of
-# the row's scale.
-KEYS, KEY_NBYTES = 64, 32
-ROW, TYPE, PLACE = 0, 8, 24
+# int64 fields of a key: the address of its row, that of the row's scale.
+KEYS, KEY_NBYTES = 64, 16
+ROW, SCALE = 0, 8
+# int64 fields of a waiting key: its place among the keys, the key, its home.
+WAIT_NBYTES = 24
+PLACE, KEY, HOME = 0, 8, 16
 # int64 fields of a list: table, target, width, number of keys, 1 if the target already holds a sum, divisor (0: none),
-# 1 to divide by its square root.
-LISTS, LIST_NBYTES = 32, 56
-NUMBER, TARGET, WIDTH, COUNT, MORE, SHARE, ROOT = range(0, LIST_NBYTES, 8)
-LINE_NBYTES = 64
+# 1 to divide by its square root, number of keys that wait (once they are resolved: of those without a row).
+LISTS, LIST_NBYTES = 32, 64
+NUMBER, TARGET, WIDTH, COUNT, MORE, SHARE, ROOT, WAITING = range(0, LIST_NBYTES, 8)
+# A block: the numbers of keys, of waiting keys and of lists that it holds; the keys; the waiting keys, with room for
+# one that does not wait; the rows' types, only of lists with several; the lists.
+HELD, HELD_WAITING, HELD_LISTS, ENTRIES = 0, 8, 16, 24
+WAITS = ENTRIES + KEYS * KEY_NBYTES
+TYPES = WAITS + (KEYS + 1) * WAIT_NBYTES
+NOTES = TYPES + KEYS * 8
+BLOCK_NBYTES = NOTES + LISTS * LIST_NBYTES
 # A sixth of all probes end in the cache line after that of the key's home.
 FURTHER = 48
-BLOCK_NBYTES = KEYS * KEY_NBYTES + LISTS * LIST_NBYTES
 
 
-@nb.njit(nb.void(*[nb.int64] * 6), cache=True, nogil=True, boundscheck=False, error_model="numpy")
-def find_rows(keys, count, number, tables, epoch, counts):
-    """Resolve the keys of one list to the addresses, types and scales of their rows, and prefetch the rows.
+@nb.njit(nb.void(nb.int64), cache=True, nogil=True, inline="always")
+def clear(block):
+    """Make a block hold nothing.
 
     Args:
-        keys: Address of the list's first key in the block.
-        count: Number of keys.
-        number: Number of the table.
-        tables: Address of the table descriptors (kernels.rows).
-        epoch: The epoch that is read.
-        counts: Address of int64 [T, 2], lookups and misses; added to.
+        block: Address of BLOCK_NBYTES.
     """
-    table = tables + number * TABLE_NBYTES
+    store_i64(block + HELD, 0)
+    store_i64(block + HELD_WAITING, 0)
+    store_i64(block + HELD_LISTS, 0)
+
+
+@nb.njit(nb.int64(*[nb.int64] * 8), cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def find_rows(block, first, count, waits, waiting, table, epoch, tally):
+    """Resolve the waiting keys of one list to the addresses and scales of their rows, and prefetch the rows.
+
+    Args:
+        block: Address of the block.
+        first: Place of the list's first key.
+        count: Number of keys.
+        waits: Place of the list's first waiting key among all that wait.
+        waiting: Number of keys that wait.
+        table: Address of the table's descriptor (kernels.rows).
+        epoch: The epoch that is read.
+        tally: Address of the table's lookups and misses, int64 [2]; added to.
+
+    Returns:
+        The number of keys without a row. They have the default row, which is float32 in every table. If there are any
+        and the table's rows are of another type, the block holds the type of each of the list's rows.
+    """
     index, capacity, base_rows = load_i64(table + INDEX), load_i64(table + CAPACITY), load_i64(table + BASE_ROWS)
     base, meta, row_nbytes = load_i64(table + BASE), load_i64(table + META), load_i64(table + ROW_NBYTES)
-    special, tally = load_i64(table + DTYPE), counts + 16 * number
-    dtype, looked, misses = special % TIERED, load_i64(tally), 0
-    for at in range(keys, keys + count * KEY_NBYTES, KEY_NBYTES):
-        key = load_i64(at + ROW)
-        e = probe_from(index, capacity, key, load_i64(at + PLACE))
+    special, looked, misses = load_i64(table + DTYPE), load_i64(tally), 0
+    dtype = special % TIERED
+    for i in range(waits, waits + waiting):
+        wait = block + WAITS + WAIT_NBYTES * i
+        key, place = load_i64(wait + KEY), load_i64(wait + PLACE)
+        at = block + ENTRIES + KEY_NBYTES * place
+        e = probe_from(index, capacity, key, load_i64(wait + HOME))
         ref = np.int64(ABSENT)
         if e >= 0:
             ref = visible(load_acquire(index + 16 * e + 8), base_rows, meta, epoch)
-        looked += 1
         if ref < 0:
+            row = load_i64(table + DEFAULT)
+            if dtype != FLOAT32:
+                if misses == 0:
+                    for j in range(first, first + count):
+                        store_i64(block + TYPES + 8 * j, dtype)
+                store_i64(block + TYPES + 8 * place, FLOAT32)
             misses += 1
-            row, kind = load_i64(table + DEFAULT), np.int64(FLOAT32)
         else:
-            kind = dtype
             row = base + ref * row_nbytes if ref < base_rows else row_at(table, ref)
             if special != FLOAT32:
-                if special >= TIERED and sampled(looked):
+                # In a table with a memory budget all keys wait.
+                if special >= TIERED and sampled(looked + 1 + i - waits):
                     note(table, key, ref)
                 if dtype >= SCALED:
                     scale = scale_at(table, ref)
                     prefetch(scale)
-                    store_i64(at + PLACE, scale)
-        for line in range(row, row + row_nbytes, LINE_NBYTES):
-            prefetch(line)
+                    store_i64(at + SCALE, scale)
+        prefetch_row(row, row_nbytes)
         store_i64(at + ROW, row)
-        store_i64(at + TYPE, kind)
-    store_i64(tally, looked)
+    store_i64(tally, looked + count)
     store_i64(tally + 8, load_i64(tally + 8) + misses)
+    return misses
 
 
-@nb.njit(nb.void(*[nb.int64] * 5), cache=True, nogil=True, boundscheck=False, error_model="numpy")
-def add_list(keys, count, target, width, more):
+@nb.njit(nb.void(*[nb.int64] * 7), cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def add_list(block, first, count, dtype, target, width, more):
     """Add up the rows of one list, in their order.
 
     Args:
-        keys: Address of the list's first resolved key in the block.
+        block: Address of the block.
+        first: Place of the list's first key, which is resolved.
         count: Number of keys.
+        dtype: Code of the rows' type, or -1 if the block holds each row's.
         target: Address of `width` float32.
         width: Elements per row.
         more: 1 if the target already holds a sum to add to.
     """
-    at, end = keys, keys + count * KEY_NBYTES
-    if not more:
-        kind = load_i64(at + TYPE)
-        if kind == FLOAT32:
-            copy_row(target, load_i64(at + ROW), width)
-        else:
-            copy_typed(kind, target, load_i64(at + ROW), load_i64(at + PLACE), width)
-        at += KEY_NBYTES
-    while at < end:
-        first, kind = at, load_i64(at + TYPE)
-        at += KEY_NBYTES
-        while at < end and load_i64(at + TYPE) == kind:
-            at += KEY_NBYTES
-        add_rows(kind, target, first, KEY_NBYTES, (at - first) // KEY_NBYTES, width)
+    if dtype >= 0:
+        add_rows(dtype, target, block + ENTRIES + KEY_NBYTES * first, KEY_NBYTES, count, width, more)
+        return
+    i, stop = first, first + count
+    while i < stop:
+        start, kind = i, load_i64(block + TYPES + 8 * i)
+        i += 1
+        while i < stop and load_i64(block + TYPES + 8 * i) == kind:
+            i += 1
+        add_rows(kind, target, block + ENTRIES + KEY_NBYTES * start, KEY_NBYTES, i - start, width, more)
+        more = 1
 
 
-@nb.njit(nb.void(*[nb.int64] * 5), cache=True, nogil=True, boundscheck=False, error_model="numpy")
-def add_up(lists, block, tables, epoch, counts):
-    """Resolve and add up the first `lists` lists of a block.
+@nb.njit(nb.void(*[nb.int64] * 4), cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def add_up(block, tables, epoch, counts):
+    """Resolve and add up the lists of a block, and empty it.
 
     Args:
-        lists: Number of lists.
         block: Address of the block.
         tables: Address of the table descriptors (kernels.rows).
         epoch: The epoch that is read.
         counts: Address of int64 [T, 2], lookups and misses; added to.
     """
-    notes = block + KEYS * KEY_NBYTES
-    keys = block
-    for listed in range(notes, notes + lists * LIST_NBYTES, LIST_NBYTES):
-        count = load_i64(listed + COUNT)
-        find_rows(keys, count, load_i64(listed + NUMBER), tables, epoch, counts)
-        keys += count * KEY_NBYTES
-    keys = block
-    for listed in range(notes, notes + lists * LIST_NBYTES, LIST_NBYTES):
+    begin, end = block + NOTES, block + NOTES + load_i64(block + HELD_LISTS) * LIST_NBYTES
+    first = waits = 0
+    for listed in range(begin, end, LIST_NBYTES):
+        count, waiting, number = load_i64(listed + COUNT), load_i64(listed + WAITING), load_i64(listed + NUMBER)
+        table, tally = tables + number * TABLE_NBYTES, counts + 16 * number
+        store_i64(listed + WAITING, find_rows(block, first, count, waits, waiting, table, epoch, tally))
+        first += count
+        waits += waiting
+    first = 0
+    for listed in range(begin, end, LIST_NBYTES):
         count, target, width = load_i64(listed + COUNT), load_i64(listed + TARGET), load_i64(listed + WIDTH)
-        add_list(keys, count, target, width, load_i64(listed + MORE))
-        keys += count * KEY_NBYTES
+        dtype = load_i64(tables + load_i64(listed + NUMBER) * TABLE_NBYTES + DTYPE) % TIERED
+        if dtype != FLOAT32 and load_i64(listed + WAITING):
+            dtype = np.int64(-1)
+        add_list(block, first, count, dtype, target, width, load_i64(listed + MORE))
+        first += count
         if load_i64(listed + SHARE):
             share = np.float32(load_i64(listed + SHARE))
             if load_i64(listed + ROOT):
                 share = np.sqrt(share)
             for j in range(width):
                 store_f32(target + 4 * j, load_f32(target + 4 * j) / share)
+    clear(block)
 
 
-@nb.njit(
-    nb.types.UniTuple(nb.int64, 2)(*[nb.int64] * 15),
-    cache=True,
-    nogil=True,
-    boundscheck=False,
-    error_model="numpy",
-)
-def take_list(values, start, stop, number, target, width, more, share, root, held, lists, block, tables, epoch, counts):
+@nb.njit(nb.int64(*[nb.int64] * 6), cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def take_keys(source, count, block, held, waits, table):
+    """Enter keys of one table in the block, and prefetch their rows or index lines.
+
+    Args:
+        source: Address of int64 keys.
+        count: Number of keys.
+        block: Address of the block.
+        held: Number of keys that the block holds.
+        waits: Number of keys that wait in it.
+        table: Address of the table's descriptor (kernels.rows).
+
+    Returns:
+        The number of keys that wait now.
+    """
+    index, capacity = load_i64(table + INDEX), load_i64(table + CAPACITY)
+    numbered, changed = load_i64(table + NUMBERED), load_i64(table + CHANGED)
+    base, row_nbytes, scales = load_i64(table + BASE), load_i64(table + ROW_NBYTES), load_i64(table + SCALES)
+    scaled, first = load_i64(table + DTYPE) % TIERED >= SCALED, waits
+    if numbered:
+        # Which keys wait is as good as random, so there is no branch on it: each key is written both as a row and as
+        # one that waits, and the next one is written over the latter unless it does.
+        for k in range(count):
+            key, at = load_i64_anywhere(source + 8 * k), block + ENTRIES + KEY_NBYTES * (held + k)
+            number = key if np.uint64(key) < np.uint64(numbered) else np.int64(0)
+            there = unchanged(numbered, changed, key)
+            row = base + number * row_nbytes
+            prefetch_row(row if there else block, row_nbytes)
+            if scaled:
+                prefetch(scales + 4 * number)
+            store_i64(at + ROW, row)
+            store_i64(at + SCALE, scales + 4 * number)
+            wait = block + WAITS + WAIT_NBYTES * waits
+            store_i64(wait + PLACE, held + k)
+            store_i64(wait + KEY, key)
+            waits += 0 if there else 1
+    else:
+        for k in range(count):
+            wait = block + WAITS + WAIT_NBYTES * (waits + k)
+            store_i64(wait + PLACE, held + k)
+            store_i64(wait + KEY, load_i64_anywhere(source + 8 * k))
+        waits += count
+    for wait in range(block + WAITS + WAIT_NBYTES * first, block + WAITS + WAIT_NBYTES * waits, WAIT_NBYTES):
+        place = home(load_i64(wait + KEY), capacity)
+        prefetch(index + 16 * place)
+        prefetch(index + 16 * place + FURTHER)
+        store_i64(wait + HOME, place)
+    return waits
+
+
+@nb.njit(nb.void(*[nb.int64] * 13), cache=True, nogil=True, boundscheck=False, error_model="numpy")
+def take_list(values, start, stop, number, target, width, more, share, root, block, tables, epoch, counts):
     """Enter a list of int64 keys, values[start:stop], not empty, in the block, adding up the block whenever it is full.
 
     Args:
@@ -183,33 +266,21 @@ def take_list(values, start, stop, number, target, width, more, share, root, hel
         more: 1 if the target already holds a sum to add to.
         share: Divisor of the finished sum, 0 for none.
         root: 1 to divide by the square root of `share`.
-        held: Number of keys that the block holds.
-        lists: Number of lists that the block holds.
         block: Address of the block.
         tables: Address of the table descriptors (kernels.rows).
         epoch: The epoch that is read.
         counts: Address of int64 [T, 2], lookups and misses; added to.
-
-    Returns:
-        The numbers of keys and of lists that the block holds now.
     """
     table = tables + number * TABLE_NBYTES
-    index, capacity = load_i64(table + INDEX), load_i64(table + CAPACITY)
     while start < stop:
-        if held == KEYS or lists == LISTS:
-            add_up(lists, block, tables, epoch, counts)
-            held = lists = 0
+        if load_i64(block + HELD) == KEYS or load_i64(block + HELD_LISTS) == LISTS:
+            add_up(block, tables, epoch, counts)
+        held, before = load_i64(block + HELD), load_i64(block + HELD_WAITING)
         count = min(stop - start, KEYS - held)
-        source, at = values + 8 * start, block + held * KEY_NBYTES
-        for k in range(count):
-            key = load_i64_anywhere(source + 8 * k)
-            place = home(key, capacity)
-            prefetch(index + 16 * place)
-            prefetch(index + 16 * place + FURTHER)
-            store_i64(at + KEY_NBYTES * k + ROW, key)
-            store_i64(at + KEY_NBYTES * k + PLACE, place)
+        waits = take_keys(values + 8 * start, count, block, held, before, table)
         start += count
-        listed = block + KEYS * KEY_NBYTES + lists * LIST_NBYTES
+        lists = load_i64(block + HELD_LISTS)
+        listed = block + NOTES + lists * LIST_NBYTES
         store_i64(listed + NUMBER, number)
         store_i64(listed + TARGET, target)
         store_i64(listed + WIDTH, width)
@@ -217,5 +288,8 @@ def take_list(values, start, stop, number, target, width, more, share, root, hel
         store_i64(listed + MORE, more)
         store_i64(listed + SHARE, share if start == stop else 0)
         store_i64(listed + ROOT, root)
-        held, lists, more = held + count, lists + 1, 1
-    return held, lists
+        store_i64(listed + WAITING, waits - before)
+        store_i64(block + HELD, held + count)
+        store_i64(block + HELD_WAITING, waits)
+        store_i64(block + HELD_LISTS, lists + 1)
+        more = 1

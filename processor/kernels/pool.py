@@ -3,7 +3,7 @@
 All state arrives as flat int64 tables of addresses and sizes, so one call serves any number of tables, features and
 requests, runs without the GIL and allocates nothing but one block of 2.5 kB.
 
-tables   int64 [T, 15]     see kernels.rows
+tables   int64 [T, 17]     see kernels.rows
 plan     int64 [F, 9]      by name: KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES
 scaling  float32 [F, 4]    log1p (0 | 1), mean, scale of float features; the largest magnitude a value may have
 inputs   int64 [R, S, 4]   per request and input: values, rows (1: broadcast), stride in values, row_splits (0: none)
@@ -37,7 +37,7 @@ import numpy as np
 
 from freshet_serving.processor.kernels.conversion import FLOAT32, copy_row, copy_typed
 from freshet_serving.processor.kernels.index import ABSENT, home, probe_from
-from freshet_serving.processor.kernels.list_sums import BLOCK_NBYTES, add_up, take_list
+from freshet_serving.processor.kernels.list_sums import BLOCK_NBYTES, add_up, clear, take_list
 from freshet_serving.processor.kernels.pointers import (
     load_acquire,
     load_f32,
@@ -51,17 +51,22 @@ from freshet_serving.processor.kernels.pointers import (
 from freshet_serving.processor.kernels.row_sums import add_rows
 from freshet_serving.processor.kernels.row_tiering import note, sampled
 from freshet_serving.processor.kernels.rows import (
+    BASE,
     BASE_ROWS,
     CAPACITY,
+    CHANGED,
     DEFAULT,
     DTYPE,
     INDEX,
     META,
+    NUMBERED,
     ROW_NBYTES,
     TABLE_NBYTES,
     TIERED,
+    prefetch_row,
     row_at,
     scale_at,
+    unchanged,
     visible,
 )
 from freshet_serving.processor.package import COMBINERS, SCALED
@@ -73,14 +78,15 @@ PLAN_FIELDS, SCALING_FIELDS, INPUT_FIELDS = 9, 4, 4
 KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES = range(PLAN_FIELDS)
 LARGEST = np.finfo(np.float32).max
 
-# An operation is six int64: what, a, b, target address, width, start. For COPY and ADD, a is the table's number, b a
-# key and start the key's home; once resolved, b is the row's address, start the address of its scale, and TYPED * the
-# row's type is added to what. Blocks and tables are walked by address, because numpy indexing and arguments with array
-# headers cost as much as the lookup itself (134 ns instead of 82 ns for a row of 16 floats).
+# An operation is six int64: what, a, b, start, target address, width. For COPY and ADD, a is the table's number, b a
+# key and start the key's home, or BY_NUMBER if the key is the number of its row; once resolved, b is the row's address,
+# start the address of its scale, and TYPED * the row's type is added to what. Blocks and tables are walked by address,
+# because numpy indexing and arguments with array headers cost as much as the lookup itself (134 ns instead of 82 ns for
+# a row of 16 floats).
 COPY, ADD, CLEAR, REPEAT = 0, 1, 2, 3
 TYPED = 8
 BLOCK, OP_NBYTES = 32, 48
-LINE_NBYTES = 64
+BY_NUMBER = -1
 
 
 @nb.njit(nb.float32(nb.float32, nb.float32, nb.float32, nb.float32), cache=True, nogil=True, inline="always")
@@ -122,11 +128,13 @@ def carry_out(count, block, tables, epoch, counts):
         if load_i64(op) <= ADD:
             number = load_i64(op + 8)
             table = tables + number * TABLE_NBYTES
-            index, base_rows = load_i64(table + INDEX), load_i64(table + BASE_ROWS)
-            e = probe_from(index, load_i64(table + CAPACITY), load_i64(op + 16), load_i64(op + 40))
-            ref = np.int64(ABSENT)
-            if e >= 0:
-                ref = visible(load_acquire(index + 16 * e + 8), base_rows, load_i64(table + META), epoch)
+            ref, start = load_i64(op + 16), load_i64(op + 24)
+            if start != BY_NUMBER:
+                index, base_rows = load_i64(table + INDEX), load_i64(table + BASE_ROWS)
+                e = probe_from(index, load_i64(table + CAPACITY), ref, start)
+                ref = np.int64(ABSENT)
+                if e >= 0:
+                    ref = visible(load_acquire(index + 16 * e + 8), base_rows, load_i64(table + META), epoch)
             tally = counts + 16 * number
             store_i64(tally, load_i64(tally) + 1)
             if ref < 0:
@@ -144,24 +152,24 @@ def carry_out(count, block, tables, epoch, counts):
                     if dtype >= SCALED:
                         scale = scale_at(table, ref)
                         prefetch(scale)
-                        store_i64(op + 40, scale)
-            for line in range(row, row + load_i64(table + ROW_NBYTES), LINE_NBYTES):
-                prefetch(line)
+                        store_i64(op + 24, scale)
+            if start != BY_NUMBER:
+                prefetch_row(row, load_i64(table + ROW_NBYTES))
             store_i64(op + 16, row)
     op, end = block, block + count * OP_NBYTES
     while op < end:
         what, a, b = load_i64(op), load_i64(op + 8), load_i64(op + 16)
-        target, width = load_i64(op + 24), load_i64(op + 32)
+        target, width = load_i64(op + 32), load_i64(op + 40)
         here = op
         op += OP_NBYTES
         if what == COPY:
             copy_row(target, b, width)
         elif what % TYPED == ADD:
-            while op < end and load_i64(op) == what and load_i64(op + 24) == target:
+            while op < end and load_i64(op) == what and load_i64(op + 32) == target:
                 op += OP_NBYTES
-            add_rows(what // TYPED, target, here + 16, OP_NBYTES, (op - here) // OP_NBYTES, width)
+            add_rows(what // TYPED, target, here + 16, OP_NBYTES, (op - here) // OP_NBYTES, width, 1)
         elif what >= TYPED:
-            copy_typed(what // TYPED, target, b, load_i64(here + 40), width)
+            copy_typed(what // TYPED, target, b, load_i64(here + 24), width)
         elif what == CLEAR:
             for j in range(width):
                 store_f32(target + 4 * j, np.float32(0.0))
@@ -198,14 +206,19 @@ def push(what, a, b, target, width, count, block, tables, epoch, counts):
     op = block + count * OP_NBYTES
     if what <= ADD:
         table = tables + a * TABLE_NBYTES
-        start = home(b, load_i64(table + CAPACITY))
-        prefetch(load_i64(table + INDEX) + 16 * start)
-        store_i64(op + 40, start)
+        start = np.int64(BY_NUMBER)
+        if unchanged(load_i64(table + NUMBERED), load_i64(table + CHANGED), b):
+            row_nbytes = load_i64(table + ROW_NBYTES)
+            prefetch_row(load_i64(table + BASE) + b * row_nbytes, row_nbytes)
+        else:
+            start = home(b, load_i64(table + CAPACITY))
+            prefetch(load_i64(table + INDEX) + 16 * start)
+        store_i64(op + 24, start)
     store_i64(op, what)
     store_i64(op + 8, a)
     store_i64(op + 16, b)
-    store_i64(op + 24, target)
-    store_i64(op + 32, width)
+    store_i64(op + 32, target)
+    store_i64(op + 40, width)
     return count + 1
 
 
@@ -229,7 +242,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
     """Fill out[:sum of rows, :] for all requests as of one epoch; the module's head describes the arrays.
 
     Args:
-        tables: int64 [T, 15].
+        tables: int64 [T, 17].
         plan: int64 [F, 9].
         scaling: float32 [F, 4].
         inputs: int64 [R, S, 4].
@@ -243,7 +256,8 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
     """
     scratch = np.empty((BLOCK * OP_NBYTES + BLOCK_NBYTES) // 8, np.int64)
     block, state, tally = np.int64(scratch.ctypes.data), np.int64(tables.ctypes.data), np.int64(counts.ctypes.data)
-    summed, held, lists = block + BLOCK * OP_NBYTES, 0, 0
+    summed = block + BLOCK * OP_NBYTES
+    clear(summed)
     pitch = out.shape[1] * 4
     count, non_finite = 0, 0
     for f in range(plan.shape[0]):
@@ -306,7 +320,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                     else:
                         share = length if combiner in (MEAN, SQRTN) and length > 1 else 0
                         more = np.int64(kind == KIND_MORE)
-                        held, lists = take_list(
+                        take_list(
                             values,
                             start,
                             stop,
@@ -316,8 +330,6 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                             more,
                             share,
                             np.int64(combiner == SQRTN),
-                            held,
-                            lists,
                             summed,
                             state,
                             epoch,
@@ -329,12 +341,11 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                     for k in range(1, rows):
                         store_f32(target + k * pitch, load_f32(target))
                 else:
-                    add_up(lists, summed, state, epoch, tally)
-                    held = lists = 0
+                    add_up(summed, state, epoch, tally)
                     count = push(REPEAT, rows, pitch, target, width, count, block, state, epoch, tally)
             target += rows * pitch
     carry_out(count, block, state, epoch, tally)
-    add_up(lists, summed, state, epoch, tally)
+    add_up(summed, state, epoch, tally)
     # Numba frees an array after its last use by name, and the block is used only by address.
     scratch[0] = 0
     return non_finite

@@ -8,6 +8,7 @@ of columns is loaded, all rows of the list are added to it in their order, and i
 
 import numba as nb
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -22,17 +23,18 @@ from freshet_serving.processor.kernels.conversion import (
     from_i8,
 )
 
-TILE, LANES = 64, 16
-SCALE = 24
+# The sums of a tile take 8 vector registers, of 16 float32 with AVX-512 and of 8 without.
+TILE, LANES = (128 if get_host_cpu_features().get("avx512f") else 64), 16
+SCALE = 8
 """Offset from the address of a row's address to the address of its scale's address."""
 INT64, FLOAT = ir.IntType(64), ir.FloatType()
 
 
-def _adder(read, element_nbytes, scaled, lanes, vectors):
-    """Return an intrinsic (target, rows, stride, count, first) that adds some columns of several rows to a target.
+def _adder(read, element_nbytes, scaled, lanes, vectors, begin):
+    """Return an intrinsic (target, rows, stride, count, first) that adds some columns of several rows.
 
-    It adds elements [first, first + lanes * vectors) of `count` rows of a type to those of target; the addresses of the
-    rows are at rows, rows + stride, ...
+    It adds elements [first, first + lanes * vectors) of `count` rows of a type to those of target, or with `begin` puts
+    their sum there; the addresses of the rows are at rows, rows + stride, ...
     """
 
     @intrinsic
@@ -47,20 +49,26 @@ def _adder(read, element_nbytes, scaled, lanes, vectors):
             def at(address, kind):
                 return builder.inttoptr(address, kind.as_pointer())
 
-            begin = builder.add(target, builder.mul(first, number(4)))
-            places = [at(builder.add(begin, number(4 * lanes * k)), vector) for k in range(vectors)]
-            sums = [cgutils.alloca_once(builder, vector) for _ in places]
-            for place, kept in zip(places, sums):
-                builder.store(builder.load(place, align=4), kept)
-            skipped = builder.mul(first, number(element_nbytes))
-            with cgutils.for_range(builder, count) as loop:
-                row = builder.add(rows, builder.mul(loop.index, stride))
-                source = builder.add(builder.load(at(row, INT64)), skipped)
+            def row_of(index):
+                row = builder.add(rows, builder.mul(index, stride))
+                return row, builder.add(builder.load(at(row, INT64)), skipped)
+
+            def values(row, source):
                 scale = None
                 if scaled:
                     scale = builder.load(at(builder.load(at(builder.add(row, number(SCALE)), INT64)), FLOAT))
-                for k, kept in enumerate(sums):
-                    value = read(builder, builder.add(source, number(element_nbytes * lanes * k)), scale, lanes)
+                offsets = [number(element_nbytes * lanes * k) for k in range(vectors)]
+                return [read(builder, builder.add(source, offset), scale, lanes) for offset in offsets]
+
+            begins = builder.add(target, builder.mul(first, number(4)))
+            places = [at(builder.add(begins, number(4 * lanes * k)), vector) for k in range(vectors)]
+            skipped = builder.mul(first, number(element_nbytes))
+            sums = [cgutils.alloca_once(builder, vector) for _ in places]
+            starting = values(*row_of(number(0))) if begin else [builder.load(place, align=4) for place in places]
+            for value, kept in zip(starting, sums):
+                builder.store(value, kept)
+            with cgutils.for_range_slice(builder, number(int(begin)), count, number(1), INT64) as (index, _):
+                for value, kept in zip(values(*row_of(index)), sums):
                     builder.store(builder.fadd(builder.load(kept), value), kept)
             for place, kept in zip(places, sums):
                 builder.store(builder.load(kept), place, align=4)
@@ -72,56 +80,64 @@ def _adder(read, element_nbytes, scaled, lanes, vectors):
 
 
 def _adders(read, element_nbytes, scaled=False):
+    """Return those that begin a sum, then those that go on with one: of a tile, of 8 columns, of one."""
     return [
-        _adder(read, element_nbytes, scaled, lanes, vectors)
+        _adder(read, element_nbytes, scaled, lanes, vectors, begin)
+        for begin in (True, False)
         for lanes, vectors in ((LANES, TILE // LANES), (8, 1), (1, 1))
     ]
 
 
-_f32x64, _f32x8, _f32 = _adders(from_f32, 4)
-_f16x64, _f16x8, _f16 = _adders(from_f16, 2)
-_bf16x64, _bf16x8, _bf16 = _adders(from_bf16, 2)
-_i8x64, _i8x8, _i8 = _adders(from_i8, 1, scaled=True)
+def _type_adder(read, element_nbytes, scaled=False):
+    """Return the function (target, rows, stride, count, width, more) that adds up rows of one type.
+
+    It is inlined, because an import would compile a function of a closure anew: Numba's cache does not find it.
+    """
+    begin_tile, begin_8, begin_1, add_tile, add_8, add_1 = _adders(read, element_nbytes, scaled)
+
+    @nb.njit(nogil=True, inline="always")
+    def add(target, rows, stride, count, width, more):
+        tiled, whole = width & ~(TILE - 1), width & ~7
+        if not more:
+            for first in range(0, tiled, TILE):
+                begin_tile(target, rows, stride, count, first)
+            for first in range(tiled, whole, 8):
+                begin_8(target, rows, stride, count, first)
+            for first in range(whole, width):
+                begin_1(target, rows, stride, count, first)
+        else:
+            for first in range(0, tiled, TILE):
+                add_tile(target, rows, stride, count, first)
+            for first in range(tiled, whole, 8):
+                add_8(target, rows, stride, count, first)
+            for first in range(whole, width):
+                add_1(target, rows, stride, count, first)
+
+    return add
 
 
-@nb.njit(nb.void(*[nb.int64] * 6), cache=True, nogil=True)
-def add_rows(dtype, target, rows, stride, count, width):
-    """Add `count` rows of a type to `width` float32, one after another.
+_add_f32, _add_f16, _add_bf16 = _type_adder(from_f32, 4), _type_adder(from_f16, 2), _type_adder(from_bf16, 2)
+_add_i8 = _type_adder(from_i8, 1, scaled=True)
+
+
+@nb.njit(nb.void(*[nb.int64] * 7), cache=True, nogil=True)
+def add_rows(dtype, target, rows, stride, count, width, more):
+    """Add up rows of a type, one after another.
 
     Args:
         dtype: Code of the rows' type.
-        target: Address of `width` float32; added to.
+        target: Address of `width` float32.
         rows: Address of the first row's address; that of its scale is SCALE bytes after it.
         stride: Bytes from one row's address to the next row's.
-        count: Number of rows.
+        count: Number of rows, at least 1 without `more`.
         width: Elements per row.
+        more: 1 to add to what the target holds, 0 to replace it.
     """
-    tiled, whole = width & ~(TILE - 1), width & ~7
     if dtype == FLOAT32:
-        for first in range(0, tiled, TILE):
-            _f32x64(target, rows, stride, count, first)
-        for first in range(tiled, whole, 8):
-            _f32x8(target, rows, stride, count, first)
-        for first in range(whole, width):
-            _f32(target, rows, stride, count, first)
+        _add_f32(target, rows, stride, count, width, more)
     elif dtype == FLOAT16:
-        for first in range(0, tiled, TILE):
-            _f16x64(target, rows, stride, count, first)
-        for first in range(tiled, whole, 8):
-            _f16x8(target, rows, stride, count, first)
-        for first in range(whole, width):
-            _f16(target, rows, stride, count, first)
+        _add_f16(target, rows, stride, count, width, more)
     elif dtype == BFLOAT16:
-        for first in range(0, tiled, TILE):
-            _bf16x64(target, rows, stride, count, first)
-        for first in range(tiled, whole, 8):
-            _bf16x8(target, rows, stride, count, first)
-        for first in range(whole, width):
-            _bf16(target, rows, stride, count, first)
+        _add_bf16(target, rows, stride, count, width, more)
     else:
-        for first in range(0, tiled, TILE):
-            _i8x64(target, rows, stride, count, first)
-        for first in range(tiled, whole, 8):
-            _i8x8(target, rows, stride, count, first)
-        for first in range(whole, width):
-            _i8(target, rows, stride, count, first)
+        _add_i8(target, rows, stride, count, width, more)

@@ -23,6 +23,12 @@ scales, arena_scales     float32, one per row, scaled types only
 log, record_nbytes       records of a key, a scale and a row (LOG_KEY, LOG_SCALE, LOG_ROW: offsets in a record)
 hits                     uint8 [slots], recent reads of settled slots
 ring                     int64 [RING_HEADER + RING_KEYS]: notes so far, cold lookups, hot lookups; keys of cold rows
+numbered, changed        the number of keys that are row numbers of the file, 0 for none; one bit a row, in int64 words
+
+Row numbers. In a table whose keys are 0 .. numbered - 1, the file's row of key k is row k. Its bit in `changed` is set
+before its head first leaves that row, and never cleared. So a reader that finds it clear has the key's row without the
+index: whatever the head becomes later is of an epoch that this reader does not see. All other keys, and those whose bit
+is set, are found by the index as in any table, so writers keep the index of all keys and need nothing else.
 
 A reader of epoch g walks from the head to the first version that is not newer than g. The writer fills a slot that no
 head points at, then publishes the head with one release store; so a reader meets whole rows or none.
@@ -38,10 +44,10 @@ from freshet_serving.processor.kernels.index import ABSENT, EMPTY, home, probe, 
 from freshet_serving.processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
 from freshet_serving.processor.package import SCALED
 
-TABLE_FIELDS = 15
+TABLE_FIELDS = 17
 TABLE_NBYTES = 8 * TABLE_FIELDS
 INDEX, CAPACITY, BASE, BASE_ROWS, ARENA, META, ROW_NBYTES, DEFAULT = range(0, 64, 8)
-DTYPE, SCALES, ARENA_SCALES, LOG, RECORD_NBYTES, HITS, RING = range(64, TABLE_NBYTES, 8)
+DTYPE, SCALES, ARENA_SCALES, LOG, RECORD_NBYTES, HITS, RING, NUMBERED, CHANGED = range(64, TABLE_NBYTES, 8)
 
 SETTLED, LOGGED = 1 << 40, 1 << 41
 TIERED = 2 * SCALED
@@ -69,6 +75,34 @@ def visible(ref, base_rows, meta, epoch):
     return ref
 
 
+@nb.njit(nb.boolean(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def unchanged(numbered, changed, key):
+    """Report whether a key's row is the file's row of that number, as of any epoch that the caller may read.
+
+    Args:
+        numbered: The table's number of keys that are row numbers.
+        changed: Address of the table's bits.
+        key: int64.
+    """
+    if np.uint64(key) >= np.uint64(numbered):
+        return False
+    return (load_acquire(changed + 8 * (key >> 6)) >> (key & 63)) & 1 == 0
+
+
+@nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def mark_changed(numbered, changed, key):
+    """Set a key's bit, if it has one. For the writer only, before the key's head leaves the file's row.
+
+    Args:
+        numbered: The table's number of keys that are row numbers.
+        changed: Address of the table's bits.
+        key: int64.
+    """
+    if np.uint64(key) < np.uint64(numbered):
+        word = changed + 8 * (key >> 6)
+        store_release(word, load_i64(word) | (np.int64(1) << (key & 63)))
+
+
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
 def resolve(table, key, epoch):
     """Return the ref of a key's row as of an epoch, or ABSENT.
@@ -78,11 +112,36 @@ def resolve(table, key, epoch):
         key: int64.
         epoch: The epoch that is read.
     """
+    if unchanged(load_i64(table + NUMBERED), load_i64(table + CHANGED), key):
+        return key
     index = load_i64(table + INDEX)
     e = probe(index, load_i64(table + CAPACITY), key)
     if e < 0:
         return ABSENT
     return visible(load_acquire(index + 16 * e + 8), load_i64(table + BASE_ROWS), load_i64(table + META), epoch)
+
+
+@nb.njit(nb.void(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def prefetch_row(row, nbytes):
+    """Prefetch the cache lines of a row.
+
+    Rows of up to 512 bytes take no loop of a length that the compiler does not know: such a loop over two or four lines
+    took a quarter of the time of a lookup in cached rows.
+
+    Args:
+        row: Address of the row.
+        nbytes: Its length, 1 or more.
+    """
+    prefetch(row)
+    prefetch(row + nbytes - 1)
+    if nbytes > 128:
+        prefetch(row + 64)
+        prefetch(row + 128)
+        for line in range(row + 192, row + nbytes - 1, 256):
+            prefetch(line)
+            prefetch(line + 64)
+            prefetch(line + 128)
+            prefetch(line + 192)
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")
@@ -151,7 +210,7 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
     """
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
-    dtype = table[DTYPE // 8] % TIERED
+    dtype, numbered, changed = table[DTYPE // 8] % TIERED, table[NUMBERED // 8], table[CHANGED // 8]
     starts, before = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     for first in range(0, len(keys), BLOCK):
         count = min(BLOCK, len(keys) - first)
@@ -183,6 +242,7 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
             store_typed(dtype, row_at(at, ref), scale_at(at, ref), rows + 4 * dim * (first + j), dim)
             store_i64(meta + 16 * slot, epoch * 2)
             store_i64(meta + 16 * slot + 8, before[j])
+            mark_changed(numbered, changed, keys[first + j])
             store_release(index + 16 * starts[j] + 8, ref)
 
 
@@ -206,6 +266,7 @@ def add_tombstones(table, keys, slots, epoch, tally):
         e = probe(index, capacity, keys[i])
         store_i64(meta + 16 * slots[i], epoch * 2 + 1)
         store_i64(meta + 16 * slots[i] + 8, load_i64(index + 16 * e + 8))
+        mark_changed(table[NUMBERED // 8], table[CHANGED // 8], keys[i])
         store_release(index + 16 * e + 8, base_rows + slots[i])
         tally[1] -= 1
 

@@ -62,6 +62,7 @@ def packed(
 ) -> dict[str, NDArray[Any]]:
     """Return the tensors of a table file, with the index prebuilt and the rows stored as `dtype`.
 
+    If the ids are 0 to n - 1, rows lie in their order, so that the table is read by row number (kernels.rows).
     Rows begin on cache lines; the tensor `pad` aligns what follows them, too, so that the file can be mapped as it is.
 
     Args:
@@ -77,6 +78,16 @@ def packed(
         raise BadInput(f"table: expected {len(keys)} uint32 frequencies, got {frequencies.dtype.name}")
     stored = quantise(rows, dtype)
     return packed_stored(keys, stored.rows, stored.scales if ROW_TYPES[dtype].scaled else None, frequencies)
+
+
+def _key_order(keys: Int64s) -> Int64s | None:
+    """Return the row of each key if the keys are row numbers in another order, else None."""
+    count = len(keys)
+    if are_row_numbers(keys) or not count or keys.min() != 0 or keys.max() != count - 1:
+        return None
+    at = np.full(count, -1, np.int64)
+    at[keys] = np.arange(count)
+    return at if at.min() == 0 else None
 
 
 def packed_stored(
@@ -96,6 +107,11 @@ def packed_stored(
     Raises:
         BadInput: An id occurs twice.
     """
+    order = _key_order(keys)
+    if order is not None:
+        keys, rows = keys[order], rows[order]
+        scales = None if scales is None else scales[order]
+        frequencies = None if frequencies is None else frequencies[order]
     index = hash_index.empty_index(hash_index.capacity_for(len(keys)))
     twice = hash_index.build(index.ctypes.data, len(index), keys)
     if twice >= 0:
@@ -130,6 +146,8 @@ def descriptor(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int
         arrays["scales"].ctypes.data,
         arrays["arena_scales"].ctypes.data,
         *tier_fields(spec, arrays),
+        len(arrays["base"]) if "changed" in arrays else 0,
+        arrays["changed"].ctypes.data if "changed" in arrays else 0,
     ]
 
 
@@ -164,6 +182,17 @@ def _checked(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDAr
     if not spec.rows < len(index) <= hash_index.MAX_CAPACITY:
         raise Corrupt(f"{where}: expected an index of more than {spec.rows} entries, got {len(index)}")
     return rows, scales
+
+
+def are_row_numbers(keys: Int64s) -> bool:
+    """Return True if there are keys and they are 0, 1, 2 ...: each key is its row's number."""
+    first = 0
+    for piece in pieces(keys):
+        part = piece.view(np.int64)
+        if (part != np.arange(first, first + len(part))).any():
+            return False
+        first += len(part)
+    return first > 0
 
 
 def _sound(scales: NDArray[np.float32]) -> bool:
@@ -233,6 +262,11 @@ class ServedTable:
         self._default[:] = spec.default or 0.0
         self._slots = SlotAllocator(slots, f"table {spec.name!r}")
         self._retired: deque[tuple[int, RowVersions]] = deque()
+        # A row of a table with a memory budget may be in memory or on disk, so its readers need its head.
+        self._changed: Int64s | None = None
+        if not budget_nbytes and are_row_numbers(arrays["keys"]):
+            words = -(-spec.rows // 64)
+            self._changed = reserve(words * 8, f"changed-{spec.name}").view(np.int64)[:words]
         self._tier: Tier | None = None
         if budget_nbytes:
             if scratch is None:
@@ -262,6 +296,7 @@ class ServedTable:
             "scales": self._scales,
             "arena_scales": self._arena_scales,
             **(self._tier.arrays if self._tier else {}),
+            **({} if self._changed is None else {"changed": self._changed}),
         }
 
     def descriptor(self) -> list[int]:
@@ -297,6 +332,11 @@ class ServedTable:
         rows = self._base.nbytes + self._scales.nbytes
         parts = {"rows": rows, "index": self._index.nbytes, "arena": self._slots.bump * slot_nbytes}
         return parts | ({"log": self._tier.tally().log_nbytes, "books": self._tier.nbytes} if self._tier else {})
+
+    @property
+    def by_row_number(self) -> bool:
+        """True if keys are row numbers: rows that no delta has changed are read without the index."""
+        return self._changed is not None
 
     @property
     def tiered(self) -> bool:

@@ -19,6 +19,7 @@ from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import HASHES, ROW_TYPES, TableEntry, atomic_file
 from freshet_serving.processor.repository import ChangeLog, Repository, VersionContents, open_repository, table_file
+from freshet_serving.processor.tables.table import are_row_numbers
 
 CHECKPOINTS = ".checkpoints"
 SHOWN_MOVED = 5
@@ -155,8 +156,9 @@ def _weigh(
     summary.file_nbytes = contents.base.manifest.files[file].nbytes
     kind = ROW_TYPES[entry.dtype]
     row_nbytes = entry.dim * kind.dtype.itemsize + (4 if kind.scaled else 0)
-    index = contents.base.tensors(file)["index"]
-    summary.memory_nbytes = summary.rows * row_nbytes + index.nbytes
+    stored = contents.base.tensors(file)
+    summary.memory_nbytes = summary.rows * row_nbytes + stored["index"].nbytes
+    summary.read_by = "row number" if are_row_numbers(stored["keys"]) else "hash"
     summary.slots_nbytes = summary.rows * (checkpoint.slots_nbytes(entry.name) if checkpoint else 0)
 
 

@@ -25,6 +25,7 @@ from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.http import paths as routes
 from freshet_serving.serving.http.chunked_body import ChunkedBody
 from freshet_serving.serving.http.http_head import read_head
+from tests.fuzz.online_targets import online_targets
 from tests.fuzz.stream_targets import stream_targets
 from tests.fuzz.target import Target
 
@@ -325,4 +326,5 @@ def targets(tmp):
         Target("HTTP: head", http_head, HEADS, 2),
         Target("HTTP: chunked body", chunked_body, CHUNKS, 2),
         *stream_targets(tmp),
+        *online_targets(),
     )

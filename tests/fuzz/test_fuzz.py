@@ -16,7 +16,9 @@ NAMES = [
     "file: tensors", "file: manifest", "file: record of a chain", "file: list of a snapshot", "HTTP: path",
     "HTTP: head", "HTTP: chunked body", "stream: JSON message", "stream: Arrow message", "stream: entry of Redis",
     "file: journal of a stream", "file: journal of a stream, past its checksums", "join: state",
-    "join: lines of windows", "join: joined rows", "join: recording",
+    "join: lines of windows", "join: joined rows", "join: recording", "online features: value of Feast",
+    "online features: text", "online features: timestamp", "online features: registry",
+    "online features: group of a package",
 ]  # fmt: skip
 
 

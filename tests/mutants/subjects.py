@@ -27,7 +27,7 @@ GROUPS = {
 }
 """Modules by group, as patterns."""
 
-ELSEWHERE = {"processor/sessions/session.py": ("tests/processor/running/test_divided_version.py",)}
+ELSEWHERE = {"processor/sessions/session.py": ("tests/processor/running/test_graph_run.py",)}
 """Tests that are about a module and lie in another room than its own."""
 
 MADE = ("serving/codecs/proto_files.py",)

@@ -1,8 +1,9 @@
 """Measures this checkout against another one of the same project: processor time a request, servers and engine.
 
-`make bench BENCH_ARGS="--only before --before ../old"`. Both checkouts run under this interpreter on one repository,
-and take turns while both are up: the server in every layout that is wanted, at 1 and 64 candidates, and the engine as
-a library without a server. Processor time, and not throughput: what neighbours on a shared machine take is not in it.
+`make bench BENCH_ARGS="--only before --before ../old"`. Both checkouts run under this interpreter, each on packages that
+it wrote itself, and take turns while both are up: the server in every layout that is wanted, at 1 and 64 candidates,
+and the engine as a library without a server, with the benchmark's model and with one that is divided by its user
+features. Processor time, and not throughput: what neighbours on a shared machine take is not in it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ LAYOUTS = (
     ServerSide(f"{CORES} workers, inline", ("--workers", str(CORES), "--compute", "inline"), CORES),
 )
 CONNECTIONS = {1: 128, 64: 32}
+ENGINES = (("micro", "bench", 1), ("micro", "bench", 64), ("useronce", "once_32", 256))
 NAMES = {1: "single", 64: "saturated"}
 # The engine takes short turns, many of them: a shared machine changes its speed within seconds.
 ENGINE_SECONDS, ENGINE_ROUNDS = 0.2, 8
@@ -42,21 +44,27 @@ def run(bench: Bench) -> Result:
         raise ValueError("before: another checkout wanted, as in --before ../old")
     result = Result("before", "This checkout / another one: processor time a request")
     trees = {"now": HERE, "before": bench.before.resolve()}
+    written = {name: _written(bench, name, tree) for name, tree in trees.items()}
     for layout in LAYOUTS:
         if bench.only_layouts and layout.name not in bench.only_layouts:
             continue
         with contextlib.ExitStack() as stack:
-            servers = {name: stack.enter_context(_server(bench, layout, tree)) for name, tree in trees.items()}
+            servers = {
+                name: stack.enter_context(_server(bench, layout, tree, written[name])) for name, tree in trees.items()
+            }
             for candidates in CONNECTIONS:
                 sides = [Side(n, partial(_turn, bench, s, candidates)) for n, s in servers.items()]
                 what = f"{NAMES[candidates]}: {layout.name}, {candidates} candidates"
                 _add(result, bench, what, sides, bench.rounds)
-    for candidates in CONNECTIONS:
+    for scenario, model, candidates in ENGINES:
         with contextlib.ExitStack() as stack:
-            engines = {name: stack.enter_context(_engine(bench, tree, candidates)) for name, tree in trees.items()}
+            engines = {
+                name: stack.enter_context(_engine(bench, tree, written[name], model, candidates))
+                for name, tree in trees.items()
+            }
             sides = [Side(n, partial(_asked, e)) for n, e in engines.items()]
             rounds = bench.rounds * ENGINE_ROUNDS
-            _add(result, bench, f"micro: engine inline, {candidates} candidates", sides, rounds)
+            _add(result, bench, f"{scenario}: engine inline, {candidates} candidates", sides, rounds)
     result.notes.append("From, to: the 95 % interval of the median over rounds, by order statistics.")
     return result
 
@@ -69,10 +77,32 @@ def _add(result: Result, bench: Bench, what: str, sides: list[Side], rounds: int
     result.facts.append((what, f"{statistics.median(now):.1f} / {statistics.median(before):.1f} us"))
 
 
+def _written(bench: Bench, name: str, checkout: Path) -> Path:
+    """The benchmark's model and those of useronce, written by a checkout."""
+    path = bench.work / f"repository-{name}"
+    if not path.exists():
+        bench.say(f"{name}: writing models of {bench.table_rows} rows a table")
+        rows = str(bench.table_rows)
+        for command in (
+            ["freshet_serving", "bench", "model", "--rows", rows, "--repository", str(path)],
+            ["loadtest.bench.bench_useronce", str(path), "--table-rows", rows],
+        ):
+            done = subprocess.run(
+                [sys.executable, "-m", *command],
+                cwd=checkout,
+                env=environment(checkout),
+                capture_output=True,
+                text=True,
+            )
+            if done.returncode:
+                raise CommandFailed(f"{name}: models could not be written: {done.stderr.strip()[-300:]}")
+    return path
+
+
 @contextlib.contextmanager
-def _server(bench: Bench, layout: ServerSide, checkout: Path) -> Iterator[RunningServer]:
+def _server(bench: Bench, layout: ServerSide, checkout: Path, repository: Path) -> Iterator[RunningServer]:
     log = bench.work / f"{checkout.name}.log"
-    with serving(bench.repository(), log, list(layout.options), checkout) as server:
+    with serving(repository, log, list(layout.options), checkout) as server:
         yield server
 
 
@@ -83,9 +113,11 @@ def _turn(bench: Bench, server: RunningServer, candidates: int) -> dict[str, flo
 
 
 @contextlib.contextmanager
-def _engine(bench: Bench, checkout: Path, candidates: int) -> Iterator[subprocess.Popen[str]]:
+def _engine(
+    bench: Bench, checkout: Path, repository: Path, model: str, candidates: int
+) -> Iterator[subprocess.Popen[str]]:
     """engine_time.py in a process of the checkout's own, ready."""
-    arguments = (bench.repository(), candidates, bench.table_rows, ENGINE_SECONDS)
+    arguments = (repository, model, candidates, bench.table_rows, ENGINE_SECONDS)
     command = [sys.executable, str(PROGRAM), *map(str, arguments)]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=checkout, env=environment(checkout)

@@ -53,26 +53,35 @@ def _goal(dim: int) -> tuple[str, float] | None:
 
 
 def _engine(bench: Bench, repository: Path, result: Result) -> None:
-    config = ProcessorConfig(str(repository), sessions=1, compute="inline")
-    with Processor.initialize(config) as processor:
-        for dim in DIMS:
-            for candidates in (CANDIDATES, CANDIDATES // 4):
-                inputs = requests(candidates, REQUESTS, TABLE_ROWS)
-                whole, once = ([PredictRequest(f"{kind}_{dim}", i) for i in inputs] for kind in ("whole", "once"))
-                pair = Pair(
-                    "",
-                    partial(processor.batch_process, whole),
-                    partial(processor.batch_process, once),
-                    len(inputs),
-                    "request",
-                )
-                found = in_turn(pair, bench.micro_rounds)
-                name = f"engine, rows of {dim}, {candidates} candidates: with the split / without"
-                goal = _goal(dim) if candidates == CANDIDATES else None
-                result.rows.append(Row(name, Ratio(found.median, found.low, found.high, bench.micro_rounds), goal))
-                result.facts.append((name, f"{found.b_ns / 1e3:.0f} / {found.a_ns / 1e3:.0f} us a request"))
-                bench.say(f"{name}: {found.median:.2f}")
-        _counted(processor, result)
+    layouts = {
+        "engine": ProcessorConfig(str(repository), sessions=1, compute="inline"),
+        "device stage": ProcessorConfig(str(repository), sessions=1, device_stages=1),
+    }
+    for layout, config in layouts.items():
+        with Processor.initialize(config) as processor:
+            _in_turn(bench, processor, layout, result)
+            if layout == "engine":
+                _counted(processor, result)
+
+
+def _in_turn(bench: Bench, processor: Processor, layout: str, result: Result) -> None:
+    for dim in DIMS:
+        for candidates in (CANDIDATES, CANDIDATES // 4):
+            inputs = requests(candidates, REQUESTS, TABLE_ROWS)
+            whole, once = ([PredictRequest(f"{kind}_{dim}", i) for i in inputs] for kind in ("whole", "once"))
+            pair = Pair(
+                "",
+                partial(processor.batch_process, whole),
+                partial(processor.batch_process, once),
+                len(inputs),
+                "request",
+            )
+            found = in_turn(pair, bench.micro_rounds)
+            name = f"{layout}, rows of {dim}, {candidates} candidates: with the split / without"
+            goal = _goal(dim) if candidates == CANDIDATES and layout == "engine" else None
+            result.rows.append(Row(name, Ratio(found.median, found.low, found.high, bench.micro_rounds), goal))
+            result.facts.append((name, f"{found.b_ns / 1e3:.0f} / {found.a_ns / 1e3:.0f} us a request"))
+            bench.say(f"{name}: {found.median:.2f}")
 
 
 def _counted(processor: Processor, result: Result) -> None:

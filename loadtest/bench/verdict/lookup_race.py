@@ -25,13 +25,15 @@ from loadtest.reports.report import machine, opening, origin
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "results"
 TYPES = ("float32", "float16", "int8")
-OURS, NUMBER, HASH = "Freshet", "FBGEMM, by row number", "FBGEMM, by its hash"
+OURS, OURS_HASH = "Freshet", "Freshet, by hash"
+NUMBER, HASH = "FBGEMM, by row number", "FBGEMM, by its hash"
 
 
 def contestants(kind: str, python: str) -> list[TrainerVariant]:
     side = str(HERE / "fbgemm_side.py")
     return [
-        TrainerVariant(OURS, kind, [sys.executable, str(HERE / "pooling_side.py"), kind]),
+        TrainerVariant(OURS, kind, [sys.executable, str(HERE / "pooling_side.py"), kind, "number"]),
+        TrainerVariant(OURS_HASH, kind, [sys.executable, str(HERE / "pooling_side.py"), kind, "hash"]),
         TrainerVariant(NUMBER, kind, [python, side, kind, "number"]),
         TrainerVariant(HASH, kind, [python, side, kind, "hash"]),
     ]

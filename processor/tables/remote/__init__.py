@@ -3,13 +3,11 @@
 settings      which tables of which models are remote, and the policy for a store that does not answer
 store         the interface RowStore: a store of small values by key
 redis         a RowStore on a Redis server or cluster
-replies       parser of Redis replies, bounded in time and bytes
 layout        how a table is stored as buckets
 push          copies a version's tables into a store, removes them from it
 remote_table  a served table whose base rows are in a store
 reader        collects the rows that one batch reads, from deltas, cache and store
 cache         cache of fetched rows
-circuit_breaker  circuit breaker of a store that fails
 """
 
 __all__ = ["push", "reader", "remote_table", "settings"]

@@ -5,7 +5,7 @@ reply and returns it; a connection that failed in between is closed first, so a 
 
 A batch is one round trip: commands are grouped by node (in a cluster, by slot within a node), sent to every node, and
 only then are replies read. All replies must arrive within `timeout_s`, and within as many bytes as the requested values
-can take (processor.tables.remote.replies), or they are lost; a new connection has the same time again for its
+can take (processor.redis_client.replies), or they are lost; a new connection has the same time again for its
 handshake. Nothing is retried. Every node has its circuit breaker, so a node that hangs, drips or sends nonsense delays
 few batches, and a cluster that lost a node still serves the others' rows. Any exception of redis-py counts as the
 node's failure.
@@ -35,17 +35,16 @@ from redis.retry import Retry
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, NotReady
-from freshet_serving.processor.tables.remote.circuit_breaker import CircuitBreaker
-from freshet_serving.processor.tables.remote.replies import MalformedReply, MovedRedirect, ReplyReader, reader_of
+from freshet_serving.processor.redis_client.circuit_breaker import CircuitBreaker
+from freshet_serving.processor.redis_client.cluster_slots import SLOTS, SLOTS_NBYTES, parse_slots
+from freshet_serving.processor.redis_client.replies import MalformedReply, MovedRedirect, ReplyReader, reader_of
 from freshet_serving.processor.tables.remote.store import StoreReply
 
-SLOTS = 16384
 KEYS_PER_COMMAND = 1024
 REFRESH_S = 1.0
 
 ACK_NBYTES = 1 << 10
 """Size limit of one reply without a value: a number, OK, an error, a value's frame."""
-SLOTS_NBYTES = 4 << 20
 
 Command = tuple[bytes, ...]
 
@@ -333,17 +332,12 @@ class RedisStore:
 
     def _parse_slots(self, reply: Any, asked: RedisNode) -> list[RedisNode | None] | None:
         """Parse a reply to CLUSTER SLOTS into nodes by slot; None if it is not one."""
-        slots: list[RedisNode | None] = [None] * SLOTS
-        own = str(asked.pool.connection_kwargs.get("host", "localhost"))
-        try:
-            for first, last, (host, port, *_), *_ in reply:
-                if not 0 <= first <= last < SLOTS:
-                    return None
-                node = self._node(host.decode() if host else own, int(port))
-                slots[first : last + 1] = [node] * (last + 1 - first)
-        except (TypeError, ValueError, AttributeError):
-            # Not such a list; an error reply, for example.
+        ranges = parse_slots(reply, str(asked.pool.connection_kwargs.get("host", "localhost")))
+        if ranges is None:
             return None
+        slots: list[RedisNode | None] = [None] * SLOTS
+        for first, last, host, port in ranges:
+            slots[first : last + 1] = [self._node(host, port)] * (last + 1 - first)
         return slots
 
     def _node(self, host: str, port: int) -> RedisNode:

@@ -22,3 +22,19 @@ def test_rollbacks_removals_and_restarts_leave_served_and_trained_weights_the_sa
 
 def test_a_model_that_does_not_fit_the_package_is_refused_by_name(tmp_path):
     run_torch(TRAINER, "names", tmp_path)
+
+
+def test_weights_that_are_loaded_and_rows_that_are_reset_between_steps_are_published(tmp_path):
+    run_torch(TRAINER, "changed_by_hand", tmp_path)
+
+
+def test_a_replaced_embedding_is_refused_before_anything_is_published(tmp_path):
+    run_torch(TRAINER, "replaced", tmp_path)
+
+
+def test_an_optimizer_whose_class_runs_no_step_hooks_publishes(tmp_path):
+    run_torch(TRAINER, "wrapped_steps", tmp_path)
+
+
+def test_parameters_that_inference_does_not_use_are_left_out_and_merged_statistics_refused(tmp_path):
+    run_torch(TRAINER, "unused", tmp_path)

@@ -11,6 +11,9 @@ import copy
 import logging
 import sys
 import time
+from collections import OrderedDict
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +195,124 @@ def rollback(repository):
     assert all(torch.equal(fresh.state_dict()[name], again.state_dict()[name]) for name in good)
 
 
+def changed_by_hand(repository):
+    """Weights that are loaded, rows that are reset, between the steps of an optimizer that reports touched rows."""
+    import torch
+
+    model, other = make_model(), make_model()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter += 1
+    chosen = [torch.optim.SGD(model.parameters(), 0.5)]
+    hook = Publisher(repository, MODEL).torch(model, chosen, every_batches=2)
+    learn(model, chosen, 3)
+    model.load_state_dict(other.state_dict())
+    learn(model, chosen, 3)
+    assert_served(repository, model)
+    with torch.no_grad():
+        model.user.weight[USERS - 1] = 0
+    hook.publish()
+    assert_served(repository, model)
+    step = hook.generation.step
+    delta = read_delta(Path(repository) / MODEL / f"1/deltas/{step}.safetensors")
+    assert delta.tables["user.weight"].keys.tolist() == [USERS - 1]
+    learn(model, chosen, 2)
+    delta = read_delta(Path(repository) / MODEL / f"1/deltas/{step + 1}.safetensors")
+    assert len(delta.tables["user.weight"].keys) < 17
+    model.tag.load_state_dict(other.tag.state_dict())
+    hook.close()
+    assert_served(repository, model)
+
+
+def refused(call):
+    said = ""
+    try:
+        call()
+    except BadInput as error:
+        said = str(error)
+    assert "\n" not in said
+    return said
+
+
+def replaced(repository):
+    """Embeddings that the model has no longer: refused at a publication, or at the first step of a new optimizer."""
+    import torch
+
+    message = "'user.weight': expected the tensor that the model had when the hook was made, got another one"
+    for new_optimizer in (False, True):
+        model = make_model()
+        chosen = [torch.optim.SGD(model.parameters(), 0.5)]
+        hook = Publisher(repository, MODEL).torch(model, chosen, every_batches=2)
+        learn(model, chosen, 2)
+        before = hook.generation
+        model.user = torch.nn.Embedding(2 * USERS, DIM, sparse=True)
+        if new_optimizer and hasattr(import_module("torch.optim.optimizer"), "register_optimizer_step_post_hook"):
+            chosen = [torch.optim.SGD(model.parameters(), 0.5)]
+            assert message in refused(partial(learn, model, chosen, 1))
+        else:
+            assert message in refused(partial(learn, model, chosen, 2))
+        assert message in refused(hook.close)
+        assert Publisher(repository, MODEL).generation == before
+    model = make_model()
+    hook = Publisher(repository, MODEL).torch(model)
+    del model.user
+    assert "got none" in refused(hook.publish)
+
+
+def wrapped_steps(repository):
+    """Optimizers that never run the hooks of torch.optim.Optimizer, as torchrec's KeyedOptimizerWrapper."""
+    import torch
+
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, inner):
+            self.inner, self.state, self.defaults = inner, inner.state, {}
+            self.param_groups = inner.param_groups
+            self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+
+        def zero_grad(self, set_to_none=False):
+            self.inner.zero_grad()
+
+        def step(self, closure=None):
+            self.inner.step(closure)
+
+    model = make_model()
+    chosen = [Wrapper(torch.optim.SGD(model.parameters(), 0.5))]
+    hook = Publisher(repository, MODEL).torch(model, chosen, every_batches=3)
+    learn(model, chosen, 3)
+    assert hook.generation.step == 1
+    assert_served(repository, model)
+
+
+def unused(repository):
+    """Parameters that inference does not use, and statistics that an exporter merged into other weights."""
+    import torch
+
+    def attach(model, **options):
+        return Publisher(repository, MODEL).torch(model, **options)
+
+    model = make_model()
+    model.aux = torch.nn.Sequential(torch.nn.Linear(2 * DIM, 1), torch.nn.BatchNorm1d(1))
+    assert "pass leave_out=['aux.0.weight']" in refused(lambda: attach(model))
+    assert "got 'other'" in refused(lambda: attach(model, leave_out=["aux.*", "other"]))
+    assert "got 'fc.bias' of the package" in refused(lambda: attach(model, leave_out=["aux.*", "fc.b*"]))
+    hook = attach(model, leave_out=["aux.*"])
+    hook.publish()
+    with torch.no_grad():
+        model.aux[0].weight += 1
+        model.fc.bias += 1
+    hook.publish()
+    assert_served(repository, model)
+
+    model = make_model()
+    model.norm = torch.nn.BatchNorm1d(2 * DIM, affine=False)
+    assert "buffer 'norm.running_mean' moves in training but is not among" in refused(lambda: attach(model))
+    model.norm.eval()
+    hook = attach(model)
+    hook.publish()
+    model.norm.running_mean += 1
+    assert "export without constant folding" in refused(hook.publish)
+
+
 def names(repository):
     """What does not fit is said; strings as keys; wrapped models."""
     import torch
@@ -225,4 +346,5 @@ def names(repository):
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
     write(sys.argv[2], users_are_strings=sys.argv[1] == "names")
-    {f.__name__: f for f in (optimizers, lookups, rollback, names)}[sys.argv[1]](sys.argv[2])
+    cases = optimizers, lookups, rollback, names, changed_by_hand, replaced, wrapped_steps, unused
+    {f.__name__: f for f in cases}[sys.argv[1]](sys.argv[2])

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.list_sums import KEYS, LISTS
+from freshet_serving.processor.kernels.rows import NUMBERED
+from freshet_serving.processor.package import TableDelta
 from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
 from freshet_serving.processor.tables.quantise import dequantise, quantise
 from freshet_serving.processor.tables.table import ServedTable, packed
@@ -62,3 +64,45 @@ def test_lists_of_any_length_add_up_as_their_rows_do_one_after_another(lengths, 
                 place /= F32(len(ids)) if combiner == "mean" else np.sqrt(F32(len(ids)))
     assert (out == wanted).all()
     assert counts[0].tolist() == [looked, sum(int((ids >= KNOWN).sum()) for ids in sent.values())]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    lengths=lengths,
+    dim=st.sampled_from([1, 8, 31, 64, 130]),
+    dtype=st.sampled_from(["float32", "float16", "int8"]),
+    combiner=st.sampled_from((*COMBINERS, "none", "one")),
+    deltas=st.lists(st.sets(st.integers(-2, KNOWN * 3 // 2)), max_size=3),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_rows_by_number_are_those_that_the_index_leads_to(lengths, dim, dtype, combiner, deltas, seed):
+    random = np.random.default_rng(seed)
+    entry = TableEntry("t", dim, KNOWN, dtype, default=[0.5] * dim)
+    table = ServedTable(entry, packed(np.arange(KNOWN), random.normal(size=(KNOWN, dim)).astype(F32), dtype))
+    for epoch, keys in enumerate(map(sorted, deltas), start=1):
+        cut = len(keys) * 2 // 3
+        rows = random.normal(size=(cut, dim)).astype(F32)
+        versions = table.apply(TableDelta(np.array(keys[:cut], np.int64), rows, np.array(keys[cut:], np.int64)), epoch)
+        if epoch < len(deltas):
+            table.retire(versions, epoch)
+            table.reclaim(epoch, epoch + 1)
+    lists = combiner != "one"
+    width = (dim + 1) * 3 if combiner == "none" else dim
+    spec = {"combiner": combiner} if lists else {}
+    if combiner == "none":
+        spec["max_length"] = 3
+    feature = Feature("a", "ids" if lists else "id", "a", table="t", width=width, **spec)
+    source = Input("a", "int64", ragged=lists)
+    plan = SparsePlan(Manifest("m", 1, "", 0.0, [source], [feature], [entry], [Output("score")], width, {}, {}))
+    ids = random.integers(-2, KNOWN * 3 // 2, sum(lengths) if lists else len(lengths))
+    bound = plan.bind_inputs({"a": Ragged(ids, np.cumsum([0, *lengths])) if lists else ids})
+    found = []
+    for numbered in (KNOWN, 0):
+        described = np.array([table.descriptor()], np.int64)
+        assert described[0, NUMBERED // 8] == KNOWN
+        described[0, NUMBERED // 8] = numbered
+        out, counts = np.full((len(lengths), width), 77, F32), np.zeros((1, 2), np.int64)
+        for epoch in range(max(0, len(deltas) - 1), len(deltas) + 1):
+            plan.fill(described, epoch, [bound], np.array([[0, len(lengths)]]), out, counts)
+            found.append((out.tobytes(), counts.tolist()))
+    assert found[: len(found) // 2] == found[len(found) // 2 :]

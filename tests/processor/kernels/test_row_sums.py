@@ -18,9 +18,11 @@ STRIDE = 48
     width=st.integers(1, 200),
     rows=st.integers(1, 40),
     count=st.integers(0, 45),
+    more=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_a_list_of_rows_is_added_in_its_order_from_what_is_there(dtype, width, rows, count, seed):
+def test_a_list_of_rows_is_added_in_its_order_from_what_is_there(dtype, width, rows, count, more, seed):
+    count = count if more else max(1, count)
     random = np.random.default_rng(seed)
     stored = quantise(
         (random.standard_normal((rows, width)) * 10.0 ** random.integers(-4, 5)).astype(np.float32), dtype
@@ -33,10 +35,11 @@ def test_a_list_of_rows_is_added_in_its_order_from_what_is_there(dtype, width, r
     if ROW_TYPES[dtype].scaled:
         told[:, SCALE // 8] = scales.ctypes.data + 4 * listed
 
-    add_rows(ROW_TYPES[dtype].code, target[1:].ctypes.data, told.ctypes.data, STRIDE, count, width)
+    add_rows(ROW_TYPES[dtype].code, target[1:].ctypes.data, told.ctypes.data, STRIDE, count, width, int(more))
 
-    wanted = began[1:-1].copy()
-    for row in dequantise(stored, dtype)[listed]:
+    added = dequantise(stored, dtype)[listed]
+    wanted = began[1:-1].copy() if more else added[0].copy()
+    for row in added if more else added[1:]:
         wanted += row
     assert target[1:-1].tobytes() == wanted.tobytes()
     assert target[[0, -1]].tobytes() == began[[0, -1]].tobytes()
@@ -45,5 +48,5 @@ def test_a_list_of_rows_is_added_in_its_order_from_what_is_there(dtype, width, r
 @pytest.mark.parametrize("width", [1, 7, 8, 63, 64, 65, 128])
 def test_no_row_leaves_the_sum_as_it_is(width):
     target = np.arange(width, dtype=np.float32)
-    add_rows(0, target.ctypes.data, 0, STRIDE, 0, width)
+    add_rows(0, target.ctypes.data, 0, STRIDE, 0, width, 1)
     np.testing.assert_array_equal(target, np.arange(width))

@@ -7,7 +7,6 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import (
-    FORMAT_1,
     SCORE,
     USER,
     WHOLE,

@@ -66,7 +66,26 @@ def test_any_mix_of_deltas_undos_and_retirements_equals_a_dict_at_every_visible_
         live_through(served(base), base, steps, data)
 
 
+@settings(max_examples=150, deadline=None)
+@given(base=st.integers(1, 140), steps=steps, settle=st.integers(1, 40), data=st.data())
+def test_rows_by_number_equal_a_dict_and_the_index_at_every_visible_epoch(base, steps, settle, data):
+    table = served(range(base))
+    assert table.by_row_number
+    with mock.patch.object(table_module, "SETTLE_ROWS", settle):
+        live_through(table, range(base), steps, data)
+
+
+def refs_of(table, keys, epoch, by_number=True):
+    """Return the refs of keys as a reader finds them, with the bits of changed rows or by the index alone."""
+    described, refs = np.array(table.descriptor()), np.empty(len(keys), np.int64)
+    if not by_number:
+        described[row_kernels.NUMBERED // 8] = 0
+    row_kernels.look_up(described, epoch, keys, refs)
+    return refs.tolist()
+
+
 def live_through(table, base, steps, data):
+    sought = np.array(sorted({*base, *(key for _, chosen in steps for key in chosen)}), np.int64)
     models = [dict.fromkeys(base, 0)]
     applied = []
     epoch, publish_seq, tag = 0, 1, 0
@@ -93,7 +112,40 @@ def live_through(table, base, steps, data):
         assert exported(table, epoch if not applied else applied[-1][1]) == expected(models[-1])
         for (_, _, before), model in zip(applied, models):
             assert exported(table, before) == expected(model)
+            assert refs_of(table, sought, before) == refs_of(table, sought, before, by_number=False)
+        newest = epoch if not applied else applied[-1][1]
+        assert refs_of(table, sought, newest) == refs_of(table, sought, newest, by_number=False)
         assert table.rows == len(models[-1])
+
+
+def test_only_keys_that_are_row_numbers_in_order_are_read_by_number(monkeypatch, tmp_path):
+    monkeypatch.setattr("freshet_serving.processor.memory.PIECE_NBYTES", 16)
+    assert served(range(7)).by_row_number
+    for keys in ([], [1, 2, 3], [0, 1, 2, 3, 5], [-1, 0, 1]):
+        assert not served(keys).by_row_number
+    arrays = table_arrays(range(3))
+    assert not ServedTable(TableEntry("t", DIM, 3), arrays, budget_nbytes=1 << 20, scratch=tmp_path).by_row_number
+
+
+def test_an_untouched_row_is_found_without_the_index_and_a_changed_one_is_not():
+    table = served(range(70))
+    table.apply(delta([5, 64], [6], 1), 1)
+    table.arrays["index"][:, 1] = hash_index.EMPTY
+    assert refs_of(table, np.array([4, 5, 6, 63, 64, 65, 70, -1]), 1) == [4, -2, -2, 63, -2, 65, -2, -2]
+
+
+def test_rows_of_ids_that_are_row_numbers_are_packed_in_their_order():
+    keys = np.array([2, 0, 3, 1])
+    rows = np.array([row_of(key, 0) for key in keys])
+    arrays = packed(keys, rows, "int8", frequencies=(keys * 10).astype(np.uint32))
+    assert arrays["keys"].tolist() == [0, 1, 2, 3]
+    assert arrays["frequencies"].tolist() == [0, 10, 20, 30]
+    stored = quantise(rows[np.argsort(keys)], "int8")
+    np.testing.assert_array_equal(arrays["rows"], stored.rows)
+    np.testing.assert_array_equal(arrays["scales"], stored.scales)
+    assert ServedTable(TableEntry("t", DIM, 4, "int8"), arrays).by_row_number
+    kept = np.array([2, 0, 4, 1])
+    assert packed(kept, rows)["keys"].tolist() == kept.tolist()
 
 
 def test_slots_of_superseded_rows_are_used_again_once_their_readers_are_gone():

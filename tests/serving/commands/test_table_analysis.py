@@ -17,6 +17,7 @@ from freshet_serving.serving.commands.inspection import inspect
 from freshet_serving.serving.commands.table_analysis import analyse_tables
 from tests.models.training.conftest import _stand_ins, quick
 from tests.models.training.streams import MixedSource, make_config, spread
+from tests.support.packages import write_package
 
 pytestmark = pytest.mark.tensorflow
 __all__ = ["_stand_ins", "quick"]
@@ -85,6 +86,12 @@ def test_any_generation_is_told_from_the_repository_alone(trained):
         analyse_tables(str(repository), "mixed", "1.9", "", Progress())
     with pytest.raises(BadInput, match=r"such as '3\.17', got 'x'"):
         analyse_tables(str(repository), "mixed", "x", "", Progress())
+
+
+def test_a_table_whose_keys_are_row_numbers_is_said_to_be_read_by_them(tmp_path):
+    write_package(tmp_path, users=[2, 0, 1])
+    found = analyse_tables(str(tmp_path), "small", "", "", Progress())
+    assert {s.name: s.read_by for s in found.summaries} == {"user": "row number", "tag": "hash"}
 
 
 def test_the_command_prints_tables_and_writes_a_page(trained, capsys):

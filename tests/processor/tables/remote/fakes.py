@@ -59,12 +59,13 @@ def free_ports(count):
 class RedisServer:
     """A redis-server on a loopback port, its data in a folder of its own; start() after kill() finds it again."""
 
-    def __init__(self, port=None, cluster=False, password=None):
+    def __init__(self, port=None, cluster=False, password=None, options=()):
         self.port = port or free_ports(1)[0]
         self.folder = tempfile.mkdtemp(prefix="freshet-redis-")
         self._options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"] if cluster else []
         if cluster:
             self._options += ["--cluster-require-full-coverage", "no"]
+        self._options += options
         self._password = password
         if password:
             self._options += ["--requirepass", password]
@@ -78,11 +79,14 @@ class RedisServer:
     def pid(self):
         return self._process.pid
 
-    def start(self):
+    def start(self, config=None):
+        """Start it; config: a file of further settings."""
         options = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder, "save": "", "appendonly": "yes"}
         arguments = [part for key, value in options.items() for part in (f"--{key}", str(value))]
         self._process = subprocess.Popen(
-            ["redis-server", *arguments, *self._options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ["redis-server", *([config] if config else []), *arguments, *self._options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         until(self._answers)
         return self
@@ -139,6 +143,30 @@ class Impostor:
         self._listener.close()
         for thread in self._threads:
             thread.join(10)
+
+
+@contextlib.contextmanager
+def cluster_nodes():
+    """Three nodes that share the slots."""
+    nodes = [RedisServer(port, cluster=True) for port in free_ports(3)]
+    try:
+        clients = [node.start().client() for node in nodes]
+        edges = [0, 5461, 10923, 16384]
+        for n, client in enumerate(clients):
+            client.execute_command("CLUSTER ADDSLOTSRANGE", edges[n], edges[n + 1] - 1)
+            client.execute_command("CLUSTER SET-CONFIG-EPOCH", n + 1)
+        for node in nodes[1:]:
+            clients[0].execute_command("CLUSTER MEET", "127.0.0.1", node.port)
+
+        def settled():
+            infos = [client.execute_command("CLUSTER INFO") for client in clients]
+            return all(str(i["cluster_state"]) == "ok" and str(i["cluster_known_nodes"]) == "3" for i in infos)
+
+        until(settled)
+        yield nodes
+    finally:
+        for node in nodes:
+            node.close()
 
 
 needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed")

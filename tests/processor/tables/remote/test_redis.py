@@ -12,11 +12,11 @@ from redis.exceptions import RedisError
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, NotReady
-from freshet_serving.processor.tables.remote.circuit_breaker import OPEN_AFTER, PAUSE_S
+from freshet_serving.processor.redis_client.circuit_breaker import OPEN_AFTER, PAUSE_S
 from freshet_serving.processor.tables.remote.push import drop, push
 from freshet_serving.processor.tables.remote.redis import ReplyLimits
 from freshet_serving.processor.tables.remote.settings import RemoteConfig
-from tests.processor.tables.remote.fakes import Impostor, RedisServer, free_ports, needs_redis
+from tests.processor.tables.remote.fakes import Impostor, RedisServer, cluster_nodes, needs_redis
 from tests.processor.tables.remote.processors import PROBE, TIMEOUT_S, USERS, assert_scores, opened, processor, scores
 from tests.support.descriptors import few_descriptors
 from tests.support.packages import make_delta, make_inputs, make_weights, reference
@@ -27,26 +27,8 @@ pytestmark = needs_redis
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Three nodes that share the slots; the URL of one of them."""
-    nodes = [RedisServer(port, cluster=True) for port in free_ports(3)]
-    try:
-        clients = [node.start().client() for node in nodes]
-        edges = [0, 5461, 10923, 16384]
-        for n, client in enumerate(clients):
-            client.execute_command("CLUSTER ADDSLOTSRANGE", edges[n], edges[n + 1] - 1)
-            client.execute_command("CLUSTER SET-CONFIG-EPOCH", n + 1)
-        for node in nodes[1:]:
-            clients[0].execute_command("CLUSTER MEET", "127.0.0.1", node.port)
-
-        def settled():
-            infos = [client.execute_command("CLUSTER INFO") for client in clients]
-            return all(str(i["cluster_state"]) == "ok" and str(i["cluster_known_nodes"]) == "3" for i in infos)
-
-        until(settled)
+    with cluster_nodes() as nodes:
         yield nodes
-    finally:
-        for node in nodes:
-            node.close()
 
 
 def cluster_url(nodes):

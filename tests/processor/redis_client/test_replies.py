@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions
 
-from freshet_serving.processor.tables.remote import replies
-from freshet_serving.processor.tables.remote.replies import MalformedReply, MovedRedirect, ReplyReader
+from freshet_serving.processor.redis_client import replies
+from freshet_serving.processor.redis_client.replies import MalformedReply, MovedRedirect, ReplyReader
 
 
 class Wire:
@@ -113,3 +113,22 @@ def test_error_replies_are_told_apart():
 def test_a_connection_that_ends_says_so():
     with pytest.raises(exceptions.ConnectionError):
         reading(Wire(b"$3\r\nab")).read_response()
+
+
+def test_what_arrived_in_time_is_read_by_a_thread_that_comes_late():
+    reader = reading(Wire(b"$2\r\nab\r\n"), end_s=time.monotonic() - 1)
+    assert reader.read_response() == b"ab"
+
+
+def test_a_thread_that_comes_late_looks_once_and_waits_for_nothing():
+    class Empty(Wire):
+        def recv(self, most):
+            assert self.timeouts[-1] == 0
+            raise BlockingIOError
+
+    with pytest.raises(TimeoutError):
+        reading(Empty(b""), end_s=time.monotonic() - 1).read_response()
+    wire = Wire(b"$2\r\nab\r\n", piece=1)
+    with pytest.raises(TimeoutError):
+        reading(wire, end_s=time.monotonic() - 1).read_response()
+    assert wire.data == b"2\r\nab\r\n"

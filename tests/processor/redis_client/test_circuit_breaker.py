@@ -1,5 +1,5 @@
 from freshet_serving.processor.clock import FakeClock
-from freshet_serving.processor.tables.remote.circuit_breaker import OPEN_AFTER, PAUSE_S, CircuitBreaker
+from freshet_serving.processor.redis_client.circuit_breaker import OPEN_AFTER, PAUSE_S, CircuitBreaker
 
 
 def failing(breaker, times):
@@ -48,3 +48,16 @@ def test_a_caller_that_never_answers_does_not_keep_it_open_for_ever():
     for _ in range(3):
         clock.advance(PAUSE_S)
         assert breaker.allow()
+
+
+def test_a_breaker_of_its_own_limits_opens_and_tries_again_by_them():
+    clock = FakeClock()
+    breaker = CircuitBreaker(clock, open_after=1, pause_s=0.1)
+    failing(breaker, 1)
+    assert breaker.is_open
+    clock.advance(0.05)
+    assert not breaker.allow()
+    clock.advance(0.06)
+    assert breaker.allow()
+    breaker.succeeded()
+    assert not breaker.is_open

@@ -1,0 +1,82 @@
+"""Define the interface of an online store: fields of hashes by key, many at a time, within a deadline.
+
+Tests use a dictionary; redis_store is the store that servers use. Calls may come from any thread.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+MAX_REPLY_NBYTES = 1 << 18
+"""Size limit of what one read may answer: everything about one entity."""
+
+
+class Loss(enum.Enum):
+    """Reasons why a read has no answer."""
+
+    LATE = "did not answer in time"
+    NOT_ASKED = "is not asked after repeated failures (circuit breaker)"
+    UNREACHABLE = "cannot be reached"
+    REFUSED = "answered with an error"
+    WRONG_TYPE = "has something other than a hash under the key"
+    TOO_LARGE = "sent more than is taken for one entity"
+    MALFORMED = "sent a malformed reply"
+
+
+PERSISTENT = frozenset({Loss.WRONG_TYPE, Loss.TOO_LARGE})
+"""Losses that lie in what the store holds for a key, and so come back with the next read of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HashRead:
+    """A read of several fields of one hash.
+
+    Attributes:
+        key: The key.
+        fields: The fields.
+    """
+
+    key: bytes
+    fields: tuple[bytes, ...]
+
+
+HashReply = list[bytes | None] | Loss
+"""Values in the order of the fields, None for each that is absent; or why there are none."""
+
+
+class OnlineStore(Protocol):
+    """A store outside of this process."""
+
+    def fetch(self, reads: Sequence[HashRead], end_s: float) -> list[HashReply]:
+        """Read hashes in one round trip.
+
+        Args:
+            reads: The reads.
+            end_s: Deadline on time.monotonic(); what is not there by then is lost.
+
+        Returns:
+            A reply for each read. A store's failure is never raised.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the store's connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    """A store as a process has it open.
+
+    Attributes:
+        store: The store.
+        cache_ttl_s: Seconds for which a model keeps what it read from it; 0 for not at all.
+        cache_nbytes: Memory for that.
+    """
+
+    store: OnlineStore
+    cache_ttl_s: float
+    cache_nbytes: int

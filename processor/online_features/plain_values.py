@@ -1,0 +1,92 @@
+"""Decode the values of plain Redis hashes: text, as redis-cli and every client write it.
+
+Numbers in decimal, booleans as 0, 1, true or false, strings as they are, lists and sets as a JSON array.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.online_features.feast_values import MAX_VALUES
+from freshet_serving.processor.online_features.protobuf_fields import MalformedMessage
+from freshet_serving.processor.online_features.value_types import DecodedValue, ValueType, encode_default
+
+INTEGER = re.compile(rb"-?\d{1,19}")
+NUMBER = re.compile(
+    rb"[-+]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][-+]?\d{1,4})?|[-+]?(nan|inf|infinity)", re.IGNORECASE
+)
+BOOLEANS = {b"0": False, b"1": True, b"false": False, b"true": True}
+
+
+def decode_text(data: bytes, kind: ValueType) -> DecodedValue:
+    """Decode the text of a value.
+
+    Args:
+        data: The text.
+        kind: The type that the feature has.
+
+    Raises:
+        MalformedMessage: The text is not a value of that type.
+    """
+    try:
+        return encode_default(kind, _value(data, kind), "")
+    except BadInput:
+        raise MalformedMessage(f"expected {kind.name}") from None
+
+
+def _value(data: bytes, kind: ValueType) -> Any:
+    if kind.is_list:
+        try:
+            values = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            raise MalformedMessage("expected a JSON array") from None
+        if not isinstance(values, list) or len(values) > MAX_VALUES:
+            raise MalformedMessage(f"expected a JSON array of at most {MAX_VALUES} values")
+        return values
+    if kind.dtype is None:
+        if kind.is_text:
+            try:
+                data.decode()
+            except UnicodeDecodeError:
+                raise MalformedMessage("not UTF-8") from None
+        return data
+    if kind.dtype.kind == "f":
+        if NUMBER.fullmatch(data):
+            return float(data)
+    elif kind.dtype.kind == "b":
+        if (value := BOOLEANS.get(data.lower())) is not None:
+            return value
+    elif INTEGER.fullmatch(data):
+        return int(data)
+    raise MalformedMessage(f"expected {kind.name}")
+
+
+def key_formatter(template: str, inputs: Sequence[str], types: Sequence[str]) -> Callable[[Sequence[bytes]], bytes]:
+    """Return a function from the values of an entity's join keys to its Redis key.
+
+    Args:
+        template: The key, with the inputs' names in braces.
+        inputs: Names of the inputs.
+        types: Their types, of KEY_TYPES, in the same order.
+
+    Returns:
+        A function of the values, decoded as value_types says, in that order.
+    """
+    parts: list[bytes | int] = []
+    for i, part in enumerate(re.split(r"\{([^{}]*)\}", template)):
+        parts.append(inputs.index(part) if i % 2 else part.encode())
+    is_text = [kind in ("bytes", "string") for kind in types]
+
+    def format_key(values: Sequence[bytes]) -> bytes:
+        texts = [
+            value if text else b"%d" % int.from_bytes(value, "little", signed=True)
+            for value, text in zip(values, is_text)
+        ]
+        return b"".join(texts[part] if isinstance(part, int) else part for part in parts)
+
+    return format_key

@@ -1,0 +1,34 @@
+"""Parse the reply to CLUSTER SLOTS: which master of a Redis Cluster serves which slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SLOTS = 16384
+SLOTS_NBYTES = 4 << 20
+"""Size limit of the reply."""
+
+SlotRange = tuple[int, int, str, int]
+"""First slot, last slot, host and port of the node that serves them."""
+
+
+def parse_slots(reply: Any, own_host: str) -> list[SlotRange] | None:
+    """Parse a reply to CLUSTER SLOTS.
+
+    Args:
+        reply: The reply, of a node that is not trusted.
+        own_host: Host of the node that sent it, which may leave its own out.
+
+    Returns:
+        The ranges; None if it is not such a reply.
+    """
+    ranges = []
+    try:
+        for first, last, (host, port, *_), *_ in reply:
+            if not 0 <= first <= last < SLOTS:
+                return None
+            ranges.append((first, last, host.decode() if host else own_host, int(port)))
+    except (TypeError, ValueError, AttributeError):
+        # Not such a list; an error reply, for example.
+        return None
+    return ranges
