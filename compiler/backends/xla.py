@@ -2,7 +2,8 @@
 
 TensorFlow writes the StableHLO for a static batch; it is stored as a portable artifact without the source's names and
 locations, so equal graphs give equal bytes. jaxlib's PJRT client compiles that for this machine and serialises it. A
-machine with a GPU compiles the same artifact for CUDA.
+machine with a GPU compiles the same artifact for CUDA; one without compiles it ahead for a target that it is given
+(compiler.backends.gpu_targets).
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from freshet_serving.compiler.backends.base import CompiledGraph, Variant
+from freshet_serving.compiler.backends.base import MAX_ERROR, CompiledGraph, Variant
+from freshet_serving.compiler.backends.gpu_targets import UNTUNED, compile_ahead
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.backends import Artefact
+from freshet_serving.processor.backends.base import aligned
+from freshet_serving.processor.backends.bounded import row_errors
 from freshet_serving.processor.backends.xla import Xla, device
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
@@ -35,6 +39,11 @@ def variants() -> list[Variant]:
 
 def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
     return LoweredGraph(graph, variant.target)
+
+
+def lower_ahead(graph: DenseGraph, target: str) -> AheadGraph:
+    """Return the graph to be compiled for a kind of GPU that need not be here."""
+    return AheadGraph(graph, target)
 
 
 class LoweredGraph:
@@ -77,6 +86,46 @@ class LoweredGraph:
     def _features(self) -> list[str]:
         features = sorted(this_machine().features)
         return [*features, self.target] if self.target.startswith("cuda") else features
+
+
+class AheadGraph:
+    """The graph for a kind of GPU that is not here. The same StableHLO is run on the CPU to check it."""
+
+    backend = "xla"
+    precision = "float32"
+
+    def __init__(self, graph: DenseGraph, target: str) -> None:
+        self.target, self._graph, self._library = target, graph, Xla().library
+
+    @property
+    def definition(self) -> bytes:
+        return f"{self._library}\0{self.target} {UNTUNED}\0".encode() + stablehlo(self._graph, 1)
+
+    def compile(self, bucket: int) -> CompiledGraph:
+        """Compile a bucket; raise BadInput if its StableHLO does not give the graph's scores."""
+        origin, names = stablehlo(self._graph, bucket), self._graph.weight_names
+        self._prove(bucket, origin)
+        return CompiledGraph(
+            data=compile_ahead(origin, self.target, bucket),
+            suffix=".pjrt",
+            weights=names,
+            library=self._library,
+            features=[self.target],
+            origin=origin,
+            origin_suffix=".stablehlo",
+        )
+
+    def _prove(self, bucket: int, origin: bytes) -> None:
+        columns = {output.name: output.columns for output in self._graph.outputs}
+        program, x = Xla().open_program(self._graph.width, columns), aligned((bucket, self._graph.width))
+        program.add(Artefact(bucket, b"", self._graph.weight_names, self.precision, "cpu", origin))
+        x[...] = self._graph.sample(bucket)
+        got = {name: aligned((bucket, n)) for name, n in columns.items()}
+        program.with_weights(self._graph.weights)[bucket].bind_buffers(x, got)()
+        wanted = self._graph.run(x)
+        for name, array in got.items():
+            if (error := float(row_errors({name: array}, wanted).max(initial=0.0))) > MAX_ERROR:
+                raise BadInput(f"StableHLO b{bucket}: output {name!r} differs by {error:.3g} from TensorFlow's")
 
 
 def stablehlo(graph: DenseGraph, bucket: int) -> bytes:

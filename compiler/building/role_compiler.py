@@ -6,7 +6,7 @@ numbers are not scores, and computes candidates only if it has passed on the who
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.building.calibrate import Calibration, LabelledRows, Tolerance, calibrate
-from freshet_serving.compiler.building.compile import build, lower, write_rows
+from freshet_serving.compiler.building.compile import build, lower, lower_ahead, write_rows
 from freshet_serving.compiler.building.parts import DensePart, GraphParts
 from freshet_serving.compiler.dense.dense_graph import Matrix
 from freshet_serving.compiler.progress import Reporter, SilentReporter
@@ -87,6 +87,31 @@ class RoleCompiler:
         except FreshetError as error:
             found.notes.append(f"user-once: left out: {error}")
             return {WHOLE: whole}
+
+    def ahead(self, found: GraphParts, roles: Iterable[str], targets: Sequence[str]) -> list[ExecutableEntry]:
+        """Compile parts of a graph for GPUs that need not be here.
+
+        Args:
+            found: The parts.
+            roles: Roles of the parts to compile.
+            targets: The GPUs' targets (compiler.backends.gpu_targets).
+
+        Returns:
+            The entries, which nobody has measured.
+
+        Raises:
+            FreshetError: A part cannot be compiled for a target.
+        """
+        entries = []
+        for role in roles:
+            part = found.by_role[role]
+            for target in targets:
+                self.reporter.begin(f"compiling for {target}", len(part.buckets))
+                lowered = lower_ahead(part.graph, target)
+                for bucket in part.buckets:
+                    entries.append(build(lowered, bucket, self.folder, role))
+                    self.reporter.advance(1)
+        return entries
 
     def chosen(self, calibrations: Mapping[str, Calibration]) -> list[ExecutableEntry]:
         """Return the entries for the manifest."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from freshet_serving.compiler.backends.base import LoweredGraph, Variant
+from freshet_serving.compiler.backends.gpu_targets import prepare
 from freshet_serving.compiler.building.bucket_list import bucket_list, interpolated
 from freshet_serving.compiler.building.calibrate import AUTO, Calibration, Tolerance, calibrate, variant_name
 from freshet_serving.compiler.building.compile import BUCKETS, build, checked_buckets, lower, parse_variant, variants
@@ -70,6 +71,7 @@ class CompileOptions:
         data: A Parquet file of labelled rows.
         label: Column of the labels.
         bound: Error bounds for a lower precision.
+        targets: Kinds of GPU, such as cuda-sm_90, to compile for without such a GPU.
     """
 
     backends: tuple[str, ...] = ()
@@ -80,6 +82,7 @@ class CompileOptions:
     data: Path | None = None
     label: str = "label"
     bound: Tolerance = field(default_factory=Tolerance)
+    targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class CompileReport:
     def chosen(self) -> dict[int, ExecutableEntry]:
         first: dict[int, ExecutableEntry] = {}
         for entry in self.manifest.executables:
-            if entry.role == WHOLE:
+            if entry.role == WHOLE and entry.measured_on:
                 first.setdefault(entry.bucket, entry)
         return first
 
@@ -135,6 +138,8 @@ def compile_version(
         NotFound: A file of the version is missing.
         Conflict: Another compilation of the version is running.
     """
+    if options.targets:
+        prepare(options.targets)
     with _alone(folder):
         reader = VersionReader(folder, storage=storage, keyring=keyring)
         reader.fetch()
@@ -157,7 +162,9 @@ def compile_version(
             if options.precision not in (AUTO, *(e.precision for e in calibrations[WHOLE].measured)):
                 why = [*calibrations[WHOLE].refused, *skipped]
                 raise BadInput(f"precision {options.precision}: {'; '.join(why)}")
-            manifest = _manifest(before, folder, found, calibrations, compiling, options)
+            here = {entry.target for entry in calibrations[WHOLE].measured}
+            ahead = compiling.ahead(found, calibrations, [target for target in options.targets if target not in here])
+            manifest = _manifest(before, folder, found, calibrations, compiling, options, ahead)
             manifest = sealed(manifest, folder, keyring, before)
             text = manifest.to_json()
         except BaseException:
@@ -285,8 +292,10 @@ def _manifest(
     calibrations: Mapping[str, Calibration],
     compiling: RoleCompiler,
     options: CompileOptions,
+    ahead: list[ExecutableEntry],
 ) -> Manifest:
-    executables = compiling.chosen(calibrations)
+    # Preferred where there is such a GPU; elsewhere they are refused, and what was measured here serves.
+    executables = ahead + compiling.chosen(calibrations)
     files = {name: file for name, file in before.files.items() if name not in executable_files(before)}
     user_width = found.user_width if CANDIDATE in calibrations else 0
     named = replace(before, executables=executables, user_width=user_width)
@@ -304,6 +313,8 @@ def _manifest(
         "precision": options.precision,
         "max_error": options.bound.error,
     }
+    if options.targets:
+        notes["targets"] = list(options.targets)
     if len(calibrations) > 1:
         notes["parts"] = {role: _measured(c) for role, c in calibrations.items() if role != WHOLE}
     if whole.auc:
