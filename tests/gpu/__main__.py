@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bundle.add_argument("--out", type=Path, default=BUNDLE)
     bundle.add_argument("--rows", type=int, default=2000, help="of each of the 26 tables [2000]")
     bundle.add_argument("--buckets", default=BUCKETS, help=f"batch sizes [{BUCKETS}]")
+    bundle.add_argument("--targets", default="", help="GPUs to compile for, such as cuda-sm_90; needs jax with CUDA")
     check = verbs.add_parser("check", help="run every step and write the report")
     step = verbs.add_parser("step", help="run one step here and print what it found, as JSON")
     step.add_argument("name")
@@ -58,7 +59,8 @@ def _bundle(options: argparse.Namespace) -> int:
         print(f"gpu-bundle: {options.out} is not empty", file=sys.stderr)
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
-    written = write_bundle(options.out, options.rows, [int(b) for b in options.buckets.split(",")])
+    targets = [target for target in options.targets.split(",") if target]
+    written = write_bundle(options.out, options.rows, [int(b) for b in options.buckets.split(",")], targets)
     nbytes = sum(path.stat().st_size for path in written.rglob("*") if path.is_file())
     print(f"gpu-bundle: {written}, {nbytes / 2**20:.1f} MiB")
     return 0
@@ -68,12 +70,15 @@ def _step(options: argparse.Namespace) -> int:
     from tests.gpu.steps import STEPS, Check, Skip
 
     with tempfile.TemporaryDirectory(prefix="freshet-gpu-") as folder:
+        found: list[tuple[str, str]] = []
         try:
-            found = STEPS[options.name](Check(options.bundle, options.device, Path(folder), options.seconds))
+            for figure in STEPS[options.name](Check(options.bundle, options.device, Path(folder), options.seconds)):
+                found.append(figure)
         except Skip as why:
             print(json.dumps({"skipped": str(why)}))
-        else:
-            print(json.dumps({"figures": found}))
+        finally:
+            if found:
+                print(json.dumps({"figures": found}))
     return 0
 
 
@@ -102,6 +107,8 @@ def _check(options: argparse.Namespace) -> int:
     path = options.out / file_name(device)
     path.write_text(markdown(device, about, [o for o in outcomes if o.step != "about" or o.result == FAILED]))
     print(f"gpu-check: {path}")
+    if logs := [f"{o.step}\n{o.log}" for o in outcomes if o.log]:
+        path.with_suffix(".log").write_text("\n".join(logs))
     return 1 if any(o.result == FAILED for o in outcomes) else 0
 
 
@@ -114,13 +121,14 @@ def run_step(name: str, meaning: str, options: argparse.Namespace, timeout_s: fl
     outcome, started_s = Outcome(name, meaning), time.perf_counter()
     try:
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=timeout_s)
-        said = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 and done.stdout.strip() else {}
-        if "figures" in said:
-            outcome.figures = [[str(what), str(value)] for what, value in said["figures"]]
-        elif "skipped" in said:
+        last = _last(done.stdout, None)
+        said = json.loads(last) if last and (last.startswith("{") or not done.returncode) else {}
+        outcome.figures = [[str(what), str(value)] for what, value in said.get("figures", ())]
+        if "skipped" in said:
             outcome.result, outcome.why = SKIPPED, said["skipped"]
-        else:
+        elif done.returncode or not said:
             outcome.result, outcome.why = FAILED, _last(done.stderr) or f"ended with status {done.returncode}"
+            outcome.log = done.stderr
     except subprocess.TimeoutExpired:
         outcome.result, outcome.why = FAILED, f"no answer within {timeout_s:g} s"
     except ValueError:
@@ -129,10 +137,10 @@ def run_step(name: str, meaning: str, options: argparse.Namespace, timeout_s: fl
     return outcome
 
 
-def _last(text: str) -> str:
-    """The error's class and message: the last line of a traceback."""
+def _last(text: str, most: int | None = LAST_CHARACTERS) -> str:
+    """The last line: of a traceback, the error's class and message."""
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1][:LAST_CHARACTERS] if lines else ""
+    return lines[-1][:most] if lines else ""
 
 
 def _without_gpu() -> str:
