@@ -25,6 +25,8 @@ from freshet_serving.processor.backends.base import (
     Weights,
     aligned,
     check_buffers,
+    missing,
+    refused,
     weights_hash,
 )
 from freshet_serving.processor.backends.opening import (
@@ -54,10 +56,12 @@ __all__ = [
     "cost",
     "cuda",
     "executable_files",
+    "missing",
     "onnxruntime",
     "open_programs",
     "openvino",
     "pack",
+    "refused",
     "sha256",
     "tensorrt",
     "weights_hash",

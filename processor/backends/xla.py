@@ -22,10 +22,12 @@ jaxlib's DLPack conversion and ExecuteResults.disassemble_into_single_device_arr
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -267,12 +269,38 @@ def cuda() -> Device:
         raise missing("xla", "jax with CUDA", "gpu")
     # Else the first process takes three quarters of the device's memory, and a second worker gets none.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    with _kept_errors() as errors:
+        try:
+            return JaxDevice("cuda", _copying())
+        except ImportError:
+            raise missing("xla", "jax with CUDA", "gpu") from None
+        except RuntimeError:
+            why = f": {errors[0][:200]}" if errors else ""
+            raise BadInput(f"backend xla: this machine has no usable CUDA device{why}") from None
+
+
+@contextmanager
+def _kept_errors() -> Iterator[list[str]]:
+    """Keep what jax logs while it looks for devices out of the log: tracebacks, and devices that nobody asked for.
+
+    Yields the messages of errors.
+    """
+    logger, errors = logging.getLogger("jax._src.xla_bridge"), list[str]()
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.ERROR:
+                raised = record.exc_info[1] if record.exc_info else None
+                errors.append(str(raised or record.getMessage()).partition("\n")[0])
+
+    kept, propagate = Kept(), logger.propagate
+    logger.addHandler(kept)
+    logger.propagate = False
     try:
-        return JaxDevice("cuda", _copying())
-    except ImportError:
-        raise missing("xla", "jax with CUDA", "gpu") from None
-    except RuntimeError:
-        raise BadInput("backend xla: this machine has no usable CUDA device") from None
+        yield errors
+    finally:
+        logger.removeHandler(kept)
+        logger.propagate = propagate
 
 
 def _copying() -> Cuda | None:

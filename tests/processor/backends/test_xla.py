@@ -2,6 +2,8 @@
 
 import ctypes
 import importlib.util
+import logging
+import os
 import subprocess
 import sys
 
@@ -70,6 +72,32 @@ def test_a_run_imports_no_jax_where_it_is_installed():
         "test_serialised_code_computes_the_same(); sys.exit('jax' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_plug_in_that_finds_no_device_is_one_line_with_its_reason(monkeypatch, caplog):
+    from freshet_serving.processor.backends import xla
+
+    log = logging.getLogger("jax._src.xla_bridge")
+
+    def fail(platform, copying):
+        try:
+            raise RuntimeError("Unable to load cuDNN. Is it installed?\nmore")
+        except RuntimeError:
+            log.exception("Jax plugin configuration error")
+        log.info("Unable to initialize backend 'tpu'")
+        raise RuntimeError("Unknown backend cuda")
+
+    monkeypatch.setattr(xla, "find_spec", lambda name: object())
+    monkeypatch.setattr(xla, "JaxDevice", fail)
+    # Set first, so that it is gone afterwards.
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "")
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE")
+    reason = r"^backend xla: this machine has no usable CUDA device: Unable to load cuDNN\. Is it installed\?$"
+    with caplog.at_level(logging.INFO), pytest.raises(BadInput, match=reason):
+        xla.cuda()
+    assert caplog.records == []
+    assert (log.propagate, log.handlers) == (True, [])
+    assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
 
 
 class Copying(Runtime):
