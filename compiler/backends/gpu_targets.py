@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from freshet_serving.processor.backends.base import missing, refused
+from freshet_serving.processor.backends import missing, refused
 from freshet_serving.processor.errors import BadInput
 
 KIB, GIB = 2**10, 2**30
@@ -77,8 +77,8 @@ def prepare(targets: Iterable[str]) -> None:
     os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
 
 
-def compile_ahead(stablehlo: bytes, target: str, bucket: int) -> bytes:
-    """Return machine code for a kind of GPU that need not be here.
+def compile_ahead(stablehlo: bytes, target: str, bucket: int) -> Any:
+    """Compile for a kind of GPU that need not be here; return jaxlib's executable, whose serialize() is machine code.
 
     Args:
         stablehlo: A portable StableHLO artifact.
@@ -95,10 +95,9 @@ def compile_ahead(stablehlo: bytes, target: str, bucket: int) -> bytes:
     options = xla_client.CompileOptions()
     options.env_option_overrides = list(UNTUNED)
     try:
-        code: bytes = places[0].client.compile(_module(stablehlo), _jax.DeviceList(tuple(places)), options).serialize()
+        return places[0].client.compile(_module(stablehlo), _jax.DeviceList(tuple(places)), options)
     except Exception as error:
         raise refused(bucket, f"XLA's compiler for {target}", error) from error
-    return code
 
 
 def description(target: str) -> str:

@@ -15,8 +15,7 @@ from freshet_serving.compiler.backends.base import MAX_ERROR, CompiledGraph, Var
 from freshet_serving.compiler.backends.gpu_targets import UNTUNED, compile_ahead
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.processor.backends import Artefact
-from freshet_serving.processor.backends.base import aligned
+from freshet_serving.processor.backends import Artefact, aligned
 from freshet_serving.processor.backends.bounded import row_errors
 from freshet_serving.processor.backends.xla import Xla, device
 from freshet_serving.processor.errors import BadInput
@@ -104,9 +103,9 @@ class AheadGraph:
     def compile(self, bucket: int) -> CompiledGraph:
         """Compile a bucket; raise BadInput if its StableHLO does not give the graph's scores."""
         origin, names = stablehlo(self._graph, bucket), self._graph.weight_names
-        self._prove(bucket, origin)
+        self.prove(bucket, origin)
         return CompiledGraph(
-            data=compile_ahead(origin, self.target, bucket),
+            data=compile_ahead(origin, self.target, bucket).serialize(),
             suffix=".pjrt",
             weights=names,
             library=self._library,
@@ -115,17 +114,21 @@ class AheadGraph:
             origin_suffix=".stablehlo",
         )
 
-    def _prove(self, bucket: int, origin: bytes) -> None:
+    def prove(self, bucket: int, origin: bytes) -> float:
+        """Return how far the StableHLO's outputs, on the CPU, are from TensorFlow's; raise BadInput if too far."""
         columns = {output.name: output.columns for output in self._graph.outputs}
         program, x = Xla().open_program(self._graph.width, columns), aligned((bucket, self._graph.width))
         program.add(Artefact(bucket, b"", self._graph.weight_names, self.precision, "cpu", origin))
         x[...] = self._graph.sample(bucket)
         got = {name: aligned((bucket, n)) for name, n in columns.items()}
         program.with_weights(self._graph.weights)[bucket].bind_buffers(x, got)()
-        wanted = self._graph.run(x)
+        wanted, worst = self._graph.run(x), 0.0
         for name, array in got.items():
-            if (error := float(row_errors({name: array}, wanted).max(initial=0.0))) > MAX_ERROR:
+            error = float(row_errors({name: array}, wanted).max(initial=0.0))
+            if error > MAX_ERROR:
                 raise BadInput(f"StableHLO b{bucket}: output {name!r} differs by {error:.3g} from TensorFlow's")
+            worst = max(worst, error)
+        return worst
 
 
 def stablehlo(graph: DenseGraph, bucket: int) -> bytes:

@@ -51,7 +51,7 @@ def compile_command(
         str | None,
         typer.Option(
             "--target",
-            help='GPUs to compile for as well, without having one, such as "cuda-sm_80,cuda-sm_90"; needs the gpu extra.',
+            help='GPUs to compile for as well, on any machine, such as "cuda-sm_80,cuda-sm_90"; needs the gpu extra.',
         ),
     ] = None,
     report: Annotated[bool, typer.Option("--report", help="Print costs and errors of every backend.")] = False,
@@ -95,6 +95,8 @@ def compile_command(
             console.print(line, markup=False, soft_wrap=not console.is_terminal)
         served = ", ".join(f"{b}: {variant_name(e)} {e.cost_us:.0f} us" for b, e in sorted(done.chosen.items()))
         said = f"{done.manifest.model} {done.manifest.version}: {served}"
+        if options.targets:
+            said += f"; also for {', '.join(options.targets)}"
         console.print(said, markup=False, soft_wrap=not console.is_terminal)
 
 

@@ -1,6 +1,7 @@
-"""`make -C loadtest gpu-bundle` and `make gpu-check`: the whole GPU side on a machine that has one, and a report.
+"""`make gpu-check`, `make -C loadtest gpu-bundle` and `gpu-compile`: the GPU side on a machine with one, and without.
 
     python -m tests.gpu bundle --out build/gpu-bundle       with TensorFlow; no GPU
+    python -m tests.gpu compile                             with TensorFlow and jax with CUDA; no GPU
     python -m tests.gpu check --bundle build/gpu-bundle     with a GPU; no TensorFlow
     python -m tests.gpu check --device cpu                  the same on a processor: proves the check itself
 
@@ -24,6 +25,7 @@ from tests.gpu.report import FAILED, SKIPPED, Outcome, file_name, markdown
 
 ROOT = Path(__file__).parents[2]
 BUNDLE, REPORTS = ROOT / "build" / "gpu-bundle", ROOT / "docs" / "reference" / "gpu"
+COMPILED = ROOT / "loadtest" / "results" / "gpu-compile.md"
 BUCKETS = "1,16,64,256,1024,4096"
 TIMEOUT_S = 240.0
 LAST_CHARACTERS = 300
@@ -37,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bundle.add_argument("--rows", type=int, default=2000, help="of each of the 26 tables [2000]")
     bundle.add_argument("--buckets", default=BUCKETS, help=f"batch sizes [{BUCKETS}]")
     bundle.add_argument("--targets", default="", help="GPUs to compile for, such as cuda-sm_90; needs jax with CUDA")
+    compiling = verbs.add_parser("compile", help="compile networks for GPUs and write a report")
+    compiling.add_argument("--out", type=Path, default=COMPILED)
+    compiling.add_argument("--only", default="", help="networks, separated by commas")
     check = verbs.add_parser("check", help="run every step and write the report")
     step = verbs.add_parser("step", help="run one step here and print what it found, as JSON")
     step.add_argument("name")
@@ -49,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.verb == "bundle":
         return _bundle(options)
+    if options.verb == "compile":
+        return _compile(options)
     return _step(options) if options.verb == "step" else _check(options)
 
 
@@ -64,6 +71,24 @@ def _bundle(options: argparse.Namespace) -> int:
     nbytes = sum(path.stat().st_size for path in written.rglob("*") if path.is_file())
     print(f"gpu-bundle: {written}, {nbytes / 2**20:.1f} MiB")
     return 0
+
+
+def _compile(options: argparse.Namespace) -> int:
+    from importlib.metadata import version
+
+    from tests.gpu import compiled, engines
+
+    names = [name for name in options.only.split(",") if name] or ["bench", *compiled.ZOO, *compiled.IMPORTED]
+    about, lines = [f"jaxlib {version('jaxlib')}"], []
+    if engines.available():
+        about.append(f"TensorRT-RTX {version('tensorrt-rtx-cu13-bindings')}")
+    with_engines = compiled.ENGINE_TARGETS if engines.available() else ()
+    for line in compiled.compile_all(names, compiled.XLA_TARGETS, with_engines):
+        lines.append(line)
+        print(line.name, line.role, line.made, flush=True)
+    options.out.write_text(compiled.markdown(lines, about))
+    print(f"gpu-compile: {options.out}")
+    return 1 if any(isinstance(made, str) for line in lines for made in line.made.values()) else 0
 
 
 def _step(options: argparse.Namespace) -> int:

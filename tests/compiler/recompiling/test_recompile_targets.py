@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -48,7 +49,8 @@ def folder(published, tmp_path, monkeypatch):
     compiler = running._Cpu(1)
 
     def ahead(origin, target, bucket):
-        return compiler.client.serialize_executable(compiler.compile(origin))
+        code = compiler.client.serialize_executable(compiler.compile(origin))
+        return SimpleNamespace(serialize=lambda: code)
 
     monkeypatch.setattr(compiling, "compile_ahead", ahead)
     return tmp_path / "repository" / "ctr" / "1"
