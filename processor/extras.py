@@ -30,7 +30,7 @@ EXTRA_OF = {
     "pyarrow": "train",
     "redis": "redis",
     "tensorflow": "train",
-    "tensorrt": "gpu",
+    "tensorrt": "tensorrt",
     "tf2onnx": "train",
 }
 

@@ -6,10 +6,11 @@ int8                rewrites an ONNX model to int8 matrix products
 int8_choice         chooses these products and measures their ranges
 openvino            ONNX to the library's own compiled model
 xla                 StableHLO to a PJRT executable
+gpu_targets         kinds of GPU that XLA compiles for on a machine without one
 xla_function        a TensorFlow function as an executable in this process, with state that stays in place
 tensorrt            ONNX with the weights inside, to one engine per bucket
 tensorflow          a GraphDef: the reference
 tensorflow_runtime  loads and runs that GraphDef; the entry point freshet.backends
 """
 
-__all__ = ["base", "tensorflow_runtime", "xla_function"]
+__all__ = ["base", "gpu_targets", "tensorflow_runtime", "xla_function"]

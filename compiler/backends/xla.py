@@ -2,7 +2,8 @@
 
 TensorFlow writes the StableHLO for a static batch; it is stored as a portable artifact without the source's names and
 locations, so equal graphs give equal bytes. jaxlib's PJRT client compiles that for this machine and serialises it. A
-machine with a GPU compiles the same artifact for CUDA.
+machine with a GPU compiles the same artifact for CUDA; one without compiles it ahead for a target that it is given
+(compiler.backends.gpu_targets).
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from freshet_serving.compiler.backends.base import CompiledGraph, Variant
+from freshet_serving.compiler.backends.base import MAX_ERROR, CompiledGraph, Variant
+from freshet_serving.compiler.backends.gpu_targets import UNTUNED, compile_ahead
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.backends import Artefact
 from freshet_serving.processor.backends.xla import Xla, device
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
+from freshet_serving.processor.running.bounded import row_errors
 
 # jaxlib has read this version since 2024; StableHLO promises five years of compatibility.
 STABLEHLO = "1.0.0"
@@ -35,6 +38,11 @@ def variants() -> list[Variant]:
 
 def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
     return LoweredGraph(graph, variant.target)
+
+
+def lower_ahead(graph: DenseGraph, target: str) -> AheadGraph:
+    """Return the graph to be compiled for a kind of GPU that need not be here."""
+    return AheadGraph(graph, target)
 
 
 class LoweredGraph:
@@ -76,6 +84,50 @@ class LoweredGraph:
     def _features(self) -> list[str]:
         features = sorted(this_machine().features)
         return [*features, self.target] if self.target.startswith("cuda") else features
+
+
+class AheadGraph:
+    """The graph for a kind of GPU that is not here. The same StableHLO is run on the CPU to check it."""
+
+    backend = "xla"
+    precision = "float32"
+
+    def __init__(self, graph: DenseGraph, target: str) -> None:
+        self.target, self._graph, self._library = target, graph, Xla().library
+
+    @property
+    def definition(self) -> bytes:
+        return f"{self._library}\0{self.target} {UNTUNED}\0".encode() + stablehlo(self._graph, 1)
+
+    def compile(self, bucket: int) -> CompiledGraph:
+        """Compile a bucket; raise BadInput if its StableHLO does not give the graph's scores."""
+        origin, names = stablehlo(self._graph, bucket), self._graph.weight_names
+        self.prove(bucket, origin)
+        return CompiledGraph(
+            data=compile_ahead(origin, self.target, bucket).serialize(),
+            suffix=".pjrt",
+            weights=names,
+            library=self._library,
+            features=[self.target],
+            origin=origin,
+            origin_suffix=".stablehlo",
+        )
+
+    def prove(self, bucket: int, origin: bytes) -> float:
+        """Return how far the StableHLO's outputs, on the CPU, are from TensorFlow's; raise BadInput if too far."""
+        spec, given = self._graph.spec, self._graph.sample(bucket)
+        program, inputs, got = Xla().open_program(spec), spec.allocate_inputs(bucket), spec.allocate_outputs(bucket)
+        program.add(Artefact(bucket, b"", self._graph.weight_names, self.precision, "cpu", origin))
+        for name, array in given.items():
+            inputs[name][...] = array
+        program.with_weights(self._graph.weights)[bucket].bind_buffers(inputs, got)()
+        wanted, worst = self._graph.run(given), 0.0
+        for name, array in got.items():
+            error = float(row_errors({name: array}, wanted).max(initial=0.0))
+            if error > MAX_ERROR:
+                raise BadInput(f"StableHLO b{bucket}: output {name!r} differs by {error:.3g} from TensorFlow's")
+            worst = max(worst, error)
+        return worst
 
 
 def stablehlo(graph: DenseGraph, bucket: int) -> bytes:

@@ -112,6 +112,21 @@ def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
     return _backend_module(variant.backend).lower(graph, variant)
 
 
+def lower_ahead(graph: DenseGraph, target: str) -> LoweredGraph:
+    """Translate a graph to be compiled for a kind of GPU that need not be here.
+
+    Args:
+        graph: The dense graph.
+        target: The target, which compiler.backends.gpu_targets.prepare() has seen.
+
+    Raises:
+        BadInput: XLA cannot express the graph.
+    """
+    return cast(
+        LoweredGraph, importlib.import_module("freshet_serving.compiler.backends.xla").lower_ahead(graph, target)
+    )
+
+
 def build(lowered: LoweredGraph, bucket: int, version_folder: Path, subgraph: str = SCORE) -> ExecutableEntry:
     """Compile one bucket and write its files.
 

@@ -6,13 +6,13 @@ its numbers are not scores, and computes candidates only if it has passed on the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.building.calibrate import Calibration, LabelledRows, Tolerance, calibrate
-from freshet_serving.compiler.building.compile import build, lower, write_rows
+from freshet_serving.compiler.building.compile import build, lower, lower_ahead, write_rows
 from freshet_serving.compiler.building.parts import DensePart, GraphParts
 from freshet_serving.compiler.dense.dense_graph import Tensors
 from freshet_serving.compiler.progress import Reporter, SilentReporter
@@ -94,6 +94,31 @@ class SubgraphCompiler:
         return [
             e if e.precision == "float32" else replace(e, max_error=error, rows=self.files[e.subgraph]) for e in listed
         ]
+
+    def ahead(self, found: GraphParts, names: Iterable[str], targets: Sequence[str]) -> list[ExecutableEntry]:
+        """Compile parts of a graph for GPUs that need not be here.
+
+        Args:
+            found: The parts.
+            names: Names of the parts to compile.
+            targets: The GPUs' targets (compiler.backends.gpu_targets).
+
+        Returns:
+            The entries, which nobody has measured.
+
+        Raises:
+            FreshetError: A part cannot be compiled for a target.
+        """
+        entries = []
+        for name in names:
+            part = found.by_subgraph[name]
+            for target in targets:
+                self.reporter.begin(f"compiling for {target}", len(part.buckets))
+                lowered = lower_ahead(part.graph, target)
+                for bucket in part.buckets:
+                    entries.append(build(lowered, bucket, self.folder, found.listed(name)))
+                    self.reporter.advance(1)
+        return entries
 
     def _subgraph(
         self,

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from freshet_serving.compiler.backends.base import LoweredGraph, Variant
+from freshet_serving.compiler.backends.gpu_targets import prepare
 from freshet_serving.compiler.building.bucket_list import bucket_list, interpolated
 from freshet_serving.compiler.building.calibrate import AUTO, Calibration, Tolerance, calibrate, variant_name
 from freshet_serving.compiler.building.compile import BUCKETS, build, checked_buckets, lower, parse_variant, variants
@@ -71,6 +72,7 @@ class CompileOptions:
         data: A Parquet file of labelled rows.
         label: Column of the labels.
         bound: Error bounds for a lower precision.
+        targets: Kinds of GPU, such as cuda-sm_90, to compile for without such a GPU.
     """
 
     backends: tuple[str, ...] = ()
@@ -81,6 +83,7 @@ class CompileOptions:
     data: Path | None = None
     label: str = "label"
     bound: Tolerance = field(default_factory=Tolerance)
+    targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class CompileReport:
     def chosen(self) -> dict[int, ExecutableEntry]:
         first: dict[int, ExecutableEntry] = {}
         for entry in self.manifest.executables:
-            if entry.subgraph == undivided_name(self.manifest):
+            if entry.subgraph == undivided_name(self.manifest) and entry.measured_on:
                 first.setdefault(entry.bucket, entry)
         return first
 
@@ -136,6 +139,8 @@ def compile_version(
         NotFound: A file of the version is missing.
         Conflict: Another compilation of the version is running.
     """
+    if options.targets:
+        prepare(options.targets)
     with _alone(folder):
         reader = VersionReader(folder, storage=storage, keyring=keyring)
         reader.fetch()
@@ -158,7 +163,9 @@ def compile_version(
             if options.precision not in (AUTO, *(e.precision for e in calibrations[WHOLE].measured)):
                 why = [*calibrations[WHOLE].refused, *skipped]
                 raise BadInput(f"precision {options.precision}: {'; '.join(why)}")
-            manifest = _manifest(before, folder, found, calibrations, compiling, options)
+            here = {entry.target for entry in calibrations[WHOLE].measured}
+            ahead = compiling.ahead(found, calibrations, [target for target in options.targets if target not in here])
+            manifest = _manifest(before, folder, found, calibrations, compiling, options, ahead)
             manifest = sealed(manifest, folder, keyring, before)
             text = manifest.to_json()
         except BaseException:
@@ -287,8 +294,10 @@ def _manifest(
     calibrations: Mapping[str, Calibration],
     compiling: SubgraphCompiler,
     options: CompileOptions,
+    ahead: list[ExecutableEntry],
 ) -> Manifest:
-    executables = compiling.chosen(calibrations)
+    # Preferred where there is such a GPU; elsewhere they are refused, and what was measured here serves.
+    executables = ahead + compiling.chosen(calibrations)
     files = {name: file for name, file in before.files.items() if name not in executable_files(before)}
     named = found.described(before, executables)
     for name in sorted(executable_files(named)):
@@ -305,6 +314,8 @@ def _manifest(
         "precision": options.precision,
         "max_error": options.bound.error,
     }
+    if options.targets:
+        notes["targets"] = list(options.targets)
     if len(calibrations) > 1:
         notes["parts"] = {name: _measured(c) for name, c in calibrations.items() if name != WHOLE}
     if whole.auc:

@@ -12,4 +12,4 @@ learning_figures  those of streams, guards, joins and several processes
 store_figures  those of object stores
 """
 
-__all__ = ["charts", "live_page", "report"]
+__all__ = ["charts", "live_page", "report", "training_figures"]

@@ -2,8 +2,6 @@
 
 A GPU reads and writes page-locked memory by itself; the driver first copies other memory to such a place. Buffers bound
 to executables of a GPU are page-locked, those of a CPU are plain.
-
-The authors have not run this on hardware.
 """
 
 from __future__ import annotations
@@ -61,6 +59,19 @@ class Cuda:
         if int(status):
             raise FreshetError(f"CUDA: {name} failed with status {int(status)}")
         return results[0] if results else None
+
+    def copy(self, to: int, source: int, nbytes: int, kind: Any) -> None:
+        """Copy between host and device, and wait; copies of several threads run side by side.
+
+        Args:
+            to: Address to copy to.
+            source: Address to copy from.
+            nbytes: Number of bytes.
+            kind: `to_device` or `to_host`.
+        """
+        stream = self._runtime.cudaStreamPerThread
+        self.call("cudaMemcpyAsync", to, source, nbytes, kind, stream)
+        self.call("cudaStreamSynchronize", stream)
 
     def page_locked(self, shape: tuple[int, ...]) -> Matrix:
         """Return zeros, float32, in page-locked memory that is freed with the last view."""

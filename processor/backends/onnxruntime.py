@@ -10,19 +10,21 @@ Rows are symbolic in the artefact, because a static batch size makes no run fast
 one session serves all buckets with the same artefact: one packed copy of the weights and one session creation where
 five would achieve nothing more. InferenceSession.run is safe from several threads; a binding belongs to one.
 
-On a GPU a binding has buffers there: x is copied over, the run reads and writes them, outputs are copied back. So their
-addresses never change, and a run can be a CUDA graph: recorded by the first run of a binding and replayed by the others
-under the binding's own id, one at a time per session, because the library's replay is not thread-safe. If recording
-fails (a node without a CUDA kernel), the session is created again without it. The authors have not run this on
-hardware; the copies and bindings are tested with the CPU as their device.
+On a GPU a binding has buffers there: x is copied over, the run reads and writes them, outputs are copied back. Sessions
+are shared by threads as on a CPU.
+
+Rejected: recording runs as CUDA graphs, 80 microseconds a run of one row on an H200. The library records in CUDA's
+global mode: while a binding's first run is recorded, copies of every other thread of the process fail ("operation not
+permitted when stream is capturing"), and after a flip all bindings are new. Replays take turns as well, so four threads
+ran 0.8 times the rows of one, where XLA's ran 2.9 times (docs/reference/gpu).
 """
 
 from __future__ import annotations
 
-import threading
+import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from itertools import count
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -70,6 +72,15 @@ class OnnxRuntime:
         offered = self.module.get_available_providers()
         return [target for target, provider in PROVIDERS.items() if provider in offered]
 
+    def load_device(self) -> None:
+        """Load CUDA's libraries from NVIDIA's packages, where only the library's own call looks for them.
+
+        The library prints what it misses, several lines for each session; here a session that gets no device raises.
+        """
+        self.module.set_default_logger_severity(FATAL)
+        with redirect_stdout(io.StringIO()):
+            self.module.preload_dlls()
+
     def open_program(self, spec: IoSpec, threads: int = 1, runs: int = 1) -> Program:
         """Return an empty program; `runs` is ignored: sessions are shared."""
         return _Program(self, spec, threads)
@@ -113,25 +124,11 @@ class _Program:
 
     def _session(self, artefact: Artefact, weights: Weights) -> _Session:
         """Return a session over the artefact with its weights packed."""
-        library = self._backend.module
-        if artefact.target != "cuda":
-            device = "cpu" if artefact.target == "cpu" else "cuda"
-            return _Session(library, self._open(artefact, weights, {}), device)
-        try:
-            recorded = _Session(library, self._open(artefact, weights, {"enable_cuda_graph": "1"}), "cuda", count(1))
-            self._try(recorded, artefact.bucket)
-            return recorded
-        except FreshetError:
-            return _Session(library, self._open(artefact, weights, {}), "cuda")
+        device = "cpu" if artefact.target == "cpu" else "cuda"
+        return _Session(self._backend.module, self._open(artefact, weights), device)
 
-    def _try(self, session: _Session, bucket: int) -> None:
-        """Record a run and replay it once; raise if that fails."""
-        inputs, outputs = self._spec.allocate_inputs(bucket), self._spec.allocate_outputs(bucket)
-        run = _Executable(session, bucket, self._spec).bind_buffers(inputs, outputs)
-        run(), run()
-
-    def _open(self, artefact: Artefact, weights: Weights, more: dict[str, str]) -> Any:
-        """Return an InferenceSession; `more` are options of its provider."""
+    def _open(self, artefact: Artefact, weights: Weights) -> Any:
+        """Return an InferenceSession on the artefact's target alone."""
         library = self._backend.module
         options = library.SessionOptions()
         options.intra_op_num_threads = self._threads
@@ -148,8 +145,10 @@ class _Program:
         if values:
             options.add_external_initializers([WEIGHT_PREFIX + name for name in artefact.weights], values)
         provider = PROVIDERS[artefact.target]
+        if artefact.target != "cpu":
+            self._backend.load_device()
         try:
-            session = library.InferenceSession(artefact.data, options, providers=[(provider, more)])
+            session = library.InferenceSession(artefact.data, options, providers=[provider], enable_fallback=False)
         except Exception as error:
             raise refused(artefact.bucket, self._backend.library, error) from error
         if session.get_providers()[0] != provider:
@@ -183,18 +182,11 @@ def _check_signature(session: Any, bucket: int, spec: IoSpec) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """An InferenceSession and the device of its inputs and outputs.
-
-    Attributes:
-        graphs: Source of ids for bindings' recorded runs; None if runs are not recorded.
-        turn: Lock for replays.
-    """
+    """An InferenceSession and the device of its inputs and outputs."""
 
     library: Any
     session: Any
     device: str
-    graphs: count[int] | None = None
-    turn: threading.Lock = field(default_factory=threading.Lock)
 
 
 class _Executable:
@@ -247,24 +239,16 @@ class _DeviceRun:
             self._binding.bind_ortvalue_input(name, self._held[name])
         for name in outputs:
             self._binding.bind_ortvalue_output(name, self._held[name])
-        self._options = session.library.RunOptions()
-        if session.graphs is not None:
-            self._options.add_run_config_entry("gpu_graph_id", str(next(session.graphs)))
 
     def _allocate(self, like: Matrix) -> Any:
         values = self._session.library.OrtValue
         return values.ortvalue_from_shape_and_type(list(like.shape), np.float32, self._session.device, 0)
 
     def __call__(self) -> None:
-        session = self._session
         try:
             for name, array in self._inputs.items():
                 self._held[name].update_inplace(array)
-            if session.graphs is None:
-                session.session.run_with_iobinding(self._binding, self._options)
-            else:
-                with session.turn:
-                    session.session.run_with_iobinding(self._binding, self._options)
+            self._session.session.run_with_iobinding(self._binding)
             for name, array in self._outputs.items():
                 np.copyto(array, self._held[name].numpy())
         except Exception as error:

@@ -43,7 +43,7 @@ class TensorRt:
         try:
             import tensorrt
         except ImportError:
-            raise missing("tensorrt", "tensorrt", "gpu") from None
+            raise missing("tensorrt", "tensorrt", "tensorrt") from None
         self.module: Any = tensorrt
         self.cuda = Cuda.load("tensorrt")
         self.library = f"tensorrt {tensorrt.__version__}"

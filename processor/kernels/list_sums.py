@@ -221,29 +221,32 @@ def take_keys(source, count, block, held, waits, table):
     numbered, changed = load_i64(table + NUMBERED), load_i64(table + CHANGED)
     base, row_nbytes, scales = load_i64(table + BASE), load_i64(table + ROW_NBYTES), load_i64(table + SCALES)
     scaled, first = load_i64(table + DTYPE) % TIERED >= SCALED, waits
-    if numbered:
-        # Which keys wait is as good as random, so there is no branch on it: each key is written both as a row and as
-        # one that waits, and the next one is written over the latter unless it does.
+    if not numbered:
         for k in range(count):
-            key, at = load_i64_anywhere(source + 8 * k), block + ENTRIES + KEY_NBYTES * (held + k)
-            number = key if np.uint64(key) < np.uint64(numbered) else np.int64(0)
-            there = unchanged(numbered, changed, key)
-            row = base + number * row_nbytes
-            prefetch_row(row if there else block, row_nbytes)
-            if scaled:
-                prefetch(scales + 4 * number)
-            store_i64(at + ROW, row)
-            store_i64(at + SCALE, scales + 4 * number)
-            wait = block + WAITS + WAIT_NBYTES * waits
+            key, wait = load_i64_anywhere(source + 8 * k), block + WAITS + WAIT_NBYTES * (waits + k)
+            place = home(key, capacity)
+            prefetch(index + 16 * place)
+            prefetch(index + 16 * place + FURTHER)
             store_i64(wait + PLACE, held + k)
             store_i64(wait + KEY, key)
-            waits += 0 if there else 1
-    else:
-        for k in range(count):
-            wait = block + WAITS + WAIT_NBYTES * (waits + k)
-            store_i64(wait + PLACE, held + k)
-            store_i64(wait + KEY, load_i64_anywhere(source + 8 * k))
-        waits += count
+            store_i64(wait + HOME, place)
+        return waits + count
+    # Which keys wait is as good as random, so there is no branch on it: each key is written both as a row and as
+    # one that waits, and the next one is written over the latter unless it does.
+    for k in range(count):
+        key, at = load_i64_anywhere(source + 8 * k), block + ENTRIES + KEY_NBYTES * (held + k)
+        number = key if np.uint64(key) < np.uint64(numbered) else np.int64(0)
+        there = unchanged(numbered, changed, key)
+        row = base + number * row_nbytes
+        prefetch_row(row if there else block, row_nbytes)
+        if scaled:
+            prefetch(scales + 4 * number)
+        store_i64(at + ROW, row)
+        store_i64(at + SCALE, scales + 4 * number)
+        wait = block + WAITS + WAIT_NBYTES * waits
+        store_i64(wait + PLACE, held + k)
+        store_i64(wait + KEY, key)
+        waits += 0 if there else 1
     for wait in range(block + WAITS + WAIT_NBYTES * first, block + WAITS + WAIT_NBYTES * waits, WAIT_NBYTES):
         place = home(load_i64(wait + KEY), capacity)
         prefetch(index + 16 * place)

@@ -8,7 +8,6 @@ of columns is loaded, all rows of the list are added to it in their order, and i
 
 import numba as nb
 from llvmlite import ir
-from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -23,8 +22,7 @@ from freshet_serving.processor.kernels.conversion import (
     from_i8,
 )
 
-# The sums of a tile take 8 vector registers, of 16 float32 with AVX-512 and of 8 without.
-TILE, LANES = (128 if get_host_cpu_features().get("avx512f") else 64), 16
+TILE, LANES = 64, 16
 SCALE = 8
 """Offset from the address of a row's address to the address of its scale's address."""
 INT64, FLOAT = ir.IntType(64), ir.FloatType()

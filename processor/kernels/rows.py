@@ -125,23 +125,23 @@ def resolve(table, key, epoch):
 def prefetch_row(row, nbytes):
     """Prefetch the cache lines of a row.
 
-    Rows of up to 512 bytes take no loop of a length that the compiler does not know: such a loop over two or four lines
-    took a quarter of the time of a lookup in cached rows.
+    In ascending order: the other way round a lookup of 512 bytes took 1.3 times as long. Without a loop where two lines
+    are enough, which the compiler would unroll by eight: a quarter of a lookup of 128 bytes in the cache.
 
     Args:
         row: Address of the row.
         nbytes: Its length, 1 or more.
     """
-    prefetch(row)
-    prefetch(row + nbytes - 1)
-    if nbytes > 128:
-        prefetch(row + 64)
-        prefetch(row + 128)
-        for line in range(row + 192, row + nbytes - 1, 256):
+    if nbytes >= 512:
+        for line in range(row, row + nbytes, 64):
             prefetch(line)
-            prefetch(line + 64)
-            prefetch(line + 128)
-            prefetch(line + 192)
+    else:
+        prefetch(row)
+        if nbytes > 64:
+            prefetch(row + 64)
+            for line in range(row + 128, row + nbytes, 128):
+                prefetch(line)
+                prefetch(line + 64)
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64), cache=True, nogil=True, inline="always")

@@ -58,7 +58,6 @@ from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE, Publi
 from freshet_serving.processor.package.subgraphs import (
     BATCH_SYMBOL,
     FEATURES,
-    REQUESTS,
     ROWS,
     SCORE,
     USER,
@@ -119,7 +118,6 @@ __all__ = [
     "NAME",
     "OUTPUT_DTYPES",
     "PRECISIONS",
-    "REQUESTS",
     "ROWS",
     "ROW_TYPES",
     "SCALED",

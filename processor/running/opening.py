@@ -149,6 +149,7 @@ def open_programs(
     backends: dict[str, Backend] = {}
     opened = OpenedPrograms([], {}, machine=machine)
     errors: dict[int, FreshetError] = {}
+    refusals: dict[tuple[str, str], list[str]] = {}
 
     def serve(entry: ExecutableEntry, anew: bool, programs: dict[str, Program]) -> bool:
         """Add an entry's bucket to its backend's program; return False if it is refused."""
@@ -163,6 +164,8 @@ def open_programs(
         except FreshetError as error:
             errors.setdefault(bucket, error)
             opened.refused.append(f"{name}-{entry.target} {entry.precision} b{bucket}: {error}")
+            # The same reason for all buckets, as where a GPU is missing, is one line of the log.
+            refusals.setdefault((f"{name}-{entry.target} {entry.precision}", str(error)), []).append(f"b{bucket}")
             return False
         programs[name] = program
         return True
@@ -185,8 +188,8 @@ def open_programs(
         opened.chosen[bucket] = chosen
         if chosen.rows and (instead := first([e for e in entries if e.precision == "float32"], exact)):
             bounded[bucket] = chosen, instead
-    for line in opened.refused:
-        log.warning("%s version %d: executable refused: %s", manifest.model, manifest.version, line)
+    for (name, why), buckets in refusals.items():
+        log.warning("%s version %d: %s %s refused: %s", manifest.model, manifest.version, name, ", ".join(buckets), why)
     opened.programs = list(programs.values())
     if bounded:
         label, bounds = f"{manifest.model} version {manifest.version}", _bounds(package, spec, bounded)

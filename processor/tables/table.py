@@ -16,6 +16,9 @@ Invariants
   first, and the caller holds everything that undo() needs before the first head moves. undo() allocates no array, and
   may be called for a delta that was staged in part or not at all. Counts are kept by the kernel that changes what they
   count.
+- Without a memory budget, keys that are 0, 1, 2 ... are row numbers, recognised by the keys of the file, not by a mark.
+  `changed` has a bit for each row, set before the key's head first leaves the file's row and never cleared
+  (kernels.rows). The index holds all keys all the same: it answers for changed, removed and new ones.
 - `torn` is set before the first change that must be completed, and cleared once it is: a call that raises in between
   leaves it set, without allocating memory. A torn table is correct for its readers, but is not changed any more.
 

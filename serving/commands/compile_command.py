@@ -47,6 +47,13 @@ def compile_command(
     ] = None,
     label: Annotated[str, typer.Option(help="With --data: label column, 0 or 1.")] = "label",
     max_auc_change: Annotated[float, typer.Option(help="With --data: maximum change of the AUC.")] = 1e-4,
+    target_gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            help='GPUs to compile for as well, on any machine, such as "cuda-sm_80,cuda-sm_90"; needs the gpu extra.',
+        ),
+    ] = None,
     report: Annotated[bool, typer.Option("--report", help="Print costs and errors of every backend.")] = False,
     key: KeyOption = "",
 ) -> None:
@@ -59,7 +66,7 @@ def compile_command(
     from freshet_serving.processor.repository import Keyring
 
     options = CompileOptions(
-        backends=tuple(b.strip() for b in (backends or "").split(",") if b.strip()),
+        backends=_names(backends),
         precision=_precision(precision),
         buckets=_numbers(buckets or ""),
         sample=sample,
@@ -67,6 +74,7 @@ def compile_command(
         data=data,
         label=label,
         bound=Tolerance(max_error, max_auc_change),
+        targets=_names(target_gpus),
     )
     if options.buckets and sample is not None:
         raise BadInput("--buckets, --sample: expected one of them, got both")
@@ -87,7 +95,13 @@ def compile_command(
             console.print(line, markup=False, soft_wrap=not console.is_terminal)
         served = ", ".join(f"{b}: {variant_name(e)} {e.cost_us:.0f} us" for b, e in sorted(done.chosen.items()))
         said = f"{done.manifest.model} {done.manifest.version}: {served}"
+        if options.targets:
+            said += f"; also for {', '.join(options.targets)}"
         console.print(said, markup=False, soft_wrap=not console.is_terminal)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
 
 
 def _precision(text: str) -> str:

@@ -1,6 +1,7 @@
-"""`make -C loadtest gpu-bundle` and `make gpu-check`: the whole GPU side on a machine that has one, and a report.
+"""`make gpu-check`, `make -C loadtest gpu-bundle` and `gpu-compile`: the GPU side on a machine with one, and without.
 
     python -m tests.gpu bundle --out build/gpu-bundle       with TensorFlow; no GPU
+    python -m tests.gpu compile                             with TensorFlow and jax with CUDA; no GPU
     python -m tests.gpu check --bundle build/gpu-bundle     with a GPU; no TensorFlow
     python -m tests.gpu check --device cpu                  the same on a processor: proves the check itself
 
@@ -24,6 +25,7 @@ from tests.gpu.report import FAILED, SKIPPED, Outcome, file_name, markdown
 
 ROOT = Path(__file__).parents[2]
 BUNDLE, REPORTS = ROOT / "build" / "gpu-bundle", ROOT / "docs" / "reference" / "gpu"
+COMPILED = ROOT / "loadtest" / "results" / "gpu-compile.md"
 BUCKETS = "1,16,64,256,1024,4096"
 TIMEOUT_S = 240.0
 LAST_CHARACTERS = 300
@@ -36,6 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bundle.add_argument("--out", type=Path, default=BUNDLE)
     bundle.add_argument("--rows", type=int, default=2000, help="of each of the 26 tables [2000]")
     bundle.add_argument("--buckets", default=BUCKETS, help=f"batch sizes [{BUCKETS}]")
+    bundle.add_argument("--targets", default="", help="GPUs to compile for, such as cuda-sm_90; needs jax with CUDA")
+    compiling = verbs.add_parser("compile", help="compile networks for GPUs and write a report")
+    compiling.add_argument("--out", type=Path, default=COMPILED)
+    compiling.add_argument("--only", default="", help="networks, separated by commas")
     check = verbs.add_parser("check", help="run every step and write the report")
     step = verbs.add_parser("step", help="run one step here and print what it found, as JSON")
     step.add_argument("name")
@@ -48,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.verb == "bundle":
         return _bundle(options)
+    if options.verb == "compile":
+        return _compile(options)
     return _step(options) if options.verb == "step" else _check(options)
 
 
@@ -58,22 +66,44 @@ def _bundle(options: argparse.Namespace) -> int:
         print(f"gpu-bundle: {options.out} is not empty", file=sys.stderr)
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
-    written = write_bundle(options.out, options.rows, [int(b) for b in options.buckets.split(",")])
+    targets = [target for target in options.targets.split(",") if target]
+    written = write_bundle(options.out, options.rows, [int(b) for b in options.buckets.split(",")], targets)
     nbytes = sum(path.stat().st_size for path in written.rglob("*") if path.is_file())
     print(f"gpu-bundle: {written}, {nbytes / 2**20:.1f} MiB")
     return 0
+
+
+def _compile(options: argparse.Namespace) -> int:
+    from importlib.metadata import version
+
+    from tests.gpu import compiled, engines
+
+    names = [name for name in options.only.split(",") if name] or ["bench", *compiled.ZOO, *compiled.IMPORTED]
+    about, lines = [f"jaxlib {version('jaxlib')}"], []
+    if engines.available():
+        about.append(f"TensorRT-RTX {version('tensorrt-rtx-cu13-bindings')}")
+    with_engines = compiled.ENGINE_TARGETS if engines.available() else ()
+    for line in compiled.compile_all(names, compiled.XLA_TARGETS, with_engines):
+        lines.append(line)
+        print(line.name, line.part, line.made, flush=True)
+    options.out.write_text(compiled.markdown(lines, about))
+    print(f"gpu-compile: {options.out}")
+    return 1 if any(isinstance(made, str) for line in lines for made in line.made.values()) else 0
 
 
 def _step(options: argparse.Namespace) -> int:
     from tests.gpu.steps import STEPS, Check, Skip
 
     with tempfile.TemporaryDirectory(prefix="freshet-gpu-") as folder:
+        found: list[tuple[str, str]] = []
         try:
-            found = STEPS[options.name](Check(options.bundle, options.device, Path(folder), options.seconds))
+            for figure in STEPS[options.name](Check(options.bundle, options.device, Path(folder), options.seconds)):
+                found.append(figure)
         except Skip as why:
             print(json.dumps({"skipped": str(why)}))
-        else:
-            print(json.dumps({"figures": found}))
+        finally:
+            if found:
+                print(json.dumps({"figures": found}))
     return 0
 
 
@@ -102,6 +132,8 @@ def _check(options: argparse.Namespace) -> int:
     path = options.out / file_name(device)
     path.write_text(markdown(device, about, [o for o in outcomes if o.step != "about" or o.result == FAILED]))
     print(f"gpu-check: {path}")
+    if logs := [f"{o.step}\n{o.log}" for o in outcomes if o.log]:
+        path.with_suffix(".log").write_text("\n".join(logs))
     return 1 if any(o.result == FAILED for o in outcomes) else 0
 
 
@@ -114,13 +146,14 @@ def run_step(name: str, meaning: str, options: argparse.Namespace, timeout_s: fl
     outcome, started_s = Outcome(name, meaning), time.perf_counter()
     try:
         done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=timeout_s)
-        said = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 and done.stdout.strip() else {}
-        if "figures" in said:
-            outcome.figures = [[str(what), str(value)] for what, value in said["figures"]]
-        elif "skipped" in said:
+        last = _last(done.stdout, None)
+        said = json.loads(last) if last and (last.startswith("{") or not done.returncode) else {}
+        outcome.figures = [[str(what), str(value)] for what, value in said.get("figures", ())]
+        if "skipped" in said:
             outcome.result, outcome.why = SKIPPED, said["skipped"]
-        else:
+        elif done.returncode or not said:
             outcome.result, outcome.why = FAILED, _last(done.stderr) or f"ended with status {done.returncode}"
+            outcome.log = done.stderr
     except subprocess.TimeoutExpired:
         outcome.result, outcome.why = FAILED, f"no answer within {timeout_s:g} s"
     except ValueError:
@@ -129,10 +162,10 @@ def run_step(name: str, meaning: str, options: argparse.Namespace, timeout_s: fl
     return outcome
 
 
-def _last(text: str) -> str:
-    """The error's class and message: the last line of a traceback."""
+def _last(text: str, most: int | None = LAST_CHARACTERS) -> str:
+    """The last line: of a traceback, the error's class and message."""
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1][:LAST_CHARACTERS] if lines else ""
+    return lines[-1][:most] if lines else ""
 
 
 def _without_gpu() -> str:

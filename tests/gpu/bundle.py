@@ -1,7 +1,8 @@
 """`make -C loadtest gpu-bundle`: what `make gpu-check` takes to a machine with a GPU and no TensorFlow or Internet.
 
 bundle.json                what made it
-repository/bench/1/        the benchmark's DeepFM: tables, dense weights, ONNX and StableHLO for every bucket
+repository/bench/1/        the benchmark's DeepFM: tables, dense weights, ONNX and StableHLO for every bucket and
+                           subgraph, and machine code for the GPUs that were named
 dense.onnx                 the dense graph with its weights inside, for libraries that build engines from that
 delta.safetensors          rows and dense weights of step 1
 reference.safetensors      requests (ids, floats), the dense input (x0, x1) and TensorFlow's scores (score0, score1)
@@ -19,8 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving.compiler.backends.base import Variant
+from freshet_serving.compiler.backends.gpu_targets import prepare
 from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_values
-from freshet_serving.compiler.building.compile import build, lower
+from freshet_serving.compiler.building.compile import build, lower, lower_ahead
 from freshet_serving.compiler.building.parts import parts
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.models.bench import FLOATS, TABLES, bench_delta, write_model
@@ -39,8 +41,10 @@ REFERENCE_ROWS = 1000
 FORMAT = "freshet-gpu-bundle/1"
 
 
-def write_bundle(out: Path, rows: int, buckets: Sequence[int]) -> Path:
-    """Writes a bundle into an empty or new folder; returns it. rows: of each of the 26 tables."""
+def write_bundle(out: Path, rows: int, buckets: Sequence[int], targets: Sequence[str] = ()) -> Path:
+    """Writes a bundle into an empty or new folder; returns it. rows: of each of the 26 tables. targets: kinds of GPU to
+    compile for."""
+    prepare(targets)
     write_model(out / "repository", rows)
     folder = folder_of(out / "repository")
     reader = VersionReader(folder)
@@ -50,6 +54,9 @@ def write_bundle(out: Path, rows: int, buckets: Sequence[int]) -> Path:
     executables = []
     for backend in BACKENDS:
         lowered = lower(whole.graph, Variant(backend))
+        executables += [build(lowered, bucket, folder) for bucket in whole.buckets]
+    for target in targets:
+        lowered = lower_ahead(whole.graph, target)
         executables += [build(lowered, bucket, folder) for bucket in whole.buckets]
     manifest = relist(folder, executables)
     (out / "dense.onnx").write_bytes(with_values(to_onnx(graph)[0], graph.weights))

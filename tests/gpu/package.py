@@ -33,14 +33,21 @@ def relist(folder: Path, executables: Sequence[ExecutableEntry]) -> Manifest:
     return manifest
 
 
-def only(bundle: Path, repository: Path, backend: str, target: str = "") -> Path:
+def made_ahead(entry: ExecutableEntry) -> bool:
+    """Whether it is machine code for a GPU, made where there was none."""
+    return entry.backend == "xla" and entry.target.startswith("cuda")
+
+
+def only(bundle: Path, repository: Path, backend: str, target: str = "", ahead: bool = False) -> Path:
     """A copy of the bundle's version that one backend serves alone. target: compiled for it while it is loaded, from
-    its portable form; "" for as it is."""
+    its portable form; "" for as it is. ahead: by the machine code for a target that was made without it, as it is."""
     folder = folder_of(repository)
     shutil.copytree(folder_of(bundle / "repository"), folder)
     manifest = VersionReader(folder).manifest
-    entries = [entry for entry in manifest.executables if entry.backend == backend]
-    if target:
-        entries = [replace(entry, target=target, features=[], library=ELSEWHERE) for entry in entries]
+    entries = [e for e in manifest.executables if e.backend == backend and made_ahead(e) == ahead]
+    if ahead:
+        entries = [entry for entry in entries if entry.target == target]
+    elif target:
+        entries = [replace(e, target=target, features=[], library=e.library and ELSEWHERE) for e in entries]
     relist(folder, entries)
     return repository

@@ -11,7 +11,7 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 @dataclass(slots=True)
 class Outcome:
-    """One step. why: of one that was skipped or failed. figures: (what, value)."""
+    """One step. why: of one that was skipped or failed. figures: (what, value). log: its stderr, if it failed."""
 
     step: str
     meaning: str
@@ -19,6 +19,7 @@ class Outcome:
     why: str = ""
     seconds: float = 0.0
     figures: list[list[str]] = field(default_factory=list)
+    log: str = ""
 
 
 def file_name(device: str) -> str:

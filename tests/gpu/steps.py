@@ -11,18 +11,18 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from freshet_serving.processor.running.opening import unpack
 
 from freshet_serving.compiler.imports.boundary import Boundary
-from freshet_serving.processor.backends.base import Artefact, Executable, IoSpec, Matrix, aligned
-from freshet_serving.processor.backends.cuda import Cuda
+from freshet_serving.processor.backends.base import Artefact, Executable, IoSpec, Matrix, Program, aligned
+from freshet_serving.processor.backends.cuda import Cuda, allocator
 from freshet_serving.processor.backends.onnxruntime import OnnxRuntime
 from freshet_serving.processor.backends.xla import Xla, XlaProgram, device
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
@@ -35,14 +35,16 @@ from freshet_serving.processor.package.subgraphs import SCORE, subgraphs
 from freshet_serving.processor.package.tensors import map_file, parse_tensors
 from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.running.opening import io_spec
-from tests.gpu.package import MODEL, folder_of, only
+from tests.gpu.package import MODEL, folder_of, made_ahead, only
 
 # Products in float32 may be rounded to TF32 on a GPU; what calibration allows any float32 backend.
 CLOSE = {"cuda": 1e-3, "cpu": 1e-5}
 LIBRARIES = ("jax", "jaxlib", "onnxruntime", "onnxruntime-gpu", "tensorrt", "cuda-bindings", "torch", "numpy", "numba")
 REPEATS, LEAST_S = 9, 0.2
+CLIENTS, ROWS_IN_FLIGHT = 4, 32768
 
-Figures = list[tuple[str, str]]
+Figures = Iterator[tuple[str, str]]
+"""As they are found: those before a failure are kept."""
 
 
 class Skip(Exception):
@@ -83,7 +85,7 @@ class Check:
         return io_spec(SCORE, subgraphs(self.manifest)[SCORE])
 
     def entries(self, backend: str) -> list[Entry]:
-        return [e for e in self.manifest.executables if e.backend == backend]
+        return [e for e in self.manifest.executables if e.backend == backend and not made_ahead(e)]
 
     @property
     def device_target(self) -> str:
@@ -95,6 +97,13 @@ class Check:
         program = Xla().open_program(self.spec)
         for e in self.entries("xla"):
             program.add(Artefact(e.bucket, b"", e.weights, e.precision, self.device_target, self.reader.file(e.origin)))
+        return program
+
+    def onnxruntime(self) -> Program:
+        """All buckets, for the device."""
+        program = OnnxRuntime().open_program(self.spec)
+        for e in self.entries("onnxruntime"):
+            program.add(Artefact(e.bucket, self.reader.file(e.file), e.weights, target=self.target))
         return program
 
     def largest(self) -> int:
@@ -114,10 +123,10 @@ class Check:
         return f"{error:.1e}"
 
     def bound(
-        self, executable: Executable, step: int = 0, allocate: Callable[[tuple[int, ...]], Matrix] = aligned
+        self, executable: Executable, step: int = 0, allocate: Callable[[tuple[int, ...]], Matrix] | None = None
     ) -> tuple[dict[str, Matrix], Callable[[], None]]:
-        """The executable over reference rows: outputs, and its run."""
-        bucket = executable.bucket
+        """The executable over reference rows: outputs, and its run, by default in a server's memory."""
+        bucket, allocate = executable.bucket, allocate or allocator([self.target])
         inputs = {name: allocate(shape) for name, shape in self.spec.input_shapes(bucket).items()}
         outputs = {name: allocate(shape) for name, shape in self.spec.output_shapes(bucket).items()}
         inputs["x"][...] = np.resize(self.reference[f"x{step}"], inputs["x"].shape)
@@ -126,18 +135,19 @@ class Check:
 
 def about(check: Check) -> Figures:
     """Device, driver and versions."""
-    found = [("machine", this_machine().name), ("cores", str(os.cpu_count()))]
+    yield "machine", this_machine().name
+    yield "cores", str(os.cpu_count())
     if check.target == "cuda":
         import jax
 
         gpu = jax.devices("cuda")[0]
-        found += [("GPU", str(gpu.device_kind)), ("compute capability", str(gpu.compute_capability))]
+        yield "GPU", str(gpu.device_kind)
+        yield "compute capability", str(gpu.compute_capability)
     for name in LIBRARIES:
         try:
-            found.append((name, version(name)))
+            yield name, version(name)
         except PackageNotFoundError:
-            found.append((name, "not installed"))
-    return found
+            yield name, "not installed"
 
 
 def boundary(check: Check) -> Figures:
@@ -145,23 +155,20 @@ def boundary(check: Check) -> Figures:
     cut = Boundary.of(check.manifest)
     if [p.columns[1] for p in cut.pairs[:-1]] != [p.columns[0] for p in cut.pairs[1:]]:
         raise ValueError("columns of the dense input that nobody sends, or that two send")
-    return [
-        ("tensors sent", str(len(cut.pairs))),
-        ("bytes a row", str(4 * cut.width)),
-        ("bytes a row back", str(4 * sum(cut.outputs.values()))),
-    ]
+    yield "tensors sent", str(len(cut.pairs))
+    yield "bytes a row", str(4 * cut.width)
+    yield "bytes a row back", str(4 * sum(cut.outputs.values()))
 
 
 def xla(check: Check) -> Figures:
     """Executables from StableHLO that was made without a GPU: compiled here, right, and how long a run takes."""
     started_s = time.perf_counter()
     program = check.xla()
-    found = [("compile, all buckets", _ms(time.perf_counter() - started_s))]
+    yield "compile, all buckets", _ms(time.perf_counter() - started_s)
     for bucket, executable in sorted(program.with_weights(check.weights[0]).items()):
         error = check.close(check.error(executable))
         run_s = timed(check.bound(executable)[1])
-        found.append((f"b{bucket}", f"{run_s * 1e6:.0f} us a run, {bucket / run_s:,.0f} rows/s, error {error}"))
-    return found
+        yield f"b{bucket}", f"{run_s * 1e6:.0f} us a run, {bucket / run_s:,.0f} rows/s, error {error}"
 
 
 def xla_saved(check: Check) -> Figures:
@@ -182,12 +189,30 @@ def xla_saved(check: Check) -> Figures:
             pass
         else:
             raise ValueError("code that says another kind of GPU was loaded")
-    return [
-        ("key", kind),
-        ("bytes", f"{len(code):,}"),
-        ("read back in", _ms(load_s)),
-        ("error", error),
-    ]
+    yield "key", kind
+    yield "bytes", f"{len(code):,}"
+    yield "read back in", _ms(load_s)
+    yield "error", error
+
+
+def xla_ahead(check: Check) -> Figures:
+    """Machine code that was made without a GPU: loaded, right, and how long a run takes beside one tuned here."""
+    target = device(check.device_target, 1).target if check.target == "cuda" else check.device_target
+    entries = [e for e in check.manifest.executables if made_ahead(e) and e.target == target]
+    if not entries:
+        raise Skip(f"the bundle has no machine code for {target}: make it with --targets")
+    if entries[0].library != (here := Xla().library):
+        raise Skip(f"the bundle's machine code is of {entries[0].library}, here is {here}")
+    program, started_s = Xla().open_program(check.spec), time.perf_counter()
+    for e in entries:
+        code = unpack(check.reader.file(e.file), e.backend, e.bucket, e.source)
+        program.add(Artefact(e.bucket, code, e.weights, e.precision, target))
+    yield "loaded, all buckets", _ms(time.perf_counter() - started_s)
+    tuned = check.xla().with_weights(check.weights[0])
+    for bucket, executable in sorted(program.with_weights(check.weights[0]).items()):
+        error = check.close(check.error(executable))
+        run_s, tuned_s = (timed(check.bound(e)[2]) for e in (executable, tuned[bucket]))
+        yield f"b{bucket}", f"{run_s * 1e6:.0f} us a run, tuned here {tuned_s * 1e6:.0f} us, error {error}"
 
 
 def xla_weights(check: Check) -> Figures:
@@ -198,48 +223,41 @@ def xla_weights(check: Check) -> Figures:
     loaded = program.with_weights(after)
     took_s = time.perf_counter() - started_s
     errors = [check.error(executable, step=1) for executable in loaded.values()]
-    return [("all buckets", _ms(took_s)), ("error", check.close(max(errors)))]
+    yield "all buckets", _ms(took_s)
+    yield "error", check.close(max(errors))
 
 
 def xla_streams(check: Check) -> Figures:
     """Several threads at once, each with buffers of its own: what runs of the largest bucket gain."""
-    executable = check.xla().with_weights(check.weights[0])[check.largest()]
-    found = []
-    for threads in (1, 2, 4):
-        runs = [check.bound(executable)[1] for _ in range(threads)]
-        found.append((f"{threads} at once", f"{_together(runs, check.seconds) * executable.bucket:,.0f} rows/s"))
-    return found
+    yield from _streams(check, check.xla().with_weights(check.weights[0])[check.largest()])
 
 
 def host_memory(check: Check) -> Figures:
-    """A run from page-locked memory and from plain memory."""
+    """A run from page-locked memory and from plain memory, by every backend that has the device."""
     try:
         cuda = Cuda.load("buffers")
     except BadInput as error:
         raise Skip(str(error)) from None
-    executable = check.xla().with_weights(check.weights[0])[check.largest()]
-    found = []
-    for name, allocate in (("plain", aligned), ("page-locked", cuda.page_locked)):
-        found.append((name, f"{timed(check.bound(executable, allocate=allocate)[1]) * 1e6:.0f} us a run"))
-    return found
+    bucket = check.largest()
+    ways: dict[str, Executable] = {"xla": check.xla().with_weights(check.weights[0])[bucket]}
+    if check.target in OnnxRuntime().targets():
+        ways["onnxruntime"] = check.onnxruntime().with_weights(check.weights[0])[bucket]
+    for backend, executable in ways.items():
+        for name, allocate in (("plain", aligned), ("page-locked", cuda.page_locked)):
+            run_s = timed(check.bound(executable, allocate=allocate)[1])
+            yield f"{backend}, {name}", f"{run_s * 1e6:.0f} us a run"
 
 
 def onnxruntime(check: Check) -> Figures:
-    """ONNX Runtime on the device: right, with buffers there and recorded runs (CUDA graphs) where it can."""
+    """ONNX Runtime on the device: right, with buffers there."""
     backend = OnnxRuntime()
     if check.target not in backend.targets():
         raise Skip(f"{backend.library} here was built without {check.target}: {', '.join(backend.targets())}")
-    program = backend.open_program(check.spec)
-    for e in check.entries("onnxruntime"):
-        program.add(Artefact(e.bucket, check.reader.file(e.file), e.weights, target=check.target))
-    found = []
-    for bucket, executable in sorted(program.with_weights(check.weights[0]).items()):
+    for bucket, executable in sorted(check.onnxruntime().with_weights(check.weights[0]).items()):
         error = check.close(check.error(executable))
-        recorded: Any = executable
-        graph = ", recorded" if recorded._session.graphs is not None else ""
         run_s = timed(check.bound(executable)[1])
-        found.append((f"b{bucket}", f"{run_s * 1e6:.0f} us a run, {bucket / run_s:,.0f} rows/s, error {error}{graph}"))
-    return found
+        yield f"b{bucket}", f"{run_s * 1e6:.0f} us a run, {bucket / run_s:,.0f} rows/s, error {error}"
+    yield from _streams(check, check.onnxruntime().with_weights(check.weights[0])[check.largest()])
 
 
 def tensorrt(check: Check) -> Figures:
@@ -253,11 +271,10 @@ def tensorrt(check: Check) -> Figures:
     except BadInput as error:
         raise Skip(str(error)) from None
     bucket = check.largest()
-    found = []
     for precision in PRECISIONS:
         started_s = time.perf_counter()
         engine = backend.build((check.bundle / "dense.onnx").read_bytes(), bucket, check.spec, precision)
-        found.append((f"{precision}, build", _ms(time.perf_counter() - started_s)))
+        yield f"{precision}, build", _ms(time.perf_counter() - started_s)
         program = backend.open_program(check.spec)
         names = sorted(check.weights[0])
         program.add(Artefact(bucket, engine, names, precision, "cuda"))
@@ -268,27 +285,34 @@ def tensorrt(check: Check) -> Figures:
             told = check.close(error) if precision == "float32" else f"{error:.1e}"
             run_s = timed(check.bound(executable, step)[1])
             what = f"{precision}, weights of step {step}"
-            found.append((what, f"refit {_ms(refit_s)}, {run_s * 1e6:.0f} us a run, error {told}"))
-    return found
+            yield what, f"refit {_ms(refit_s)}, {run_s * 1e6:.0f} us a run, error {told}"
 
 
 def pipeline(check: Check) -> Figures:
     """The engine: CPU stages and device stages against sessions that run the device themselves, and against a CPU."""
-    found, sessions = [], max(2, (os.cpu_count() or 2) - 1)
+    sessions = max(2, (os.cpu_count() or 2) - 1)
     sides: list[tuple[str, Path, dict[str, int]]] = []
     on_device = only(check.bundle, check.folder / "device", "xla", check.device_target)
     sides.append(("sessions run the device", on_device, {}))
-    sides += [(f"device stages: {n}", on_device, {"device_stages": n}) for n in (1, 2)]
+    target = device("cuda", 1).target if check.target == "cuda" else ""
+    if any(made_ahead(e) and e.target == target for e in check.manifest.executables):
+        ahead = only(check.bundle, check.folder / "ahead", "xla", target, ahead=True)
+        sides.append(("made without a GPU, device stages: 2", ahead, {"device_stages": 2}))
+    sides += [(f"device stages: {n}", on_device, {"device_stages": n}) for n in (1, 2, 4)]
+    if check.target == "cuda" and check.target in OnnxRuntime().targets():
+        as_onnx = only(check.bundle, check.folder / "onnxruntime", "onnxruntime", check.target)
+        sides += [(f"onnxruntime, device stages: {n}", as_onnx, {"device_stages": n}) for n in (1, 2)]
     sides.append(("onnxruntime on the CPU", only(check.bundle, check.folder / "cpu", "onnxruntime"), {}))
     for name, repository, options in sides:
         config = ProcessorConfig(repository=str(repository), sessions=sessions, **options)  # type: ignore[arg-type]
+        started_s = time.perf_counter()
         with Processor.initialize(config) as processor:
+            yield f"{name}, load", _ms(time.perf_counter() - started_s)
             worst = max(_asked(check, processor, rows, 0) for rows in (1, 7, 64, 300, 1000))
-            found.append((f"{name}, error", check.close(worst)))
+            yield f"{name}, error", check.close(worst)
             for candidates in (64, 500):
                 rate = _load(check, processor, candidates)
-                found.append((f"{name}, {candidates} candidates a request", f"{rate:,.0f} rows/s"))
-    return found
+                yield f"{name}, {candidates} candidates a request", f"{rate:,.0f} rows/s"
 
 
 def deltas(check: Check) -> Figures:
@@ -326,11 +350,9 @@ def deltas(check: Check) -> Figures:
                 thread.join()
     if not all(answered):
         raise Conflict(f"replies of both generations wanted, got {answered}")
-    return [
-        ("replies", f"{answered[0]} before and {answered[1]} after the delta"),
-        ("largest error", check.close(max(wrong))),
-        ("to serve a delta with all dense weights", f"{statistics.median(took):.1f} ms"),
-    ]
+    yield "replies", f"{answered[0]} before and {answered[1]} after the delta"
+    yield "largest error", check.close(max(wrong))
+    yield "to serve a delta with all dense weights", f"{statistics.median(took):.1f} ms"
 
 
 STEPS: dict[str, Callable[[Check], Figures]] = {
@@ -338,6 +360,7 @@ STEPS: dict[str, Callable[[Check], Figures]] = {
     "boundary": boundary,
     "xla": xla,
     "xla-saved": xla_saved,
+    "xla-ahead": xla_ahead,
     "xla-weights": xla_weights,
     "xla-streams": xla_streams,
     "host-memory": host_memory,
@@ -358,6 +381,13 @@ def timed(run: Callable[[], None]) -> float:
         run()
         times.append(time.perf_counter() - started_s)
     return statistics.median(times)
+
+
+def _streams(check: Check, executable: Executable) -> Figures:
+    """Rows a second of 1, 2 and 4 threads, in the memory that a server binds."""
+    for threads in (1, 2, 4):
+        runs = [check.bound(executable)[2] for _ in range(threads)]
+        yield f"{threads} at once", f"{_together(runs, check.seconds) * executable.bucket:,.0f} rows/s"
 
 
 def _together(runs: Sequence[Callable[[], None]], seconds: float) -> float:
@@ -394,16 +424,31 @@ def _asked(check: Check, processor: Processor, rows: int, step: int) -> float:
 
 
 def _load(check: Check, processor: Processor, candidates: int) -> float:
-    """Rows a second with many requests in flight."""
-    requests = [PredictRequest(MODEL, _inputs(check, candidates))] * max(8, 4000 // candidates)
+    """Rows a second of several clients, so that a device has batches to run while others are filled."""
+    requests = [PredictRequest(MODEL, _inputs(check, candidates))] * max(8, ROWS_IN_FLIGHT // CLIENTS // candidates)
     processor.batch_process(requests)
-    rows, started_s = 0, time.perf_counter()
-    while time.perf_counter() - started_s < check.seconds:
-        for reply in processor.batch_process(requests):
-            if isinstance(reply, Exception):
-                raise reply
-        rows += candidates * len(requests)
-    return rows / (time.perf_counter() - started_s)
+    rows, stop = [0] * CLIENTS, threading.Event()
+
+    def ask(client: int) -> None:
+        while not stop.is_set():
+            for reply in processor.batch_process(requests):
+                if isinstance(reply, Exception):
+                    errors.append(reply)
+                    return
+            rows[client] += candidates * len(requests)
+
+    errors: list[Exception] = []
+    threads = [threading.Thread(target=ask, args=(client,)) for client in range(CLIENTS)]
+    started_s = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    time.sleep(check.seconds)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return sum(rows) / (time.perf_counter() - started_s)
 
 
 def _ms(seconds: float) -> str:

@@ -15,7 +15,7 @@ from tests.gpu.steps import STEPS, Check, Skip
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 
-NOT_ON_A_PROCESSOR = {"host-memory", "tensorrt"}
+NOT_ON_A_PROCESSOR = {"host-memory", "tensorrt", "xla-ahead"}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def bundle(tmp_path_factory):
 
 @pytest.mark.parametrize("name", [name for name in STEPS if name not in NOT_ON_A_PROCESSOR])
 def test_a_step_runs_on_a_processor_and_gives_figures(name, bundle, tmp_path):
-    found = STEPS[name](Check(bundle, "cpu", tmp_path, seconds=0.2))
+    found = list(STEPS[name](Check(bundle, "cpu", tmp_path, seconds=0.2)))
 
     assert found
     assert all(isinstance(part, str) for figure in found for part in figure)
@@ -36,8 +36,8 @@ def test_a_step_runs_on_a_processor_and_gives_figures(name, bundle, tmp_path):
 @pytest.mark.parametrize("name", sorted(NOT_ON_A_PROCESSOR))
 def test_a_step_without_its_hardware_says_what_is_missing(name, bundle, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    with pytest.raises(Skip, match=r"NVIDIA GPUs alone|cuda-python is not installed"):
-        STEPS[name](Check(bundle, "cpu", tmp_path))
+    with pytest.raises(Skip, match=r"NVIDIA GPUs alone|cuda-python is not installed|no machine code for"):
+        list(STEPS[name](Check(bundle, "cpu", tmp_path)))
 
 
 def test_the_check_runs_its_steps_in_processes_and_writes_a_report(bundle, tmp_path, capsys):
@@ -72,6 +72,7 @@ def test_a_step_that_fails_is_a_line_of_the_report_and_the_others_run(bundle, tm
     [
         ("import os; os.abort()", "ended with status -6"),
         ("import sys; print('x', file=sys.stderr); sys.exit(3)", "x"),
+        ("import sys; print('noise'); print('x', file=sys.stderr); sys.exit(3)", "x"),
         ("print('no json')", "what it printed is no JSON"),
         ("import time; time.sleep(60)", "no answer within 2 s"),
     ],
@@ -86,6 +87,27 @@ def test_a_process_that_crashes_hangs_or_babbles_fails_its_step(code, why, bundl
     monkeypatch.setattr(command.subprocess, "run", run)
     outcome = command.run_step("xla", "", Namespace(bundle=bundle, device="cpu", seconds=1.0), timeout_s=2)
     assert (outcome.result, outcome.why) == (FAILED, why)
+
+
+def test_a_step_that_fails_keeps_the_figures_before_and_all_that_it_said(bundle, tmp_path, monkeypatch):
+    run = command.subprocess.run
+
+    def fail(arguments, **options):
+        """The process of the step, with a step in it that fails."""
+        code = (
+            "import sys; from tests.gpu import __main__ as command; from tests.gpu.steps import STEPS\n"
+            "def step(check):\n    yield 'rows', '5'\n    raise ValueError('off by one')\n"
+            "STEPS['boundary'] = step; sys.exit(command.main(sys.argv[1:]))"
+        )
+        return run([sys.executable, "-c", code, *arguments[3:]], **options)
+
+    monkeypatch.setattr(command.subprocess, "run", fail)
+    options = ["--bundle", str(bundle), "--out", str(tmp_path), "--device", "cpu", "--only", "boundary"]
+    assert command.main(["check", *options]) == 1
+    text = (tmp_path / "REPORT-CPU.md").read_text()
+    assert "| failed: ValueError: off by one |" in text
+    assert "| rows | 5 |" in text
+    assert "Traceback" in (tmp_path / "REPORT-CPU.log").read_text()
 
 
 def test_without_a_gpu_the_check_says_so_and_is_no_failure(monkeypatch, capsys):

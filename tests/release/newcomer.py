@@ -18,9 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # What follows is the end of a line of code, of a quotation, or the comment beside a command.
 LINE = re.compile(r"pip install (?:'freshet[\w-]*\[[\w,]+\]'|freshet[\w-]*|\./[\w/]+)")
-# Of no use on a machine without a GPU: resolved, not installed. TensorRT's packages fetch themselves from NVIDIA's
-# index, and say so by this name where that cannot be reached.
-RESOLVED_ONLY, FETCHES_ITSELF = "gpu", "wheel_stub"
+# Gigabytes of CUDA: resolved, not installed. TensorRT's packages fetch themselves from NVIDIA's index, and say so by
+# this name where that cannot be reached.
+RESOLVED_ONLY, FETCHES_ITSELF = re.compile(r"[\[,](gpu|tensorrt)[\],]"), "wheel_stub"
 TRAIN = """
 [model]
 name = "ctr"
@@ -129,7 +129,7 @@ def try_out(wheels: Path, work: Path) -> list[str]:
     unresolved = []
     for number, line in enumerate(lines):
         environment = Environment(work / f"env{number}", wheels)
-        if f"[{RESOLVED_ONLY}]" in line:
+        if RESOLVED_ONLY.search(line):
             unresolved += environment.resolve(line, ROOT)
         else:
             environment.run(line, ROOT)

@@ -36,5 +36,13 @@ def test_quality_is_ours_less_the_peers_by_seed_with_the_settings_that_all_seeds
 
 
 def test_lookups_are_by_row_type_and_by_how_rows_are_found():
-    turns = {"Freshet": [[2.0, 1.0], [4.0, 1.0]], "FBGEMM, by its hash": [[3.0, 1.0], [2.0, 1.0]]}
-    assert lookups({"races": {"int8": {"turns": turns}}}) == {"FBGEMM, by its hash, int8": ([1.5, 0.5], (">=", 1.0))}
+    turns = {
+        "Freshet": [[2.0, 1.0], [4.0, 1.0]],
+        "Freshet, by its hash": [[4.0, 1.0], [4.0, 1.0]],
+        "FBGEMM, by row number": [[1.0, 1.0], [3.0, 1.0]],
+        "FBGEMM, by its hash": [[6.0, 1.0], [2.0, 1.0]],
+    }
+    assert lookups({"races": {"int8": {"turns": turns}}}) == {
+        "FBGEMM, by row number, int8": ([0.5, 0.75], (">=", 0.8)),
+        "FBGEMM, by its hash, int8": ([1.5, 0.5], (">=", 1.0)),
+    }

@@ -9,17 +9,17 @@ from freshet_serving.models.dense.batch_part import BatchPart
 
 def make_room(rows, width):
     x, label, share, number = (np.full(shape, 7, np.float32) for shape in ((rows, width), (rows,), (rows,), (1,)))
-    return SimpleNamespace(x=x, more=[label, share, number], arguments=["a"], function=lambda given: given)
+    return SimpleNamespace(inputs={"x": x}, more=[label, share, number], arguments=["a"], function=lambda given: given)
 
 
 def test_a_part_has_its_own_rows_and_what_is_left_over_is_its_first_row_and_weighs_nothing():
     part = BatchPart(make_room(5, 2), 3, 6)
     batch = np.arange(20, dtype=np.float32).reshape(10, 2)
 
-    part.fill(lambda start, stop, x: np.copyto(x, batch[start:stop]))
+    part.fill(lambda start, stop, inputs: np.copyto(inputs["x"], batch[start:stop]))
     part.weigh(batch[:, 0], np.full(10, 0.1, np.float32))
 
-    np.testing.assert_array_equal(part.io_buffer.x, batch[[3, 4, 5, 3, 3]])
+    np.testing.assert_array_equal(part.io_buffer.inputs["x"], batch[[3, 4, 5, 3, 3]])
     np.testing.assert_array_equal(part.io_buffer.more[0], batch[[3, 4, 5, 3, 3], 0])
     np.testing.assert_array_equal(part.io_buffer.more[1], np.array([0.1, 0.1, 0.1, 0, 0], np.float32))
 

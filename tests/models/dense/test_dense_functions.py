@@ -34,7 +34,7 @@ def make_step(threads, arch="deepfm", options=None, **model):
 def learn(step, x, label, weight=None):
     """(loss, gradient by x, how many parts)"""
     step.ready(len(x))
-    step.fill(lambda start, stop, io_buffer: np.copyto(io_buffer, x[start:stop]))
+    step.fill(lambda start, stop, inputs: np.copyto(inputs["x"], x[start:stop]))
     loss, pieces = step.gradients(label, mean_shares(len(label), weight))
     step.move()
     assert [start for start, _ in pieces] == list(itertools.accumulate([0, *(len(p) for _, p in pieces)]))[:-1]
@@ -69,8 +69,8 @@ def test_parts_give_the_loss_the_gradients_and_the_weights_of_the_whole(rows, we
     for side in sides[1:]:
         for name, weights in side.weights().items():
             np.testing.assert_allclose(weights, wanted[name], rtol=1e-4, atol=1e-6)
-        scores = side.score(rows, lambda start, stop, io_buffer: np.copyto(io_buffer, x[start:stop]))
-        given = sides[0].score(rows, lambda start, stop, io_buffer: np.copyto(io_buffer, x[start:stop]))
+        scores = side.score(rows, lambda start, stop, inputs: np.copyto(inputs["x"], x[start:stop]))
+        given = sides[0].score(rows, lambda start, stop, inputs: np.copyto(inputs["x"], x[start:stop]))
         np.testing.assert_allclose(scores, given, atol=1e-6)
 
 

@@ -32,7 +32,7 @@ def make_step(arch="deepfm", train=None, **model):
 
 def learn(step, x, label):
     step.ready(len(x))
-    step.fill(lambda start, stop, io_buffer: np.copyto(io_buffer, x[start:stop]))
+    step.fill(lambda start, stop, inputs: np.copyto(inputs["x"], x[start:stop]))
     loss, _ = step.gradients(label, mean_shares(len(label), None))
     step.move()
     return loss
@@ -63,7 +63,7 @@ def test_small_run_with_batches_and_windows_of_many_sizes_compiles_four_executab
     for rows in (32, 8, 26, 16, 32):
         learn(step, np.zeros((rows, 2), np.float32), np.ones(rows, np.float32))
     for rows in (32, 16, 26, 250, 263):
-        assert len(step.score(rows, lambda start, stop, io_buffer: io_buffer.fill(0.5))) == rows
+        assert len(step.score(rows, lambda start, stop, inputs: inputs["x"].fill(0.5))) == rows
     assert sorted(step._functions) == [("gradients", 32), ("moves", 1), ("scores", 32), ("scores", 512)]
 
 

@@ -81,7 +81,7 @@ def test_two_labels_are_trained_published_and_served_through_every_delta(tmp_pat
 def step(network, x, label, weight=None):
     """One step on x [n, width] -> (loss, gradient by x)."""
     network.ready(len(x))
-    network.fill(lambda start, stop, io_buffer: np.copyto(io_buffer, x[start:stop]))
+    network.fill(lambda start, stop, inputs: np.copyto(inputs["x"], x[start:stop]))
     loss, pieces = network.gradients(label, mean_shares(len(label), weight))
     network.move()
     return loss, np.concatenate([piece for _, piece in pieces])

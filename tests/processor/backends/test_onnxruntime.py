@@ -1,6 +1,5 @@
 import sys
 from dataclasses import replace
-from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
@@ -150,17 +149,16 @@ def test_a_device_that_the_library_was_not_built_for_says_what_to_install():
         program.add(Artefact(4, make_artefact(), NAMES, target="cuda"))
 
 
-@pytest.mark.parametrize("recorded", [False, True])
-def test_bindings_with_buffers_of_their_own_on_a_device_copy_both_ways(recorded):
-    """As on a GPU, with the CPU as the device; ids of recorded runs are an option that it does not look at."""
+def test_bindings_with_buffers_of_their_own_on_a_device_copy_both_ways():
+    """As on a GPU, with the CPU as the device."""
     plain = load()
-    session = replace(plain._session, device="cuda", graphs=count(1) if recorded else None)
+    session = replace(plain._session, device="cuda")
     values = SimpleNamespace(
         ortvalue_from_shape_and_type=lambda shape, dtype, device, number: (
             session.library.OrtValue.ortvalue_from_shape_and_type(shape, dtype, "cpu", number)
         )
     )
-    library = SimpleNamespace(OrtValue=values, RunOptions=session.library.RunOptions)
+    library = SimpleNamespace(OrtValue=values)
     executable = _Executable(replace(session, library=library), 4, IoSpec.of_matrix(WIDTH, OUTPUTS))
     x, y = rows(4), np.zeros((4, 1), np.float32)
     run, other = (
@@ -173,17 +171,40 @@ def test_bindings_with_buffers_of_their_own_on_a_device_copy_both_ways(recorded)
         np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
 
 
-def test_runs_that_cannot_be_recorded_run_as_they_are(monkeypatch):
+class Device:
+    """The library where it was built for CUDA: it remembers how sessions are asked for, and has a device or none."""
+
+    def __init__(self, monkeypatch, providers):
+        self.asked, self.providers = [], providers
+        library = load_backend("onnxruntime").module
+        monkeypatch.setattr(library, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+        monkeypatch.setattr(library, "preload_dlls", self.preload)
+        monkeypatch.setattr(library, "set_default_logger_severity", lambda level: None)
+        monkeypatch.setattr(library, "InferenceSession", self.open)
+
+    def preload(self):
+        print("Failed to load libcudnn.so.9")
+        self.asked.append("preload")
+
+    def open(self, data, options, **how):
+        self.asked.append(how)
+        return SimpleNamespace(get_providers=lambda: self.providers)
+
+
+def test_a_session_on_a_gpu_loads_its_libraries_first_and_records_no_runs(monkeypatch, capfd):
+    """While the library records a run, the copies of all other threads fail."""
+    library = Device(monkeypatch, ["CUDAExecutionProvider"])
     program = load_backend("onnxruntime").open_program(IoSpec.of_matrix(WIDTH, OUTPUTS))
-    asked = []
+    made = program._session(Artefact(4, make_artefact(), NAMES, target="cuda"), make_weights())
+    assert library.asked == ["preload", {"providers": ["CUDAExecutionProvider"], "enable_fallback": False}]
+    assert made.device == "cuda"
+    assert "".join(capfd.readouterr()) == ""
 
-    def opened(artefact, weights, more):
-        asked.append(more)
-        if more:
-            raise Corrupt("a node that has no kernel there")
-        return "session"
 
-    monkeypatch.setattr(program, "_open", opened)
-    made = program._session(Artefact(4, b"", NAMES, target="cuda"), {})
-    assert asked == [{"enable_cuda_graph": "1"}, {}]
-    assert (made.session, made.device, made.graphs) == ("session", "cuda", None)
+def test_a_session_that_gets_no_gpu_is_one_clear_line(monkeypatch, capfd):
+    Device(monkeypatch, ["CPUExecutionProvider"])
+    program = load_backend("onnxruntime").open_program(IoSpec.of_matrix(WIDTH, OUTPUTS))
+    program.add(Artefact(4, make_artefact(), NAMES, target="cuda"))
+    with pytest.raises(BadInput, match=r"^backend onnxruntime: this machine has no usable device for cuda$"):
+        program.with_weights(make_weights())
+    assert "".join(capfd.readouterr()) == ""

@@ -31,7 +31,7 @@ class Runtime:
 
 def test_a_missing_library_is_one_clear_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt", None)
-    with pytest.raises(BadInput, match=r"the library tensorrt is not installed: .*pip install .*\[gpu\]'"):
+    with pytest.raises(BadInput, match=r"the library tensorrt is not installed: .*pip install .*\[tensorrt\]'"):
         load_backend("tensorrt")
 
 

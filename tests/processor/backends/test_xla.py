@@ -1,6 +1,9 @@
 """Machine code of XLA: serialised, read back, and run without jax."""
 
+import ctypes
 import importlib.util
+import logging
+import os
 import subprocess
 import sys
 
@@ -10,9 +13,11 @@ import pytest
 pytest.importorskip("jaxlib", reason="the xla extra is not installed")
 
 from freshet_serving.processor.backends.base import Artefact, IoSpec, aligned
+from freshet_serving.processor.backends.cuda import Cuda
 from freshet_serving.processor.backends.xla import Xla, device
 from freshet_serving.processor.errors import BadInput, Corrupt
 from tests.processor.backends.artefacts import NAMES, WIDTH, expected, make_stablehlo, make_weights
+from tests.processor.backends.test_tensorrt import Runtime
 
 
 def code_of(bucket):
@@ -69,12 +74,57 @@ def test_a_run_imports_no_jax_where_it_is_installed():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_what_runs_on_a_gpu_runs_on_any_device_of_jax(monkeypatch):
+def test_a_plug_in_that_finds_no_device_is_one_line_with_its_reason(monkeypatch, caplog):
+    from freshet_serving.processor.backends import xla
+
+    log = logging.getLogger("jax._src.xla_bridge")
+
+    def fail(platform, copying):
+        try:
+            raise RuntimeError("Unable to load cuDNN. Is it installed?\nmore")
+        except RuntimeError:
+            log.exception("Jax plugin configuration error")
+        log.info("Unable to initialize backend 'tpu'")
+        raise RuntimeError("Unknown backend cuda")
+
+    monkeypatch.setattr(xla, "find_spec", lambda name: object())
+    monkeypatch.setattr(xla, "JaxDevice", fail)
+    # Set first, so that it is gone afterwards.
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "")
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE")
+    reason = r"^backend xla: this machine has no usable CUDA device: Unable to load cuDNN\. Is it installed\?$"
+    with caplog.at_level(logging.INFO), pytest.raises(BadInput, match=reason):
+        xla.cuda()
+    assert caplog.records == []
+    assert (log.propagate, log.handlers) == (True, [])
+    assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+
+
+class Copying(Runtime):
+    """A CUDA runtime whose device's memory is the process's own."""
+
+    cudaStreamPerThread = 2
+
+    def __init__(self):
+        super().__init__(1)
+        self.copies = []
+
+    def cudaMemcpyAsync(self, to, source, nbytes, kind, stream):
+        ctypes.memmove(to, source, nbytes)
+        self.copies.append((nbytes, kind, stream))
+        return (0,)
+
+    def cudaStreamSynchronize(self, stream):
+        return (0,)
+
+
+@pytest.mark.parametrize("copying", [None, Copying()], ids=["copied by jax", "copied by CUDA"])
+def test_what_runs_on_a_gpu_runs_on_any_device_of_jax(copying, monkeypatch):
     """The code of a CUDA device, with the CPU as jax gives it: copies both ways, weights of its own, code read back."""
     pytest.importorskip("jax", reason="jax is not installed")
     from freshet_serving.processor.backends import xla
 
-    on = xla.JaxDevice("cpu")
+    on = xla.JaxDevice("cpu", copying and Cuda(copying))
     monkeypatch.setitem(xla._devices, ("cuda", 0), on)
     assert on.target == "cpu"
     program, x, y = Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1})), aligned((4, WIDTH)), aligned((4, 1))
@@ -93,6 +143,44 @@ def test_what_runs_on_a_gpu_runs_on_any_device_of_jax(monkeypatch):
         array += 1
     run()
     np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
+    if copying:
+        assert {kind for _, kind, _ in copying.copies} == {1, 2}
+
+
+def test_two_bindings_of_a_device_keep_their_inputs_apart(monkeypatch):
+    """Each binding has an array of its own on the device; running one leaves the other's scores right."""
+    pytest.importorskip("jax", reason="jax is not installed")
+    from freshet_serving.processor.backends import xla
+
+    monkeypatch.setitem(xla._devices, ("cuda", 0), xla.JaxDevice("cpu", Cuda(Copying())))
+    program, random = Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1})), np.random.default_rng(0)
+    program.add(Artefact(4, b"", NAMES, target="cuda", origin=make_stablehlo(4)))
+    executable = program.with_weights(make_weights())[4]
+    inputs, outputs = [aligned((4, WIDTH)) for _ in "ab"], [aligned((4, 1)) for _ in "ab"]
+    runs = [executable.bind_buffers({"x": x}, {"score": y}) for x, y in zip(inputs, outputs)]
+    for _ in range(3):
+        for x in inputs:
+            x[...] = random.standard_normal(x.shape, np.float32)
+        for run in runs:
+            run()
+        for x, y in zip(inputs, outputs):
+            np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("version", "given"), [((0, 10, 2), (True, True)), ((0, 11, 0), (True,)), ((1, 0, 0), (True,))]
+)
+def test_a_result_is_asked_for_as_the_version_of_jaxlib_wants(version, given, monkeypatch):
+    import jaxlib.version
+    from jaxlib import xla_client
+
+    from freshet_serving.processor.backends import xla
+
+    seen = []
+    monkeypatch.setattr(jaxlib.version, "__version_info__", version)
+    monkeypatch.setattr(xla_client, "array_result_handler", lambda value, place, *rest: seen.append(rest))
+    xla._result_handler(None, None)
+    assert seen == [given]
 
 
 def test_code_of_another_kind_of_gpu_is_refused(monkeypatch):
