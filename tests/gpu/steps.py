@@ -18,7 +18,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
-from freshet_serving.processor.running.opening import unpack
 
 from freshet_serving.compiler.imports.boundary import Boundary
 from freshet_serving.processor.backends.base import Artefact, Executable, IoSpec, Matrix, Program, aligned
@@ -34,7 +33,7 @@ from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.subgraphs import SCORE, subgraphs
 from freshet_serving.processor.package.tensors import map_file, parse_tensors
 from freshet_serving.processor.repository.version import VersionReader
-from freshet_serving.processor.running.opening import io_spec
+from freshet_serving.processor.running.opening import io_spec, unpack
 from tests.gpu.package import MODEL, folder_of, made_ahead, only
 
 # Products in float32 may be rounded to TF32 on a GPU; what calibration allows any float32 backend.
