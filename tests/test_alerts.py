@@ -34,7 +34,7 @@ def test_every_alert_has_a_case_in_which_it_fires():
     assert named - set(fires) == set()
 
 
-def test_every_alert_leads_to_its_section_of_the_runbook():
+def test_every_alert_links_to_its_runbook_section():
     sections = set(re.findall(r"^## (\w+)$", (DOCS.parent / "how-to" / "alerts.md").read_text(), re.MULTILINE))
     alerts = re.findall(r"- alert: (\w+)", RULES.read_text())
     assert set(alerts) == sections
@@ -42,7 +42,7 @@ def test_every_alert_leads_to_its_section_of_the_runbook():
     assert links == [name.lower() for name in alerts]
 
 
-def test_every_metric_that_a_rule_names_is_one_of_ours():
+def test_every_metric_in_a_rule_exists():
     lifecycle = Lifecycle()
     lifecycle.open(FakeProcessor())
     metrics = Metrics(lifecycle)

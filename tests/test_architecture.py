@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest", "generators", "tests", "docs")
 
 
-def test_every_path_that_it_names_exists():
+def test_every_named_path_exists():
     text = (ROOT / "ARCHITECTURE.md").read_text()
     named = set(re.findall(rf"`((?:{'|'.join(FLOORS)})/[\w./-]*)`", text))
     named |= set(re.findall(r"\]\((docs/[\w./-]+)\)", text))
@@ -15,5 +15,5 @@ def test_every_path_that_it_names_exists():
     assert len(named) > 40
 
 
-def test_it_is_read_in_ten_minutes():
+def test_document_is_short_enough_to_read_in_ten_minutes():
     assert len((ROOT / "ARCHITECTURE.md").read_text().split()) < 2400

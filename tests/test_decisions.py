@@ -10,19 +10,19 @@ FOLDER = ROOT / "docs" / "decisions"
 PAGES = sorted(FOLDER.glob("[0-9]*.md"))
 
 
-def test_the_list_has_every_page_once_under_its_title():
+def test_decision_list_has_every_page_once_with_its_title():
     listed = re.findall(r"^- \[(.*)\]\((.*)\)$", (FOLDER / "README.md").read_text(), re.M)
     assert sorted(listed, key=lambda line: line[1]) == [
         (page.read_text().split("\n")[0].removeprefix("# "), page.name) for page in PAGES
     ]
 
 
-def test_pages_are_numbered_without_a_gap():
+def test_decision_pages_are_numbered_without_gaps():
     assert [int(page.name[:4]) for page in PAGES] == list(range(1, len(PAGES) + 1))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_says_what_was_decided_and_leads_to_modules_that_are_there(page):
+def test_decision_page_states_its_decision_and_existing_modules(page):
     text = page.read_text()
     modules = re.findall(r"`([\w/]+\.py)`", text.partition("**Where.**")[2])
 

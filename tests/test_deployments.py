@@ -41,14 +41,14 @@ def containers(spec):
 
 @pytest.mark.parametrize("name", ["plain", "full"])
 @pytest.mark.parametrize("version", KUBERNETES)
-def test_kubernetes_takes_what_the_chart_renders(name, version):
+def test_kubernetes_accepts_the_rendered_chart(name, version):
     taken = [d for d in rendered(name) if "monitoring.coreos.com" not in d["apiVersion"]]
     assert len(taken) >= 5
     for document in taken:
         kubernetes_validate.validate(document, version, strict=True)
 
 
-def test_the_prometheus_operator_takes_its_objects():
+def test_prometheus_operator_accepts_its_objects():
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
     if not (SCHEMAS / "node_modules").exists():
@@ -100,7 +100,7 @@ def hold(value, kind, where):
         assert type(value).__name__ == kind, where
 
 
-def test_kserve_takes_the_runtime_and_the_service():
+def test_kserve_accepts_the_runtime_and_the_service():
     if not (SCHEMAS / "kserve").exists():
         pytest.skip("KServe's models are not here: make build/schemas/kserve")
     for file, model in (
@@ -110,7 +110,7 @@ def test_kserve_takes_the_runtime_and_the_service():
         hold(yaml.safe_load((DEPLOY / "kserve" / f"{file}.yaml").read_text()), model, file)
 
 
-def test_the_pods_of_kserve_are_pods_and_the_service_names_the_runtime():
+def test_kserve_pods_are_valid_and_the_service_names_the_runtime():
     runtime = yaml.safe_load((DEPLOY / "kserve" / "runtime.yaml").read_text())
     spec = {key: runtime["spec"][key] for key in ("containers", "volumes")}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
@@ -121,7 +121,7 @@ def test_the_pods_of_kserve_are_pods_and_the_service_names_the_runtime():
     assert model["modelFormat"]["name"] == runtime["spec"]["supportedModelFormats"][0]["name"]
 
 
-def test_pods_run_as_nobody_in_particular_and_write_to_volumes_alone():
+def test_pods_run_unprivileged_and_write_only_to_volumes():
     for document in [*rendered("plain"), *rendered("full")]:
         if document["kind"] not in ("Deployment", "StatefulSet"):
             continue
@@ -138,7 +138,7 @@ def test_pods_run_as_nobody_in_particular_and_write_to_volumes_alone():
             assert "latest" not in container["image"]
 
 
-def test_a_pod_has_time_to_drain():
+def test_pod_has_time_to_drain():
     (spec,) = [d["spec"]["template"]["spec"] for d in rendered("plain") if d["kind"] == "Deployment"]
     environment = {e["name"]: e.get("value") for e in spec["containers"][0]["env"]}
     (_, stop_s) = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
@@ -154,14 +154,14 @@ def test_a_pod_has_time_to_drain():
     assert int(re.search(r"TimeoutStopSec=(\d+)", unit)[1]) > sum(asked) > 0
 
 
-def test_what_a_pod_may_not_do_it_is_not_asked_to():
+def test_init_container_only_copies_the_compiled_kernels():
     # Its user does not own the volume: neither times nor modes of it can be kept.
     pods = [d["spec"]["template"]["spec"] for d in rendered("full") if d["kind"] in ("Deployment", "StatefulSet")]
     copies = [container for pod in pods for container in pod["initContainers"]]
     assert [c["command"] for c in copies] == [["cp", "-R", "/opt/freshet/kernels/.", "/var/cache/freshet/kernels/"]] * 2
 
 
-def test_whatever_is_written_lies_on_a_volume():
+def test_every_written_path_is_on_a_volume():
     for document in [*rendered("plain"), *rendered("full")]:
         if document["kind"] not in ("Deployment", "StatefulSet"):
             continue
@@ -178,7 +178,7 @@ def test_whatever_is_written_lies_on_a_volume():
                 assert "FRESHET_TRUST_MEMORY" in environment
 
 
-def test_a_mirror_that_is_a_part_of_a_nodes_disk_has_a_bound_below_its_volume():
+def test_mirror_on_node_disk_is_limited_below_its_volume():
     (spec,) = [d["spec"]["template"]["spec"] for d in rendered("plain") if d["kind"] == "Deployment"]
     environment = {e["name"]: e.get("value") for e in spec["containers"][0]["env"]}
     (volume,) = [v for v in spec["volumes"] if v["name"] == "mirror"]
@@ -186,14 +186,14 @@ def test_a_mirror_that_is_a_part_of_a_nodes_disk_has_a_bound_below_its_volume():
     assert 0 < int(environment["FRESHET_MIRROR_BYTES"]) <= 0.7 * size
 
 
-def test_whole_numbers_stay_whole():
+def test_integers_are_rendered_without_exponents():
     (spec,) = [d["spec"]["template"]["spec"] for d in rendered("full") if d["kind"] == "Deployment"]
     environment = {e["name"]: e.get("value") for e in spec["containers"][0]["env"]}
     assert environment["FRESHET_MAX_BODY_BYTES"] == "134217728"
     assert environment["FRESHET_MAX_STALENESS_S"] == "30"
 
 
-def test_with_keys_and_certificates_probes_and_scrapes_bring_what_the_server_wants():
+def test_probes_and_scrapes_use_the_configured_keys_and_certificates():
     (spec,) = [d["spec"]["template"]["spec"] for d in rendered("full") if d["kind"] == "Deployment"]
     (server,) = spec["containers"]
     assert {server[probe]["httpGet"]["scheme"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")} == {
@@ -210,19 +210,19 @@ def test_with_keys_and_certificates_probes_and_scrapes_bring_what_the_server_wan
     assert "scheme" not in (RENDERED / "plain.yaml").read_text()
 
 
-def test_who_may_scrape_may_reach_the_data_port():
+def test_scrapers_may_reach_the_data_port():
     (policy,) = [d for d in rendered("full") if d["kind"] == "NetworkPolicy"]
     names = [peer for rule in policy["spec"]["ingress"] if {"port": "http"} in rule["ports"] for peer in rule["from"]]
     assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}} in names
 
 
-def test_without_a_token_no_other_pod_reaches_the_admin_port():
+def test_admin_port_is_closed_to_other_pods_without_a_token():
     text = (RENDERED / "plain.yaml").read_text()
     assert "FRESHET_ADMIN_HOST" not in text
     assert "name: admin" not in text
 
 
-def test_alerts_and_dashboard_of_the_chart_are_the_ones_that_there_are():
+def test_chart_uses_the_repository_alerts_and_dashboard():
     by_kind = {(d["kind"], d["metadata"]["name"]): d for d in rendered("full")}
     alerts = yaml.safe_load((ROOT / "docs" / "reference" / "alerts.yml").read_text())
     assert by_kind["PrometheusRule", "prod-freshet"]["spec"] == alerts
@@ -230,7 +230,7 @@ def test_alerts_and_dashboard_of_the_chart_are_the_ones_that_there_are():
     assert json.loads(by_kind["ConfigMap", "prod-freshet-dashboard"]["data"]["freshet.json"]) == board
 
 
-def test_the_autoscaler_asks_for_the_metric_that_the_adapter_makes():
+def test_autoscaler_uses_the_metric_of_the_adapter():
     (rule,) = yaml.safe_load((CHART / "files" / "adapter-rule.yaml").read_text())
     (scaler,) = [d for d in rendered("full") if d["kind"] == "HorizontalPodAutoscaler"]
     assert scaler["spec"]["metrics"][0]["pods"]["metric"]["name"] == rule["name"]["as"]
@@ -238,7 +238,7 @@ def test_the_autoscaler_asks_for_the_metric_that_the_adapter_makes():
     assert set(re.findall(r"freshet_\w+_(?:total|seconds)", rule["metricsQuery"])) - known == set()
 
 
-def test_every_option_that_is_set_is_an_option_of_the_server():
+def test_every_option_set_by_the_chart_exists():
     known = {f"FRESHET_{field.name.upper()}" for field in dataclasses.fields(ServeConfig)} | OF_PUBLISHERS
     known |= {"FRESHET_CONFIG"}
     files = [*CHART.glob("templates/*"), *DEPLOY.glob("*/*.y*ml"), *DEPLOY.glob("helm/rendered/*.yaml"), UNIT]
@@ -259,7 +259,7 @@ def known_metrics():
     return known | {"process_resident_memory_bytes", "process_cpu_seconds_total"}
 
 
-def test_every_metric_of_the_dashboard_is_documented():
+def test_every_dashboard_metric_is_documented():
     board = json.loads((DEPLOY / "grafana" / "freshet.json").read_text())
     queries = [t["expr"] for panel in board["panels"] for t in panel.get("targets", ())]
     named = {name for query in queries for name in re.findall(r"\b(?:freshet|process)_[a-z_]+", query)}
@@ -270,19 +270,19 @@ def test_every_metric_of_the_dashboard_is_documented():
 
 
 @pytest.mark.parametrize("values", [CHART / "values.yaml", RENDERED / "full-values.yaml"], ids=["plain", "full"])
-def test_values_are_what_their_schema_says(values):
+def test_chart_values_match_their_schema(values):
     schema = json.loads((CHART / "values.schema.json").read_text())
     jsonschema.Draft7Validator.check_schema(schema)
     jsonschema.validate(yaml.safe_load(values.read_text()), schema, jsonschema.Draft7Validator)
 
 
-def test_a_value_that_nobody_reads_is_refused():
+def test_unknown_chart_value_is_refused():
     schema = json.loads((CHART / "values.schema.json").read_text())
     with pytest.raises(jsonschema.ValidationError, match="replica"):
         jsonschema.validate({"replica": 3}, schema, jsonschema.Draft7Validator)
 
 
-def test_the_compose_file_is_what_its_specification_says():
+def test_compose_file_matches_its_specification():
     if not TOOLS.exists():
         pytest.skip("what checks it is not here: make .venv/.tools")
     command = [TOOLS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE]
@@ -290,7 +290,7 @@ def test_the_compose_file_is_what_its_specification_says():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_compose_file_mounts_what_there_is_and_opens_loopback_alone():
+def test_compose_file_mounts_existing_files_and_opens_only_loopback():
     services = yaml.safe_load(COMPOSE.read_text())["services"]
     for service in services.values():
         assert service["image"].partition(":")[0] in IMAGES
@@ -300,7 +300,7 @@ def test_the_compose_file_mounts_what_there_is_and_opens_loopback_alone():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
 
 
-def test_systemd_takes_the_unit():
+def test_systemd_accepts_the_unit():
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd is not here")
     done = subprocess.run(["systemd-analyze", "verify", UNIT], capture_output=True, text=True, timeout=60)
@@ -309,7 +309,7 @@ def test_systemd_takes_the_unit():
 
 
 @pytest.mark.long
-def test_go_renders_what_lies_there(tmp_path):
+def test_go_renders_the_committed_chart_output(tmp_path):
     sources = Path("/usr/share/gocode/src")
     needed = (sources / "github.com/Masterminds/sprig", sources / "sigs.k8s.io/yaml")
     if shutil.which("go") is None or not all(path.exists() for path in needed):

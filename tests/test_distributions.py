@@ -44,7 +44,7 @@ def module_file(name):
     return next((f for f in (path / "__init__.py", path.with_suffix(".py")) if f.is_file()), None)
 
 
-def test_the_client_holds_every_module_that_its_own_modules_import():
+def test_client_contains_every_module_it_imports():
     files = {ROOT / name for name in client_files(ROOT)}
     missing = {
         f"{file.relative_to(ROOT)} imports {name}"
@@ -58,7 +58,7 @@ def test_the_client_holds_every_module_that_its_own_modules_import():
     assert missing == set()
 
 
-def test_the_client_needs_no_library_that_it_does_not_bring():
+def test_client_needs_only_libraries_it_declares():
     brings = {requirement(line) for line in CLIENT["project"]["dependencies"]}
     names = {"grpcio": "grpc", "protobuf": "google"}
     # For those who have them: a callback of Keras, a hook of PyTorch, signatures (cryptography), buckets (obstore).
@@ -70,13 +70,13 @@ def test_the_client_needs_no_library_that_it_does_not_bring():
             assert stray == set(), file
 
 
-def test_neither_holds_what_makes_files_of_the_repository():
+def test_distributions_exclude_generators_and_tests():
     found = SERVING["tool"]["setuptools"]["packages"]["find"]["include"]
     assert found == ["freshet_serving*"]
     assert [name for name in client_files(ROOT) if name.startswith(("generators/", "tests/"))] == []
 
 
-def test_both_are_called_by_names_that_nobody_else_has_and_agree():
+def test_distribution_names_are_unique_and_consistent():
     assert SERVING["project"]["name"] == DISTRIBUTION == "freshet-serving"
     assert CLIENT["project"]["name"] == "freshet-client"
     assert "freshet" not in SERVING["tool"]["setuptools"]["packages"]["find"]["include"]
@@ -84,7 +84,7 @@ def test_both_are_called_by_names_that_nobody_else_has_and_agree():
     assert set(CLIENT["project"]["dependencies"]) <= core
 
 
-def test_every_line_that_says_what_to_install_names_a_distribution_and_extras_that_exist():
+def test_install_hints_name_existing_distributions_and_extras():
     lines = [line for line in install_lines() if line != "pip install ./serving/client"]
     assert len(lines) >= 8
     for line in lines:
@@ -93,7 +93,7 @@ def test_every_line_that_says_what_to_install_names_a_distribution_and_extras_th
         assert set((extras or "").split(",")) - {""} <= set(SERVING["project"]["optional-dependencies"]), line
 
 
-def test_every_library_that_a_message_can_ask_for_is_brought_by_its_extra():
+def test_every_suggested_library_is_provided_by_its_extra():
     extras = SERVING["project"]["optional-dependencies"]
     brought = {"tensorflow": "tensorflow-cpu", "confluent_kafka": "confluent-kafka"}
     for library, extra in EXTRA_OF.items():
@@ -126,7 +126,7 @@ def without(tmp_path):
     return run
 
 
-def test_a_command_without_its_extra_says_in_one_line_what_to_install(without, tmp_path):
+def test_command_without_its_extra_says_what_to_install(without, tmp_path):
     (tmp_path / "train.toml").write_text(
         '[model]\nname = "m"\n[data]\npath = "a.parquet"\nlabel = "y"\n[features.u]\nkind = "id"\n'
         '[publish]\nrepository = "r"\n'
@@ -143,7 +143,7 @@ def test_a_command_without_its_extra_says_in_one_line_what_to_install(without, t
         assert run.stderr.count("\n") == 1
 
 
-def test_a_client_without_httpx_says_what_to_install_and_works_over_grpc(without):
+def test_client_without_httpx_names_the_package_and_grpc_works(without):
     run = without({"httpx"}, "-c", "from freshet_serving import Client; Client('grpc://localhost:1').close()")
     assert (run.returncode, run.stderr) == (0, "")
     for name in ("Client", "AsyncClient"):
@@ -154,7 +154,7 @@ def test_a_client_without_httpx_says_what_to_install_and_works_over_grpc(without
         )
 
 
-def test_what_the_client_lacks_is_said_to_be_in_the_other_distribution(without):
+def test_missing_client_features_point_to_the_other_distribution(without):
     code = (
         "import sys\n"
         "class Light:\n"

@@ -189,27 +189,27 @@ def found():
     return tests
 
 
-def test_every_module_has_a_test_file_of_its_name_or_an_entry():
+def test_every_module_has_a_test_file_or_an_entry():
     assert [module for module, tests in found().items() if not tests and module not in TESTED_BY] == []
 
 
-def test_an_entry_is_of_a_module_without_a_test_file_of_its_name_and_of_test_files_that_are_there():
+def test_test_entries_name_untested_modules_and_existing_test_files():
     assert [module for module in TESTED_BY if found().get(module) != []] == []
     assert [test for tests in TESTED_BY.values() for test in tests if not (ROOT / test).is_file()] == []
 
 
-def test_every_test_file_of_a_floor_has_the_name_of_a_module_or_is_a_seam():
+def test_every_test_file_matches_a_module_or_is_listed():
     named = {test for tests in found().values() for test in tests}
     assert [test for test in files_of_tests() if (test in named) == (test in SEAMS)] == []
     assert [test for test in SEAMS if not (ROOT / test).is_file()] == []
 
 
-def test_what_tests_share_and_programs_have_folders_of_their_own():
+def test_tests_folder_has_no_shared_modules_at_its_top():
     flat = {path.stem for path in (ROOT / "tests").glob("*.py")}
     assert {name for name in flat if not name.startswith("test_")} == {"__init__", "conftest"}
 
 
-def test_no_file_of_tests_is_longer_than_one_subject():
+def test_test_file_stays_within_its_line_limit():
     paths = (ROOT / "tests").rglob("*.py")
     lines = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in paths}
     assert {name: n for name, n in lines.items() if n > MAX_LINES} == {}

@@ -20,14 +20,14 @@ MOST_TERMS = 45
 DIALECT = re.compile(r"\b(aftermath|vigilance|nursery|limbo|probation|scatter|tray)s?\b", re.IGNORECASE)
 
 
-def test_a_term_is_listed_once_and_the_list_stays_short():
+def test_term_is_listed_once_and_the_list_stays_short():
     words = Counter(word.strip() for term in TERMS for word in term.split(","))
     assert [word for word, count in words.items() if count > 1] == []
     assert len(TERMS) <= MOST_TERMS
 
 
 @pytest.mark.parametrize("row", ROWS, ids=TERMS)
-def test_a_term_has_a_meaning_synonyms_and_a_place_in_the_code(row):
+def test_term_has_a_meaning_synonyms_and_a_code_location(row):
     term, meaning, synonyms, place = row
     assert meaning, term
     assert synonyms, term
@@ -39,11 +39,11 @@ def test_a_term_has_a_meaning_synonyms_and_a_place_in_the_code(row):
     "searched",
     ["hot reload", "load shedding", "backpressure", "graceful shutdown", "rate limit", "quarantine", "circuit breaker"],
 )
-def test_what_people_search_for_leads_to_a_term(searched):
+def test_common_search_terms_lead_to_a_term(searched):
     assert any(searched in " ".join(row) for row in ROWS)
 
 
-def test_no_module_or_class_has_a_name_of_the_old_dialect():
+def test_no_module_or_class_uses_a_retired_name():
     found = set()
     for floor in ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest"):
         for path in sorted((ROOT / floor).rglob("*.py")):

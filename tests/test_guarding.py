@@ -17,7 +17,7 @@ def functions(text):
         yield text[max(marks, 0) : end]
 
 
-def test_at_most_one_test_in_ten_turns_the_guard_off():
+def test_at_most_one_test_in_ten_disables_the_guard():
     every = off = 0
     for path in TESTS.rglob("test_*.py"):
         text = path.read_text()
@@ -29,7 +29,7 @@ def test_at_most_one_test_in_ten_turns_the_guard_off():
     assert off <= MOST_OFF * every, f"{off} of {every} tests turn the guard off"
 
 
-def test_who_turns_the_guard_off_says_why():
+def test_disabling_the_guard_needs_a_reason():
     for path in TESTS.rglob("*.py"):
         for match in re.finditer(r"mark\.unguarded(.*)", path.read_text()):
             assert path == Path(__file__) or re.match(r"\(\"[^\"]{10,}\"\)", match[1]), f"{path.name}: {match[0]}"

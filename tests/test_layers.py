@@ -175,7 +175,7 @@ ROOMS = sorted({room_of(name_of(path)) for path in sources()} - set(FLOORS))
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_module_imports_only_from_its_own_floor_or_below(path):
+def test_module_imports_only_from_its_own_layer_or_below(path):
     relative = path.relative_to(ROOT).as_posix()
     floor = relative.split("/")[0]
     allowed = next((wide for folder, wide in WIDE.items() if relative.startswith(folder)), MAY_IMPORT.get(floor, set()))
@@ -188,7 +188,7 @@ def test_a_module_imports_only_from_its_own_floor_or_below(path):
 
 
 @pytest.mark.parametrize("floor", FLOORS)
-def test_every_room_of_a_floor_has_its_level_and_few_modules_lie_flat(floor):
+def test_every_package_has_a_level_and_few_modules_are_flat(floor):
     rooms = [room.removeprefix(f"{floor}.") for room in ROOMS if room.startswith(f"{floor}.")]
     assert sorted(room for level in LEVELS[floor] for room in level) == rooms
     flat = {path.stem for path in (ROOT / floor).glob("*.py")} - {"__init__", "__main__"}
@@ -196,7 +196,7 @@ def test_every_room_of_a_floor_has_its_level_and_few_modules_lie_flat(floor):
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_rooms_of_lower_levels_of_its_floor(room):
+def test_package_imports_only_lower_levels_of_its_layer(room):
     """So there is no circle between rooms either."""
     floor = room.split(".")[0]
     height = {f"{floor}.{name}": -n for n, level in enumerate(LEVELS[floor]) for name in level}
@@ -206,7 +206,7 @@ def test_a_room_imports_only_rooms_of_lower_levels_of_its_floor(room):
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_no_modules_of_a_room_import_each_other_in_a_circle(room):
+def test_modules_of_a_package_have_no_import_cycle(room):
     inside = {name for name in arrows() if room_of(name) == room}
     graphlib.TopologicalSorter({name: arrows()[name] & inside for name in inside}).prepare()
 
@@ -223,7 +223,7 @@ def test_top_folders_are_imported_as_parts_of_freshet_serving(folder):
     assert found == set()
 
 
-def test_the_package_format_needs_numpy_and_nothing_heavier():
+def test_package_format_needs_only_numpy():
     code = (
         "import sys, freshet_serving.processor.repository.version, freshet_serving.processor.package.delta\n"
         "heavy = {'numba', 'tensorflow', 'onnxruntime', 'xxhash', 'fastapi'}\n"

@@ -40,22 +40,22 @@ def mentions(text, code):
                 yield found[1] or "", found[2].rstrip("."), re.findall(r"([A-Z_]+)=", found[3])
 
 
-def test_the_root_has_few_targets():
+def test_root_makefile_has_few_targets():
     assert len(rules(MAKEFILES[""])) <= MOST_AT_THE_ROOT
 
 
 @pytest.mark.parametrize("makefile", MAKEFILES.values(), ids=["root", "loadtest"])
-def test_every_target_is_explained_and_none_is_a_file(makefile):
+def test_every_target_is_documented_and_none_is_a_file(makefile):
     found = rules(makefile)
     assert [name for name, help in found.items() if not help and name not in ("help", "ready")] == []
     assert re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split() == list(found)
 
 
-def test_a_name_is_a_target_of_one_makefile():
+def test_target_name_belongs_to_one_makefile():
     assert set(rules(MAKEFILES[""])) & set(rules(MAKEFILES["-C loadtest "])) == {"help"}
 
 
-def test_every_mention_of_a_target_leads_to_one_that_takes_its_variables():
+def test_every_mentioned_target_exists_and_takes_its_variables():
     count, missing = 0, []
     for path, text in texts():
         for folder, target, variables in mentions(text, code=path.startswith(".ci/")):

@@ -21,14 +21,14 @@ def prose(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_block_is_run_or_says_why_not(page):
+def test_block_is_run_or_says_why_not(page):
     for block in snippets(page):
         assert block.kind in (*RUN, SHOWN, "toml", "json"), f"{page.name}:{block.line}: {block.kind}"
         if block.kind == "toml":
             tomllib.loads(block.text)
 
 
-def test_few_blocks_are_left_out():
+def test_few_blocks_are_skipped():
     blocks = [block for page in PAGES for block in snippets(page)]
     left_out = [block for block in blocks if block.not_run]
     assert len(blocks) > 100
@@ -36,7 +36,7 @@ def test_few_blocks_are_left_out():
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_a_missing_program_leaves_out_its_blocks_alone(installed, monkeypatch, tmp_path):
+def test_missing_program_skips_only_its_blocks(installed, monkeypatch, tmp_path):
     monkeypatch.setattr("shutil.which", lambda program: "/bin/true" if installed else None)
     (tmp_path / "page.md").write_text(
         "<!-- needs: redis-server -->\n```bash\nredis-server\n```\n```text\nready\n```\n"
@@ -47,7 +47,7 @@ def test_a_missing_program_leaves_out_its_blocks_alone(installed, monkeypatch, t
     assert [block.not_run for block in blocks] == [""] * 4
 
 
-def test_from_a_clean_machine_to_scores_of_a_table_it_takes_ten_commands_at_most():
+def test_quickstart_reaches_scores_in_at_most_ten_commands():
     page = DOCS / "tutorials" / "quickstart.md"
     told = commands(page)
     assert told[0].startswith("git clone")
@@ -55,7 +55,7 @@ def test_from_a_clean_machine_to_scores_of_a_table_it_takes_ten_commands_at_most
     assert len(told) <= 10, told
 
 
-def test_a_line_that_is_shown_stands_for_lines_with_other_times_and_the_same_scores():
+def test_shown_line_matches_different_times_but_equal_scores():
     assert shows("p50 1.20 ms of 2000 rows", "p50 0.9 ms of 2000 rows")
     assert shows("0.512 ms a request", "1.2e-05 ms a request")
     assert shows("generation 1.4: ... rows", "generation 1.4: 1,024 rows")
@@ -67,7 +67,7 @@ def test_a_line_that_is_shown_stands_for_lines_with_other_times_and_the_same_sco
     assert not shows('{"outputs":[[0.3949],[0.4633]]}', '{"outputs":[[0.3949],[0.4733]]}')
 
 
-def test_every_page_of_the_tutorials_is_listed():
+def test_every_tutorial_page_is_listed():
     text = (DOCS / "tutorials" / "index.md").read_text()
     assert [page.name for page in TUTORIALS if page.name != "index.md" and f"({page.name})" not in text] == []
 
@@ -79,7 +79,7 @@ def test_every_link_leads_to_a_file(page):
             assert (page.parent / target).exists(), target
 
 
-def test_every_page_has_a_place_in_the_site_once():
+def test_every_page_has_one_place_in_the_site():
     nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     placed = re.findall(r"([\w/-]+\.md)$", nav, re.MULTILINE)
     project = {name for name in placed if name.startswith("project/")}
@@ -91,7 +91,7 @@ def test_every_page_has_a_place_in_the_site_once():
     assert {page for page in pages - set(placed) if not page.startswith("decisions/0")} == set()
 
 
-def test_what_names_a_page_names_one_that_is_there():
+def test_every_mentioned_page_exists():
     rooms = ("processor", "compiler", "models", "serving", "loadtest", "generators", "tests")
     files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
     files += [ROOT / name for name in ("Makefile", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "README.md")]
@@ -101,7 +101,7 @@ def test_what_names_a_page_names_one_that_is_there():
             assert (ROOT / posixpath.normpath(name)).exists(), f"{path.name}: {name}"
 
 
-def test_a_list_or_a_table_begins_after_an_empty_line():
+def test_list_or_table_follows_an_empty_line():
     """GitHub does without one, the site does not."""
     for page in DOCS.rglob("*.md"):
         lines = prose(page).splitlines()

@@ -14,11 +14,11 @@ def blocks(kind):
     return re.findall(rf"```{kind}\n(.*?)```", README, re.DOTALL)
 
 
-def test_it_is_a_landing_page():
+def test_readme_is_short_enough_for_a_landing_page():
     assert README.count("\n") <= 150
 
 
-def test_the_training_configuration_is_valid_and_part_of_the_example():
+def test_training_configuration_is_valid_and_part_of_the_example():
     (text,) = blocks("toml")
     config, example = parse_config(tomllib.loads(text)), load_config(ROOT / "examples" / "train.toml")
     assert [f.name for f in config.features] == ["user_id", "tags", "price"]
@@ -26,7 +26,7 @@ def test_the_training_configuration_is_valid_and_part_of_the_example():
     assert (config.model, config.data, config.publish) == (example.model, example.data, example.publish)
 
 
-def test_every_file_that_is_linked_exists():
+def test_every_linked_file_exists():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         if not target.startswith("http"):
             assert (ROOT / target).exists(), target

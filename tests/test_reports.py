@@ -5,7 +5,7 @@ import json
 from tests.programs import costs, covered
 
 
-def test_time_is_charged_to_the_innermost_stretch(tmp_path):
+def test_time_is_charged_to_the_innermost_span(tmp_path):
     clock = iter([(0.0, 0.0), (1.0, 0.0), (3.0, 0.5), (6.0, 0.5), (10.0, 2.5), (10.0, 2.5)])
     meter = costs.Meter(tmp_path / "gw0.jsonl", used=lambda: next(clock))
     meter.enter("tests/a/test_b.py", "test_c")
@@ -21,7 +21,7 @@ def test_time_is_charged_to_the_innermost_stretch(tmp_path):
     }
 
 
-def test_workers_costs_are_added_up_and_ranked(tmp_path):
+def test_costs_of_workers_are_summed_and_ranked(tmp_path):
     for worker, seconds in (("gw0", 2.0), ("gw1", 3.0)):
         rows = [["tests/a/test_b.py", "test_c", seconds, 1.0, 1], ["tests/test_d.py", "(import)", 0.5, 0.0, 0]]
         (tmp_path / f"{worker}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")

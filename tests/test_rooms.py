@@ -60,7 +60,7 @@ def imports():
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_says_what_it_is_for_and_has_a_line_for_each_of_its_modules(room):
+def test_package_docstring_describes_each_of_its_modules(room):
     docstring, _ = head(room)
     lines = dict(re.findall(r"^([a-z]\w*)  +(\S.*)$", docstring, re.M))
 
@@ -70,7 +70,7 @@ def test_a_room_says_what_it_is_for_and_has_a_line_for_each_of_its_modules(room)
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_other_rooms_import_only_what_a_room_offers(room):
+def test_other_packages_import_only_exported_names(room):
     _, offered = head(room)
     used = {
         name.removeprefix(f"{room}.").partition(".")[0]
@@ -90,6 +90,6 @@ def exported_names(room):
 
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if exported_names(room)])
-def test_a_name_that_is_exported_is_used_elsewhere(room):
+def test_exported_name_is_used_elsewhere(room):
     elsewhere = {name for module, name in imports() if not f"{module}.".startswith(f"{room}.")}
     assert [name for name in sorted(exported_names(room)) if f"{room}.{name}" not in elsewhere] == []

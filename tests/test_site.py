@@ -44,7 +44,7 @@ def test_the_build_fails_for_a_link_to_a_missing_anchor(tmp_path):
     assert "no-such-heading" in built.stderr
 
 
-def test_every_page_is_there_and_fetches_nothing(site):
+def test_every_page_exists_and_fetches_nothing(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > 100
     for page in pages:
@@ -54,7 +54,7 @@ def test_every_page_is_there_and_fetches_nothing(site):
         assert fetched == [], page.name
 
 
-def test_files_that_pages_link_to_are_part_of_it(site):
+def test_linked_files_are_part_of_the_site(site):
     for name in (
         "ARCHITECTURE.html",
         "examples/publish_delta.go",
@@ -64,7 +64,7 @@ def test_files_that_pages_link_to_are_part_of_it(site):
         assert (site / "project" / name).is_file(), name
 
 
-def test_search_finds_pages_and_leaves_reports_out(site):
+def test_search_finds_pages_and_excludes_reports(site):
     entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
     pages = {entry["location"].partition("#")[0] for entry in entries}
     assert "tutorials/quickstart.html" in pages

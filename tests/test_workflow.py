@@ -21,14 +21,14 @@ TOOLS = ROOT / ".venv" / "tools" / "bin"
     ],
     ids=["schema", "timeouts", "hooks"],
 )
-def test_it_is_what_its_reader_takes(command):
+def test_workflow_passes_its_linter(command):
     if not TOOLS.exists():
         pytest.skip("what checks it is not here: make .venv/.tools")
     done = subprocess.run([TOOLS / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_it_may_read_and_nothing_else_and_keeps_no_credentials():
+def test_workflow_has_only_read_permission_and_keeps_no_credentials():
     text = WORKFLOW.read_text()
     assert text.count("permissions:") == 1
     assert re.search(r"^permissions:\n  contents: read\n\n", text, re.MULTILINE)
@@ -38,17 +38,17 @@ def test_it_may_read_and_nothing_else_and_keeps_no_credentials():
     assert "github.event" not in text
 
 
-def test_actions_are_those_of_github_at_a_major_version():
+def test_actions_are_from_github_at_a_major_version():
     used = re.findall(r"uses: (\S+)", WORKFLOW.read_text())
     assert used
     assert [action for action in used if not re.fullmatch(r"actions/[\w-]+@v\d+", action)] == []
 
 
-def test_it_runs_what_ci_runs_elsewhere():
+def test_workflow_runs_the_same_checks_as_ci():
     assert "run: .ci/run" in WORKFLOW.read_text()
 
 
-def test_a_hook_takes_nothing_from_the_network_and_names_files_that_are_there():
+def test_hooks_use_no_network_and_name_existing_files():
     text = HOOKS.read_text()
     assert re.findall(r"repo: (\S+)", text) == ["local"]
     assert set(re.findall(r"language: (\S+)", text)) == {"system"}

@@ -2,8 +2,8 @@
 
 `python engine_time.py REPOSITORY MODEL CANDIDATES TABLE_ROWS SECONDS`: for every line on stdin computes a model's
 requests for so long, inline in this thread, and prints the microseconds of processor time that each took. The model is
-the benchmark's, `bench`, or one of loadtest.bench.bench_useronce, whose requests have one user. It uses nothing but what
-processor.engine promises to users, so that it runs in checkouts of other days.
+the benchmark's, `bench`, or one of loadtest.bench.bench_useronce, whose requests have one user. It uses nothing but
+what processor.engine promises to users, so that it runs in checkouts of other days.
 """
 
 from __future__ import annotations

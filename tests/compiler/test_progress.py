@@ -20,12 +20,12 @@ def shown(terminal: bool) -> str:
     return file.getvalue()
 
 
-def test_a_terminal_has_a_bar_for_each_part_and_notes_above_them():
+def test_terminal_shows_a_bar_per_part_below_the_notes():
     text = shown(terminal=True)
     assert "40/40" in text
     assert "3/?" in text
     assert text.index("version 1 is published") < text.rindex("rows read")
 
 
-def test_where_there_is_no_terminal_only_the_notes_are_written():
+def test_only_notes_are_written_without_a_terminal():
     assert shown(terminal=False) == "version 1 is published\n"

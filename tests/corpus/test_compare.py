@@ -12,13 +12,13 @@ def report(*values, key="published/opened/rows/score", dtype="<f4", computes="on
     return {"computes": [computes], "scores": {key: bits}}
 
 
-def test_the_same_bytes_are_equal():
+def test_equal_bytes_compare_equal():
     one = compared("int8", report(0.1, 0.2), report(0.1, 0.2))
 
     assert (one.why, one.scores, one.worst) == ("", 1, 0.0)
 
 
-def test_one_bit_of_one_score_is_found():
+def test_single_flipped_bit_is_found():
     score = np.float32(0.1)
 
     one = compared("int8", report(score, 0.2), report(np.nextafter(score, np.float32(1)), 0.2))
@@ -45,17 +45,17 @@ def test_zero_and_negative_zero_differ():
         (None, "not scored by head"),
     ],
 )
-def test_what_cannot_be_compared_is_not_equal(after, why):
+def test_incomparable_reports_are_unequal(after, why):
     assert compared("int8", report(0.1), after).why.startswith(why)
 
 
-def test_nothing_scored_is_not_equal():
+def test_empty_reports_are_unequal():
     nothing = {"computes": [], "scores": {}}
 
     assert compared("int8", nothing, nothing).why == "nothing was scored"
 
 
-def test_table_says_where_environments_differ():
+def test_table_names_differing_environments():
     found = [compared("int8", report(0.1), report(0.1)), compared("xla", report(0.1), None)]
 
     text = table(found, {"numpy": "2.4.1"}, {"numpy": "2.4.2"}, "HEAD~1", "HEAD")

@@ -37,7 +37,7 @@ def check(entry, aside):
 
 
 @pytest.mark.parametrize("entry", [marked(entry) for entry in ENTRIES])
-def test_stored_scores_hold_at_every_moment(entry, tmp_path):
+def test_stored_scores_are_reproduced_at_every_moment(entry, tmp_path):
     computes = check(entry, tmp_path)
 
     # A lower precision may be lacking here; nothing else may stand in for what the entry stores.
@@ -45,7 +45,7 @@ def test_stored_scores_hold_at_every_moment(entry, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["int8", "bfloat16", "xla"])
-def test_scores_hold_on_a_processor_without_extensions(name, tmp_path, monkeypatch):
+def test_stored_scores_are_reproduced_without_processor_extensions(name, tmp_path, monkeypatch):
     monkeypatch.setattr("freshet_serving.processor.running.opening.this_machine", lambda: BARE)
 
     computes = check(read_entry(FROZEN / name), tmp_path)
@@ -54,9 +54,9 @@ def test_scores_hold_on_a_processor_without_extensions(name, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
-def test_no_file_of_an_entry_was_changed(entry):
+def test_entry_files_are_unchanged(entry):
     assert digests(entry.folder) == entry.files
 
 
-def test_the_corpus_stays_small():
+def test_corpus_stays_small():
     assert sum(path.stat().st_size for path in FROZEN.rglob("*") if path.is_file()) < MOST_NBYTES

@@ -21,7 +21,7 @@ OTHER_BACKEND = 1e-5
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["zoo-deepfm", "zoo-mmoe", "user-once", "import-savedmodel", "import-onnx"])
-def test_compiled_anew_a_stored_graph_scores_as_before(name, backend, tmp_path):
+def test_recompiled_stored_graph_scores_as_before(name, backend, tmp_path):
     entry = read_entry(FROZEN / name)
     moment = entry.moments[-1]
     repository = entry.lay_out(tmp_path, moment)

@@ -46,7 +46,7 @@ def tell(story):
     return read_entry(story.folder)
 
 
-def test_an_entry_scores_as_it_was_written(begin, tmp_path):
+def test_entry_stores_its_scores(begin, tmp_path):
     entry = tell(begin())
 
     assert [one.folder for one in entries(tmp_path / "frozen")] == [entry.folder]
@@ -59,7 +59,7 @@ def test_an_entry_scores_as_it_was_written(begin, tmp_path):
     assert digests(entry.folder) == entry.files
 
 
-def test_an_entry_that_is_there_is_never_written_again(begin):
+def test_existing_entry_is_never_overwritten(begin):
     entry = tell(begin())
     before = (entry.folder / ENTRY).read_bytes()
 
@@ -70,7 +70,7 @@ def test_an_entry_that_is_there_is_never_written_again(begin):
     assert digests(entry.folder) == entry.files
 
 
-def test_a_file_that_was_rewritten_is_refused(begin):
+def test_rewritten_file_is_refused(begin):
     with begin() as story:
         (story.repository / MODEL / "1" / "dense.safetensors").write_bytes(b"another")
 
@@ -78,7 +78,7 @@ def test_a_file_that_was_rewritten_is_refused(begin):
             story.moment("changed")
 
 
-def test_a_delta_that_changes_no_score_is_refused(begin):
+def test_delta_without_score_changes_is_refused(begin):
     with begin() as story:
         Publisher(story.repository, MODEL).publish(rows={"user": ([7], np.ones((1, 4), np.float32))})
         story.moment("delta 1")
@@ -89,7 +89,7 @@ def test_a_delta_that_changes_no_score_is_refused(begin):
     assert not story.folder.exists()
 
 
-def test_another_generation_than_stored_is_an_error(begin, tmp_path):
+def test_generation_different_from_the_stored_one_is_an_error(begin, tmp_path):
     entry = tell(begin())
     path = entry.folder / ENTRY
     path.write_text(path.read_text().replace('"generation": "1.1"', '"generation": "1.7"'))

@@ -97,7 +97,7 @@ def curl(live, *arguments):
     return int(status), body, done
 
 
-def test_curl(live):
+def test_curl_gets_scores(live):
     url = f"https://localhost:{live.http_port}/v2/models/small"
     key = live.keyed.headers("predict")["authorization"]
     assert curl(live, "-H", f"Authorization: {key}", url)[0] == 200
@@ -121,7 +121,7 @@ def tensors(kind):
     return made
 
 
-def test_triton_over_http(live):
+def test_triton_http_client_gets_scores(live):
     triton = pytest.importorskip("tritonclient.http", reason="tritonclient is not installed")
     options = {"ssl": True, "ssl_context_factory": live.authority.client}
     client = triton.InferenceServerClient(f"localhost:{live.http_port}", **options)
@@ -133,7 +133,7 @@ def test_triton_over_http(live):
     client.close()
 
 
-def test_triton_over_http_with_asyncio(live):
+def test_triton_asyncio_http_client_gets_scores(live):
     triton = pytest.importorskip("tritonclient.http.aio", reason="tritonclient's asyncio extra is not installed")
 
     async def ask():
@@ -148,7 +148,7 @@ def test_triton_over_http_with_asyncio(live):
     asyncio.run(ask())
 
 
-def test_triton_over_grpc(live):
+def test_triton_grpc_client_gets_scores(live):
     triton = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
     options = {"ssl": True, "root_certificates": str(live.authority.path)}
     client = triton.InferenceServerClient(f"localhost:{live.grpc_port}", **options)
@@ -162,7 +162,7 @@ def test_triton_over_grpc(live):
     client.close()
 
 
-def test_triton_over_grpc_with_asyncio(live):
+def test_triton_asyncio_grpc_client_gets_scores(live):
     triton = pytest.importorskip("tritonclient.grpc.aio", reason="tritonclient is not installed")
 
     async def ask():
@@ -196,18 +196,18 @@ def run(live, folder, client, python=sys.executable):
     importlib.util.find_spec("tensorflow_serving") is None,
     reason="tensorflow-serving-api is not installed: make conformance",
 )
-def test_the_stubs_of_tensorflow_serving(live, tmp_path):
+def test_tensorflow_serving_stubs_get_scores(live, tmp_path):
     run(live, tmp_path, "access_tensorflow_serving")
 
 
 @pytest.mark.skipif(
     "FRESHET_KSERVE_PYTHON" not in os.environ, reason="kserve has no environment of its own: make conformance"
 )
-def test_the_clients_of_kserve(live, tmp_path):
+def test_kserve_clients_get_scores(live, tmp_path):
     run(live, tmp_path, "access_kserve", os.environ["FRESHET_KSERVE_PYTHON"])
 
 
-def test_certificates_and_keys_change_under_the_load_of_both_protocols_and_no_request_fails(live):
+def test_certificates_and_keys_change_under_load_without_failed_requests(live):
     ca, ended, failed, answered = str(live.authority.path), threading.Event(), [], [0]
 
     def load(address, anew):
@@ -251,7 +251,7 @@ def fresh(live, before):
     return all(shown(live, port) not in before for port in (live.http_port, live.grpc_port, live.admin_port))
 
 
-def test_a_broken_pair_leaves_the_old_one_and_is_told(live):
+def test_broken_certificate_pair_keeps_the_old_one_and_is_logged(live):
     before = shown(live, live.http_port)
     chain = live.authority.folder / "server.crt"
     whole = chain.read_bytes()
@@ -279,7 +279,7 @@ scrape_configs:
 """
 
 
-def test_prometheus(live, tmp_path):
+def test_prometheus_scrapes_the_secured_port(live, tmp_path):
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is not installed")
     (tmp_path / "key").write_text(live.keyed.secrets["metrics"])
@@ -305,7 +305,7 @@ def up(port):
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_at_the_end_who_is_answered_is_told_to_leave_and_nobody_is_cut_off(tmp_path, workers):
+def test_shutdown_announces_close_and_cuts_no_client_off(tmp_path, workers):
     write_package(tmp_path / "repository", users=USERS)
     with SecureServer(tmp_path, "--workers", workers, "--drain-s", "1") as server:
         last, begun = [], threading.Barrier(5)

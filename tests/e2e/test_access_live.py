@@ -54,7 +54,7 @@ def known(live, name, limits):
     return limited
 
 
-def test_a_rate_is_of_the_server_and_not_of_a_worker(live):
+def test_rate_limit_applies_to_the_server_not_each_worker(live):
     limited = known(live, "ten", RateLimits(rate=10.0))
     began_s = time.monotonic()
     answered = statuses(live, limited, 60)
@@ -64,7 +64,7 @@ def test_a_rate_is_of_the_server_and_not_of_a_worker(live):
     assert set(answered) == {200, 429}
 
 
-def test_one_connection_has_the_whole_of_a_rate(live):
+def test_one_connection_can_use_the_whole_rate(live):
     import http.client
 
     limited = known(live, "twenty", RateLimits(rate=20.0))
@@ -86,7 +86,7 @@ def come_and_go(live, name):
     until(lambda: set(statuses(live, one, 6)) == {401})
 
 
-def test_keys_change_under_load_and_no_request_of_a_key_that_stays_fails(live):
+def test_keys_change_under_load_without_failing_remaining_keys(live):
     ended, failed, answered = threading.Event(), [], [0]
 
     def ask():
@@ -110,7 +110,7 @@ def test_keys_change_under_load_and_no_request_of_a_key_that_stays_fails(live):
     assert answered[0] > 50
 
 
-def test_a_worker_that_comes_while_the_file_is_broken_goes_by_the_keys_that_the_others_have(live):
+def test_new_worker_uses_shared_keys_while_the_file_is_broken(live):
     import os
     import signal
 
@@ -127,7 +127,7 @@ def test_a_worker_that_comes_while_the_file_is_broken_goes_by_the_keys_that_the_
     live.keyed.path.write_bytes(whole)
 
 
-def test_a_prediction_is_answered_and_a_stranger_is_told_nothing(live):
+def test_prediction_is_answered_and_unauthorised_callers_learn_nothing(live):
     body = b'{"instances": []}'
     status, _, text = live.request("POST", PATH, body)
     assert (status, json.loads(text)) == (401, {"error": "authorization: expected a valid bearer token"})

@@ -40,7 +40,7 @@ def wait_until_served(server, model, generation):
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("replay", [False, True])
-def test_rolled_back_by_the_admin_port_the_trainer_makes_the_server_fresh_again(tmp_path, replay):
+def test_trainer_recovers_freshness_after_an_admin_rollback(tmp_path, replay):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
     from freshet_serving.models.config.train_config import StartOptions
     from freshet_serving.models.data.source import Batch
@@ -85,7 +85,7 @@ def test_rolled_back_by_the_admin_port_the_trainer_makes_the_server_fresh_again(
 
 
 @pytest.mark.unguarded("each delta changes every row and, every fifth time, all dense weights")
-def test_a_snapshot_under_load_fails_no_request_and_changes_no_score(tmp_path):
+def test_snapshot_under_load_fails_no_request_and_changes_no_score(tmp_path):
     repository = tmp_path / "repository"
     write_package(repository, users=USERS)
     folder = repository / "small" / "1"

@@ -20,7 +20,7 @@ def index(server):
     return {(each["name"], each["version"]): (each["state"], each["reason"]) for each in json.loads(body)}
 
 
-def test_the_good_ones_are_served_the_bad_ones_told_of_and_one_that_is_mended_served_too(tmp_path):
+def test_good_models_serve_while_bad_ones_are_reported_and_repaired(tmp_path):
     repository = tmp_path / "repository"
     for model in ("good", "torn", "two"):
         write_package(repository, model=model)

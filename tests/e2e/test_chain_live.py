@@ -68,7 +68,7 @@ def wait_until(servers, generation, within_s):
     until(lambda: [asked(server)[0] for server in servers] == [generation] * len(servers), within_s=within_s)
 
 
-def test_a_rollback_on_one_is_served_by_both_and_the_next_delta_too(pair):
+def test_rollback_on_one_server_is_served_by_both(pair):
     one, _ = pair
     links = {step: publish(one.repository, step) for step in range(1, 8)}
     wait_until(pair, "1.7", 10)
@@ -93,7 +93,7 @@ def test_a_rollback_on_one_is_served_by_both_and_the_next_delta_too(pair):
         }  # fmt: skip
 
 
-def test_the_digest_comes_over_grpc_where_it_is_asked_for(pair):
+def test_digest_is_returned_over_grpc_on_request(pair):
     one, _ = pair
     link = publish(one.repository, 1)
     wait_until(pair, "1.1", 10)
@@ -118,7 +118,7 @@ def test_the_digest_comes_over_grpc_where_it_is_asked_for(pair):
             assert metadata.get("x-model-digest") == (link.digest if wanted else None)
 
 
-def test_a_served_delta_that_is_replaced_leaves_both_where_they_are_and_says_so(pair, tmp_path):
+def test_replaced_served_delta_stops_both_servers_and_is_reported(pair, tmp_path):
     one, _ = pair
     publish(one.repository, 1)
     link = publish(one.repository, 2)

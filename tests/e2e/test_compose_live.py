@@ -96,7 +96,7 @@ def test_every_alert_rule_is_evaluated(services):
     assert [rule["lastError"] for rule in rules if rule["health"] != "ok"] == []
 
 
-def test_every_query_of_the_dashboard_answers(services):
+def test_every_dashboard_query_returns_data(services):
     board = json.loads((ROOT / "deploy" / "grafana" / "freshet.json").read_text())
     left = {target["expr"] for panel in board["panels"] for target in panel.get("targets", ())}
     assert len(left) > 20
@@ -114,7 +114,7 @@ def test_every_query_of_the_dashboard_answers(services):
         raise AssertionError(sorted(left)) from None
 
 
-def test_a_rollback_on_one_replica_reaches_the_other(services):
+def test_rollback_on_one_replica_reaches_the_other(services):
     before = generation(services, "replica-1")
     until(lambda: generation(services, "replica-1") != before, 60, services)
     trainer = services.processes.pop("trainer")

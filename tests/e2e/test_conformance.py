@@ -61,18 +61,18 @@ def run(client, probe):
 
 
 @pytest.mark.parametrize("client", ["triton_http", "triton_grpc"])
-def test_tritonclient_gets_all_that_is_served(live, client):
+def test_tritonclient_covers_everything_served(live, client):
     run(client, live.probe)
 
 
-def test_our_own_client_gets_all_that_is_served(live):
+def test_freshet_client_covers_everything_served(live):
     run("own", live.probe)
 
 
 @pytest.mark.skipif(
     importlib.util.find_spec("tensorflow_serving") is None, reason="tensorflow-serving-api is not installed"
 )
-def test_the_stubs_of_tensorflow_serving_get_all_that_is_served(live):
+def test_tensorflow_serving_stubs_cover_everything_served(live):
     run("tensorflow_serving", live.probe)
 
 
@@ -118,7 +118,7 @@ def bench(tmp_path_factory):
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_perf_analyzer_measures_both_kinds_of_service(bench, options):
+def test_perf_analyzer_measures_both_service_kinds(bench, options):
     port = bench.http_port if "http" in options else bench.grpc_port
     command = [perf_analyzer(), "-m", "bench", "-u", f"127.0.0.1:{port}", *options]
     command += ["-p", "500", "-r", "3", "-s", "1000", "--concurrency-range", "2"]

@@ -66,7 +66,7 @@ def canned(page):
     return asked
 
 
-def test_the_overview_tells_of_rates_models_and_workers(page):
+def test_overview_shows_rates_models_and_workers(page):
     show(page, "overview")
     until(lambda: page.locator(".figures b").first.inner_text() not in ("–", "0"), lambda: page.wait_for_timeout(50))
     assert page.locator(".card").count() == 2
@@ -77,7 +77,7 @@ def test_the_overview_tells_of_rates_models_and_workers(page):
     assert page.title() == "ctr · Timeline · Freshet"
 
 
-def test_a_delta_is_dropped_served_and_rolled_back(page, stage):
+def test_delta_is_dropped_served_and_rolled_back(page, stage):
     before, path = stage.generation(), stage.delta()
     show(page, "timeline")
     data = page.evaluate_handle(
@@ -107,7 +107,7 @@ def test_a_delta_is_dropped_served_and_rolled_back(page, stage):
     page.get_by_text(f"roll 'ctr' back to {before}").first.wait_for()
 
 
-def test_what_is_asked_can_be_declined_and_changes_nothing(page, stage):
+def test_declined_confirmation_changes_nothing(page, stage):
     before = stage.generation()
     show(page, "timeline")
     page.locator("button.back").first.click()
@@ -116,7 +116,7 @@ def test_what_is_asked_can_be_declined_and_changes_nothing(page, stage):
     assert stage.generation() == before
 
 
-def test_a_file_that_is_no_delta_is_refused_in_words(page, stage, tmp_path):
+def test_file_that_is_not_a_delta_is_refused_with_reason(page, stage, tmp_path):
     (tmp_path / "x.safetensors").write_bytes(b"nothing of the kind")
     show(page, "timeline")
     with page.expect_file_chooser() as chooser:
@@ -129,7 +129,7 @@ def test_a_file_that_is_no_delta_is_refused_in_words(page, stage, tmp_path):
     page.troubles.clear()
 
 
-def test_a_split_is_changed_and_labels_are_set(page, stage):
+def test_split_and_labels_can_be_changed(page, stage):
     show(page, "traffic")
     page.get_by_label("Weight of canary").fill("30")
     page.get_by_label("Weight of stable").fill("70")
@@ -146,7 +146,7 @@ def test_a_split_is_changed_and_labels_are_set(page, stage):
     assert page.get_by_text("Version 2 against version 1").is_visible()
 
 
-def test_a_request_is_tried_as_it_was_typed(page, stage):
+def test_request_is_tried_as_typed(page, stage):
     show(page, "try")
     page.get_by_text("Filled with a recent request.").wait_for()
     page.get_by_label("user", exact=False).first.fill(f"[{LONG}, 3, 4]")
@@ -165,7 +165,7 @@ def test_a_request_is_tried_as_it_was_typed(page, stage):
     compile(python, "shown", "exec")
 
 
-def test_an_explanation_is_shown_side_by_side(page, stage):
+def test_explanation_is_shown_side_by_side(page, stage):
     asked = canned(page)
     show(page, "explain")
     page.wait_for_function("document.querySelectorAll('select')[1].options.length > 2")
@@ -180,7 +180,7 @@ def test_an_explanation_is_shown_side_by_side(page, stage):
     assert overflowing(page) == []
 
 
-def test_a_score_is_explained_under_two_generations_by_the_server_itself(page, stage):
+def test_server_explains_a_score_under_two_generations(page, stage):
     show(page, "explain")
     page.wait_for_function("document.querySelectorAll('select')[1].options.length > 4")
     page.get_by_label("Against").select_option(index=4)
@@ -194,7 +194,7 @@ def test_a_score_is_explained_under_two_generations_by_the_server_itself(page, s
     assert overflowing(page) == []
 
 
-def test_what_is_held_is_shown_and_rejected(page, stage):
+def test_held_delta_is_shown_and_rejected(page, stage):
     before = stage.generation()
     held(stage)
     show(page, "timeline")
@@ -209,7 +209,7 @@ def test_what_is_held_is_shown_and_rejected(page, stage):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-def test_what_is_wrong_is_said_first_and_freshness_counts_from_now(opened, stage, size, scheme):
+def test_problems_are_listed_first_with_current_freshness(opened, stage, size, scheme):
     with page_of(opened, stage.address, size, scheme) as page:
 
         def holding(route):
@@ -231,7 +231,7 @@ def test_what_is_wrong_is_said_first_and_freshness_counts_from_now(opened, stage
         assert page.troubles == []
 
 
-def test_sessions_are_resized(page, stage):
+def test_sessions_can_be_resized(page, stage):
     show(page, "overview")
     page.get_by_label("Sessions of default").fill("3")
     page.get_by_role("button", name="Set").click()
@@ -241,7 +241,7 @@ def test_sessions_are_resized(page, stage):
     assert groups["default"]["sessions"] == 6
 
 
-def test_the_keyboard_alone_rolls_back(page, stage):
+def test_rollback_works_by_keyboard_alone(page, stage):
     stage.feed(1)
     before = stage.generation()
     show(page, "timeline")
@@ -302,7 +302,7 @@ def test_axe_finds_nothing_serious(opened, stage, view, scheme):
         assert len(found["passes"]) > 10
 
 
-def test_a_token_is_asked_for_and_kept_for_the_tab(opened, tmp_path):
+def test_token_is_requested_and_kept_for_the_tab(opened, tmp_path):
     stage = Stage(tmp_path, "--workers", "1", "--admin-token", "s3cret", pause_s=0.05)
     with stage, page_of(opened, stage.address) as page:
         page.get_by_label("Admin token").fill("wrong")
@@ -320,7 +320,7 @@ def test_a_token_is_asked_for_and_kept_for_the_tab(opened, tmp_path):
         assert page.evaluate("sessionStorage.length") == 0
 
 
-def test_a_server_that_does_not_answer_is_told_of_and_found_again(opened, stage):
+def test_unreachable_server_is_reported_and_reconnected(opened, stage):
     with page_of(opened, stage.address) as page:
         show(page, "overview")
         page.context.set_offline(True)
@@ -329,7 +329,7 @@ def test_a_server_that_does_not_answer_is_told_of_and_found_again(opened, stage)
         page.locator("#state:text-is('ready')").wait_for()
 
 
-def test_what_the_server_says_is_text_and_nothing_else(opened, stage):
+def test_server_text_is_never_rendered_as_html(opened, stage):
     """Names and reasons that would be HTML."""
     with page_of(opened, stage.address) as page:
 

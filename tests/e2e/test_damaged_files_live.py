@@ -33,7 +33,7 @@ def versions(server, model):
     return {version["version"]: (version["state"], version["error"]) for version in known}
 
 
-def test_with_workers_the_version_before_is_served_the_file_is_named_and_no_worker_dies_for_ever(tmp_path):
+def test_damaged_version_is_unloaded_and_workers_recover(tmp_path):
     repository = tmp_path / "repository"
     for version in (1, 2):
         write_package(repository, version, users=USERS)
@@ -62,7 +62,7 @@ def test_with_workers_the_version_before_is_served_the_file_is_named_and_no_work
     assert "Traceback" not in log
 
 
-def test_one_process_notices_by_itself_or_says_what_it_dies_of(tmp_path):
+def test_single_process_detects_damage_or_logs_its_crash(tmp_path):
     repository = tmp_path / "repository"
     write_package(repository, users=USERS)
     path = repository / "small" / "1" / TABLE
@@ -76,7 +76,7 @@ def test_one_process_notices_by_itself_or_says_what_it_dies_of(tmp_path):
 
 
 @pytest.mark.parametrize("layout", [ALONE, ("--workers", "2")], ids=["one process", "two workers"])
-def test_who_overwrites_a_served_table_waits_until_its_version_is_served_no_more_and_nobody_dies(tmp_path, layout):
+def test_overwriting_a_served_table_waits_until_it_is_unloaded(tmp_path, layout):
     repository = tmp_path / "repository"
     for version in (1, 2):
         write_package(repository, version, users=USERS, seed=version)

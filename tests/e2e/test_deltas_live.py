@@ -49,7 +49,7 @@ def live(tmp_path):
         yield server
 
 
-def test_every_reply_is_whole_and_of_the_generation_it_names_while_deltas_are_loaded(live, tmp_path):
+def test_every_reply_equals_its_named_generation_during_deltas(live, tmp_path):
     wanted = {f"1.{step}": expected(step) for step in range(31)}
     stop, problems, seen = threading.Event(), [], set()
 
@@ -131,7 +131,7 @@ def honest_nan(tmp_path):
     return (tmp_path / "x.safetensors").read_bytes()
 
 
-def test_a_delta_that_is_not_sound_is_a_clear_4xx_and_changes_nothing(live, tmp_path):
+def test_invalid_delta_is_a_clear_4xx_and_changes_nothing(live, tmp_path):
     assert live.upload("small", delta_bytes(tmp_path, 1))[0] == 200
     good = delta_bytes(tmp_path, 2)
     files = sorted(p.name for p in (live.repository / "small/1/deltas").iterdir())
@@ -162,7 +162,7 @@ def test_rollback_is_served_at_once_and_survives_a_restart(live, tmp_path):
         np.testing.assert_allclose(np.ravel(scores), expected(1), atol=1e-5)
 
 
-def test_a_killed_server_restarts_at_the_last_acknowledged_generation(live, tmp_path):
+def test_killed_server_restarts_at_the_last_acknowledged_generation(live, tmp_path):
     for step in (1, 2):
         assert live.upload("small", delta_bytes(tmp_path, step))[0] == 200
     os.kill(live.process.pid, signal.SIGKILL)
@@ -173,7 +173,7 @@ def test_a_killed_server_restarts_at_the_last_acknowledged_generation(live, tmp_
         np.testing.assert_allclose(np.ravel(scores), expected(2), atol=1e-5)
 
 
-def test_a_new_version_takes_over_without_a_failed_request(live):
+def test_new_version_takes_over_without_a_failed_request(live):
     stop, problems, seen = threading.Event(), [], set()
 
     def client():
@@ -196,7 +196,7 @@ def test_a_new_version_takes_over_without_a_failed_request(live):
     assert seen == {"1.0", "2.0"}
 
 
-def test_a_server_of_a_compiled_package_maps_no_tensorflow(live):
+def test_server_of_a_compiled_package_does_not_load_tensorflow(live):
     live.predict("small", INPUTS)
     maps = Path(f"/proc/{live.process.pid}/maps").read_text()
     assert "onnxruntime" in maps

@@ -50,7 +50,7 @@ def starved(*processes, free=0):
 
 
 @pytest.mark.parametrize("who", ["workers", "supervisor"])
-def test_who_has_no_descriptors_left_takes_connections_once_it_has_some(live, who):
+def test_process_without_descriptors_accepts_connections_again_later(live, who):
     before = pids(live)
     there = http.client.HTTPConnection("127.0.0.1", live.http_port, timeout=60)
     live.predict("small", INPUTS, there)
@@ -71,7 +71,7 @@ def test_who_has_no_descriptors_left_takes_connections_once_it_has_some(live, wh
     there.close()
 
 
-def test_a_delta_of_rows_reaches_workers_without_descriptors_and_another_once_they_have_some(live, tmp_path):
+def test_row_delta_reaches_workers_without_free_descriptors(live, tmp_path):
     before = pids(live)
     with starved(*before, free=2):
         assert live.upload("small", delta_bytes(tmp_path, 1, dense_seed=False))[0] == 200

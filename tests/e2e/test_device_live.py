@@ -17,7 +17,7 @@ STEPS = 3
 
 @pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["one process", "two workers"])
 @pytest.mark.unguarded("a delta brings other weights altogether")
-def test_a_server_with_device_stages_gives_every_generations_own_scores(options, tmp_path):
+def test_device_stages_return_correct_scores_for_every_generation(options, tmp_path):
     write_package(tmp_path / "repository", users=USERS)
     wanted = {f"1.{step}": expected(step) for step in range(STEPS + 1)}
     problems, seen, stop = [], set(), threading.Event()

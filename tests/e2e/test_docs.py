@@ -68,12 +68,12 @@ def shaped(document):
 
 
 @pytest.mark.parametrize(("command", "reply"), examples(), ids=lambda text: text.split("\n")[0][:60])
-def test_an_example_prints_what_the_page_says(live, command, reply):
+def test_documented_example_prints_what_the_page_says(live, command, reply):
     command = command.replace("localhost:8501", f"127.0.0.1:{live.http_port}")
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
     assert shaped(json.loads(done.stdout)) == shaped(json.loads(reply))
 
 
-def test_the_page_has_examples_of_every_form():
+def test_page_has_examples_of_every_request_form():
     forms = (":predict", ":regress", "/infer")
     assert all(any(form in command for command, _ in examples()) for form in forms)

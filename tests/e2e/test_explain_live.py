@@ -41,7 +41,7 @@ REQUEST = {"user": [3, 900, 2**53 + 1], "tags": [["a", "zz"], [], ["b"]], "float
 
 
 @pytest.mark.parametrize("layout", [(), ALONE, (*ALONE, "--sessions", "2")], ids=["default", "inline", "threads"])
-def test_what_is_explained_is_what_was_served_before_and_after_a_delta(tmp_path, layout):
+def test_explanation_equals_served_scores_before_and_after_a_delta(tmp_path, layout):
     root = tmp_path / "repository"
     write_package(root, users=range(20))
     options = (*layout, "--undo-depth", "2", "--record", str(tmp_path / "recordings"), "--record-share", "1")
@@ -85,7 +85,7 @@ def test_what_is_explained_is_what_was_served_before_and_after_a_delta(tmp_path,
         assert "small, row 0 of 3" in result.stdout
 
 
-def test_a_version_that_is_pinned_is_explained_beside_the_newest(tmp_path):
+def test_pinned_version_is_compared_with_the_newest(tmp_path):
     root = tmp_path / "repository"
     write_package(root, 1, users=range(20))
     with LiveServer(root, log=tmp_path / "log") as server:
@@ -113,7 +113,7 @@ def random_requests(source, manifest, rng, most_rows):
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("arch", ["deepfm", "dlrm", "two_tower", "mmoe"])
-def test_rows_of_a_trained_model_pooled_by_plain_numpy_score_as_was_served(arch, tmp_path, monkeypatch):
+def test_numpy_pooling_of_trained_rows_reproduces_served_scores(arch, tmp_path, monkeypatch):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
     from freshet_serving.models.config.train_config import load_config
     from freshet_serving.models.data.open_data import open_source

@@ -23,7 +23,7 @@ def source(request, tmp_path):
     source.close()
 
 
-def test_what_comes_is_learned_served_and_counted_until_somebody_ends_it(source, tmp_path):
+def test_arriving_events_are_learned_served_and_counted_until_stopped(source, tmp_path):
     source.send(600)
     trainer = FollowingTrainer(tmp_path, source.path, delta_seconds=0.3, version_rows=700)
     trainer.start()

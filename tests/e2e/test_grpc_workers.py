@@ -82,7 +82,7 @@ def test_every_worker_answers_and_follows_the_deltas(live, tmp_path):
     assert float(line.split()[-1]) == 36
 
 
-def test_a_worker_that_is_killed_takes_its_own_connections_only(live):
+def test_killed_worker_loses_only_its_own_connections(live):
     stop, failed, answered = threading.Event(), [], []
     # By client: whether each of its calls was answered.
     calls = [[] for _ in range(6)]

@@ -83,7 +83,7 @@ def chain_of(server):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_each_fault_is_held_and_no_request_fails(tmp_path, layout):
+def test_each_fault_is_held_without_failed_requests(tmp_path, layout):
     repository = tmp_path / "repository"
     write_guarded(repository)
     stream = Stream()
@@ -120,7 +120,7 @@ def test_each_fault_is_held_and_no_request_fails(tmp_path, layout):
         print(f"{load.asked} requests, 0 failed; {len(FAULTS)} faults held")
 
 
-def test_servers_of_one_repository_come_to_the_same_end_and_a_start_too(tmp_path):
+def test_servers_of_one_repository_and_a_restart_agree(tmp_path):
     repository = tmp_path / "repository"
     write_guarded(repository)
     stream = Stream()
@@ -145,7 +145,7 @@ def test_servers_of_one_repository_come_to_the_same_end_and_a_start_too(tmp_path
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_labels_that_are_off_roll_a_delta_back_within_a_second(tmp_path, layout):
+def test_miscalibrated_labels_roll_back_a_delta_within_a_second(tmp_path, layout):
     repository = tmp_path / "repository"
     write_guarded(repository)
     stream = Stream()
@@ -173,7 +173,7 @@ def test_labels_that_are_off_roll_a_delta_back_within_a_second(tmp_path, layout)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_nothing_was_usual_for_is_taken_back_within_a_second_of_being_served(tmp_path, layout):
+def test_bad_first_delta_is_rolled_back_within_a_second(tmp_path, layout):
     """The first delta of a version, of scores 1.7 times as high: less than what no delta is ever like."""
     repository = tmp_path / "repository"
     write_guarded(repository)

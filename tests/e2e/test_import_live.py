@@ -96,7 +96,7 @@ class Crossed(tf.Module):
         return {"score": tf.concat([hashed, pooled], 1) @ self.weights}
 
 
-def test_hash_buckets_and_crosses_are_served_without_tensorflow_and_their_tables_take_deltas(tmp_path):
+def test_imported_hashes_and_crosses_need_no_tensorflow_and_take_deltas(tmp_path):
     module = Crossed()
     repository = tmp_path / "repository"
     source = saved(module, tmp_path / "model", module.score)
@@ -128,7 +128,7 @@ def test_hash_buckets_and_crosses_are_served_without_tensorflow_and_their_tables
     assert "tensorflow" not in maps
 
 
-def test_the_command_says_what_went_where_and_draws_it(source, tmp_path):
+def test_import_command_reports_and_draws_the_split(source, tmp_path):
     repository, drawing = tmp_path / "repository", tmp_path / "split.svg"
     assert "ctr version 1 is in" in freshet("import", source, "--repository", repository, "--name", "ctr")
 
@@ -149,9 +149,7 @@ def test_the_command_says_what_went_where_and_draws_it(source, tmp_path):
     )
 
 
-def test_a_savedmodel_in_a_served_repository_is_imported_and_workers_answer_for_it_while_a_broken_one_is_told_of(
-    source, env, tmp_path
-):
+def test_savedmodel_in_a_repository_is_imported_and_served(source, env, tmp_path):
     repository = tmp_path / "repository"
     import_model(source, repository, "first")
     broken = shutil.copytree(source, repository / "broken" / "1")
@@ -171,7 +169,7 @@ def test_a_savedmodel_in_a_served_repository_is_imported_and_workers_answer_for_
         assert not [p for p in (repository / "broken").iterdir() if p.name.endswith(".tmp")]
 
 
-def test_an_onnx_file_in_a_served_repository_is_imported_with_the_data_beside_it(env, tmp_path):
+def test_onnx_file_with_external_data_is_imported_and_served(env, tmp_path):
     """What torch.onnx.export writes: model.onnx and model.onnx.data."""
     onnx = pytest.importorskip("onnx", reason="importing needs the train extra")
     rows = np.arange(20, dtype=np.float32).reshape(5, 4)

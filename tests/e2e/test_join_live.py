@@ -81,7 +81,7 @@ class Join:
         ]
 
 
-def test_what_a_server_recorded_is_joined_with_what_came_of_it(tmp_path):
+def test_recorded_requests_are_joined_with_their_outcomes(tmp_path):
     repository = tmp_path / "repository"
     write_package(repository, users=range(6))
     recorded = ("--record", str(tmp_path / "recordings"), "--record-share", "1")
@@ -106,7 +106,7 @@ def test_what_a_server_recorded_is_joined_with_what_came_of_it(tmp_path):
     assert join.rows()[20:] == [("request-0", 0, 1.0, True, 1.0)]
 
 
-def test_a_server_is_told_of_calibration_and_need_not_answer(tmp_path):
+def test_calibration_report_tolerates_an_unreachable_server(tmp_path):
     put(tmp_path / "recordings", "ctr-w0-1-1", recording([("r", 0, 0, 0.5)]))
     (tmp_path / "outcomes").mkdir()
     said = Join(tmp_path, "--admin", f"http://127.0.0.1:{free_port()}").once()
@@ -114,7 +114,7 @@ def test_a_server_is_told_of_calibration_and_need_not_answer(tmp_path):
     assert "could not report calibration: admin: no answer" in " ".join(said.stdout.split())
 
 
-def test_a_server_takes_back_what_joined_labels_show_to_be_off(tmp_path):
+def test_server_rolls_back_when_joined_labels_show_miscalibration(tmp_path):
     repository = tmp_path / "repository"
     write_guarded(repository)
     # Small, so that each round of requests fills a file.
@@ -159,7 +159,7 @@ def test_a_server_takes_back_what_joined_labels_show_to_be_off(tmp_path):
     assert "calibration was not told" not in join.log.read_text()
 
 
-def test_mistakes_are_one_line(tmp_path):
+def test_mistake_gives_a_one_line_error(tmp_path):
     said = Join(tmp_path).once()
     assert said.returncode == 2
     assert said.stderr.count("\n") == 1
@@ -167,7 +167,7 @@ def test_mistakes_are_one_line(tmp_path):
 
 
 @pytest.mark.kills
-def test_a_killed_join_emits_every_row_once(tmp_path):
+def test_killed_join_emits_every_row_once(tmp_path):
     draw = random.Random(f"join {SEED}")
     (tmp_path / "recordings").mkdir()
     (tmp_path / "outcomes").mkdir()
@@ -219,7 +219,7 @@ def test_a_killed_join_emits_every_row_once(tmp_path):
     assert Counter(row[0] for row in found if row[2]) == Counter(clicked)
 
 
-def test_joined_rows_are_what_training_reads(tmp_path):
+def test_joined_rows_are_accepted_by_training(tmp_path):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
     draw = random.Random(3)
     rows = [(f"r{n}", 0, float(n), 0.25) for n in range(3000)]

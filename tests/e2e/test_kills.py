@@ -81,7 +81,7 @@ def bytes_of(processor, model):
     return parts | {name: a.tobytes() for name, a in dense.items()}
 
 
-def test_a_killed_server_serves_what_it_acknowledged_or_later(tmp_path):
+def test_killed_server_serves_the_acknowledged_generation_or_later(tmp_path):
     draw = random.Random(f"server {SEED}")
     repository, scratch = tmp_path / "repository", tmp_path / "scratch"
     scratch.mkdir()

@@ -154,7 +154,7 @@ HTTP = {
 
 
 @pytest.mark.parametrize(("path", "body", "headers", "wanted"), HTTP.values(), ids=HTTP)
-def test_a_request_over_http_is_answered_by_the_name_of_its_limit(server, path, body, headers, wanted):
+def test_http_request_over_a_limit_names_the_limit(server, path, body, headers, wanted):
     status, _, reply = server.request("POST", path, body, headers)
     if wanted == "200":
         assert status == 200, reply[:300]
@@ -228,7 +228,7 @@ def channel(server):
 
 
 @pytest.mark.parametrize(("method", "data", "wanted"), RPC.values(), ids=RPC)
-def test_a_request_over_grpc_is_answered_by_the_name_of_its_limit(channel, method, data, wanted):
+def test_grpc_request_over_a_limit_names_the_limit(channel, method, data, wanted):
     with pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary(method)(data, timeout=60)
     limit = wanted.startswith(("max_", "at most", "tasks"))
@@ -238,14 +238,14 @@ def test_a_request_over_grpc_is_answered_by_the_name_of_its_limit(channel, metho
     assert len(caught.value.details()) < 1000
 
 
-def test_a_compressed_message_is_refused_before_it_is_a_large_one(channel):
+def test_compressed_message_is_refused_before_full_inflation(channel):
     zeros = message("inference.ModelInferRequest")(model_name="small", raw_input_contents=[bytes(80 << 20)])
     with pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary(INFER)(zeros.SerializeToString(), compression=grpc.Compression.Gzip, timeout=60)
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_the_admin_port_reads_no_more_json_than_it_asks_for(server):
+def test_admin_port_limits_the_json_it_reads(server):
     for body in (b'{"split":' + b"[" * 70_000, b"[" * 60_000, b'{"a":' + many("{}", 20_000).encode() + b"}"):
         status, _, reply = server.request(
             "PUT", "/admin/models/small/policy", body, {"content-type": "application/json"}, admin=True
@@ -254,7 +254,7 @@ def test_the_admin_port_reads_no_more_json_than_it_asks_for(server):
         assert len(reply) < 1000
 
 
-def test_a_models_own_limit_is_changed_while_it_serves(server):
+def test_limit_of_a_model_can_be_changed_while_serving(server):
     try:
         assert server.post_json("/admin/models/small/policy", {"max_rows": 1}, "PUT")[0] == 200
         status, _, reply = server.request("POST", REST, json.dumps({"inputs": INPUTS}).encode())

@@ -27,7 +27,7 @@ def predict(server, rows):
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process are Linux's")
 @pytest.mark.parametrize("more_mib", [2, 6, 20])
-def test_large_requests_are_503_and_small_ones_are_answered(more_mib, tmp_path):
+def test_large_requests_are_503_while_small_ones_are_answered(more_mib, tmp_path):
     write_package(tmp_path / "repository")
     with LiveServer(tmp_path / "repository", "--workers", "2", log=tmp_path / "serve.log") as server:
         workers = [w["pid"] for w in json.loads(server.get("/admin/models", admin=True)[2])["workers"]]

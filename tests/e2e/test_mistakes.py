@@ -136,16 +136,14 @@ def wrong(mistake, workspace, ports, monkeypatch):
     return f"{mistake.name}: without {missing}: {told[:600]}"
 
 
-def test_there_are_seventy_of_different_names():
+def test_seventy_mistakes_have_different_names():
     assert len(MISTAKES) == len({mistake.name for mistake in MISTAKES}) == 70
     assert all(isinstance(mistake, Command | Request) and mistake.expected for mistake in MISTAKES)
 
 
 @pytest.mark.e2e
 @pytest.mark.tensorflow
-def test_mistakes_are_answered_by_one_line_that_says_what_is_wrong_and_what_to_do(
-    workspace, ports, monkeypatch, capsys
-):
+def test_mistake_gives_one_line_with_cause_and_advice(workspace, ports, monkeypatch, capsys):
     def starts(*arguments):
         raise AssertionError("it would start")
 

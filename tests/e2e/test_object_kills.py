@@ -75,7 +75,7 @@ class KilledServers:
         self.fleet.start(number).wait_ready()
 
 
-def test_what_is_published_survives_every_kill_and_both_servers_come_to_it(store, tmp_path):
+def test_published_deltas_survive_every_kill_and_reach_both_servers(store, tmp_path):
     draw = random.Random(f"objects {SEED}")
     env = {**os.environ, "FRESHET_MIRROR": str(tmp_path / "writer")}
     address = store.address("kills")
@@ -105,7 +105,7 @@ def test_what_is_published_survives_every_kill_and_both_servers_come_to_it(store
 
 
 @pytest.mark.tensorflow
-def test_what_is_trained_survives_every_kill_and_every_event_is_learned_once(store, tmp_path, monkeypatch):
+def test_training_survives_every_kill_and_learns_each_event_once(store, tmp_path, monkeypatch):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
     from tests.e2e.following import MODEL as TRAINED
     from tests.e2e.following import FolderEvents, FollowingTrainer, learned, sent

@@ -36,7 +36,7 @@ def publisher(address, env, tmp_path):
     publisher.close()
 
 
-def test_two_servers_follow_deltas_and_a_rollback_at_one_reaches_the_other(address, env, publisher, tmp_path):
+def test_two_servers_follow_deltas_and_a_rollback_on_one(address, env, publisher, tmp_path):
     with ReplicaSet(address, env, tmp_path, 2) as fleet:
         for seed in range(3):
             publisher.publish(100, seed)
@@ -57,7 +57,7 @@ def test_two_servers_follow_deltas_and_a_rollback_at_one_reaches_the_other(addre
         assert fleet.digests() == digests
 
 
-def test_an_upload_to_one_server_reaches_the_other(address, env, tmp_path):
+def test_upload_to_one_server_reaches_the_other(address, env, tmp_path):
     from freshet_serving.processor.package.delta import write_delta
     from tests.support.packages import make_delta
 
@@ -71,7 +71,7 @@ def test_an_upload_to_one_server_reaches_the_other(address, env, tmp_path):
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_an_outage_fails_no_request_and_ends_with_the_newest_delta(store, address, env, publisher, tmp_path, hangs):
+def test_outage_fails_no_request_and_ends_at_the_newest_delta(store, address, env, publisher, tmp_path, hangs):
     with (
         ReplicaSet(address, env, tmp_path, 2) as fleet,
         Arrivals(fleet.servers) as arrivals,
@@ -89,7 +89,7 @@ def test_an_outage_fails_no_request_and_ends_with_the_newest_delta(store, addres
 
 
 @pytest.mark.tensorflow
-def test_what_is_trained_there_from_data_there_is_served_from_there(store, env, tmp_path):
+def test_training_and_serving_work_entirely_on_the_object_store(store, env, tmp_path):
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet
@@ -147,7 +147,7 @@ delta_rows = 200
 
 
 @pytest.mark.tensorflow
-def test_a_trainer_without_an_end_waits_for_its_store_and_learns_every_event_once(store, env, tmp_path, monkeypatch):
+def test_endless_trainer_waits_for_its_store_without_repeating_events(store, env, tmp_path, monkeypatch):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
     from tests.e2e.following import FolderEvents, FollowingTrainer, learned, sent
 

@@ -89,7 +89,7 @@ def scores(server, name, inputs):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_scores_over_http_are_pytorchs(name, exported, server):
+def test_http_scores_equal_pytorch(name, exported, server):
     kept = np.load(exported[0] / f"{name}.npz")
     for rows in SIZES:
         got, wanted = scores(server, name, request_of(kept, rows)), np.ravel(kept[f"{rows}/score"])
@@ -100,7 +100,7 @@ def test_scores_over_http_are_pytorchs(name, exported, server):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_embeddings_are_tables_under_their_names_in_pytorch_and_nothing_is_left_to_tensorflow(name, exported, imported):
+def test_embeddings_keep_pytorch_names_and_need_no_tensorflow(name, exported, imported):
     state = np.load(exported[0] / f"{name}.state.npz")
     reader = VersionReader(imported[1][name].folder)
     tables = {table.name for table in reader.manifest.tables}
@@ -112,7 +112,7 @@ def test_embeddings_are_tables_under_their_names_in_pytorch_and_nothing_is_left_
     assert embeddings <= tables
 
 
-def test_dense_weights_of_an_export_that_was_not_optimised_are_the_state_dict(exported, imported):
+def test_unoptimised_export_keeps_the_state_dict_weights(exported, imported):
     if exported[1][1] != "unoptimised":
         pytest.skip("other exports compute with weights beforehand")
     for name in MODELS:
@@ -123,7 +123,7 @@ def test_dense_weights_of_an_export_that_was_not_optimised_are_the_state_dict(ex
             np.testing.assert_array_equal(weight, state[key])
 
 
-def test_the_tutorials_code_exports_what_it_says(exported, tmp_path):
+def test_tutorial_code_exports_as_described(exported, tmp_path):
     """docs/tutorials/pytorch.md, its Python as it stands: run where there is the newer exporter."""
     python, exporter = exported[1]
     if exporter != "dynamo":
@@ -148,7 +148,7 @@ def test_the_tutorials_code_exports_what_it_says(exported, tmp_path):
             )
 
 
-def test_a_delta_of_a_table_scores_as_pytorch_does_with_those_rows(exported, imported, server, tmp_path):
+def test_table_delta_scores_like_pytorch_with_those_rows(exported, imported, server, tmp_path):
     """A delta that gives a bag's one id the row of another id makes the bag score as the other id's."""
     state = np.load(exported[0] / "dlrm.state.npz")
     inputs = {"dense": [[0.1, 0.2, 0.3, 0.4]] * 2, "brand": [[3], [9]], "shop": [[1], [1]], "genre": [[], []]}

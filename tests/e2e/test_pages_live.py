@@ -17,5 +17,5 @@ TOLD = [page for page in PAGES if any(block.kind in RUN and not block.not_run fo
 
 
 @pytest.mark.parametrize("page", TOLD, ids=lambda page: page.stem)
-def test_what_a_page_says_to_type_does_what_the_page_says(page, tmp_path):
+def test_commands_on_a_page_do_what_the_page_says(page, tmp_path):
     run(page, tmp_path, free_port)

@@ -80,7 +80,7 @@ def held(run):
     return {name: (export.keys, export.rows) for name, export in exports.items()}, run.trainer.dense.weights()
 
 
-def test_whichever_process_is_killed_any_number_of_them_goes_on_and_every_row_is_published_once(tmp_path):
+def test_killing_any_process_still_publishes_every_row_once(tmp_path):
     draw = random.Random(f"processes {SEED}")
     repository, reached, follower = tmp_path / "repository", None, None
     repository.mkdir()

@@ -75,7 +75,7 @@ def sample(server, name):
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
 
 
-def test_sticky_keys_stay_on_their_side_whichever_process_answers(start):
+def test_sticky_keys_keep_their_side_in_every_process(start):
     with start(SPLIT) as server:
         sides = {key: {ask(server, key) for _ in range(6)} for key in (f"user-{n}" for n in range(12))}
         assert all(len(side) == 1 for side in sides.values())
@@ -101,7 +101,7 @@ def ask_rpc(server, channel, key=None):
         yield int(told["x-model-version"]), told["x-request-id"]
 
 
-def test_a_key_has_one_side_whatever_protocol_it_comes_by(start):
+def test_key_has_the_same_side_in_every_protocol(start):
     with start(SPLIT) as server:
         options = [("grpc.use_local_subchannel_pool", 1)]
         channels = [grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options) for _ in range(4)]
@@ -114,7 +114,7 @@ def test_a_key_has_one_side_whatever_protocol_it_comes_by(start):
             channel.close()
 
 
-def test_a_bad_canary_is_taken_out_by_itself_and_stays_out(start, tmp_path):
+def test_bad_canary_is_ejected_automatically_and_stays_out(start, tmp_path):
     with start(SPLIT, weights=broken_weights) as server:
         until(lambda: model(server)["out"], lambda: ask(server))
         assert model(server)["shares"] == {"1": 1.0}
@@ -129,7 +129,7 @@ def test_a_bad_canary_is_taken_out_by_itself_and_stays_out(start, tmp_path):
         until(lambda: ask(server) == 2)
 
 
-def test_requests_are_recorded_and_warm_the_next_version_before_it_is_ready(start, tmp_path):
+def test_recorded_requests_warm_the_next_version_before_it_is_ready(start, tmp_path):
     recordings = tmp_path / "recordings"
     with start("", "--record", str(recordings), "--record-share", "1") as server:
         for _ in range(10):
@@ -157,7 +157,7 @@ def test_requests_are_recorded_and_warm_the_next_version_before_it_is_ready(star
         assert ask(server) == 2
 
 
-def test_a_shadow_scores_what_was_answered_and_tells_the_difference(start):
+def test_shadow_scores_answered_requests_and_reports_the_difference(start):
     policy = """
 [model.small]
 versions = "all"

@@ -63,7 +63,7 @@ def matches(expected, document, error):
 
 
 @pytest.mark.parametrize("case", cases.HTTP, ids=lambda case: f"{case[0]} {case[1][:50]} {case[3]}")
-def test_an_http_request_is_answered_as_the_table_says(live, case):
+def test_http_request_is_answered_as_the_table_says(live, case):
     method, path, body, status, expected, *headers = case
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     connection = http.client.HTTPConnection("127.0.0.1", live.http_port, timeout=60)
@@ -87,7 +87,7 @@ def test_an_http_request_is_answered_as_the_table_says(live, case):
 
 
 @pytest.mark.parametrize("case", cases.GRPC, ids=lambda case: f"{case[1]} {case[3]}")
-def test_a_grpc_call_is_answered_as_the_table_says(live, case):
+def test_grpc_call_is_answered_as_the_table_says(live, case):
     service, method, document, code, expected = case
     described = POOL.FindServiceByName(service).FindMethodByName(method)
     request = ParseDict(document, message(described.input_type.full_name)(), descriptor_pool=POOL)
@@ -106,5 +106,5 @@ def test_a_grpc_call_is_answered_as_the_table_says(live, case):
     assert matches(expected, reply, error), (reply, error)
 
 
-def test_the_table_has_enough_cases():
+def test_protocol_table_has_enough_cases():
     assert len(cases.HTTP) + len(cases.GRPC) >= 150

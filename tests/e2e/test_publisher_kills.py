@@ -67,7 +67,7 @@ class Child:
 
 @pytest.mark.parametrize("run", range(-(-ROUNDS // LIFE)))
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_what_is_served_is_what_the_trainer_has_after_kills_and_rollbacks(tmp_path, kind, run):
+def test_served_weights_equal_the_trainer_after_kills_and_rollbacks(tmp_path, kind, run):
     python = sys.executable if kind == "numpy" else torch_python()
     if python is None:
         pytest.skip(WHY)

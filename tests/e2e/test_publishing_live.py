@@ -59,7 +59,7 @@ def pair(tmp_path):
         server.__exit__(None, None, None)
 
 
-def test_a_rollback_reaches_both_servers_and_training_goes_on_from_there(tmp_path, pair):
+def test_rollback_reaches_both_servers_and_training_continues(tmp_path, pair):
     write_package(tmp_path / "repository", users=range(20))
     servers = pair(tmp_path / "repository")
     publisher = Publisher(tmp_path / "repository", "small")
@@ -91,7 +91,7 @@ def test_a_rollback_reaches_both_servers_and_training_goes_on_from_there(tmp_pat
 
 @pytest.mark.tensorflow
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_a_plain_keras_fit_publishes_with_two_lines_more(tmp_path, pair):
+def test_plain_keras_fit_publishes_with_two_more_lines(tmp_path, pair):
     keras = pytest.importorskip("keras", reason="needs the train extra")
     from freshet_serving.compiler.imports.importer import import_model
 
@@ -134,7 +134,7 @@ def test_a_plain_keras_fit_publishes_with_two_lines_more(tmp_path, pair):
         assert parts[f"{name}_rows.embeddings rows"] == rows.tobytes()
 
 
-def test_a_plain_pytorch_loop_publishes_with_two_lines_more(tmp_path, pair):
+def test_plain_pytorch_loop_publishes_with_two_more_lines(tmp_path, pair):
     """The loop is in a process of a Python that has PyTorch; it rolls back on one server and asks both."""
     from tests.e2e.torch_loop import write_served
 

@@ -29,7 +29,7 @@ def scores_are(server, step):
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_server_answers_from_redis_and_from_deltas_on_top(tmp_path, store, workers):
+def test_server_answers_from_redis_with_deltas_on_top(tmp_path, store, workers):
     folder = write_package(tmp_path / "repository", users=USERS)
     push(VersionReader(folder), [], open_store(store.url, 10.0, SystemClock()))
     (folder / "tables" / "user.safetensors").unlink()

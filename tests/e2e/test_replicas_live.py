@@ -32,7 +32,7 @@ def fleet(servers, *options):
     return done.exit_code, json.loads(done.output)
 
 
-def test_the_fleet_says_who_is_behind_diverged_hanging_or_gone(tmp_path):
+def test_fleet_reports_behind_diverged_hanging_and_missing_replicas(tmp_path):
     repository, copy = tmp_path / "repository", tmp_path / "copy"
     write_package(repository, users=USERS)
     publish(repository, 1)
@@ -80,7 +80,7 @@ def health_of(server):
         return message("grpc.health.v1.HealthCheckResponse").FromString(call(b"", timeout=10)).status
 
 
-def test_a_server_beyond_its_staleness_is_not_ready_says_why_and_goes_on_answering(tmp_path):
+def test_stale_server_is_unready_with_a_reason_but_answers(tmp_path):
     repository = tmp_path / "repository"
     write_package(repository, users=USERS)
     with LiveServer(repository, "--workers", "2", "--max-staleness-s", "1", log=tmp_path / "log") as server:

@@ -33,7 +33,7 @@ PROGRAM = os.environ.get("FRESHET_SCHEMATHESIS") or shutil.which("schemathesis")
         ("data", ("--checks", ",".join(CHECKS[:-1]), "--exclude-path-regex", "processor$|^/api/")),
     ],
 )
-def test_what_the_documents_say_is_what_the_server_does(port, options, tmp_path):
+def test_server_behaves_as_its_openapi_documents_say(port, options, tmp_path):
     write_package(tmp_path / "repository")
     with LiveServer(tmp_path / "repository", *ALONE, log=tmp_path / "serve.log") as server:
         if port == "admin":

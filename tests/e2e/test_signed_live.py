@@ -40,7 +40,7 @@ def reason(server):
 
 
 @pytest.mark.parametrize("workers", [ALONE, ("--workers", "2")])
-def test_strangers_are_refused_with_one_line_while_requests_go_on(tmp_path, workers):
+def test_foreign_records_are_refused_in_one_line_while_serving_continues(tmp_path, workers):
     root, memory = tmp_path / "repository", str(tmp_path / "memory")
     private, public, key = new_key(str(tmp_path / "prod"))
     ours, theirs = Keyring.of(private), Keyring.of(new_key(str(tmp_path / "theirs"))[0], [public])

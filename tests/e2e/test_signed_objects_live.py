@@ -46,7 +46,7 @@ def load_again(server):
 
 
 @pytest.mark.unguarded("each delta brings other weights, so that a load tells generations apart")
-def test_strangers_with_the_bucket_change_nothing_that_is_answered(store, tmp_path):
+def test_foreign_bucket_writers_cannot_change_replies(store, tmp_path):
     private, public, key = new_key(str(tmp_path / "prod"))
     ours, theirs = Keyring.of(private), Keyring.of(new_key(str(tmp_path / "theirs"))[0], [public])
     address = store.address("signed")

@@ -95,7 +95,7 @@ def command(name):
 @pytest.mark.parametrize(
     "program", [("java", "Predicts.java"), ("go", "run", "predicts.go"), ("node", "predicts.mjs")], ids=lambda p: p[0]
 )
-def test_a_stock_client_predicts_over_one_connection(live, program):
+def test_stock_client_predicts_over_one_connection(live, program):
     name, *how, file = program
     with Relay(live.http_port) as relay:
         url = f"http://127.0.0.1:{relay.port}/v1/models/small:predict"
@@ -106,7 +106,7 @@ def test_a_stock_client_predicts_over_one_connection(live, program):
     assert relay.connections <= 1 + (name == "node")
 
 
-def test_curl_that_would_rather_speak_http_2_predicts_over_one_connection(live, tmp_path):
+def test_curl_preferring_http_2_predicts_over_one_connection(live, tmp_path):
     replies = tmp_path / "replies"
     config = tmp_path / "curl.cfg"
     url = f"http://127.0.0.1:{live.http_port}/v1/models/small:predict"

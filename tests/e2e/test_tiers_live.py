@@ -69,7 +69,7 @@ def total(server, name):
     return sum(float(value) for value in re.findall(rf"^{name}(?:\{{[^}}]*\}})? ([0-9.e+]+)$", text, re.M))
 
 
-def test_workers_with_a_memory_budget_answer_as_one_without_while_deltas_arrive_and_rows_move(tmp_path):
+def test_budgeted_workers_answer_like_unbudgeted_ones_during_deltas(tmp_path):
     write_package(tmp_path / "repository", users=USERS)
     options = ("--workers", "2", "--undo-depth", "1", "--table-memory", "small/user=1M", "--scratch", str(tmp_path))
     states = contents()

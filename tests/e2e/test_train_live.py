@@ -65,7 +65,7 @@ def beats_frozen(tmp_path, config, source):
         return replay(run, server, frozen_scores)
 
 
-def test_the_refreshed_model_beats_the_frozen_one_on_the_synthetic_stream(tmp_path):
+def test_refreshed_model_beats_the_frozen_one_on_synthetic_data(tmp_path):
     from freshet_serving.models.config.train_config import parse_config
     from freshet_serving.models.data.synthetic import SyntheticSource, default_features
 
@@ -82,7 +82,7 @@ def test_the_refreshed_model_beats_the_frozen_one_on_the_synthetic_stream(tmp_pa
     assert served > frozen
 
 
-def test_the_refreshed_model_beats_the_frozen_one_on_a_slice_of_movielens(tmp_path):
+def test_refreshed_model_beats_the_frozen_one_on_movielens(tmp_path):
     if not (DATA / "ml-1m").is_dir():
         pytest.skip("MovieLens is not at hand; set FRESHET_DATA to the folder that holds ml-1m")
     from freshet_serving.models.config.train_config import parse_config
@@ -195,7 +195,7 @@ def trained(tmp_path_factory):
     return folder, result.stdout
 
 
-def test_a_users_own_table_is_trained_published_and_served(trained, tmp_path):
+def test_user_table_is_trained_published_and_served(trained, tmp_path):
     folder, printed = trained
     assert "shop 1.4" in printed
     assert "held out: AUC" in printed
@@ -220,7 +220,7 @@ def test_a_users_own_table_is_trained_published_and_served(trained, tmp_path):
         np.testing.assert_allclose(scores, one_by_one, atol=1e-6)
 
 
-def test_a_second_version_of_a_users_own_table_by_the_command(trained, tmp_path):
+def test_second_version_of_a_user_table_is_trained_by_command(trained, tmp_path):
     folder = shutil.copytree(trained[0], tmp_path / "own")
 
     second = freshet("train", "--config", "train.toml", "--new-version", cwd=folder)
@@ -248,7 +248,7 @@ def test_a_second_version_of_a_users_own_table_by_the_command(trained, tmp_path)
         (('arch = "dlrm"', 'arch = "dlmr"'), ["dlmr"]),
     ],
 )
-def test_a_mistake_in_the_configuration_is_one_clear_line(tmp_path, change, words):
+def test_configuration_mistake_gives_a_one_line_error(tmp_path, change, words):
     write_table(tmp_path, rows=600)
     text = (tmp_path / "train.toml").read_text()
     assert change[0] in text
@@ -261,7 +261,7 @@ def test_a_mistake_in_the_configuration_is_one_clear_line(tmp_path, change, word
     assert json.dumps(str(tmp_path)) not in lines[0]
 
 
-def test_an_empty_file_is_one_clear_line(tmp_path):
+def test_empty_file_gives_a_one_line_error(tmp_path):
     write_table(tmp_path, rows=600)
     (tmp_path / "clicks.parquet").write_bytes(b"")
     result = freshet("train", "--config", "train.toml", cwd=tmp_path)

@@ -56,7 +56,7 @@ def assert_served(repository, generation, follower):
             assert bytes_of(server, killing.MODEL) == contents(repository)
 
 
-def test_a_killed_trainer_leaves_a_whole_chain_and_goes_on_with_it(tmp_path):
+def test_killed_trainer_leaves_a_valid_log_and_resumes(tmp_path):
     draw = random.Random(f"trainer {SEED}")
     repository = tmp_path / "repository"
     repository.mkdir()
@@ -93,7 +93,7 @@ def test_a_killed_trainer_leaves_a_whole_chain_and_goes_on_with_it(tmp_path):
             follower.close()
 
 
-def test_a_killed_trainer_that_is_rolled_back_now_and_then_goes_on_from_what_is_served(tmp_path):
+def test_killed_and_rolled_back_trainer_resumes_from_the_served_state(tmp_path):
     draw = random.Random(f"undone {SEED}")
     repository = tmp_path / "repository"
     run = killing.make_run(repository)

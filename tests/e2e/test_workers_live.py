@@ -108,7 +108,7 @@ def clients(server, count=4):
             client.join()
 
 
-def test_connections_are_spread_evenly_and_all_answer_as_one_process_would(live):
+def test_connections_are_spread_evenly_and_answer_like_one_process(live):
     step = step_of(live)
     with clients(live):
         assert [w["connections"] for w in workers(live)] == [2, 2]
@@ -122,7 +122,7 @@ def test_connections_are_spread_evenly_and_all_answer_as_one_process_would(live)
     assert live.request("POST", "/v1/models/small/versions/9:predict", b"{}")[0] == 404
 
 
-def test_deltas_by_upload_and_by_folder_reach_every_worker_and_no_reply_is_mixed(live, tmp_path):
+def test_uploaded_and_dropped_deltas_reach_every_worker_unmixed(live, tmp_path):
     first = step_of(live)
     with clients(live) as running:
         for step in range(first + 1, first + 11):
@@ -145,7 +145,7 @@ def test_deltas_by_upload_and_by_folder_reach_every_worker_and_no_reply_is_mixed
     assert all(len(c.generations) > 3 for c in running)
 
 
-def test_a_killed_worker_takes_only_its_own_connections_and_is_replaced_while_deltas_go_on(live, tmp_path):
+def test_killed_worker_loses_only_its_connections_and_is_replaced(live, tmp_path):
     victim = workers(live)[0]
     with clients(live) as running:
         os.kill(victim["pid"], signal.SIGKILL)
@@ -178,7 +178,7 @@ def samples(live, name):
     return {line.rpartition(" ")[0]: float(line.split()[-1]) for line in lines}
 
 
-def test_metrics_are_of_all_workers_and_never_go_back(live):
+def test_metrics_cover_all_workers_and_never_decrease(live):
     name = 'freshet_model_requests_total{model="small"}'
     with clients(live):
         until(lambda: samples(live, name)[name] > 50)
@@ -194,7 +194,7 @@ def test_metrics_are_of_all_workers_and_never_go_back(live):
     assert sum(samples(live, "freshet_worker_up").values()) == 2
 
 
-def test_with_all_workers_dead_nothing_is_lost_and_requests_wait_for_the_next(live, tmp_path):
+def test_requests_wait_for_new_workers_when_all_are_dead(live, tmp_path):
     step, following = step_of(live), live.next_step("small")
     before = pids(live)
     for pid in before:
@@ -210,7 +210,7 @@ def test_with_all_workers_dead_nothing_is_lost_and_requests_wait_for_the_next(li
     assert not [c.wrong for c in running if c.wrong]
 
 
-def test_versions_and_labels_are_known_to_every_worker_at_once(live):
+def test_versions_and_labels_reach_every_worker_at_once(live):
     model = live.repository / "small"
     with clients(live, 2) as running:
         write_package(live.repository, version=2, users=USERS, seed=0)
@@ -247,7 +247,7 @@ def pss_of(pids, name):
     return pss_kb << 10, rss_kb << 10
 
 
-def test_sessions_are_resized_in_all_workers_and_in_the_successor_of_one(live):
+def test_resize_applies_to_all_workers_and_their_replacements(live):
     put = lambda path, sessions: live.post_json(path, {"sessions": sessions}, "PUT")  # noqa: E731
     assert put("/admin/sessions", 3) == (200, {"groups": {"default": 6}})
     assert whole(live.predict("small", INPUTS))
@@ -262,7 +262,7 @@ def test_sessions_are_resized_in_all_workers_and_in_the_successor_of_one(live):
     assert whole(live.predict("small", INPUTS))
 
 
-def test_a_stopped_worker_is_seen_by_readiness_and_gets_no_connections_until_it_goes_on(live):
+def test_stopped_worker_makes_the_server_unready_without_new_connections(live):
     seen = lambda: [worker["up"] for worker in workers(live)]  # noqa: E731
     ready = lambda: live.get("/v2/health/ready")[::2]  # noqa: E731
     until(lambda: all(seen()))
@@ -282,7 +282,7 @@ def test_a_stopped_worker_is_seen_by_readiness_and_gets_no_connections_until_it_
     assert workers(live)[1]["pid"] == stopped
 
 
-def test_two_workers_and_the_supervisor_hold_one_copy_and_end_when_the_supervisor_is_killed(tmp_path):
+def test_workers_share_one_copy_and_end_with_their_supervisor(tmp_path):
     write_package(tmp_path / "repository", users=MANY)
     with LiveServer(tmp_path / "repository", "--workers", "2", log=tmp_path / "serve.log") as server:
         assert server.upload("small", delta_bytes(tmp_path, 1, users=MANY))[0] == 200
@@ -309,7 +309,7 @@ def test_two_workers_and_the_supervisor_hold_one_copy_and_end_when_the_superviso
         until(lambda: all(gone(pid) for pid in children))
 
 
-def test_sigterm_drains_all_workers_and_a_second_one_ends_the_wait(tmp_path):
+def test_sigterm_drains_all_workers_and_a_second_ends_them(tmp_path):
     write_package(tmp_path / "repository", users=USERS)
     options = ("--workers", "2", "--drain-s", "600")
     with LiveServer(tmp_path / "repository", *options, log=tmp_path / "serve.log") as server:

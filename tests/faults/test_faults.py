@@ -23,14 +23,14 @@ def truth():
     return truth
 
 
-def test_every_generation_differs_from_the_one_before_in_nearly_every_question(truth):
+def test_consecutive_generations_differ_for_nearly_every_request(truth):
     for step in range(5):
         states = truth.state(f"1.{step}"), truth.state(f"1.{step + 1}")
         moved = [np.abs(states[0].scores(q) - states[1].scores(q)).max() > 10 * TOLERANCE for q in QUESTIONS]
         assert sum(moved) >= 0.7 * len(QUESTIONS)
 
 
-def test_a_reply_that_mixes_two_generations_is_found(truth):
+def test_reply_mixing_two_generations_is_detected(truth):
     found = 0
     for n, question in enumerate(QUESTIONS):
         old, new = truth.state("1.4").scores(question), truth.state("1.5").scores(question)
@@ -43,7 +43,7 @@ def test_a_reply_that_mixes_two_generations_is_found(truth):
     assert found == len(QUESTIONS)
 
 
-def test_a_generation_that_was_tried_twice_is_one_or_the_other(truth):
+def test_twice_attempted_generation_may_have_either_content(truth):
     first, second = truth.state("1.5"), Change(1, 5).after(truth.state("1.2"))
     truth.know("1.5", second)
     question = QUESTIONS[0]
@@ -75,7 +75,7 @@ def asked(truth, answers, excuses=None):
     return tally.counts
 
 
-def test_replies_and_losses_are_told_apart(truth):
+def test_wrong_replies_and_losses_are_distinguished(truth):
     right = truth.state("1.3")
     answers = [
         lambda n: ("1.3", right.scores(QUESTIONS[n])),
@@ -90,7 +90,7 @@ def test_replies_and_losses_are_told_apart(truth):
     assert counts == {"checked": 1, "wrong": 1, "lost reply": 1, "refused": 1, "shed": 1}
 
 
-def test_only_what_was_done_at_the_time_excuses(truth):
+def test_only_concurrent_faults_excuse_an_error(truth):
     excuses = Excuses()
     with excuses.span("a full disk", requests=False):
         assert asked(truth, [ConnectionResetError()], excuses) == {"lost reply": 1}
@@ -112,7 +112,7 @@ def test_every_fault_has_a_line_in_the_report():
     assert "- default: wrong: the scores" in text
 
 
-def test_a_siege_that_is_cut_off_leaves_the_setups_that_it_has_measured(tmp_path, monkeypatch):
+def test_interrupted_siege_keeps_its_finished_measurements(tmp_path, monkeypatch):
     def measured(names, rounds):
         yield "default, 1 attacker", ([], 0, 0)
         raise KeyboardInterrupt
@@ -128,7 +128,7 @@ def test_a_siege_that_is_cut_off_leaves_the_setups_that_it_has_measured(tmp_path
 
 @pytest.mark.long
 @pytest.mark.e2e
-def test_a_short_campaign_on_a_live_server_finds_nothing_wrong(tmp_path):
+def test_short_campaign_on_a_live_server_finds_no_fault(tmp_path):
     kinds = [k for k in INJECTIONS if k.run.__name__ in ("bad_upload", "bad_file", "slow_file", "torn_file", "stop")]
 
     outcome = campaign(SETUPS["one process"], 60.0, 1, tmp_path, kinds, most=6)
@@ -139,7 +139,7 @@ def test_a_short_campaign_on_a_live_server_finds_nothing_wrong(tmp_path):
 
 
 @pytest.mark.e2e
-def test_a_generation_that_was_acknowledged_and_is_gone_is_found(tmp_path):
+def test_lost_acknowledged_generation_is_detected(tmp_path):
     class Absent(Field):
         def start(self, number):
             pass

@@ -39,13 +39,13 @@ def loaded(code):
     return result.stdout.split()
 
 
-def test_every_name_is_there_and_nothing_else():
+def test_facade_has_exactly_its_declared_names():
     assert all(getattr(freshet_serving, name).__name__ == name for name in freshet_serving.__all__)
     with pytest.raises(AttributeError, match="module 'freshet_serving' has no attribute 'Procesor'"):
         _ = freshet_serving.Procesor
 
 
-def test_a_type_checker_sees_the_names_that_load_on_first_use():
+def test_type_checker_sees_lazily_loaded_names():
     seen = {
         (node.module, alias.name, alias.asname)
         for block in ast.parse(Path(freshet_serving.__file__).read_text()).body
@@ -68,7 +68,7 @@ def test_names_load_on_first_use():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_pages_import_what_the_facade_has(page):
+def test_documented_imports_exist_in_the_facade(page):
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
         for names in re.findall(r"^from freshet_serving import (.*)$", block, re.M):
             assert set(names.split(", ")) <= set(freshet_serving.__all__)
@@ -96,16 +96,16 @@ def project(theirs, tmp_path):
     return tmp_path / "theirs"
 
 
-def test_packages_of_a_project_with_the_names_of_top_folders_are_not_run(project):
+def test_project_packages_named_like_top_folders_are_not_imported(project):
     result = run("-c", "from freshet_serving import Client, Processor, Publisher", cwd=project)
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_the_command_runs_in_a_project_with_packages_of_the_same_names(project):
+def test_command_runs_in_a_project_with_equally_named_packages(project):
     result = run("-m", "freshet_serving", "serve", "--repository", "r", "--workers", "-1", cwd=project)
     assert result.stderr == "freshet: workers: expected 0 (what is best here) to 256, got -1\n"
 
 
 @pytest.mark.parametrize("name", freshet_serving.__all__)
-def test_an_exported_name_has_a_docstring(name):
+def test_exported_name_has_a_docstring(name):
     assert getattr(freshet_serving, name).__doc__

@@ -22,19 +22,19 @@ NAMES = [
 ]  # fmt: skip
 
 
-def test_every_parser_is_a_target(tmp_path):
+def test_every_parser_is_a_fuzz_target(tmp_path):
     assert [target.name for target in targets(tmp_path)] == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_broken_inputs_are_decoded_or_refused_with_an_error_of_ours(name, tmp_path):
+def test_malformed_input_is_decoded_or_refused_with_a_freshet_error(name, tmp_path):
     target = next(t for t in targets(tmp_path) if t.name == name)
     record = run(target, CASES, seed=0)
     assert record["failures"] == []
     assert record["refused"] > 0
 
 
-def test_a_mutation_is_the_same_again_and_bounded():
+def test_mutations_are_reproducible_and_bounded():
     corpus = (b"abc", b"x" * MAX_NBYTES)
     first, second = ([mutate(random, corpus) for _ in range(50)] for random in (Random(3), Random(3)))
     assert first == second

@@ -9,11 +9,11 @@ MADE = {"ModelConfig": {"options"}, "FeatureConfig": {"name", "column_kind"}, "T
 """Fields that no key of the file gives."""
 
 
-def test_the_page_of_the_training_file_is_current():
+def test_training_file_page_is_current():
     assert PAGE.read_text() == page(), "make docs-reference"
 
 
-def test_every_field_that_a_key_gives_says_what_it_is_for():
+def test_every_field_set_by_a_key_has_a_description():
     hints = typing.get_type_hints(TrainConfig)
     kinds = [typing.get_args(hint)[-1] if typing.get_args(hint) else hint for hint in hints.values()]
     for kind in filter(dataclasses.is_dataclass, kinds):
@@ -21,7 +21,7 @@ def test_every_field_that_a_key_gives_says_what_it_is_for():
         assert {field.name for field in dataclasses.fields(kind)} - told == MADE.get(kind.__name__, set())
 
 
-def test_a_section_and_a_key_are_told_as_their_fields_say_them():
+def test_sections_and_keys_are_described_by_their_fields():
     text = page()
     assert "## [features.COLUMN]\n\nOne section per feature, named after its column." in text
     assert "| `from` | string | the feature's name | the source column |" in text

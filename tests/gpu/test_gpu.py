@@ -26,7 +26,7 @@ def bundle(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [name for name in STEPS if name not in NOT_ON_A_PROCESSOR])
-def test_a_step_runs_on_a_processor_and_gives_figures(name, bundle, tmp_path):
+def test_step_runs_on_a_cpu_and_reports_figures(name, bundle, tmp_path):
     found = list(STEPS[name](Check(bundle, "cpu", tmp_path, seconds=0.2)))
 
     assert found
@@ -34,13 +34,13 @@ def test_a_step_runs_on_a_processor_and_gives_figures(name, bundle, tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(NOT_ON_A_PROCESSOR))
-def test_a_step_without_its_hardware_says_what_is_missing(name, bundle, tmp_path, monkeypatch):
+def test_step_without_its_hardware_says_what_is_missing(name, bundle, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(Skip, match=r"NVIDIA GPUs alone|cuda-python is not installed|no machine code for"):
         list(STEPS[name](Check(bundle, "cpu", tmp_path)))
 
 
-def test_the_check_runs_its_steps_in_processes_and_writes_a_report(bundle, tmp_path, capsys):
+def test_check_runs_its_steps_in_processes_and_writes_a_report(bundle, tmp_path, capsys):
     options = ["--bundle", str(bundle), "--out", str(tmp_path), "--seconds", "0.1"]
     assert command.main(["check", "--device", "cpu", "--only", "about,boundary,tensorrt", *options]) == 0
 
@@ -54,7 +54,7 @@ def test_the_check_runs_its_steps_in_processes_and_writes_a_report(bundle, tmp_p
     assert "| tensors sent | 39 |" in text
 
 
-def test_a_step_that_fails_is_a_line_of_the_report_and_the_others_run(bundle, tmp_path, capsys):
+def test_failed_step_is_reported_and_the_others_run(bundle, tmp_path, capsys):
     broken = tmp_path / "broken"
     shutil.copytree(bundle, broken)
     (broken / "reference.safetensors").write_bytes(b"not one")
@@ -77,7 +77,7 @@ def test_a_step_that_fails_is_a_line_of_the_report_and_the_others_run(bundle, tm
         ("import time; time.sleep(60)", "no answer within 2 s"),
     ],
 )
-def test_a_process_that_crashes_hangs_or_babbles_fails_its_step(code, why, bundle, monkeypatch):
+def test_crashing_hanging_or_garbled_process_fails_its_step(code, why, bundle, monkeypatch):
     """The step's process, played by another."""
     real = command.subprocess.run
 
@@ -89,7 +89,7 @@ def test_a_process_that_crashes_hangs_or_babbles_fails_its_step(code, why, bundl
     assert (outcome.result, outcome.why) == (FAILED, why)
 
 
-def test_a_step_that_fails_keeps_the_figures_before_and_all_that_it_said(bundle, tmp_path, monkeypatch):
+def test_failed_step_keeps_earlier_figures_and_its_output(bundle, tmp_path, monkeypatch):
     run = command.subprocess.run
 
     def fail(arguments, **options):
@@ -110,18 +110,18 @@ def test_a_step_that_fails_keeps_the_figures_before_and_all_that_it_said(bundle,
     assert "Traceback" in (tmp_path / "REPORT-CPU.log").read_text()
 
 
-def test_without_a_gpu_the_check_says_so_and_is_no_failure(monkeypatch, capsys):
+def test_check_without_a_gpu_says_so_and_succeeds(monkeypatch, capsys):
     monkeypatch.setenv("PATH", "")
     assert command.main(["check"]) == 0
     assert capsys.readouterr().out == ("gpu-check skipped: no NVIDIA GPU is to be had here: nvidia-smi does not run\n")
 
 
-def test_without_a_bundle_the_check_says_how_to_make_one(tmp_path, capsys):
+def test_check_without_a_bundle_says_how_to_make_one(tmp_path, capsys):
     assert command.main(["check", "--device", "cpu", "--bundle", str(tmp_path)]) == 2
     assert "run `make -C loadtest gpu-bundle`" in capsys.readouterr().err
 
 
-def test_a_report_has_a_line_a_step_whatever_it_holds():
+def test_report_has_one_line_per_step_for_any_content():
     outcomes = [
         Outcome("a", "what", PASSED, figures=[["x|y", "1"]]),
         Outcome("b", "what", FAILED, "E: line\none | two"),

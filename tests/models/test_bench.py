@@ -49,7 +49,7 @@ def request(n, seed=0):
     return PredictRequest(MODEL, {"ids": ids, "floats": random.standard_normal((n, FLOATS)).astype(np.float32)})
 
 
-def test_the_model_has_the_published_shape(repository):
+def test_model_has_the_published_shape(repository):
     reader = VersionReader(repository / MODEL / "1")
     reader.verify()
     manifest = reader.manifest
@@ -61,12 +61,12 @@ def test_the_model_has_the_published_shape(repository):
     assert [k for k in kernels if len(k) == 2] == [[1024, 512], [512, 256], [429, 1024], [256, 1]]
 
 
-def test_the_manifest_is_valid_for_any_number_of_rows():
+def test_manifest_is_valid_for_any_number_of_rows():
     for rows in (1, 20_000_000):
         validate(bench_manifest(rows))
 
 
-def test_rows_are_a_function_of_table_and_id(repository):
+def test_rows_depend_only_on_the_table_and_id(repository):
     reader = VersionReader(repository / MODEL / "1")
     for i in (0, 7, 25):
         table = reader.tensors(table_file(f"c{i}"))
@@ -75,7 +75,7 @@ def test_rows_are_a_function_of_table_and_id(repository):
         assert table["rows"][11:12].tobytes() == rows_of(i, [11]).tobytes()
 
 
-def test_deltas_chain_and_apply_through_the_processor(repository, tmp_path):
+def test_deltas_continue_the_log_and_apply_through_the_processor(repository, tmp_path):
     paths = list(write_deltas(repository, rows=100, count=3, out=tmp_path / "deltas"))
     assert [p.name for p in paths] == ["1.safetensors", "2.safetensors", "3.safetensors"]
     with Processor.initialize(ProcessorConfig(str(repository), sessions=1)) as processor:
@@ -103,7 +103,7 @@ def test_deltas_chain_and_apply_through_the_processor(repository, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_a_model_of_smaller_rows_serves_nearly_the_same_scores_before_and_after_a_delta(tmp_path, dtype):
+def test_smaller_row_types_give_nearly_equal_scores_across_deltas(tmp_path, dtype):
     for name in ("float32", dtype):
         write_model(tmp_path / name, ROWS, dtype=name)
     plain, typed = (
@@ -124,12 +124,12 @@ def test_a_model_of_smaller_rows_serves_nearly_the_same_scores_before_and_after_
             assert dequantise(quantise(plain_rows, dtype), dtype).tobytes() == typed_rows.tobytes()
 
 
-def test_a_type_that_rows_do_not_have_is_refused(tmp_path):
+def test_unknown_row_type_is_refused(tmp_path):
     with pytest.raises(BadInput, match="dtype: expected one of float32, float16, bfloat16, int8, got 'int4'"):
         write_model(tmp_path, 5, dtype="int4")
 
 
-def test_a_delta_depends_on_its_step_alone():
+def test_delta_depends_only_on_its_step():
     manifest = bench_manifest(1000)
     first, again, other = (bench_delta(manifest, step, 500) for step in (5, 5, 6))
     for name, table in first.tables.items():
@@ -142,7 +142,7 @@ def test_a_delta_depends_on_its_step_alone():
     assert any(t.keys.tobytes() != other.tables[n].keys.tobytes() for n, t in first.tables.items())
 
 
-def test_all_rows_of_the_model_can_change_at_once_and_one_more_is_refused_in_one_line(repository, tmp_path):
+def test_all_rows_can_change_at_once_but_not_more(repository, tmp_path):
     (path,) = write_deltas(repository, rows=ROWS * TABLES, count=1, out=tmp_path)
     assert read_delta(path).rows == ROWS * TABLES
     with pytest.raises(
@@ -158,18 +158,18 @@ def test_less_than_one_row_or_delta_is_refused(repository, tmp_path, numbers):
 
 
 @pytest.mark.parametrize("rows", [0, -1, 2**31])
-def test_a_model_without_rows_or_with_too_many_is_refused(tmp_path, rows):
+def test_model_without_rows_or_with_too_many_is_refused(tmp_path, rows):
     with pytest.raises(BadInput, match=f"got {rows}"):
         write_model(tmp_path, rows)
     assert not list(tmp_path.iterdir())
 
 
-def test_deltas_for_a_model_that_is_not_there_are_refused(tmp_path):
+def test_deltas_for_a_missing_model_are_refused(tmp_path):
     with pytest.raises(NotFound, match="freshet bench model"):
         list(write_deltas(tmp_path, 1, 1, tmp_path / "out"))
 
 
-def test_writing_again_adds_the_next_version_with_rows_of_its_seed(repository, tmp_path):
+def test_writing_again_adds_the_next_version_with_its_seed(repository, tmp_path):
     assert write_model(tmp_path, 5, seed=1) == Generation(1, 0)
     assert write_model(tmp_path, 5, seed=2) == Generation(2, 0)
     for version in (1, 2):

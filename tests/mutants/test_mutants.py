@@ -55,7 +55,7 @@ def changes(source):
     return {(m.where, m.before, m.after) for m in found}
 
 
-def test_what_slips_in_is_put_in():
+def test_typical_mistakes_are_generated_as_mutants():
     put = "Box.put"
     assert changes(textwrap.dedent(MODULE)) == {
         ("", "True", "False"),
@@ -91,13 +91,13 @@ def test_what_slips_in_is_put_in():
     }
 
 
-def test_a_change_is_made_where_it_stands_and_nowhere_else():
+def test_change_is_applied_only_at_its_position():
     source = "def f(ä):\n    return 'ß' if ä < 1 else (ä <  # why\n        2)\n"
     (bound,) = [m for m in mutants(source) if (m.before, m.after) == ("ä < 2", "ä <= 2")]
     assert bound.applied(source) == "def f(ä):\n    return 'ß' if ä < 1 else ((ä <= 2))\n"
 
 
-def test_a_mutant_keeps_its_name_while_other_lines_move_and_its_scope_while_its_function_stays():
+def test_mutant_name_is_stable_while_its_function_is_unchanged():
     before, after = "def f(a):\n    return a < 1\n", "X = 1\n\n\ndef f(a):\n    # Why.\n    return a < 1\n"
     first, moved = (next(m for m in mutants(source) if m.after == "a <= 1") for source in (before, after))
     assert (first.name, first.scope) == (moved.name, moved.scope)
@@ -106,25 +106,25 @@ def test_a_mutant_keeps_its_name_while_other_lines_move_and_its_scope_while_its_
     assert (changed.name, changed.scope) != (first.name, first.scope)
 
 
-def test_every_mutant_of_a_module_of_ours_is_a_module():
+def test_every_mutant_of_a_module_parses():
     assert len(changes((subjects.ROOT / "processor/tables/arena.py").read_text())) > 40
 
 
-def test_every_group_has_modules_and_what_is_generated_is_none():
+def test_every_group_has_modules_and_none_is_generated():
     found = subjects.modules()
     assert found.keys() == subjects.GROUPS.keys()
     assert all(found.values())
     assert not {module for names in found.values() for module in names} & set(subjects.MADE)
 
 
-def test_a_sample_is_the_same_again_and_another_for_another_seed():
+def test_sample_is_reproducible_and_depends_on_the_seed():
     module = "processor/versions/model.py"
     first, again, other = (subjects.chosen(module, 12, seed) for seed in (1, 1, 2))
     assert first == again != other
     assert len(first) == 12
 
 
-def test_what_is_called_equivalent_is_a_mutant_and_has_a_reason():
+def test_equivalent_mutants_exist_and_have_a_reason():
     there = {
         module: {m.name for m in mutants((subjects.ROOT / module).read_text())} for module, _ in subjects.equivalent()
     }
@@ -133,7 +133,7 @@ def test_what_is_called_equivalent_is_a_mutant_and_has_a_reason():
 
 
 @pytest.mark.long
-def test_what_a_mutant_does_not_change_is_known_before_it():
+def test_tests_affected_by_a_mutant_are_known_beforehand():
     module = "processor/tables/tier.py"
     own, beside = subjects.tests_of(module)
     assert own == ["tests/processor/tables/test_tier.py"]
@@ -170,7 +170,7 @@ def tree(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_mutant_is_killed_by_a_test_that_fails_and_the_module_is_put_back(tree, monkeypatch):
+def test_failing_test_kills_a_mutant_and_the_module_is_restored(tree, monkeypatch):
     (tree / "test_other.py").write_text("def test_other():\n    assert False\n")
     before, module = (tree / "adding.py").stat().st_mtime_ns, slot.Module("adding.py")
     tests = module.sound(["test_other.py", "test_adding.py"])
@@ -189,7 +189,7 @@ def test_a_mutant_is_killed_by_a_test_that_fails_and_the_module_is_put_back(tree
         assert (tree / "adding.py").stat().st_mtime_ns == before
 
 
-def test_what_was_run_is_kept_until_it_may_have_changed(tmp_path, monkeypatch):
+def test_results_are_kept_until_they_may_have_changed(tmp_path, monkeypatch):
     module = "processor/tables/arena.py"
     killed, survived, other = subjects.chosen(module, 3, 1)
     records = running.Records(tmp_path)
@@ -204,7 +204,7 @@ def test_what_was_run_is_kept_until_it_may_have_changed(tmp_path, monkeypatch):
     assert not again.knows(module, killed)
 
 
-def test_the_page_counts_by_group_and_names_every_survivor(monkeypatch):
+def test_page_counts_by_group_and_names_every_survivor(monkeypatch):
     module = "processor/tables/arena.py"
     killed, survived, same, gone = subjects.chosen(module, 4, 1)
     monkeypatch.setattr(report, "modules", lambda: {"tables": [module]})
@@ -220,14 +220,14 @@ def test_the_page_counts_by_group_and_names_every_survivor(monkeypatch):
     assert f"| {module}:{same.line} | `{same.name}` | it is only slower |" in page
 
 
-def test_modules_of_all_groups_take_turns():
+def test_modules_of_all_groups_alternate():
     order = running.spread([m for names in subjects.modules().values() for m in names])
     assert sorted(order) == sorted(m for names in subjects.modules().values() for m in names)
     groups = {module: group for group, names in subjects.modules().items() for module in names}
     assert len({groups[module] for module in order[:8]}) == 8
 
 
-def test_a_mutants_name_says_which_of_those_that_read_the_same():
+def test_equally_written_mutants_have_distinct_names():
     names = [m.name for m in mutants("def f(a):\n    return [a < 1, a < 1]\n") if m.after == "a <= 1"]
     assert names == ["f: a < 1 -> a <= 1", "f: a < 1 -> a <= 1 (again, 1)"]
     assert isinstance(mutants("def f():\n    g()\n")[0], Mutant)

@@ -32,7 +32,7 @@ def live(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_a_suite_of_a_peer_holds_its_floor_and_every_miss_is_argued(live, name, record_property):
+def test_peer_suite_reaches_its_threshold_and_every_miss_is_explained(live, name, record_property):
     suite, held, share = SUITES[name]
     names = [expectation.name for expectation in suite]
     assert len(set(names)) == len(names)
@@ -44,7 +44,7 @@ def test_a_suite_of_a_peer_holds_its_floor_and_every_miss_is_argued(live, name, 
     assert counted.held / counted.asked >= share
 
 
-def test_the_page_has_the_counts_and_every_reason():
+def test_page_has_the_counts_and_every_reason():
     page = " ".join(PAGE.read_text().split())
     for name, (suite, held, _) in SUITES.items():
         line = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| {name} |"))

@@ -68,7 +68,7 @@ def test_requests_are_split_by_weight_and_sticky_ones_stay(opened):
     assert set(ask(processor, 10, version=2)) == {2}
 
 
-def test_an_input_may_be_the_key(opened):
+def test_sticky_key_may_be_an_input(opened):
     processor = opened(sticky_input="user")
     by_user = {}
     for user in range(40):
@@ -77,7 +77,7 @@ def test_an_input_may_be_the_key(opened):
     assert 8 < list(by_user.values()).count(1) < 32
 
 
-def test_a_canary_whose_scores_are_no_numbers_is_taken_out_and_stays_out(opened):
+def test_canary_with_non_finite_scores_is_ejected_permanently(opened):
     processor = opened(broken_weights)
     processor.host.look()
     assert shares(processor) == {"1": 0.5, "2": 0.5}
@@ -95,7 +95,7 @@ def test_a_canary_whose_scores_are_no_numbers_is_taken_out_and_stays_out(opened)
     assert shares(again) == {"1": 0.5, "2": 0.5}
 
 
-def test_a_canary_whose_scores_lie_elsewhere_is_taken_out(opened):
+def test_canary_with_shifted_scores_is_ejected(opened):
     def shifted(seed):
         weights = make_weights(0)
         weights["mlp_out/kernel"][:] = np.abs(weights["mlp_out/kernel"]) * 50
@@ -107,7 +107,7 @@ def test_a_canary_whose_scores_lie_elsewhere_is_taken_out(opened):
     assert processor.info()["models"]["small"]["out"]["2"]["reason"].startswith("shift: scores have shifted by ")
 
 
-def test_a_canary_that_fails_is_taken_out(opened, monkeypatch):
+def test_canary_that_fails_is_ejected(opened, monkeypatch):
     processor = opened()
     replica = processor.predictor.replica("small", 2)
     processor.host.look()
@@ -122,7 +122,7 @@ def test_a_canary_that_fails_is_taken_out(opened, monkeypatch):
     assert processor.info()["models"]["small"]["out"]["2"]["reason"].startswith("errors: ")
 
 
-def test_a_good_canary_stays(opened):
+def test_good_canary_stays(opened):
     processor = opened()
     for _ in range(5):
         processor.host.look()
@@ -131,7 +131,7 @@ def test_a_good_canary_stays(opened):
     assert shares(processor) == {"1": 0.5, "2": 0.5}
 
 
-def test_the_guard_looks_by_itself(opened):
+def test_guard_ejects_a_bad_canary_without_being_polled(opened):
     processor = opened(broken_weights)
     until(lambda: shares(processor) == {"1": 1.0}, lambda: ask(processor, 10))
     assert set(ask(processor)) == {1}

@@ -15,7 +15,7 @@ def encoded(strings):
 
 
 @given(strings=texts)
-def test_strings_come_back_as_their_utf8_bytes(strings):
+def test_strings_round_trip_as_utf8_bytes(strings):
     built = Strings.of(strings)
     assert built.tolist() == encoded(strings)
     assert len(built) == len(strings)
@@ -25,7 +25,7 @@ def test_strings_come_back_as_their_utf8_bytes(strings):
 
 
 @given(strings=texts, data=st.data())
-def test_a_slice_shares_the_buffer_and_holds_its_own_strings(strings, data):
+def test_slice_shares_the_buffer_and_holds_its_own_strings(strings, data):
     whole = Strings.of(strings)
     start = data.draw(st.integers(0, len(strings)))
     stop = data.draw(st.integers(start, len(strings)))
@@ -39,7 +39,7 @@ def test_strings_are_built_from_any_iterable():
 
 
 @given(rows=st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), max_size=6))
-def test_ragged_ints_are_values_end_to_end_and_where_rows_start(rows):
+def test_ragged_integers_are_concatenated_values_and_row_splits(rows):
     built = Ragged.of(rows)
     assert built.values.dtype == built.row_splits.dtype == np.int64
     assert len(built) == len(rows)
@@ -48,7 +48,7 @@ def test_ragged_ints_are_values_end_to_end_and_where_rows_start(rows):
 
 
 @given(rows=st.lists(st.lists(st.text(max_size=5), max_size=5), max_size=6))
-def test_ragged_strings_are_strings_end_to_end(rows):
+def test_ragged_strings_are_concatenated(rows):
     built = Ragged.of(rows)
     flat = [s for row in rows for s in row]
     assert built.row_splits.tolist() == np.cumsum([0, *map(len, rows)]).tolist()
@@ -59,12 +59,12 @@ def test_ragged_strings_are_strings_end_to_end(rows):
         assert built.values.tolist() == []
 
 
-def test_an_id_beyond_64_bits_is_not_taken():
+def test_id_beyond_64_bits_is_refused():
     with pytest.raises(OverflowError):
         Ragged.of([[2**63]])
 
 
-def test_packed_columns_are_views_where_the_buffer_is_aligned_and_copies_where_it_is_not():
+def test_packed_columns_are_views_when_aligned_and_copies_otherwise():
     values = np.arange(6, dtype=np.int64)
     places = BufferLayout((ColumnLayout("ids", values.dtype, 3, 2, 0),), values.nbytes)
     for start in range(9):

@@ -25,19 +25,19 @@ def cores(*numbers):
         ("7-7", cores(7)),
     ],
 )
-def test_a_cpuset_is_read_as_linux_writes_it(text, wanted):
+def test_cpuset_is_read_as_linux_writes_it(text, wanted):
     assert parse_cpus(text) == wanted
 
 
 @pytest.mark.parametrize(
     "text", ["", "-", "1-", "-1", "a", "3-1", "0-65536", "99999999999999999999", "0;1", "1--2", "\u00b2"]
 )
-def test_what_is_no_cpuset_is_refused(text):
+def test_malformed_cpuset_is_refused(text):
     with pytest.raises(BadInput, match=r"session_cpus: expected cores such as 0-3,8"):
         parse_cpus(text, "session_cpus")
 
 
-def test_sessions_have_a_cpuset_each():
+def test_each_session_has_a_cpuset():
     assert parse_cpusets("0-1;2-3") == (cores(0, 1), cores(2, 3))
     assert parse_cpusets(" ") == ()
     with pytest.raises(BadInput):
@@ -45,7 +45,7 @@ def test_sessions_have_a_cpuset_each():
 
 
 @given(st.frozensets(st.integers(0, 200), min_size=1))
-def test_a_list_of_cores_reads_back(wanted):
+def test_core_list_round_trips(wanted):
     assert parse_cpus(",".join(map(str, wanted))) == wanted
 
 
@@ -62,20 +62,20 @@ def test_one_node_leaves_the_sessions_to_the_scheduler(tmp_path):
     assert spread(cores(0, 1), nodes) == ()
 
 
-def test_two_nodes_take_sessions_in_turn_on_the_cores_that_are_allowed(tmp_path):
+def test_sessions_alternate_between_two_nodes_on_the_allowed_cores(tmp_path):
     nodes = numa_nodes(machine(tmp_path, "0-3,8-11", "4-7,12-15"))
     assert spread(frozenset(range(16)), nodes) == (cores(0, 1, 2, 3, 8, 9, 10, 11), cores(4, 5, 6, 7, 12, 13, 14, 15))
     assert spread(cores(2, 3, 4), nodes) == (cores(2, 3), cores(4))
     assert spread(cores(4, 5), nodes) == ()
 
 
-def test_nodes_of_memory_only_and_systems_that_do_not_say_are_no_nodes(tmp_path):
+def test_memory_only_nodes_and_missing_topology_give_no_nodes(tmp_path):
     assert numa_nodes(machine(tmp_path, "0-1", "", "nonsense")) == [cores(0, 1)]
     assert numa_nodes(tmp_path / "absent") == []
     assert spread(cores(0, 1), []) == ()
 
 
-def test_a_thread_and_what_it_starts_run_where_they_are_told():
+def test_thread_and_its_children_run_on_their_assigned_cores():
     before, core = available(), cores(min(available()))
     seen = []
 

@@ -60,14 +60,14 @@ def system(root, files):
         ({"proc/self/cgroup": "nonsense\n0::\n", "sys/fs/cgroup/cpu.max": "x\n"}, None),
     ],
 )
-def test_a_quota_counts_from_wherever_it_stands(tmp_path, files, quota):
+def test_cpu_quota_is_found_at_any_cgroup_level(tmp_path, files, quota):
     assert ResourceLimits.here(system(tmp_path, files)).quota == quota
 
 
 @pytest.mark.parametrize(
     ("affinity", "quota", "cores"), [(4, None, 4), (4, 1.5, 1), (4, 0.5, 1), (4, 2.0, 2), (2, 16.0, 2), (1, None, 1)]
 )
-def test_a_part_of_a_core_is_none(affinity, quota, cores):
+def test_fractional_quota_rounds_down(affinity, quota, cores):
     assert ResourceLimits(affinity, quota).cores == cores
 
 
@@ -95,16 +95,16 @@ def test_a_part_of_a_core_is_none(affinity, quota, cores):
         ),
     ],
 )
-def test_memory_is_what_the_machine_has_or_a_group_may_take(tmp_path, files, nbytes):
+def test_memory_limit_is_the_machine_or_cgroup_limit(tmp_path, files, nbytes):
     assert ResourceLimits.here(system(tmp_path, files)).memory_nbytes == nbytes
 
 
-def test_the_number_of_cores_is_told_with_its_reason():
+def test_core_count_is_explained_with_its_reason():
     assert ResourceLimits(8, 1.5).why == "1 core: affinity 8, quota 1.5"
     assert ResourceLimits(2).why == "2 cores: affinity 2, no quota"
 
 
-def test_this_machine_has_an_allowance():
+def test_current_machine_has_resource_limits():
     here = ResourceLimits.here()
     assert here.affinity == len(available())
     assert 1 <= here.cores <= here.affinity

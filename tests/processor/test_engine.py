@@ -33,7 +33,7 @@ from tests.processor.engines import (
 from tests.support.packages import make_delta, write_package
 
 
-def test_initialize_serves_the_newest_version_and_scores_as_plain_numpy_does(root, open_processor):
+def test_initialize_serves_the_newest_version_and_scores_like_numpy(root, open_processor):
     write_package(root, 3, users=USERS, seed=3)
     reply = open_processor().process(request([0, 5, 19, 20, 10**12, -1]))
     assert_reply(reply, "3.0", scores([0, 5, 19, 20, 10**12, -1], dense_seed=3))
@@ -51,9 +51,7 @@ def test_initialize_serves_the_newest_version_and_scores_as_plain_numpy_does(roo
         ({"compute": "inline", "sessions": 3}, {True, False}),
     ],
 )
-def test_every_reply_is_exactly_the_generation_that_it_names_while_deltas_and_rollbacks_run(
-    open_processor, options, scattered
-):
+def test_every_reply_equals_its_named_generation_during_deltas_and_rollbacks(open_processor, options, scattered):
     processor = open_processor(undo_depth=4, **options)
     # A cost that makes parts of large requests worth their own runs.
     replica = processor.predictor.replica("small")
@@ -95,7 +93,7 @@ def test_every_reply_is_exactly_the_generation_that_it_names_while_deltas_and_ro
     assert any(split) in scattered
 
 
-def test_models_are_answered_by_their_groups_and_a_resize_is_of_one(root, open_processor):
+def test_groups_answer_their_models_and_resize_separately(root, open_processor):
     write_package(root, users=USERS, model="other", seed=9)
     groups = {"baseline": GroupConfig(["small"], sessions=1), "rest": GroupConfig(["*"], sessions=2, policy="mod")}
     processor = open_processor(groups=groups)
@@ -113,7 +111,7 @@ def test_models_are_answered_by_their_groups_and_a_resize_is_of_one(root, open_p
         processor.host.resize(1, "nobody")
 
 
-def test_sessions_and_the_threads_of_their_executables_stay_on_their_cores(root, open_processor):
+def test_sessions_and_executable_threads_stay_on_their_cores(root, open_processor):
     core = min(os.sched_getaffinity(0))
     before = os.sched_getaffinity(0)
     groups = {"baseline": GroupConfig(["small"], sessions=1, cpus=str(core), threads_per_session=2)}
@@ -136,7 +134,7 @@ def session_threads():
     return [t for t in threading.enumerate() if t.name.startswith("freshet-session-")]
 
 
-def test_a_model_that_cannot_load_makes_initialize_raise_with_one_clear_line(root):
+def test_unloadable_model_makes_initialize_raise_with_one_line(root):
     damage(write_package(root, users=USERS, model="broken"))
     before = session_threads()
     with pytest.raises(BadInput) as refused:
@@ -154,12 +152,12 @@ def test_a_model_that_cannot_load_makes_initialize_raise_with_one_clear_line(roo
         (dict(sessions=1025), BadInput, "sessions: expected 0 .one per core. to 1024, got 1025"),
     ],
 )
-def test_a_configuration_that_cannot_work_is_refused(root, change, error, message):
+def test_invalid_configuration_is_refused(root, change, error, message):
     with pytest.raises(error, match=message):
         Processor.initialize(ProcessorConfig(**{"repository": str(root), **change}))
 
 
-def test_after_close_every_call_says_that_it_is_closed(root, open_processor):
+def test_every_call_after_close_raises_closed(root, open_processor):
     processor = open_processor()
     before = set(session_threads())
     processor.close()
@@ -181,7 +179,7 @@ def test_after_close_every_call_says_that_it_is_closed(root, open_processor):
     assert all(isinstance(r, NotReady) for r in processor.batch_process([request([1])] * 3))
 
 
-def test_closing_answers_what_is_queued(open_processor):
+def test_closing_answers_queued_requests(open_processor):
     processor, replies = open_processor(sessions=1), Replies()
     replies.hold(processor)
     for number in range(10):
@@ -194,7 +192,7 @@ def test_closing_answers_what_is_queued(open_processor):
         assert_reply(reply, "1.0", scores([number]))
 
 
-def test_the_manifest_comes_with_the_generation_that_answers(root, open_processor):
+def test_manifest_is_returned_with_the_answering_generation(root, open_processor):
     publish(root, 1)
     processor = open_processor()
     manifest, generation = processor.predictor.manifest("small")
@@ -206,7 +204,7 @@ def test_the_manifest_comes_with_the_generation_that_answers(root, open_processo
             call("nobody")
 
 
-def test_messages_to_clients_carry_no_path(root, open_processor, monkeypatch):
+def test_client_messages_contain_no_path(root, open_processor, monkeypatch):
     processor = open_processor()
 
     def refuse(path):

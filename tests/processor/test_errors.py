@@ -14,7 +14,7 @@ from tests.support.packages import write_package
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EIO, errno.ESTALE])
-def test_what_the_system_is_short_of_passes_and_is_told_without_a_path(number):
+def test_resource_shortage_is_retryable_and_hides_the_path(number):
     error = OSError(number, "why", "/somewhere/secret/user.safetensors")
     short = shortage(error)
     assert isinstance(short, NotReady)
@@ -23,7 +23,7 @@ def test_what_the_system_is_short_of_passes_and_is_told_without_a_path(number):
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ELOOP])
-def test_what_is_wrong_with_a_file_does_not_pass(number):
+def test_bad_file_is_not_retryable(number):
     error = OSError(number, "why")
     assert shortage(error) is None
     refused = unreadable("tables/user", error)
@@ -31,12 +31,12 @@ def test_what_is_wrong_with_a_file_does_not_pass(number):
     assert str(refused) == "tables/user: cannot be read: why"
 
 
-def test_memory_passes_and_a_fault_of_ours_does_not():
+def test_memory_shortage_is_retryable_and_an_internal_error_is_not():
     assert isinstance(shortage(MemoryError()), NotReady)
     assert shortage(ValueError("no")) is None
 
 
-def test_whatever_is_read_of_a_repository_waits_for_descriptors_and_is_not_called_corrupt(tmp_path):
+def test_descriptor_shortage_is_retryable_and_not_reported_as_corruption(tmp_path):
     version = write_package(tmp_path, users=range(3))
     reader = VersionReader(version)
     table = next(name for name in reader.manifest.files if name.startswith("tables/"))
@@ -54,7 +54,7 @@ def test_whatever_is_read_of_a_repository_waits_for_descriptors_and_is_not_calle
             read()
 
 
-def test_nearest_name_is_a_hint_and_a_far_one_is_none():
+def test_similar_name_is_suggested_and_a_distant_one_is_not():
     assert nearest("usr", ["item", "user"]) == " (did you mean 'user'?)"
     assert nearest("price", ["item", "user"]) == ""
 
@@ -75,5 +75,5 @@ def test_nearest_file_comes_from_the_same_folder(tmp_path):
         ("qqq", ""),
     ],
 )
-def test_a_former_name_leads_to_the_new_one_and_a_slip_to_the_nearest(name, hint):
+def test_former_name_suggests_the_new_one_or_the_nearest(name, hint):
     assert nearest(name, ["sessions", "workers"]) == hint

@@ -11,7 +11,7 @@ numbers = st.integers(0, 10**18 - 1)
 
 
 @given(version=numbers, step=numbers)
-def test_a_generation_is_written_as_version_dot_step_and_read_back(version, step):
+def test_generation_round_trips_as_version_dot_step(version, step):
     generation = Generation(version, step)
     assert str(generation) == f"{version}.{step}"
     assert Generation.parse(str(generation)) == generation
@@ -40,12 +40,12 @@ def test_a_generation_is_written_as_version_dot_step_and_read_back(version, step
         "latest",
     ],
 )
-def test_what_is_no_generation_is_refused_with_what_came(text):
+def test_malformed_generation_is_refused_with_the_input(text):
     with pytest.raises(BadInput, match=r"expected 'version\.step' such as '3\.17'"):
         Generation.parse(text)
 
 
-def test_the_message_carries_a_bounded_piece_of_what_came():
+def test_error_message_quotes_a_bounded_part_of_the_input():
     with pytest.raises(BadInput) as refused:
         Generation.parse("x" * 100_000)
     assert len(str(refused.value)) < 200
@@ -81,7 +81,7 @@ def chain_at(step, undo_depth=4):
         (5, 4, 0, True, False),
     ],
 )
-def test_which_delta_continues_the_chain(here, step, parent, compacted, fits):
+def test_delta_is_accepted_only_on_its_parent_step(here, step, parent, compacted, fits):
     chain = chain_at(here)
     if fits:
         chain.check_parent("ctr", 3, step, parent, compacted)
@@ -91,14 +91,14 @@ def test_which_delta_continues_the_chain(here, step, parent, compacted, fits):
     assert chain.step == here
 
 
-def test_a_delta_of_another_version_is_a_conflict_and_of_another_model_a_mistake():
+def test_wrong_version_is_a_conflict_and_wrong_model_bad_input():
     with pytest.raises(Conflict, match="is for version 2, but 'ctr' serves version 3"):
         chain_at(0).check_parent("ctr", 2, 1, 0, False)
     with pytest.raises(BadInput, match="expected model 'ctr', got 'rank'"):
         chain_at(0).check_parent("rank", 3, 1, 0, False)
 
 
-def test_a_chain_without_undo_gives_every_delta_up_at_once():
+def test_zero_undo_depth_forgets_every_delta_at_once():
     chain = Position("ctr", 3, 0)
     assert chain.advance(1) == 1
     assert chain.undo_count(0) is None
@@ -109,7 +109,7 @@ moves = st.lists(st.tuples(st.sampled_from(["advance", "advance", "rewind"]), st
 
 
 @given(moves=moves, undo_depth=st.integers(0, 6))
-def test_a_chain_goes_back_to_exactly_the_newest_states_that_it_still_remembers(moves, undo_depth):
+def test_rollback_reaches_exactly_the_states_still_remembered(moves, undo_depth):
     chain = Position("ctr", 3, undo_depth)
     history, forgotten, applied = [0], 0, 0
     for move, number in moves:

@@ -18,7 +18,7 @@ flags\t\t: fpu vme sse2 ssse3 fma avx2 avx512f avx512_vnni
 ARM = "processor\t: 0\nFeatures\t: fp asimd sve bf16 i8mm\n"
 
 
-def test_only_what_code_can_need_and_every_core_has_counts():
+def test_only_relevant_features_of_every_core_count():
     machine = parse(XEON, "x86_64")
     assert machine.features == {"x86_64", "sse2", "ssse3", "fma", "avx2", "avx512f", "avx512_vnni"}
     assert machine.name == "Intel(R) Xeon(R) Processor @ 2.50GHz (x86_64-avx512-vnni)"
@@ -26,14 +26,14 @@ def test_only_what_code_can_need_and_every_core_has_counts():
     assert not machine.bfloat16
 
 
-def test_an_arm_processor_is_described_by_its_features_line():
+def test_arm_processor_is_described_by_its_features_line():
     machine = parse(ARM, "arm64")
     assert machine.features == {"aarch64", "asimd", "sve", "bf16", "i8mm"}
     assert machine.target == "aarch64-sve"
     assert machine.bfloat16
 
 
-def test_where_the_system_says_nothing_only_the_instruction_set_is_known():
+def test_unknown_system_has_only_its_instruction_set():
     machine = parse("", "amd64")
     assert machine.features == {"x86_64"}
     assert machine.lacks(["x86_64", "avx2"]) == ["avx2"]
@@ -49,16 +49,16 @@ def test_where_the_system_says_nothing_only_the_instruction_set_is_known():
         ({"avx2"}, "unknown-avx2"),
     ],
 )
-def test_a_target_is_called_after_the_newest_level(features, name):
+def test_target_is_named_after_the_newest_feature_level(features, name):
     assert target_of(features) == name
 
 
 @given(st.text())
-def test_any_text_gives_a_machine(text):
+def test_arbitrary_cpuinfo_gives_a_machine(text):
     assert "x86_64" in parse(text, "x86_64").features
 
 
-def test_this_machine_has_its_own_instruction_set():
+def test_current_machine_has_its_instruction_set():
     here = this_machine()
     assert parse("", platform.machine()).features <= here.features
     assert isinstance(here, Machine)

@@ -34,7 +34,7 @@ def resident_nbytes():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_large_blocks_that_are_freed_are_the_systems_again():
+def test_large_freed_blocks_return_to_the_system():
     environment = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
     done = subprocess.run(
         [sys.executable, "-c", ALLOCATING], env=environment, capture_output=True, text=True, check=True
@@ -43,7 +43,7 @@ def test_large_blocks_that_are_freed_are_the_systems_again():
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 4096, 4097, 1 << 20])
-def test_a_reservation_is_zeroed_writable_and_on_a_page(nbytes):
+def test_reservation_is_zeroed_writable_and_page_aligned(nbytes):
     buffer = reserve(nbytes, "test")
     assert buffer.nbytes >= max(1, nbytes)
     assert buffer.ctypes.data % mmap.PAGESIZE == 0
@@ -53,7 +53,7 @@ def test_a_reservation_is_zeroed_writable_and_on_a_page(nbytes):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_a_huge_reservation_costs_only_what_is_written():
+def test_huge_reservation_costs_only_written_pages():
     before, files = resident_nbytes(), settled_fds()
     buffer = reserve(64 << 30, "test")
     buffer[:: 8 << 30] = 1
@@ -75,7 +75,7 @@ def test_memory_lives_as_long_as_a_view_of_it():
     assert view.tolist() == [1, 2, 3, 4, 5]
 
 
-def test_a_private_copy_is_writable_and_leaves_its_source_alone():
+def test_private_copy_is_writable_and_leaves_its_source_unchanged():
     source = np.arange(12, dtype=np.int64).reshape(6, 2)
     source.flags.writeable = False
     copy = private_copy(source, "test")
@@ -85,7 +85,7 @@ def test_a_private_copy_is_writable_and_leaves_its_source_alone():
     assert copy.flags.c_contiguous
 
 
-def test_the_pieces_of_a_mapped_view_are_its_bytes_and_none_of_a_file_that_was_cut_short(tmp_path, monkeypatch):
+def test_pieces_of_a_mapped_view_equal_its_bytes_unless_truncated(tmp_path, monkeypatch):
     monkeypatch.setattr("freshet_serving.processor.memory.PIECE_NBYTES", 64)
     data = np.arange(100, dtype=np.int64)
     (tmp_path / "file").write_bytes(b"12345678" + data.tobytes())
@@ -98,7 +98,7 @@ def test_the_pieces_of_a_mapped_view_are_its_bytes_and_none_of_a_file_that_was_c
         private_copy(view, "test")
 
 
-def test_what_is_gathered_lies_in_one_piece_of_memory_that_can_be_shared():
+def test_gathered_arrays_share_one_shareable_mapping():
     arrays = [np.arange(5.0), np.zeros(0, np.int8), np.arange(12).reshape(3, 4)[:, ::2]]
     copies = gather(arrays, "test")
     assert len({id(handle.mapping) for handle in share(copies, "again")}) == 1
@@ -106,7 +106,7 @@ def test_what_is_gathered_lies_in_one_piece_of_memory_that_can_be_shared():
         np.testing.assert_array_equal(copy, array)
 
 
-def test_nothing_may_be_copied_too():
+def test_empty_array_can_be_copied():
     assert private_copy(np.empty((0, 2), np.int64), "test").shape == (0, 2)
 
 
@@ -117,7 +117,7 @@ def attached(handle, writable=False):
     return attach(mapped, handle.offset, handle.dtype, handle.shape)
 
 
-def test_views_of_one_reservation_are_shared_in_place_and_seen_through_both_mappings():
+def test_views_of_one_reservation_are_shared_in_place():
     view = reserve(1 << 16, "test").view(np.int64)[8:14].reshape(3, 2)
     (handle,) = share([view], "test")
     other = attached(handle, writable=True)
@@ -126,13 +126,13 @@ def test_views_of_one_reservation_are_shared_in_place_and_seen_through_both_mapp
     assert other.tolist() == view.tolist() == [[0, 0], [7, 7], [9, 9]]
 
 
-def test_what_is_attached_for_reading_cannot_be_written():
+def test_memory_attached_for_reading_cannot_be_written():
     (handle,) = share([reserve(4096, "test")], "test")
     with pytest.raises(ValueError, match="read-only"):
         attached(handle)[0] = 1
 
 
-def test_a_mapped_file_is_shared_by_its_inode_even_after_its_path_names_another(tmp_path):
+def test_mapped_file_is_shared_by_inode_after_a_replacement(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(bytes(range(100)))
     view = map_file(path)[10:20]
@@ -142,7 +142,7 @@ def test_a_mapped_file_is_shared_by_its_inode_even_after_its_path_names_another(
     assert attached(handle).tolist() == list(range(10, 20))
 
 
-def test_arrays_that_lie_nowhere_shared_are_copied_together():
+def test_unshared_arrays_are_copied_together():
     arrays = [np.arange(5.0), np.zeros(0, np.int8), np.arange(12).reshape(3, 4)[:, ::2]]
     handles = share(arrays, "test")
     assert len({id(h.mapping) for h in handles}) == 1
@@ -150,14 +150,14 @@ def test_arrays_that_lie_nowhere_shared_are_copied_together():
         np.testing.assert_array_equal(attached(handle), array)
 
 
-def test_a_handle_that_leads_outside_its_file_is_refused():
+def test_handle_pointing_outside_its_file_is_refused():
     buffer = reserve(4096, "test")
     for offset, shape in ((-8, (1,)), (4096, (1,)), (4089, (1,)), (0, (1 << 40,))):
         with pytest.raises(ValueError, match="outside"):
             attach(buffer, offset, "<i8", shape)
 
 
-def test_descriptors_go_with_the_last_view():
+def test_descriptors_are_closed_with_the_last_view():
     before = settled_fds()
     view = reserve(4096, "test")[8:16]
     handles = share([view], "test")
@@ -168,7 +168,7 @@ def test_descriptors_go_with_the_last_view():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="madvise")
-def test_dropping_pages_changes_nothing_whatever_kind_of_memory_it_is(tmp_path):
+def test_dropping_pages_changes_no_values_of_any_memory_kind(tmp_path):
     (tmp_path / "file").write_bytes(bytes(range(256)) * 64)
     reserved = reserve(1 << 14, "test")
     reserved[:] = 7
@@ -189,7 +189,7 @@ def test_dropped_pages_of_a_file_are_not_resident(tmp_path):
     assert before - resident_nbytes() > 16 << 20
 
 
-def test_a_scratch_file_has_no_name_and_takes_room_only_as_asked(tmp_path):
+def test_scratch_file_has_no_name_and_uses_only_requested_space(tmp_path):
     scratch = ScratchFile(tmp_path, 1 << 40)
     assert os.listdir(tmp_path) == []
     scratch.take(1 << 20, 1 << 16)
@@ -206,6 +206,6 @@ def test_a_scratch_file_has_no_name_and_takes_room_only_as_asked(tmp_path):
     assert open_fds() < files
 
 
-def test_a_scratch_file_in_no_folder_is_an_error(tmp_path):
+def test_scratch_file_in_a_missing_folder_is_an_error(tmp_path):
     with pytest.raises(OSError):
         ScratchFile(tmp_path / "missing", 4096)

@@ -29,17 +29,17 @@ class Some:
         ({"token": "secret"}, "x.token: expected one of , x"),
     ],
 )
-def test_a_value_that_an_option_may_not_have_is_named_and_a_secret_one_is_not_shown(values, message):
+def test_invalid_option_value_is_named_and_a_secret_hidden(values, message):
     with pytest.raises(BadInput) as caught:
         check(Some(**{"name": "a", **values}), "x.")
     assert str(caught.value) == message
 
 
-def test_values_at_the_bounds_are_taken():
+def test_option_values_at_the_bounds_are_accepted():
     check(Some("b", count=9, share=1.0, wait_s=60.0, token="x"))
 
 
-def test_unit_values_and_default_are_told_in_words():
+def test_option_unit_range_and_default_are_described():
     told = {each.name: (default_of(each), about.facts) for each, about in options_of(Some)}
     assert told == {
         "name": ("", "One of a, b."),

@@ -32,13 +32,13 @@ def request(users, **more):
     return PredictRequest("small", make_inputs(users), **more)
 
 
-def test_an_engine_without_models_reports_none(tmp_path):
+def test_engine_without_models_reports_none(tmp_path):
     with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
         assert model_stats(processor.host) == version_stats(processor.host) == []
         assert processor.info()["models"] == {}
 
 
-def test_statistics_count_what_was_done(root, open_processor, tmp_path):
+def test_statistics_count_requests_rows_and_deltas(root, open_processor, tmp_path):
     clock = FakeClock()
     processor = open_processor(clock, sessions=1)
     processor.process(request([1, 2, 3, 999]))
@@ -61,7 +61,7 @@ def test_statistics_count_what_was_done(root, open_processor, tmp_path):
     assert (stats.lookups, stats.misses) == (4 + 6, 1 + 2)
 
 
-def test_info_is_json_and_tells_where_everything_stands(root, open_processor):
+def test_info_is_json_with_the_state_of_everything(root, open_processor):
     write_delta(root / "small" / "1" / "deltas" / "1.safetensors", make_delta(1, [1], dense_seed=1))
     write_package(root, 2, users=USERS)
     processor = open_processor()

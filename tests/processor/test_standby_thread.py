@@ -16,7 +16,7 @@ def thread():
     standing.close()
 
 
-def test_lent_work_runs_beside_the_caller(thread):
+def test_borrowed_thread_runs_work_concurrently_with_the_caller(thread):
     gone_on, seen = threading.Event(), []
     assert thread.try_run(lambda: seen.append((gone_on.wait(10), threading.current_thread().name)))
     gone_on.set()
@@ -24,7 +24,7 @@ def test_lent_work_runs_beside_the_caller(thread):
     assert seen == [(True, "test-standing")]
 
 
-def test_what_the_work_raises_is_returned_and_the_thread_goes_on(thread):
+def test_error_in_the_work_is_returned_and_the_thread_continues(thread):
     def fail():
         raise MemoryError
 
@@ -33,7 +33,7 @@ def test_what_the_work_raises_is_returned_and_the_thread_goes_on(thread):
         assert isinstance(thread.wait(), MemoryError)
 
 
-def test_a_thread_at_work_is_lent_to_nobody_else(thread):
+def test_busy_thread_accepts_no_further_work(thread):
     go = threading.Event()
     assert thread.try_run(lambda: go.wait(10))
     assert not thread.try_run(go.set)
@@ -43,7 +43,7 @@ def test_a_thread_at_work_is_lent_to_nobody_else(thread):
     thread.wait()
 
 
-def test_work_that_is_left_gives_the_thread_back_itself(thread):
+def test_thread_is_free_again_after_detached_work(thread):
     done = threading.Event()
     assert thread.try_run_detached(lambda: done.set() or 1 / 0)
     assert done.wait(10)
@@ -53,7 +53,7 @@ def test_work_that_is_left_gives_the_thread_back_itself(thread):
     assert not done.is_set()
 
 
-def test_a_thread_that_does_not_run_is_lent_to_nobody():
+def test_stopped_thread_accepts_no_work():
     never = StandbyThread("test-never")
     assert not never.try_run(print)
     never.start()
@@ -62,7 +62,7 @@ def test_a_thread_that_does_not_run_is_lent_to_nobody():
     assert not never.try_run(print)
 
 
-def test_an_errand_is_done_by_its_owner_where_no_thread_stands_by():
+def test_task_runs_in_its_owner_without_a_standby_thread():
     seen = []
     background_task = BackgroundTask(lambda: seen.append(threading.get_ident()), None)
     background_task.run_if_pending()
@@ -71,7 +71,7 @@ def test_an_errand_is_done_by_its_owner_where_no_thread_stands_by():
     assert seen == [threading.get_ident()]
 
 
-def test_an_errand_raises_what_it_met_only_when_asked(thread):
+def test_task_raises_its_error_only_on_request(thread):
     for beside in (thread, None):
         background_task = BackgroundTask(lambda: 1 / 0, beside)
         background_task.run_if_pending()
@@ -80,14 +80,14 @@ def test_an_errand_raises_what_it_met_only_when_asked(thread):
             background_task.raise_error()
 
 
-def test_an_errand_of_nothing_is_nothing(thread):
+def test_empty_task_does_nothing(thread):
     background_task = BackgroundTask(None, thread)
     background_task.run_if_pending()
     background_task.end()
     background_task.raise_error()
 
 
-def test_without_a_thread_spawn_says_so_at_once(monkeypatch):
+def test_spawn_without_a_free_thread_raises_at_once(monkeypatch):
     def none(*_):
         raise RuntimeError("can't start new thread")
 
@@ -96,7 +96,7 @@ def test_without_a_thread_spawn_says_so_at_once(monkeypatch):
         spawn(print)
 
 
-def test_a_standing_pool_never_makes_a_thread_later(monkeypatch):
+def test_standing_pool_starts_all_its_threads_at_creation(monkeypatch):
     begun = []
     pool = standing_pool(3, "test-pool", lambda: begun.append(1))
     monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread was made"))

@@ -4,7 +4,7 @@ from freshet_serving.processor.standby_thread import PeriodicThread
 from tests.support.waiting import until
 
 
-def test_the_keeper_works_again_at_once_while_there_is_work_and_ends_when_closed():
+def test_periodic_thread_repeats_while_busy_and_ends_on_close():
     left = [True] * 50
     periodic_thread = PeriodicThread(lambda: bool(left) and left.pop(), interval_s=60.0, busy_interval_s=0.0)
     periodic_thread.start()
@@ -13,7 +13,7 @@ def test_the_keeper_works_again_at_once_while_there_is_work_and_ends_when_closed
     assert not periodic_thread.is_alive()
 
 
-def test_a_slice_that_raises_ends_no_keeper():
+def test_raising_slice_does_not_end_the_periodic_thread():
     left = [True] * 3
 
     def maintain():

@@ -27,7 +27,7 @@ def packed(path, names, mtime, owner):
     return path
 
 
-def test_a_source_distribution_says_nothing_of_who_packed_it_and_when(tmp_path):
+def test_source_distribution_is_independent_of_packer_and_time(tmp_path):
     first = packed(tmp_path / "a.tar.gz", ["x-1/b", "x-1/a"], 7, "me")
     second = packed(tmp_path / "b.tar.gz", ["x-1/a", "x-1/b"], 1e9, "you")
     settle(first, EPOCH_S)
@@ -57,14 +57,14 @@ def archives(tmp_path_factory):
 
 
 @pytest.mark.long
-def test_two_builds_give_the_same_bytes(archives):
+def test_two_builds_give_identical_bytes(archives):
     first, second = ({path.name: path.read_bytes() for path in paths} for paths in archives)
     assert len(first) == 3
     assert first == second
 
 
 @pytest.mark.long
-def test_the_archives_hold_what_they_are_to_hold(archives):
+def test_archives_contain_the_expected_files(archives):
     version, files = version_of(ROOT), package_files(ROOT)
     for path in archives[0]:
         if path.suffix != ".whl":
@@ -75,7 +75,7 @@ def test_the_archives_hold_what_they_are_to_hold(archives):
 
 
 @pytest.mark.long
-def test_what_is_wrong_with_a_wheel_is_told_by_name(archives, tmp_path):
+def test_faulty_wheel_contents_are_reported_by_name(archives, tmp_path):
     (wheel,) = (path for path in archives[0] if path.name.startswith("freshet_client"))
     other = tmp_path / wheel.name
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(other, "w") as target:
@@ -93,7 +93,7 @@ def test_what_is_wrong_with_a_wheel_is_told_by_name(archives, tmp_path):
     assert "version 9.9.9 wanted" in told
 
 
-def test_a_bill_that_leaves_something_out_or_says_where_it_was_made_is_refused(tmp_path):
+def test_incomplete_or_path_revealing_bill_of_materials_is_refused(tmp_path):
     bill = tmp_path / "x.cdx.json"
     own = {"name": "x", "externalReferences": [{"type": "distribution", "url": "file:///tmp/x-1-py3-none-any.whl"}]}
     needs = [{"name": "NumPy", "version": "2"}, {"name": "typer"}]

@@ -98,7 +98,7 @@ def run(*arguments, cwd, site):
 
 
 @pytest.mark.long
-def test_core_tests_pass_from_the_wheel_beside_packages_of_the_same_names(site, project):
+def test_core_tests_pass_from_the_wheel_despite_name_clashes(site, project):
     found = run("-c", "import freshet_serving.processor.engine as e; print(e.__file__)", cwd=project, site=site)
     assert found.stdout.strip() == str(site / "freshet_serving" / "processor" / "engine.py"), found.stderr
 
@@ -108,7 +108,7 @@ def test_core_tests_pass_from_the_wheel_beside_packages_of_the_same_names(site, 
     assert " passed" in done.stdout
 
 
-def test_a_pytorch_script_beside_its_own_models_package_publishes_deltas(site, tmp_path):
+def test_pytorch_script_with_its_own_models_package_publishes_deltas(site, tmp_path):
     if torch_python() is None:
         pytest.skip(WHY)
     write(tmp_path / "repository")

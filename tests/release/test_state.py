@@ -29,17 +29,17 @@ def write(tree, version, changelog):
     git(tree, "commit", "--quiet", "--allow-empty", "--message", "a commit")
 
 
-def test_a_clean_tree_whose_version_has_a_section_is_a_release(tree):
+def test_clean_tree_with_a_changelog_section_is_a_release(tree):
     assert (version_of(tree), refusals(tree)) == ("1.2.0", [])
     assert commit_epoch_s(tree) == 1_796_083_200
 
 
-def test_the_time_of_files_may_be_said(tree, monkeypatch):
+def test_file_time_may_be_given(tree, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "17")
     assert commit_epoch_s(tree) == 17
 
 
-def test_a_tree_with_changed_or_unknown_files_is_refused(tree):
+def test_dirty_tree_is_refused(tree):
     (tree / "more").write_text("")
     assert refusals(tree) == ["tree: a clean one wanted, got 1 changed or unknown files, more first"]
 
@@ -56,17 +56,17 @@ def test_a_tree_with_changed_or_unknown_files_is_refused(tree):
         ),
     ],
 )
-def test_a_changelog_that_does_not_tell_of_the_version_is_refused(tree, changelog, why):
+def test_changelog_without_the_version_is_refused(tree, changelog, why):
     write(tree, "1.2.0", changelog)
     assert refusals(tree) == [why]
 
 
-def test_a_version_that_an_index_would_read_otherwise_is_refused(tree):
+def test_version_that_an_index_would_normalise_is_refused(tree):
     write(tree, "1.2", CHANGELOG.replace("1.2.0", "1.2"))
     assert refusals(tree) == ["project.version: a version such as 1.2.0 or 1.2.0rc1 wanted, got '1.2'"]
 
 
-def test_the_tag_is_annotated_made_once_and_never_moved(tree):
+def test_tag_is_annotated_created_once_and_never_moved(tree):
     assert tag(tree) == tag(tree) == "v1.2.0"
     assert git(tree, "cat-file", "-t", "v1.2.0") == "tag"
     assert refusals(tree) == []

@@ -21,13 +21,13 @@ def draining(ports):
 
 
 @pytest.mark.parametrize(("count", "leave"), [(0, 1), (1, 1), (2, 2), (3, 3), (9, 4)])
-def test_asked_for_so_many_those_that_leave_already_are_among_them_however_often(ports, count, leave):
+def test_drain_target_includes_already_draining_connections(ports, count, leave):
     for _ in range(3):
         ports.drain_some(count)
         assert draining(ports) == leave
 
 
-def test_a_release_is_of_those_that_stay(ports):
+def test_drain_share_counts_only_remaining_connections(ports):
     ports.drain_share(0.5)
     assert draining(ports) == 3
     ports.drain_share(0.0)

@@ -5,7 +5,7 @@ from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.serve_config import ServeConfig
 
 
-def test_the_configuration_makes_the_options_of_its_ports():
+def test_ports_options_come_from_the_configuration():
     config = ServeConfig("r", max_body_bytes=9, default_timeout_ms=250.0, model_control="explicit", admin_token="t")
     options = config.front_options("1.2", processes=1)
     assert type(options) is FrontendOptions
@@ -15,15 +15,15 @@ def test_the_configuration_makes_the_options_of_its_ports():
     assert options.default_timeout_s == 0.25
 
 
-def test_processes_share_the_disk_for_recorded_requests():
+def test_processes_share_the_disk_limit_for_recorded_requests():
     config = ServeConfig("r", record="somewhere", record_max_bytes=9 << 20)
     assert config.front_options("", processes=3).record_max_bytes == 3 << 20
 
 
-def test_options_of_the_ports_reach_another_process_as_json():
+def test_port_options_round_trip_as_json():
     options = ServeConfig("r", trace_endpoint="http://c:4318", admin_token="t").front_options("9", processes=2)
     assert FrontendOptions(**json.loads(json.dumps(asdict(options)))) == options
 
 
-def test_the_token_of_the_ports_is_not_shown():
+def test_token_is_not_shown():
     assert "secret" not in repr(FrontendOptions(admin_token="secret"))

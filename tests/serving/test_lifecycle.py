@@ -25,7 +25,7 @@ def part(lifecycle):
     return lifecycle.part(lambda host: host.predictor)
 
 
-def test_a_part_is_there_once_the_whole_is(lifecycle, part):
+def test_part_is_ready_once_the_whole_is_open(lifecycle, part):
     with pytest.raises(NotReady, match="models are loading"):
         part.processor()
     assert (part.ready, part.draining) == (False, False)
@@ -35,7 +35,7 @@ def test_a_part_is_there_once_the_whole_is(lifecycle, part):
     assert part.ready
 
 
-def test_a_part_is_as_ready_as_the_whole_and_says_why_it_is_not(lifecycle, part):
+def test_part_shares_readiness_and_its_reason(lifecycle, part):
     host = Host()
     lifecycle.open(host)
     host.ready, host.stale, host.concerns = False, "model 'ctr': too old", ("model 'ctr' version 3: waiting",)
@@ -43,7 +43,7 @@ def test_a_part_is_as_ready_as_the_whole_and_says_why_it_is_not(lifecycle, part)
     assert part.reasons == {"reasons": ["model 'ctr' version 3: waiting"]}
 
 
-def test_a_part_drains_with_the_whole_and_answers_to_the_end(lifecycle, part):
+def test_part_drains_with_the_whole_and_answers_until_closed(lifecycle, part):
     host = Host()
     lifecycle.open(host)
     answering = part.processor()

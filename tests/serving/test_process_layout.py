@@ -30,7 +30,7 @@ def layout(options, cores=4, quota=None, memory_nbytes=64 * GIB, footprint=NONE,
         (4, 0.5, 1, "inline", "1 core: affinity 4, quota 0.5"),
     ],
 )
-def test_without_options_a_worker_a_core_computes_inline(cores, quota, workers, compute, why):
+def test_default_layout_is_one_inline_worker_per_core(cores, quota, workers, compute, why):
     found = layout({}, cores, quota)
     assert (found.workers, found.compute, found.why) == (workers, compute, why)
     assert found.text == f"compute={compute} ({why})"
@@ -50,21 +50,21 @@ def test_without_options_a_worker_a_core_computes_inline(cores, quota, workers, 
         ({"batch_window_us": 100.0}, "batch_window_us is set"),
     ],
 )
-def test_what_one_process_is_needed_for_is_served_by_one(options, why):
+def test_options_that_need_one_process_use_one(options, why):
     found = layout(options)
     assert (found.workers, found.compute) == (1, "threads")
     assert found.why == f"one process: {why}"
 
 
-def test_what_counts_for_each_worker_alone_changes_nothing():
+def test_per_worker_options_do_not_change_the_layout():
     assert layout({"max_queue_rows": 100, "table_memory": ["ctr/*=1G"]}).workers == 4
 
 
-def test_other_systems_have_one_process():
+def test_other_systems_use_one_process():
     assert layout({}, linux=False).why == "one process: workers need Linux"
 
 
-def test_a_model_whose_stage_needs_a_library_is_served_by_one_process():
+def test_model_whose_stage_needs_a_library_uses_one_process():
     found = layout({}, footprint=ModelFootprint(staged="ctr"))
     assert (found.workers, found.why) == (1, "one process: ctr has a stage that loads a large library")
 
@@ -79,7 +79,7 @@ def test_a_model_whose_stage_needs_a_library_is_served_by_one_process():
         (4 * GIB, GIB, 1, "4096 MiB of memory, 1152 for each worker"),
     ],
 )
-def test_workers_take_at_most_half_of_the_memory(memory_nbytes, dense_nbytes, workers, why):
+def test_workers_use_at_most_half_of_the_memory(memory_nbytes, dense_nbytes, workers, why):
     found = layout({}, memory_nbytes=memory_nbytes, footprint=ModelFootprint(dense_nbytes))
     assert (found.workers, found.why) == (workers, why)
 
@@ -102,13 +102,13 @@ def test_workers_take_at_most_half_of_the_memory(memory_nbytes, dense_nbytes, wo
         ({"compute": "inline"}, 4, 4, "inline", 4),
     ],
 )
-def test_what_is_asked_for_is_taken(options, cores, workers, compute, sessions):
+def test_explicit_layout_options_are_used(options, cores, workers, compute, sessions):
     found = layout(options, cores)
     assert (found.workers, found.compute, found.sessions) == (workers, compute, sessions)
     assert ("workers" in options) == (found.why == "as configured")
 
 
-def test_sessions_of_a_process_are_those_of_its_layout():
+def test_session_count_follows_the_process_layout():
     config = ServeConfig("r", max_queue_rows=7, session_cpus="0")
     options = Layout(4, "inline", 2, "").session_options(config)
     assert (options["compute"], options["sessions"], options["max_queue_rows"], options["cpus"]) == (

@@ -4,7 +4,7 @@ from tests.serving.fakes import send
 from tests.serving.http.data_app import BODY, serve
 
 
-def test_a_caller_is_the_same_number_every_time():
+def test_caller_hash_is_stable():
     app, processor, _, _ = serve()
     for caller in ("alice", "bob", "alice", None):
         send(app, "POST", "/v1/models/ctr:predict", BODY, {"x-caller-id": caller} if caller else {})
@@ -13,7 +13,7 @@ def test_a_caller_is_the_same_number_every_time():
     assert nobody is None
 
 
-def test_a_sticky_key_reaches_the_split():
+def test_sticky_key_reaches_the_split():
     app, processor, _, _ = serve()
     send(app, "POST", "/v1/models/ctr:predict", BODY, {"x-sticky-key": "user-7"})
     assert processor.requests[-1].key == b"user-7"

@@ -10,7 +10,7 @@ from freshet_serving.serving.process_layout import Layout
 from freshet_serving.serving.serve_config import ServeConfig, load_config
 
 
-def test_the_command_line_wins_over_the_environment_over_the_file_over_the_default(tmp_path):
+def test_precedence_is_command_line_then_environment_then_file(tmp_path):
     file = tmp_path / "serve.toml"
     file.write_text('repository = "file"\nhttp_port = 1\nsessions = 1\ndrain_s = 2\nmodels = ["a"]\n')
     environ = {"FRESHET_HTTP_PORT": "2", "FRESHET_SESSIONS": "2", "FRESHET_MODELS": "b, c"}
@@ -20,7 +20,7 @@ def test_the_command_line_wins_over_the_environment_over_the_file_over_the_defau
     assert config.models == ["b", "c"]
 
 
-def test_the_file_may_be_named_by_the_environment(tmp_path):
+def test_environment_may_name_the_file(tmp_path):
     file = tmp_path / "serve.toml"
     file.write_text('repository = "r"')
     assert load_config({}, {"FRESHET_CONFIG": str(file)}).repository == "r"
@@ -43,7 +43,7 @@ def test_the_file_may_be_named_by_the_environment(tmp_path):
         ("x = ", "not valid TOML"),
     ],
 )
-def test_a_mistake_in_the_file_is_one_clear_line(tmp_path, text, message):
+def test_mistake_in_the_file_gives_a_one_line_error(tmp_path, text, message):
     file = tmp_path / "serve.toml"
     file.write_text(text)
     with pytest.raises(BadInput) as caught:
@@ -52,17 +52,17 @@ def test_a_mistake_in_the_file_is_one_clear_line(tmp_path, text, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_one_clear_line(tmp_path):
+def test_missing_file_gives_a_one_line_error(tmp_path):
     with pytest.raises(BadInput, match="No such file"):
         load_config({"repository": "r"}, {}, str(tmp_path / "none.toml"))
 
 
-def test_a_mistake_in_the_environment_names_the_variable():
+def test_mistake_in_the_environment_names_the_variable():
     with pytest.raises(BadInput, match="FRESHET_HTTP_PORT: expected an integer, got 'x'"):
         load_config({"repository": "r"}, {"FRESHET_HTTP_PORT": "x"})
 
 
-def test_a_repository_is_wanted():
+def test_repository_is_required():
     with pytest.raises(BadInput, match="repository: expected"):
         load_config({}, {})
 
@@ -80,18 +80,18 @@ def test_a_repository_is_wanted():
         ({"poll_interval_s": 0.0}, "poll_interval_s"),
     ],
 )
-def test_an_option_out_of_its_range_is_one_clear_line(options, message):
+def test_out_of_range_option_gives_a_one_line_error(options, message):
     with pytest.raises(BadInput, match=message):
         load_config({"repository": "r", **options}, {})
 
 
-def test_a_token_opens_the_admin_port_to_other_hosts():
+def test_token_allows_the_admin_port_on_other_hosts():
     assert ServeConfig("r", admin_host="0.0.0.0", admin_token="t").admin_host == "0.0.0.0"
     for host in ("localhost", "127.0.0.9", "::1"):
         assert ServeConfig("r", admin_host=host).admin_host == host
 
 
-def test_the_token_is_not_shown():
+def test_token_is_not_shown():
     assert "secret" not in repr(ServeConfig("r", admin_token="secret"))
 
 
@@ -135,12 +135,12 @@ def test_options_of_the_sessions_are_checked(options, message):
     assert str(caught.value) == message
 
 
-def test_a_default_deadline_of_nothing_is_none():
+def test_zero_default_timeout_means_none():
     assert ServeConfig("r").default_timeout_s is None
     assert ServeConfig("r", default_timeout_ms=250.0).default_timeout_s == 0.25
 
 
-def test_the_policy_in_the_documentation_is_valid(tmp_path):
+def test_policy_in_the_documentation_is_valid(tmp_path):
     text = (Path(__file__).parents[2] / "docs" / "how-to" / "models.md").read_text()
     (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (tmp_path / "serve.toml").write_text(toml)
@@ -157,21 +157,21 @@ def test_the_policy_in_the_documentation_is_valid(tmp_path):
         ("models = ['a']\n[model.ctr]\nversions = 'all'", "model.ctr: not among models"),
     ],
 )
-def test_a_policy_that_is_wrong_is_named(tmp_path, text, words):
+def test_invalid_policy_is_named(tmp_path, text, words):
     (tmp_path / "serve.toml").write_text(text)
     with pytest.raises(BadInput) as caught:
         load_config({"repository": "r"}, {}, str(tmp_path / "serve.toml"))
     assert words in str(caught.value)
 
 
-def test_a_bound_of_staleness_is_longer_than_the_time_between_two_looks():
+def test_staleness_limit_must_exceed_the_poll_interval():
     with pytest.raises(BadInput, match=r"max_staleness_s: expected 0 or more than poll_interval_s .60., got 30"):
         ServeConfig("repository", max_staleness_s=30.0, poll_interval_s=60.0)
     assert ServeConfig("repository", poll_interval_s=60.0).max_staleness_s == 0.0
 
 
 @pytest.mark.parametrize("key", ["trust", "models"])
-def test_a_list_without_a_name_is_refused_and_an_empty_one_is_not(key):
+def test_list_of_blank_names_is_refused_and_empty_allowed(key):
     with pytest.raises(BadInput, match=f"FRESHET_{key.upper()}: expected names separated by commas, got ' , '"):
         load_config({"repository": "r"}, {f"FRESHET_{key.upper()}": " , "})
     assert getattr(load_config({"repository": "r"}, {f"FRESHET_{key.upper()}": ""}), key) == []
@@ -188,7 +188,7 @@ def test_a_list_without_a_name_is_refused_and_an_empty_one_is_not(key):
         ({"tls_client_ca": "a"}, False),
     ],
 )
-def test_a_certificate_comes_with_its_key_and_whom_it_asks_for_with_both(options, well):
+def test_certificate_needs_its_key_and_client_authority_needs_both(options, well):
     if well:
         assert ServeConfig("r", **options).credentials["tls_cert"] == options.get("tls_cert", "")
     else:
@@ -196,5 +196,5 @@ def test_a_certificate_comes_with_its_key_and_whom_it_asks_for_with_both(options
             ServeConfig("r", **options)
 
 
-def test_a_key_file_opens_the_admin_port_to_other_hosts():
+def test_key_file_allows_the_admin_port_on_other_hosts():
     assert ServeConfig("r", admin_host="0.0.0.0", api_keys="keys.toml").admin_host == "0.0.0.0"

@@ -60,7 +60,7 @@ def running(open_processor, **options):
         assert not [t.name for t in left if t.name.startswith("freshet")]
 
 
-def test_the_ports_answer_503_while_models_load_and_then_predict():
+def test_ports_answer_503_while_loading_and_then_predict():
     gate, processor = threading.Event(), FakeProcessor()
 
     def load(config):
@@ -88,7 +88,7 @@ def test_the_ports_answer_503_while_models_load_and_then_predict():
     assert processor.closed
 
 
-def test_a_processor_that_cannot_be_opened_ends_the_server_with_code_1(caplog):
+def test_processor_that_fails_to_open_ends_the_server_with_1(caplog):
     def fail(config):
         raise BadInput("repository: not a folder")
 
@@ -99,7 +99,7 @@ def test_a_processor_that_cannot_be_opened_ends_the_server_with_code_1(caplog):
     assert out.getvalue() == ""
 
 
-def test_a_stop_while_models_load_still_closes_them():
+def test_stop_during_model_loading_still_closes_the_models():
     gate, processor = threading.Event(), FakeProcessor()
     with running(lambda config: gate.wait(WAIT_S) and processor) as (server, _, codes):
         until(lambda: fetch(server.http_address, "/healthz")[0] == 200)
@@ -110,14 +110,14 @@ def test_a_stop_while_models_load_still_closes_them():
     assert processor.closed
 
 
-def test_a_port_that_is_taken_is_one_clear_line():
+def test_busy_port_gives_a_one_line_error():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BadInput, match=f"127.0.0.1:{port}: cannot listen on this address"):
             Server(ServeConfig("fake", http_port=port, grpc_port=0, admin_port=0))
 
 
-def test_a_first_delta_that_makes_the_model_ready_is_announced():
+def test_first_delta_that_makes_a_model_ready_is_logged():
     processor = FakeProcessor(ready=False)
     with running(lambda config: processor) as (_, out, _):
         until(lambda: processor.polls > 1)
@@ -126,7 +126,7 @@ def test_a_first_delta_that_makes_the_model_ready_is_announced():
         until(lambda: "freshet: ready in" in out.getvalue())
 
 
-def test_readiness_waits_for_what_is_still_to_be_imported_when_the_server_starts(tmp_path):
+def test_readiness_waits_for_pending_imports_at_start(tmp_path):
     (tmp_path / "keras" / "1").mkdir(parents=True)
     (tmp_path / "keras" / "1" / "model.keras").write_text("zip")
     processor = FakeProcessor(repository=SimpleNamespace(root=tmp_path))
@@ -135,7 +135,7 @@ def test_readiness_waits_for_what_is_still_to_be_imported_when_the_server_starts
     assert processor.expected == ["keras"]
 
 
-def test_clients_that_break_off_do_not_break_the_server():
+def test_disconnecting_clients_do_not_break_the_server():
     processor = FakeProcessor()
     with running(lambda config: processor) as (server, _, _):
         until(lambda: fetch(server.http_address, "/v2/health/ready")[0] == 200)
@@ -232,7 +232,7 @@ class Process:
 ENDED = (0, "closed=True left=[]\n")
 
 
-def test_sigterm_turns_readiness_off_first_and_serves_on():
+def test_sigterm_turns_off_readiness_first_and_keeps_serving():
     with Process(drain_s="600") as process:
         process.popen.send_signal(signal.SIGTERM)
         until(lambda: fetch(process.address, "/v2/health/ready") == (503, {"error": "server: draining"}))
@@ -243,7 +243,7 @@ def test_sigterm_turns_readiness_off_first_and_serves_on():
         assert process.end() == ENDED
 
 
-def test_what_is_in_flight_is_answered_after_the_port_has_closed():
+def test_request_in_flight_is_answered_after_the_port_closes():
     with Process() as process:
         late = process.predict()
         process.popen.send_signal(signal.SIGHUP)
@@ -253,7 +253,7 @@ def test_what_is_in_flight_is_answered_after_the_port_has_closed():
         assert process.end() == ENDED
 
 
-def test_a_request_that_never_ends_does_not_keep_the_process():
+def test_endless_request_does_not_keep_the_process():
     with Process(shutdown_timeout_s="0.2") as process:
         stuck = process.predict()
         process.popen.send_signal(signal.SIGTERM)
@@ -261,7 +261,7 @@ def test_a_request_that_never_ends_does_not_keep_the_process():
         assert stuck.result(WAIT_S) == (503, {"error": "server: draining"})
 
 
-def test_a_second_signal_cuts_short_what_is_in_flight():
+def test_second_signal_cancels_requests_in_flight():
     with Process(shutdown_timeout_s="600") as process:
         stuck = process.predict()
         process.popen.send_signal(signal.SIGTERM)
@@ -271,7 +271,7 @@ def test_a_second_signal_cuts_short_what_is_in_flight():
         assert stuck.exception(WAIT_S) is not None or stuck.result()[0] == 503
 
 
-def test_a_hang_up_that_whoever_started_the_server_has_ignored_stays_ignored():
+def test_sighup_ignored_by_the_parent_stays_ignored():
     with Process("nohup") as process:
         process.popen.send_signal(signal.SIGHUP)
         late = process.predict()
@@ -281,7 +281,7 @@ def test_a_hang_up_that_whoever_started_the_server_has_ignored_stays_ignored():
         assert process.end() == ENDED
 
 
-def test_connections_are_told_to_leave_bit_by_bit_while_a_server_drains(monkeypatch):
+def test_connections_are_drained_gradually(monkeypatch):
     told = []
     with running(lambda config: FakeProcessor(), drain_s=0.01) as (server, _, _):
         monkeypatch.setattr(server._front, "drain_share", told.append)

@@ -23,7 +23,7 @@ def ends(monkeypatch):
     return codes, ended, said, end
 
 
-def test_an_end_that_hangs_is_ended(ends):
+def test_hanging_shutdown_is_killed(ends):
     codes, ended, said, end = ends
     resort = ShutdownWatchdog(0.0, end)
     resort.start()
@@ -32,7 +32,7 @@ def test_an_end_that_hangs_is_ended(ends):
     assert (codes, said) == ([STATUS], [(2, WORDS)])
 
 
-def test_nothing_is_ended_that_was_not_asked_to(ends):
+def test_watchdog_kills_only_after_being_armed(ends):
     codes, ended, _, end = ends
     resort = ShutdownWatchdog(0.0, end)
     resort.start()
@@ -43,7 +43,7 @@ def test_nothing_is_ended_that_was_not_asked_to(ends):
     assert codes == [STATUS]
 
 
-def test_once_it_has_ended_in_order_a_process_has_a_moment_left(ends, monkeypatch):
+def test_process_that_ended_cleanly_exits_shortly_after(ends, monkeypatch):
     codes, ended, _, end = ends
     monkeypatch.setattr(last_resort_module, "LAST_S", 0.0)
     resort = ShutdownWatchdog(3600.0, end)
@@ -80,7 +80,7 @@ print("listens", listener.is_alive())
 """
 
 
-def test_a_signal_arms_before_the_event_loop_hears_of_it():
+def test_signal_arms_the_watchdog_before_the_event_loop_runs():
     done = subprocess.run([sys.executable, "-c", OVERHEARD], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["heard True armed False", "ended True heard True", "listens False"], done
     assert (done.returncode, done.stderr) == (0, WORDS.decode())

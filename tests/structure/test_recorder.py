@@ -32,7 +32,7 @@ def in_thread(act, name=None):
     thread.join()
 
 
-def test_files_of_top_folders_are_seen_in_every_thread(tree):
+def test_files_of_top_folders_are_recorded_in_every_thread(tree):
     root, load = tree
     a, b, c, other = load("processor/a.py"), load("serving/b.py"), load("models/c.py"), load("tests/d.py")
     with Recorder(root) as recorder:
@@ -53,7 +53,7 @@ def test_generated_methods_belong_to_the_file_of_their_class(tree):
     assert seen == {"processor/a.py"}
 
 
-def test_a_file_that_runs_in_less_than_half_of_the_times_is_left_out(tree):
+def test_file_seen_in_less_than_half_the_runs_is_omitted(tree):
     root, load = tree
     a, b = load("processor/a.py"), load("serving/b.py")
     with Recorder(root) as recorder:
@@ -61,7 +61,7 @@ def test_a_file_that_runs_in_less_than_half_of_the_times_is_left_out(tree):
     assert found == ["processor/a.py"]
 
 
-def test_a_file_that_is_reached_through_a_link_counts_where_it_lies(tree):
+def test_linked_file_counts_at_its_real_location(tree):
     root, load = tree
     load("processor/a.py")
     (root / "freshet_serving").mkdir()

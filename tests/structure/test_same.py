@@ -45,7 +45,7 @@ def differs(before, after, table=TABLE, path="processor/a.py", new_path=None):
         ("mirror = place = 1", "mirror = place = 1"),
     ],
 )
-def test_what_the_table_names_and_what_is_no_code_does_not_differ(before, after):
+def test_renames_in_the_table_and_non_code_are_no_difference(before, after):
     assert differs(before, after) == []
 
 
@@ -67,17 +67,17 @@ def test_everything_else_is_listed(before, after):
     assert [entry.splitlines()[0] for entry in differs(before, after)] == ["differs: processor/a.py"]
 
 
-def test_a_listed_module_shows_the_lines():
+def test_listed_module_shows_its_lines():
     assert differs("Said(1)\n", "Message(2)\n") == [
         "differs: processor/a.py\n--- processor/a.py\n+++ processor/a.py\n@@ -1 +1 @@\n-Message(1)\n+Message(2)"
     ]
 
 
-def test_a_name_may_be_mapped_in_one_package_alone():
+def test_name_may_be_mapped_in_one_package_only():
     assert differs("x.admit()", "x.check_capacity()", path="processor/sessions/batcher.py") == []
 
 
-def test_files_are_compared_where_they_have_moved_to():
+def test_files_are_compared_at_their_new_location():
     base = {
         "processor/mirror/__init__.py": "",
         "processor/mirror/mirror.py": "x = 1",
@@ -96,7 +96,7 @@ def test_files_are_compared_where_they_have_moved_to():
     ]
 
 
-def test_a_longer_import_name_is_no_other_place():
+def test_longer_import_name_is_the_same_place():
     table = '[modules]\nprocessor = "freshet_serving.processor"\nmodels = "freshet_serving.models"\n'
     before = "import processor.clock\nfrom models.data import files\nmodels = processor.clock.x\nmodels.f('models')\n"
     after = (
@@ -106,7 +106,7 @@ def test_a_longer_import_name_is_no_other_place():
     assert differs(before, after, table) == []
 
 
-def test_two_names_that_become_one_are_listed():
+def test_merged_names_are_listed():
     assert differs("Said(Message)", "Message(Message)") == ["two names have become one: processor/a.py: Message"]
     swapped = '[names]\na = "b"\nb = "a"\n'
     assert differs("a(b)", "b(a)", swapped) == []
@@ -123,7 +123,7 @@ def test_two_names_that_become_one_are_listed():
         ("[modules]\n'a.' = 'b'", "expected two modules, got 'a.' = 'b'"),
     ],
 )
-def test_a_table_that_cannot_be_used_is_refused(text, message):
+def test_unusable_table_is_refused(text, message):
     with pytest.raises(TableError, match=message):
         Table.parse(text)
 

@@ -30,7 +30,7 @@ def sources(tmp_path):
     return Sources(tmp_path)
 
 
-def test_subpackages_are_folders_and_flat_modules_below_a_top_folder(sources):
+def test_packages_are_counted_as_folders_and_flat_modules(sources):
     assert sources.subpackages == [
         "loadtest.bench",
         "processor.clock",
@@ -41,7 +41,7 @@ def test_subpackages_are_folders_and_flat_modules_below_a_top_folder(sources):
     assert sources.folders == ["processor.package", "processor.package.deep"]
 
 
-def test_arrows_are_counted_by_either_import_name(sources):
+def test_imports_are_counted_for_either_package_name(sources):
     assert sources.arrows == {
         ("processor.package", "processor.clock"),
         ("serving.app", "processor.package"),
@@ -52,7 +52,7 @@ def test_arrows_are_counted_by_either_import_name(sources):
     assert own_name("freshet_serving.strangers") == "freshet_serving.strangers"
 
 
-def test_a_name_that_a_package_passes_on_counts_once_and_benchmarks_do_not_count(sources):
+def test_reexported_name_counts_once_and_benchmarks_never(sources):
     assert sources.used_names == {
         "processor.package": {
             ("processor.package.delta", "Delta"),
@@ -63,7 +63,7 @@ def test_a_name_that_a_package_passes_on_counts_once_and_benchmarks_do_not_count
     }
 
 
-def test_class_names_of_one_word_are_listed_unless_they_are_words_of_the_field(sources):
+def test_one_word_class_names_are_listed_unless_standard_terms(sources):
     assert sources.one_word_classes == ["Clock", "Delta", "Whoever"]
     assert sources.private_words == ["Whoever"]
 
@@ -81,7 +81,7 @@ def test_links_to_top_folders_are_not_counted_twice(sources):
     assert sources.files == before
 
 
-def test_the_report_says_why_a_way_was_not_taken(sources):
+def test_report_says_why_a_code_path_was_not_recorded(sources):
     text = page(sources, {"a predict": ["a.py", "b.py"], "an object-store delta": "not taken: no moto"}, {80: 60})
     assert "| files on the way of a predict | 2 | 43 |" in text
     assert "| files on the way of an object-store delta | not taken: no moto | 38 |" in text
@@ -89,6 +89,6 @@ def test_the_report_says_why_a_way_was_not_taken(sources):
     assert "| lines of `freshet serve --help`, 80 columns | 60 | 197 |" in text
 
 
-def test_no_docstring_of_the_product_opens_with_a_question_word():
+def test_docstring_does_not_start_with_a_question_word():
     found = {str(path): openings(ast.parse(path.read_text())) for path in files()}
     assert {name: lines for name, lines in found.items() if lines} == {}

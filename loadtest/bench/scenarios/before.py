@@ -1,9 +1,9 @@
 """Measures this checkout against another one of the same project: processor time a request, servers and engine.
 
-`make bench BENCH_ARGS="--only before --before ../old"`. Both checkouts run under this interpreter, each on packages that
-it wrote itself, and take turns while both are up: the server in every layout that is wanted, at 1 and 64 candidates,
-and the engine as a library without a server, with the benchmark's model and with one that is divided by its user
-features. Processor time, and not throughput: what neighbours on a shared machine take is not in it.
+`make bench BENCH_ARGS="--only before --before ../old"`. Both checkouts run under this interpreter, each on packages
+that it wrote itself, and take turns while both are up: the server in every layout that is wanted, at 1 and 64
+candidates, and the engine as a library without a server, with the benchmark's model and with one that is divided by its
+user features. Processor time, and not throughput: what neighbours on a shared machine take is not in it.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def executables(request, tmp_path_factory):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([2, 8, 64]), st.integers(0, 63), st.integers(0, 2**32 - 1), STRANGE, st.booleans())
-def test_what_else_is_in_a_batch_changes_no_bit_of_a_rows_score(executables, bucket, at, seed, strange, everywhere):
+def test_score_of_a_row_is_bitwise_independent_of_its_batch(executables, bucket, at, seed, strange, everywhere):
     width, by_bucket = executables
     random, at = np.random.default_rng(seed), at % bucket
     x = random.standard_normal((bucket, width)).astype(np.float32)
@@ -93,7 +93,7 @@ def built(graph, folder, backend, buckets=(1, 8)):
 
 
 @pytest.mark.parametrize("build", [deepfm.build, dlrm.build], ids=["deepfm", "dlrm"])
-def test_scores_are_tensorflows_for_the_compiled_weights_and_for_others(build, backend, tmp_path):
+def test_scores_equal_tensorflow_for_compiled_and_new_weights(build, backend, tmp_path):
     layout = next(iter(LAYOUTS.values()))
     graph = make_graph(build, layout, (16, 8))
     entries = built(graph, tmp_path, backend)
@@ -105,7 +105,7 @@ def test_scores_are_tensorflows_for_the_compiled_weights_and_for_others(build, b
             np.testing.assert_allclose(score(executable, x), graph.run({"x": x}, weights)["score"], atol=1e-5)
 
 
-def test_several_outputs_come_under_their_own_names(backend, tmp_path):
+def test_several_outputs_are_returned_by_name(backend, tmp_path):
     x = keras.Input((4,))
     h = keras.layers.BatchNormalization(name="bn")(x)
     model = keras.Model(x, {"b": keras.layers.Dense(3, name="b")(h), "a": keras.layers.Dense(1, name="a")(h)})
@@ -117,7 +117,7 @@ def test_several_outputs_come_under_their_own_names(backend, tmp_path):
         np.testing.assert_allclose(got[name], wanted, atol=1e-5)
 
 
-def test_inputs_of_rows_and_of_one_request_are_given_by_name(backend, tmp_path):
+def test_inputs_per_row_and_per_request_are_given_by_name(backend, tmp_path):
     def scored(inputs, weights):
         history = tf.reduce_sum(inputs["history"] * inputs["x"][:, None, :2], (1, 2))
         return {"score": inputs["x"] @ weights["w"] + inputs["a_user"] @ weights["v"] + history[:, None]}
@@ -134,7 +134,7 @@ def test_inputs_of_rows_and_of_one_request_are_given_by_name(backend, tmp_path):
     np.testing.assert_allclose(got["score"], graph.run(given)["score"], atol=1e-5)
 
 
-def test_machine_code_names_what_it_needs_and_what_it_came_from(backend, tmp_path):
+def test_machine_code_records_its_requirements_and_origin(backend, tmp_path):
     graph = make_graph(hidden=(16, 8))
     (entry,) = built(graph, tmp_path, backend, (4,))
     code = backend in ("openvino", "xla")
@@ -146,7 +146,7 @@ def test_machine_code_names_what_it_needs_and_what_it_came_from(backend, tmp_pat
 
 
 @pytest.mark.long
-def test_the_source_follows_the_graph_and_not_the_process_or_the_names_in_it(backend):
+def test_source_hash_depends_on_the_graph_and_not_its_names(backend):
     if backend == "tensorflow":
         pytest.skip("a GraphDef keeps the names that it was traced with")
     code = (

@@ -21,7 +21,7 @@ def test_a_target_is_described_by_its_own_compute_capability(target):
     assert target == f"cuda-sm_{major}{minor}"
 
 
-def test_a_target_that_nobody_knows_is_refused_with_those_that_are():
+def test_unknown_target_is_refused_with_the_known_ones():
     with pytest.raises(BadInput, match=r"^target: expected one of cuda-sm_80, .*cuda-sm_120, got 'cuda-sm_70'$"):
         prepare(["cuda-sm_90", "cuda-sm_70"])
 

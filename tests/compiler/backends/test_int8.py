@@ -60,7 +60,7 @@ def in_int8(model, graph, x, chosen=None):
     return quantised(data, found if chosen is None else [found[i] for i in chosen], ranges), names
 
 
-def test_products_are_those_of_large_weights_with_bias_and_relu_as_one(model):
+def test_int8_products_are_large_matmuls_fused_with_bias_and_relu(model):
     found = products(model[0])
     assert [(p.value, p.weight) for p in found] == [
         ("x", "weights/mlp_0/kernel"),
@@ -72,7 +72,7 @@ def test_products_are_those_of_large_weights_with_bias_and_relu_as_one(model):
 
 
 @pytest.mark.parametrize("chosen", [None, [0], [1]])
-def test_scores_are_near_those_of_float32_whichever_products_are_in_int8(chosen, model, graph):
+def test_int8_scores_are_near_float32_for_any_chosen_products(chosen, model, graph):
     x = rows(512, graph.width) * np.float32(0.3)
     lower = in_int8(model, graph, x, chosen)
     kinds = [node.op_type for node in onnx.load_from_string(lower[0]).graph.node]
@@ -81,7 +81,7 @@ def test_scores_are_near_those_of_float32_whichever_products_are_in_int8(chosen,
     assert 0 < np.abs(got - wanted).max() < 0.02
 
 
-def test_new_weights_are_quantised_anew_by_scales_of_their_own(model, graph):
+def test_new_weights_are_quantised_with_their_own_scales(model, graph):
     x = rows(256, graph.width) * np.float32(0.3)
     lower = in_int8(model, graph, x)
     for scale in (0.01, 0.95):
@@ -92,7 +92,7 @@ def test_new_weights_are_quantised_anew_by_scales_of_their_own(model, graph):
     np.testing.assert_allclose(outputs(lower, graph, x, zeros)["score"], graph.run({"x": x}, zeros)["score"], atol=1e-6)
 
 
-def test_a_column_that_is_a_hundred_times_as_large_costs_the_others_no_precision(model, graph):
+def test_large_column_does_not_reduce_the_precision_of_others(model, graph):
     x = rows(512, graph.width) * np.float32(0.02)
     x[:, -1] *= 500
     weight = graph.weights["mlp_0/kernel"]
@@ -106,7 +106,7 @@ def test_a_column_that_is_a_hundred_times_as_large_costs_the_others_no_precision
     assert np.quantile(np.abs(got - wanted), 0.99) < 0.01
 
 
-def test_the_same_rows_give_the_same_bytes(model, graph):
+def test_equal_rows_give_identical_bytes(model, graph):
     x = rows(64, graph.width)
     assert in_int8(model, graph, x) == in_int8(model, graph, x)
 
@@ -116,7 +116,7 @@ VALUES = arrays(np.float32, st.integers(1, 60), elements=st.floats(-1e6, 1e6, wi
 
 @settings(max_examples=60, deadline=None)
 @given(VALUES)
-def test_a_range_takes_its_values_and_zero_with_at_most_half_a_step_of_error(values):
+def test_quantisation_error_is_at_most_half_a_step(values):
     by = measured(values.reshape(-1, 1))
     assert isinstance(by, QuantParams)
     assert 0 <= by.zero_point <= LEVELS
@@ -129,7 +129,7 @@ def test_a_range_takes_its_values_and_zero_with_at_most_half_a_step_of_error(val
     assert np.square(again - values).sum() <= len(values) * (whole * 1.01) ** 2 + 1e-12
 
 
-def test_numbers_that_are_none_leave_the_range_to_the_others():
+def test_non_finite_numbers_do_not_affect_the_range():
     values = np.array([[np.nan], [np.inf], [1.0], [-np.inf]], np.float32)
     assert measured(values).scale == pytest.approx(1 / LEVELS)
     assert np.isfinite(measured(np.tile(values, 3), np.ones((3, 2), np.float32)).scale)

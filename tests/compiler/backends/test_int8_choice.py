@@ -31,7 +31,7 @@ def many(model):
     return sum(node.op_type == "ReduceMax" for node in onnx.load_from_string(model).graph.node)
 
 
-def test_the_tighter_the_bound_the_fewer_products_are_in_int8_down_to_none(graph):
+def test_tighter_error_limit_leaves_fewer_int8_products(graph):
     model, names = to_onnx(graph)
     counts = []
     for bound in (0.1, 2e-3, 1e-3, 7e-4, 5e-4, 3e-4):
@@ -45,7 +45,7 @@ def test_the_tighter_the_bound_the_fewer_products_are_in_int8_down_to_none(graph
         in_int8(model, names, graph, 1e-6)
 
 
-def test_a_graph_of_small_products_is_left_alone():
+def test_graph_of_small_products_is_not_quantised():
     graph = make_graph(hidden=(4,))
     with pytest.raises(BadInput, match="no matrix product is large enough"):
         in_int8(*to_onnx(graph), graph, 0.1)

@@ -15,7 +15,7 @@ from tests.compiler.building.test_compile import make_graph, rows, score
 pytestmark = pytest.mark.tensorflow
 
 
-def test_frozen_weights_belong_to_the_source(tmp_path):
+def test_frozen_weights_belong_to_the_source_hash(tmp_path):
     pytest.importorskip("openvino", reason="the openvino extra is not installed")
     sources = [
         source_hash(compiling.lower(make_graph(hidden=(8, 4), seed=seed), Variant("openvino")), 4) for seed in (1, 2)
@@ -32,13 +32,13 @@ def test_frozen_weights_belong_to_the_source(tmp_path):
         ({"amx_bf16", "avx512_vnni"}, ["float32", "bfloat16", "int8"]),
     ],
 )
-def test_a_lower_precision_is_offered_only_where_the_processor_multiplies_it(features, precisions, monkeypatch):
+def test_lower_precision_is_offered_only_on_supporting_processors(features, precisions, monkeypatch):
     pytest.importorskip("openvino", reason="the openvino extra is not installed")
     monkeypatch.setattr(openvino, "this_machine", lambda: Machine(frozenset(features), "one"))
     assert [v.precision for v in variants("openvino")] == precisions
 
 
-def test_bfloat16_computes_within_its_rounding(tmp_path):
+def test_bfloat16_scores_are_within_its_rounding(tmp_path):
     """On a processor without it the library emulates it: slow, and the same numbers."""
     pytest.importorskip("openvino", reason="the openvino extra is not installed")
     graph = make_graph(hidden=(16, 8))

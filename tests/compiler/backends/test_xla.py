@@ -10,7 +10,7 @@ from tests.compiler.backends.test_base import built
 pytestmark = pytest.mark.tensorflow
 
 
-def test_a_graph_that_xla_cannot_compile_is_one_clear_line(tmp_path):
+def test_graph_that_xla_cannot_compile_gives_a_one_line_error(tmp_path):
     pytest.importorskip("jaxlib", reason="the xla extra is not installed")
     x = keras.Input((4,))
 

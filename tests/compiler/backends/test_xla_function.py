@@ -27,7 +27,7 @@ def function():
     return XlaFunction(step, [ArraySpec((2, 3)), ArraySpec(()), ArraySpec((), np.dtype(np.int64))], threads=1)
 
 
-def test_results_are_arguments_of_the_next_call_and_arrays_are_read_anew(function):
+def test_results_can_be_arguments_and_buffers_are_read_each_call(function):
     x, argument = function.io_buffer((2, 3))
     state = [device_put(np.float32(1)[()].reshape(()), 1), device_put(np.array(0, np.int64), 1)]
     for value in (1.0, 10.0):
@@ -38,7 +38,7 @@ def test_results_are_arguments_of_the_next_call_and_arrays_are_read_anew(functio
     assert (int(state[1].view()), state[1].spec.dtype) == (2, np.int64)
 
 
-def test_what_is_given_may_change_afterwards_and_what_came_back_stays(function):
+def test_inputs_are_copied_and_returned_results_stay_unchanged(function):
     x, argument = function.io_buffer((2, 3))
     x[...] = 1
     given = np.zeros((), np.float32)
@@ -54,11 +54,11 @@ def test_what_is_given_may_change_afterwards_and_what_came_back_stays(function):
     assert not view.flags.writeable
 
 
-def test_what_xla_cannot_compile_is_refused_when_it_is_made():
+def test_function_that_xla_cannot_compile_is_refused_at_creation():
     with pytest.raises(BadInput, match="expected a network that XLA can compile"):
         XlaFunction(lambda x: [tf.strings.length(tf.strings.as_string(x))], [ArraySpec((2,))], threads=1)
 
 
-def test_other_arguments_than_the_functions_own_are_refused(function):
+def test_mismatched_arguments_are_refused(function):
     with pytest.raises(FreshetError, match="xla failed"):
         function([device_put(np.zeros((2, 3), np.float32), 1)])

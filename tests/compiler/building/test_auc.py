@@ -19,7 +19,7 @@ def arrays(rows):
 
 
 @given(labelled)
-def test_auc_is_the_share_of_pairs_in_the_right_order_ties_counting_half(rows):
+def test_auc_is_the_share_of_correctly_ordered_pairs(rows):
     labels, scores = arrays(rows)
     pairs = [(p > n) + (p == n) / 2 for p in scores[labels > 0.5] for n in scores[labels < 0.5]]
     if pairs:
@@ -28,7 +28,7 @@ def test_auc_is_the_share_of_pairs_in_the_right_order_ties_counting_half(rows):
         assert math.isnan(auc(labels, scores))
 
 
-def test_auc_knows_perfect_inverted_and_useless_scores():
+def test_auc_is_right_for_perfect_inverted_and_random_scores():
     labels = np.array([0, 0, 1, 1], np.float32)
     assert auc(labels, np.array([0.1, 0.2, 0.3, 0.4], np.float32)) == 1
     assert auc(labels, np.array([0.4, 0.3, 0.2, 0.1], np.float32)) == 0
@@ -36,7 +36,7 @@ def test_auc_knows_perfect_inverted_and_useless_scores():
 
 
 @given(labelled, st.integers(0, 3))
-def test_a_weight_is_so_many_copies_of_a_row(rows, seed):
+def test_row_weight_equals_that_many_copies(rows, seed):
     labels, scores = arrays(rows)
     weights = np.random.default_rng(seed).integers(0, 4, len(rows))
     copied = auc(np.repeat(labels, weights), np.repeat(scores, weights))

@@ -34,7 +34,7 @@ def expected_cost(rows, buckets, cost):
 
 @settings(max_examples=150, deadline=None)
 @given(samples, st.integers(1, 4), costs())
-def test_no_other_buckets_cost_less(rows, most, cost):
+def test_chosen_bucket_list_has_the_lowest_cost(rows, most, cost):
     found = bucket_list(rows, most, cost)
     assert found == sorted(set(found))
     assert len(found) <= most
@@ -53,22 +53,22 @@ def test_more_buckets_never_cost_more(rows, cost):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=20), st.integers(1, 4), st.integers(1, 32))
-def test_no_bucket_is_above_the_largest_allowed_and_every_request_is_covered(rows, most, largest):
+def test_buckets_respect_the_maximum_and_cover_every_request(rows, most, largest):
     found = bucket_list(rows, most, lambda n: 1.0 + n, max_bucket=largest)
     assert found[-1] <= largest
     assert expected_cost(rows, found, lambda n: 1.0 + n) >= sum(rows)
 
 
-def test_traffic_of_two_sizes_gets_those_two():
+def test_traffic_with_two_sizes_gets_two_buckets():
     assert bucket_list([64] * 90 + [5] * 10, 2, lambda n: 10 + n) == [5, 64]
     assert bucket_list([64] * 90 + [5] * 10, 1, lambda n: 10 + n) == [64]
 
 
-def test_where_padding_is_free_one_bucket_will_do():
+def test_free_padding_needs_only_one_bucket():
     assert expected_cost([1, 7, 30], bucket_list([1, 7, 30], 3, lambda n: 1.0), lambda n: 1.0) == 3.0
 
 
-def test_a_sample_of_many_sizes_is_rounded_up_and_still_covered():
+def test_sample_with_many_sizes_is_rounded_up_and_covered():
     rows = list(range(1, 4 * MAX_SIZES))
     found = bucket_list(rows, 3, lambda n: 50.0 + n, max_bucket=1 << 16)
     assert found[-1] == rows[-1]
@@ -84,13 +84,13 @@ def test_a_sample_of_many_sizes_is_rounded_up_and_still_covered():
         ([4], 0, "buckets: expected 1 or more"),
     ],
 )
-def test_what_is_no_sample_is_refused(rows, most, message):
+def test_invalid_sample_is_refused(rows, most, message):
     with pytest.raises(BadInput, match=message):
         bucket_list(rows, most, float)
 
 
 @given(st.dictionaries(st.integers(1, 500), st.floats(0.1, 1e4), min_size=1, max_size=6), st.integers(1, 2000))
-def test_an_interpolated_cost_never_falls_and_meets_what_was_measured(measured, rows):
+def test_interpolated_cost_is_monotonic_and_meets_the_measurements(measured, rows):
     cost = interpolated(measured)
     assert cost(rows + 1) >= cost(rows) * (1 - 1e-9)
     for at, value in measured.items():

@@ -104,13 +104,13 @@ def test_every_executable_has_a_cost_an_error_and_the_machine(graph, built):
     assert len(told) == 2
 
 
-def test_fewer_rows_than_the_largest_bucket_are_repeated(graph, built):
+def test_calibration_rows_are_repeated_up_to_the_largest_bucket(graph, built):
     folder, entries = built
     assert len(calibrate(graph, folder, entries, given(graph, 1)).measured) == 2
 
 
 @pytest.mark.parametrize(("by", "kept"), [(1e-3, True), (3e-3, False)])
-def test_a_lower_precision_is_kept_only_within_the_bound(by, kept, graph, built, monkeypatch):
+def test_lower_precision_is_kept_only_within_the_bound(by, kept, graph, built, monkeypatch):
     folder, entries = built
     Off(monkeypatch, by)
     found = calibrate(graph, folder, [*entries, *low(entries)], given(graph, 8), Tolerance(2e-3))
@@ -120,7 +120,7 @@ def test_a_lower_precision_is_kept_only_within_the_bound(by, kept, graph, built,
         assert found.refused[0] == "onnxruntime bfloat16 b1: differs from TensorFlow by 0.003, expected at most 0.002"
 
 
-def test_a_float32_executable_that_computes_something_else_is_refused(graph, built, monkeypatch):
+def test_float32_executable_with_wrong_scores_is_refused(graph, built, monkeypatch):
     folder, entries = built
     Off(monkeypatch, 0.5, "float32")
     with pytest.raises(
@@ -130,7 +130,7 @@ def test_a_float32_executable_that_computes_something_else_is_refused(graph, bui
         calibrate(graph, folder, entries, given(graph, 8), Tolerance(10.0))
 
 
-def test_an_executable_that_is_right_for_its_first_weights_only_is_refused(graph, built, monkeypatch):
+def test_executable_correct_only_for_its_first_weights_is_refused(graph, built, monkeypatch):
     folder, entries = built
     Off(monkeypatch, 0.0, flipped=0.1)
     found = calibrate(graph, folder, [*entries, *low(entries)], given(graph, 8))
@@ -138,7 +138,7 @@ def test_an_executable_that_is_right_for_its_first_weights_only_is_refused(graph
     assert "with new dense weights" in found.refused[0]
 
 
-def test_a_lower_precision_that_costs_auc_is_refused_where_labels_are_given(graph, built, monkeypatch):
+def test_lower_precision_that_reduces_auc_is_refused_with_labels(graph, built, monkeypatch):
     folder, entries = built
     Off(monkeypatch, 1e-3)
     inputs = given(graph, 64)
@@ -161,7 +161,7 @@ class Falling:
         return next(self.values)
 
 
-def test_what_cannot_be_loaded_is_refused_and_the_rest_measured(graph, built):
+def test_unloadable_executable_is_refused_and_the_rest_measured(graph, built):
     folder, entries = built
     foreign = [replace(e, backend="xla", library="jaxlib 0.0.1", features=["sve9"]) for e in entries]
     found = calibrate(graph, folder, [*entries, *foreign], given(graph, 8))
@@ -173,7 +173,7 @@ def entry(backend, bucket, cost_us, features=()):
     return ExecutableEntry(backend, "t", bucket, "f", SOURCE, [], features=list(features), cost_us=cost_us)
 
 
-def test_of_each_bucket_the_fastest_is_chosen_and_one_for_any_machine_stays_behind_it():
+def test_fastest_executable_is_chosen_with_a_portable_fallback():
     portable, slower = entry("onnxruntime", 1, 30.0), entry("tensorflow", 1, 90.0)
     code, other = entry("xla", 1, 20.0, ["avx2"]), entry("openvino", 1, 25.0, ["avx2"])
     assert Calibration([slower, portable, other, code]).chosen() == [code, portable]
@@ -194,7 +194,7 @@ def test_measuring_takes_turns_and_gives_each_its_own_median():
     assert costs == [0.25, 0.5]
 
 
-def test_other_weights_are_off_and_their_vectors_zeros():
+def test_perturbed_weights_differ_and_zero_their_vectors():
     weights = {"kernel": np.ones((3, 2), np.float32), "bias": np.ones(2, np.float32)}
     other = other_weights(weights)
     assert (other["bias"] == 0).all()

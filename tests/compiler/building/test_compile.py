@@ -48,7 +48,7 @@ def rows(n, width, seed=0):
 
 @pytest.mark.parametrize("build", [deepfm.build, dlrm.build], ids=["deepfm", "dlrm"])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_every_bucket_scores_as_tensorflow_does_padded_or_full(build, layout, tmp_path):
+def test_every_bucket_scores_like_tensorflow_padded_or_full(build, layout, tmp_path):
     graph = make_graph(build, layout, (16, 8))
 
     entries = compile_graph(graph, tmp_path)
@@ -72,7 +72,7 @@ def test_new_weights_need_no_new_compile(tmp_path):
     assert not np.allclose(got, graph.run({"x": x})["score"], atol=1e-3)
 
 
-def test_an_artefact_holds_no_weights(tmp_path):
+def test_artefact_contains_no_weights(tmp_path):
     graph = make_graph(hidden=(512, 256))
     entries = compile_graph(graph, tmp_path)
 
@@ -83,7 +83,7 @@ def test_an_artefact_holds_no_weights(tmp_path):
         assert re.fullmatch(rf"compiled/onnxruntime-cpu/score-rows{entry.bucket}\.[0-9a-f]{{12}}\.onnx", entry.file)
 
 
-def test_the_same_graph_gives_the_same_bytes_whatever_its_weights_and_wherever_it_comes_from(tmp_path):
+def test_equal_graphs_compile_to_identical_bytes_for_any_weights(tmp_path):
     graph, trained = make_graph(seed=1), make_graph(seed=2)
     graph.save(tmp_path / "graph")
     loaded = DenseGraph.load(tmp_path / "graph", trained.weights)
@@ -94,7 +94,7 @@ def test_the_same_graph_gives_the_same_bytes_whatever_its_weights_and_wherever_i
 
 
 @pytest.mark.long
-def test_another_process_gives_the_same_source(tmp_path):
+def test_other_process_gives_the_same_source_hash(tmp_path):
     code = (
         "from tests.compiler.building.test_compile import *; import sys;"
         "sys.stdout.write(source_hash(lower(make_graph(dlrm.build), 'onnxruntime'), 4))"
@@ -106,14 +106,14 @@ def test_another_process_gives_the_same_source(tmp_path):
     assert other.stdout == source_hash(lower(make_graph(dlrm.build), "onnxruntime"), 4)
 
 
-def test_source_tells_graphs_and_buckets_apart():
+def test_source_hash_distinguishes_graphs_and_buckets():
     graphs = [make_graph(), make_graph(hidden=(64, 33)), make_graph(dlrm.build)]
     lowered = [lower(graph, "onnxruntime") for graph in graphs]
 
     assert len({source_hash(one, bucket) for one in lowered for bucket in (1, 4)}) == 6
 
 
-def test_progress_is_told_after_every_bucket(tmp_path):
+def test_progress_is_reported_after_every_bucket(tmp_path):
     told = []
     compile_graph(make_graph(), tmp_path, (8, 2, 2), progress=lambda *counts: told.append(counts))
 
@@ -121,17 +121,17 @@ def test_progress_is_told_after_every_bucket(tmp_path):
 
 
 @pytest.mark.parametrize("buckets", [(), (0,), (-1, 4)])
-def test_buckets_that_are_no_batch_sizes_are_refused(buckets, tmp_path):
+def test_invalid_batch_sizes_are_refused(buckets, tmp_path):
     with pytest.raises(BadInput, match="buckets: expected positive batch sizes"):
         compile_graph(make_graph(), tmp_path, buckets)
 
 
-def test_an_unknown_backend_is_refused(tmp_path):
+def test_unknown_backend_is_refused(tmp_path):
     with pytest.raises(BadInput, match=r"backend: expected one of onnxruntime, .*, got 'abacus'"):
         compile_graph(make_graph(), tmp_path, backend="abacus")
 
 
-def test_an_artefact_that_computes_something_else_is_refused(tmp_path, monkeypatch):
+def test_artefact_with_wrong_scores_is_refused(tmp_path, monkeypatch):
     graph = make_graph()
     wrong = {name: array + 0.5 for name, array in graph.weights.items()}
     honest = DenseGraph.run
@@ -141,7 +141,7 @@ def test_an_artefact_that_computes_something_else_is_refused(tmp_path, monkeypat
         compile_graph(graph, tmp_path, buckets=(4,))
 
 
-def test_an_operator_that_the_backend_lacks_is_named(tmp_path):
+def test_unsupported_operator_is_named(tmp_path):
     x = keras.Input((4,))
 
     class Odd(keras.layers.Layer):
@@ -183,6 +183,6 @@ def test_variants_are_written_as_backend_and_precision(text, wanted):
 
 
 @pytest.mark.parametrize("text", ["abacus", "", "xla:float99", ":int8"])
-def test_what_is_no_variant_is_refused(text):
+def test_malformed_variant_is_refused(text):
     with pytest.raises(BadInput, match=r"backend.*: expected .*, got"):
         parse_variant(text)

@@ -26,7 +26,7 @@ def network(seed=1):
     return DenseGraph.from_keras(build(make_layout(*[8] * 6, 0), (64, 16), seed=seed).scores)
 
 
-def test_a_graph_with_users_features_is_compiled_whole_and_in_two_parts():
+def test_graph_with_user_features_is_compiled_whole_and_split():
     found = parts(network(), USER + ITEM + FLOATS, LADDER)
 
     assert {name: part.buckets for name, part in found.by_subgraph.items()} == {
@@ -52,14 +52,14 @@ def test_a_graph_with_users_features_is_compiled_whole_and_in_two_parts():
     ],
     ids=["no user", "no large bucket", "inputs of both sides"],
 )
-def test_a_graph_that_gains_nothing_is_compiled_whole(features, buckets, noted):
+def test_graph_that_gains_nothing_is_compiled_whole(features, buckets, noted):
     found = parts(network(), features, buckets)
 
     assert list(found.by_subgraph) == ["whole"]
     assert (found.user_split, bool(found.notes)) == (None, noted)
 
 
-def test_every_part_compiles_and_computes_what_tensorflow_does(tmp_path):
+def test_every_part_compiles_and_scores_like_tensorflow(tmp_path):
     found = parts(network(), USER + ITEM + FLOATS, LADDER)
     files = set()
 
@@ -80,7 +80,7 @@ def test_every_part_compiles_and_computes_what_tensorflow_does(tmp_path):
     assert all((tmp_path / file).is_file() for file in files)
 
 
-def test_a_graph_that_the_passes_get_wrong_is_compiled_as_it_came(monkeypatch):
+def test_graph_broken_by_the_passes_is_compiled_unchanged(monkeypatch):
     class Wrong:
         graph, effects = network(seed=2), ["done"]
 

@@ -64,7 +64,7 @@ def doubled(folder, scale):
     return {name: array * np.float32(scale) for name, array in VersionReader(folder).dense().items()}
 
 
-def test_without_rows_of_practice_auto_is_float32_and_int8_says_what_it_was_calibrated_on(folder):
+def test_precision_auto_without_calibration_rows_is_float32(folder):
     report = compiled(folder, ("onnxruntime", "openvino"), bound=LOOSE)
     assert {p for listed in precisions(folder).values() for p in listed} == {"float32"}
     assert len(report.notes) == 1
@@ -82,7 +82,7 @@ def test_without_rows_of_practice_auto_is_float32_and_int8_says_what_it_was_cali
     assert (scores(version) != before).any()
 
 
-def test_auto_takes_the_fastest_that_keeps_to_the_bounds_on_labelled_rows(folder, data):
+def test_precision_auto_picks_the_fastest_within_the_error_limits(folder, data):
     report = compiled(folder, ("onnxruntime",), data=data, bound=LOOSE)
     notes = report.manifest.notes["compile"]
     assert report.notes == []
@@ -96,7 +96,7 @@ def test_auto_takes_the_fastest_that_keeps_to_the_bounds_on_labelled_rows(folder
     assert any("int8: scores change by" in line for line in tight.skipped)
 
 
-def test_auto_is_checked_on_the_recorded_requests_of_a_version(folder):
+def test_precision_auto_is_checked_on_recorded_requests(folder):
     inputs = VersionReader(folder).manifest.inputs
     requests = [
         {
@@ -120,20 +120,20 @@ def put(folder, name, data):
     (folder / "model.json").write_bytes(replace(manifest, files=files).to_json())
 
 
-def test_a_precision_that_was_asked_for_is_refused_with_the_figure(folder):
+def test_requested_precision_is_refused_with_its_measured_error(folder):
     before = (folder / "model.json").read_bytes()
     with pytest.raises(BadInput, match=r"precision int8: .*scores change by at least [\d.e-]+, expected at most 1e-07"):
         compiled(folder, ("onnxruntime",), precision="int8", bound=Tolerance(1e-7, 1e-4))
     assert (folder / "model.json").read_bytes() == before
 
 
-def test_a_precision_that_no_backend_computes_in_is_refused(folder, monkeypatch):
+def test_precision_unsupported_by_every_backend_is_refused(folder, monkeypatch):
     monkeypatch.setattr(onnxruntime_half, "this_machine", lambda: Machine(frozenset({"avx2"}), "old"))
     with pytest.raises(BadInput, match="precision: no backend here computes in int8; auto uses what is available"):
         compiled(folder, ("onnxruntime",), precision="int8")
 
 
-def test_new_dense_weights_that_lose_the_bound_are_served_by_float32_until_others_keep_it(folder, data):
+def test_new_weights_exceeding_the_error_limit_fall_back_to_float32(folder, data):
     plain = open_version(folder)
     compiled(folder, ("onnxruntime",), precision="int8", data=data, bound=Tolerance(0.02, 1.0))
     version = open_version(folder)
@@ -149,7 +149,7 @@ def test_new_dense_weights_that_lose_the_bound_are_served_by_float32_until_other
     assert told[1] == {"onnxruntime int8"}
 
 
-def test_a_processor_that_does_not_multiply_int8_serves_float32(folder, monkeypatch):
+def test_processor_without_int8_support_serves_float32(folder, monkeypatch):
     compiled(folder, ("onnxruntime",), precision="int8", bound=LOOSE)
     monkeypatch.setattr(
         "freshet_serving.processor.running.opening.this_machine", lambda: Machine(frozenset({"avx2"}), "old")
@@ -158,7 +158,7 @@ def test_a_processor_that_does_not_multiply_int8_serves_float32(folder, monkeypa
     assert version.replicas.computes == {1: "onnxruntime float32", 8: "onnxruntime float32"}
 
 
-def test_rows_of_another_width_are_not_compared_by(folder):
+def test_rows_with_a_different_width_are_not_used_for_comparison(folder):
     compiled(folder, ("onnxruntime",), precision="int8", bound=LOOSE)
     name = write_rows(folder, "other", {"x": np.zeros((3, 2), np.float32)})
     put(folder, name, (folder / name).read_bytes())
@@ -169,7 +169,7 @@ def test_rows_of_another_width_are_not_compared_by(folder):
         open_version(folder)
 
 
-def test_candidates_of_one_user_are_in_int8_too_and_the_users_part_never_is(tmp_path, data):
+def test_candidate_part_may_be_int8_but_the_user_part_never(tmp_path, data):
     folder = publish(tmp_path / "repository", hidden=(256, 32)) / "ctr" / "1"
     compiled(folder, ("onnxruntime",), precision="int8", data=data, bound=LOOSE, buckets=(1, 64))
     entries = VersionReader(folder).manifest.executables

@@ -24,7 +24,7 @@ def rows(n, width=14, seed=0):
     return np.random.default_rng(seed).standard_normal((n, width), np.float32)
 
 
-def test_the_graph_computes_the_models_scores_from_the_weights_given(arch):
+def test_graph_computes_model_scores_from_the_given_weights(arch):
     graph = DenseGraph.from_keras(arch.scores)
     x = rows(5)
 
@@ -38,7 +38,7 @@ def test_the_graph_computes_the_models_scores_from_the_weights_given(arch):
     np.testing.assert_allclose(graph.run({"x": x}, doubled)["score"], arch.scores(x)["score"].numpy(), atol=1e-6)
 
 
-def test_a_saved_graph_reads_back_the_same_and_holds_no_weight(arch, tmp_path):
+def test_saved_graph_round_trips_without_weights(arch, tmp_path):
     graph = DenseGraph.from_keras(arch.scores)
     graph.save(tmp_path / "graph")
     other = {name: array + 0.1 for name, array in graph.weights.items()}
@@ -55,7 +55,7 @@ def test_a_saved_graph_reads_back_the_same_and_holds_no_weight(arch, tmp_path):
     assert all(NAME.fullmatch(part) for part in parts)
 
 
-def test_weights_that_are_not_the_graphs_own_are_refused(arch, tmp_path):
+def test_mismatched_weights_are_refused(arch, tmp_path):
     graph = DenseGraph.from_keras(arch.scores)
     graph.save(tmp_path / "graph")
     missing = {name: array for name, array in graph.weights.items() if name != "linear/bias"}
@@ -66,7 +66,7 @@ def test_weights_that_are_not_the_graphs_own_are_refused(arch, tmp_path):
         DenseGraph.load(tmp_path / "graph", graph.weights | {"stray": np.zeros(2, np.float32)})
 
 
-def test_a_folder_that_is_no_dense_graph_is_refused(tmp_path):
+def test_folder_without_a_dense_graph_is_refused(tmp_path):
     with pytest.raises(BadInput, match="expected a dense graph's SavedModel"):
         DenseGraph.load(tmp_path, {})
     (tmp_path / "saved_model.pb").write_bytes(b"\xff" * 100)
@@ -74,7 +74,7 @@ def test_a_folder_that_is_no_dense_graph_is_refused(tmp_path):
         DenseGraph.load(tmp_path, {})
 
 
-def test_normalisation_and_dropout_compile_as_they_serve():
+def test_normalisation_and_dropout_compile_in_inference_mode():
     x = keras.Input((4,))
     h = keras.layers.BatchNormalization(name="norm")(keras.layers.Dropout(0.5, seed=1)(x))
     model = keras.Model(x, {"a": keras.layers.Dense(2, name="a")(h), "b": keras.layers.Dense(1, name="b")(h)})
@@ -89,7 +89,7 @@ def test_normalisation_and_dropout_compile_as_they_serve():
         np.testing.assert_allclose(got[name], value.numpy(), atol=1e-6)
 
 
-def test_models_that_are_no_dense_graph_are_refused():
+def test_models_that_are_not_dense_graphs_are_refused():
     x, ragged, scalar = keras.Input((4,)), keras.Input((None,)), keras.Input(())
     for inputs in (ragged, scalar, [x, ragged], [x, scalar]):
         with pytest.raises(BadInput, match=r"expected inputs \[n, \.\.\.\] of a known size"):
@@ -102,7 +102,7 @@ def test_models_that_are_no_dense_graph_are_refused():
         DenseGraph.from_keras(keras.Model(x, keras.layers.Dense(1, dtype="float16")(x)))
 
 
-def test_examples_travel_with_the_graph_and_are_what_it_is_tried_on(arch, tmp_path):
+def test_examples_are_saved_with_the_graph_and_used_for_checks(arch, tmp_path):
     plain = DenseGraph.from_keras(arch.scores)
     assert {name: array.shape for name, array in plain.sample(3).items()} == {"x": (3, 14)}
     examples = rows(2, seed=4)
@@ -113,7 +113,7 @@ def test_examples_travel_with_the_graph_and_are_what_it_is_tried_on(arch, tmp_pa
     np.testing.assert_array_equal(loaded.sample(5)["x"], examples[[0, 1, 0, 1, 0]])
 
 
-def test_the_first_input_of_several_is_x_and_each_other_has_its_own_name(tmp_path):
+def test_first_of_several_inputs_is_called_x(tmp_path):
     features, mask = keras.Input((4,), name="features"), keras.Input((3, 2), name="mask")
     joined = keras.layers.concatenate([features, keras.layers.Flatten()(mask)])
     model = keras.Model([features, mask], keras.layers.Dense(1, name="d")(joined))
@@ -149,7 +149,7 @@ def test_an_input_without_rows_is_neither_repeated_nor_cut():
     np.testing.assert_array_equal(resized["x"], given["x"][[0, 1, 0, 1, 0]])
 
 
-def test_a_graph_that_an_older_release_saved_takes_its_matrix_as_x(tmp_path):
+def test_graph_saved_by_an_older_release_reads_x(tmp_path):
     weights = {"w": rows(3, 1)}
     specs = [tf.TensorSpec((None, 3), tf.float32, "x"), {"w": tf.TensorSpec((3, 1), tf.float32, "weight_0")}]
     module = tf.Module()

@@ -63,11 +63,11 @@ A, B, C = 1.25, 0.75, -2.5
         ("  a*b  ", A * B),
     ],
 )
-def test_an_expression_means_what_it_means_in_python(text, wanted):
+def test_expression_evaluates_like_python(text, wanted):
     assert value(parse(text, "score"), {"a": A, "b": B, "c": C}) == pytest.approx(wanted, rel=1e-12)
 
 
-def test_names_and_constants_are_told_in_order_and_apart_from_the_structure():
+def test_names_and_constants_are_separated_from_the_structure():
     parsed = parse("0.3 * ctr ** 2 - sigmoid(cvr.v2) * -4 + ctr", "score")
 
     assert parsed.constants == (0.3, 2.0, -4.0)
@@ -102,13 +102,13 @@ def test_names_and_constants_are_told_in_order_and_apart_from_the_structure():
         ("+".join("a" * MAX_TOKENS), f"expected at most {MAX_TOKENS} tokens"),
     ],
 )
-def test_what_is_no_expression_is_refused_and_says_where(text, message):
+def test_malformed_expression_is_refused_with_its_position(text, message):
     with pytest.raises(BadInput, match=message):
         parse(text, "score")
 
 
 @given(st.text(alphabet="ab.019e+-*/(), maxsqrt", max_size=60))
-def test_any_text_is_an_expression_or_refused(text):
+def test_arbitrary_text_is_an_expression_or_refused(text):
     try:
         parsed = parse(text, "score")
     except BadInput:

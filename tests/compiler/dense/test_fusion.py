@@ -30,7 +30,7 @@ def sent(x):
     return np.expm1(np.abs(x[:, 3:] / 0.5 + 1.5)) * np.sign(x[:, 3:] / 0.5 + 1.5)
 
 
-def test_an_expression_becomes_an_output_beside_its_heads():
+def test_expression_becomes_an_output_next_to_its_heads():
     graph = fuse(heads(), {"score": TEXT}, [PLAIN, PRICE])
     x = rows(graph)
 
@@ -42,7 +42,7 @@ def test_an_expression_becomes_an_output_beside_its_heads():
     assert got["score"].shape == (len(x), 1)
 
 
-def test_expressions_read_features_and_those_before_them():
+def test_expressions_read_features_and_earlier_expressions():
     graph = fuse(heads(), {"base": "max(ctr, cvr)", "score": "base / age - 2", "flat": "1 + 2"}, [PLAIN])
     x = rows(graph)
 
@@ -53,7 +53,7 @@ def test_expressions_read_features_and_those_before_them():
     np.testing.assert_array_equal(got["flat"], np.full((len(x), 1), 3))
 
 
-def test_a_deltas_tensor_changes_exponents_without_another_compile(tmp_path):
+def test_delta_can_change_exponents_without_recompiling(tmp_path):
     graph = fuse(heads(), {"score": TEXT}, [PRICE])
     (entry,) = compile_graph(graph, tmp_path, (16,))
     x = rows(graph, 16)
@@ -70,14 +70,14 @@ def test_a_deltas_tensor_changes_exponents_without_another_compile(tmp_path):
         np.testing.assert_allclose(got["score"], got["ctr"] * got["cvr"] ** power * sent(x), rtol=1e-4)
 
 
-def test_another_structure_is_no_change_for_a_delta():
+def test_delta_cannot_change_the_structure_of_an_expression():
     with pytest.raises(BadInput, match=r"fusion.score: expected an expression that differs in its numbers alone"):
         changes("score", TEXT, "ctr * cvr * price")
     with pytest.raises(BadInput, match="with a number in it"):
         changes("score", "ctr * cvr", "ctr*cvr")
 
 
-def test_a_fused_graph_is_saved_and_read_like_any_other(tmp_path):
+def test_fused_graph_is_saved_and_loaded_like_any_other(tmp_path):
     graph = fuse(heads(), {"score": TEXT}, [PRICE])
     graph.save(tmp_path / "graph")
 
@@ -98,6 +98,6 @@ def test_a_fused_graph_is_saved_and_read_like_any_other(tmp_path):
         ({f"s{i}": "ctr" for i in range(65)}, "expected at most 64 outputs"),
     ],
 )
-def test_what_cannot_be_fused_is_refused(expressions, message):
+def test_unsupported_fusion_is_refused(expressions, message):
     with pytest.raises(BadInput, match=message):
         fuse(heads(), expressions, [PRICE])

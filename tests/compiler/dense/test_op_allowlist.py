@@ -33,7 +33,7 @@ def saved(folder, compute):
     return folder
 
 
-def test_numbers_branches_and_loops_are_loaded(tmp_path):
+def test_graph_with_branches_and_loops_is_loaded(tmp_path):
     def compute(x, weights):
         score = tf.cond(tf.reduce_sum(x) > 0, lambda: x @ weights["w"], lambda: x @ weights["w"] * 2.0)
         tf.debugging.assert_all_finite(score, "finite")
@@ -67,7 +67,7 @@ HARM = {
 
 
 @pytest.mark.parametrize("name", HARM)
-def test_what_reads_writes_or_runs_code_is_refused_by_name_wherever_it_hides(tmp_path, name):
+def test_dangerous_operations_are_refused_by_name_at_any_depth(tmp_path, name):
     def compute(x, weights):
         score = x @ weights["w"]
         return {"score": tf.cond(tf.reduce_sum(x) > 9, lambda: score + HARM[name](x), lambda: score)}
@@ -76,7 +76,7 @@ def test_what_reads_writes_or_runs_code_is_refused_by_name_wherever_it_hides(tmp
         DenseGraph.load(saved(tmp_path / "graph", compute), WEIGHTS)
 
 
-def test_a_function_beside_the_graphs_own_is_looked_at_too(tmp_path):
+def test_functions_besides_the_main_one_are_checked_too(tmp_path):
     module = tf.Module()
     module.dense = tf.function(
         lambda inputs, weights: {"score": inputs["x"] @ weights["w"]}, input_signature=signature(INPUTS, WEIGHTS)
@@ -88,7 +88,7 @@ def test_a_function_beside_the_graphs_own_is_looked_at_too(tmp_path):
         check_allowed_ops(tmp_path)
 
 
-def test_what_is_no_file_is_refused(tmp_path):
+def test_path_that_is_not_a_regular_file_is_refused(tmp_path):
     (tmp_path / "saved_model.pb").mkdir()
     with pytest.raises(Corrupt, match="expected a regular file, got a folder"):
         check_allowed_ops(tmp_path)

@@ -20,7 +20,7 @@ def test_every_column_of_the_dense_input_has_one_sender():
     ]
 
 
-def test_a_pair_is_told_as_reports_hold_it():
+def test_pair_is_written_as_in_reports():
     assert Boundary.of(manifest()).pairs[1].to_json() == {
         "tensor": "tags",
         "dtype": "float32",
@@ -31,7 +31,7 @@ def test_a_pair_is_told_as_reports_hold_it():
     }
 
 
-def test_what_the_stage_puts_out_is_sent_by_the_stage():
+def test_stage_outputs_are_sent_by_the_stage():
     m = manifest()
     staged = replace(
         m,

@@ -58,7 +58,7 @@ def only(draft):
     return spec, dict(zip(keys.tolist(), rows.tolist()))
 
 
-def test_a_gather_by_the_clients_ids_is_a_table_of_the_variables_rows(cut_of):
+def test_gather_by_client_ids_becomes_a_table(cut_of):
     _, found, draft = cut_of(IDS, lambda m, ids: tf.gather(m.rows, ids) @ m.head)
     spec, rows = only(draft)
 
@@ -68,7 +68,7 @@ def test_a_gather_by_the_clients_ids_is_a_table_of_the_variables_rows(cut_of):
     assert [n.op for n in found.dense] == ["MatMul"]
 
 
-def test_a_matrix_of_ids_is_one_feature_a_column_over_one_table(cut_of):
+def test_id_matrix_becomes_one_feature_per_column_with_one_table(cut_of):
     _, _, draft = cut_of(PAIR, lambda m, ids: tf.reduce_sum(tf.gather(m.rows, ids), 1) @ m.head)
 
     assert [(f.name, f.column, f.offset, f.width) for f in draft.features] == [("ids.0", 0, 0, 4), ("ids.1", 1, 4, 4)]
@@ -86,7 +86,7 @@ def test_a_matrix_of_ids_is_one_feature_a_column_over_one_table(cut_of):
         lambda ids: tf.gather(ids, [1], axis=1),
     ],
 )
-def test_a_column_of_a_matrix_of_ids_is_a_key_that_the_client_sends(take, cut_of):
+def test_column_of_an_id_matrix_is_a_client_key(take, cut_of):
     _, _, draft = cut_of(PAIR, lambda m, ids: tf.reshape(tf.gather(m.rows, take(ids)), [-1, 4]) @ m.head)
 
     assert [(f.kind, f.input, f.column, f.width) for f in draft.features] == [("id", "ids", 1, 4)]
@@ -94,20 +94,20 @@ def test_a_column_of_a_matrix_of_ids_is_a_key_that_the_client_sends(take, cut_of
     assert draft.stage is None
 
 
-def test_the_only_column_of_a_matrix_of_ids_is_the_input_itself(cut_of):
+def test_single_column_of_an_id_matrix_is_the_input(cut_of):
     spec = tf.TensorSpec([None, 1], tf.int64, name="ids")
     _, _, draft = cut_of(spec, lambda m, ids: tf.gather(m.rows, ids[:, 0]) @ m.head)
     assert [(f.name, f.input, f.column) for f in draft.features] == [("ids", "ids", -1)]
     assert draft.stage is None
 
 
-def test_what_is_computed_of_a_column_is_no_column_whatever_it_looks_like(cut_of):
+def test_computed_column_is_a_transform_and_not_a_column(cut_of):
     _, _, draft = cut_of(PAIR, lambda m, ids: tf.gather(m.rows, ids[:, 0] * 0 + 1) @ m.head)
     assert [t.op for t in draft.transforms] == ["pick", "multiply", "add"]
     assert [f.input for f in draft.features] == [draft.transforms[-1].name]
 
 
-def test_looked_up_words_are_keys_themselves_and_all_others_get_the_row_of_the_default(cut_of):
+def test_vocabulary_words_are_keys_and_others_use_the_default_row(cut_of):
     table = vocabulary(a=3, b=7)
     _, _, draft = cut_of(WORDS, lambda m, w: tf.gather(m.rows, m.tables["t"].lookup(w)) @ m.head, t=table)
     spec, rows = only(draft)
@@ -118,7 +118,7 @@ def test_looked_up_words_are_keys_themselves_and_all_others_get_the_row_of_the_d
     assert [f.kind for f in draft.features] == ["string"]
 
 
-def test_what_follows_from_the_key_alone_is_part_of_the_row(cut_of):
+def test_computation_depending_only_on_the_key_joins_the_row(cut_of):
     def scaled(m, words):
         rows = tf.gather(m.rows, tf.maximum(m.tables["t"].lookup(words) - 1, 0))
         return tf.strings.length(words)[:, None] * 0 + tf.cast(rows > 0, tf.int32)
@@ -129,7 +129,7 @@ def test_what_follows_from_the_key_alone_is_part_of_the_row(cut_of):
     assert draft.stage is not None
 
 
-def test_a_comparison_of_ids_is_a_mask_table_of_the_few_that_differ(cut_of):
+def test_id_comparison_becomes_a_mask_table(cut_of):
     _, found, draft = cut_of(PAIR, lambda m, ids: tf.cast(ids != 7, tf.float32))
     spec, rows = only(draft)
 
@@ -138,7 +138,7 @@ def test_a_comparison_of_ids_is_a_mask_table_of_the_few_that_differ(cut_of):
     assert [p.dtype for p in found.ports] == [tf.bool]
 
 
-def test_ids_that_are_computed_with_are_transforms_and_key_the_variables_own_rows(cut_of):
+def test_computed_ids_become_transforms_keying_the_variable_rows(cut_of):
     _, found, draft = cut_of(IDS, lambda m, ids: tf.gather(m.rows, (ids * 7 + 3) % 10) @ m.head)
     _, rows = only(draft)
 
@@ -148,7 +148,7 @@ def test_ids_that_are_computed_with_are_transforms_and_key_the_variables_own_row
     assert draft.stage is None
 
 
-def test_offsets_of_columns_make_keys_of_the_sums(cut_of):
+def test_column_offsets_make_keys_of_the_sums(cut_of):
     offsets = tf.constant([[0, 5]], tf.int64)
     _, _, draft = cut_of(PAIR, lambda m, ids: tf.reduce_sum(tf.gather(m.rows, ids % 5 + offsets), 1) @ m.head)
 
@@ -156,7 +156,7 @@ def test_offsets_of_columns_make_keys_of_the_sums(cut_of):
     assert draft.transforms[-1].integers == [0, 5]
 
 
-def test_two_lookups_of_one_variable_share_one_table(cut_of):
+def test_two_lookups_of_one_variable_share_a_table(cut_of):
     def both(m, ids):
         first, second = tf.split(ids, 2, axis=1)
         rows = [tf.squeeze(tf.gather(m.rows, part), 1) for part in (first, second)]
@@ -167,7 +167,7 @@ def test_two_lookups_of_one_variable_share_one_table(cut_of):
 
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-def test_a_sparse_lookup_is_pooled_from_the_clients_ids(cut_of, combiner):
+def test_sparse_lookup_is_pooled_from_client_ids(cut_of, combiner):
     def pooled(m, ids):
         return tf.nn.embedding_lookup_sparse(m.rows, ids.to_sparse(), None, combiner=combiner) @ m.head
 
@@ -177,7 +177,7 @@ def test_a_sparse_lookup_is_pooled_from_the_clients_ids(cut_of, combiner):
     assert draft.stage is None
 
 
-def test_a_lookup_of_the_first_few_ids_only_is_pooled_from_the_stages(cut_of):
+def test_lookup_of_the_first_ids_is_pooled_from_the_stage(cut_of):
     def first_two(m, ids):
         return tf.nn.safe_embedding_lookup_sparse(m.rows, ids[:, :2].to_sparse(), combiner="sum") @ m.head
 
@@ -186,7 +186,7 @@ def test_a_lookup_of_the_first_few_ids_only_is_pooled_from_the_stages(cut_of):
     assert [f.input.startswith("stage.") for f in pools] == [True]
 
 
-def test_a_float_is_a_block_as_it_is_and_its_arithmetic_is_dense(cut_of):
+def test_float_input_is_copied_as_a_block_and_computed_densely(cut_of):
     spec = tf.TensorSpec([None, 4], name="values")
     importer, _, draft = cut_of(spec, lambda m, x: tf.nn.relu(tf.math.log1p(tf.abs(x)) @ m.head))
 
@@ -196,7 +196,7 @@ def test_a_float_is_a_block_as_it_is_and_its_arithmetic_is_dense(cut_of):
     assert draft.stage is None
 
 
-def test_the_product_of_a_number_and_its_sigmoid_is_dense(cut_of):
+def test_product_of_a_number_and_its_sigmoid_is_dense(cut_of):
     """TensorFlow would make one operation of the two, and the sigmoid could not be looked at."""
     spec = tf.TensorSpec([None, 4], name="values")
     _, found, draft = cut_of(spec, lambda m, x: (x @ m.head) * tf.sigmoid(x @ m.head))
@@ -204,7 +204,7 @@ def test_the_product_of_a_number_and_its_sigmoid_is_dense(cut_of):
     assert draft.stage is None
 
 
-def test_the_dense_graph_computes_gelu_without_erfc(cut_of):
+def test_gelu_is_computed_in_the_dense_graph_without_erfc(cut_of):
     spec = tf.TensorSpec([None, 4], name="values")
     importer, _, _ = cut_of(spec, lambda m, x: tf.math.erfc(x) @ m.head)
     x = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)

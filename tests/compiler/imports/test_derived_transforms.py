@@ -97,7 +97,7 @@ def fast(values):
         ),
     ],
 )
-def test_a_key_that_is_computed_of_inputs_is_the_engines_own(function, specs, ops, drafted):
+def test_computed_key_becomes_an_engine_transform(function, specs, ops, drafted):
     found, staged = drafted(function, *specs)
     assert staged == []
     assert ops is None or sorted(found) == sorted(ops)
@@ -111,13 +111,13 @@ def test_a_key_that_is_computed_of_inputs_is_the_engines_own(function, specs, op
         (lambda rows, i: tf.gather(rows, tf.bitwise.bitwise_and(i, 63)), [ID], "BitwiseAnd is not one of the engine's"),
     ],
 )
-def test_a_key_that_cannot_be_is_the_stages_and_the_draft_says_why(function, specs, why, drafted):
+def test_unsupported_key_is_left_to_the_stage_with_its_reason(function, specs, why, drafted):
     found, staged = drafted(function, *specs)
     assert found == []
     assert why in staged[0]
 
 
-def test_a_transform_that_differs_at_an_edge_is_not_taken(drafted):
+def test_transform_that_differs_in_an_edge_case_is_not_used(drafted):
     """Of the empty string alone the model makes another one: no sample has it, the probes do."""
 
     def odd(rows, words):
@@ -162,7 +162,7 @@ def columns_of(given):
     return {k: Strings.of(v) if isinstance(v, list) else v for k, v in given.items()}
 
 
-def test_keras_layers_of_hashes_and_crosses_score_as_keras_does_and_say_what_became_of_them(tmp_path):
+def test_keras_hash_and_cross_layers_score_like_keras(tmp_path):
     keras.utils.set_random_seed(1)
     model = crossing_model()
     with without_deprecations():
@@ -181,7 +181,7 @@ def test_keras_layers_of_hashes_and_crosses_score_as_keras_does_and_say_what_bec
     np.testing.assert_allclose(next(iter(got.values())), model(tensors).numpy(), rtol=1e-5, atol=1e-5)
 
 
-def test_one_user_is_crossed_with_all_candidates_in_the_users_part_or_not(tmp_path):
+def test_cross_of_user_inputs_alone_is_in_the_user_part(tmp_path):
     """A transform of the user's inputs alone is the user's; one of both is not."""
 
     class Model(tf.Module):
@@ -213,7 +213,7 @@ def test_one_user_is_crossed_with_all_candidates_in_the_users_part_or_not(tmp_pa
     np.testing.assert_allclose(got, module.score(tf.constant(["ann"] * 4), tf.constant(items))["score"], atol=1e-5)
 
 
-def test_empty_rows_of_ragged_inputs_score_as_tensorflow_does(tmp_path):
+def test_empty_ragged_rows_score_like_tensorflow(tmp_path):
     class Model(tf.Module):
         def __init__(self):
             self.rows, self.weights = variable(1, 64, 4, name="rows"), variable(2, 4, 1, name="weights")

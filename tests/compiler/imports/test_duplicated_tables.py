@@ -84,7 +84,7 @@ def copied(repository, name, extra=None):
     publisher.publish({table: (np.array([A]), rows) for table, rows in tables.items()}, dense=extra)
 
 
-def test_a_table_that_the_stage_reads_takes_no_deltas(imported):
+def test_table_that_a_stage_reads_takes_no_deltas(imported):
     repository, manifest, report = imported("pooled_over_a_free_length")
 
     assert manifest.copies == {"items": ""}
@@ -93,7 +93,7 @@ def test_a_table_that_the_stage_reads_takes_no_deltas(imported):
         copied(repository, "pooled_over_a_free_length")
 
 
-def test_a_table_that_is_a_weight_changes_with_it_alone(imported):
+def test_table_that_is_a_weight_changes_only_with_it(imported):
     repository, manifest, _ = imported("tied")
     items = VersionReader(repository / "tied" / "1").dense()["items"].copy()
 
@@ -108,7 +108,7 @@ def test_a_table_that_is_a_weight_changes_with_it_alone(imported):
     assert after[0] == pytest.approx(after[1], abs=1e-6)
 
 
-def test_a_delta_reaches_every_use_of_a_shared_table(imported):
+def test_delta_reaches_every_use_of_a_shared_table(imported):
     name = "shared_and_hashed"
     repository, manifest, _ = imported(name)
     requests = [{"item": [i], "other": [o]} for i in (A, B) for o in (A, B)]
@@ -122,7 +122,7 @@ def test_a_delta_reaches_every_use_of_a_shared_table(imported):
 
 
 @pytest.mark.parametrize("name", ["with_its_size_in_the_stage", "stage_alone"])
-def test_what_the_stage_holds_alone_is_no_second_copy(imported, name):
+def test_table_held_only_by_the_stage_is_not_a_copy(imported, name):
     _, manifest, _ = imported(name)
 
     assert manifest.stage is not None

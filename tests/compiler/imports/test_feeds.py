@@ -22,11 +22,11 @@ INT64, OBJECT = np.dtype(np.int64), np.dtype(object)
         (FeedSpec("a", PADDED, np.dtype(np.int32)), Input("a", "int64", ragged=True, declared="int32")),
     ],
 )
-def test_the_packages_input_is_the_nearest_that_requests_can_bring(fed, wanted):
+def test_package_input_is_the_nearest_type_that_requests_can_send(fed, wanted):
     assert fed.input == wanted
 
 
-def test_rows_get_the_models_shape_and_type_and_one_row_is_repeated():
+def test_rows_get_the_model_shape_and_single_rows_repeat():
     fed = FeedSpec("a", DENSE, np.dtype(np.float64), (2, 3))
     column = np.arange(6, dtype=np.float32).reshape(1, 6)
     got = fed.feeds(column, 3)["input/a"]
@@ -35,7 +35,7 @@ def test_rows_get_the_models_shape_and_type_and_one_row_is_repeated():
     assert words.tolist() == [[b"a", b"b"], [b"c", b"d"]]
 
 
-def test_ragged_rows_are_values_and_splits_or_a_sparse_tensor_or_a_matrix():
+def test_ragged_rows_are_fed_as_splits_sparse_or_matrix():
     rows = Ragged.of([[1, 2], [], [3]])
     assert FeedSpec("a", RAGGED, INT64).feeds(rows, 3)["input/a/row_splits"].tolist() == [0, 2, 2, 3]
     sparse = FeedSpec("a", SPARSE, INT64).feeds(rows, 3)
@@ -48,12 +48,12 @@ def test_ragged_rows_are_values_and_splits_or_a_sparse_tensor_or_a_matrix():
         FeedSpec("a", PADDED, INT64).feeds(rows, 3)
 
 
-def test_one_ragged_row_is_repeated():
+def test_single_ragged_row_is_repeated():
     got = FeedSpec("a", RAGGED, OBJECT).feeds(Ragged.of([["x", "y"]]), 3)
     assert got["input/a/values"].tolist() == [b"x", b"y"] * 3
     assert got["input/a/row_splits"].tolist() == [0, 2, 4, 6]
 
 
-def test_a_number_that_the_models_type_cannot_hold_is_refused_by_name():
+def test_number_that_the_model_type_cannot_represent_is_refused():
     with pytest.raises(BadInput, match="input 'a': expected values of int8"):
         feeds_of({"a": FeedSpec("a", DENSE, np.dtype(np.int8))}, {"a": np.array([1, 200])}, 2)

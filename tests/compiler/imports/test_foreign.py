@@ -22,7 +22,7 @@ def copied(foreign, tmp_path):
     return shutil.copytree(foreign["partitioned"], tmp_path / "model")
 
 
-def test_a_path_with_nothing_or_something_else_is_no_source(tmp_path):
+def test_path_without_a_model_is_not_a_source(tmp_path):
     assert "a SavedModel folder, a .keras or .onnx file" in refused(tmp_path / "nothing", NotFound)
     assert "saved_model.pb is missing" in refused(tmp_path)
     for name, hint in (("m.pt", "come by ONNX"), ("m.pkl", "come by ONNX"), ("m.h5", "save it as .keras")):
@@ -35,7 +35,7 @@ def test_a_path_with_nothing_or_something_else_is_no_source(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"\xff" * 100, b"not a proto at all", b""], ids=["bytes", "text", "empty"])
-def test_a_graph_that_is_no_graph_is_refused(tmp_path, content):
+def test_malformed_graph_is_refused(tmp_path, content):
     (tmp_path / "saved_model.pb").write_bytes(content)
     assert "saved_model.pb" in refused(tmp_path)
 
@@ -48,14 +48,14 @@ def test_missing_and_damaged_variables_are_refused(copied):
     assert "variables are missing" in refused(copied)
 
 
-def test_a_file_that_leads_out_of_the_folder_is_refused(copied, tmp_path):
+def test_file_leading_outside_the_folder_is_refused(copied, tmp_path):
     (tmp_path / "outside").write_text("secret")
     (copied / "assets").mkdir(exist_ok=True)
     os.symlink(tmp_path / "outside", copied / "assets" / "words.txt")
     assert "outside its folder" in refused(copied)
 
 
-def test_an_unknown_signature_is_refused_with_those_there_are(copied):
+def test_unknown_signature_is_refused_with_the_existing_ones(copied):
     assert "serving_default" in refused(copied, signature="predict")
 
 
@@ -81,7 +81,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_operations_that_read_files_or_run_code_are_refused_by_name(tmp_path, name):
+def test_operations_reading_files_or_running_code_are_refused_by_name(tmp_path, name):
     class Model(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], name="value")])
         def score(self, value):
@@ -91,7 +91,7 @@ def test_operations_that_read_files_or_run_code_are_refused_by_name(tmp_path, na
     assert f"operation {name} is not allowed" in refused(saved(module, tmp_path / "model", module.score))
 
 
-def test_what_only_has_effects_is_left_out_and_never_runs(tmp_path):
+def test_side_effect_only_nodes_are_dropped_and_never_run(tmp_path):
     class Model(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], name="value")])
         def score(self, value):
@@ -136,7 +136,7 @@ def redirect(meta, prefix):
 
 
 @pytest.mark.parametrize("name", ["partitioned", "functions"])
-def test_a_checkpoint_of_another_model_is_not_read(tmp_path, foreign, name):
+def test_checkpoint_of_a_different_model_is_not_read(tmp_path, foreign, name):
     other = foreign["partitioned"] / "variables" / "variables"
     if name == "partitioned":
         copy = shutil.copytree(foreign["partitioned"], tmp_path / "model")
@@ -151,7 +151,7 @@ def test_a_checkpoint_of_another_model_is_not_read(tmp_path, foreign, name):
     assert "RestoreV2 reads a checkpoint that is not the model's own" in refused(copy)
 
 
-def test_a_checkpoint_that_is_read_where_tables_are_filled_is_refused(tmp_path, foreign):
+def test_checkpoint_read_during_table_initialisation_is_refused(tmp_path, foreign):
     def restore_in_init(meta):
         init = meta.signature_def["__saved_model_init_op"].outputs["__saved_model_init_op"].name.partition(":")[0]
         nodes = meta.graph_def.node
@@ -165,7 +165,7 @@ def test_a_checkpoint_that_is_read_where_tables_are_filled_is_refused(tmp_path, 
     assert "RestoreV2 reads a checkpoint that is not the model's own" in refused(copy)
 
 
-def test_a_file_that_is_written_when_the_model_is_opened_is_refused_by_its_operation(tmp_path, foreign):
+def test_file_written_while_loading_is_refused_by_its_operation(tmp_path, foreign):
     def write_in_restore(meta):
         nodes = meta.graph_def.node
         for text in ("path", "content"):
@@ -179,7 +179,7 @@ def test_a_file_that_is_written_when_the_model_is_opened_is_refused_by_its_opera
     assert not (tmp_path / "written").exists()
 
 
-def test_a_pipe_in_the_place_of_the_graph_or_of_variables_holds_up_nobody(copied, tmp_path):
+def test_pipe_in_place_of_model_files_is_refused_without_blocking(copied, tmp_path):
     data = copied / "variables" / "variables.data-00000-of-00001"
     data.unlink()
     os.mkfifo(data)
@@ -189,7 +189,7 @@ def test_a_pipe_in_the_place_of_the_graph_or_of_variables_holds_up_nobody(copied
     assert "saved_model.pb is missing" in refused(tmp_path / "other")
 
 
-def test_a_table_filled_from_any_file_but_an_asset_is_refused(tmp_path, foreign):
+def test_table_initialised_from_a_file_outside_assets_is_refused(tmp_path, foreign):
     copy = shutil.copytree(foreign["asset"], tmp_path / "model")
     graph = (copy / "saved_model.pb").read_bytes()
     assert graph.count(b"words.txt") >= 1
@@ -197,7 +197,7 @@ def test_a_table_filled_from_any_file_but_an_asset_is_refused(tmp_path, foreign)
     assert "an asset is missing" in refused(copy)
 
 
-def test_nothing_is_left_behind_by_an_import_that_fails(copied, tmp_path):
+def test_failed_import_leaves_nothing_behind(copied, tmp_path):
     shutil.rmtree(copied / "variables")
     with pytest.raises(FreshetError):
         import_model(copied, tmp_path / "repository", "model")
@@ -214,7 +214,7 @@ def test_nothing_is_left_behind_by_an_import_that_fails(copied, tmp_path):
     ],
     ids=["a scalar", "rows that mix", "strings"],
 )
-def test_models_whose_outputs_cannot_be_batched_are_refused(tmp_path, function, message):
+def test_models_with_unbatchable_outputs_are_refused(tmp_path, function, message):
     class Model(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], name="value")])
         def score(self, value):
@@ -225,7 +225,7 @@ def test_models_whose_outputs_cannot_be_batched_are_refused(tmp_path, function, 
         import_model(saved(module, tmp_path / "model", module.score), tmp_path / "repository", "model")
 
 
-def test_an_asset_that_the_init_operation_does_not_read_is_no_error(tmp_path):
+def test_asset_unused_by_the_init_operation_is_allowed(tmp_path):
     """As in TensorFlow Serving's own half_plus_two, a model of TensorFlow 1."""
     v1, asset = tf.compat.v1, tmp_path / "foo.txt"
     asset.write_text("asset-file-contents")

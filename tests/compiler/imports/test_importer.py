@@ -45,7 +45,7 @@ def ranker(tmp_path_factory):
     return module, saved(module, tmp_path_factory.mktemp("ranker") / "model", module.score)
 
 
-def test_a_users_inputs_are_computed_once_a_request_with_the_same_scores(ranker, tmp_path):
+def test_user_inputs_are_computed_once_per_request_with_equal_scores(ranker, tmp_path):
     module, source = ranker
     options = ImportOptions(buckets=(1, 16, 64), user=("user",))
     imported = import_model(source, tmp_path, "ranker", options=options)
@@ -67,7 +67,7 @@ def test_a_users_inputs_are_computed_once_a_request_with_the_same_scores(ranker,
         assert processor.host.group_stats()["default"].work.user_once == 4
 
 
-def test_without_a_users_inputs_a_graph_goes_whole(ranker, tmp_path):
+def test_graph_without_user_inputs_is_not_split(ranker, tmp_path):
     imported = import_model(ranker[1], tmp_path, "ranker", options=ImportOptions(buckets=(1, 64)))
     manifest = VersionReader(imported.folder).manifest
 
@@ -76,12 +76,12 @@ def test_without_a_users_inputs_a_graph_goes_whole(ranker, tmp_path):
     assert not any("user-once" in line for line in imported.passes)
 
 
-def test_a_users_input_that_the_model_has_not_is_refused(ranker, tmp_path):
+def test_unknown_user_input_is_refused(ranker, tmp_path):
     with pytest.raises(BadInput, match="user: expected one of the inputs item, price, user, got 'age'"):
         import_model(ranker[1], tmp_path, "ranker", options=ImportOptions(user=("age",)))
 
 
-def test_passes_change_an_imported_graph_and_not_its_scores(ranker, tmp_path):
+def test_passes_change_an_imported_graph_but_not_its_scores(ranker, tmp_path):
     """Reshapes there and back are left out."""
 
     class Reshaped(Ranker):
@@ -119,7 +119,7 @@ class Typed(tf.Module):
         return {"score": score, "column": score[:, None], "grid": grid, "label": tf.cast(hour, tf.int64) * 2}
 
 
-def test_types_and_ranks_are_kept_as_the_model_declares_them(tmp_path):
+def test_types_and_ranks_are_kept_as_declared_by_the_model(tmp_path):
     model = Typed()
     source = saved(model, tmp_path / "typed", model.serve)
     imported = import_model(source, tmp_path, "served", options=ImportOptions(buckets=(1, 16)))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.tensorflow
     ],
     ids=lambda v: getattr(v, "name", ""),
 )
-def test_inputs_that_no_request_can_bring_are_refused_by_name(tmp_path, spec, message):
+def test_inputs_that_requests_cannot_send_are_refused_by_name(tmp_path, spec, message):
     class Model(tf.Module):
         def __init__(self):
             self.bias = variable(1, 1, name="bias")

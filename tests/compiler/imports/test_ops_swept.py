@@ -41,7 +41,7 @@ class Swept(tf.Module):
         }
 
 
-def test_operators_on_inputs_and_inside_need_no_stage(tmp_path):
+def test_input_and_inner_operators_need_no_stage(tmp_path):
     """The cut of all of them at once: each node of the graph is either the lookup or dense."""
     module = Swept(OPERATORS, ("input", "inside"))
     with open_source(saved(module, tmp_path / "model", module.score)) as source:
@@ -54,7 +54,7 @@ def test_operators_on_inputs_and_inside_need_no_stage(tmp_path):
 
 
 @pytest.mark.parametrize("first", range(0, len(OPERATORS), MANY))
-def test_operators_score_as_tensorflow_does(first, tmp_path):
+def test_operators_score_like_tensorflow(first, tmp_path):
     """Inside, where x is a tensor of the network; on an input it is the same dense graph with x handed over."""
     operators = dict(list(OPERATORS.items())[first : first + MANY])
     module = Swept(operators, ("inside",))

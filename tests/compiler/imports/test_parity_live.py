@@ -36,7 +36,7 @@ def predict(server, name, request):
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
-def test_scores_over_http_are_tensorflows(model, foreign, imported, server):
+def test_http_scores_equal_tensorflow(model, foreign, imported, server):
     reference = model.reference(foreign[model.name])
     random = np.random.default_rng(len(model.name))
     for rows in SIZES:
@@ -49,7 +49,7 @@ def test_scores_over_http_are_tensorflows(model, foreign, imported, server):
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
-def test_what_tables_and_dense_graphs_can_express_leaves_tensorflow(model, imported):
+def test_expressible_tables_and_dense_graphs_leave_tensorflow(model, imported):
     _, packages = imported
     manifest = VersionReader(packages[model.name].folder).manifest
     sides = packages[model.name].report["sides"]
@@ -60,7 +60,7 @@ def test_what_tables_and_dense_graphs_can_express_leaves_tensorflow(model, impor
     assert not any("whole model runs in TensorFlow" in note for note in packages[model.name].report["notes"])
 
 
-def test_a_delta_of_an_imported_table_changes_the_scores_of_its_keys_and_of_no_other(imported, server, tmp_path):
+def test_delta_of_an_imported_table_changes_only_its_keys(imported, server, tmp_path):
     reader = VersionReader(imported[1]["partitioned"].folder)
     table = reader.manifest.tables[0]
     rows = np.concatenate([variable(i, n, 4, name="part").numpy() for i, n in enumerate((6, 6, 5))])
@@ -79,7 +79,7 @@ def test_a_delta_of_an_imported_table_changes_the_scores_of_its_keys_and_of_no_o
     assert before[0] != after[0]
 
 
-def test_a_delta_of_imported_dense_weights_changes_scores_under_the_variables_own_names(imported, server, tmp_path):
+def test_delta_of_imported_dense_weights_uses_variable_names(imported, server, tmp_path):
     dense = VersionReader(imported[1]["dense"].folder).dense()
     name = next(n for n, a in dense.items() if a.shape == (3,))
     request = {"values": np.ones((2, 8)).tolist()}
@@ -100,7 +100,7 @@ def test_a_delta_of_imported_dense_weights_changes_scores_under_the_variables_ow
         ("safe", lambda i: {"ids": [[i, 5], [6]]}),
     ],
 )
-def test_after_a_row_is_copied_two_ids_score_alike(name, request_of, imported, server, tmp_path):
+def test_two_ids_score_equally_after_copying_a_row(name, request_of, imported, server, tmp_path):
     reader, one, other = VersionReader(imported[1][name].folder), 3, 9
     assert reader.manifest.copies == {}
     before = [predict(server, name, request_of(i))[""] for i in (one, other)]
@@ -122,7 +122,7 @@ def test_after_a_row_is_copied_two_ids_score_alike(name, request_of, imported, s
     np.testing.assert_allclose(*after, atol=1e-6)
 
 
-def test_inputs_that_the_model_refuses_are_the_clients_error_and_the_server_goes_on(server):
+def test_inputs_refused_by_the_model_are_client_errors(server):
     body = json.dumps({"inputs": {"examples": ["no example"]}}).encode()
     status, _, reply = server.request("POST", "/v1/models/parsed:predict", body)
 

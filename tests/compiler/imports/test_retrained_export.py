@@ -76,7 +76,7 @@ def make(repository, source):
     return run("delta", "make", "ctr", "--from-export", str(source), "--repository", str(repository))
 
 
-def test_what_is_served_then_is_what_importing_the_export_gives_to_the_bit(repository, tmp_path):
+def test_published_export_equals_its_import_bitwise(repository, tmp_path):
     source = saved(tmp_path, "second", seed=1)
     with without_deprecations():
         exported = tmp_path / "exported"
@@ -92,19 +92,19 @@ def test_what_is_served_then_is_what_importing_the_export_gives_to_the_bit(repos
 
 
 @pytest.mark.long
-def test_it_goes_on_top_of_what_is_served_after_a_rollback(repository, tmp_path):
+def test_export_is_published_on_the_served_state_after_a_rollback(repository, tmp_path):
     make(repository, saved(tmp_path, "second", seed=1))
     ChangeLog.of(Repository(repository).version("ctr")).rollback(0)
     assert make(repository, saved(tmp_path, "third", seed=2)).startswith("ctr 1.2: ")
 
 
-def test_a_row_of_unknown_keys_that_moved_is_said(repository, tmp_path):
+def test_changed_out_of_vocabulary_row_is_reported(repository, tmp_path):
     said = make(repository, saved(tmp_path, "second", seed=1, unknown_moves=True))
     assert said.startswith("table 'words.embeddings': the row of unknown keys differs; it stays as it was imported\n")
 
 
 @pytest.mark.long
-def test_a_vocabulary_that_grew_brings_its_rows(repository, tmp_path):
+def test_grown_vocabulary_adds_its_rows(repository, tmp_path):
     publisher = Publisher(repository, "ctr")
     assert make(repository, saved(tmp_path, "second", words=[*WORDS, "new"])).startswith("ctr 1.1: ")
     new = publisher.ids("words.embeddings", ["new"])
@@ -120,14 +120,14 @@ def test_a_vocabulary_that_grew_brings_its_rows(repository, tmp_path):
     ],
     ids=["another width", "another network"],
 )
-def test_an_export_that_does_not_fit_is_refused_with_what_differs(repository, tmp_path, options, message):
+def test_mismatched_export_is_refused_with_the_difference(repository, tmp_path, options, message):
     version = Repository(repository).version("ctr")
     with pytest.raises(BadInput, match=f"export: {message}"):
         read_export(saved(tmp_path, "other", **options), version)
     assert Publisher(repository, "ctr").generation.step == 0
 
 
-def test_an_export_of_other_tables_is_refused_by_name(repository, tmp_path):
+def test_export_with_different_tables_is_refused_by_name(repository, tmp_path):
     item = keras.Input((1,), dtype="int64", name="item")
     x = layers.Flatten()(layers.Embedding(12, 3, name="items")(item))
     with without_deprecations():

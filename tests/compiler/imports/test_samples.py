@@ -12,7 +12,7 @@ pytestmark = pytest.mark.tensorflow
 WORDS = tf.TensorSpec([None], tf.string, name="words")
 
 
-def test_a_model_that_takes_no_made_up_input_takes_given_ones(tmp_path):
+def test_given_samples_replace_generated_ones_that_the_model_refuses(tmp_path):
     class Model(tf.Module):
         @tf.function(input_signature=[WORDS])
         def score(self, words):

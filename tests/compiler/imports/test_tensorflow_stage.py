@@ -22,7 +22,7 @@ def graph(build):
     return made.as_graph_def().SerializeToString()
 
 
-def test_columns_and_ragged_rows_come_out_as_features_read_them():
+def test_columns_and_ragged_rows_match_the_feature_layout():
     def build(ids):
         tf.identity(tf.stack([ids, ids + 1], 1) > 2, name="output/pairs")
         tf.strings.as_string(ids, name="output/words")
@@ -45,7 +45,7 @@ def test_columns_and_ragged_rows_come_out_as_features_read_them():
     assert (got["list"].values.tolist(), got["list"].row_splits.tolist()) == ([8, 7, 9], [0, 1, 1, 3])
 
 
-def test_operations_that_touch_files_or_run_code_are_refused_before_anything_is_loaded():
+def test_dangerous_operations_are_refused_before_loading():
     def reads(ids):
         tf.io.read_file(tf.constant("/etc/passwd"), name="output/file")
 
@@ -60,14 +60,14 @@ def test_operations_that_touch_files_or_run_code_are_refused_before_anything_is_
         load(hidden.SerializeToString(), IDS, [Input("a", "int64")])
 
 
-def test_what_is_no_graph_or_lacks_an_output_is_refused():
+def test_malformed_graph_or_missing_output_is_refused():
     with pytest.raises(Corrupt, match="not a TensorFlow graph"):
         load(b"\xff\xff\xff", IDS, [])
     with pytest.raises(Corrupt, match="an output that the manifest names is missing"):
         load(graph(lambda ids: tf.identity(ids, name="output/a")), IDS, [Input("b", "int64")])
 
 
-def test_inputs_that_tensorflow_refuses_are_bad_input_in_one_line():
+def test_inputs_refused_by_tensorflow_are_bad_input_in_one_line():
     def build(ids):
         tf.gather(tf.constant([1.0, 2.0]), ids, name="output/rows")
 
@@ -77,7 +77,7 @@ def test_inputs_that_tensorflow_refuses_are_bad_input_in_one_line():
     assert "node" not in str(caught.value)
 
 
-def test_a_stage_that_loses_rows_is_told_of():
+def test_stage_that_loses_rows_is_reported():
     stage = load(graph(lambda ids: tf.identity(ids[:1], name="output/a")), IDS, [Input("a", "int64")])
     with pytest.raises(BadInput, match="returned 1 rows of 'a' for 3 rows"):
         stage.run({"ids": np.array([1, 2, 3])}, 3)

@@ -41,7 +41,7 @@ def imported(source, folder):
     return import_model(source, folder, "spread", options=ImportOptions(buckets=(1, 8)))
 
 
-def test_a_node_that_cannot_be_compiled_is_a_stage_and_nothing_around_it(spread, tmp_path):
+def test_uncompilable_node_becomes_a_stage_without_its_neighbours(spread, tmp_path):
     module, source = spread
     report = imported(source, tmp_path).report
 
@@ -55,7 +55,7 @@ def test_a_node_that_cannot_be_compiled_is_a_stage_and_nothing_around_it(spread,
     np.testing.assert_allclose(reply.outputs["score"], module.score(item, values)["score"], rtol=1e-5, atol=1e-5)
 
 
-def test_a_graph_that_fails_in_no_single_node_runs_whole_in_tensorflow_and_says_so(spread, tmp_path, monkeypatch):
+def test_graph_failing_as_a_whole_runs_in_tensorflow(spread, tmp_path, monkeypatch):
     monkeypatch.setattr(importer, "unsupported_ops", lambda cut, shapes: {})
     report = imported(spread[1], tmp_path).report
 

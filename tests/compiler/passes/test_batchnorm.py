@@ -36,7 +36,7 @@ def normalised(order):
     ],
     ids=lambda value: "-".join(value),
 )
-def test_a_normalisation_beside_a_layer_leaves_nothing_for_a_batch(order, left):
+def test_normalisation_next_to_a_layer_is_folded_completely(order, left):
     graph = normalised(order)
 
     done = optimise(graph)
@@ -46,7 +46,7 @@ def test_a_normalisation_beside_a_layer_leaves_nothing_for_a_batch(order, left):
     assert any(effect.name == "batch norm" for effect in done.effects)
 
 
-def test_scales_of_every_spelling_are_folded_and_counted():
+def test_scales_in_every_spelling_are_folded_and_counted():
     def scaled(x, w):
         return ((x * w["k"]) @ w["m"]) * w["s"] / w["one"]
 
@@ -68,7 +68,7 @@ def test_scales_of_every_spelling_are_folded_and_counted():
         lambda x, w: (lambda both: {"a": both, "b": both * w["s"]})(x @ w["m"]),
     ],
 )
-def test_what_is_read_elsewhere_or_is_no_scale_is_left(function):
+def test_shared_or_unsupported_scales_are_left_unchanged(function):
     _, found, nodes, _ = passed(batchnorm.fold, dense(function, 4, k=(4,), m=(4, 3), s=(3,)))
 
     assert (found, nodes) == (0, 0)

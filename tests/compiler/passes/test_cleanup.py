@@ -33,7 +33,7 @@ def cleaned(function, width=6, **shapes):
         (lambda x, w: tf.exp(x) + tf.exp(x), ["Exp", "AddV2"]),
     ],
 )
-def test_what_moves_data_to_no_purpose_goes(function, left):
+def test_useless_data_movement_is_removed(function, left):
     found_ops, found, nodes = cleaned(function)
 
     assert found_ops == left
@@ -55,13 +55,13 @@ def test_what_moves_data_to_no_purpose_goes(function, left):
         lambda x, w: x[:, :1] + 0.0 * x,
     ],
 )
-def test_what_changes_values_stays(function):
+def test_value_changing_nodes_stay(function):
     _, found, nodes = cleaned(function)
 
     assert (found, nodes) == (0, 0)
 
 
-def test_a_concatenation_that_is_needed_as_a_whole_is_not_taken_apart():
+def test_concatenation_needed_as_a_whole_is_not_split():
     def whole(x, w):
         both = tf.concat([tf.abs(x), tf.exp(x)], 1)
         return {"a": both[:, 3:9] * 2.0, "b": both @ w["m"]}

@@ -10,7 +10,7 @@ from tests.compiler.passes.graphs import dense, ops, passed
 pytestmark = pytest.mark.tensorflow
 
 
-def test_what_follows_from_constants_is_computed_now():
+def test_constant_expressions_are_folded():
     table = np.arange(6, dtype=np.float32).reshape(2, 3)
     graph = dense(lambda x, w: x @ tf.transpose(tf.constant(table) * 2.0) + tf.sqrt(tf.constant(4.0)), 3)
 
@@ -21,7 +21,7 @@ def test_what_follows_from_constants_is_computed_now():
     assert all(after.nodes[n].op in ("Const", "Placeholder") for n in after.nodes if n not in after.varying)
 
 
-def test_shapes_that_are_known_become_constants_and_the_rest_is_minus_one():
+def test_known_shapes_become_constants_and_the_rest_minus_one():
     def shaped(x, w):
         n, columns = tf.shape(x)[0], tf.shape(x)[1]
         return tf.reshape(tf.reshape(x, tf.stack([n, columns // 3, 3])), (n, 6)) * tf.cast(columns, tf.float32)
@@ -48,7 +48,7 @@ def test_shapes_that_are_known_become_constants_and_the_rest_is_minus_one():
         lambda shape: shape[1:, tf.newaxis],
     ],
 )
-def test_a_slice_of_a_shape_keeps_its_value_and_its_rank(sliced):
+def test_shape_slice_keeps_its_value_and_rank(sliced):
     def shaped(x, w):
         known = sliced(tf.shape(x))
         # As many ones as the slice has dimensions.
@@ -59,7 +59,7 @@ def test_a_slice_of_a_shape_keeps_its_value_and_its_rank(sliced):
     assert "AddV2" in ops(after)
 
 
-def test_what_depends_on_weights_or_chance_is_left():
+def test_weight_dependent_or_random_nodes_are_not_folded():
     graph = dense(lambda x, w: x @ (w["a"] * 2.0) + 0.0 * tf.random.uniform((2,)), 3, a=(3, 2))
 
     after, found, _, _ = passed(constant_folding.fold, graph)
@@ -68,7 +68,7 @@ def test_what_depends_on_weights_or_chance_is_left():
     assert found == 0
 
 
-def test_a_constant_that_would_be_large_stays_an_operation():
+def test_large_constant_is_not_folded():
     graph = dense(lambda x, w: x @ tf.ones((2, constant_folding.MAX_NBYTES))[:, :3], 2)
 
     after, _, _, _ = passed(constant_folding.fold, graph)

@@ -39,7 +39,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results_are_tensorflows_to_a_few_units_in_the_last_place(name):
+def test_decomposed_results_are_near_tensorflow_precision(name):
     function, values = CASES[name]
     dense = tf.function(
         lambda x, _: {"y": tf.reshape(function(x[:, 0]), [-1, 1])}, input_signature=_specs(1), autograph=False
@@ -93,7 +93,7 @@ MATRICES = {
 
 
 @pytest.mark.parametrize("name", MATRICES)
-def test_diagonals_and_running_products_of_any_shape_are_tensorflows(name):
+def test_diagonals_and_running_products_equal_tensorflow(name):
     graph = dense_graph(*MATRICES[name][:1], 12, MATRICES[name][1])
     decomposed = decompose(graph)
     assert not RULES.keys() & {node.op for node in decomposed.concrete.graph.as_graph_def().node}
@@ -114,12 +114,12 @@ def test_diagonals_and_running_products_of_any_shape_are_tensorflows(name):
         (lambda x: tf.cast(tf.raw_ops.Bucketize(input=x, boundaries=[]), tf.float32) + x, 12),
     ],
 )
-def test_what_no_formula_is_for_is_left_as_it_is(function, out):
+def test_operators_without_a_formula_are_left_unchanged(function, out):
     graph = dense_graph(function, 12, out)
     assert decompose(graph) is graph
 
 
-def test_whole_numbers_of_32_bits_have_their_buckets():
+def test_32_bit_integers_are_bucketised():
     graph = dense_graph(
         lambda x: tf.cast(tf.raw_ops.Bucketize(input=tf.cast(x, tf.int32), boundaries=[-1.0, 0.5, 2.0]), tf.float32),
         4,
@@ -131,13 +131,13 @@ def test_whole_numbers_of_32_bits_have_their_buckets():
     np.testing.assert_array_equal(decomposed.run({"x": x})["y"], graph.run({"x": x})["y"])
 
 
-def test_a_graph_with_nothing_to_decompose_is_left_as_it_is():
+def test_graph_without_decomposable_nodes_is_returned_unchanged():
     dense = tf.function(lambda x, _: {"y": tf.nn.relu(x)}, input_signature=_specs(2), autograph=False)
     graph = DenseGraph.of_matrix(dense, 2, [Output("y", 2)], {})
     assert decompose(graph) is graph
 
 
-def test_another_type_is_left_to_whoever_has_it():
+def test_different_type_is_left_unchanged():
     def whole(x, _):
         return {"y": tf.cast(tf.math.cumprod(tf.cast(x, tf.int32), 1), tf.float32)}
 

@@ -24,13 +24,13 @@ def network(seed=1):
     return DenseGraph.from_keras(dlrm.build(make_layout(8, 8, 8, 0, 0), (16, 8), seed=seed).scores)
 
 
-def test_there_and_back_is_the_same_function():
+def test_graph_round_trip_is_the_same_function():
     graph = network()
 
     assert_same(graph, Graph.of_dense(graph).to_dense(graph.weights))
 
 
-def test_the_same_graph_has_the_same_bytes_wherever_it_comes_from(tmp_path):
+def test_equal_graphs_have_identical_bytes(tmp_path):
     graph = network()
     graph.save(tmp_path / "graph")
     read = DenseGraph.load(tmp_path / "graph", graph.weights)
@@ -43,7 +43,7 @@ def test_the_same_graph_has_the_same_bytes_wherever_it_comes_from(tmp_path):
 
 
 @pytest.mark.long
-def test_another_process_gives_the_same_bytes():
+def test_other_process_gives_identical_bytes():
     code = (
         "import sys, hashlib; from tests.compiler.passes.test_graph import *;"
         "sys.stdout.write(hashlib.sha256(optimised()).hexdigest())"
@@ -59,7 +59,7 @@ def optimised():
     return Graph.of_dense(optimise(network()).graph).to_bytes()
 
 
-def test_what_no_output_needs_is_not_there():
+def test_nodes_that_no_output_needs_are_absent():
     graph = dense(lambda x, w: (tf.nn.softmax(x @ w["a"]), x @ w["b"])[1], 4, a=(4, 9), b=(4, 2))
 
     assert ops(Graph.of_dense(graph)) == ["MatMul"]
@@ -84,7 +84,7 @@ def test_branches_stay_with_their_functions():
     assert_same(graph, Graph.of_dense(graph).to_dense(graph.weights))
 
 
-def test_a_function_with_state_of_its_own_is_refused():
+def test_function_with_its_own_state_is_refused():
     variable = tf.Variable(np.ones((4, 2), np.float32))
     graph = dense(lambda x, w: x @ variable, 4)
 
@@ -92,7 +92,7 @@ def test_a_function_with_state_of_its_own_is_refused():
         Graph.of_dense(graph)
 
 
-def test_what_depends_on_rows_is_told_from_what_does_not():
+def test_row_dependence_is_detected():
     def shapes(x, w):
         flat = tf.reshape(x, (tf.shape(x)[0], 2, 3))
         return tf.reshape(tf.tensordot(flat, w["a"] * 2.0, 1), (-1, 8))
@@ -106,7 +106,7 @@ def test_what_depends_on_rows_is_told_from_what_does_not():
     assert all(graph.free((n, 0)) and n not in graph.fixed for n in free)
 
 
-def test_an_edit_replaces_tensors_for_whoever_reads_them():
+def test_edit_replaces_tensors_for_all_readers():
     graph = Graph.of_dense(dense(lambda x, w: x @ w["b"], 4, b=(4, 2)))
     edit = Edit(graph)
     old = next(node.inputs[1] for node in graph.nodes.values() if node.op == "MatMul")

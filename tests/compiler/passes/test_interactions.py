@@ -59,7 +59,7 @@ def effect(done, name):
         lambda x: column(tf.reduce_sum(tf.matmul(vectors(x), tf.transpose(vectors(x), (0, 2, 1))) * UPPER, (1, 2))),
     ],
 )
-def test_a_factorisation_machine_in_any_spelling_takes_the_cheap_form(machine):
+def test_factorisation_machine_in_any_spelling_uses_the_cheap_form(machine):
     graph = dense(lambda x, w: machine(x), F * D)
 
     done = optimise(graph)
@@ -70,7 +70,7 @@ def test_a_factorisation_machine_in_any_spelling_takes_the_cheap_form(machine):
     assert effect(done, "factorisation machines").found >= 1
 
 
-def test_all_pairs_take_work_that_grows_with_the_fields_and_not_with_their_square():
+def test_pairwise_products_cost_linear_and_not_quadratic_work():
     fields, dim = 40, 4
 
     def pairs(x, w):
@@ -83,7 +83,7 @@ def test_all_pairs_take_work_that_grows_with_the_fields_and_not_with_their_squar
     assert found.flops > 0.8 * 2 * fields * fields * dim
 
 
-def test_the_vector_of_pairs_is_left_as_it_is():
+def test_vector_of_pairs_is_left_unchanged():
     def pooled(x, w):
         return 0.5 * (tf.square(tf.reduce_sum(vectors(x), 1)) - tf.reduce_sum(tf.square(vectors(x)), 1)) @ w["m"]
 
@@ -94,7 +94,7 @@ def test_the_vector_of_pairs_is_left_as_it_is():
     assert effect(done, "factorisation machines") is None
 
 
-def test_a_factorisation_machine_takes_no_more_work_than_it_came_with():
+def test_cheap_factorisation_machine_never_gains_work():
     def machine(x, w):
         v = vectors(x)
         return tf.reduce_sum(tf.square(tf.reduce_sum(v, 1)) - tf.reduce_sum(v * v, 1), 1, keepdims=True)
@@ -116,7 +116,7 @@ def test_a_factorisation_machine_takes_no_more_work_than_it_came_with():
         ),
     ],
 )
-def test_what_is_no_factorisation_machine_computes_the_same(function):
+def test_non_factorisation_machine_computes_the_same(function):
     graph = dense(lambda x, w: function(x), F * D)
 
     assert_same(graph, optimise(graph).graph, atol=1e-4)
@@ -133,7 +133,7 @@ def cross_layer(x0, x, w, b, style):
 
 
 @pytest.mark.parametrize("style", ["plain", "outer", "broadcast"])
-def test_cross_layers_become_one_product_and_numbers_a_row(style):
+def test_cross_layers_become_one_product_with_a_number_per_row(style):
     def crossed(x, w):
         h = x
         for i in range(3):
@@ -150,7 +150,7 @@ def test_cross_layers_become_one_product_and_numbers_a_row(style):
     assert effect(done, "cross layers").flops > 0
 
 
-def test_a_layer_that_is_read_on_its_way_is_given_in_the_cheap_form_too():
+def test_intermediate_cross_layer_output_uses_the_cheap_form_too():
     def crossed(x, w):
         first = cross_layer(x, x, w["w0"], w["b0"], "plain")
         return {"a": first, "b": cross_layer(x, first, w["w1"], w["b1"], "plain")}
@@ -171,7 +171,7 @@ def test_a_layer_that_is_read_on_its_way_is_given_in_the_cheap_form_too():
         lambda x, w: tf.nn.relu(x) * (x @ w["w"]) + w["b"] + x,
     ],
 )
-def test_what_is_no_chain_of_cross_layers_computes_the_same(function):
+def test_non_cross_layer_chain_computes_the_same(function):
     graph = dense(function, 9, w=(9, 1), m=(9, 9), b=(9,))
     done = optimise(graph)
 
@@ -197,7 +197,7 @@ def test_what_is_no_chain_of_cross_layers_computes_the_same(function):
     ],
     ids=["another side", "another side, turned", "squares summed up whole", "the other axis"],
 )
-def test_what_only_looks_like_a_factorisation_machine_computes_the_same(function):
+def test_near_factorisation_machine_computes_the_same(function):
     graph = dense(lambda x, w: function(x), F * D)
     done = optimise(graph)
 
@@ -205,7 +205,7 @@ def test_what_only_looks_like_a_factorisation_machine_computes_the_same(function
     assert effect(done, "factorisation machines") is None
 
 
-def test_a_chain_whose_layers_have_another_x0_in_the_middle_computes_the_same():
+def test_cross_chain_with_a_changed_x0_computes_the_same():
     def crossed(x, w):
         h = x
         for i in range(3):

@@ -22,7 +22,7 @@ LAYER = ["MatMul", "BiasAdd", "Relu"]
         lambda x, w: tf.nn.relu(x @ w["m"] + w["one"]),
     ],
 )
-def test_a_dense_layer_in_any_spelling_is_matmul_bias_activation(function):
+def test_dense_layer_in_any_spelling_is_matmul_bias_activation(function):
     after, found, _, _ = passed(linear.fuse, dense(function, 4, m=(4, 3), t=(3, 4), b=(3,), one=(1,)))
 
     assert ops(after) == LAYER
@@ -30,7 +30,7 @@ def test_a_dense_layer_in_any_spelling_is_matmul_bias_activation(function):
     assert linear.layers(after) == 1
 
 
-def test_layers_with_nothing_between_them_become_one_where_that_is_less_work():
+def test_adjacent_linear_layers_are_merged_when_that_saves_work():
     def low_rank(x, w):
         return tf.nn.bias_add(x @ w["a"], w["b"]) @ w["c"]
 
@@ -54,13 +54,13 @@ def test_layers_with_nothing_between_them_become_one_where_that_is_less_work():
         lambda x, w: w["b"] - x @ w["m"],
     ],
 )
-def test_what_is_no_dense_layer_is_left(function):
+def test_non_dense_layers_are_left_unchanged(function):
     _, found, nodes, _ = passed(linear.fuse, dense(function, 4, m=(4, 3), n=(3, 3), b=(3,), v=(4,)))
 
     assert (found, nodes) == (0, 0)
 
 
-def test_layers_counts_those_that_a_backend_can_fuse():
+def test_layer_count_counts_fusable_layers():
     def two(x, w):
         h = tf.nn.relu(tf.nn.bias_add(x @ w["m"], w["b"]))
         return tf.sigmoid(h @ w["n"]) + (h @ w["n"])[:, ::-1]

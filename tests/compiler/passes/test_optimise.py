@@ -17,7 +17,7 @@ pytestmark = pytest.mark.tensorflow
 
 @pytest.mark.parametrize("build", [deepfm.build, dlrm.build], ids=["deepfm", "dlrm"])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_the_zoo_computes_the_same_after_all_passes(build, layout):
+def test_zoo_networks_compute_the_same_after_all_passes(build, layout):
     graph = DenseGraph.from_keras(build(layout, (16, 8), seed=1).scores)
 
     done = optimise(graph)
@@ -27,7 +27,7 @@ def test_the_zoo_computes_the_same_after_all_passes(build, layout):
     assert list(done.graph.weights) == list(graph.weights)
 
 
-def test_passes_over_what_they_left_find_nothing():
+def test_second_run_of_the_passes_finds_nothing():
     graph = DenseGraph.from_keras(deepfm.build(LAYOUTS["different dims"], (16, 8), seed=1).scores)
     once = optimise(graph)
 
@@ -37,7 +37,7 @@ def test_passes_over_what_they_left_find_nothing():
     assert Graph.of_dense(again.graph).to_bytes() == Graph.of_dense(once.graph).to_bytes()
 
 
-def test_effects_add_up_to_what_a_batch_is_spared_and_read_as_a_line_each():
+def test_pass_effects_add_up_and_print_one_line_each():
     x = keras.Input((6,))
     h = keras.layers.BatchNormalization()(keras.layers.Dense(4, name="d")(keras.layers.Reshape((6,))(x)))
     graph = DenseGraph.from_keras(keras.Model(x, {"y": keras.layers.Dense(2, name="y")(keras.ops.relu(h))}))
@@ -60,7 +60,7 @@ def _doubled(graph):
     return edit.done(), edit.changes
 
 
-def test_a_pass_that_adds_to_the_work_is_not_applied_and_that_is_said(monkeypatch):
+def test_pass_that_adds_work_is_not_applied_and_reported(monkeypatch):
     monkeypatch.setattr(passes, "PASSES", {**passes.PASSES, "doubling": _doubled})
     graph = dense(lambda x, w: tf.nn.relu(x @ w["m"]) @ w["n"], 6, m=(6, 4), n=(4, 2))
 
@@ -70,20 +70,20 @@ def test_a_pass_that_adds_to_the_work_is_not_applied_and_that_is_said(monkeypatc
     assert [str(e) for e in done.effects] == ["doubling: not applied, 4 FLOPs a row more"]
 
 
-def test_an_effect_says_more_of_what_grew_and_fewer_of_what_shrank():
+def test_effect_text_says_more_or_fewer():
     assert str(PassEffect("p", 1, 0, 0)) == "p: 1 changes"
     assert str(PassEffect("p", 2, 3, 1500)) == "p: 2 changes, 3 nodes fewer, 1,500 FLOPs a row fewer"
     assert str(PassEffect("p", 2, -3, 10)) == "p: 2 changes, 3 nodes more, 10 FLOPs a row fewer"
 
 
-def test_work_on_rows_that_were_folded_together_counts_as_much_as_on_one_row():
+def test_flops_count_folded_rows_like_separate_ones():
     whole = Graph.of_dense(dense(lambda x, w: tf.tensordot(tf.reshape(x, (-1, 3, 2)), w["m"], 1)[:, 0], 6, m=(2, 5)))
 
     assert flops(whole) == 2 * 3 * 2 * 5
     assert counted(whole)
 
 
-def test_a_graph_with_one_node_of_unknown_size_is_not_counted():
+def test_graph_with_a_node_of_unknown_size_is_not_counted():
     graph = Graph.of_dense(dense(lambda x, w: x + tf.reduce_sum(2.0 * tf.boolean_mask(x, x > 0.0)), 3))
 
     assert flops(graph) > 0

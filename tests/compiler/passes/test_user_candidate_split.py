@@ -40,7 +40,7 @@ def divided(function, width, columns, **shapes):
     return split, ops(Graph.of_dense(split.user)), ops(Graph.of_dense(split.candidate))
 
 
-def test_deepfm_runs_the_users_share_of_the_first_layer_once():
+def test_deepfm_computes_the_user_share_of_its_first_layer_once():
     layout = make_layout(*[8] * 6, 0, 0, 0)
     columns = [*range(8), *range(16, 24), *range(32, 40), 49]
     graph = DenseGraph.from_keras(deepfm.build(layout, (64, 32), seed=1).scores)
@@ -56,7 +56,7 @@ def test_deepfm_runs_the_users_share_of_the_first_layer_once():
     assert (split.user.width, split.candidate.width) == (25, 26)
 
 
-def test_dlrm_splits_where_the_bottom_is_the_users():
+def test_dlrm_splits_when_the_bottom_is_user_only():
     layout = make_layout(8, 8, 8, *[0] * 12)
     columns = list(range(24, 36))
     graph = DenseGraph.from_keras(dlrm.build(layout, (16, 8), seed=1, bottom=(64, 32)).scores)
@@ -69,7 +69,7 @@ def test_dlrm_splits_where_the_bottom_is_the_users():
     assert "Relu" in ops(Graph.of_dense(split.user))
 
 
-def test_what_depends_on_the_user_alone_runs_once_however_deep():
+def test_user_only_computation_runs_once_at_any_depth():
     def towers(x, w):
         user = tf.nn.relu(tf.nn.relu(x[:, :6] @ w["u0"]) @ w["u1"])
         item = tf.nn.relu(x[:, 6:] @ w["i0"])
@@ -121,7 +121,7 @@ def test_any_mixture_computes_the_same(function):
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(columns=st.sets(st.integers(0, 23), min_size=8, max_size=20))
-def test_any_columns_may_be_the_users(columns):
+def test_any_columns_may_belong_to_the_user(columns):
     columns = sorted(columns)
 
     def machine(x, w):
@@ -136,7 +136,7 @@ def test_any_columns_may_be_the_users(columns):
     assert_split_computes_the_same(graph, split, columns)
 
 
-def test_a_split_that_saves_little_or_nothing_is_not_made():
+def test_split_that_saves_little_is_not_made():
     def late(x, w):
         return tf.nn.relu(tf.nn.relu(x @ w["a"]) @ w["b"]) @ w["c"]
 
@@ -147,13 +147,13 @@ def test_a_split_that_saves_little_or_nothing_is_not_made():
     assert split_user_candidate(graph, range(8)) is None
 
 
-def test_a_graph_whose_rows_are_not_its_first_axis_is_not_split():
+def test_graph_with_rows_on_another_axis_is_not_split():
     graph = dense(lambda x, w: tf.transpose(w["a"] @ tf.transpose(x)), 8, a=(3, 8))
 
     assert split_user_candidate(graph, range(4)) is None
 
 
-def test_a_graph_that_mixes_rows_is_not_split():
+def test_graph_that_mixes_rows_is_not_split():
     graph = dense(lambda x, w: (x - tf.reduce_mean(x, 0, keepdims=True)) @ w["a"], 8, a=(8, 3))
 
     assert split_user_candidate(graph, range(4)) is None

@@ -47,18 +47,18 @@ def folder(published, tmp_path):
         ({"rows": [1.5]}, "expected whole numbers in column 'rows', got float64"),
     ],
 )
-def test_what_is_no_sample_is_refused(columns, message, tmp_path):
+def test_invalid_sample_is_refused(columns, message, tmp_path):
     with pytest.raises(BadInput, match=message):
         read_sample(parquet(tmp_path / "s.parquet", **columns))
 
 
-def test_a_file_that_is_no_parquet_is_refused(tmp_path):
+def test_file_that_is_not_parquet_is_refused(tmp_path):
     (tmp_path / "s.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(BadInput, match=r"s\.parquet: expected a Parquet file"):
         read_sample(tmp_path / "s.parquet")
 
 
-def test_labelled_rows_become_what_a_request_of_them_would(folder, tmp_path):
+def test_labelled_rows_become_request_inputs(folder, tmp_path):
     n = 6
     floats = np.linspace(-1, 1, 2 * n, dtype=np.float32).reshape(n, 2)
     path = parquet(
@@ -90,7 +90,7 @@ def test_labelled_rows_become_what_a_request_of_them_would(folder, tmp_path):
         ({"user": [[1], [2]]}, "column 'user': expected one value a row"),
     ],
 )
-def test_labelled_rows_that_do_not_fit_are_refused(change, message, folder, tmp_path):
+def test_mismatched_labelled_rows_are_refused(change, message, folder, tmp_path):
     columns = {"user": [1, 2], "tags": [[1], [2]], "a": [0.1, 0.2], "b": [0.1, 0.2], "clicked": [0, 1]} | change
     if "label" in change:
         del columns["clicked"]
@@ -99,7 +99,7 @@ def test_labelled_rows_that_do_not_fit_are_refused(change, message, folder, tmp_
         read_labelled(VersionReader(folder), path, "clicked")
 
 
-def test_drawn_rows_are_of_the_tables(folder):
+def test_drawn_rows_come_from_the_tables(folder):
     reader = VersionReader(folder)
     inputs = random_inputs(reader, 200)
     x = inputs["x"]
@@ -111,7 +111,7 @@ def test_drawn_rows_are_of_the_tables(folder):
     assert abs(x[:, 2 * DIM :].std() - 1) < 0.2
 
 
-def test_rows_without_pooling_are_drawn_with_their_mask(folder):
+def test_unpooled_rows_are_drawn_with_their_mask(folder):
     manifest = VersionReader(folder).manifest
     feature = Feature("t", "ids", "tags", table="tag", combiner="none", max_length=3, width=3 * (DIM + 1))
 

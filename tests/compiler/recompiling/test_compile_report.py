@@ -52,7 +52,7 @@ def printed(width, terminal=False):
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_no_figure_is_cut_and_no_table_wider_than_the_terminal(width):
+def test_no_number_is_truncated_and_tables_fit_the_terminal(width):
     text = printed(width, terminal=True)
 
     assert "…" not in text
@@ -64,10 +64,10 @@ def test_no_figure_is_cut_and_no_table_wider_than_the_terminal(width):
         assert precision == "float32" or precision in text
 
 
-def test_wide_terminals_have_one_table_and_narrow_ones_several():
+def test_wide_terminals_get_one_table_and_narrow_ones_several():
     assert [printed(width).count("rows a run") for width in (200, 80, 60)] == [1, 2, 3]
 
 
-def test_what_is_piped_has_every_sentence_on_a_line_of_its_own():
+def test_piped_output_has_every_sentence_on_its_own_line():
     assert f"not compiled: {SKIPPED}" in printed(80).splitlines()
     assert f"not compiled: {SKIPPED}" not in printed(80, terminal=True).splitlines()

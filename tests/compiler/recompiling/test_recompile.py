@@ -51,7 +51,7 @@ def files(folder):
     return {p.relative_to(folder).as_posix() for p in (folder / "compiled").rglob("*") if p.is_file()}
 
 
-def test_the_manifest_has_the_fastest_of_each_bucket_with_its_cost_and_serves_it(folder):
+def test_manifest_lists_the_fastest_executable_per_bucket_and_its_cost(folder):
     before = scores(open_version(folder))
     report = compiled(folder, BOTH)
     reader = VersionReader(folder)
@@ -72,7 +72,7 @@ def test_the_manifest_has_the_fastest_of_each_bucket_with_its_cost_and_serves_it
 
 
 @pytest.mark.parametrize("backend", ["openvino", "xla"])
-def test_machine_code_serves_deltas_with_dense_weights_without_a_compile(backend, folder):
+def test_machine_code_serves_dense_deltas_without_recompiling(backend, folder):
     pytest.importorskip({"openvino": "openvino", "xla": "jaxlib"}[backend], reason="the library is not installed")
     plain = open_version(folder)
     wanted = [scores(plain)]
@@ -92,7 +92,7 @@ def test_machine_code_serves_deltas_with_dense_weights_without_a_compile(backend
     np.testing.assert_allclose(scores(version), wanted[0], atol=1e-5)
 
 
-def test_a_reader_of_the_old_manifest_still_finds_all_of_its_files(folder):
+def test_reader_of_the_old_manifest_still_finds_its_files(folder):
     before = VersionReader(folder)
     compiled(folder, BOTH, buckets=(2, 16))
     for entry in before.manifest.executables:
@@ -106,7 +106,7 @@ def test_a_reader_of_the_old_manifest_still_finds_all_of_its_files(folder):
     assert [e.bucket for e in VersionReader(folder).manifest.executables] == [4]
 
 
-def test_the_manifest_is_replaced_by_one_rename_while_others_read_it(folder):
+def test_manifest_is_replaced_atomically_while_being_read(folder):
     stop, seen, broken = threading.Event(), set(), []
 
     def read():
@@ -182,7 +182,7 @@ def buckets_of(repository):
 
 
 @pytest.mark.long
-def test_the_users_part_is_compiled_too_with_the_same_scores(divided, tmp_path):
+def test_user_part_is_compiled_too_with_equal_scores(divided, tmp_path):
     repository = tmp_path / "repository"
     shutil.copytree(divided, repository)
     requests = [asked(1), asked(7), asked(64), asked(150), asked(70, users=70)]
@@ -230,7 +230,7 @@ def test_a_compile_replaces_only_the_subgraphs_that_change(divided, tmp_path):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def test_a_split_that_no_backend_has_words_for_is_left_out_and_said(divided, tmp_path, monkeypatch):
+def test_split_unsupported_by_backends_is_omitted_and_reported(divided, tmp_path, monkeypatch):
     repository = tmp_path / "repository"
     shutil.copytree(divided, repository)
     build = subgraph_compiler.build
@@ -249,13 +249,13 @@ def test_a_split_that_no_backend_has_words_for_is_left_out_and_said(divided, tmp
     assert served(repository, asked(70))[1] == 0
 
 
-def test_one_compile_at_a_time(folder):
+def test_only_one_compile_runs_at_a_time(folder):
     with packaging._alone(folder), pytest.raises(Conflict, match="another compile of this version is running"):
         compiled(folder)
     compiled(folder, buckets=(4,))
 
 
-def test_a_compile_that_fails_leaves_the_version_as_it_was(folder, monkeypatch):
+def test_failed_compile_leaves_the_version_unchanged(folder, monkeypatch):
     manifest, before = (folder / MANIFEST).read_bytes(), files(folder)
     monkeypatch.setattr(subgraph_compiler, "calibrate", lambda *a, **k: (_ for _ in ()).throw(BadInput("no")))
     with pytest.raises(BadInput, match="no"):
@@ -265,7 +265,7 @@ def test_a_compile_that_fails_leaves_the_version_as_it_was(folder, monkeypatch):
     scores(open_version(folder))
 
 
-def test_backends_that_are_missing_are_named_and_the_others_compiled(folder, monkeypatch):
+def test_missing_backends_are_named_and_the_others_compiled(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     report = compiled(folder, ("openvino", "onnxruntime"))
     assert report.skipped == [f"backend openvino: the library openvino is not installed: {how_to_install('openvino')}"]
@@ -274,7 +274,7 @@ def test_backends_that_are_missing_are_named_and_the_others_compiled(folder, mon
         compiled(folder, ("openvino",))
 
 
-def test_a_precision_that_the_processor_lacks_is_skipped_with_the_reason(folder, monkeypatch):
+def test_precision_unsupported_by_the_processor_is_skipped_with_reason(folder, monkeypatch):
     pytest.importorskip("openvino", reason="the openvino extra is not installed")
     from freshet_serving.compiler.backends import openvino
     from freshet_serving.processor.machine import Machine
@@ -284,20 +284,20 @@ def test_a_precision_that_the_processor_lacks_is_skipped_with_the_reason(folder,
     assert report.skipped == ["backend openvino: this machine cannot compute in bfloat16"]
 
 
-def test_progress_is_told_part_by_part(folder):
+def test_progress_is_reported_part_by_part(folder):
     reporter = Silent()
     compile_version(folder, CompileOptions(backends=("onnxruntime",), buckets=(1, 2, 4)), reporter)
     assert reporter.told == [["compiling for onnxruntime", 3, 3], ["measuring", 3, 3]]
 
 
-def test_buckets_come_from_a_sample_of_traffic(folder, tmp_path, monkeypatch):
+def test_buckets_come_from_a_traffic_sample(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(packaging, "_prices", lambda graph, rows: {b: float(b) for b in packaging.PRICED})
     sample = parquet(tmp_path / "s.parquet", rows=[5] * 20 + [40] * 70)
     report = compiled(folder, sample=sample, most=2)
     assert sorted(report.chosen) == [5, 40]
 
 
-def test_a_tampered_or_truncated_executable_is_replaced_at_load(folder, monkeypatch):
+def test_tampered_or_truncated_executable_is_replaced_at_load(folder, monkeypatch):
     pytest.importorskip("jaxlib", reason="the xla extra is not installed")
     honest = subgraph_compiler.calibrate
 
@@ -322,7 +322,7 @@ def test_a_tampered_or_truncated_executable_is_replaced_at_load(folder, monkeypa
 
 
 @pytest.mark.long
-def test_a_foreign_executable_is_compiled_anew_without_tensorflow(folder):
+def test_foreign_executable_is_recompiled_without_tensorflow(folder):
     pytest.importorskip("jaxlib", reason="the xla extra is not installed")
     compiled(folder, ("xla",), buckets=(8,))
     wanted = scores(open_version(folder))
@@ -349,7 +349,7 @@ def test_a_foreign_executable_is_compiled_anew_without_tensorflow(folder):
     assert "foreign: compiled for a processor with avx9000" in done.stderr
 
 
-def test_versions_are_found_by_folder_or_by_name(folder):
+def test_versions_are_found_by_folder_or_name(folder):
     root = folder.parents[1]
     assert find_version(str(folder), None, None).folder == folder
     assert find_version("ctr", str(root), None).folder == folder
@@ -365,7 +365,7 @@ def test_versions_are_found_by_folder_or_by_name(folder):
         find_version(str(folder), None, 1)
 
 
-def test_a_version_without_a_graph_or_with_a_damaged_table_is_refused(folder):
+def test_version_without_graph_or_with_damaged_table_is_refused(folder):
     table = folder / "tables/user.safetensors"
     whole = table.read_bytes()
     table.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

@@ -68,7 +68,7 @@ def gpu(monkeypatch):
     return put
 
 
-def test_code_for_gpus_is_listed_first_with_the_graph_it_was_made_from(folder):
+def test_gpu_code_is_listed_first_with_its_source_graph(folder):
     report = compiled(folder, targets=TARGETS)
     reader = VersionReader(folder)
     reader.verify()
@@ -84,7 +84,7 @@ def test_code_for_gpus_is_listed_first_with_the_graph_it_was_made_from(folder):
     assert reader.manifest.notes["compile"]["targets"] == list(TARGETS)
 
 
-def test_without_a_gpu_the_cpu_serves_and_one_line_says_why(folder, caplog):
+def test_cpu_serves_without_a_gpu_and_logs_one_line(folder, caplog):
     before = scores(open_version(folder))
     compiled(folder, targets=("cuda-sm_90",))
     version = open_version(folder)
@@ -93,7 +93,7 @@ def test_without_a_gpu_the_cpu_serves_and_one_line_says_why(folder, caplog):
     assert line.startswith("ctr version 1: xla-cuda-sm_90 float32 b1, b8 refused: ")
 
 
-def test_where_such_a_gpu_is_its_code_is_loaded_and_nothing_is_compiled(folder, gpu):
+def test_matching_gpu_loads_its_code_and_compiles_nothing(folder, gpu):
     before = scores(open_version(folder))
     compiled(folder, targets=TARGETS)
     played = gpu()

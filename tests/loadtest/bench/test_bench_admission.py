@@ -19,7 +19,7 @@ def line(what, amount, nbytes, *aucs):
 
 
 @pytest.mark.long
-def test_a_table_is_spared_in_every_way_and_the_page_tells_it(tmp_path, monkeypatch):
+def test_every_admission_setting_is_measured_and_reported(tmp_path, monkeypatch):
     for name, few in (("ADMITTED", (2,)), ("KEPT_SHARES", (0.2,)), ("NORMS", (0.5,)), ("HASHED_SHARES", (0.1,))):
         monkeypatch.setattr(bench_admission, name, few)
     monkeypatch.setattr(bench_admission, "SMALL", 20)
@@ -45,7 +45,7 @@ def test_a_table_is_spared_in_every_way_and_the_page_tells_it(tmp_path, monkeypa
     assert (tmp_path / "picture.png").stat().st_size > 1000
 
 
-def test_differences_are_of_a_seed_and_the_smallest_that_costs_little_is_told():
+def test_differences_are_per_seed_and_the_smallest_cheap_table_named():
     results = [
         line("all rows", "", 6400, 0.8, 0.7),
         line("k_way", "50%", 3200, 0.801, 0.702),

@@ -24,7 +24,7 @@ from loadtest.bench.bench_data import (
 from tests.models.data.sources import everything
 
 
-def test_both_tables_hold_the_same_rows_and_both_sides_read_all_of_them(tmp_path):
+def test_parquet_and_text_tables_are_read_completely_by_both_sides(tmp_path):
     parquet, text = write_tables(tmp_path, 300)
     sides = [open_source(DataConfig(str(path), label="clicked"), FIELDS) for path in (parquet, text)]
     from_parquet, from_text = (list(map(everything, side.batches(64))) for side in sides)
@@ -37,7 +37,7 @@ def test_both_tables_hold_the_same_rows_and_both_sides_read_all_of_them(tmp_path
 
 @pytest.mark.long
 @pytest.mark.tensorflow
-def test_a_measurement_is_a_document_that_the_page_tells(monkeypatch):
+def test_measurement_document_is_shown_on_the_page(monkeypatch):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
     monkeypatch.setattr(bench_data, "BATCH_ROWS", 64)
     monkeypatch.setattr(bench_data, "TRIES", 1)

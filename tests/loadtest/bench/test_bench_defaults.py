@@ -9,7 +9,7 @@ from loadtest.bench.labelled_tables import TABLES
 pytestmark = pytest.mark.tensorflow
 
 
-def test_the_interval_holds_nothing_for_equal_scores_and_leaves_0_out_for_unequal_ones():
+def test_interval_is_zero_for_equal_scores_and_excludes_zero_otherwise():
     random = np.random.default_rng(0)
     labels = (random.random(600) < 0.3).astype(np.float32)
     good, poor = (labels + random.normal(0, spread, 600).astype(np.float32) for spread in (0.5, 3))
@@ -18,12 +18,12 @@ def test_the_interval_holds_nothing_for_equal_scores_and_leaves_0_out_for_unequa
     assert 0 < low < high < 0.5
 
 
-def test_the_grid_has_batches_of_the_default_and_larger_ones():
+def test_grid_has_the_default_batch_and_larger_ones():
     assert {settings.batch_rows for settings in grid(32)} == {32, 128}
     assert {settings.batch_rows for settings in grid(512)} == {128, 512}
 
 
-def test_the_page_has_a_line_a_table_and_names_those_that_were_not_measured():
+def test_page_has_a_line_per_table_and_names_unmeasured_ones():
     names = list(TABLES)
     result = {"rows": 700, "default": "a", "best": "b", "auc": [0.7, 0.71], "difference": [-0.01, -0.02, 0.005]}
     text = page({names[1]: result})

@@ -19,7 +19,7 @@ def outcome(outcome, **more):
     } | more  # fmt: skip
 
 
-def test_the_page_tells_of_good_streams_poison_and_costs_with_the_guard_before():
+def test_page_shows_streams_poisons_and_costs_with_the_earlier_guard():
     good = {"deltas": 2000, "held": [[7, "odd"], [90, "odd"]], "waited": [2, None], "taken_back": []}
     now = {
         "good": good,
@@ -57,7 +57,7 @@ def test_the_page_tells_of_good_streams_poison_and_costs_with_the_guard_before()
     assert "| its processor time, ms | 8.00 | 4.00 | 2.00 (2.00 to 2.00) |" in text
 
 
-def test_costs_alone_leave_the_streams_as_they_were(tmp_path, monkeypatch):
+def test_measuring_costs_alone_keeps_the_stream_results(tmp_path, monkeypatch):
     last = {"machine": {"cores": 4, "cpu": "x"}, "origin": {"date": "2026-01-01", "command": "make -C loadtest guard"}}
     last |= {"streams": {}, "before": {}}
     (tmp_path / "guard.json").write_text(json.dumps(last))

@@ -27,7 +27,7 @@ def document(name="single", median=0.5, held=True):
     return {**result.document(), "machine": machine, "settings": settings, **about}
 
 
-def test_the_summary_has_what_has_a_goal_and_stands_between_its_marks():
+def test_summary_lists_rows_with_goals_between_its_markers():
     documents = [document(), document("group", 0.1, held=False)]
     lines = summary(documents).splitlines()
     assert len(lines) == 2 + 4
@@ -47,7 +47,7 @@ def test_the_summary_has_what_has_a_goal_and_stands_between_its_marks():
     assert '`make bench BENCH_ARGS="--quick"`, 20' in page
 
 
-def test_a_result_replaces_the_last_of_its_scenario_and_no_other(tmp_path):
+def test_result_replaces_only_the_last_of_its_scenario(tmp_path):
     bench.keep(tmp_path, document("group"))
     bench.keep(tmp_path, document("single", 0.5))
     bench.keep(tmp_path, document("single", 0.6))
@@ -57,11 +57,11 @@ def test_a_result_replaces_the_last_of_its_scenario_and_no_other(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
-def test_results_of_an_older_form_are_left_behind(tmp_path):
+def test_results_in_an_older_format_are_dropped(tmp_path):
     (tmp_path / "bench.json").write_text('{"machine": {}, "ratios": []}')
     assert bench.stored(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", [*SCENARIOS, *ON_DEMAND])
-def test_every_scenario_is_there(name):
+def test_every_scenario_exists(name):
     assert callable(importlib.import_module(f"loadtest.bench.scenarios.{name}").run)

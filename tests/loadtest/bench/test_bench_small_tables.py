@@ -10,7 +10,7 @@ from loadtest.bench.random_tables import RandomTable, draw_shape
 pytestmark = pytest.mark.tensorflow
 
 
-def test_good_deltas_of_a_small_table_do_not_move_the_mean_score_by_half():
+def test_good_deltas_of_a_small_table_move_the_mean_moderately():
     """Table 4: 2,279 rows, 4 % of ones; batches of 32 and a network at 0.001 moved it by 62 %."""
     small = SmallTable(RandomTable(draw_shape(4)))
     moved = {which: max(map(abs, small.run(which, 0).moves)) for which in (FORMER, NOW)}
@@ -18,14 +18,14 @@ def test_good_deltas_of_a_small_table_do_not_move_the_mean_score_by_half():
     assert moved[NOW] < HALF / 2
 
 
-def test_a_difference_of_equal_scores_is_nothing():
+def test_equal_scores_have_zero_difference():
     random = np.random.default_rng(0)
     label = (random.random(500) < 0.3).astype(np.float32)
     scores = random.random(500).astype(np.float32)
     assert bootstrap(label, [(scores, scores)], auc) == [0, 0, 0]
 
 
-def test_the_page_counts_tables_that_moved_and_those_that_are_worse():
+def test_page_counts_tables_that_moved_and_got_worse():
     def found(moved, low, high):
         run = {"settings": "batch 32, network 0.001", "moved": moved}
         run |= {f"{at}_{what}": 0.5 for at in ("full", "end") for what in ("auc", "log_loss")}

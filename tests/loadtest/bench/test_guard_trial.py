@@ -25,7 +25,7 @@ def kept(tmp_path_factory):
     )
 
 
-def test_a_stream_is_kept_and_read_again_instead_of_trained(kept):
+def test_saved_stream_is_reused_instead_of_trained(kept):
     assert len(kept.deltas) == DELTAS
     again = train_stream(kept.stream, Path("unused"), kept.folder, DELTAS)
     assert again.deltas == kept.deltas
@@ -33,7 +33,7 @@ def test_a_stream_is_kept_and_read_again_instead_of_trained(kept):
     assert len(kept.asked[0]) == 512
 
 
-def test_good_deltas_are_followed_and_scored_by_what_is_served(kept, tmp_path):
+def test_good_deltas_are_followed_and_scored_as_served(kept, tmp_path):
     replay = Replay(kept, tmp_path)
     before = replay.score(replay.asked)
     found = replay.follow(0, 6)
@@ -48,7 +48,7 @@ def test_good_deltas_are_followed_and_scored_by_what_is_served(kept, tmp_path):
     assert replay.clock.now_s() == 62.0
 
 
-def test_each_poison_is_well_formed_and_one_that_is_plain_is_held(kept, tmp_path):
+def test_each_poison_is_well_formed_and_obvious_ones_are_held(kept, tmp_path):
     replay = Replay(kept, tmp_path / "made")
     replay.follow(0, 12)
     for poison in POISONS:
@@ -62,7 +62,7 @@ def test_each_poison_is_well_formed_and_one_that_is_plain_is_held(kept, tmp_path
     assert found.reason
 
 
-def test_a_drift_raises_the_mean_by_a_twentieth_a_delta(kept, tmp_path):
+def test_drift_step_raises_the_mean_by_five_percent(kept, tmp_path):
     replay = Replay(kept, tmp_path)
     replay.follow(0, 2)
     before = replay.score(replay.asked).mean()
@@ -71,7 +71,7 @@ def test_a_drift_raises_the_mean_by_a_twentieth_a_delta(kept, tmp_path):
     assert DRIFT in POISONS
 
 
-def test_outcomes_of_a_whole_stream_are_told(kept, tmp_path):
+def test_outcomes_of_a_whole_stream_are_reported(kept, tmp_path):
     good = try_good(kept, tmp_path / "good")
     assert good.deltas == DELTAS
     assert not (tmp_path / "good").exists()

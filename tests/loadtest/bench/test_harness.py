@@ -4,7 +4,7 @@ from loadtest.bench.harness import Bench, Row, reason
 from loadtest.load.sides import Ratio
 
 
-def test_goals_are_bounds_from_above_or_below():
+def test_goals_are_upper_or_lower_bounds():
     ratio = Ratio(1.0, 0.9, 1.1, 5)
     assert Row("x", ratio, (">=", 1.0)).met
     assert Row("x", ratio, ("<=", 1.0)).met
@@ -13,7 +13,7 @@ def test_goals_are_bounds_from_above_or_below():
     assert Row("x", ratio).met is None
 
 
-def test_the_reason_of_a_refusal_is_its_last_line_without_its_box():
+def test_refusal_reason_is_its_last_line_without_the_box():
     assert reason(Exception("exit code 2\n╭─ Error ─╮\n│ No such option: --compute │\n╰────╯")) == (
         "No such option: --compute"
     )

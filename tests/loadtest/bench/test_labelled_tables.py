@@ -3,7 +3,7 @@ import numpy as np
 from loadtest.bench.labelled_tables import CLICK_COLUMNS, TABLES, AdClicks
 
 
-def test_made_up_clicks_are_as_rare_as_they_are_said_to_be_and_the_same_for_a_seed():
+def test_synthetic_clicks_have_the_stated_rate_and_are_reproducible():
     table = AdClicks(20_000, seed=3)
     whole = next(table.batches(20_000))
     assert 20 < whole.label.sum() < 90
@@ -13,7 +13,7 @@ def test_made_up_clicks_are_as_rare_as_they_are_said_to_be_and_the_same_for_a_se
     assert len(np.unique(whole.columns["ip"])) > 10_000
 
 
-def test_a_table_that_is_made_up_opens_without_data_and_says_nothing_of_training(tmp_path):
+def test_synthetic_table_opens_without_data_or_training_settings(tmp_path):
     for table in TABLES.values():
         if table.data:
             continue

@@ -14,7 +14,7 @@ def test_shapes_span_sizes_and_rates_and_are_drawn_by_seed():
     assert abs(np.corrcoef(range(20), [shape.base_rate for shape in shapes])[0, 1]) < 0.3
 
 
-def test_rows_of_a_table_have_its_rate_and_can_be_read_from_anywhere():
+def test_table_rows_have_its_rate_and_can_start_anywhere():
     table = RandomTable(draw_shape(10))
     assert table.label.mean() == pytest.approx(table.shape.base_rate, rel=0.15)
     assert table.truth.mean() == pytest.approx(table.shape.base_rate, rel=1e-3)

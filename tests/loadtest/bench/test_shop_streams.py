@@ -8,7 +8,7 @@ def rows_of(kind, rows, start=0, seed=1):
     return next(ShopSource(kind, seed).batches(rows, start))
 
 
-def test_rows_are_the_same_from_wherever_they_are_read():
+def test_rows_are_equal_from_any_starting_position():
     kind = ShopKind("swing", 0.057, 0.105, row_s=20.0)
     whole, part = rows_of(kind, 3000), rows_of(kind, 700, 1800)
     assert part.start == 1800
@@ -16,13 +16,13 @@ def test_rows_are_the_same_from_wherever_they_are_read():
     assert all(np.array_equal(part.columns[name], whole.columns[name][1800:2500]) for name in whole.columns)
 
 
-def test_labels_swing_from_one_thousand_to_the_next():
+def test_label_rate_swings_between_thousands_of_rows():
     label = rows_of(ShopKind("swing", 0.057, 0.105, row_s=20.0), 60_000).label.reshape(60, 1000).mean(axis=1)
     assert 0.04 < label.min() < 0.065
     assert 0.09 < label.max() < 0.13
 
 
-def test_a_tide_follows_the_hour_and_others_do_not():
+def test_tide_stream_follows_the_hour_and_others_do_not():
     tide = rows_of(ShopKind("tide", 0.04, 0.12, tide=True, row_s=1.0), 86_400)
     by_hour = [float(tide.label[tide.columns["hour"] == hour].mean()) for hour in range(24)]
     assert max(by_hour) > 2 * min(by_hour)
@@ -30,7 +30,7 @@ def test_a_tide_follows_the_hour_and_others_do_not():
     assert still.label.mean() == pytest.approx(0.08, rel=0.25)
 
 
-def test_new_items_come_with_the_launch_and_prices_fall_with_the_change():
+def test_new_items_follow_the_launch_and_prices_the_change():
     launch = rows_of(ShopKind("launch", launch_row=2000), 4000)
     new = launch.columns["item"] >= ITEMS
     assert not new[:2000].any()

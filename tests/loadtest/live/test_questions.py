@@ -28,7 +28,7 @@ def test_ids_lie_in_their_range(ids, column, exponent):
     assert drawn.max() < ids
 
 
-def test_few_ids_are_asked_for_most_of_the_time():
+def test_few_ids_receive_most_requests():
     drawn = zipf_ids(np.random.default_rng(0), 100_000, 100_000)
     _, counts = np.unique(drawn, return_counts=True)
     top = np.sort(counts)[::-1]
@@ -37,7 +37,7 @@ def test_few_ids_are_asked_for_most_of_the_time():
     assert len(counts) > 10_000
 
 
-def test_popular_ids_differ_from_column_to_column():
+def test_popular_ids_differ_between_columns():
     most = [
         np.bincount(zipf_ids(np.random.default_rng(0), 1000, 5000, column), minlength=1000).argmax()
         for column in range(5)
@@ -61,7 +61,7 @@ def test_every_kind_of_input_is_drawn():
     assert all(isinstance(tag, str) for row in columns["tags"] for tag in row)
 
 
-def test_requests_keep_their_share_of_json():
+def test_requests_have_the_configured_share_of_json():
     kinds = [r.protocol for r in requests(EVERY, 2, 50, 40, 0.25)]
     assert kinds.count("tfs") == 10
     assert [r.protocol for r in requests(EVERY, 2, 50, 5, 0.0)] == ["kserve"] * 5

@@ -23,7 +23,7 @@ def tables():
     return a, b | {99: np.array(DEFAULT)}
 
 
-def test_scores_are_those_of_the_formula_number_by_number(tmp_path):
+def test_scores_equal_the_formula_for_every_number(tmp_path):
     reference = Reference(write_package(tmp_path), INPUTS)
     assert reference.scores == pytest.approx(wanted(*tables()), abs=1e-6)
     assert (reference.version, reference.step) == (3, 0)
@@ -44,7 +44,7 @@ def test_deltas_replace_add_and_remove_rows_and_dense_weights(tmp_path):
     assert reference.step == 3
 
 
-def test_scores_of_an_earlier_generation_stay_as_they_were(tmp_path):
+def test_scores_of_an_earlier_generation_stay_unchanged(tmp_path):
     reference = Reference(write_package(tmp_path), INPUTS)
     before = reference.scores
     kept = before.copy()
@@ -53,17 +53,17 @@ def test_scores_of_an_earlier_generation_stay_as_they_were(tmp_path):
     assert (reference.scores != kept).any()
 
 
-def test_a_delta_out_of_turn_is_refused(tmp_path):
+def test_delta_out_of_order_is_refused(tmp_path):
     reference = Reference(write_package(tmp_path), INPUTS)
     with pytest.raises(ValueError, match="delta 2"):
         reference.apply(write_delta(tmp_path / "2.safetensors", 2))
 
 
-def test_another_architecture_is_refused(tmp_path):
+def test_different_architecture_is_refused(tmp_path):
     with pytest.raises(ValueError, match="deepfm"):
         Reference(write_package(tmp_path, arch="dlrm"), INPUTS)
 
 
-def test_the_ids_that_a_delta_changes_are_listed_by_table(tmp_path):
+def test_ids_changed_by_a_delta_are_listed_by_table(tmp_path):
     keys = delta_keys(write_delta(tmp_path / "1.safetensors", 1, [12, 77], [[1.0, 2.0], [9.0, 9.0]], removed=[5]))
     assert {name: ids.tolist() for name, ids in keys.items()} == {"a": [12, 77]}

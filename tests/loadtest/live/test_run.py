@@ -22,26 +22,26 @@ def small_version(repository, deltas, table_rows, delta_rows, count):
     return write_package(repository)
 
 
-def test_the_report_names_neither_host_nor_path(tmp_path):
+def test_report_names_neither_host_nor_path(tmp_path):
     page = write_report(summary(), tmp_path, "night")
     text = page.read_text() + (tmp_path / "night.json").read_text()
     assert str(tmp_path) not in text
     assert socket.gethostname() not in re.findall(r"[\w.-]+", text)
 
 
-def test_a_report_is_one_page_and_its_figures(tmp_path):
+def test_report_is_one_page_with_its_figures(tmp_path):
     page = write_report(summary(), tmp_path / "results", "night")
     assert page.name == "night.html"
     assert json.loads((tmp_path / "results" / "night.json").read_text())["requests"] == 1000
     assert {path.name for path in page.parent.iterdir()} == {"night.html", "night.json"}
 
 
-def test_a_report_is_named_by_the_rate_that_was_asked_for():
+def test_report_is_named_after_the_requested_rate():
     assert name_of(RunSettings()) == "loadtest"
     assert name_of(RunSettings(rate=150.0)) == "loadtest-150-a-second"
 
 
-def test_a_server_that_dies_half_way_leaves_a_report_that_says_so(tmp_path, monkeypatch):
+def test_server_crash_during_the_run_is_stated_in_the_report(tmp_path, monkeypatch):
     """Everything but the server and the load generator, which a stand-in kills with the load half done."""
 
     @contextlib.contextmanager
@@ -74,6 +74,6 @@ def test_a_server_that_dies_half_way_leaves_a_report_that_says_so(tmp_path, monk
 @pytest.mark.parametrize(
     "options", [{"seconds": 1}, {"users": 0}, {"delta_every_s": 61.0}, {"json_share": 1.5}, {"publish": "mail"}]
 )
-def test_settings_that_make_no_sense_are_refused_by_name(options):
+def test_contradictory_settings_are_refused_by_name(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         RunSettings(**options)

@@ -15,7 +15,7 @@ def process(proc, pid, parent, cpu_s, kb):
     (folder / "smaps_rollup").write_text(f"0-f rollup\nPss: {kb} kB\n")
 
 
-def test_cores_are_what_all_processes_took_between_two_samples_and_memory_is_their_sum(tmp_path):
+def test_cpu_use_and_memory_are_summed_over_processes(tmp_path):
     usage = Usage(10, tmp_path)
     process(tmp_path, 10, 1, 5.0, 1024)
     process(tmp_path, 11, 10, 1.0, 2048)
@@ -27,7 +27,7 @@ def test_cores_are_what_all_processes_took_between_two_samples_and_memory_is_the
     assert usage.document() == [{"at_s": 102.0, "cores": 1.25, "nbytes": 5 << 20, "processes": 2}]
 
 
-def test_a_worker_that_is_replaced_takes_no_time_back(tmp_path):
+def test_replaced_worker_does_not_reduce_cpu_time(tmp_path):
     usage = Usage(10, tmp_path)
     process(tmp_path, 10, 1, 5.0, 1024)
     process(tmp_path, 11, 10, 50.0, 1024)
@@ -43,7 +43,7 @@ def test_a_worker_that_is_replaced_takes_no_time_back(tmp_path):
     assert sample.processes == 2
 
 
-def test_a_server_that_has_gone_takes_nothing(tmp_path):
+def test_missing_server_counts_nothing(tmp_path):
     usage = Usage(10, tmp_path)
     process(tmp_path, 10, 1, 5.0, 1024)
     usage.take(100.0)
@@ -55,7 +55,7 @@ def test_a_server_that_has_gone_takes_nothing(tmp_path):
     assert [(s.cores, s.nbytes, s.processes) for s in usage.samples] == [(0.0, 0, 0)]
 
 
-def test_a_system_without_such_figures_has_no_samples(tmp_path):
+def test_system_without_process_figures_has_no_samples(tmp_path):
     usage = Usage(10, tmp_path / "none")
     usage.take(1.0)
     usage.take(2.0)

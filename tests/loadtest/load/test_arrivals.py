@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from loadtest.load.arrivals import poisson
 
 
-def test_the_schedule_is_a_function_of_rate_seconds_and_seed():
+def test_schedule_depends_only_on_rate_seconds_and_seed():
     assert np.array_equal(poisson(500, 3, seed=7), poisson(500, 3, seed=7))
     assert not np.array_equal(poisson(500, 3, seed=7)[:10], poisson(500, 3, seed=8)[:10])
 
@@ -27,6 +27,6 @@ def test_gaps_are_exponential_with_the_mean_of_the_rate():
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(0, 1), (1, 0), (-1, 1)])
-def test_a_rate_or_a_time_of_nothing_is_refused(rate, seconds):
+def test_zero_rate_or_duration_is_refused(rate, seconds):
     with pytest.raises(ValueError, match="rate and seconds"):
         poisson(rate, seconds, seed=0)

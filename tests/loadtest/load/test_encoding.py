@@ -63,7 +63,7 @@ def plain(column):
     return column.tolist()
 
 
-def test_an_infer_request_is_a_json_header_and_the_tensors_bytes():
+def test_infer_request_is_a_json_header_and_tensor_bytes():
     request = encode_kserve(PACKED, {"ids": np.array([[1, 2], [3, -1]]), "floats": np.array([[0.5], [-2.0]])}, 4)
     header = (
         b'{"inputs":[{"name":"ids","datatype":"INT64","shape":[2,2],"parameters":{"binary_data_size":32}},'
@@ -76,19 +76,19 @@ def test_an_infer_request_is_a_json_header_and_the_tensors_bytes():
     assert (request.rows, request.number) == (2, 4)
 
 
-def test_strings_travel_as_length_and_utf8():
+def test_strings_are_encoded_as_length_and_utf8():
     signature = Signature("m", (InputTensor("name", "BYTES"),), ("score",))
     body = encode_kserve(signature, {"name": ["é", ""]}).body
     assert body.endswith(b"\x02\x00\x00\x00\xc3\xa9\x00\x00\x00\x00")
 
 
-def test_a_predict_request_is_one_object_a_row():
+def test_predict_request_has_one_object_per_row():
     request = encode_tfs(PACKED, {"ids": np.array([[1, 2]]), "floats": np.array([[0.5]], np.float32)})
     assert request.body == b'{"instances":[{"ids":[1,2],"floats":[0.5]}]}'
     assert request.path == "/v1/models/bench:predict"
 
 
-def test_the_servers_own_decoders_read_every_kind_of_column():
+def test_server_decoders_read_every_column_kind():
     wanted = {
         "user": [7, 8],
         "name": ["é".encode(), b""],
@@ -105,17 +105,17 @@ def test_the_servers_own_decoders_read_every_kind_of_column():
     assert isinstance(inputs["name"], Strings)
 
 
-def test_metadata_as_the_server_writes_it_gives_the_signature():
+def test_server_metadata_gives_the_signature():
     assert parse_metadata(catalog.model_metadata(manifest(), "m", [1])) == MIXED
 
 
-def test_metadata_with_an_input_that_cannot_be_sent_is_refused():
+def test_metadata_with_an_unsendable_input_is_refused():
     document = {"name": "m", "inputs": [{"name": "x", "datatype": "FP64", "shape": [-1]}], "outputs": []}
     with pytest.raises(ValueError, match="INT64, FP32 or BYTES"):
         parse_metadata(document)
 
 
-def test_an_infer_reply_is_read_by_its_header():
+def test_infer_reply_is_parsed_by_its_header():
     header = (
         b'{"outputs":[{"name":"other","datatype":"FP32","shape":[1,1],"parameters":{"binary_data_size":4}},'
         b'{"name":"score","datatype":"FP32","shape":[2,1],"parameters":{"binary_data_size":8}}]}'
@@ -126,13 +126,13 @@ def test_an_infer_reply_is_read_by_its_header():
     assert decode_kserve(body, None, "score").tolist() == [0.25, 0.75]
 
 
-def test_a_predict_reply_of_one_or_of_several_outputs_is_read():
+def test_predict_reply_with_one_or_several_outputs_is_parsed():
     assert decode_tfs(b'{"predictions":[[0.25],[0.75]]}', "score").tolist() == [0.25, 0.75]
     assert decode_tfs(b'{"predictions":[{"score":[0.5],"other":[1.0]}]}', "score").tolist() == [0.5]
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"predictions":[{"other":1}]}', b'{"predictions":["a"]}'])
-def test_what_is_no_predict_reply_is_refused(body):
+def test_malformed_predict_reply_is_refused(body):
     with pytest.raises(ValueError, match="reply"):
         decode_tfs(body, "score")
 
@@ -141,6 +141,6 @@ def test_what_is_no_predict_reply_is_refused(body):
     ("body", "length"),
     [(b"", None), (b"{}", None), (b"[]", "2"), (b'{"outputs":[]}', "14"), (b'{"outputs":[{"name":"score"}]}', "x")],
 )
-def test_what_is_no_infer_reply_is_refused(body, length):
+def test_malformed_infer_reply_is_refused(body, length):
     with pytest.raises(ValueError, match="reply"):
         decode_kserve(body, length, "score")

@@ -116,7 +116,7 @@ def test_chunked_replies_and_closed_connections_are_understood(payload):
     assert found.failed == 0
 
 
-def test_statuses_are_counted_and_a_broken_connection_is_a_fault_of_its_request_only(payload):
+def test_broken_connection_fails_only_its_own_request(payload):
     def answer(n):
         return None if n == 150 else reply(429 if n % 3 == 0 else 200)
 
@@ -129,7 +129,7 @@ def test_statuses_are_counted_and_a_broken_connection_is_a_fault_of_its_request_
     assert len(server.requests) == len(generator.outcome.due_s)
 
 
-def test_a_stall_is_charged_to_every_request_that_was_due_meanwhile(payload):
+def test_stall_is_charged_to_every_request_due_meanwhile(payload):
     """One connection, and a server that is silent at first: latency runs from when each request was due."""
     release = threading.Event()
 
@@ -150,7 +150,7 @@ def test_a_stall_is_charged_to_every_request_that_was_due_meanwhile(payload):
     assert outcome.late_us[early][1:].max() < outcome.latency_us[early][1:].min()
 
 
-def test_what_the_generator_itself_waits_is_not_counted_as_the_servers(payload):
+def test_delay_of_the_generator_is_not_charged_to_the_server(payload):
     with Server(lambda n: reply()) as server:
         generator = Generator(job(server, payload))
         poll, stopped = generator._poll, []
@@ -170,7 +170,7 @@ def test_what_the_generator_itself_waits_is_not_counted_as_the_servers(payload):
     assert (generator.outcome.answered_us >= 0).all()
 
 
-def test_the_deadline_is_sent_and_what_cannot_be_sent_within_it_is_given_up(payload):
+def test_deadline_is_sent_and_unsendable_requests_are_abandoned(payload):
 
     class Silent(Server):
         def serve(self, reader, connection):
@@ -187,7 +187,7 @@ def test_the_deadline_is_sent_and_what_cannot_be_sent_within_it_is_given_up(payl
     assert (found.good, found.latency_ms["max"]) == (0, 0.0)
 
 
-def test_it_runs_in_a_process_of_its_own(payload):
+def test_generator_runs_in_a_separate_process(payload):
     with Server(lambda n: reply()) as server:
         wanted = job(server, payload, window_s=0.1)
         with Openloop(wanted) as process:
@@ -199,7 +199,7 @@ def test_it_runs_in_a_process_of_its_own(payload):
     assert sum(w["requests"] for w in found.windows) == found.requests
 
 
-def test_a_server_that_is_not_there_is_one_line(payload):
+def test_unreachable_server_gives_a_one_line_error(payload):
     with Server(lambda n: reply()) as server:
         gone = job(server, payload)
     with pytest.raises(OpenloopFailed, match="refused"):

@@ -17,7 +17,7 @@ def outcome(entries):
 TEN = outcome([(0.1 * n + 0.05, 1000 * (n + 1), 200, n) for n in range(10)])
 
 
-def test_only_what_was_due_in_the_stretch_counts():
+def test_only_requests_due_in_the_interval_count():
     found = figures(TEN, 0.5, 1.0)
     assert (found.requests, found.offered, found.failed) == (5, 10.0, 0)
     assert found.latency_ms["p50"] == pytest.approx(8, rel=1e-3)
@@ -34,20 +34,20 @@ def test_goodput_is_replies_of_status_200_within_the_deadline():
     assert found.failed == 2
 
 
-def test_replies_count_as_achieved_when_they_came_not_when_they_were_due():
+def test_achieved_rate_counts_replies_when_they_arrived():
     late = outcome([(0.1, 100_000, 200, 0), (0.2, 5_000_000, 200, 0), (0.3, NEVER, 0, NEVER)])
     found = figures(late, 0, 1)
     assert found.achieved == 1.0
     assert found.offered == 3.0
 
 
-def test_refused_requests_do_not_make_the_latency_look_better():
+def test_refused_requests_do_not_improve_the_latency():
     found = figures(outcome([(0.1, 10_000, 200, 0), (0.2, 10, 429, 0)]), 0, 1)
     assert found.latency_ms["p50"] == pytest.approx(10, rel=1e-3)
     assert found.answered_ms["p50"] == pytest.approx(5, rel=1e-3)
 
 
-def test_windows_cover_the_stretch_and_add_up_to_it():
+def test_windows_cover_the_interval_and_add_up():
     found = figures(TEN, 0.0, 1.0, window_s=0.25)
     assert [w["at_s"] for w in found.windows] == [0.0, 0.25, 0.5, 0.75]
     assert sum(w["requests"] for w in found.windows) == 10
@@ -62,7 +62,7 @@ def test_histograms_of_processes_add_up():
     assert quantiles_ms(both)["max"] == pytest.approx(50, rel=1e-3)
 
 
-def test_a_run_without_replies_has_figures_too():
+def test_run_without_replies_has_figures_too():
     found = figures(RequestOutcomes.of(np.array([0.5])), 0, 1)
     assert (found.requests, found.achieved, found.goodput, found.failed) == (1, 0.0, 0.0, 1)
     assert found.latency_ms["p99"] == found.latency_ms["max"] == 0.0

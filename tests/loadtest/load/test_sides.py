@@ -4,7 +4,7 @@ import pytest
 from loadtest.load.sides import Ratio, Side, compare, interval, order, ratio, values
 
 
-def test_every_side_has_a_turn_in_every_round_and_none_is_always_first():
+def test_every_side_runs_each_round_and_the_order_rotates():
     turns = []
 
     def side(name):
@@ -20,12 +20,12 @@ def test_every_side_has_a_turn_in_every_round_and_none_is_always_first():
     assert values(found, "a", "rate")[0] == 1.0
 
 
-def test_two_sides_take_turns_in_going_first():
+def test_two_sides_alternate_in_going_first():
     sides = [Side("a", dict), Side("b", dict)]
     assert ["".join(s.name for s in order(sides, n)) for n in range(4)] == ["ab", "ba", "ba", "ab"]
 
 
-def test_the_ratio_is_the_median_of_ratios_within_rounds():
+def test_ratio_is_the_median_of_ratios_within_rounds():
     # The machine halves its speed in the second round: the ratio does not notice.
     assert ratio([100, 50, 100], [200, 100, 200]) == Ratio(0.5, 0.5, 0.5, 3)
     found = ratio([1, 2, 3, 4, 5], [1, 1, 1, 1, 1])
@@ -34,12 +34,12 @@ def test_the_ratio_is_the_median_of_ratios_within_rounds():
 
 
 @pytest.mark.parametrize(("above", "below"), [([1], []), ([], []), ([1, 2], [1, 0]), ([1], [float("nan")])])
-def test_a_ratio_to_nothing_is_refused(above, below):
+def test_ratio_to_zero_is_refused(above, below):
     with pytest.raises(ValueError, match="side"):
         ratio(above, below)
 
 
-def test_the_interval_of_a_median_drops_as_many_extremes_as_chance_allows():
+def test_median_interval_drops_as_many_extremes_as_chance_allows():
     ones = [1.0] * 20
     found = interval([float(n) for n in range(20)], ones)
     # 2 * P(at most 5 of 20 coins) = 0.041, of at most 6 it is 0.115.
@@ -47,7 +47,7 @@ def test_the_interval_of_a_median_drops_as_many_extremes_as_chance_allows():
     assert interval([3.0, 1.0, 2.0], ones[:3]) == Ratio(2.0, 1.0, 3.0, 3)
 
 
-def test_an_interval_covers_the_median_of_its_distribution_at_least_as_often_as_it_says():
+def test_median_interval_has_its_stated_coverage():
     random = np.random.default_rng(0)
     runs = [interval(random.lognormal(0, 1, 15).tolist(), [1.0] * 15) for _ in range(2000)]
     assert sum(r.low <= 1.0 <= r.high for r in runs) >= 0.95 * 2000 - 40

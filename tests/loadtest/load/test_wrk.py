@@ -20,13 +20,13 @@ Requests/sec:  13124.11
 """
 
 
-def test_the_figures_are_read_from_the_line_of_our_own_script():
+def test_figures_are_parsed_from_the_script_output():
     run = wrk.parse(PAGE)
     assert (run.requests, run.seconds, run.per_s, run.errors) == (900, 3.0, 300.0, {})
     assert run.latency_ms == {"p50": 0.51, "p90": 0.8, "p99": 1.2, "max": 5.0}
 
 
-def test_errors_are_named_by_their_kind():
+def test_errors_are_named_by_kind():
     assert wrk.parse(PAGE.replace('"status":0', '"status":7')).errors == {"status": 7}
 
 
@@ -36,7 +36,7 @@ def test_output_without_figures_is_a_failure(text):
         wrk.parse(text)
 
 
-def test_a_missing_wrk_is_one_line_that_says_what_to_install(monkeypatch):
+def test_missing_wrk_gives_one_line_on_what_to_install(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(CommandFailed, match="apt-get install wrk") as error:
         wrk.available()
@@ -44,7 +44,7 @@ def test_a_missing_wrk_is_one_line_that_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
-def test_wrk_sends_every_body_as_it_is_and_a_refusal_fails_the_run(tmp_path):
+def test_wrk_sends_every_body_unchanged_and_refusals_fail_the_run(tmp_path):
     bodies = tuple(bytes([n, 0, 255, 13, 10]) * (n + 1) for n in range(5))
     folder = Payload("/predict", bodies, {"X-Length": "3"}).save(tmp_path / "a folder")
     with Server(lambda n: reply()) as server:

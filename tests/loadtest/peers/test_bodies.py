@@ -7,7 +7,7 @@ from loadtest.peers.plain import ROW_NBYTES, split
 
 
 @pytest.mark.parametrize("candidates", [1, 64])
-def test_raw_bodies_hold_the_same_inputs_as_ours(candidates):
+def test_raw_bodies_contain_the_same_inputs(candidates):
     payload = bodies.payload("raw", "/predict", candidates, 100)
     inputs = bench_inputs(candidates, bench_count(candidates), 100)
     assert len(payload.bodies) == len(inputs)
@@ -18,7 +18,7 @@ def test_raw_bodies_hold_the_same_inputs_as_ours(candidates):
         assert np.array_equal(floats, wanted["floats"])
 
 
-def test_scores_are_read_from_bytes_and_from_json():
+def test_scores_are_parsed_from_bytes_and_json():
     assert bodies.scores("raw", np.float32([0.5, 0.25]).tobytes(), {}).tolist() == [0.5, 0.25]
     assert bodies.scores("json", b'{"outputs":[{"name":"score","data":[0.5,0.25]}]}', {}).tolist() == [0.5, 0.25]
     with pytest.raises(ValueError, match="one output"):

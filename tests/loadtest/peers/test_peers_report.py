@@ -34,7 +34,7 @@ def result(name, factor=2.0, refused=""):
     }
 
 
-def test_a_peer_that_could_not_be_run_stands_in_the_report_with_its_reason(tmp_path):
+def test_peer_that_could_not_run_is_reported_with_its_reason(tmp_path):
     peers.keep(tmp_path, result("ray", refused="no route\nto it"))
     peers.keep(tmp_path, result("mosec", 3.0))
     peers.keep(tmp_path, result("mosec", 1.2))
@@ -54,7 +54,7 @@ def test_a_peer_that_could_not_be_run_stands_in_the_report_with_its_reason(tmp_p
     assert {p.name for p in tmp_path.iterdir()} == {"peers.json", "peers.md", "peers.png"}
 
 
-def test_goals_hold_for_tuned_peers():
+def test_goals_apply_to_tuned_peers():
     assert unmet([result("mosec", 2.0), result("ray", refused="x")]) == []
     short = unmet([result("mosec", 1.2)])
     assert short == [f"mosec, throughput, 1 candidates: 1.20, {GOALS[1]:g} wanted"]
@@ -76,7 +76,7 @@ class Turnable:
         return WrkRun(round(self.per_s[self.up]), 1.0, {"p50": self.p50_ms[self.up], "p99": 9.0}, {})
 
 
-def test_each_line_takes_the_settings_that_are_best_for_it(tmp_path, monkeypatch):
+def test_each_line_uses_the_settings_best_for_it(tmp_path, monkeypatch):
     waiting, plain, single = ("--batch", "16"), ("--workers", "2"), ("--workers", "1")
     peer = Peer("mosec", "/inference", "raw", untuned=single, tuned=(plain, waiting))
     machine = Turnable({waiting: 900, plain: 800, single: 400}, {waiting: 3.0, plain: 0.6, single: 0.5})

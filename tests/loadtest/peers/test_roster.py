@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda p: p.name)
-def test_a_peer_has_a_server_pinned_requirements_and_a_page(peer):
+def test_peer_has_a_server_pinned_requirements_and_a_page(peer):
     assert peer.body in bodies.KINDS
     compile(peer.server.read_text(), peer.server.name, "exec")
     lines = [line for line in peer.requirements.read_text().splitlines() if not line.startswith("#")]
@@ -21,7 +21,7 @@ def test_a_peer_has_a_server_pinned_requirements_and_a_page(peer):
     assert "Untuned:" in (peer.server.parent / "README.md").read_text()
 
 
-def test_peers_are_no_part_of_the_installation():
+def test_peers_are_not_installed_with_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
     assert not [

@@ -4,7 +4,7 @@ from loadtest.load.outcome import encode, of_microseconds
 from loadtest.reports.charts import FURTHEST, Bar, against_goal, bars, percentiles
 
 
-def test_ratios_of_both_directions_are_shares_of_their_aims_that_grow_as_they_get_better():
+def test_ratios_become_shares_of_their_goals():
     at_least = against_goal("a", 0.9, 0.8, 1.0, (">=", 0.5))
     assert (at_least.median, at_least.low, at_least.high) == (1.8, 1.6, 2.0)
     assert at_least.text == "0.90, aim ≥ 0.5"
@@ -14,11 +14,11 @@ def test_ratios_of_both_directions_are_shares_of_their_aims_that_grow_as_they_ge
     assert at_most.text == "4.00, aim ≤ 3"
 
 
-def test_nothing_of_what_there_should_be_little_of_is_as_good_as_it_gets():
+def test_zero_of_a_figure_to_minimise_is_the_best_share():
     assert against_goal("memory", 0.0, 0.0, 0.01, ("<=", 0.02)).median == FURTHEST
 
 
-def test_pictures_are_drawn_of_one_bar_and_of_panels_of_any_number(tmp_path):
+def test_charts_can_have_one_bar_or_any_panels(tmp_path):
     bars([Bar("x", 0.5, 0.4, 5000.0, "0.50")], "t", "ratio", tmp_path / "bars.png")
     latencies = {
         "half load": encode(of_microseconds(np.array([500, 900, 90_000]))),

@@ -2,18 +2,18 @@ from loadtest.reports import figure_sources
 from loadtest.reports.figures_page import PAGE, SECTIONS, page
 
 
-def test_the_page_is_what_the_reports_say():
+def test_page_matches_the_reports():
     assert PAGE.read_text() == page(), "python -m loadtest.reports.figures_page"
 
 
-def test_every_line_is_a_figure_of_its_report_under_that_name():
+def test_every_line_names_an_existing_report_figure():
     runs = [(section, section.source().get(section.key)) for section in SECTIONS]
     stray = [(s.key, name) for s, run in runs if run for name in s.lines.values() if run.find(name) is None]
     assert stray == []
     assert sum(run is not None for _, run in runs) > len(SECTIONS) / 2
 
 
-def test_a_report_that_is_not_there_is_said_to_be_missing(tmp_path, monkeypatch):
+def test_missing_report_is_stated_as_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(figure_sources, "RESULTS", tmp_path)
     text = page()
     assert text.count("Not in the reports yet: `make ") == len(SECTIONS)

@@ -6,14 +6,14 @@ from loadtest.reports import figure_sources
 from loadtest.reports.learning_figures import follow, guard, join, learning_runs, processes
 
 
-def test_a_stream_that_gains_nothing_misses_its_aim():
+def test_stream_without_gain_misses_its_goal():
     senders = {"redis": {"auc": {"fresh": 0.75, "daily": 0.7}}, "folder": {"auc": {"fresh": 0.7, "daily": 0.7}}}
     found = follow({"senders": senders})
     assert (found["redis"].text, found["redis"].aim) == ("0.7500 / 0.7000", "more")
     assert found["folder"].aim == "more: **missed**"
 
 
-def test_good_deltas_that_were_held_and_poison_that_was_not_are_misses():
+def test_held_good_deltas_and_missed_poisons_are_misses():
     def stream(held, waited, **poisons):
         good = {"deltas": 1000, "held": held, "waited": waited, "taken_back": []}
         return {"good": good, "poisons": {name: {"outcome": outcome} for name, outcome in poisons.items()}}
@@ -35,7 +35,7 @@ def test_good_deltas_that_were_held_and_poison_that_was_not_are_misses():
     assert (many["late"].text, many["late"].aim) == ("2 of 2", "none: **missed**")
 
 
-def test_what_late_labels_lose_is_the_mean_of_seeds_with_the_worst():
+def test_late_label_loss_is_the_mean_over_seeds_with_range():
     seeds = [{"pace": 2.0, "auc": 0.75, "shapes": {"late": {"corrected": {"auc": auc}}}} for auc in (0.749, 0.745)]
     (found,) = join({"seeds": seeds}).values()
     assert (found.text, found.interval, found.aim) == (
@@ -43,7 +43,7 @@ def test_what_late_labels_lose_is_the_mean_of_seeds_with_the_worst():
     )  # fmt: skip
 
 
-def test_only_sparse_work_has_the_aim_of_two_processes():
+def test_two_process_goal_applies_only_to_sparse_work():
     turns = {"one": [{"step_s": 3.0}] * 3, "two": [{"step_s": 2.0}] * 3}
     shapes = [{"shape": name, "turns": turns} for name in ("histories", "deepfm")]
     found = processes({"shapes": shapes})
@@ -52,7 +52,7 @@ def test_only_sparse_work_has_the_aim_of_two_processes():
     assert found["deepfm"].aim == ""
 
 
-def test_a_report_that_is_there_is_a_run_of_its_command(tmp_path, monkeypatch):
+def test_existing_report_is_a_run_of_its_command(tmp_path, monkeypatch):
     monkeypatch.setattr(figure_sources, "RESULTS", tmp_path)
     assert learning_runs() == {}
     document = {

@@ -35,7 +35,7 @@ def parsed(text):
     return found
 
 
-def test_the_page_is_one_file_that_fetches_nothing():
+def test_page_is_one_file_that_fetches_nothing():
     found = parsed(page(summary(), "night"))
 
     assert not {"script", "link", "img", "iframe"} & set(found.tags)
@@ -43,7 +43,7 @@ def test_the_page_is_one_file_that_fetches_nothing():
     assert "url(" not in page(summary(), "night")
 
 
-def test_the_page_shows_throughput_latency_freshness_processor_and_memory_over_time():
+def test_page_charts_load_latency_freshness_cpu_and_memory_over_time():
     text = page(summary(), "night")
 
     assert parsed(text).tags.count("svg") == 5
@@ -53,7 +53,7 @@ def test_the_page_shows_throughput_latency_freshness_processor_and_memory_over_t
     assert "prefers-color-scheme: dark" in text
 
 
-def test_the_page_holds_the_figures_the_command_the_layout_and_the_failures():
+def test_page_contains_figures_command_layout_and_failures():
     text = page(summary("status 500: <a> | b"), "night")
 
     assert "1001 predict requests" in text
@@ -65,7 +65,7 @@ def test_the_page_holds_the_figures_the_command_the_layout_and_the_failures():
     assert "Server: workers=2 compute=inline (2 cores)" in text
 
 
-def test_a_run_of_which_little_is_known_has_a_page_too():
+def test_run_with_little_data_has_a_page_too():
     nothing = {"windows": [], "usage": [], "published": [], "freshness_ms": {}, "seconds": 0.0, "requests": 0}
     text = page({**summary(error="locust: exit code 1, and no record"), **nothing}, "half")
 
@@ -74,7 +74,7 @@ def test_a_run_of_which_little_is_known_has_a_page_too():
     assert "It ended before its time: locust: exit code 1, and no record" in text
 
 
-def test_an_hour_is_a_page_as_small_as_a_minute():
+def test_page_of_an_hour_is_as_small_as_a_minute():
     s = summary()
     windows = [{**s["windows"][0], "at_s": float(n)} for n in range(3600)]
     usage = [{**s["usage"][0], "at_s": float(n)} for n in range(3600)]

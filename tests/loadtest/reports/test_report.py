@@ -5,7 +5,7 @@ from loadtest.reports.report import freshness_lines, freshness_ms, latency_ms, o
 from tests.loadtest.reports.summaries import summary
 
 
-def test_the_summary_adds_the_protocols_up():
+def test_summary_adds_up_the_protocols():
     s = summary()
     assert s["requests"] == 1000
     assert s["requests_per_s"] == pytest.approx(1000 / 4.995, rel=1e-2)
@@ -16,7 +16,7 @@ def test_the_summary_adds_the_protocols_up():
     assert passed(s)
 
 
-def test_freshness_is_told_by_way_of_publishing():
+def test_freshness_is_reported_by_publishing_method():
     s = summary()
     assert s["freshness_ms"]["admin"] == {"deltas": 2, "p50": 10.0, "p99": 20.0, "max": 20.0}
     assert s["freshness_ms"]["folder"]["p99"] == 40.0
@@ -32,38 +32,38 @@ def test_freshness_is_told_by_way_of_publishing():
         ({"lost": True}, ("deltas_never_served", ["1.4"])),
     ],
 )
-def test_a_failed_request_a_mixed_reply_and_a_lost_delta_each_fail_the_run(arguments, figure):
+def test_failed_mixed_or_lost_results_each_fail_the_run(arguments, figure):
     s = summary(**arguments)
     assert s[figure[0]] == figure[1]
     assert not passed(s)
 
 
-def test_a_run_without_requests_or_without_deltas_has_not_passed():
+def test_run_without_requests_or_deltas_fails():
     assert not passed(summary() | {"requests": 0})
     assert not passed(summary() | {"deltas": 0})
 
 
-def test_a_run_that_ended_before_its_time_has_not_passed():
+def test_run_that_ended_early_fails():
     assert not passed(summary(error="freshet serve: exit code -9"))
 
 
-def test_percentiles_of_few_values_are_values_that_occurred():
+def test_percentiles_of_few_values_are_observed_values():
     assert freshness_ms([0.01, 0.02, 0.5]) == {"deltas": 3, "p50": 20.0, "p99": 500.0, "max": 500.0}
     random = np.random.default_rng(0).random(1000)
     assert freshness_ms(random)["p99"] == pytest.approx(1000 * np.sort(random)[989], abs=0.01)
 
 
-def test_percentiles_of_no_request_are_zero():
+def test_percentiles_of_empty_input_are_zero():
     assert set(latency_ms([]).values()) == {0.0}
 
 
-def test_each_delta_has_its_moment_and_how_long_it_took_to_be_served():
+def test_each_delta_has_its_time_and_serving_delay():
     published = summary(lost=True)["published"]
     assert [(d["at_s"], d["way"]) for d in published] == [(1, "admin"), (2, "admin"), (3, "folder"), (4, "folder")]
     assert [d["ms"] for d in published] == [10.0, 20.0, 30.0, None]
 
 
-def test_the_command_of_a_report_is_what_anyone_can_type_and_names_no_folder():
+def test_report_command_is_reproducible_and_names_no_folder():
     given = ["--only", "deltas", "--out", "somewhere/else", "--serve", "--workers 2", "--out=there"]
     assert origin("bench", "BENCH_ARGS", given)["command"] == (
         "make bench BENCH_ARGS=\"--only deltas --serve '--workers 2'\""

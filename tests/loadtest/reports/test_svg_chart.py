@@ -9,7 +9,7 @@ def drawn(*arguments, **options):
     return SVG.fromstring(chart(*arguments, **options))
 
 
-def test_a_chart_has_a_line_a_series_a_mark_a_delta_and_tells_each_value():
+def test_chart_has_a_line_per_series_and_delta_marks():
     series = [Series("p50", [(0.5, 10), (1.5, 20)]), Series("p99", [(0.5, 30), (1.5, 40)])]
     svg = drawn(series, 2.0, "ms", marks=[1.0], goal=25.0)
 
@@ -27,12 +27,12 @@ def test_dots_are_not_joined_and_names_are_escaped():
     assert "a &lt; b" in legend(["a < b"])
 
 
-def test_nothing_measured_and_nothing_but_zeros_can_be_drawn():
+def test_empty_or_all_zero_series_can_be_drawn():
     for points in ([], [(0.0, 0.0)]):
         assert len(drawn([Series("x", points)], 0.0, "")) > 0
 
 
-def test_a_long_run_has_no_more_points_than_a_page_has_room_for():
+def test_long_run_is_limited_to_the_points_a_page_fits():
     points = [(float(n), float(n % 7)) for n in range(3600)]
     few = thinned(points)
 

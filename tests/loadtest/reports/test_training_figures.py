@@ -5,7 +5,7 @@ import pytest
 from loadtest.reports.training_figures import lookups, quality, steps
 
 
-def test_a_peers_step_is_held_against_ours_round_by_round_and_ours_against_all_cores():
+def test_peer_steps_are_compared_round_by_round():
     turns = {
         "Freshet": [[2.0, 3.0], [4.0, 4.0]],
         "Keras": [[4.0, 9.0], [6.0, 9.0]],
@@ -19,7 +19,7 @@ def test_a_peers_step_is_held_against_ours_round_by_round_and_ours_against_all_c
     }
 
 
-def test_quality_is_ours_less_the_peers_by_seed_with_the_settings_that_all_seeds_have():
+def test_quality_is_compared_by_seed_with_settings_run_everywhere():
     def runs(*aucs):
         return {str(seed): {"auc": [auc, auc / 2]} for seed, auc in enumerate(aucs)}
 
@@ -35,7 +35,7 @@ def test_quality_is_ours_less_the_peers_by_seed_with_the_settings_that_all_seeds
     }
 
 
-def test_lookups_are_by_row_type_and_by_how_rows_are_found():
+def test_lookups_are_listed_by_row_type_and_lookup_method():
     turns = {
         "Freshet": [[2.0, 1.0], [4.0, 1.0]],
         "Freshet, by its hash": [[4.0, 1.0], [4.0, 1.0]],

@@ -16,7 +16,7 @@ def piece(first, rows):
     return RowChunk(keys, np.full((rows, 4), 0.5, np.float32), keys % 7, keys % 50)
 
 
-def test_rows_and_summaries_come_back_as_they_were(tmp_path):
+def test_rows_and_summaries_round_trip(tmp_path):
     with RowsFile(tmp_path / "rows.parquet") as file:
         file.begin("user", 30, 100)
         summary = summarise(TableSummary("user", 4, "float32", 100), file.tee([piece(0, 20), piece(20, 10)]), len_of)
@@ -39,7 +39,7 @@ def len_of(_):
     pass
 
 
-def test_of_a_large_table_a_share_of_the_ids_is_written_whatever_the_order(tmp_path, monkeypatch):
+def test_share_of_ids_written_for_a_large_table_ignores_order(tmp_path, monkeypatch):
     monkeypatch.setattr(analysis_files, "MOST_ROWS", 1000)
     for name, order in (("a", [0, 2500]), ("b", [2500, 0])):
         with RowsFile(tmp_path / name) as file:
@@ -52,7 +52,7 @@ def test_of_a_large_table_a_share_of_the_ids_is_written_whatever_the_order(tmp_p
     assert pq.read_metadata(tmp_path / "a").metadata[b"share.t"] == b"0.2"
 
 
-def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path):
+def test_unfinished_file_leaves_nothing_behind(tmp_path):
     def breaks():
         with RowsFile(tmp_path / "rows.parquet") as file:
             file.begin("t", 1, 1)

@@ -28,7 +28,7 @@ def summary(name):
     return made
 
 
-def test_a_page_needs_nothing_from_elsewhere_and_shows_names_as_they_are():
+def test_page_is_self_contained_and_escapes_names():
     evil = "<script>alert(1)</script>&"
     told = page(
         evil,
@@ -47,7 +47,7 @@ def test_a_page_needs_nothing_from_elsewhere_and_shows_names_as_they_are():
     assert {"svg", "rect"} <= read.tags
 
 
-def test_bytes_are_told_as_they_are_read():
+def test_byte_sizes_are_shown_in_readable_units():
     assert [format_nbytes(n) for n in (0, 1, 999, 1000, 3_140_000, 10**18)] == [
         "",
         "1 B",

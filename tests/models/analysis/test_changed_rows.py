@@ -20,7 +20,7 @@ tables = st.dictionaries(st.integers(-9, 9), st.integers(-4, 4), max_size=12)
 
 @settings(deadline=None)
 @given(before=tables, after=tables, most=st.integers(1, 4))
-def test_what_came_went_and_moved_is_what_two_dictionaries_say(before, after, most):
+def test_changed_rows_equal_the_difference_of_two_dictionaries(before, after, most):
     found = changed_rows(table(after), table(before), lambda _: None, most)
     moved = {key: abs(after[key] - before[key]) for key in after.keys() & before.keys() if after[key] != before[key]}
     assert found.born == len(after.keys() - before.keys())

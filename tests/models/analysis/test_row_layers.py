@@ -32,7 +32,7 @@ def made(newest_first, indexed):
 
 @settings(deadline=None)
 @given(newest_first=st.lists(layer, min_size=1, max_size=4), indexed=st.booleans(), asked=st.lists(ids, max_size=9))
-def test_layers_hold_what_a_dictionary_holds_that_took_them_in_order(newest_first, indexed, asked):
+def test_layers_equal_a_dictionary_updated_in_order(newest_first, indexed, asked):
     table, held = made(newest_first, indexed)
     before = row_layers.PIECE_ROWS
     row_layers.PIECE_ROWS = 3

@@ -32,7 +32,7 @@ def pieces(counts, ages, rows, cut):
     seed=st.integers(0, 99),
     cut=st.integers(0, 40),
 )
-def test_every_saving_is_what_it_would_be_row_by_row(counts, seed, cut):
+def test_every_saving_equals_its_row_by_row_count(counts, seed, cut):
     random = np.random.default_rng(seed)
     counts = np.array(counts, np.int64)
     ages, rows = random.integers(0, STEPS, len(counts)), random.standard_normal((len(counts), 3)).astype(np.float32)
@@ -55,7 +55,7 @@ def test_every_saving_is_what_it_would_be_row_by_row(counts, seed, cut):
         assert s.lookups == pytest.approx(lost / counts.sum()) if counts.sum() else math.isnan(s.lookups)
 
 
-def test_a_table_of_no_rows_or_without_counts_says_nothing_of_what_is_not_known():
+def test_table_without_rows_or_counts_reports_only_known_figures():
     empty = TableSummary("t", 3, "float32")
     assert (empty.savings(), empty.median_norm(), empty.counted, empty.aged) == ([], 0.0, False, False)
     rows = np.array([[3.0, 4.0], [0.0, 0.0], [np.nan, 1.0], [1e30, 0.0]], np.float32)
@@ -65,7 +65,7 @@ def test_a_table_of_no_rows_or_without_counts_says_nothing_of_what_is_not_known(
     assert all(math.isnan(s.lookups) for s in empty.savings())
 
 
-def test_a_hashed_table_is_told_no_admission_and_no_eviction():
+def test_hashed_table_gets_no_admission_or_eviction_advice():
     counts = np.arange(1, 9)
     rows = np.ones((8, 2), np.float32)
     summary = TableSummary("t", 2, "float32", STEPS, hashed=True)
@@ -73,7 +73,7 @@ def test_a_hashed_table_is_told_no_admission_and_no_eviction():
     assert (summary.lookups, summary.savings()) == (36, [])
 
 
-def test_bins_hold_their_lower_edge_and_not_their_upper_one():
+def test_bins_include_their_lower_edge_and_exclude_the_upper():
     assert doubling_bins(np.array([0, 1, 2, 3, 4, 2**40, 2**62])).tolist() == [0, 1, 2, 2, 3, 41, 63]
     edges = np.array([norm_edge(i) for i in range(1, 400)])
     assert norm_bins(edges * 1.0000001).tolist() == list(range(1, 400))

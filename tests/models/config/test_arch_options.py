@@ -26,7 +26,7 @@ def annotated(
 def plain(layout, hidden=(64, 32), rate=0.5, deep=True, name="x", layers=3, anything=None, seed=0): ...
 
 
-def test_options_are_what_the_builder_takes_as_it_takes_them():
+def test_options_are_converted_to_the_types_of_the_builder():
     raw = {"hidden": [4, 2], "rates": [1, 0.5], "heads": 4, "kind": "b", "dropout": 0, "names": ["q"]}
     assert read_options(annotated, raw, "model") == {
         "hidden": (4, 2),
@@ -40,7 +40,7 @@ def test_options_are_what_the_builder_takes_as_it_takes_them():
     assert read_options(annotated, {"hidden": []}, "model") == {"hidden": ()}
 
 
-def test_without_annotations_the_defaults_tell_what_an_option_is():
+def test_defaults_give_the_option_types_without_annotations():
     raw = {"hidden": [4], "rate": 1, "deep": False, "name": "y", "layers": 2, "anything": [1, "a"]}
     assert read_options(plain, raw, "model") == raw | {"hidden": (4,), "rate": 1.0, "anything": (1, "a")}
     for key, value, wanted in (
@@ -72,12 +72,12 @@ def test_without_annotations_the_defaults_tell_what_an_option_is():
         ({"kind": {}}, r"m\.kind: expected one of a, b, got a section"),
     ],
 )
-def test_what_the_builder_does_not_take_is_told_in_one_line(raw, message):
+def test_option_unknown_to_the_builder_is_refused_in_one_line(raw, message):
     with pytest.raises(BadInput, match=message):
         read_options(annotated, raw, "m", ["name"])
 
 
-def test_an_option_without_a_default_has_to_be_there_and_further_ones_may_be():
+def test_option_without_a_default_is_required_and_extras_are_allowed():
     def needy(layout, units, *, seed=0): ...
 
     def open_to_all(layout, seed=0, **options): ...
@@ -90,7 +90,7 @@ def test_an_option_without_a_default_has_to_be_there_and_further_ones_may_be():
         read_options(open_to_all, {"seed": 3}, "model")
 
 
-def test_annotations_that_cannot_be_resolved_leave_the_defaults():
+def test_unresolvable_annotations_fall_back_to_the_defaults():
     def foreign(layout, units: "keras.Nothing" = 3, seed=0): ...  # noqa: F821
 
     assert read_options(foreign, {"units": 4}, "model") == {"units": 4}
@@ -99,7 +99,7 @@ def test_annotations_that_cannot_be_resolved_leave_the_defaults():
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_network_of_the_zoo_says_its_options_and_takes_its_own_defaults(name):
+def test_every_zoo_network_lists_options_and_accepts_its_defaults(name):
     import inspect
 
     builder = resolve_arch(name)

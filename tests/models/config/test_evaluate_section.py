@@ -16,7 +16,7 @@ USER, PRICE = {"kind": "string", "side": "user"}, {"kind": "float", "side": "use
 FOLLOWED = {"kind": "ids", "side": "user"}
 
 
-def test_auc_is_grouped_by_the_first_id_of_the_user_unless_the_file_says():
+def test_auc_is_grouped_by_the_first_user_id_by_default():
     assert parsed(price=PRICE, followed=FOLLOWED, user=USER, other=USER).evaluate == EvaluateConfig((), "user")
     assert parsed(price=PRICE, item={"kind": "id"}).evaluate == EvaluateConfig()
     given = {"group": "session", "by": ["channel", "user"]}
@@ -35,7 +35,7 @@ def test_auc_is_grouped_by_the_first_id_of_the_user_unless_the_file_says():
         ({"grup": "x"}, r"evaluate\.grup: unknown key; expected one of by, group \(did you mean 'group'\?\)"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(evaluate, message):
+def test_mistake_gives_a_one_line_error(evaluate, message):
     with pytest.raises(BadInput, match=message):
         parsed(evaluate, user=USER, followed=FOLLOWED)
 
@@ -54,6 +54,6 @@ def test_a_mistake_is_told_in_one_line(evaluate, message):
         ({"stop_by": "auc"}, r"train\.stop_by: only with train\.patience"),
     ],
 )
-def test_habits_that_cannot_be_are_told_in_one_line(train, message):
+def test_invalid_evaluation_settings_give_a_one_line_error(train, message):
     with pytest.raises(BadInput, match=message):
         parsed(train=train, user=USER)

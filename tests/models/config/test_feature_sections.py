@@ -20,7 +20,7 @@ def read(data=TABLE, **sections):
     return {f.name: f for f in read_features(PLAIN | sections, data)}
 
 
-def test_hour_and_weekday_are_of_the_time_unless_a_column_is_named():
+def test_hour_and_weekday_use_the_event_time_by_default():
     found = read(hour={"transform": "hour"}, day={"transform": "weekday", "from": "sent_at", "dim": 4})
 
     assert (found["hour"].kind, found["hour"].table, found["hour"].dim) == ("id", "hour", 16)
@@ -41,7 +41,7 @@ def test_one_column_may_feed_several_features():
     assert [f.name for f in wanted_fields(list(found.values()))] == ["user_id", "item_id", "tags", "price"]
 
 
-def test_a_cross_is_ragged_where_one_of_its_features_is():
+def test_cross_is_ragged_when_one_of_its_features_is():
     found = read(
         hour={"transform": "hour"},
         a={"cross": ["user_id", "item_id"]},
@@ -111,24 +111,24 @@ EDGES = {"from": "x", "transform": "bucketize"}
         ({"kind": "id", "from_": "id"}, r"\.from_: unknown key; .* \(did you mean 'from'\?\)"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(section, message):
+def test_mistake_gives_a_one_line_error(section, message):
     with pytest.raises(BadInput, match=r"features\.x" + message) as caught:
         read(x=section)
     assert "\n" not in str(caught.value)
 
 
-def test_crosses_are_not_crossed():
+def test_cross_of_a_cross_is_refused():
     with pytest.raises(BadInput, match=r"features\.b\.cross: expected one of user_id, item_id, tags, price, got 'a'"):
         read(a={"cross": ["user_id", "item_id"]}, b={"cross": ["a", "tags"]})
 
 
-def test_an_hour_without_a_time_wants_a_column():
+def test_hour_without_a_time_requires_a_column():
     with pytest.raises(
         BadInput, match=r"features\.hour\.from: expected the time column, because data\.time is not set"
     ):
         read(DataConfig("c.csv", "csv", "clicked"), hour={"transform": "hour"})
 
 
-def test_data_that_need_not_tell_anything_are_not_looked_at():
+def test_data_files_are_not_opened_when_kinds_are_given():
     data = DataConfig("nowhere.txt", "criteo")
     assert [f.reads for f in read_features({"C1": {"kind": "string"}}, data)] == [Field("C1", "string")]

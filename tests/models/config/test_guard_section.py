@@ -6,7 +6,7 @@ from freshet_serving.models.config.guard_section import GuardConfig, read_guard
 from freshet_serving.processor.errors import BadInput
 
 
-def test_a_file_without_the_section_is_guarded_and_one_may_turn_it_off():
+def test_guard_is_on_without_the_section_and_can_be_disabled():
     assert read_guard({}) == GuardConfig()
     assert GuardConfig().enabled
     assert not read_guard({"enabled": False}).enabled
@@ -23,6 +23,6 @@ def test_a_file_without_the_section_is_guarded_and_one_may_turn_it_off():
         ({"auc": 1.0}, r"guard.auc: unknown key; expected one of enabled, auc_drop"),
     ],
 )
-def test_a_value_out_of_bounds_is_one_line(section, told):
+def test_out_of_range_value_gives_a_one_line_error(section, told):
     with pytest.raises(BadInput, match=told):
         read_guard(section)

@@ -35,14 +35,14 @@ def config(train=None, **tables):
     )
 
 
-def test_a_table_has_what_its_section_says_and_the_defaults_beside_it():
+def test_table_has_the_values_of_its_section_and_defaults():
     read = config(user={"admit_after": 2, "admit_by": "bloom", "admit_ids": 500, "evict_after_steps": 9}, item={})
     assert read.tables["user"] == TableConfig(2, "bloom", 500, 0.01, 9)
     assert read.tables["item"] == TableConfig()
     assert config().tables == {}
 
 
-def test_keys_of_train_are_the_tables_own_and_what_is_not_said_stays_the_runs():
+def test_table_train_keys_override_those_of_the_run():
     read = config(user={"optimizer": "ftrl", "l1": 0.5, "learning_rate": 1})
     assert read.tables["user"].train == {"optimizer": "ftrl", "l1": 0.5, "learning_rate": 1.0}
     assert config(user={"initial_accumulator": 0.5}).tables["user"].train == {"initial_accumulator": 0.5}
@@ -101,13 +101,13 @@ def test_keys_of_train_are_the_tables_own_and_what_is_not_said_stays_the_runs():
         ({"learning_rate": 0}, r"tables\.user\.learning_rate: expected a number above 0"),
     ],
 )
-def test_a_mistake_is_told_in_one_line_that_names_the_key(section, message):
+def test_mistake_gives_a_one_line_error_naming_the_key(section, message):
     with pytest.raises(BadInput, match=message) as refused:
         config(user=section)
     assert "\n" not in str(refused.value)
 
 
-def test_a_table_that_no_feature_has_or_no_section_at_all_is_told():
+def test_section_of_an_unknown_table_is_refused():
     with pytest.raises(
         BadInput, match=r"tables\.usr: expected the table of a feature, one of item, user \(did you mean 'user'\?\)"
     ):
@@ -120,7 +120,7 @@ def test_a_table_that_no_feature_has_or_no_section_at_all_is_told():
         config({"optimizer": "sgd", "learning_rate": 0.5}, user={"optimizer": "adam"})
 
 
-def test_a_key_is_overridden_or_a_section_begun_by_the_command(tmp_path):
+def test_command_line_overrides_a_key_or_starts_a_section(tmp_path):
     (tmp_path / "train.toml").write_text(FILE)
     read = load_config(
         tmp_path / "train.toml",
@@ -136,7 +136,7 @@ def test_a_key_is_overridden_or_a_section_begun_by_the_command(tmp_path):
         load_config(tmp_path / "train.toml", ["tables=5"])
 
 
-def test_checkpoints_go_on_under_sections_that_leave_ids_and_slots_as_they_are():
+def test_checkpoints_continue_when_ids_and_slots_are_unchanged():
     before = config()
     for same in ({}, {"evict_after_steps": 5, "evict_below_norm": 0.1, "init": "normal", "learning_rate": 0.3}):
         assert fingerprint(config(user=same)) == fingerprint(before)

@@ -77,7 +77,7 @@ def config(**changes):
     return raw
 
 
-def test_a_complete_file_is_read(tmp_path):
+def test_complete_file_is_parsed(tmp_path):
     (tmp_path / "train.toml").write_text(COMPLETE)
     read = load_config(tmp_path / "train.toml")
 
@@ -92,7 +92,7 @@ def test_a_complete_file_is_read(tmp_path):
     assert read.publish == PublishConfig("models", 80000, 2000, 1.5)
 
 
-def test_what_is_left_out_has_defaults():
+def test_omitted_keys_have_defaults():
     read = parse_config(config(train=None, publish=None))
 
     assert read.model.arch == "deepfm"
@@ -102,7 +102,7 @@ def test_what_is_left_out_has_defaults():
     assert read.data.format == "csv"
 
 
-def test_tables_are_published_as_the_file_says_and_features_may_say_otherwise():
+def test_publish_table_dtype_can_be_overridden_per_feature():
     raw = config(publish__table_dtype="int8", features__user__dtype="bfloat16", features__item={"kind": "id"})
     read = parse_config(raw)
     assert read.publish.table_dtype == "int8"
@@ -110,7 +110,7 @@ def test_tables_are_published_as_the_file_says_and_features_may_say_otherwise():
     assert [t.dtype for t in draft(read, {}).tables] == ["bfloat16", "int8"]
 
 
-def test_fusion_is_expressions_by_output_in_their_order():
+def test_fusion_expressions_are_kept_in_file_order():
     raw = config(fusion={"base": "score ** 0.5", "final": "base * price"})
     read = parse_config(raw)
 
@@ -119,7 +119,7 @@ def test_fusion_is_expressions_by_output_in_their_order():
     assert parse_config(config()).fusion == {}
 
 
-def test_an_architecture_may_be_a_users_own_function():
+def test_architecture_may_be_a_user_function():
     assert parse_config(config(model__arch="my_models.wide:build")).model.arch == "my_models.wide:build"
 
 
@@ -299,14 +299,14 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
         ({"publish__delta_seconds": -1.0}, r"publish\.delta_seconds: expected 0 or more, got -1\.0"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(changes, message):
+def test_mistake_gives_a_one_line_error(changes, message):
     with pytest.raises(BadInput, match=message) as caught:
         parse_config(config(**changes))
 
     assert "\n" not in str(caught.value)
 
 
-def test_features_that_share_a_table_agree():
+def test_features_that_share_a_table_must_agree():
     with pytest.raises(BadInput, match=r"features\.b\.dim: expected 16, as features\.user has in table 'user', got 8"):
         parse_config(config(features__b={"kind": "ids", "table": "user", "dim": 8}))
     with pytest.raises(
@@ -326,13 +326,13 @@ def test_features_that_share_a_table_agree():
         (b"#" * (4 << 20) + b"##", r"bad\.toml: expected at most 4194304 bytes"),
     ],
 )
-def test_a_file_that_is_not_toml_is_refused(tmp_path, text, message):
+def test_file_that_is_not_toml_is_refused(tmp_path, text, message):
     (tmp_path / "bad.toml").write_bytes(text)
     with pytest.raises(BadInput, match=message):
         load_config(tmp_path / "bad.toml")
 
 
-def test_a_missing_file_is_refused(tmp_path):
+def test_missing_file_is_refused(tmp_path):
     with pytest.raises(BadInput, match=r"gone\.toml: cannot read the file: No such file"):
         load_config(str(tmp_path / "gone.toml"))
 
@@ -345,7 +345,7 @@ def test_reading_a_configuration_imports_nothing_heavy(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_files_shown_in_the_documentation_are_read(tmp_path, monkeypatch):
+def test_documented_training_files_are_valid(tmp_path, monkeypatch):
     (tmp_path / "train.txt").write_text("\t".join(["1"] * 40) + "\n")
     docs = Path(__file__).parents[3] / "docs"
     text = (docs / "how-to" / "train.md").read_text() + (docs / "reference" / "data.md").read_text()
@@ -357,7 +357,7 @@ def test_the_files_shown_in_the_documentation_are_read(tmp_path, monkeypatch):
     assert shown[0].train == TrainSettings()
 
 
-def test_the_file_shown_beside_the_zoo_is_read():
+def test_zoo_training_file_is_valid():
     text = (Path(__file__).parents[3] / "docs" / "reference" / "architectures.md").read_text()
     (shown,) = (parse_config(tomllib.loads(block)) for block in re.findall(r"```toml\n(.*?)```", text, re.S))
 
@@ -370,7 +370,7 @@ def overridden(tmp_path, *overrides):
     return load_config(tmp_path / "train.toml", overrides)
 
 
-def test_any_key_of_the_file_can_be_set_from_outside(tmp_path):
+def test_any_key_of_the_file_can_be_overridden(tmp_path):
     read = overridden(
         tmp_path,
         "train.seed=1",
@@ -388,7 +388,7 @@ def test_any_key_of_the_file_can_be_set_from_outside(tmp_path):
     assert read.train.batch_rows == 256
 
 
-def test_what_is_set_from_outside_decides_as_the_file_does(tmp_path):
+def test_override_changes_the_fingerprint_like_the_file(tmp_path):
     assert fingerprint(overridden(tmp_path, "train.seed=1")) != fingerprint(overridden(tmp_path))
     assert fingerprint(overridden(tmp_path, "train.seed=7")) == fingerprint(overridden(tmp_path))
 
@@ -415,13 +415,13 @@ def test_what_is_set_from_outside_decides_as_the_file_does(tmp_path):
         ),
     ],
 )
-def test_a_mistaken_override_is_told_in_one_line(tmp_path, override, message):
+def test_invalid_override_gives_a_one_line_error(tmp_path, override, message):
     with pytest.raises(BadInput, match=message) as caught:
         overridden(tmp_path, override)
     assert "\n" not in str(caught.value)
 
 
-def test_without_features_in_the_file_there_is_none_to_override(tmp_path):
+def test_override_of_a_feature_needs_features_in_the_file(tmp_path):
     (tmp_path / "train.toml").write_text('[model]\nname = "m"\n[data]\npath = "ml-1m"\nformat = "movielens"\n')
     with pytest.raises(BadInput, match=r"expected a feature of the file: none, as the file has no \[features\]"):
         load_config(tmp_path / "train.toml", ["features.user_id.dim=8"])

@@ -19,17 +19,17 @@ def convert(array: pa.Array, kind: str) -> list:
 
 
 @pytest.mark.parametrize("t", [pa.int8(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64()])
-def test_every_integer_type_serves_as_id(t):
+def test_every_integer_type_is_accepted_as_id(t):
     assert convert(pa.array([1, 0, 7], t), "id") == [1, 0, 7]
 
 
-def test_ids_of_64_unsigned_bits_are_refused_beyond_63():
+def test_unsigned_ids_beyond_63_bits_are_refused():
     assert convert(pa.array([2**63 - 1], pa.uint64()), "id") == [2**63 - 1]
     with pytest.raises(BadInput, match=r"column 'c': expected an id below 2\*\*63, got 9223372036854775808 at row 1"):
         convert(pa.array([1, 2**63], pa.uint64()), "id")
 
 
-def test_a_null_id_is_refused_by_column_and_row():
+def test_null_id_is_refused_by_column_and_row():
     with pytest.raises(BadInput, match="column 'c': expected an id, got a null at row 2 of x"):
         convert(pa.array([1, 2, None, 4]), "id")
 
@@ -48,11 +48,11 @@ def test_nulls_of_a_slice_are_counted_from_its_first_row():
         pa.array([decimal.Decimal("1.0"), None, decimal.Decimal("2.0")]),
     ],
 )
-def test_every_number_serves_as_float_and_null_is_nan(array):
+def test_every_number_is_accepted_as_float_and_null_is_nan(array):
     assert convert(array, "float") == [1.0, None, 2.0]
 
 
-def test_bools_serve_as_floats_and_labels():
+def test_bools_are_accepted_as_floats_and_labels():
     assert convert(pa.array([True, False]), "float") == [1.0, 0.0]
     assert convert(pa.array([True, False]), "label") == [1.0, 0.0]
 
@@ -69,7 +69,7 @@ def test_numbers_beyond_float32_are_refused():
 @pytest.mark.parametrize(
     "t", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()]
 )
-def test_every_string_layout_serves_and_null_is_empty(t):
+def test_every_string_layout_is_accepted_and_null_is_empty(t):
     assert convert(pa.array(["x", "é", None, "", "long enough for no view"], t).slice(1), "string") == [
         "é".encode(),
         b"",
@@ -96,7 +96,7 @@ def test_dictionaries_are_decoded(kind, values):
     assert convert(pa.array([None, *values]).dictionary_encode().slice(1), kind) == expected
 
 
-def test_a_canonical_string_column_shares_arrows_bytes():
+def test_canonical_string_column_shares_the_arrow_buffer():
     array = pa.array(["aa", "bbb", "c"], pa.large_string())
     strings = arrow.column(arrow.canonical(array, "string", "c", where).slice(1), "string")
     address = strings.data.__array_interface__["data"][0]
@@ -110,13 +110,13 @@ LISTS = [[1, 2], None, [], [3], [4, 5, 6]]
 
 @pytest.mark.parametrize("layout", [pa.list_, pa.large_list, pa.list_view, pa.large_list_view])
 @pytest.mark.parametrize("first", range(6))
-def test_every_list_layout_serves_from_any_row_on(layout, first):
+def test_every_list_layout_is_accepted_from_any_row(layout, first):
     array = pa.array(LISTS, layout(pa.int32())).slice(first)
 
     assert convert(array, "ids") == [row or [] for row in LISTS[first:]]
 
 
-def test_lists_of_fixed_size_serve():
+def test_fixed_size_lists_are_accepted():
     array = pa.array([[1, 2], None, [3, 4], [5, 6]], pa.list_(pa.int64(), 2))
 
     assert convert(array, "ids") == [[1, 2], [], [3, 4], [5, 6]]
@@ -139,12 +139,12 @@ def test_lists_of_strings_may_hold_nulls_and_dictionaries():
     assert convert(packed.slice(2), "strings") == [[b"ccc"]]
 
 
-def test_a_null_among_the_ids_of_a_list_is_refused_by_row():
+def test_null_id_in_a_list_is_refused_by_row():
     with pytest.raises(BadInput, match="column 'c': expected an id, got a null at row 3 of x"):
         convert(pa.array([[1], [], [2, 3], [4, None]]), "ids")
 
 
-def test_columns_of_nothing_but_null_serve_where_null_does():
+def test_all_null_columns_are_accepted_where_null_is():
     nothing = pa.nulls(2)
 
     assert convert(nothing, "string") == [b"", b""]
@@ -161,7 +161,7 @@ def test_labels_outside_0_to_1_are_refused(bad):
         convert(pa.array([1.0, bad]), "label")
 
 
-def test_a_null_label_is_refused():
+def test_null_label_is_refused():
     with pytest.raises(BadInput, match="column 'c': expected a label, got a null at row 0 of x"):
         convert(pa.array([None, 1.0]), "label")
 
@@ -174,7 +174,7 @@ def test_timestamps_become_unix_seconds(unit):
     assert convert(pa.array([at.replace(tzinfo=None)], pa.timestamp(unit)), "time") == [1704067200.0]
 
 
-def test_dates_and_numbers_serve_as_times():
+def test_dates_and_numbers_are_accepted_as_times():
     day = datetime.date(2024, 1, 1)
 
     assert convert(pa.array([day], pa.date32()), "time") == [1704067200.0]
@@ -184,13 +184,13 @@ def test_dates_and_numbers_serve_as_times():
 
 
 @pytest.mark.parametrize("time", [1.7e12, -1e12, 1e300])
-def test_a_time_in_milliseconds_is_refused_in_words(time):
+def test_time_in_milliseconds_is_refused_with_an_explanation(time):
     with pytest.raises(BadInput, match=r"column 'c': expected a time in seconds since 1970, got .* at row 1.*; millis"):
         convert(pa.array([1.7e9, time]), "time")
     assert convert(pa.array([1e12 - 1]), "time") == [1e12 - 1]
 
 
-def test_a_missing_time_is_refused():
+def test_missing_time_is_refused():
     with pytest.raises(BadInput, match="column 'c': expected a time, got a null at row 1"):
         convert(pa.array([1.0, None]), "time")
     with pytest.raises(BadInput, match="column 'c': expected a time, got nan at row 1"):
@@ -220,6 +220,6 @@ def test_a_missing_time_is_refused():
         ("time", pa.array(["a"]), r"data\.time: expected a column of timestamps or numbers"),
     ],
 )
-def test_a_wrong_type_is_refused_with_the_kind_that_fits(kind, array, message):
+def test_wrong_type_is_refused_with_the_matching_kind(kind, array, message):
     with pytest.raises(BadInput, match=message):
         convert(array, kind)

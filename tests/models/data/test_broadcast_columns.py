@@ -57,7 +57,7 @@ def recordings(draw):
 
 
 @given(recordings(), st.integers(1, 5), st.sampled_from((1, 40, 1 << 20)))
-def test_every_row_has_its_requests_values_however_it_is_cut(made, batch_rows, nbytes):
+def test_every_row_gets_its_request_values_for_any_batching(made, batch_rows, nbytes):
     sent, read = made
     batches = pa.Table.from_pylist(sent, SCHEMA).to_batches(batch_rows)
     found = list(fill_forward(batches, broadcast_columns(SCHEMA), nbytes))
@@ -65,7 +65,7 @@ def test_every_row_has_its_requests_values_however_it_is_cut(made, batch_rows, n
     assert {batch.schema for batch in found} == {SCHEMA}
 
 
-def test_a_list_of_many_rows_is_filled_a_part_at_a_time():
+def test_long_list_is_repeated_in_bounded_parts():
     rows = [{"seen": list(range(1000)) if n == 0 else None, "label": 0.0} for n in range(100)]
     batches = pa.Table.from_pylist(rows, SCHEMA).to_batches()
     found = list(fill_forward(batches, broadcast_columns(SCHEMA), 80_000))
@@ -73,7 +73,7 @@ def test_a_list_of_many_rows_is_filled_a_part_at_a_time():
     assert sum(batch.num_rows for batch in found) == 100
 
 
-def test_a_file_is_read_from_any_row_on(tmp_path, monkeypatch):
+def test_file_can_be_read_from_any_row(tmp_path, monkeypatch):
     """Of two row groups, each a request; pieces are row groups, and a start within one is filled all the same."""
     monkeypatch.setattr(module, "PIECE_ROWS", 1)
     rows = [{"user": n // 3, "seen": [n] if n % 3 == 0 else None, "label": 0.0} for n in range(6)]
@@ -85,12 +85,12 @@ def test_a_file_is_read_from_any_row_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("said", [b"{}", b"{", b"[]", b'{"features": [1]}', b'{"features": [{}]}', b"[" * 9999])
-def test_nulls_of_other_files_stay_nulls(said):
+def test_nulls_of_foreign_files_stay_null(said):
     assert broadcast_columns(pa.schema([("seen", TYPES["seen"])], {b"freshet": said})) == frozenset()
     assert broadcast_columns(pa.schema([("seen", TYPES["seen"])])) == frozenset()
 
 
-def test_where_a_value_is_and_what_it_takes():
+def test_position_and_size_of_each_value_are_computed():
     lists = pa.array([[1, 2], None, [], None, [3]], pa.list_(pa.int64()))
     assert fill_forward_rows(lists).tolist() == [0, 0, 2, 2, 4]
     assert row_nbytes(lists).tolist() == [24, 8, 8, 8, 16]

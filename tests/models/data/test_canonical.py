@@ -11,7 +11,7 @@ from freshet_serving.processor.errors import BadInput
 SCHEMA = Schema((Field("user", "id"), Field("tags", "ids")), ("clicked", "bought"), "ts", "weight")
 
 
-def test_text_is_read_as_what_its_kind_wants_and_booleans_stay():
+def test_text_columns_are_converted_to_their_kind_and_booleans_stay():
     types = {"user": pa.string(), "tags": pa.string(), "clicked": pa.bool_(), "bought": pa.string()}
     types |= {"ts": pa.timestamp("s"), "weight": pa.string()}
     read = CanonicalColumns(SCHEMA, text=True).check(types)
@@ -25,7 +25,7 @@ def test_text_is_read_as_what_its_kind_wants_and_booleans_stay():
     }
 
 
-def test_typed_columns_keep_their_types_and_one_that_cannot_serve_is_refused():
+def test_typed_columns_keep_their_types_and_unusable_ones_are_refused():
     types = dict.fromkeys(("user", "clicked", "bought", "ts", "weight"), pa.int32()) | {"tags": pa.list_(pa.int8())}
     columns = CanonicalColumns(SCHEMA, text=False)
     assert columns.check(types) == types

@@ -25,7 +25,7 @@ HEADER = ",".join(["Id", "Label", *COUNTS, *CATEGORIES])
 
 
 @pytest.mark.parametrize("name", ["train.txt", "train.tsv.gz"])
-def test_rows_between_tabs_are_read_with_what_is_missing(tmp_path, name):
+def test_tab_separated_rows_are_read_with_missing_values(tmp_path, name):
     text = "".join(line(i) + "\n" for i in range(10)).encode()
     (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     source = open_criteo(str(tmp_path / name))
@@ -40,7 +40,7 @@ def test_rows_between_tabs_are_read_with_what_is_missing(tmp_path, name):
     assert source.count_rows() == 10
 
 
-def test_the_recoded_layout_has_ids(tmp_path):
+def test_recoded_layout_has_ids(tmp_path):
     (tmp_path / "r.csv").write_text("\n".join([HEADER, *(recoded(i) for i in range(5))]))
     source = open_criteo(str(tmp_path / "r.csv"))
     (batch,) = source.batches(10)
@@ -51,14 +51,14 @@ def test_the_recoded_layout_has_ids(tmp_path):
     assert batch.label.tolist() == [0.0, 1.0, 0.0, 1.0, 0.0]
 
 
-def test_a_resumed_reader_yields_the_batches_that_are_left(tmp_path):
+def test_resumed_reader_yields_the_remaining_batches(tmp_path):
     (tmp_path / "t.txt").write_text("".join(line(i) + "\n" for i in range(23)))
     (tmp_path / "r.csv").write_text("\n".join([HEADER, *(recoded(i) for i in range(23))]))
     for name in ("t.txt", "r.csv"):
         check_batches(open_criteo(str(tmp_path / name)), 5, 23)
 
 
-def test_the_days_of_a_folder_are_one_stream(tmp_path):
+def test_files_of_a_folder_form_one_stream(tmp_path):
     for day in range(3):
         (tmp_path / f"day_{day}").write_text("".join(line(day * 7 + i) + "\n" for i in range(7)))
     source = open_criteo(str(tmp_path), [Field("C1", "string")])
@@ -67,7 +67,7 @@ def test_the_days_of_a_folder_are_one_stream(tmp_path):
     check_batches(source, 5, 21)
 
 
-def test_only_the_features_asked_for_are_read(tmp_path):
+def test_only_requested_features_are_read(tmp_path):
     (tmp_path / "t.txt").write_text(line(1) + "\n")
     source = open_criteo(str(tmp_path / "t.txt"), [Field("C26", "string"), Field("I13", "float")])
     (batch,) = source.batches(1)
@@ -75,7 +75,7 @@ def test_only_the_features_asked_for_are_read(tmp_path):
     assert list(batch.columns) == ["C26", "I13"]
 
 
-def test_the_test_set_without_labels_is_refused(tmp_path):
+def test_test_set_without_labels_is_refused(tmp_path):
     (tmp_path / "t.txt").write_text(line(1).partition("\t")[2] + "\n")
     with pytest.raises(
         BadInput, match=r"t\.txt: expected 40 fields between TABs.*got 39 field\(s\) \(the test set has no label"
@@ -84,13 +84,13 @@ def test_the_test_set_without_labels_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "hello\n", "a,b,c\n1,2,3\n"])
-def test_any_other_file_is_refused(tmp_path, text):
+def test_foreign_file_is_refused(tmp_path, text):
     (tmp_path / "t.txt").write_text(text)
     with pytest.raises(BadInput, match="40 fields between TABs, or a CSV header"):
         open_criteo(str(tmp_path / "t.txt"))
 
 
-def test_damage_is_refused_by_column_and_row(tmp_path):
+def test_damaged_value_is_refused_by_column_and_row(tmp_path):
     (tmp_path / "t.txt").write_text(line(0) + "\n" + line(1).replace("1\t", "x\t", 1) + "\n")
     with pytest.raises(BadInput, match=r"column 'label': expected a number, got 'x' at row 1 of t\.txt"):
         list(open_criteo(str(tmp_path / "t.txt")).batches(9))
@@ -99,13 +99,13 @@ def test_damage_is_refused_by_column_and_row(tmp_path):
         open_criteo(str(tmp_path / "t.gz"))
 
 
-def test_the_kind_of_the_other_layout_is_refused(tmp_path):
+def test_kind_of_the_other_layout_is_refused(tmp_path):
     (tmp_path / "t.txt").write_text(line(0) + "\n")
     with pytest.raises(BadInput, match=r"features\.C1\.kind: expected 'string' for this column, got 'id'"):
         open_criteo(str(tmp_path / "t.txt"), [Field("C1", "id")])
 
 
-def test_the_defaults_name_every_column_of_the_layout(tmp_path):
+def test_default_features_name_every_column_of_the_layout(tmp_path):
     (tmp_path / "t.txt").write_text(line(0) + "\n")
     (tmp_path / "r.csv").write_text(HEADER + "\n" + recoded(0))
     for name, kind in {"t.txt": "string", "r.csv": "id"}.items():
@@ -116,7 +116,7 @@ def test_the_defaults_name_every_column_of_the_layout(tmp_path):
         assert sections["C26"]["kind"] == kind
 
 
-def test_the_real_training_rows_have_their_click_rate():
+def test_real_training_rows_have_their_click_rate():
     source = open_criteo(real_data("criteo/train_head10k.tsv.gz"))
     rows = list(source.batches(4096))
 
@@ -127,7 +127,7 @@ def test_the_real_training_rows_have_their_click_rate():
     assert all(len(s) in (0, 8) for name in CATEGORIES for s in plain(rows[1].columns[name]))
 
 
-def test_the_real_recoded_rows_have_large_ids():
+def test_real_recoded_rows_have_large_ids():
     source = open_criteo(real_data("criteo/recoded20k.csv.gz"), [Field("C3", "id"), Field("I1", "float")])
     rows = joined(list(source.batches(8192)))
 

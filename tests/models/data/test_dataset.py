@@ -32,7 +32,7 @@ def clicks(tmp_path):
     return tmp_path / "clicks.parquet"
 
 
-def test_a_table_is_read_again_and_again(clicks):
+def test_dataset_can_be_iterated_repeatedly(clicks):
     dataset = Dataset(clicks, ["user", "tags"], label="click", batch_rows=10)
 
     assert (len(dataset), dataset.rows) == (3, ROWS)
@@ -43,7 +43,7 @@ def test_a_table_is_read_again_and_again(clicks):
         assert list(batches[0].columns) == ["user", "tags"]
 
 
-def test_all_columns_are_read_as_their_types_tell(clicks):
+def test_all_columns_are_read_by_their_types(clicks):
     (batch,) = Dataset(clicks, label=["click", "buy"], weight="dwell")
 
     kinds = {f.name: f.kind for f in Dataset(clicks, label="click").schema.fields}
@@ -57,7 +57,7 @@ def test_all_columns_are_read_as_their_types_tell(clicks):
     assert unlabelled.label.shape == (ROWS, 0)
 
 
-def test_kinds_may_be_named_where_text_does_not_tell_them(tmp_path):
+def test_kinds_may_be_given_where_text_is_ambiguous(tmp_path):
     (tmp_path / "c.csv").write_text("tags,n,y\na|b,1,0\n,2,1\n")
     (batch,) = Dataset(tmp_path / "c.csv", {"tags": "strings", "n": "float"}, label="y")
 
@@ -65,7 +65,7 @@ def test_kinds_may_be_named_where_text_does_not_tell_them(tmp_path):
     assert batch.columns["n"].dtype == np.float32
 
 
-def test_shuffled_rows_stay_whole_and_none_is_lost(clicks):
+def test_shuffled_rows_stay_intact_and_none_is_lost(clicks):
     def read():
         return Dataset(clicks, ["user", "city", "tags", "seen"], label="click", batch_rows=4, shuffle_rows=10, seed=3)
 
@@ -86,7 +86,7 @@ def test_shuffled_rows_stay_whole_and_none_is_lost(clicks):
 
 @pytest.mark.parametrize("shuffle_rows", [0, 8])
 @pytest.mark.parametrize("readers", [1, 2, 3, 7, 40])
-def test_readers_share_the_rows_and_give_as_many_batches(clicks, readers, shuffle_rows):
+def test_readers_share_the_rows_with_equal_batch_counts(clicks, readers, shuffle_rows):
     parts = [
         Dataset(clicks, ["user"], batch_rows=4, reader=i, readers=readers, shuffle_rows=shuffle_rows)
         for i in range(readers)
@@ -97,7 +97,7 @@ def test_readers_share_the_rows_and_give_as_many_batches(clicks, readers, shuffl
     assert {len(part) for part in batches} == {len(parts[0])}
 
 
-def test_formats_with_columns_of_their_own_are_read_too(tmp_path):
+def test_formats_with_fixed_columns_are_read_too(tmp_path):
     (tmp_path / "ratings.dat").write_text("1::2::5::30\n1::3::1::20\n")
     (batch,) = Dataset(tmp_path, ["movie_id", "timestamp"])
 
@@ -106,7 +106,7 @@ def test_formats_with_columns_of_their_own_are_read_too(tmp_path):
     assert batch.label.tolist() == [0, 1]
 
 
-def test_values_of_libsvm_are_asked_for_by_their_index(tmp_path):
+def test_libsvm_values_are_selected_by_index(tmp_path):
     (tmp_path / "a.svm").write_text("1 3:0.5 7:1\n0 8:1\n")
     (batch,) = Dataset(tmp_path / "a.svm", ["3", "features"])
 
@@ -130,7 +130,7 @@ def test_values_of_libsvm_are_asked_for_by_their_index(tmp_path):
         ({"format": "parket"}, r"format: expected one of .*, got 'parket' \(did you mean 'parquet'\?\)"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(clicks, arguments, message):
+def test_mistake_gives_a_one_line_error(clicks, arguments, message):
     with pytest.raises(BadInput, match=message) as caught:
         Dataset(clicks, **arguments)
     assert "\n" not in str(caught.value)
@@ -155,7 +155,7 @@ def test_tensorflow_gets_the_same_batches(clicks):
 
 
 @pytest.mark.tensorflow
-def test_the_programs_shown_in_the_documentation_run(tmp_path, monkeypatch, capsys):
+def test_documented_programs_run(tmp_path, monkeypatch, capsys):
     pytest.importorskip("tensorflow", reason="needs the train extra")
     table = pa.table({"user_id": [1, 2], "tags": [["a"], []], "price": [1.0, 2.0], "clicked": [0, 1]})
     pq.write_table(table, tmp_path / "clicks.parquet")

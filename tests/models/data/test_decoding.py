@@ -42,7 +42,7 @@ def sound(tmp_path_factory):
     return path
 
 
-def test_pieces_hold_the_rows_that_this_process_decodes(decoders, sound):
+def test_pieces_contain_the_rows_that_this_process_decodes(decoders, sound):
     file, names = ParquetFile(sound), ["kind", "seen", "id"]
     pieces = list(file.pieces(dict.fromkeys(names), 0))
     assert len(pieces) == 3
@@ -52,7 +52,7 @@ def test_pieces_hold_the_rows_that_this_process_decodes(decoders, sound):
     assert len(decoders._idle) == 1
 
 
-def test_rows_of_all_columns_come_by_their_numbers(decoders, sound):
+def test_rows_of_all_columns_are_read_by_number(decoders, sound):
     wanted = [0, 1, 17_999, 18_000, ROWS - 1]
     found = pa.Table.from_batches(decoders.rows(sound, wanted))
     assert found["id"].to_pylist() == wanted
@@ -60,7 +60,7 @@ def test_rows_of_all_columns_come_by_their_numbers(decoders, sound):
     assert found["kind"].type == pa.string()
 
 
-def test_readers_side_by_side_have_a_process_each_and_one_that_stops_ends_its_own(decoders, sound):
+def test_concurrent_readers_have_own_processes_that_end_with_them(decoders, sound):
     first, second = (decoders.piece(sound, ["id"], number) for number in (0, 1))
     assert next(first)["id"][0].as_py() == 0
     assert next(second)["id"][0].as_py() == 18_000
@@ -108,7 +108,7 @@ def nulls_in_a_list(path):
     [repeated_string, dictionary_column, shared_prefix, one_long_list, one_large_string, nulls_in_a_list],
     ids=lambda bomb: bomb.__name__,
 )
-def test_a_small_file_of_gigabytes_is_refused_in_one_line(decoders, sound, bomb, tmp_path):
+def test_small_file_that_expands_to_gigabytes_is_refused(decoders, sound, bomb, tmp_path):
     path = tmp_path / "bomb.parquet"
     bomb(path)
     assert path.stat().st_size < 1 << 20
@@ -124,7 +124,7 @@ def test_a_small_file_of_gigabytes_is_refused_in_one_line(decoders, sound, bomb,
     assert next(decoders.piece(sound, ["id"], 0))["id"][0].as_py() == 0
 
 
-def test_a_file_that_is_gone_or_damaged_is_refused(decoders, sound, tmp_path):
+def test_missing_or_damaged_file_is_refused(decoders, sound, tmp_path):
     with pytest.raises(BadInput, match=r"gone\.parquet: cannot be decoded"):
         next(decoders.piece(tmp_path / "gone.parquet", ["id"], 0))
     damaged = tmp_path / "damaged.parquet"
@@ -141,7 +141,7 @@ def dying(answered=b"B123"):
     return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def test_where_a_process_dies_another_one_gives_the_rest(sound):
+def test_replacement_process_decodes_the_rest_after_a_crash(sound):
     decoders, told = DecoderPool(), io.BytesIO()
     pool = pa.default_memory_pool()
     request = {"path": str(sound), "names": None, "rows": [5, 18_000], "piece": 0}
@@ -157,7 +157,7 @@ def test_where_a_process_dies_another_one_gives_the_rest(sound):
         decoders.close()
 
 
-def test_a_file_with_which_processes_die_is_refused_in_one_line(sound):
+def test_file_that_crashes_decoders_is_refused_in_one_line(sound):
     decoders = DecoderPool()
     decoders._idle += [dying(), dying()]
     try:
@@ -170,13 +170,13 @@ def test_a_file_with_which_processes_die_is_refused_in_one_line(sound):
         decoders.close()
 
 
-def test_a_process_that_cannot_be_started_is_no_fault_of_the_file(sound, monkeypatch):
+def test_unstartable_process_is_retryable_and_not_blamed_on_the_file(sound, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere")
     with pytest.raises(NotReady, match="cannot start the decoding process: No such file"):
         list(DecoderPool().piece(sound, ["id"], 0))
 
 
-def test_signals_that_end_a_run_in_order_end_no_process_that_decodes(sound):
+def test_shutdown_signals_do_not_end_decoding_processes(sound):
     decoders = DecoderPool()
     try:
         list(decoders.rows(sound, [0]))
@@ -190,7 +190,7 @@ def test_signals_that_end_a_run_in_order_end_no_process_that_decodes(sound):
         decoders.close()
 
 
-def test_processes_end_with_the_one_that_started_them(sound):
+def test_decoding_processes_end_with_their_parent(sound):
     decoders = DecoderPool()
     list(decoders.rows(sound, [0]))
     (process,) = decoders._idle
@@ -200,7 +200,7 @@ def test_processes_end_with_the_one_that_started_them(sound):
     process.stdout.close()
 
 
-def test_a_process_knows_no_secret_of_its_starter(monkeypatch, sound):
+def test_decoding_process_inherits_no_secrets(monkeypatch, sound):
     monkeypatch.setenv("FRESHET_ADMIN_TOKEN", "secret")
     decoders = DecoderPool()
     try:
@@ -213,7 +213,7 @@ def test_a_process_knows_no_secret_of_its_starter(monkeypatch, sound):
         decoders.close()
 
 
-def test_a_frame_of_another_length_than_there_can_be_is_not_read(monkeypatch, sound):
+def test_frame_exceeding_the_size_limit_is_not_read(monkeypatch, sound):
     decoders = DecoderPool()
     monkeypatch.setattr(decoding, "FRAME_NBYTES", 1 << 10)
     monkeypatch.setattr(decoding, "OVERHEAD_NBYTES", 0)
@@ -222,7 +222,7 @@ def test_a_frame_of_another_length_than_there_can_be_is_not_read(monkeypatch, so
     assert decoders._idle == []
 
 
-def test_a_batch_is_cut_until_its_parts_are_frames(monkeypatch):
+def test_batch_is_split_until_its_parts_fit_in_frames(monkeypatch):
     monkeypatch.setattr(decoding_child, "FRAME_NBYTES", 1000)
     batch = pa.record_batch({"a": np.arange(1000)})
     parts = list(frames(batch, "x"))
@@ -231,7 +231,7 @@ def test_a_batch_is_cut_until_its_parts_are_frames(monkeypatch):
     assert len(list(frames(batch.slice(0, 0), "x"))) == 1
 
 
-def test_requests_are_answered_one_after_another(sound):
+def test_requests_are_answered_in_sequence(sound):
     requests = [{"path": str(sound), "names": None, "rows": rows, "piece": 0} for rows in ([3], [], [4])]
     told, kinds = io.BytesIO(), b""
     pool = pa.default_memory_pool()

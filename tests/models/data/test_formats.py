@@ -19,11 +19,11 @@ from freshet_serving.processor.errors import BadInput
         ("parts/*.tfrecords.gz", "tfrecord"),
     ],
 )
-def test_the_suffix_tells_the_format(path, form):
+def test_suffix_determines_the_format(path, form):
     assert format_of(path) == form
 
 
-def test_the_files_of_a_folder_tell_its_format(tmp_path):
+def test_files_of_a_folder_determine_its_format(tmp_path):
     (tmp_path / "part-0.csv.gz").touch()
     assert format_of(str(tmp_path)) == "csv"
     (tmp_path / "ratings.dat").touch()
@@ -31,7 +31,7 @@ def test_the_files_of_a_folder_tell_its_format(tmp_path):
 
 
 @pytest.mark.parametrize("names", [[], ["a.csv", "b.parquet"], ["train.txt"]])
-def test_a_path_that_does_not_tell_is_refused(tmp_path, names):
+def test_path_with_an_unknown_format_is_refused(tmp_path, names):
     for name in names:
         (tmp_path / name).touch()
     with pytest.raises(

@@ -19,7 +19,7 @@ def opened(path, text=TEXT, wanted=()):
 
 
 @pytest.mark.parametrize("name", ["a.svm", "a.libsvm.gz"])
-def test_indices_are_ids_and_some_are_numbers(tmp_path, name):
+def test_indices_are_ids_and_selected_ones_are_numbers(tmp_path, name):
     source = opened(tmp_path / name, wanted=[IDS, Field("2", "float")])
 
     assert joined(list(source.batches(2))) == {
@@ -30,7 +30,7 @@ def test_indices_are_ids_and_some_are_numbers(tmp_path, name):
     check_batches(source, 2, 5)
 
 
-def test_all_indices_are_ids_where_no_feature_is_named(tmp_path):
+def test_all_indices_are_ids_when_no_feature_is_named(tmp_path):
     assert default_features("libsvm", "") == {"features": {"kind": "ids", "dim": 16}}
     assert joined(list(opened(tmp_path / "a.svm", "1 1:1 2:1\n").batches(9)))["features"] == [[1, 2]]
 
@@ -56,14 +56,14 @@ def test_all_indices_are_ids_where_no_feature_is_named(tmp_path):
         ("1 3:1\n1 \x1f\n", "a.svm: expected 1 columns, got 2 at row 1"),
     ],
 )
-def test_a_line_that_is_none_is_refused_by_its_row(tmp_path, text, message):
+def test_malformed_line_is_refused_by_its_row(tmp_path, text, message):
     with pytest.raises(BadInput) as caught:
         list(opened(tmp_path / "a.svm", text).batches(9))
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
-def test_a_column_that_it_does_not_have_is_refused(tmp_path):
+def test_missing_column_is_refused(tmp_path):
     with pytest.raises(
         BadInput, match=r"features\.user: expected 'features', or an index whose value is a float, in a\.svm"
     ):

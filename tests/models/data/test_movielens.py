@@ -44,7 +44,7 @@ def test_events_are_joined_with_users_and_movies(folder):
     assert source.count_rows() == 4
 
 
-def test_packed_events_come_before_plain_ones(folder):
+def test_packed_events_precede_plain_ones(folder):
     (folder / "events.csv.gz").write_bytes(gzip.compress(EVENTS.replace("10,1,1,1,5", "10,1,1,0,3").encode()))
     (batch,) = MovieLensSource(str(folder)).batches(9)
 
@@ -62,14 +62,14 @@ def test_original_ratings_are_sorted_by_time_and_labelled(folder):
     assert batch.time.tolist() == [10.0, 20.0, 20.0, 30.0]
 
 
-def test_without_a_label_column_the_rating_decides(folder):
+def test_rating_gives_the_label_without_a_label_column(folder):
     (folder / "events.csv").write_text("timestamp,user_id,movie_id,rating\n1,1,1,4.5\n2,1,7,3.5\n")
     (batch,) = MovieLensSource(str(folder)).batches(9)
 
     assert batch.label.tolist() == [1.0, 0.0]
 
 
-def test_labels_by_stars_are_those_that_are_asked_for(folder):
+def test_star_threshold_gives_the_requested_labels(folder):
     (batch,) = MovieLensSource(str(folder), (), ("rated4", "rated5")).batches(9)
     assert batch.label.tolist() == [[1, 1], [0, 0], [1, 0], [0, 0]]
     assert batch.label.dtype == np.float32
@@ -77,12 +77,12 @@ def test_labels_by_stars_are_those_that_are_asked_for(folder):
     assert batch.label.tolist() == [1, 0, 0, 0]
 
 
-def test_a_resumed_reader_yields_the_batches_that_are_left(folder):
+def test_resumed_reader_yields_the_remaining_batches(folder):
     for rows in (1, 2, 3, 4, 5):
         check_batches(MovieLensSource(str(folder)), rows, 4)
 
 
-def test_side_files_are_needed_only_by_their_own_columns(folder):
+def test_side_files_are_needed_only_for_their_own_columns(folder):
     (folder / "users.dat").unlink()
     wanted = [Field("year", "id"), Field("user_id", "id")]
     (batch,) = MovieLensSource(str(folder), wanted).batches(9)
@@ -92,7 +92,7 @@ def test_side_files_are_needed_only_by_their_own_columns(folder):
         MovieLensSource(str(folder), [Field("zip", "string")])
 
 
-def test_unknown_users_and_movies_have_nothing(folder):
+def test_unknown_users_and_movies_have_empty_features(folder):
     (folder / "events.csv").write_text("timestamp,user_id,movie_id,label\n1,0,8,1\n2,99,99,0\n3,2,7,0\n")
     rows = joined(list(MovieLensSource(str(folder)).batches(9)))
 
@@ -132,27 +132,27 @@ def test_unknown_users_and_movies_have_nothing(folder):
         ),
     ],
 )
-def test_broken_files_are_refused_in_one_line(folder, name, text, message):
+def test_malformed_files_are_refused_in_one_line(folder, name, text, message):
     (folder / name).write_text(text)
     with pytest.raises(BadInput, match=message):
         MovieLensSource(str(folder))
 
 
-def test_a_broken_line_of_the_original_ratings_is_refused(folder):
+def test_malformed_original_rating_is_refused(folder):
     (folder / "events.csv").unlink()
     (folder / "ratings.dat").write_text("1::1::5::30\n1::7::3\n")
     with pytest.raises(BadInput, match=r"ratings\.dat: expected 4 columns, got 3 at row 1"):
         MovieLensSource(str(folder))
 
 
-def test_a_folder_without_events_is_refused(tmp_path):
+def test_folder_without_events_is_refused(tmp_path):
     with pytest.raises(
         BadInput, match=r"data\.path: expected a folder with one of events\.csv\.gz, events\.csv, ratings\.dat"
     ):
         MovieLensSource(str(tmp_path))
 
 
-def test_the_real_stream_is_in_time_order_with_its_positive_rate():
+def test_real_stream_is_in_time_order_with_its_positive_rate():
     source = MovieLensSource(real_data("ml-1m"))
     batches = list(source.batches(1 << 18))
     time = np.concatenate([b.time for b in batches])

@@ -59,7 +59,7 @@ def everything(path, **options):
 @pytest.mark.parametrize(
     "pattern", ["", "/a", "/*/part-*", "/**/part-*", "/a/part-[19]*", "/**", "/a*/**/part-?.parquet"]
 )
-def test_the_same_files_in_the_same_order_as_a_folder_has(tmp_path, address, pattern):
+def test_object_files_are_listed_in_the_order_of_a_folder(tmp_path, address, pattern):
     for name in NAMES:
         path = tmp_path / f"{name}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def test_the_same_files_in_the_same_order_as_a_folder_has(tmp_path, address, pat
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".csv", ".csv.gz", ".tsv"])
-def test_the_same_rows_as_from_a_folder(tmp_path, address, ending):
+def test_object_rows_equal_those_of_a_folder(tmp_path, address, ending):
     for n in range(3):
         path, rows = tmp_path / f"part-{n}{ending}", table(n * 300, 300)
         if ending == ".parquet":
@@ -87,7 +87,7 @@ def test_the_same_rows_as_from_a_folder(tmp_path, address, ending):
     assert everything(f"{address}/part-1{ending}") == everything(tmp_path / f"part-1{ending}")
 
 
-def test_lines_of_libsvm_are_read_there_too(tmp_path, address):
+def test_libsvm_lines_are_read_from_objects_too(tmp_path, address):
     (tmp_path / "a.libsvm").write_text("".join(f"{n % 2} {n}:1 {n + 7}:1\n" for n in range(50)))
     upload(tmp_path, address)
     got, wanted = [
@@ -97,7 +97,7 @@ def test_lines_of_libsvm_are_read_there_too(tmp_path, address):
     assert got == wanted
 
 
-def test_a_file_is_read_in_blocks_and_from_any_place(tmp_path, address):
+def test_object_is_read_in_blocks_from_any_offset(tmp_path, address):
     content = os.urandom(BLOCK_NBYTES * 2 + 12345)
     (tmp_path / "x.csv").write_bytes(content)
     upload(tmp_path, address)
@@ -117,7 +117,7 @@ def test_a_file_is_read_in_blocks_and_from_any_place(tmp_path, address):
         assert opened.read(1) == b""
 
 
-def test_a_file_that_is_replaced_while_it_is_read_is_said(tmp_path, address):
+def test_object_replaced_during_the_read_is_reported(tmp_path, address):
     (tmp_path / "x.csv").write_text("user,label,ts\n1,0,1\n")
     store = upload(tmp_path, address)
     dataset = Dataset(address, ["user"], label="label")
@@ -126,7 +126,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_said(tmp_path, address):
         list(dataset)
 
 
-def test_what_cannot_be_read_is_one_line(server, tmp_path, address):
+def test_unreadable_object_gives_a_one_line_error(server, tmp_path, address):
     for path, said in (
         (f"{address}/none", "expected at least one data file, got none"),
         (f"{address}/*.csv", "expected at least one data file, got none"),
@@ -149,7 +149,7 @@ def test_what_cannot_be_read_is_one_line(server, tmp_path, address):
         server.serve()
 
 
-def test_patterns_mean_what_they_mean_on_a_disk():
+def test_glob_patterns_match_like_on_a_disk():
     assert is_object_url("s3://a/b")
     assert not is_object_url("redis://a/b")
     assert glob_pattern("a.b/[!x]?.csv").fullmatch("a.b/yz.csv")

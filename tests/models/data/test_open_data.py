@@ -16,6 +16,6 @@ def test_sources_open_by_format_or_suffix(tmp_path):
     assert len(open_source(DataConfig(str(tmp_path / "day.txt"), "criteo"), []).schema.fields) == 39
 
 
-def test_only_formats_with_columns_of_their_own_have_default_features():
+def test_only_formats_with_fixed_columns_have_default_features():
     assert list(default_features("movielens", "")) == [f.name for f in FIELDS]
     assert default_features("csv", "a.csv") == {}

@@ -46,7 +46,7 @@ def readers():
     threads=st.integers(1, 5),
     most=st.integers(0, 12),
 )
-def test_items_and_errors_come_in_the_order_of_the_tasks(tasks, threads, most):
+def test_items_and_errors_arrive_in_task_order(tasks, threads, most):
     one_after_another = taken(item for t in tasks for item in task(t)())
 
     assert taken(ordered_prefetch(map(task, tasks), threads, lambda item: item, most)) == one_after_another
@@ -55,7 +55,7 @@ def test_items_and_errors_come_in_the_order_of_the_tasks(tasks, threads, most):
 
 @settings(max_examples=30, deadline=None)
 @given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=6), threads=st.integers(2, 4), taken=st.integers(0, 9))
-def test_who_stops_early_leaves_no_thread_behind(lengths, threads, taken):
+def test_stopping_early_leaves_no_thread_behind(lengths, threads, taken):
     items = ordered_prefetch((task(range(n)) for n in lengths), threads, lambda item: 1, 2)
     for _ in zip(range(taken), items):
         pass
@@ -65,7 +65,7 @@ def test_who_stops_early_leaves_no_thread_behind(lengths, threads, taken):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_no_more_is_held_than_the_threads_may(threads):
+def test_prefetched_items_are_limited_per_thread(threads):
     begun = []
     items = ordered_prefetch((task(range(1000), begun) for _ in range(10)), threads, lambda item: 1, 4)
     next(items)
@@ -74,7 +74,7 @@ def test_no_more_is_held_than_the_threads_may(threads):
     items.close()
 
 
-def test_tasks_that_cannot_be_made_are_told_in_their_turn():
+def test_task_creation_error_is_raised_in_order():
     def tasks():
         yield task([1, 2])
         raise Broken
@@ -83,7 +83,7 @@ def test_tasks_that_cannot_be_made_are_told_in_their_turn():
     assert taken(ordered_prefetch(tasks(), 1, lambda item: 1, 9)) == ([1, 2], True)
 
 
-def test_several_tasks_run_at_the_same_time():
+def test_several_tasks_run_concurrently():
     together = threading.Barrier(2, timeout=30)
 
     def waits():

@@ -46,7 +46,7 @@ def check_copy(folder, data, fields, text=True):
     return pq.read_metadata(folder / "copy.parquet")
 
 
-def test_text_with_lists_weights_and_several_labels(tmp_path):
+def test_text_with_lists_weights_and_several_labels_is_copied(tmp_path):
     lines = [
         f"{i},city {i % 3},a|b{'|ö' * (i % 2)},{i}|{-i},{i / 3},{i % 2},{i % 3 / 2},{i},{i * 1.5}" for i in range(40)
     ]
@@ -73,7 +73,7 @@ def test_text_with_lists_weights_and_several_labels(tmp_path):
     ]
 
 
-def test_logs_of_criteo_with_what_is_missing(tmp_path):
+def test_criteo_logs_with_missing_values_are_copied(tmp_path):
     line = "\t".join(["1", *["3", ""] * 6, "7", *["68fd1e64", ""] * 13])
     (tmp_path / "train.txt").write_text(f"{line}\n" * 9)
     data = DataConfig(str(tmp_path / "train.txt"), "criteo")
@@ -81,21 +81,21 @@ def test_logs_of_criteo_with_what_is_missing(tmp_path):
     check_copy(tmp_path, data, fields)
 
 
-def test_movielens_in_order_of_time(tmp_path):
+def test_movielens_is_copied_in_time_order(tmp_path):
     (tmp_path / "ratings.dat").write_text("".join(f"{i % 3}::{i % 2}::{i % 6}::{99 - i}\n" for i in range(20)))
     check_copy(
         tmp_path, DataConfig(str(tmp_path), "movielens"), [Field("user_id", "id"), Field("timestamp", "seconds")]
     )
 
 
-def test_strings_that_are_no_text_are_copied_as_bytes(tmp_path):
+def test_strings_that_are_not_utf8_are_copied_as_bytes(tmp_path):
     import pyarrow as pa
 
     pq.write_table(pa.table({"s": pa.array([b"\xff\x00", b"ok", None]), "y": [0.0, 1.0, 0.0]}), tmp_path / "x.parquet")
     check_copy(tmp_path, DataConfig(str(tmp_path / "x.parquet"), "parquet", "y"), [Field("s", "string")], text=False)
 
 
-def test_row_groups_are_cut_by_rows_or_by_bytes(tmp_path, monkeypatch):
+def test_row_groups_are_limited_by_rows_or_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr("freshet_serving.models.data.parquet_copy.READ_ROWS", 100)
     monkeypatch.setattr("freshet_serving.models.data.parquet_copy.GROUP_ROWS", 250)
     copy_to_parquet(SyntheticSource(rows=1000), tmp_path / "a.parquet", Told())
@@ -107,7 +107,7 @@ def test_row_groups_are_cut_by_rows_or_by_bytes(tmp_path, monkeypatch):
     assert [b.row_group(i).num_rows for i in range(b.num_row_groups)] == [100] * 10
 
 
-def test_a_file_that_is_there_is_replaced_only_when_told_so(tmp_path):
+def test_existing_file_is_replaced_only_with_overwrite(tmp_path):
     out = tmp_path / "a.parquet"
     out.write_bytes(b"mine")
     with pytest.raises(BadInput, match=r"a\.parquet already exists; --overwrite replaces it"):
@@ -117,7 +117,7 @@ def test_a_file_that_is_there_is_replaced_only_when_told_so(tmp_path):
     assert pq.read_metadata(out).num_rows == 9
 
 
-def test_a_source_that_breaks_leaves_nothing_behind(tmp_path):
+def test_failing_source_leaves_nothing_behind(tmp_path):
     (tmp_path / "x.csv").write_text("user,click\n" + "1,0\n" * 100 + "x,0\n")
     source = opened(DataConfig(str(tmp_path / "x.csv"), "csv", "click"), [Field("user", "id")])
     (tmp_path / "out").mkdir()
@@ -134,18 +134,18 @@ def test_a_source_that_breaks_leaves_nothing_behind(tmp_path):
         ("d.pq", "expected a file, got the folder"),
     ],
 )
-def test_a_name_that_cannot_be_is_refused(tmp_path, name, message):
+def test_invalid_file_name_is_refused(tmp_path, name, message):
     (tmp_path / "d.pq").mkdir()
     with pytest.raises(BadInput, match=message):
         copy_to_parquet(SyntheticSource(rows=9), tmp_path / name, Told())
 
 
-def test_a_stream_without_an_end_is_refused(tmp_path):
+def test_endless_stream_is_refused(tmp_path):
     with pytest.raises(BadInput, match="the stream has no end"):
         copy_to_parquet(SyntheticSource(), tmp_path / "a.parquet", Told())
 
 
-def test_real_logs_of_criteo(tmp_path):
+def test_real_criteo_logs_are_copied(tmp_path):
     data = DataConfig(real_data("criteo/train_head10k.tsv.gz"), "criteo")
     fields = [Field(name, section["kind"]) for name, section in default_features("criteo", data.path).items()]
     source = opened(data, fields)

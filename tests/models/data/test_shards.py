@@ -37,7 +37,7 @@ def rows_of(batches):
 
 @quick
 @given(files=FILES, readers=st.integers(1, 9), size=st.integers(1, 12))
-def test_ranges_of_rows_hold_every_row_once(tmp_path_factory, files, readers, size):
+def test_row_ranges_contain_every_row_once(tmp_path_factory, files, readers, size):
     source, total = open_files(tmp_path_factory.mktemp("f"), files)
     parts = [SplitRows(source, Shard(i, readers)) for i in range(readers)]
     batches = [list(part.batches(size)) for part in parts]
@@ -55,7 +55,7 @@ def test_ranges_of_rows_hold_every_row_once(tmp_path_factory, files, readers, si
 
 @quick
 @given(files=FILES, readers=st.integers(1, 9), size=st.integers(1, 12))
-def test_parts_of_batches_are_the_batches_of_one_reader(tmp_path_factory, files, readers, size):
+def test_batch_shards_equal_the_batches_of_one_reader(tmp_path_factory, files, readers, size):
     source, total = open_files(tmp_path_factory.mktemp("f"), files)
     parts = [SplitBatches(source, Shard(i, readers)) for i in range(readers)]
 
@@ -67,7 +67,7 @@ def test_parts_of_batches_are_the_batches_of_one_reader(tmp_path_factory, files,
     assert sorted(row for part in again for row in part) == list(range(size, total))
 
 
-def test_a_range_reads_no_row_group_outside_of_it(tmp_path, monkeypatch):
+def test_row_range_reads_no_row_group_outside_it(tmp_path, monkeypatch):
     monkeypatch.setattr("freshet_serving.models.data.files.PIECE_ROWS", 1)
     open_files(tmp_path, [[100] * 10])
     metadata = pq.read_metadata(tmp_path / "0.parquet")
@@ -83,12 +83,12 @@ def test_a_range_reads_no_row_group_outside_of_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("reader", "readers"), [(0, 0), (-1, 2), (2, 2)])
-def test_a_reader_that_there_is_not_is_refused(reader, readers):
+def test_nonexistent_reader_number_is_refused(reader, readers):
     with pytest.raises(BadInput, match="reader: expected 0 to readers - 1"):
         Shard(reader, readers)
 
 
-def test_a_stream_without_an_end_is_shared_by_batches_alone():
+def test_endless_stream_can_only_be_sharded_by_batches():
     with pytest.raises(BadInput, match="a stream without an end"):
         SplitRows(SyntheticSource(), Shard(0, 2))
     batches = SplitBatches(SyntheticSource(), Shard(1, 2)).batches(9)

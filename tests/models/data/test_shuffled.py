@@ -42,9 +42,7 @@ def read(source, **given):
     seed=st.integers(0, 5),
     data=st.data(),
 )
-def test_all_rows_come_once_mixed_within_windows_and_the_same_from_any_batch_on(
-    total, rows, window_rows, until, seed, data
-):
+def test_rows_are_shuffled_within_windows_and_resume_at_any_batch(total, rows, window_rows, until, seed, data):
     source, given_ = Numbers(total), {"rows": rows, "until": until, "window_rows": window_rows, "seed": [seed]}
     batches = read(source, start=0, **given_)
     numbers = np.concatenate([batch.columns["n"] for batch in batches]) if batches else np.empty(0, int)
@@ -65,7 +63,7 @@ def test_all_rows_come_once_mixed_within_windows_and_the_same_from_any_batch_on(
         assert [n for b in other for n in b.columns["n"]] == numbers[batches[at].end :].tolist()
 
 
-def test_another_seed_and_another_epoch_have_another_order():
+def test_different_seed_or_epoch_gives_a_different_order():
     orders = {
         tuple(read(Numbers(64), rows=64, start=0, until=64, window_rows=64, seed=seed)[0].columns["n"])
         for seed in ([0, 0], [0, 1], [1, 0])
@@ -73,6 +71,6 @@ def test_another_seed_and_another_epoch_have_another_order():
     assert len(orders) == 3
 
 
-def test_a_position_that_is_none_is_refused():
+def test_invalid_position_is_refused():
     with pytest.raises(BadInput, match="start: expected a row position"):
         read(Numbers(4), rows=1, start=-1, until=4, window_rows=4, seed=[0])

@@ -17,7 +17,7 @@ def batch() -> Batch:
     return Batch(columns, np.array([0, 1, 0, 1], np.float32), np.array([1.0, 2.0, 3.0, 4.0]), 100)
 
 
-def test_a_slice_of_a_batch_holds_its_rows_and_its_position():
+def test_slice_of_a_batch_keeps_its_rows_and_position():
     part = batch().slice(1, 3)
 
     assert everything(part) == (
@@ -30,18 +30,18 @@ def test_a_slice_of_a_batch_holds_its_rows_and_its_position():
     assert part.columns["seen"].row_splits[0] == 0
 
 
-def test_a_slice_of_a_slice_is_a_slice():
+def test_slice_of_a_slice_is_a_slice():
     assert everything(batch().slice(1, 4).slice(1, 2)) == everything(batch().slice(2, 3))
 
 
-def test_a_slice_may_be_empty():
+def test_slice_may_be_empty():
     part = batch().slice(2, 2)
 
     assert len(part) == 0
     assert plain(part.columns["tags"]) == []
 
 
-def test_a_schema_knows_its_names_and_kinds():
+def test_schema_knows_its_names_and_kinds():
     schema = Schema((Field("a", "id"), Field("b", "strings")), "y")
 
     assert schema.names == ["a", "b"]
@@ -49,24 +49,24 @@ def test_a_schema_knows_its_names_and_kinds():
 
 
 @pytest.mark.parametrize("role", ["label", "time"])
-def test_the_label_and_the_time_are_no_features(role):
+def test_label_and_time_are_not_features(role):
     with pytest.raises(BadInput, match=rf"features\.y: expected a column other than data\.{role}"):
         Schema((Field("y", "float"),), **{"label": "click", role: "y"})
 
 
-def test_all_fields_are_chosen_where_no_feature_is_named():
+def test_all_fields_are_chosen_when_no_feature_is_named():
     fields = [Field("a", "id"), Field("b", "float")]
 
     assert choose(fields, []) == tuple(fields)
     assert choose(fields, [Field("b", "float")]) == (Field("b", "float"),)
 
 
-def test_an_unknown_feature_is_refused_with_the_nearest_name():
+def test_unknown_feature_is_refused_with_the_nearest_name():
     with pytest.raises(BadInput, match=r"features\.gender: expected .*: gendre, age \(did you mean 'gendre'\?\)"):
         choose([Field("gendre", "string"), Field("age", "id")], [Field("gender", "string")])
 
 
-def test_a_feature_of_another_kind_is_refused():
+def test_feature_with_a_wrong_kind_is_refused():
     with pytest.raises(BadInput, match=r"features\.age\.kind: expected 'id' for this column, got 'float'"):
         choose([Field("age", "id")], [Field("age", "float")])
 
@@ -77,7 +77,7 @@ def test_impossible_positions_are_refused(rows, start):
         check_position(rows, start)
 
 
-def test_rows_may_be_taken_in_any_order_and_more_than_once():
+def test_rows_may_be_selected_in_any_order_and_repeatedly():
     part = batch().slice(1, 4).take(np.array([2, 0, 2]))
 
     assert everything(part) == (

@@ -17,7 +17,7 @@ def auc(label: np.ndarray, score: np.ndarray) -> float:
     return float((rank[label > 0].sum() - positives * (positives + 1) / 2) / (positives * (len(label) - positives)))
 
 
-def test_a_resumed_reader_yields_the_batches_that_are_left():
+def test_resumed_reader_yields_the_remaining_batches():
     check_batches(SyntheticSource(seed=3, rows=10_000), 3000, 10_000)
 
 
@@ -30,7 +30,7 @@ def test_batches_do_not_depend_on_their_size_or_their_start():
     assert everything(whole.slice(100, 200)) == everything(parts[1])
 
 
-def test_any_position_is_as_near_as_the_first():
+def test_seeking_to_any_position_takes_equal_time():
     far = rows_of(SyntheticSource(), 10**9, 512)
 
     assert far.start == 10**9
@@ -44,12 +44,12 @@ def test_seeds_make_different_streams():
     assert (first.columns["item_id"] != second.columns["item_id"]).any()
 
 
-def test_a_stream_without_rows_never_ends():
+def test_stream_without_rows_never_ends():
     assert SyntheticSource().count_rows() is None
     assert SyntheticSource(rows=5).count_rows() == 5
 
 
-def test_columns_are_what_they_say():
+def test_columns_have_the_declared_types_and_ranges():
     source = SyntheticSource(users=50, rows=5000)
     batch = rows_of(source, 0, 5000)
     hour, user = batch.columns["hour"], batch.columns["user_id"]
@@ -72,7 +72,7 @@ def test_time_goes_forward_at_the_given_rate():
     assert batch.time[-1] == pytest.approx(START_TIME + 2048, abs=1)
 
 
-def test_popularity_is_uneven_and_items_come_and_go():
+def test_popularity_is_uneven_and_items_are_replaced_over_time():
     source = SyntheticSource()
     early, late = (rows_of(source, start, 40_960).columns["item_id"] for start in (0, 409_600))
     counts = np.sort(np.bincount(early))[::-1]
@@ -83,7 +83,7 @@ def test_popularity_is_uneven_and_items_come_and_go():
     assert not set(early.tolist()) >= set(late.tolist())
 
 
-def test_labels_follow_the_truth():
+def test_labels_follow_the_true_probability():
     source = SyntheticSource(seed=5)
     batch = rows_of(source, 0, 81_920)
     truth = source.truth(batch)
@@ -95,14 +95,14 @@ def test_labels_follow_the_truth():
     assert 0.72 < auc(batch.label, truth) < 0.85
 
 
-def test_the_truth_of_a_row_needs_only_the_row():
+def test_true_probability_of_a_row_depends_only_on_the_row():
     source = SyntheticSource(seed=5)
     batch = rows_of(source, 0, 9000)
 
     assert np.array_equal(source.truth(batch)[5000:5100], source.truth(batch.slice(5000, 5100)))
 
 
-def test_a_frozen_oracle_loses_its_auc_within_100k_rows():
+def test_frozen_oracle_loses_its_auc_within_100k_rows():
     source = SyntheticSource(seed=2)
     now = rows_of(source, 300_000, 20_000)
     past = Batch(now.columns, now.label, now.time - 100_000 / 2.0, now.start)
@@ -111,7 +111,7 @@ def test_a_frozen_oracle_loses_its_auc_within_100k_rows():
     assert fresh - stale > 0.06
 
 
-def test_what_was_learned_by_counting_is_worth_something_now_and_less_later():
+def test_counted_click_rates_predict_now_and_less_later():
     """Smoothed click rates of (user, category) and of items are the simplest embedding there is."""
     source = SyntheticSource(seed=7)
 

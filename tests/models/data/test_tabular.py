@@ -79,7 +79,7 @@ def expected(rows: int) -> dict[str, list]:
 
 
 @pytest.mark.parametrize("name", ["clicks.parquet", "clicks.csv", "clicks.csv.gz"])
-def test_every_column_arrives_whole_and_in_order(tmp_path, name):
+def test_every_column_is_read_completely_in_order(tmp_path, name):
     form = save(tmp_path / name, clicks(100))
     source = open_table(str(tmp_path / name), form, "click", "ts", FIELDS)
 
@@ -89,7 +89,7 @@ def test_every_column_arrives_whole_and_in_order(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["clicks.parquet", "clicks.csv"])
 @pytest.mark.parametrize("rows", [1, 10, 37, 64, 1000])
-def test_a_resumed_reader_yields_the_batches_that_are_left(tmp_path, name, rows):
+def test_resumed_reader_yields_the_remaining_batches(tmp_path, name, rows):
     form = save(tmp_path / name, clicks(110 if rows > 1 else 12))
     source = open_table(str(tmp_path / name), form, "click", "ts", FIELDS)
 
@@ -97,7 +97,7 @@ def test_a_resumed_reader_yields_the_batches_that_are_left(tmp_path, name, rows)
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
-def test_the_files_of_a_folder_or_glob_are_one_stream_in_the_order_of_their_names(tmp_path, suffix):
+def test_files_of_a_folder_or_glob_form_one_ordered_stream(tmp_path, suffix):
     table = clicks(90)
     for i, part in enumerate([table.slice(0, 25), table.slice(25, 0), table.slice(25, 40), table.slice(65)]):
         form = save(tmp_path / f"part-{i}.{suffix}", part)
@@ -120,7 +120,7 @@ def test_files_may_differ_in_the_width_of_their_types(tmp_path):
     assert batch.time is None
 
 
-def test_parquet_columns_that_no_feature_needs_are_not_read(tmp_path):
+def test_unneeded_parquet_columns_are_not_read(tmp_path):
     path = tmp_path / "clicks.parquet"
     pq.write_table(clicks(100), path, compression="none", use_dictionary=False)
     meta = pq.read_metadata(path).row_group(0)
@@ -136,7 +136,7 @@ def test_parquet_columns_that_no_feature_needs_are_not_read(tmp_path):
         list(damaged.batches(33))
 
 
-def test_csv_columns_that_no_feature_needs_are_not_decoded(tmp_path):
+def test_unneeded_csv_columns_are_not_decoded(tmp_path):
     path = tmp_path / "clicks.csv"
     path.write_bytes(b"user,unused,click\n1,5,0\n2,\xff\xfe,1\n")
     source = open_table(str(path), "csv", "click", "", FIELDS[:1])
@@ -144,7 +144,7 @@ def test_csv_columns_that_no_feature_needs_are_not_decoded(tmp_path):
     assert joined(list(source.batches(10))) == {"user": [1, 2], "label": [0.0, 1.0]}
 
 
-def test_parquet_is_streamed_and_not_read_whole(tmp_path):
+def test_parquet_is_streamed_and_not_loaded_whole(tmp_path):
     path, rows = tmp_path / "large.parquet", 400_000
     # Random numbers, so that no encoding shrinks them.
     wide = np.random.default_rng(0).integers(0, 2**62, (8, rows))
@@ -161,7 +161,7 @@ def test_parquet_is_streamed_and_not_read_whole(tmp_path):
     assert most < wide.nbytes / 2
 
 
-def test_dictionary_and_large_columns_of_parquet_arrive(tmp_path):
+def test_dictionary_and_large_parquet_columns_are_read(tmp_path):
     path = tmp_path / "x.parquet"
     city = pa.array(["a", "bb", None, "a"]).dictionary_encode()
     tags = pa.array([["x"], None, [], ["y", "zz"]], pa.large_list(pa.large_string()))
@@ -188,7 +188,7 @@ def test_dictionary_and_large_columns_of_parquet_arrive(tmp_path):
     group=st.integers(1, 12),
     packed=st.booleans(),
 )
-def test_strings_and_ragged_rows_survive_parquet(tmp_path, rows, size, group, packed):
+def test_strings_and_ragged_rows_round_trip_through_parquet(tmp_path, rows, size, group, packed):
     name, ids, tags = zip(*rows)
     columns = {
         "name": pa.array(name, pa.string()),
@@ -219,7 +219,7 @@ def test_strings_and_ragged_rows_survive_parquet(tmp_path, rows, size, group, pa
     ),
     size=st.integers(1, 7),
 )
-def test_strings_ids_and_numbers_survive_csv(tmp_path, rows, size):
+def test_strings_ids_and_numbers_round_trip_through_csv(tmp_path, rows, size):
     path = tmp_path / "x.csv"
     lines = ["name,ids,x,y"]
     for name, ids, x in rows:
@@ -234,7 +234,7 @@ def test_strings_ids_and_numbers_survive_csv(tmp_path, rows, size):
     assert read["x"] == [x for _, _, x in rows]
 
 
-def test_blank_lines_and_tabs_in_csv_do_not_shift_a_resumed_reader(tmp_path):
+def test_blank_csv_lines_do_not_shift_a_resumed_reader(tmp_path):
     path = tmp_path / "x.tsv"
     path.write_text("user\tclick\n1\t0\n\n2\t1\n\n\n3\t0\n4\t1\n")
     source = open_table(str(path), "csv", "click", "", FIELDS[:1])
@@ -263,7 +263,7 @@ def refusal(path: Path, form: str, fields: list[Field] = FIELDS[:1], time: str =
     return str(caught.value)
 
 
-def test_a_missing_column_is_refused_with_the_nearest_name(tmp_path):
+def test_missing_column_is_refused_with_the_nearest_name(tmp_path):
     form = save(tmp_path / "c.parquet", clicks(3))
 
     assert refusal(tmp_path / "c.parquet", form, [Field("usr", "id")]) == (
@@ -271,26 +271,26 @@ def test_a_missing_column_is_refused_with_the_nearest_name(tmp_path):
     )
 
 
-def test_a_column_that_occurs_twice_is_refused(tmp_path):
+def test_column_that_occurs_twice_is_refused(tmp_path):
     (tmp_path / "c.csv").write_text("user,user,click\n1,2,0\n")
 
     assert refusal(tmp_path / "c.csv", "csv") == "column 'user': expected exactly one in c.csv, got 2"
 
 
-def test_a_column_of_a_wrong_type_is_refused_before_any_batch(tmp_path):
+def test_column_with_a_wrong_type_is_refused_before_any_batch(tmp_path):
     form = save(tmp_path / "c.parquet", clicks(3))
     with pytest.raises(BadInput, match=r"features\.city: expected integers for kind 'id', got a column of type string"):
         open_table(str(tmp_path / "c.parquet"), form, "click", "", [Field("city", "id")])
 
 
-def test_a_null_id_is_refused_by_its_row_in_its_file(tmp_path):
+def test_null_id_is_refused_by_its_row_in_its_file(tmp_path):
     for name, users in {"a": [1, 2], "b": [3, None]}.items():
         pq.write_table(pa.table({"user": users, "click": [0, 1]}), tmp_path / f"{name}.parquet")
 
     assert refusal(tmp_path, "parquet") == "column 'user': expected an id, got a null at row 1 of b.parquet"
 
 
-def test_rows_are_counted_from_the_start_of_the_file_after_a_resume_too(tmp_path):
+def test_error_rows_count_from_the_file_start_after_a_resume(tmp_path):
     pq.write_table(pa.table({"user": [1, 2, 3, 4, None], "click": [0] * 5}), tmp_path / "c.parquet", row_group_size=2)
     source = open_table(str(tmp_path / "c.parquet"), "parquet", "click", "", FIELDS[:1])
     with pytest.raises(BadInput, match=r"a null at row 4 of c\.parquet"):
@@ -309,7 +309,7 @@ def test_rows_are_counted_from_the_start_of_the_file_after_a_resume_too(tmp_path
         ("", "c.csv: expected rows, got an empty file"),
     ],
 )
-def test_a_broken_csv_is_refused_in_one_line(tmp_path, text, message):
+def test_malformed_csv_is_refused_in_one_line(tmp_path, text, message):
     (tmp_path / "c.csv").write_text(text)
 
     assert refusal(tmp_path / "c.csv", "csv") == message
@@ -323,7 +323,7 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
     )
 
 
-def test_a_csv_list_with_anything_but_integers_is_refused(tmp_path):
+def test_csv_list_with_anything_but_integers_is_refused(tmp_path):
     (tmp_path / "c.csv").write_text("seen,click\n1|2,0\n3||4,1\n")
 
     assert refusal(tmp_path / "c.csv", "csv", [Field("seen", "ids")]) == (
@@ -331,7 +331,7 @@ def test_a_csv_list_with_anything_but_integers_is_refused(tmp_path):
     )
 
 
-def test_a_truncated_gzip_is_refused(tmp_path):
+def test_truncated_gzip_is_refused(tmp_path):
     write_csv(tmp_path / "c.csv.gz", clicks(2000))
     packed = (tmp_path / "c.csv.gz").read_bytes()
     (tmp_path / "c.csv.gz").write_bytes(packed[: len(packed) // 2])
@@ -339,7 +339,7 @@ def test_a_truncated_gzip_is_refused(tmp_path):
     assert refusal(tmp_path / "c.csv.gz", "csv").startswith("c.csv.gz: cannot be read as a CSV file")
 
 
-def test_a_file_that_is_not_parquet_is_refused(tmp_path):
+def test_file_that_is_not_parquet_is_refused(tmp_path):
     (tmp_path / "c.parquet").write_bytes(b"user,click\n")
 
     assert refusal(tmp_path / "c.parquet", "parquet") == (
@@ -351,26 +351,26 @@ def test_a_file_that_is_not_parquet_is_refused(tmp_path):
     assert refusal(tmp_path / "c.parquet", "parquet").startswith("c.parquet: cannot be read as a Parquet file")
 
 
-def test_wrong_separator_and_a_missing_header_are_told(tmp_path):
+def test_wrong_separator_and_missing_header_are_reported(tmp_path):
     (tmp_path / "c.csv").write_text("user;click\n1;0\n")
     assert refusal(tmp_path / "c.csv", "csv") == "c.csv: expected columns separated by ',', got a header with ';'"
     (tmp_path / "c.csv").write_text("1,0\n2,1\n")
     assert refusal(tmp_path / "c.csv", "csv").endswith("is not a header: expected column names")
 
 
-def test_cell_that_is_no_time_is_named_with_its_row(tmp_path):
+def test_invalid_time_is_refused_by_its_row(tmp_path):
     (tmp_path / "c.csv").write_text("user,click,at\n1,0,2026-11-24 10:00:00\n2,1,17\n")
     told = refusal(tmp_path / "c.csv", "csv", time="at")
     assert told == "column 'at': expected a date and time, got '17' at row 1 of c.csv"
 
 
-def test_an_empty_parquet_table_is_refused(tmp_path):
+def test_empty_parquet_table_is_refused(tmp_path):
     form = save(tmp_path / "c.parquet", clicks(0))
 
     assert refusal(tmp_path / "c.parquet", form) == "c.parquet: expected rows, got an empty table"
 
 
-def test_a_path_where_nothing_is_is_refused(tmp_path):
+def test_path_without_a_file_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
 
     assert refusal(tmp_path / "gone.csv", "csv").endswith("gone.csv' does not exist")
@@ -378,7 +378,7 @@ def test_a_path_where_nothing_is_is_refused(tmp_path):
     assert refusal(tmp_path / "empty", "csv").startswith("data.path: expected at least one .csv or")
 
 
-def test_rows_out_of_order_are_refused_with_the_column_to_sort_by(tmp_path):
+def test_unsorted_rows_are_refused_with_the_column_to_sort_by(tmp_path):
     pq.write_table(pa.table({"user": [1, 2, 3], "click": [0] * 3, "ts": [1, 3, 2]}), tmp_path / "c.parquet")
 
     assert refusal(tmp_path / "c.parquet", "parquet", time="ts") == (
@@ -386,14 +386,14 @@ def test_rows_out_of_order_are_refused_with_the_column_to_sort_by(tmp_path):
     )
 
 
-def test_files_out_of_order_are_refused(tmp_path):
+def test_unsorted_files_are_refused(tmp_path):
     for name, ts in {"a": [3, 4], "b": [1, 2]}.items():
         pq.write_table(pa.table({"user": [1, 2], "click": [0, 1], "ts": ts}), tmp_path / f"{name}.parquet")
 
     assert "an earlier time at row 0 of b.parquet" in refusal(tmp_path, "parquet", time="ts")
 
 
-def test_rows_of_one_time_are_in_order(tmp_path):
+def test_rows_with_equal_times_count_as_sorted(tmp_path):
     pq.write_table(pa.table({"user": [1, 2], "click": [0, 1], "ts": [5, 5]}), tmp_path / "c.parquet")
     (batch,) = open_table(str(tmp_path / "c.parquet"), "parquet", "click", "ts", FIELDS[:1]).batches(9)
 
@@ -409,9 +409,7 @@ def test_rows_of_one_time_are_in_order(tmp_path):
     threads=st.integers(2, 4),
     piece_rows=st.integers(1, 9),
 )
-def test_the_batches_are_the_same_whatever_the_number_of_threads(
-    tmp_path_factory, files, size, start, threads, piece_rows
-):
+def test_batches_are_equal_for_any_number_of_threads(tmp_path_factory, files, size, start, threads, piece_rows):
     """files: the rows of each row group of each. piece_rows: of row groups that are read together."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("freshet_serving.models.data.files.PIECE_ROWS", piece_rows)
@@ -436,7 +434,7 @@ def check_threads(tmp_path_factory, files, size, start, threads):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_an_error_comes_after_the_batches_before_it_whatever_the_threads(tmp_path, threads, monkeypatch):
+def test_error_follows_the_batches_before_it_for_any_threads(tmp_path, threads, monkeypatch):
     monkeypatch.setattr("freshet_serving.models.data.files.PIECE_ROWS", 1)
     users = [*range(100), None]
     pq.write_table(pa.table({"user": users, "click": [0] * 101}), tmp_path / "c.parquet", row_group_size=10)
@@ -447,7 +445,7 @@ def test_an_error_comes_after_the_batches_before_it_whatever_the_threads(tmp_pat
         next(batches)
 
 
-def test_a_row_group_of_many_rows_is_not_held_whole(tmp_path):
+def test_large_row_group_is_not_held_whole(tmp_path):
     path, rows = tmp_path / "large.parquet", 1_200_000
     wide = np.random.default_rng(0).integers(0, 2**62, (8, rows))
     table = pa.table({f"c{i}": c for i, c in enumerate(wide)} | {"click": np.zeros(rows)})
@@ -463,7 +461,7 @@ def test_a_row_group_of_many_rows_is_not_held_whole(tmp_path):
     assert most < wide.nbytes
 
 
-def test_row_groups_before_a_position_are_not_read(tmp_path):
+def test_row_groups_before_the_start_are_not_read(tmp_path):
     path = tmp_path / "c.parquet"
     pq.write_table(clicks(100), path, row_group_size=10, compression="none", use_dictionary=False)
     metadata = pq.read_metadata(path)
@@ -479,7 +477,7 @@ def test_row_groups_before_a_position_are_not_read(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["c.parquet", "c.csv"])
-def test_weights_and_several_labels_arrive_with_their_rows(tmp_path, name):
+def test_weights_and_several_labels_stay_with_their_rows(tmp_path, name):
     table = pa.table({
         "user": [1, 2, 3],
         "click": [0, 1, 1],
@@ -508,7 +506,7 @@ def test_weights_and_several_labels_arrive_with_their_rows(tmp_path, name):
         ("", "expected a weight, got a null"),
     ],
 )
-def test_a_weight_that_is_none_is_refused_by_its_row(tmp_path, weight, wanted):
+def test_invalid_weight_is_refused_by_its_row(tmp_path, weight, wanted):
     (tmp_path / "c.csv").write_text(f"user,click,w\n1,0,1\n2,1,{weight}\n")
     with pytest.raises(BadInput) as caught:
         list(open_table(str(tmp_path / "c.csv"), "csv", "click", "", FIELDS[:1], weight="w").batches(9))
@@ -517,7 +515,7 @@ def test_a_weight_that_is_none_is_refused_by_its_row(tmp_path, weight, wanted):
 
 
 @pytest.mark.parametrize("name", ["c.parquet", "c.csv"])
-def test_the_time_may_be_read_as_whole_seconds_too(tmp_path, name):
+def test_time_may_also_be_read_as_whole_seconds(tmp_path, name):
     form = save(tmp_path / name, clicks(9).select(["user", "click", "ts"]))
     (batch,) = open_table(str(tmp_path / name), form, "click", "ts", [Field("ts", "seconds")]).batches(9)
 
@@ -533,13 +531,13 @@ def test_seconds_before_1970_are_rounded_down(tmp_path):
     assert batch.columns["ts"].tolist() == [-1, 0]
 
 
-def test_a_weight_that_is_nan_is_refused(tmp_path):
+def test_weight_that_is_nan_is_refused(tmp_path):
     pq.write_table(pa.table({"user": [1, 2], "click": [0, 1], "w": [1.0, math.nan]}), tmp_path / "c.parquet")
     with pytest.raises(BadInput, match=r"column 'w': expected a weight of 0 or more, got nan at row 1 of c\.parquet"):
         list(open_table(str(tmp_path / "c.parquet"), "parquet", "click", "", FIELDS[:1], weight="w").batches(9))
 
 
-def test_a_damaged_parquet_file_is_read_or_refused_in_one_line(tmp_path):
+def test_damaged_parquet_file_is_read_or_refused_in_one_line(tmp_path):
     save(tmp_path / "c.parquet", clicks(60))
     whole, random, refused = (tmp_path / "c.parquet").read_bytes(), np.random.default_rng(0), []
     for _ in range(40):

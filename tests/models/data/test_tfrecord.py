@@ -56,7 +56,7 @@ def opened(path, fields=FIELDS[:1], label="click", time=""):
 
 
 @pytest.mark.parametrize(("name", "packed"), [("a.tfrecord", False), ("a.tfrecord.gz", True), ("plain.tfrecord", True)])
-def test_every_column_arrives_and_what_is_missing_is_missing(tmp_path, name, packed):
+def test_every_column_is_read_with_missing_values(tmp_path, name, packed):
     source = opened(write(tmp_path / name, map(row, range(23)), packed), FIELDS, time="ts")
 
     assert joined(list(source.batches(5))) == {
@@ -71,7 +71,7 @@ def test_every_column_arrives_and_what_is_missing_is_missing(tmp_path, name, pac
     check_batches(source, 4, 23)
 
 
-def test_a_dataset_tells_lists_from_values_by_the_first_records(tmp_path):
+def test_first_records_distinguish_lists_from_values(tmp_path):
     dataset = Dataset(write(tmp_path / "a.tfrecord", map(row, range(1, 23))), label="click")
 
     assert {f.name: f.kind for f in dataset.schema.fields} == {
@@ -86,7 +86,7 @@ def refusal(path, fields=FIELDS[:1], label="click"):
     return str(caught.value)
 
 
-def test_a_flipped_bit_is_told_by_its_record(tmp_path):
+def test_flipped_bit_is_reported_by_its_record(tmp_path):
     path = write(tmp_path / "a.tfrecord", map(row, range(9)))
     raw = bytearray(path.read_bytes())
     at = raw.index(b"user", len(raw) // 2)
@@ -96,7 +96,7 @@ def test_a_flipped_bit_is_told_by_its_record(tmp_path):
     assert refusal(path).startswith("a.tfrecord: record ")
 
 
-def test_a_length_that_nobody_wrote_is_refused_before_room_is_made_for_it(tmp_path):
+def test_corrupt_record_length_is_refused_before_allocating_memory(tmp_path):
     path = tmp_path / "a.tfrecord"
     path.write_bytes(struct.pack("<QI", 2**60, 1) + b"x" * 50)
     assert refusal(path) == "a.tfrecord: the length of record 0 does not match its checksum"
@@ -124,7 +124,7 @@ def test_checksums_are_crc_32c(data):
     assert not _fits(data, masked(data) ^ 1)
 
 
-def test_a_file_that_is_cut_short_is_told(tmp_path):
+def test_truncated_file_is_reported(tmp_path):
     whole = write(tmp_path / "a.tfrecord", map(row, range(9))).read_bytes()
     for cut in (3, 20, len(whole) - 1):
         (tmp_path / "b.tfrecord").write_bytes(whole[:cut])
@@ -145,13 +145,13 @@ def test_a_file_that_is_cut_short_is_told(tmp_path):
     ],
     ids=["no user", "two users", "a user of bytes", "no click", "no example", "a label of 7"],
 )
-def test_a_record_that_does_not_fit_is_told_by_its_number(tmp_path, odd, message, monkeypatch):
+def test_mismatched_record_is_reported_by_its_number(tmp_path, odd, message, monkeypatch):
     monkeypatch.setattr("freshet_serving.models.data.tfrecord.FIRST_RECORDS", 3)
     path = write(tmp_path / "a.tfrecord", [*map(row, range(6)), odd, row(7)])
     assert refusal(path).startswith(message)
 
 
-def test_other_bytes_than_examples_and_columns_that_are_not_there_are_refused(tmp_path):
+def test_malformed_examples_and_missing_columns_are_refused(tmp_path):
     path = write(tmp_path / "a.tfrecord", [b"\xff\xff"])
     assert refusal(path) == "a.tfrecord: record 0 is not a tf.train.Example"
     path = write(tmp_path / "b.tfrecord", map(row, range(3)))

@@ -12,7 +12,7 @@ def make_room(rows, width):
     return SimpleNamespace(inputs={"x": x}, more=[label, share, number], arguments=["a"], function=lambda given: given)
 
 
-def test_a_part_has_its_own_rows_and_what_is_left_over_is_its_first_row_and_weighs_nothing():
+def test_batch_part_is_padded_with_zero_weight_first_rows():
     part = BatchPart(make_room(5, 2), 3, 6)
     batch = np.arange(20, dtype=np.float32).reshape(10, 2)
 
@@ -24,5 +24,5 @@ def test_a_part_has_its_own_rows_and_what_is_left_over_is_its_first_row_and_weig
     np.testing.assert_array_equal(part.io_buffer.more[1], np.array([0.1, 0.1, 0.1, 0, 0], np.float32))
 
 
-def test_an_executable_reads_the_room_and_then_the_state():
+def test_executable_arguments_are_the_buffers_then_the_state():
     assert BatchPart(make_room(1, 1), 0, 1).compute(["state"]) == ["a", "state"]

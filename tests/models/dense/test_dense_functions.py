@@ -54,7 +54,7 @@ def centred(layout, seed=0):
 
 
 @pytest.mark.parametrize(("rows", "weighted"), [(4, True), (7, False), (9, True), (64, False)])
-def test_parts_give_the_loss_the_gradients_and_the_weights_of_the_whole(rows, weighted):
+def test_loss_and_gradients_of_parts_equal_those_of_the_whole(rows, weighted):
     random = np.random.default_rng(rows)
     sides = [make_step(threads, options={"hidden": [4]}) for threads in (1, 2, 3)]
     for _ in range(3):
@@ -75,7 +75,7 @@ def test_parts_give_the_loss_the_gradients_and_the_weights_of_the_whole(rows, we
 
 
 @pytest.mark.parametrize("model", [{"loss": f"{__name__}:pairwise"}, {"arch": f"{__name__}:centred"}])
-def test_rows_that_see_one_another_stay_together_and_alone(model):
+def test_network_with_batch_statistics_is_not_split(model):
     random = np.random.default_rng(0)
     x, label = random.standard_normal((9, 2)).astype(np.float32), random.integers(0, 2, 9).astype(np.float32)
     loss, grad, parts = learn(make_step(3, **model), x, label)
@@ -84,7 +84,7 @@ def test_rows_that_see_one_another_stay_together_and_alone(model):
     assert (loss, grad.tobytes()) == (again, gradient.tobytes())
 
 
-def test_parts_draw_random_numbers_of_their_own_and_each_step_new_ones():
+def test_random_numbers_differ_between_parts_and_steps():
     step = make_step(2, arch=f"{__name__}:noise")
     rows = np.ones((8, 2), np.float32)
     masks = [(learn(step, rows, np.ones(8, np.float32))[1][:, 0] != 0).reshape(2, 4) for _ in range(8)]

@@ -31,7 +31,7 @@ def adam(weights, gradients, decay, clip, decayed):
 
 
 @pytest.mark.parametrize(("decay", "clip"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.5), (0.3, 0.5)])
-def test_it_is_adam_with_decoupled_decay_of_kernels_and_one_norm_for_all_gradients(decay, clip):
+def test_optimizer_is_adam_with_decoupled_decay_and_global_norm_clipping(decay, clip):
     random = np.random.default_rng(0)
     shapes, names = [(4, 3), (3,), (3,)], ["kernel", "bias", "gamma"]
     began = [random.standard_normal(shape) for shape in shapes]

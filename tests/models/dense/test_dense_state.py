@@ -18,7 +18,7 @@ def make_state():
     return model, DenseState(model.trainable_variables, model.non_trainable_variables, 1)
 
 
-def test_it_begins_with_the_values_of_keras_and_an_optimizer_that_took_no_step():
+def test_state_starts_with_keras_values_and_a_fresh_optimizer():
     model, state = make_state()
     named = state.named()
     for variable in model.variables:
@@ -27,7 +27,7 @@ def test_it_begins_with_the_values_of_keras_and_an_optimizer_that_took_no_step()
     assert not any(moment.any() for name, moment in state.optimizer().items() if name.isdigit())
 
 
-def test_vectors_hold_the_weights_one_behind_another_above_their_moments():
+def test_vectors_contain_concatenated_weights_above_their_moments():
     model, state = make_state()
     state.assign({"first/kernel": np.arange(6).reshape(3, 2), "nobody": np.ones(1)})
     vectors = state.held_vectors().view()
@@ -37,7 +37,7 @@ def test_vectors_hold_the_weights_one_behind_another_above_their_moments():
     assert [spec.shape for spec in state.specs()] == [held.spec.shape for held in state.held()]
 
 
-def test_what_was_told_by_name_can_be_put_back_to_the_bit():
+def test_named_state_is_restored_bitwise():
     (_, one), (_, other) = make_state(), make_state()
     random = np.random.default_rng(0)
     optimizer = {
@@ -54,7 +54,7 @@ def test_what_was_told_by_name_can_be_put_back_to_the_bit():
     assert other.held_vectors().view().tobytes() == one.held_vectors().view().tobytes()
 
 
-def test_new_weights_leave_the_moments_and_the_other_state_as_they_are():
+def test_new_weights_keep_the_moments_and_other_state():
     _, state = make_state()
     before = state.optimizer() | {"dropout_0000": np.array([5, 6], np.uint32)}
     before["0002"] = np.full_like(before["0002"], 3)

@@ -53,11 +53,11 @@ def learn(step, x, label):
         (5, 7, 7),
     ],
 )
-def test_a_batch_takes_the_smallest_size_that_it_fits_in_and_few_sizes_there_are(rows, batch_rows, size):
+def test_batch_uses_the_smallest_of_few_padded_sizes(rows, batch_rows, size):
     assert _size(rows, batch_rows) == size
 
 
-def test_small_run_with_batches_and_windows_of_many_sizes_compiles_four_executables():
+def test_run_with_many_batch_sizes_compiles_four_executables():
     """A run over 3,000 rows spent most of its time in the compiler: nine executables, one for each odd size."""
     step = make_step(hidden=[4], train={"batch_rows": 32})
     for rows in (32, 8, 26, 16, 32):
@@ -67,7 +67,7 @@ def test_small_run_with_batches_and_windows_of_many_sizes_compiles_four_executab
     assert sorted(step._functions) == [("gradients", 32), ("moves", 1), ("scores", 32), ("scores", 512)]
 
 
-def test_statistics_of_a_batch_are_of_its_rows_alone():
+def test_batch_statistics_use_only_real_rows():
     step = make_step(f"{__name__}:normalised")
     random = np.random.default_rng(0)
     for rows in (7, 3):
@@ -78,7 +78,7 @@ def test_statistics_of_a_batch_are_of_its_rows_alone():
         np.testing.assert_allclose(weights["norm/moving_variance"], x.var(axis=0), rtol=1e-4)
 
 
-def test_a_restored_step_goes_on_to_the_same_bits_also_from_a_checkpoint_of_keras_optimizer():
+def test_restored_step_continues_bitwise_even_from_keras_checkpoints():
     one, other = make_step(hidden=[4]), make_step(hidden=[4])
     random = np.random.default_rng(1)
     batches = [(random.standard_normal((9, 2)).astype(np.float32), np.ones(9, np.float32)) for _ in range(4)]
@@ -91,7 +91,7 @@ def test_a_restored_step_goes_on_to_the_same_bits_also_from_a_checkpoint_of_kera
         assert array.tobytes() == other.weights()[name].tobytes()
 
 
-def test_other_weights_begin_with_an_optimizer_of_their_own():
+def test_replaced_weights_start_with_a_fresh_optimizer():
     step = make_step(hidden=[4])
     learn(step, np.ones((4, 2), np.float32), np.ones(4, np.float32))
     weights = {name: array + 1 for name, array in step.weights().items()}

@@ -46,7 +46,7 @@ def losses(tmp_path, monkeypatch):
     sys.modules.pop("their_losses", None)
 
 
-def test_the_log_loss_of_several_labels_is_their_sum_by_their_weights():
+def test_log_loss_of_several_labels_is_their_weighted_sum():
     label = np.array([[0, 1], [1, 1], [0, 0]], np.float32)
     logits = np.array([[0.5, -2], [3, 0], [-1, 50]], np.float32)
     each = np.logaddexp(0, logits.astype(np.float64)) - label * logits
@@ -65,19 +65,19 @@ WEIGHTS = st.just(0.0) | st.floats(2**-10, 8, width=32)
     st.lists(st.tuples(st.floats(-5, 5, width=32), WEIGHTS), min_size=1, max_size=9),
     st.floats(0.25, 4, width=32),
 )
-def test_a_rows_weight_is_how_often_it_counts_and_their_scale_changes_nothing(rows, scale):
+def test_row_weights_act_as_counts_and_their_scale_cancels(rows, scale):
     losses, weights = (np.array(part, np.float32) for part in zip(*rows))
     wanted = float(losses @ weights.astype(np.float64) / weights.sum()) if weights.any() else 0.0
     for scaled in (weights, weights * np.float32(scale)):
         assert losses @ mean_shares(len(losses), scaled) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
 
-def test_without_weights_rows_count_alike_and_rows_of_no_weight_alone_count_nothing():
+def test_missing_weights_count_equally_and_zero_weights_give_zero():
     np.testing.assert_array_equal(mean_shares(4, None), mean_shares(4, np.full(4, 3, np.float32)))
     np.testing.assert_array_equal(mean_shares(2, np.zeros(2, np.float32)), [0, 0])
 
 
-def test_an_own_loss_is_one_function_of_labels_and_logits(losses):
+def test_custom_loss_is_a_function_of_labels_and_logits(losses):
     loss = row_loss(NetworkConfig(loss=f"{losses}:focal"))
     np.testing.assert_allclose(loss(tf.constant([1.0]), tf.constant([0.0])), [np.log(2) / 4], rtol=1e-6)
 
@@ -93,6 +93,6 @@ def test_an_own_loss_is_one_function_of_labels_and_logits(losses):
         ("missing", r"'their_losses:missing' is not a function of that module"),
     ],
 )
-def test_what_is_no_loss_a_row_is_told_before_the_first_row_is_read(losses, name, message):
+def test_invalid_loss_is_refused_before_the_first_row(losses, name, message):
     with pytest.raises(BadInput, match=f"model.loss: .*{message}"):
         row_loss(NetworkConfig(loss=f"{losses}:{name}"))

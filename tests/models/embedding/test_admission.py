@@ -24,7 +24,7 @@ def make_table(admission):
 
 
 @given(batches, st.integers(1, 4))
-def test_exact_counts_are_a_dictionarys(batches, after):
+def test_exact_counts_equal_a_dictionary(batches, after):
     admission, wanted = ExactCounts(after), {}
     for ids in batches:
         for key in ids:
@@ -39,7 +39,7 @@ def test_exact_counts_are_a_dictionarys(batches, after):
 
 @settings(deadline=None)
 @given(batches, st.integers(1, 4))
-def test_shared_counters_admit_no_id_late_whatever_shares_them(batches, after):
+def test_shared_counters_never_admit_an_id_late(batches, after):
     admission, seen = CountingBloom(after, 10, 0.5), {}
     for ids in batches:
         for key in ids:
@@ -48,7 +48,7 @@ def test_shared_counters_admit_no_id_late_whatever_shares_them(batches, after):
 
 
 @pytest.mark.parametrize(("after", "error"), [(2, 0.01), (2, 0.1), (5, 0.01)])
-def test_shared_counters_take_no_more_ids_for_known_ones_than_they_were_made_for(after, error):
+def test_shared_counters_stay_within_their_error_rate(after, error):
     ids = np.random.default_rng(after).integers(-(2**63), 2**63 - 1, 50_000)
     admission = CountingBloom(after, len(ids), error)
     admission.met(np.repeat(ids, after - 1))
@@ -58,7 +58,7 @@ def test_shared_counters_take_no_more_ids_for_known_ones_than_they_were_made_for
     assert admission.met(ids).all(), "and none late"
 
 
-def test_a_counter_stays_at_its_largest_value():
+def test_counter_saturates_at_its_largest_value():
     admission = CountingBloom(65535, 10, 0.01)
     key = np.array([7])
     assert not admission.met(np.repeat(key, 65534)).any()
@@ -67,7 +67,7 @@ def test_a_counter_stays_at_its_largest_value():
 
 
 @pytest.mark.parametrize("make", [lambda: ExactCounts(3), lambda: CountingBloom(3, 3 * BLOCK_COUNTERS, 0.01), AdmitAll])
-def test_what_was_exported_or_followed_by_increments_goes_on_alike(make):
+def test_exported_or_incrementally_restored_counts_continue_equally(make):
     ours, restored, follower = make(), make(), make()
     draw = np.random.default_rng(0)
     for _ in range(20):
@@ -83,7 +83,7 @@ def test_what_was_exported_or_followed_by_increments_goes_on_alike(make):
 
 
 @pytest.mark.parametrize("make", [lambda: ExactCounts(3), lambda: CountingBloom(3, 1000, 0.001)])
-def test_an_id_has_its_row_once_it_came_so_often_and_the_gradient_of_others_is_dropped(make):
+def test_id_gets_its_row_after_enough_occurrences(make):
     table = make_table(make())
     seven, two = np.array([7]), np.array([7, 7])
     assert (table.insert(seven) < 0).all()
@@ -95,7 +95,7 @@ def test_an_id_has_its_row_once_it_came_so_often_and_the_gradient_of_others_is_d
     assert len(table) == 1
 
 
-def test_an_id_that_was_removed_begins_anew():
+def test_removed_id_must_be_admitted_again():
     table = make_table(ExactCounts(2))
     for _ in range(2):
         assert (table.insert(np.array([5])) < 0).all()
@@ -103,7 +103,7 @@ def test_an_id_that_was_removed_begins_anew():
         table.remove(np.array([5]))
 
 
-def test_a_cleared_table_has_counted_nothing():
+def test_cleared_table_has_no_counts():
     table = make_table(ExactCounts(2))
     table.insert(np.array([5]))
     table.clear()

@@ -24,7 +24,7 @@ def parts_of(keys):
 
 
 @pytest.mark.parametrize("near_nbytes", [0, 1 << 20])
-def test_records_are_read_in_the_order_that_is_asked_for(cold, monkeypatch, near_nbytes):
+def test_records_are_read_in_the_requested_order(cold, monkeypatch, near_nbytes):
     monkeypatch.setattr(cold_rows, "NEAR_NBYTES", near_nbytes)
     monkeypatch.setattr(cold_rows, "READ_NBYTES", 4096)
     records = cold.append(*parts_of(range(5000)))
@@ -35,14 +35,14 @@ def test_records_are_read_in_the_order_that_is_asked_for(cold, monkeypatch, near
     assert cold.read(wanted[:0])[0].shape == (0, DIM)
 
 
-def test_a_row_lies_where_serving_kernels_look_for_one(cold):
+def test_row_is_stored_where_serving_kernels_expect_it(cold):
     records = cold.append(*parts_of([7, 8, 9]))
     at = int(records[1]) * cold.record_nbytes + LOG_ROW
     assert cold.log[at : at + 4 * DIM].view(np.float32).tolist() == [8.0] * DIM
     assert cold.record_nbytes % 8 == 0
 
 
-def test_near_records_are_one_read_and_far_ones_are_several(cold, monkeypatch):
+def test_nearby_records_are_read_together(cold, monkeypatch):
     records = cold.append(*parts_of(range(1000)))
     reads = []
     read = type(cold._log.file).read
@@ -59,7 +59,7 @@ def test_near_records_are_one_read_and_far_ones_are_several(cold, monkeypatch):
     assert reads[1:] == [3 * cold.record_nbytes, 2 * cold.record_nbytes, cold.record_nbytes]
 
 
-def test_what_lives_after_a_compaction_is_where_it_says_and_the_rest_is_given_up(cold):
+def test_compaction_keeps_live_records_at_their_reported_positions(cold):
     records = cold.append(*parts_of(range(40_000)))
     cold.drop(records[:30_000])
     where = dict(zip(cold.keys[records[30_000:]].tolist(), records[30_000:].tolist()))
@@ -82,7 +82,7 @@ def test_what_lives_after_a_compaction_is_where_it_says_and_the_rest_is_given_up
     assert sorted(cold.present().tolist()) == sorted(where.values())
 
 
-def test_records_beyond_the_first_segment_have_their_books(cold):
+def test_records_beyond_the_first_segment_are_tracked(cold):
     records = np.concatenate([cold.append(*parts_of(range(n, n + 7000))) for n in range(0, 42_000, 7000)])
     assert cold.keys[records].tolist() == list(range(42_000))
     assert len(set(records.tolist())) == 42_000

@@ -10,7 +10,7 @@ ids = st.one_of(st.integers(0, 30), st.sampled_from([-(2**63), -1, 2**63 - 1]), 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(ids, max_size=50), max_size=12))
-def test_ids_are_there_once_in_the_order_in_which_they_came(batches):
+def test_ids_are_kept_once_in_order_of_arrival(batches):
     distinct_ids.FIRST_IDS, before = 4, distinct_ids.FIRST_IDS
     try:
         known = DistinctIds()

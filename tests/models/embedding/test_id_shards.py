@@ -10,14 +10,14 @@ from freshet_serving.models.embedding.id_shards import SHARDS, of_process, proce
 
 
 @given(st.integers(1, SHARDS))
-def test_every_shard_is_of_one_process_and_all_have_as_many_or_one_more(processes):
+def test_shards_are_divided_evenly_among_processes(processes):
     ranges = [of_process(n, processes) for n in range(processes)]
     assert [shard for each in ranges for shard in each] == list(range(SHARDS))
     assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 4, 7, 64])
-def test_an_id_is_of_the_process_that_has_its_shard(processes):
+def test_id_belongs_to_the_process_that_owns_its_shard(processes):
     ids = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 20_000)
     shards = np.empty(len(ids), np.int64)
     kernels.shards(ids, SHARDS, shards)
@@ -27,6 +27,6 @@ def test_an_id_is_of_the_process_that_has_its_shard(processes):
         assert np.array_equal(owners == process, (shards >= mine.start) & (shards < mine.stop))
 
 
-def test_ids_in_a_row_are_spread_evenly():
+def test_consecutive_ids_are_spread_evenly():
     counts = np.bincount(processes_of(np.arange(100_000), 4), minlength=4)
     assert counts.min() > 24_000

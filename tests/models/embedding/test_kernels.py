@@ -52,7 +52,7 @@ def make_gradients(features, seed):
     combiner=st.sampled_from(["sum", "mean", "sqrtn", "none"]),
     most=st.integers(1, 3),
 )
-def test_the_keys_of_one_value_have_the_gradient_of_that_value(lists, codes, combiner, most):
+def test_every_key_of_a_value_gets_its_gradient(lists, codes, combiner, most):
     """As if there was a table of values, each the sum of its keys' rows."""
     values = [("many", lists, combiner, most)]
     (grad,) = make_gradients(values, 7)
@@ -91,7 +91,7 @@ def by_hand(features, seed):
 
 @settings(deadline=None, max_examples=300)
 @given(features=st.lists(feature, min_size=1, max_size=3), seed=st.integers(0, 1000))
-def test_gradients_add_up_as_by_hand_for_every_combiner_length_and_repetition(features, seed):
+def test_gradients_equal_the_manual_sum_for_every_combiner(features, seed):
     touched, sums, met, _ = run(features, seed)
     wanted = by_hand(features, seed)
     assert touched.tolist() == list(wanted)
@@ -108,14 +108,14 @@ def test_gradients_add_up_as_by_hand_for_every_combiner_length_and_repetition(fe
 
 @settings(deadline=None)
 @given(features=st.lists(feature, min_size=1, max_size=3), seed=st.integers(0, 1000))
-def test_forgetting_leaves_no_trace_for_the_next_batch(features, seed):
+def test_forget_clears_the_positions_for_the_next_batch(features, seed):
     touched, _, _, place = run(features, seed)
     assert sorted(touched.tolist()) == np.flatnonzero(place >= 0).tolist()
     forget(place, touched)
     assert (place == -1).all()
 
 
-def test_the_gradient_is_the_transpose_of_pooling():
+def test_gradient_is_the_transpose_of_pooling():
     """For combiners of the pooling kernel: <pool(rows), grad> = <rows, accumulated grad>."""
     random = np.random.default_rng(3)
     table = random.standard_normal((TABLE_ROWS, DIM)).astype(np.float32)
@@ -133,7 +133,7 @@ def test_the_gradient_is_the_transpose_of_pooling():
         np.testing.assert_allclose((pooled * own).sum(), (table[touched] * sums).sum(), rtol=1e-5)
 
 
-def test_norms_are_those_of_numpy_whatever_lies_in_the_rows():
+def test_norms_equal_numpy_for_any_rows():
     rows = np.random.default_rng(0).standard_normal((50, 7)).astype(np.float32) * 1e30
     rows[3], rows[4, 2], rows[5, 0] = 0.0, np.nan, np.inf
     refs = np.array([3, 4, 5, 9, 9, 49])
@@ -142,7 +142,7 @@ def test_norms_are_those_of_numpy_whatever_lies_in_the_rows():
     np.testing.assert_allclose(found, np.linalg.norm(rows[refs, ::2].astype(np.float64), axis=1), rtol=1e-12)
 
 
-def test_gradients_longer_than_a_norm_are_made_as_long_as_that():
+def test_gradients_longer_than_the_norm_are_clipped():
     random = np.random.default_rng(0)
     sums = (random.standard_normal((50, 6)) * random.lognormal(0, 2, (50, 1))).astype(np.float32)
     sums[7] = 0

@@ -33,13 +33,13 @@ INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-4, 4)
         (float("inf"), 2**31 - 1, "binary_code"),
     ],
 )
-def test_a_table_is_hashed_only_where_its_rows_are_fewer_than_its_ids(ids, rows, how):
+def test_table_is_hashed_only_with_fewer_rows_than_ids(ids, rows, how):
     assert choice(ids, rows) == how
 
 
 @settings(deadline=None)
 @given(rows=st.integers(32, 2**31 - 1), how=st.sampled_from(HASHES), keys=st.just(0) | st.integers(1, MOST_CODES))
-def test_a_hashed_table_never_has_more_rows_than_it_may(rows, how, keys):
+def test_hashed_table_never_exceeds_its_row_limit(rows, how, keys):
     transform = key_transform("t", "x", 0, how, rows, 0 if how == "quotient_remainder" else keys)
     assert shape_of(transform, [ColumnShape("int64")]) == ColumnShape("int64", 0, True)
     _, first, second = transform.integers
@@ -50,7 +50,7 @@ def test_a_hashed_table_never_has_more_rows_than_it_may(rows, how, keys):
 
 
 @pytest.mark.parametrize(("rows", "bits", "keys"), [(1_000, 7, 6), (10_000, 11, 4), (10**6, 18, 3), (4, 2, 1)])
-def test_a_binary_code_has_as_few_keys_as_tell_ids_apart(rows, bits, keys):
+def test_binary_code_uses_the_fewest_keys_that_distinguish_ids(rows, bits, keys):
     assert key_transform("t", "x", 0, "binary_code", rows).integers == [0, bits, keys]
     assert bits * keys >= CODE_BITS or rows < 16
 
@@ -89,7 +89,7 @@ def pooled(transform, combiner, most, lists):
     most=st.integers(1, 4),
     rows=st.integers(32, 200),
 )
-def test_a_hashed_table_pools_as_a_dictionary_of_its_rows_does(lists, how, combiner, most, rows):
+def test_hashed_table_pools_like_a_dictionary_of_its_rows(lists, how, combiner, most, rows):
     transform = key_transform("t", "x", 0, how, rows)
     out, known = pooled(transform, combiner, most, lists)
     for got, row in zip(out, lists):

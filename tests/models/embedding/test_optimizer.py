@@ -114,7 +114,7 @@ batches = st.lists(st.lists(st.integers(0, ROWS - 1), unique=True, max_size=ROWS
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @settings(max_examples=40, deadline=None)
 @given(touched=batches, seed=st.integers(0, 2**32 - 1), rate=st.sampled_from([0.001, 0.05, 0.3]), plain=st.booleans())
-def test_rows_move_as_the_formula_moves_each_of_them_alone(name, touched, seed, rate, plain):
+def test_rows_move_as_the_formula_moves_each_separately(name, touched, seed, rate, plain):
     options = RowOptions() if plain else OPTIONS
     optimizer, rows = row_optimizer(name, options), make_rows()
     slots, wanted = make_slots(optimizer), [FORMULAS[name](row, options) for row in rows]
@@ -133,7 +133,7 @@ def test_rows_move_as_the_formula_moves_each_of_them_alone(name, touched, seed, 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS.keys() - {"adagrad_decay"}))
 @pytest.mark.parametrize("rate", [0.05, 0.001])
-def test_rows_that_every_step_touches_move_as_keras_moves_a_dense_variable(name, rate):
+def test_rows_touched_by_every_step_move_like_keras_variables(name, rate):
     pytest.importorskip("tensorflow", reason="Keras is part of the train extra")
     from freshet_serving.compiler.frameworks import keras
 
@@ -163,7 +163,7 @@ def test_rows_that_every_step_touches_move_as_keras_moves_a_dense_variable(name,
         assert (np.abs(rows - np.asarray(dense)) <= bound).all()
 
 
-def test_ftrl_with_l1_makes_rows_that_hardly_matter_zero_to_the_bit():
+def test_ftrl_with_l1_makes_irrelevant_rows_exactly_zero():
     optimizer, rows = row_optimizer("ftrl", RowOptions(l1=5.0)), make_rows()
     slots = make_slots(optimizer)
     for step, gradient in enumerate(gradients(20), 1):
@@ -172,7 +172,7 @@ def test_ftrl_with_l1_makes_rows_that_hardly_matter_zero_to_the_bit():
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_rows_that_no_step_touches_never_move(name):
+def test_untouched_rows_never_move(name):
     optimizer, rows = row_optimizer(name), make_rows()
     slots = make_slots(optimizer)
     still = np.array([0, 3, 11])
@@ -185,7 +185,7 @@ def test_rows_that_no_step_touches_never_move(name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_row_moves_by_its_own_history_alone(name):
+def test_row_movement_depends_only_on_its_own_history(name):
     """A row touched at steps 1, 4 and 9 ends where one touched at steps 1, 2 and 3 does: nothing decays unseen."""
     optimizer = row_optimizer(name)
     ends = []
@@ -202,21 +202,21 @@ def test_a_row_moves_by_its_own_history_alone(name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_no_rows_are_no_work(name):
+def test_empty_rows_do_no_work(name):
     optimizer, rows = row_optimizer(name), make_rows()
     slots = make_slots(optimizer)
     optimizer.update(np.empty(0, np.int64), np.empty((0, DIM), np.float32), rows, slots, RATE, 1)
     assert rows.tobytes() == make_rows().tobytes()
 
 
-def test_an_unknown_optimizer_is_refused_by_name():
+def test_unknown_optimizer_is_refused_by_name():
     with pytest.raises(BadInput, match=r"adagrad, adagrad_decay, adam, adamw, ftrl, sgd, got 'rmsprop'"):
         row_optimizer("rmsprop")
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS.keys() - {"adamw"}))
 @pytest.mark.parametrize("options", [RowOptions(), OPTIONS])
-def test_rows_from_elsewhere_stay_where_they_are_until_they_are_learned_on(name, options):
+def test_imported_rows_do_not_move_until_they_are_trained(name, options):
     optimizer, rate, step = row_optimizer(name, options), 0.05, 1000
     rows = np.random.default_rng(0).standard_normal((5, 4), np.float32)
     rows[0] = 0.0

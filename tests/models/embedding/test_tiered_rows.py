@@ -87,7 +87,7 @@ class TieredMachine(TableMachine):
         assert all(0 <= r < self.peak for r in refs[refs < LOGGED])
 
 
-def test_a_table_in_tiers_is_the_same_table(small_segments, tmp_path):
+def test_tiered_table_equals_a_table_in_memory(small_segments, tmp_path):
     class Machine(TieredMachine):
         folder = tmp_path
 
@@ -103,7 +103,7 @@ def learn(table, ids, step):
 
 
 @pytest.mark.parametrize(("cache", "stay"), [(LFU, [0, 1, 2, 3]), (LRU, [5, 6, 7, 8])])
-def test_rows_that_leave_are_those_read_least_or_longest_ago(tmp_path, cache, stay):
+def test_least_or_longest_unread_rows_leave_memory(tmp_path, cache, stay):
     table = make_table(tmp_path, cache=cache)
     for step in range(1, 4):
         learn(table, [0, 1, 2, 3], step)
@@ -113,7 +113,7 @@ def test_rows_that_leave_are_those_read_least_or_longest_ago(tmp_path, cache, st
     assert np.flatnonzero(table.find(np.arange(9)) < LOGGED).tolist() == stay
 
 
-def test_rows_that_a_stretch_wants_stay_whatever_else_is_hotter(tmp_path):
+def test_rows_of_a_prefetch_window_stay_in_memory(tmp_path):
     table = make_table(tmp_path, most=6)
     for step in range(1, 4):
         learn(table, [0, 1, 2, 3, 4, 5], step)
@@ -126,7 +126,7 @@ def test_rows_that_a_stretch_wants_stay_whatever_else_is_hotter(tmp_path):
     assert table.tiers.hot == 5
 
 
-def test_a_stretch_larger_than_the_budget_is_in_memory_all_the_same(tmp_path):
+def test_prefetch_window_may_exceed_the_budget(tmp_path):
     table = make_table(tmp_path)
     learn(table, list(range(40)), 1)
     table.shrink_to_budget()
@@ -135,7 +135,7 @@ def test_a_stretch_larger_than_the_budget_is_in_memory_all_the_same(tmp_path):
     assert table.tiers.hot == 20
 
 
-def test_a_row_that_has_changed_since_it_was_read_ahead_is_read_again(tmp_path):
+def test_row_changed_after_its_prefetch_is_read_again(tmp_path):
     table, twin = make_table(tmp_path), make_table(tmp_path, most=1000)
     for one in (table, twin):
         learn(one, list(range(20)), 1)
@@ -149,7 +149,7 @@ def test_a_row_that_has_changed_since_it_was_read_ahead_is_read_again(tmp_path):
     assert_same(table.export(), twin.export())
 
 
-def test_a_log_is_at_most_twice_as_large_as_what_lives_however_often_rows_move(tmp_path, small_segments):
+def test_log_is_at_most_twice_the_size_of_live_rows(tmp_path, small_segments):
     table = make_table(tmp_path)
     random = np.random.default_rng(0)
     for step in range(1, 300):
@@ -161,7 +161,7 @@ def test_a_log_is_at_most_twice_as_large_as_what_lives_however_often_rows_move(t
     assert cold.log_nbytes <= (2 * len(cold) + 2 * SEGMENT) * cold.record_nbytes
 
 
-def test_lookups_and_checkpoints_go_on_while_another_thread_compacts_and_reads_ahead(tmp_path, small_segments):
+def test_lookups_and_checkpoints_continue_during_compaction_and_prefetch(tmp_path, small_segments):
     table, twin = make_table(tmp_path, most=64), make_table(tmp_path, most=10_000)
     stop, errors = threading.Event(), []
 
@@ -198,7 +198,7 @@ def test_lookups_and_checkpoints_go_on_while_another_thread_compacts_and_reads_a
     assert table.tiers.cold.compactions > 0
 
 
-def test_rows_stay_in_memory_while_the_disk_is_full_and_that_is_said_once(tmp_path, monkeypatch, caplog):
+def test_full_disk_keeps_rows_in_memory_and_is_logged_once(tmp_path, monkeypatch, caplog):
     table, twin = make_table(tmp_path), make_table(tmp_path, most=1000)
 
     def full(self, start, nbytes):
@@ -221,7 +221,7 @@ def test_rows_stay_in_memory_while_the_disk_is_full_and_that_is_said_once(tmp_pa
     assert_same(table.export(), twin.export())
 
 
-def test_a_copy_of_a_large_table_is_a_file_and_says_so_where_there_is_no_room(tmp_path, monkeypatch):
+def test_copy_of_a_large_table_is_a_scratch_file(tmp_path, monkeypatch):
     table = make_table(tmp_path)
     rows = table.tiers.empty((MAPPED_NBYTES // 4, 1), np.float32)
     assert rows.shape == (MAPPED_NBYTES // 4, 1)
@@ -237,13 +237,13 @@ def test_a_copy_of_a_large_table_is_a_file_and_says_so_where_there_is_no_room(tm
         table.tiers.empty((MAPPED_NBYTES // 4, 1), np.float32)
 
 
-def test_a_folder_that_is_none_is_refused_by_table(tmp_path):
+def test_invalid_scratch_folder_is_refused_naming_the_table(tmp_path):
     with pytest.raises(BadInput, match="table 't': scratch folder is not writable: No such file"):
         make_table(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("cache", CACHES)
-def test_a_budget_is_of_rows_slots_and_books_and_leaves_room_for_what_is_read_ahead(tmp_path, cache):
+def test_budget_covers_rows_slots_bookkeeping_and_prefetch(tmp_path, cache):
     budget = RowBudget(1 << 20, cache, tmp_path)
     tiers = EmbeddingVariable("t", 16, row_optimizer("adagrad"), budget=budget).tiers
     assert tiers.most == int((1 << 20) // (2 * 16 * 4 + 29) * 0.6)

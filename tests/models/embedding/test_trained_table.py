@@ -9,7 +9,7 @@ def methods(protocol):
     return {name for name in vars(protocol) if not name.startswith("_")} | {"__len__"} & set(vars(protocol))
 
 
-def test_a_table_of_one_process_and_one_of_several_have_all_of_its_methods():
+def test_single_and_multi_process_tables_have_all_table_methods():
     for table in (EmbeddingVariable, GatheredTable):
         missing = {name for name in methods(TrainedTable) if not hasattr(table, name)}
         # Attributes of each object.

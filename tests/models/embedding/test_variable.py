@@ -279,13 +279,13 @@ def _small_tables(monkeypatch):
     monkeypatch.setattr(id_rows, "FIRST_ROWS", 4)
 
 
-def test_a_table_is_a_dict_that_grows_shrinks_and_restores():
+def test_table_equals_a_dict_under_growth_shrinking_and_restore():
     run = TableMachine.TestCase
     run.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
     run().runTest()
 
 
-def test_a_table_that_admits_and_evicts_is_a_dict_too():
+def test_table_with_admission_and_eviction_equals_a_dict():
     run = SparingMachine.TestCase
     run.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
     run().runTest()
@@ -293,7 +293,7 @@ def test_a_table_that_admits_and_evicts_is_a_dict_too():
 
 @settings(deadline=None)
 @given(ids=st.lists(any_id, min_size=1, max_size=60), order=st.randoms(), cuts=st.lists(st.integers(0, 60), max_size=4))
-def test_the_first_value_of_a_row_depends_on_the_seed_and_the_id_alone(ids, order, cuts):
+def test_initial_row_depends_only_on_the_seed_and_id(ids, order, cuts):
     at_once, in_pieces = make_table(), make_table()
     at_once.insert(int64s(ids))
     shuffled = list(ids)
@@ -307,7 +307,7 @@ def test_the_first_value_of_a_row_depends_on_the_seed_and_the_id_alone(ids, orde
         assert row.tobytes() == first_row(key).tobytes()
 
 
-def test_another_seed_gives_other_rows_and_all_lie_within_the_limit():
+def test_different_seed_gives_different_rows_within_the_limit():
     ids = np.arange(-500, 500)
     a, b = make_table(seed=1), make_table(seed=2)
     a.insert(ids)
@@ -321,7 +321,7 @@ def test_another_seed_gives_other_rows_and_all_lie_within_the_limit():
         assert len(np.unique(rows)) > 0.99 * rows.size
 
 
-def test_a_row_that_comes_back_starts_anew():
+def test_returning_row_starts_fresh():
     table = make_table("adagrad")
     refs = table.insert(int64s([7]))
     table.update(refs, np.ones((1, DIM), np.float32), np.ones(1, np.int64), RATE, 1)
@@ -335,7 +335,7 @@ def test_a_row_that_comes_back_starts_anew():
     assert not len(table.changes().removed)
 
 
-def test_removed_places_are_used_again_before_new_ones():
+def test_removed_slots_are_reused_before_new_ones():
     table = make_table()
     table.insert(np.arange(100))
     freed = set(table.find(np.arange(20, 40)).tolist())
@@ -344,7 +344,7 @@ def test_removed_places_are_used_again_before_new_ones():
     assert len(table) == 100
 
 
-def test_ids_that_come_and_go_do_not_grow_the_table():
+def test_table_does_not_grow_when_ids_come_and_go():
     table = make_table()
     sizes = []
     for wave in range(60):
@@ -358,7 +358,7 @@ def test_ids_that_come_and_go_do_not_grow_the_table():
     assert max(sizes[5:]) == max(sizes[:5])
 
 
-def test_a_restored_table_learns_on_as_the_original_does():
+def test_restored_table_trains_like_the_original():
     table = make_table("adam")
     random = np.random.default_rng(0)
 
@@ -383,7 +383,7 @@ def test_a_restored_table_learns_on_as_the_original_does():
 
 @settings(deadline=None)
 @given(ids=st.lists(any_id, min_size=1, max_size=20), kind=st.sampled_from(["uniform", "normal", "zeros"]))
-def test_first_values_of_every_kind_are_a_function_of_seed_and_id(ids, kind):
+def test_initial_values_of_every_kind_depend_on_seed_and_id(ids, kind):
     initial = RowInitializer(kind, 0.3)
     together = initial.rows(int64s(ids), 5, DIM)
     assert together.dtype == np.float32
@@ -395,7 +395,7 @@ def test_first_values_of_every_kind_are_a_function_of_seed_and_id(ids, kind):
         assert initial.rows(int64s(ids), 6, DIM).tobytes() != together.tobytes()
 
 
-def test_first_values_have_the_distribution_that_they_are_named_for():
+def test_initial_values_have_the_named_distribution():
     ids = np.arange(-20_000, 20_000)
     normal, uniform = RowInitializer("normal", 0.1).rows(ids, 3, 8), RowInitializer("uniform", 0.1).rows(ids, 3, 8)
     assert np.isfinite(normal).all()
@@ -409,7 +409,7 @@ def test_first_values_have_the_distribution_that_they_are_named_for():
     assert uniform.max() < 0.1
 
 
-def test_an_id_that_leaves_and_comes_back_before_a_delta_is_in_it_once_and_new():
+def test_id_removed_and_readmitted_before_a_delta_appears_once():
     table = EmbeddingVariable("t", DIM, row_optimizer("sgd"), 5, admission=ExactCounts(2))
     seven = int64s([7, 7])
     table.update(table.insert(seven)[:1], np.ones((1, DIM), np.float32), np.full(1, 2), RATE, 1)
@@ -424,7 +424,7 @@ def test_an_id_that_leaves_and_comes_back_before_a_delta_is_in_it_once_and_new()
     assert again.rows[0].tobytes() == first_row(7).tobytes()
 
 
-def test_eviction_looks_at_every_row_of_a_table_larger_than_a_scan(monkeypatch):
+def test_eviction_scans_every_row_of_a_large_table(monkeypatch):
     monkeypatch.setattr("freshet_serving.models.embedding.variable.SCANNED_ROWS", 7)
     table = make_table("sgd")
     table.insert(np.arange(50))

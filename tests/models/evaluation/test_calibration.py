@@ -15,7 +15,7 @@ def counts(labels, scores, weights=None):
     return tally.counts()
 
 
-def test_deciles_of_different_scores_are_tenths_with_their_own_means():
+def test_deciles_of_different_scores_are_tenths_with_own_means():
     scores = np.arange(100) / 100
     labels = np.arange(100) % 4 == 0
     parts = deciles(counts(labels, scores))
@@ -36,7 +36,7 @@ def test_deciles_of_different_scores_are_tenths_with_their_own_means():
         max_size=50,
     )
 )
-def test_rows_of_one_score_stay_together_and_nothing_is_lost(drawn):
+def test_rows_with_equal_scores_stay_in_one_decile(drawn):
     labels, scores, weights = (np.array(column, np.float32) for column in zip(*drawn))
     parts = deciles(counts(labels, scores, weights))
     assert len(parts) == len({s for _, s, w in drawn if w}) or len(parts) <= 4
@@ -46,6 +46,6 @@ def test_rows_of_one_score_stay_together_and_nothing_is_lost(drawn):
     assert observed == pytest.approx((weights * labels).sum(), abs=1e-6)
 
 
-def test_no_rows_have_no_deciles():
+def test_empty_input_has_no_deciles():
     assert deciles(ScoreTally().counts()) == []
     assert math.isnan(expected_calibration_error([]))

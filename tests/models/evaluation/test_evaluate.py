@@ -25,7 +25,7 @@ def scorer(evaluated):
         yield scorer
 
 
-def test_a_generation_on_a_table_has_the_metrics_of_its_scores(evaluated, scorer):
+def test_metrics_of_a_generation_follow_from_its_scores(evaluated, scorer):
     wanted, notes = EvaluateConfig(("channel", "hour", "city"), "user"), Notes()
     made = evaluate(scorer, evaluated.data, ["clicked"], wanted, notes, skip=100, rows=250)
     scores = evaluated.scores[max(evaluated.scores)][100:350]
@@ -38,13 +38,13 @@ def test_a_generation_on_a_table_has_the_metrics_of_its_scores(evaluated, scorer
     assert made.main.grouped().of == len(np.unique(evaluated.rows.columns["user"][100:350]))
 
 
-def test_all_rows_are_scored_by_default_and_no_rows_are_an_error(evaluated, scorer):
+def test_all_rows_are_scored_by_default_and_empty_input_fails(evaluated, scorer):
     assert len(evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig(), Notes())) == ROWS
     with pytest.raises(BadInput, match=r"expected more than 400 rows, got 400"):
         evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig(), Notes(), skip=ROWS)
 
 
-def test_a_column_that_is_not_there_stops_it_before_a_row_is_scored(evaluated, scorer):
+def test_missing_column_is_refused_before_a_row_is_scored(evaluated, scorer):
     with pytest.raises(BadInput, match="evaluate: column 'nope': expected exactly one in"):
         evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig(("nope",)), Notes())
     with pytest.raises(BadInput, match=r"expected a column other than data\.label and data\.time, got 'clicked'"):
@@ -53,7 +53,7 @@ def test_a_column_that_is_not_there_stops_it_before_a_row_is_scored(evaluated, s
         evaluate(scorer, evaluated.data, ["clicked"], EvaluateConfig((), "history"), Notes())
 
 
-def test_input_that_hours_are_made_of_is_read_as_a_time(scorer):
+def test_input_of_an_hour_feature_is_read_as_a_time(scorer):
     steps = [("hour.0", "floor_divide", ["at"], [3600], []), ("hour", "floor_modulo", ["hour.0"], [24], [])]
     manifest = replace(
         scorer.description,
@@ -64,7 +64,7 @@ def test_input_that_hours_are_made_of_is_read_as_a_time(scorer):
     assert fields_of(manifest) == [Field("at", "seconds"), Field("item", "id")]
 
 
-def test_inputs_that_pack_columns_are_read_from_their_features(scorer):
+def test_packed_inputs_are_read_from_their_feature_columns(scorer):
     manifest = replace(
         scorer.description,
         inputs=[Input("ids", "int64", 2), Input("price", "float32")],

@@ -31,7 +31,7 @@ def test_each_label_has_its_own_metrics_slices_and_groups():
         ]
 
 
-def test_without_rows_or_with_one_label_there_are_lines_that_say_so():
+def test_metrics_without_rows_or_second_label_are_reported_as_missing():
     empty = EvaluationMetrics(["clicked"], ["channel"])
     (line,) = empty.lines()
     assert (line["what"], line["rows"], line["calibration_error"]) == ("all", 0, None)

@@ -20,7 +20,7 @@ def data(tmp_path_factory):
     return DataConfig(str(path), "parquet", "clicked")
 
 
-def test_columns_beside_the_features_come_with_their_rows_however_they_are_read(data):
+def test_extra_columns_match_their_rows_for_any_batching(data):
     source = open_source(data, [Field("user", "id"), Field("hour", "id")])
     extra = ExtraColumns(["channel", "hour", "price"], source, data, 16)
     batches = list(source.batches(16))
@@ -34,14 +34,14 @@ def test_columns_beside_the_features_come_with_their_rows_however_they_are_read(
         assert len(columns["price"]) == len(batch)
 
 
-def test_nothing_is_opened_where_the_features_have_it_all(data):
+def test_file_is_not_opened_when_features_include_the_columns(data):
     source = open_source(data, [Field("user", "id")])
     extra = ExtraColumns(["user"], source, DataConfig("nowhere", "parquet", "clicked"), 16)
     batch = next(source.batches(16))
     assert extra.of(batch) == {"user": batch.columns["user"]}
 
 
-def test_cells_of_text_files_are_told_apart_as_text(tmp_path):
+def test_cells_of_text_files_stay_text(tmp_path):
     path = tmp_path / "clicks.csv"
     path.write_text("user,clicked,channel\n1,0,007\n2,1,x\n3,1,\n")
     config = DataConfig(str(path), "csv", "clicked")
@@ -50,7 +50,7 @@ def test_cells_of_text_files_are_told_apart_as_text(tmp_path):
     assert columns["channel"].tolist() == [b"007", b"x", b""]
 
 
-def test_files_that_changed_and_columns_that_are_not_there_are_refused(data, tmp_path):
+def test_changed_files_and_missing_columns_are_refused(data, tmp_path):
     source = open_source(data, [Field("user", "id")])
     with pytest.raises(BadInput, match="evaluate: column 'nope': expected exactly one"):
         ExtraColumns(["nope"], source, data, 16)

@@ -21,7 +21,7 @@ def files(repository):
     return {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
 
 
-def test_any_generation_scores_as_it_was_trained_and_nothing_is_written(evaluated):
+def test_any_generation_is_scored_as_trained_without_writing(evaluated):
     before = files(evaluated.repository)
     steps = sorted(generation.step for generation in evaluated.scores)
     assert len(steps) > 3
@@ -40,7 +40,7 @@ def change_log(evaluated):
     return found
 
 
-def test_by_default_it_is_what_is_served_and_a_snapshot_is_begun_with(evaluated, tmp_path):
+def test_scorer_defaults_to_the_served_generation_from_a_snapshot(evaluated, tmp_path):
     import shutil
 
     copy = tmp_path / "repository"
@@ -54,7 +54,7 @@ def test_by_default_it_is_what_is_served_and_a_snapshot_is_begun_with(evaluated,
     assert np.abs(scores - evaluated.scores[newest]).max() <= SCORE_TOLERANCE
 
 
-def test_more_rows_than_a_request_and_one_row_are_scored_in_order(evaluated, monkeypatch):
+def test_any_number_of_rows_is_scored_in_order(evaluated, monkeypatch):
     monkeypatch.setattr("freshet_serving.models.evaluation.generation_scorer.REQUEST_ROWS", 150)
     assert REQUEST_ROWS > 150
     with GenerationScorer(str(evaluated.repository), "mixed") as scorer:
@@ -76,7 +76,7 @@ def test_more_rows_than_a_request_and_one_row_are_scored_in_order(evaluated, mon
         ("other", "1.0", "'other'"),
     ],
 )
-def test_what_is_not_there_is_told_in_one_line(evaluated, model, generation, message):
+def test_missing_model_or_generation_gives_a_one_line_error(evaluated, model, generation, message):
     with pytest.raises(NotFound, match=message) as caught:
         GenerationScorer(str(evaluated.repository), model, Generation.parse(generation))
     assert "\n" not in str(caught.value)
@@ -84,7 +84,7 @@ def test_what_is_not_there_is_told_in_one_line(evaluated, model, generation, mes
         GenerationScorer(str(evaluated.repository / "nope"), "mixed")
 
 
-def test_labels_are_outputs_of_the_model(evaluated):
+def test_labels_must_match_the_model_outputs(evaluated):
     with GenerationScorer(str(evaluated.repository), "mixed") as scorer:
         assert scorer.outputs(["clicked"]) == ["score"]
         with pytest.raises(

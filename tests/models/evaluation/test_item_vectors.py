@@ -59,7 +59,7 @@ def written(story, output="item_vector", id_name="", generation=None, items="ite
     return table
 
 
-def test_every_item_has_the_vector_that_a_server_answers(story):
+def test_every_item_has_the_vector_that_a_server_returns(story):
     folder, columns = story
     table = written(story)
 
@@ -72,7 +72,7 @@ def test_every_item_has_the_vector_that_a_server_answers(story):
     np.testing.assert_allclose(got, wanted[:2500], atol=1e-5)
 
 
-def test_any_generation_of_the_chain_can_be_asked_for(story):
+def test_any_generation_can_be_exported(story):
     newest, first = (np.array(written(story, generation=g)["vector"].to_pylist()) for g in (None, Generation(1, 0)))
     assert np.abs(newest - first).max() > 1e-4
     again = written(story, generation=Generation(1, 1))
@@ -88,12 +88,12 @@ def test_any_generation_of_the_chain_can_be_asked_for(story):
         ({"generation": Generation(1, 9)}, r"generation 1\.9 of model 'mixed' is not in the repository"),
     ],
 )
-def test_what_is_not_there_is_told_in_one_line(story, options, message):
+def test_missing_model_or_generation_gives_a_one_line_error(story, options, message):
     with pytest.raises(FreshetError, match=message):
         written(story, **options)
 
 
-def test_inputs_of_items_are_those_that_their_features_are_computed_from():
+def test_item_inputs_are_the_inputs_of_item_features():
     manifest = draft(make_config("r", FEATURES), {})
     assert [spec.name for spec in item_inputs(manifest)] == ["item", "tags"]
     hashed = Feature("late", "ids", "bucket", side="item", table="tag", offset=manifest.width, width=4)

@@ -28,12 +28,12 @@ def test_log_loss_is_the_mean_negative_log_likelihood(rows):
     assert log_loss(labels, scores) == pytest.approx(wanted, rel=1e-9)
 
 
-def test_a_sure_and_wrong_score_costs_much_but_not_infinity():
+def test_confident_wrong_score_costs_much_but_not_infinity():
     loss = log_loss(np.array([1], np.float32), np.array([0], np.float32))
     assert loss == pytest.approx(-math.log(CLIP))
 
 
-def test_no_rows_have_no_metrics():
+def test_empty_input_has_no_metrics():
     empty = np.empty(0, np.float32)
     assert math.isnan(log_loss(empty, empty))
     assert math.isnan(auc(empty, empty))
@@ -42,7 +42,7 @@ def test_no_rows_have_no_metrics():
     assert len(ScoredRows()) == 0
 
 
-def test_rows_collected_in_parts_score_as_all_at_once():
+def test_metrics_of_collected_parts_equal_those_of_the_whole():
     random = np.random.default_rng(0)
     labels, scores = (random.random(50) < 0.3).astype(np.float32), random.random(50).astype(np.float32)
     scored = ScoredRows()
@@ -53,7 +53,7 @@ def test_rows_collected_in_parts_score_as_all_at_once():
     assert scored.log_loss() == log_loss(labels, scores)
 
 
-def test_of_several_labels_the_first_counts_and_rows_count_by_their_weight():
+def test_first_of_several_labels_counts_with_row_weights():
     labels, scores = (
         np.array([[1, 0], [0, 1], [1, 1]], np.float32),
         np.array([[0.6, 0], [0.5, 0], [0.4, 1]], np.float32),
@@ -73,7 +73,7 @@ def scored(labels, scores):
     return made
 
 
-def test_a_good_auc_needs_no_next_step():
+def test_good_auc_gives_no_advice():
     assert next_step(scored([0, 1], [0.1, 0.9]), 3, ["train.optimizer"]) == ""
 
 
@@ -86,13 +86,13 @@ def test_a_good_auc_needs_no_next_step():
         ([0, 1, 1, 0], 500, [], "check that data.label is the right column"),
     ],
 )
-def test_an_auc_that_says_nothing_is_followed_by_one_line_with_the_next_step(labels, steps, named, words):
+def test_auc_near_chance_gives_one_line_of_advice(labels, steps, named, words):
     line = next_step(scored(labels, [0.5] * 4), steps, named)
     assert words in line
     assert "\n" not in line
 
 
-def test_scores_that_are_no_numbers_are_rows_that_ask_for_another_training():
+def test_non_finite_scores_give_advice_to_train_again():
     made = scored([0, 1, 1], [0.1, np.nan, 0.9])
     assert (len(made), made.auc()) == (3, 1.0)
     assert "1 of the 3 held-out rows have a score that is not a number" in next_step(made, 500, [])

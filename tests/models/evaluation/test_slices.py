@@ -25,7 +25,7 @@ def arrays(drawn):
 
 
 @given(random_inputs, st.integers(1, 9))
-def test_a_slice_has_the_metrics_of_its_rows(drawn, step):
+def test_slice_has_the_metrics_of_its_rows(drawn, step):
     sliced, whole = Slices(), arrays(drawn)
     for first in range(0, len(drawn), step):
         part = drawn[first : first + step]
@@ -43,7 +43,7 @@ def test_a_slice_has_the_metrics_of_its_rows(drawn, step):
 
 
 @given(random_inputs)
-def test_grouped_auc_is_the_mean_over_groups_of_both_labels_by_their_weight(drawn):
+def test_grouped_auc_is_the_weighted_mean_over_mixed_groups(drawn):
     grouped = GroupedAuc()
     grouped.add(Strings.of([value for value, *_ in drawn]), *arrays(drawn))
     groups = {}
@@ -57,7 +57,7 @@ def test_grouped_auc_is_the_mean_over_groups_of_both_labels_by_their_weight(draw
     assert (result.groups, result.of, result.share, result.error) == (len(both), len(groups), 1.0, 0.0)
 
 
-def test_values_beyond_those_with_the_most_rows_are_one_line():
+def test_values_beyond_the_largest_are_combined_into_one_line():
     random = np.random.default_rng(0)
     values = np.minimum(random.geometric(0.05, 600), 200)
     sliced, (labels, scores, _) = Slices(), random_rows(600)
@@ -72,7 +72,7 @@ def test_values_beyond_those_with_the_most_rows_are_one_line():
 
 
 @pytest.mark.parametrize("bound", ["FIRST_VALUES", "FIRST_ROWS"])
-def test_a_column_of_very_many_values_keeps_the_large_ones_in_little_memory(monkeypatch, bound):
+def test_many_values_keep_the_largest_in_bounded_memory(monkeypatch, bound):
     monkeypatch.setattr(module, "MOST_VALUES", 50)
     monkeypatch.setattr(module, bound, 300)
     labels, scores, _ = random_rows(6000)
@@ -90,14 +90,14 @@ def test_a_column_of_very_many_values_keeps_the_large_ones_in_little_memory(monk
     assert first.metrics.auc == pytest.approx(auc(labels[own], scores[own]))
 
 
-def test_lists_count_in_each_of_their_values_once_and_empty_ones_by_themselves():
+def test_list_counts_once_per_distinct_value_and_empty_separately():
     column = Ragged.of([["a", "b", "a"], [], ["b"]])
     sliced = Slices()
     sliced.add(column, np.array([1, 0, 0], np.float32), np.array([0.9, 0.5, 0.2], np.float32))
     assert {line.value: line.metrics.rows for line in sliced.lines()} == {"b": 2, "a": 1, "": 1}
 
 
-def test_values_are_told_as_they_are_written():
+def test_values_are_shown_as_written():
     sliced, ones = Slices(), np.ones(2, np.float32)
     sliced.add(np.array([1.0, np.nan], np.float32), ones, ones)
     sliced.add(np.array([np.nan, 0.5], np.float32), ones, ones)
@@ -107,7 +107,7 @@ def test_values_are_told_as_they_are_written():
     assert values == {"1": 1, "nan": 2, "0.5": 1, "-3": 1, "12": 1, "\ufffd<b>": 1, "Zürich": 1}
 
 
-def test_columns_that_cannot_be_told_by_are_refused():
+def test_unusable_slice_columns_are_refused():
     ones = np.ones(2, np.float32)
     with pytest.raises(BadInput, match=r"evaluate\.group: expected a column with one value"):
         GroupedAuc().add(Ragged.of([[1], [2]]), ones, ones)
@@ -115,7 +115,7 @@ def test_columns_that_cannot_be_told_by_are_refused():
         Slices().add(np.zeros((2, 3), np.float32), ones, ones)
 
 
-def test_rows_without_anything_to_measure_have_no_number():
+def test_metrics_without_data_are_nan():
     assert Slices().lines() == []
     result = GroupedAuc().result()
     assert math.isnan(result.auc)

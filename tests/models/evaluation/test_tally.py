@@ -62,7 +62,7 @@ def test_each_key_has_the_metrics_of_its_rows(drawn, step):
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
-def test_ranks_are_in_the_order_of_the_scores_and_equal_where_they_are(scores):
+def test_ranks_follow_the_order_of_scores_with_ties(scores):
     array = np.array(scores, np.float32)
     ranks = ranks_of(array)
     assert ((ranks[:, None] < ranks) == (array[:, None] < array)).all()
@@ -81,7 +81,7 @@ def random_rows(count, seed=0, keys=1):
 
 
 @pytest.mark.usefixtures("little")
-def test_more_scores_than_are_told_apart_leave_every_sum_and_nearly_the_auc():
+def test_excess_distinct_scores_keep_sums_and_approximate_the_auc():
     labels, scores, _ = random_rows(5000)
     exact, small = ScoreTally(), ScoreTally(most=500)
     for tally in (exact, small):
@@ -99,7 +99,7 @@ def test_more_scores_than_are_told_apart_leave_every_sum_and_nearly_the_auc():
 
 
 @pytest.mark.usefixtures("little")
-def test_a_sampled_tally_keeps_whole_keys():
+def test_sampled_tally_keeps_whole_keys():
     labels, scores, keys = random_rows(4000, keys=400)
     exact, small = ScoreTally(), ScoreTally(most=600, sampled=True)
     for tally in (exact, small):
@@ -116,7 +116,7 @@ def test_a_sampled_tally_keeps_whole_keys():
 
 
 @pytest.mark.usefixtures("little")
-def test_the_newest_rows_are_there_after_the_others_were_counted():
+def test_newest_rows_are_counted_after_a_flush():
     labels, scores, _ = random_rows(1000)
     tally = ScoreTally()
     for first in range(0, 1000, 30):
@@ -128,14 +128,14 @@ def test_the_newest_rows_are_there_after_the_others_were_counted():
     assert ScoreTally().newest(3).rows.sum() == 0
 
 
-def test_scores_that_are_no_numbers_are_lost_and_said():
+def test_non_finite_scores_are_excluded_and_counted():
     tally = ScoreTally()
     tally.add(np.array([1, 0, 1, 0], np.float32), np.array([0.5, np.nan, np.inf, 0.1], np.float32))
     assert (tally.rows, tally.lost) == (2, 2)
     assert tally.counts().aucs().tolist() == [1.0]
 
 
-def test_scores_that_are_no_probabilities_have_an_auc_and_no_log_loss():
+def test_scores_outside_0_to_1_have_only_an_auc():
     tally = ScoreTally()
     tally.add(np.array([1, 0], np.float32), np.array([7, -3], np.float32))
     assert tally.counts().aucs().tolist() == [1.0]

@@ -5,7 +5,7 @@ import numpy as np
 from freshet_serving.models.joining.emitted_rows import MERGED, NOWHERE, EmittedRows, RowLocation
 
 
-def test_rows_are_found_and_are_positives_from_then_on():
+def test_found_rows_become_positives():
     rows = EmittedRows()
     rows.add(1, [b"a", b"b", b"c"], np.array([0, 1, 2]), np.array([False, True, False]), 10.0)
     rows.add(2, [b"d"], np.array([9]), np.array([False]), 20.0)
@@ -28,7 +28,7 @@ def test_old_files_are_forgotten():
     assert rows.find([b"a", b"b"]) == [None, RowLocation(2, 0, False)]
 
 
-def test_many_keys_of_many_files():
+def test_many_keys_of_many_files_are_found():
     rows, keys = EmittedRows(), [b"%d" % n for n in range(5000)]
     for file in range(5):
         rows.add(file, keys[1000 * file : 1000 * file + 1000], np.arange(1000), np.zeros(1000, bool), file)
@@ -36,14 +36,14 @@ def test_many_keys_of_many_files():
     assert rows.find([keys[n] for n in order]) == [RowLocation(n // 1000, n % 1000, False) for n in order]
 
 
-def test_to_look_for_a_row_makes_it_no_positive():
+def test_locating_a_row_does_not_make_it_positive():
     rows = EmittedRows()
     rows.add(1, [b"a"], np.array([0]), np.array([False]), 10.0)
     for _ in range(2):
         assert rows.places([b"a", b"x"]) == [RowLocation(1, 0, False), None]
 
 
-def test_a_key_that_nobody_owns_is_found_before_the_row_that_it_had():
+def test_disowned_key_is_found_before_its_earlier_row():
     rows = EmittedRows()
     rows.add(1, [b"a"], np.array([0]), np.array([False]), 10.0)
     rows.add(2, [b"a", b"b"], np.array([NOWHERE, 3]), np.array([False, False]), 20.0)
@@ -51,7 +51,7 @@ def test_a_key_that_nobody_owns_is_found_before_the_row_that_it_had():
     assert (disowned.disowned, owned.disowned) == (True, False)
 
 
-def test_hashes_are_of_this_process_alone():
+def test_hashes_differ_between_processes():
     """Nobody who chooses keys can have two of one hash."""
     rows = [EmittedRows() for _ in range(2)]
     for each in rows:
@@ -59,7 +59,7 @@ def test_hashes_are_of_this_process_alone():
     assert len({int(each._runs[0].hashes[0]) for each in rows}) == 2
 
 
-def test_many_files_are_few_runs_and_the_newest_file_still_counts():
+def test_runs_are_merged_and_the_newest_file_wins():
     rows, files = EmittedRows(), MERGED**2 + MERGED + 3
     for file in range(files):
         rows.add(file, [b"same", b"%d" % file], np.array([0, 1]), np.array([False, False]), float(file))

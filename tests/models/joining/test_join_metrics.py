@@ -10,7 +10,7 @@ from freshet_serving.models.joining.join_run import JoinStatus
 from freshet_serving.models.joining.matching import JoinCounts
 
 
-def test_where_the_join_stands_is_what_is_scraped():
+def test_scrape_reports_the_join_status():
     status = JoinStatus(JoinCounts(rows=7, late=3), waiting=5, trouble="away", outcomes_s=9.0)
     metrics = JoinMetrics(lambda: "ctr", lambda: status)
     families = text_string_to_metric_families(generate_latest(metrics.registry).decode())
@@ -23,7 +23,7 @@ def test_where_the_join_stands_is_what_is_scraped():
     assert len(found) == len(COUNTERS) + len(GAUGES)
 
 
-def test_every_family_moves_with_one_field():
+def test_each_metric_depends_on_one_field():
     before = JoinStatus()
     counted = [field.name for field in dataclasses.fields(JoinCounts)]
     moves = [dataclasses.replace(before, counts=JoinCounts(**{name: 1})) for name in counted]

@@ -40,7 +40,7 @@ def turns(run, done):
     raise AssertionError(run.status())
 
 
-def test_rows_leave_with_what_came_of_them_in_their_window(place):
+def test_rows_leave_with_their_outcomes_after_the_window(place):
     put(place.recordings, recorded_as(1), recording(rows_of(6)))
     put(place.outcomes, "a", outcomes([("r0", 1, 50), ("r1", 2, 60)]))
     run = place.join()
@@ -52,7 +52,7 @@ def test_rows_leave_with_what_came_of_them_in_their_window(place):
     }  # fmt: skip
 
 
-def test_what_was_recorded_is_there_as_it_was(place):
+def test_recorded_columns_are_kept_unchanged(place):
     put(place.recordings, recorded_as(1), recording(rows_of(6)))
     place.join()
     (emitted,) = place.files()
@@ -61,7 +61,7 @@ def test_what_was_recorded_is_there_as_it_was(place):
     assert emitted.schema.metadata[b"freshet"] == made.schema.metadata[b"freshet"]
 
 
-def test_what_a_request_sent_once_is_in_every_row_a_bounded_part_at_a_time(place, monkeypatch):
+def test_request_columns_are_repeated_in_every_row_in_parts(place, monkeypatch):
     """Recordings have it once, in the request's first row; a row that leaves has it itself."""
     rows = [("a", n, 0, 0.1) for n in range(9)] + [("b", n, 1, 0.2) for n in range(3)]
     once = pa.array([[5] * 100, *[None] * 8, [6], None, None], pa.list_(pa.int64()))
@@ -83,7 +83,7 @@ def test_what_a_request_sent_once_is_in_every_row_a_bounded_part_at_a_time(place
     assert max(len(file) for file in files) < 12
 
 
-def test_an_outcome_after_the_window_makes_its_row_a_positive_once_more(place):
+def test_outcome_after_the_window_adds_a_positive_correction_row(place):
     put(place.recordings, recorded_as(1), recording(rows_of(3)))
     put(place.outcomes, "a", outcomes([("r0", 1, 500)]))
     place.clock.now_s = BEGAN_S + 520
@@ -98,7 +98,7 @@ def test_an_outcome_after_the_window_makes_its_row_a_positive_once_more(place):
     assert (run.status().counts.late, run.status().counts.duplicates) == (2, 1)
 
 
-def test_without_corrections_what_is_late_is_counted(place):
+def test_late_outcomes_without_corrections_are_counted(place):
     put(place.recordings, recorded_as(1), recording(rows_of(3)))
     put(place.outcomes, "a", outcomes([("r0", 1, 500), ("r0", 2, 5)]))
     counts = place.join(late_s=0.0).status().counts
@@ -106,7 +106,7 @@ def test_without_corrections_what_is_late_is_counted(place):
     assert counts.too_late + counts.unmatched == 1
 
 
-def test_rows_whose_window_lasts_wait_for_the_next_run(place):
+def test_rows_within_their_window_wait_for_the_next_run(place):
     put(place.recordings, recorded_as(1), recording(rows_of(30)))
     put(place.outcomes, "a", outcomes([("r9", 2, 60)]))
     place.clock.now_s = BEGAN_S + 110 + 10
@@ -119,7 +119,7 @@ def test_rows_whose_window_lasts_wait_for_the_next_run(place):
     assert place.rows()[29] == ("r9", 2, 1)
 
 
-def test_an_outcome_waits_for_its_recording(place):
+def test_outcome_waits_for_its_recording(place):
     place.clock.now_s = BEGAN_S + 50
     put(place.outcomes, "a", outcomes([("r0", 0, 20), ("never", 0, 21)]))
     assert place.join().status().held == 2
@@ -130,7 +130,7 @@ def test_an_outcome_waits_for_its_recording(place):
     assert (counts.positives, counts.unmatched) == (1, 1)
 
 
-def test_outcomes_name_items(place):
+def test_outcomes_may_name_items_instead_of_rows(place):
     put(place.recordings, recorded_as(1), recording(rows_of(6)))
     clicked = outcomes([("r0", 107, 50), ("r1", 207, 60), ("r1", 8, 60)]).rename_columns(["request", "item", "time"])
     put(place.outcomes, "a", clicked)
@@ -143,7 +143,7 @@ def test_outcomes_name_items(place):
     assert ("r0", 0, 0) in place.rows()
 
 
-def test_values_are_labels_and_0_says_nothing(place):
+def test_values_are_labels_and_zero_is_no_outcome(place):
     put(place.recordings, recorded_as(1), recording(rows_of(3)))
     told = outcomes([("r0", 0, 1), ("r0", 1, 2), ("r0", 2, 700)]).append_column("v", pa.array([0.5, 0.0, 0.25]))
     put(place.outcomes, "a", told)
@@ -152,7 +152,7 @@ def test_values_are_labels_and_0_says_nothing(place):
     assert place.weights()[3] == 0.25
 
 
-def test_other_models_have_no_rows_here_and_two_are_one_too_many(place):
+def test_join_of_several_models_needs_a_model_option(place):
     put(place.recordings, recorded_as(1, model="other"), recording(rows_of(3), model="other"))
     put(place.recordings, recorded_as(2), recording(rows_of(6)))
     with pytest.raises(BadInput, match="--model: expected one of the folder's: ctr, other"):
@@ -163,7 +163,7 @@ def test_other_models_have_no_rows_here_and_two_are_one_too_many(place):
         place.join(model="other")
 
 
-def test_servers_record_side_by_side_and_rows_come_in_the_order_of_their_files(place):
+def test_recordings_of_several_servers_are_joined_in_file_order(place):
     rows = rows_of(9)
     put(place.recordings / "b", recorded_as(1, at_s=0), recording(rows[:3]))
     put(place.recordings / "a", recorded_as(1, at_s=3, recorder="w1"), recording(rows[3:6]))
@@ -172,7 +172,7 @@ def test_servers_record_side_by_side_and_rows_come_in_the_order_of_their_files(p
     assert [row[:2] for row in place.rows()] == [row[:2] for row in rows]
 
 
-def test_recordings_with_other_columns_are_in_files_of_their_own(place):
+def test_recordings_with_different_columns_go_to_separate_files(place):
     put(place.recordings, recorded_as(1, 0), recording(rows_of(3)))
     put(place.recordings, recorded_as(2, 3), recording([("s", n, 5, 0.5) for n in range(3)], price=pa.array([1.0] * 3)))
     place.clock.now_s = BEGAN_S + 300
@@ -185,7 +185,7 @@ def test_recordings_with_other_columns_are_in_files_of_their_own(place):
     assert place.rows()[6:] == [("r0", 0, 1), ("s", 1, 1)]
 
 
-def test_recordings_that_are_gone_are_counted(place):
+def test_missing_recordings_are_counted(place):
     for n in range(3):
         put(place.recordings, recorded_as(n + 1, n), recording([(f"r{n}", 0, n, 0.5)]))
     put(place.outcomes, "a", outcomes([("r1", 0, 5)]))
@@ -201,7 +201,7 @@ def test_recordings_that_are_gone_are_counted(place):
     assert run.status().counts.unmatched == 1
 
 
-def test_a_recording_that_goes_while_its_rows_wait_is_counted(place):
+def test_recording_deleted_while_its_rows_wait_is_counted(place):
     put(place.recordings, recorded_as(1), recording(rows_of(3)))
     place.clock.now_s = BEGAN_S + 50
     run = JoinRun(place.settings(follow=True), place.clock)
@@ -213,7 +213,7 @@ def test_a_recording_that_goes_while_its_rows_wait_is_counted(place):
     assert place.rows() == []
 
 
-def test_a_file_of_the_output_that_is_gone_is_too_late_to_correct(place):
+def test_outcome_for_a_deleted_output_file_is_too_late(place):
     put(place.recordings, recorded_as(1, 0), recording(rows_of(3)))
     put(place.recordings, recorded_as(2, 3), recording([("s", 0, 5, 0.5)], price=pa.array([1.0])))
     place.clock.now_s = BEGAN_S + 300
@@ -225,7 +225,7 @@ def test_a_file_of_the_output_that_is_gone_is_too_late_to_correct(place):
     assert (run.status().counts.late, run.status().counts.too_late) == (1, 1)
 
 
-def test_a_stream_that_cannot_be_read_makes_nobody_a_negative(place, monkeypatch):
+def test_unreadable_outcome_stream_makes_no_row_negative(place, monkeypatch):
     put(place.recordings, recorded_as(1), recording(rows_of(3)))
     put(place.outcomes, "a", outcomes([("r0", 0, 20)]))
     (place.outcomes / "b.parquet").write_bytes(b"PAR1 cut short")
@@ -241,7 +241,7 @@ def test_a_stream_that_cannot_be_read_makes_nobody_a_negative(place, monkeypatch
     assert [row[2] for row in place.rows()] == [1, 0, 0]
 
 
-def test_two_joins_do_not_write_to_one_folder(place):
+def test_two_joins_cannot_write_to_one_folder(place):
     put(place.recordings, recorded_as(1), recording(rows_of(3)))
     first = JoinRun(place.settings(), place.clock)
     with pytest.raises(BadInput, match="another join"):
@@ -250,7 +250,7 @@ def test_two_joins_do_not_write_to_one_folder(place):
     place.join()
 
 
-def test_a_folder_goes_on_as_it_was_begun(place):
+def test_output_folder_keeps_its_original_settings(place):
     put(place.recordings, recorded_as(1), recording(rows_of(3)))
     place.join()
     with pytest.raises(BadInput, match=r"--wait: expected 100\.0, as --out was started with, got 50"):
@@ -259,7 +259,7 @@ def test_a_folder_goes_on_as_it_was_begun(place):
         place.join(key="item")
 
 
-def test_generations_are_told_what_came_of_their_scores(place):
+def test_label_sums_are_reported_per_generation(place):
     put(place.recordings, recorded_as(1), recording(rows_of(12, every_s=100.0)))
     put(place.outcomes, "a", outcomes([("r0", 1, 150), ("r3", 2, 1101)]))
     told = []
@@ -271,7 +271,7 @@ def test_generations_are_told_what_came_of_their_scores(place):
     assert totals["3.1"] == {"scores": 0.5, "labels": 1.0, "rows": 2}
 
 
-def test_every_window_has_its_line(place):
+def test_every_window_has_one_line(place):
     put(place.recordings, recorded_as(1), recording(rows_of(100)))
     put(place.outcomes, "a", outcomes([("r0", 0, 5), ("r20", 1, 400), ("nobody", 0, 20)]))
     place.join()
@@ -366,7 +366,7 @@ SLOW = settings(
 
 @SLOW
 @given(world=worlds(), file_rows=st.sampled_from([1, 3, 100]))
-def test_every_row_is_emitted_once_and_late_positives_once_more(world, file_rows, tmp_path_factory):
+def test_every_row_is_emitted_once_plus_late_corrections(world, file_rows, tmp_path_factory):
     place = laid(tmp_path_factory.mktemp("world"), *world)
     run = place.join(file_rows=file_rows)
     check(place, *world[:2], run)
@@ -374,7 +374,7 @@ def test_every_row_is_emitted_once_and_late_positives_once_more(world, file_rows
 
 @SLOW
 @given(world=worlds(), kills=st.lists(st.tuples(st.integers(1, 25), st.booleans()), min_size=1, max_size=4))
-def test_a_kill_between_any_two_file_operations_changes_nothing(world, kills, tmp_path_factory):
+def test_kill_between_any_two_file_operations_changes_nothing(world, kills, tmp_path_factory):
     place = laid(tmp_path_factory.mktemp("world"), *world)
     for operations, after in kills:
         run = JoinRun(place.settings(file_rows=3), place.clock)
@@ -386,7 +386,7 @@ def test_a_kill_between_any_two_file_operations_changes_nothing(world, kills, tm
 
 @SLOW
 @given(world=worlds(), clocks=st.lists(st.integers(0, 2000), max_size=5))
-def test_whenever_it_runs_every_row_has_one_label(world, clocks, tmp_path_factory):
+def test_every_row_has_one_label_for_any_schedule(world, clocks, tmp_path_factory):
     """Outcomes come after the rows' windows were judged by the clock: late or in time, each counts once."""
     rows, hits, cuts = world
     place = laid(tmp_path_factory.mktemp("world"), rows, [], ([], []))
@@ -411,7 +411,7 @@ def test_whenever_it_runs_every_row_has_one_label(world, clocks, tmp_path_factor
     assert sum(counts[n] for n in ("positives", "late", "unmatched", "duplicates", "too_late")) == len(hits)
 
 
-def test_weights_are_finite_and_lie_between_0_and_1(place, monkeypatch):
+def test_weights_are_finite_and_between_0_and_1(place, monkeypatch):
     monkeypatch.setattr(timed_stream, "CHUNK_ROWS", 100)
     rng = np.random.default_rng(1)
     rows = [(f"r{n}", 0, n / 10, float(p)) for n, p in enumerate(rng.random(4000))]
@@ -424,7 +424,7 @@ def test_weights_are_finite_and_lie_between_0_and_1(place, monkeypatch):
     assert weights.min() < 0.5
 
 
-def test_mistakes_name_the_options_of_the_join(place, tmp_path):
+def test_errors_name_the_join_options(place, tmp_path):
     put(place.recordings, recorded_as(1), recording(rows_of(3)))
     put(place.outcomes, "a", outcomes([("r0", 1, 50)]))
 
@@ -449,7 +449,7 @@ def test_mistakes_name_the_options_of_the_join(place, tmp_path):
     )
 
 
-def test_a_recording_that_takes_too_much_memory_is_set_aside_and_the_others_are_joined(place):
+def test_recording_exceeding_the_memory_limit_is_skipped(place):
     """A column that matching does not read: it is met when the rows leave."""
     put(place.recordings, recorded_as(1), recording(rows_of(3), bomb=pa.array(["x" * (FRAME_NBYTES + 1)] * 3)))
     put(place.recordings, recorded_as(2, 3), recording([("s", n, 5, 0.5) for n in range(3)]))

@@ -7,7 +7,7 @@ from freshet_serving.processor.errors import BadInput
 from tests.models.joining.made import Place, put, recorded_as, recording
 
 
-def test_times_have_bounds():
+def test_time_options_have_bounds():
     with pytest.raises(BadInput, match="--wait"):
         JoinSettings("r", "o", "out", wait_s=0)
     with pytest.raises(BadInput, match="--lag"):
@@ -17,7 +17,7 @@ def test_times_have_bounds():
     assert JoinSettings("r", "o", "out", late_s=0).late_s == 0
 
 
-def test_outcomes_are_a_folder_or_a_stream_and_passwords_are_not_shown():
+def test_outcomes_are_a_folder_or_stream_with_hidden_passwords():
     assert JoinSettings("r", "clicks", "out").format == "parquet"
     secret = JoinSettings("r", "redis://me:secret@host/clicks", "out")
     assert secret.format == "redis"
@@ -26,7 +26,7 @@ def test_outcomes_are_a_folder_or_a_stream_and_passwords_are_not_shown():
         _ = JoinSettings("r", "https://host/clicks", "out").format
 
 
-def test_the_kind_of_an_item_is_that_of_the_recordings(tmp_path):
+def test_item_kind_is_that_of_the_recordings(tmp_path):
     place = Place(tmp_path)
     put(place.recordings, recorded_as(1), recording([("r", 0, 0, 0.5)]))
     mine, theirs = place.settings(key="item", request="id", value="v").schemas()

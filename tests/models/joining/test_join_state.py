@@ -28,7 +28,7 @@ def written(state=STATE, **changes):
     return json.loads(json.dumps({**state.to_json(), **changes}))
 
 
-def test_what_is_written_is_read_again():
+def test_state_round_trips():
     assert JoinState.from_json(written()) == STATE
     begun = JoinState("ctr", STATE.settings)
     assert JoinState.from_json(written(begun)) == begun
@@ -43,17 +43,17 @@ def test_what_is_written_is_read_again():
         ("disowned", {}), ("disowned", [1]), ("disowned", ["!"]), ("disowned", ["é"]),
     ],
 )  # fmt: skip
-def test_a_field_of_another_kind_is_refused_by_its_name(name, value):
+def test_field_with_a_wrong_type_is_refused_by_name(name, value):
     with pytest.raises(Corrupt, match=f"state of a join: {name}"):
         JoinState.from_json(written(**{name: value}))
 
 
-def test_another_format_is_refused():
+def test_unknown_format_is_refused():
     with pytest.raises(BadInput, match=r"--out: expected a folder of format 'freshet-join/1', got 'freshet-join/2'"):
         JoinState.from_json(written(format="freshet-join/2"))
 
 
 @pytest.mark.parametrize("end", [2, 17, 1 << 40])
-def test_outcomes_whose_bits_are_not_of_their_range_are_refused_before_they_are_unpacked(end):
+def test_outcome_bits_outside_their_range_are_refused_before_unpacking(end):
     with pytest.raises(Corrupt, match="open outcomes"):
         JoinState.from_json(written(outcomes={**STATE.outcomes.to_json(), "end": end}))

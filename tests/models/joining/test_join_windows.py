@@ -16,19 +16,19 @@ def windows():
     return made
 
 
-def test_figures_are_those_of_their_window():
+def test_figures_cover_only_their_window():
     first, second = windows().lines(0.5, 10.0)
     assert (first["window"], first["rows"], first["positives"], first["complete"]) == (0, 2, 1.0, True)
     assert (first["mean_label"], first["expected_label"], first["calibration"]) == (0.5, 1.0, 0.5)
     assert (second["rows"], second["calibration"], second["complete"]) == (1, None, False)
 
 
-def test_an_open_window_is_judged_by_what_is_expected():
+def test_open_window_is_judged_by_the_expected_labels():
     first, _ = windows().lines(0.5, 0.0)
     assert first["calibration"] == 0.25
 
 
-def test_a_window_has_one_line(tmp_path):
+def test_window_has_one_line(tmp_path):
     made = windows()
     write_lines(tmp_path / "w", made.lines(0.0, 0.0))
     made.add(np.array([3.0, 86400.0]), late=np.ones(2), weights=np.ones(2))
@@ -41,7 +41,7 @@ def test_a_window_has_one_line(tmp_path):
     assert newest_lines(tmp_path / "none", 2) == []
 
 
-def test_it_goes_on_from_what_it_said():
+def test_windows_continue_from_their_saved_state():
     made = windows()
     assert JoinWindows(10.0, made.to_json()).lines(0.0, 0.0) == made.lines(0.0, 0.0)
     with pytest.raises(Corrupt, match="windows"):
@@ -51,12 +51,12 @@ def test_it_goes_on_from_what_it_said():
 @pytest.mark.parametrize(
     "said", [[1], {"0": 1}, {"x": {}}, {"0": {"rows": "1"}}, {"0": {"scores": None}}, {"0": {"nothing": 1}}]
 )
-def test_sums_that_are_none_are_refused(said):
+def test_invalid_window_sums_are_refused(said):
     with pytest.raises(Corrupt, match="windows"):
         JoinWindows(10.0, said)
 
 
-def test_lines_that_are_not_ours_are_left_out(tmp_path):
+def test_foreign_lines_are_ignored(tmp_path):
     (line,) = JoinWindows(10.0, {"0": {"rows": 1}}).lines(0.0, 0.0)
     others = [b"{", b"\xff", b"[" * 100_000, b"[]", b'{"window": 0}', json.dumps({**line, "window": "x"}).encode()]
     (tmp_path / "1970-01-01.jsonl").write_bytes(b"\n".join([*others, json.dumps(line).encode()]))

@@ -31,7 +31,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_share_is_that_of_the_delays(shape):
+def test_late_share_matches_the_delays(shape):
     rng = np.random.default_rng(3)
     share = LateShare(60.0, 2400.0)
     true = fed(share, rng, 9000.0, SHAPES[shape](rng))
@@ -39,7 +39,7 @@ def test_the_share_is_that_of_the_delays(shape):
     assert share.off(share.share(9000.0)) == pytest.approx(1.0, abs=0.05)
 
 
-def test_young_rows_do_not_make_it_small():
+def test_young_rows_do_not_bias_the_late_share():
     """What is known after a while is right as far as delays have had time."""
     rng = np.random.default_rng(4)
     share = LateShare(60.0, 2400.0)
@@ -47,14 +47,14 @@ def test_young_rows_do_not_make_it_small():
     assert share.share(1500.0) == pytest.approx(true, abs=0.05)
 
 
-def test_what_scores_are_off_by_is_made_good():
+def test_score_bias_is_corrected():
     share = LateShare(60.0, 600.0)
     share.add_rows(np.arange(20000.0), np.full(20000, 0.4), np.tile([1.0, 0, 0, 0, 0], 4000))
     assert share.off(0.0) == pytest.approx(0.5)
 
 
 @given(p=st.floats(0, 0.99), q=st.floats(0.01, 0.99))
-def test_the_expectation_of_weights_is_the_truth(p, q):
+def test_expected_weight_equals_the_true_probability(p, q):
     share = LateShare(10.0, 100.0)
     share.share = lambda until_s: q
     (weight,) = share.weights(np.array([p]), 0.0)
@@ -63,7 +63,7 @@ def test_the_expectation_of_weights_is_the_truth(p, q):
     assert (1 - in_time) * weight == pytest.approx(1 - p)
 
 
-def test_without_corrections_every_row_counts_as_one():
+def test_rows_without_corrections_have_weight_one():
     share = LateShare(10.0, 0.0)
     share.add_rows(np.zeros(3), np.ones(3), np.ones(3))
     assert share.share(1e9) == 0
@@ -71,7 +71,7 @@ def test_without_corrections_every_row_counts_as_one():
     assert share.to_json() == {}
 
 
-def test_it_goes_on_from_what_it_said_and_forgets_what_tells_nothing():
+def test_late_share_continues_from_saved_state_and_forgets_old_rows():
     rng = np.random.default_rng(5)
     share = LateShare(60.0, 2400.0)
     fed(share, rng, 9000.0, SHAPES["exponential"](rng))
@@ -83,6 +83,6 @@ def test_it_goes_on_from_what_it_said_and_forgets_what_tells_nothing():
 
 
 @pytest.mark.parametrize("said", [[1], {"x": [1.0]}, {"0": [1.0]}, {"0": [["a"]]}, {"0": None}])
-def test_cohorts_that_are_not_as_they_were_said_are_refused(said):
+def test_invalid_cohorts_are_refused(said):
     with pytest.raises(Corrupt, match="late share"):
         LateShare(60.0, 2400.0, said)

@@ -27,7 +27,7 @@ def matcher(wait_s=10.0, late_s=100.0, emitted=None, known=None):
     return Matcher(wait_s, late_s, Emitted(emitted or {}), known or OpenOutcomes(), JoinCounts())
 
 
-def test_rows_leave_in_order_at_the_end_of_their_window():
+def test_rows_leave_in_order_when_their_window_ends():
     one = matcher()
     one.take_rows(0, [0.0, 5.0, 3.0], [b"a", b"b", b"c"])
     assert one.due(10.0, 9) == []
@@ -37,7 +37,7 @@ def test_rows_leave_in_order_at_the_end_of_their_window():
     assert [row.number for row in one.due(15.1, 2)] == [0, 1]
 
 
-def test_an_outcome_is_open_until_it_has_a_fate():
+def test_outcome_is_open_until_it_is_resolved():
     one = matcher()
     one.take_outcomes(0, [4.0, 5.0], [1.0, 1.0], [b"a", b"never"])
     assert one.open_outcomes() == OpenOutcomes(0, 2, frozenset({0, 1}))
@@ -50,14 +50,14 @@ def test_an_outcome_is_open_until_it_has_a_fate():
     assert (one.counts.positives, one.counts.unmatched) == (1, 1)
 
 
-def test_what_was_done_is_not_taken_again():
+def test_resolved_outcomes_are_not_taken_again():
     one = matcher(known=OpenOutcomes(3, 6, frozenset({4})))
     one.take_outcomes(3, [1.0, 2.0, 3.0, 4.0], [1.0] * 4, [b"a", b"b", b"c", b"d"])
     assert one.held == 2
     assert one.open_outcomes() == OpenOutcomes(4, 7, frozenset({4, 6}))
 
 
-def test_an_outcome_after_the_window_corrects_a_row_that_has_left():
+def test_outcome_after_the_window_corrects_an_emitted_row():
     one = matcher()
     one.take_rows(0, [0.0], [b"a"])
     one.take_outcomes(0, [50.0, 60.0], [1.0, 1.0], [b"a", b"a"])
@@ -67,21 +67,21 @@ def test_an_outcome_after_the_window_corrects_a_row_that_has_left():
     assert one.open_outcomes().numbers == {0}
 
 
-def test_an_outcome_of_a_row_that_has_left_is_late_or_a_duplicate():
+def test_outcome_for_an_emitted_row_is_late_or_a_duplicate():
     one = matcher(emitted={b"a": RowLocation(1, 5), b"b": RowLocation(1, 6, True)})
     one.take_outcomes(0, [50.0, 50.0], [1.0, 1.0], [b"a", b"b"])
     assert [late.place for late in one.late] == [RowLocation(1, 5)]
     assert one.counts.duplicates == 1
 
 
-def test_an_outcome_long_after_its_row_is_too_late():
+def test_outcome_long_after_its_row_is_too_late():
     one = matcher()
     one.take_rows(0, [0.0], [b"a"])
     one.take_outcomes(0, [100.5], [1.0], [b"a"])
     assert one.counts.too_late == 1
 
 
-def test_of_rows_of_one_key_in_one_request_the_first_has_the_outcome():
+def test_first_row_of_a_repeated_key_gets_the_outcome():
     one = matcher()
     one.take_rows(0, [1.0, 1.0], [b"a", b"a"])
     one.take_outcomes(0, [2.0], [1.0], [b"a"])
@@ -92,7 +92,7 @@ def test_of_rows_of_one_key_in_one_request_the_first_has_the_outcome():
     assert (one.counts.rows, one.counts.repeated) == (2, 1)
 
 
-def test_of_a_request_that_is_repeated_one_row_has_the_outcome_and_the_others_are_left_out():
+def test_one_row_of_a_retried_request_gets_the_outcome():
     one = matcher()
     one.take_rows(0, [0.0, 1.0, 2.0], [b"a", b"b", b"a"])
     one.take_outcomes(0, [2.0], [1.0], [b"a"])
@@ -104,7 +104,7 @@ def test_of_a_request_that_is_repeated_one_row_has_the_outcome_and_the_others_ar
     assert (one.counts.rows, one.counts.retried, one.counts.positives) == (2, 1, 1)
 
 
-def test_an_id_of_several_requests_has_no_outcome():
+def test_outcome_for_an_id_of_several_requests_is_ignored():
     one = matcher()
     one.take_rows(0, [0.0, 1.0, 2.0], [b"a", b"b", b"a"])
     one.take_outcomes(0, [2.0], [1.0], [b"a"])
@@ -116,13 +116,13 @@ def test_an_id_of_several_requests_has_no_outcome():
     assert one.open_outcomes().numbers == frozenset()
 
 
-def test_an_outcome_of_an_id_that_was_disowned_is_nobodys():
+def test_outcome_for_a_disowned_id_is_ambiguous():
     one = matcher(emitted={b"a": RowLocation(1, NOWHERE)})
     one.take_outcomes(0, [50.0], [1.0], [b"a"])
     assert (one.late, one.counts.ambiguous) == ([], 1)
 
 
-def test_a_late_outcome_waits_until_another_request_of_the_id_would_have_been_read():
+def test_late_outcome_waits_for_a_possible_second_request():
     places = {b"a": RowLocation(1, 5)}
     one = matcher(emitted=places)
     one.take_outcomes(0, [50.0, 51.0], [1.0, 1.0], [b"a", b"a"])
@@ -137,7 +137,7 @@ def test_a_late_outcome_waits_until_another_request_of_the_id_would_have_been_re
     assert (guest.left_out, one.counts.ambiguous, one.counts.duplicates) == ("disowned", 1, 1)
 
 
-def test_a_repeat_of_a_row_that_has_left_leaves_the_outcome_to_it():
+def test_retry_of_an_emitted_row_leaves_the_outcome_to_it():
     one = matcher(emitted={b"a": RowLocation(1, 5)})
     one.take_rows(7, [49.0, 49.0], [b"a", b"b"])
     one.take_outcomes(0, [50.0], [1.0], [b"a"])
@@ -147,7 +147,7 @@ def test_a_repeat_of_a_row_that_has_left_leaves_the_outcome_to_it():
     assert [late.place for late in one.corrections(99.0, 9)] == [RowLocation(1, 5)]
 
 
-def test_counts_of_an_older_release_lack_what_it_did_not_count():
+def test_counts_of_an_older_release_are_readable():
     older = asdict(JoinCounts(rows=3))
     for name in ("retried", "disowned", "ambiguous"):
         del older[name]
@@ -155,7 +155,7 @@ def test_counts_of_an_older_release_lack_what_it_did_not_count():
 
 
 @given(first=st.integers(0, 1000), open_=st.sets(st.integers(0, 300)), length=st.integers(0, 300))
-def test_open_outcomes_are_read_as_they_were_written(first, open_, length):
+def test_open_outcomes_round_trip(first, open_, length):
     numbers = frozenset(first + n for n in open_ if n < length)
     known = OpenOutcomes(first, first + length, numbers)
     assert OpenOutcomes.from_json(known.to_json()) == known

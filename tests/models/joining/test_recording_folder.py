@@ -24,14 +24,14 @@ def rows(n, count=2, model="ctr"):
     return recording([(f"r{n}", row, n, 0.5) for row in range(count)], model)
 
 
-def test_files_come_in_the_order_of_their_first_rows(place):
+def test_files_are_ordered_by_their_first_rows(place):
     for n, recorder in ((3, "w0"), (1, "w1"), (2, "w0")):
         put(place.recordings, recorded_as(n, n, recorder=recorder), rows(n))
     found = opened(place).poll(0.0)
     assert [segment.where["file"].split("-")[-1] for segment in found] == ["1.parquet", "2.parquet", "3.parquet"]
 
 
-def test_other_models_have_no_rows_but_their_numbers_count(place):
+def test_files_of_other_models_count_as_numbers_without_rows(place):
     put(place.recordings, recorded_as(1, 1), rows(1))
     folder = opened(place)
     first = folder.poll(0.0)
@@ -44,7 +44,7 @@ def test_other_models_have_no_rows_but_their_numbers_count(place):
         opened(place, "other", first)
 
 
-def test_missing_numbers_are_lost_files_until_they_come(place):
+def test_missing_file_numbers_are_lost_until_they_appear(place):
     for n in (2, 5):
         put(place.recordings, recorded_as(n, n), rows(n))
     folder = opened(place)
@@ -58,7 +58,7 @@ def test_missing_numbers_are_lost_files_until_they_come(place):
     assert folder.lost_files == 1
 
 
-def test_rows_are_read_by_their_numbers_as_far_as_columns_are_the_same(place, tmp_path):
+def test_rows_are_read_by_number_while_columns_are_equal(place, tmp_path):
     put(place.recordings, recorded_as(1, 1), rows(1, 3))
     put(place.recordings, recorded_as(2, 2), rows(2, 3))
     put(place.recordings, recorded_as(3, 3), rows(3, 3).drop_columns(["tags"]))
@@ -75,7 +75,7 @@ def test_rows_are_read_by_their_numbers_as_far_as_columns_are_the_same(place, tm
     assert folder.lost_rows == 3
 
 
-def test_the_score_is_an_output_of_one_number():
+def test_score_is_an_output_with_one_value():
     table = rows(1)
     assert score_column(table, "") == score_column(table, "score") == "freshet.output.score"
     with pytest.raises(BadInput, match="--score: expected an output with one number a row, got 'ctr'"):
@@ -84,7 +84,7 @@ def test_the_score_is_an_output_of_one_number():
         score_column(table.drop_columns(["freshet.output.score"]), "")
 
 
-def test_a_recording_tells_columns(place):
+def test_first_recording_gives_the_columns(place):
     with pytest.raises(BadInput, match="--recordings: the folder has no recordings"):
         first_recording(str(place.recordings))
     put(place.recordings, "any", rows(1))

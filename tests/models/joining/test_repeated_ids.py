@@ -39,7 +39,7 @@ def emitted(place):
 
 
 @pytest.mark.parametrize("guest_s", [-30.0, 30.0, -300.0, 300.0])
-def test_whoever_uses_the_id_of_another_has_no_label_of_it_and_is_not_learned(place, guest_s):
+def test_reused_request_id_gets_no_foreign_label_or_training(place, guest_s):
     """Recorded before or after the other's row, in its window or after it; the outcome comes after both."""
     apart = abs(guest_s) > 100
     both = sorted([(0.0, 1.0), (guest_s, -5.0)])
@@ -59,7 +59,7 @@ def test_whoever_uses_the_id_of_another_has_no_label_of_it_and_is_not_learned(pl
 
 
 @pytest.mark.parametrize("again_s", [3.0, 150.0])
-def test_a_request_that_is_sent_again_counts_once_with_its_label(place, again_s):
+def test_retried_request_counts_once_with_its_label(place, again_s):
     nan = float("nan")
     record(place, 1, [("r17", 0, 0.0, 0.25), ("r17", 1, 0.0, 0.25)], [nan, 1.5])
     record(place, 2, [("r17", 0, again_s, 0.75), ("r17", 1, again_s, 0.75)], [nan, 1.5])
@@ -69,7 +69,7 @@ def test_a_request_that_is_sent_again_counts_once_with_its_label(place, again_s)
     assert counts(run) == {"rows": 2, "positives": 1, "retried": 2}
 
 
-def test_a_late_outcome_of_a_request_that_was_sent_again_corrects_it(place):
+def test_late_outcome_corrects_a_retried_request(place):
     for number, time_s in ((1, 0.0), (2, 3.0)):
         record(place, number, [("r17", 0, time_s, 0.25)], [1.5])
         place.clock.now_s = BEGAN_S + 102.0 + 10.0 * number
@@ -81,7 +81,7 @@ def test_a_late_outcome_of_a_request_that_was_sent_again_corrects_it(place):
     assert counts(run) == {"rows": 1, "late": 1, "retried": 1}
 
 
-def test_without_corrections_an_outcome_of_a_window_that_is_over_is_not_the_next_ones(place):
+def test_outcome_of_a_closed_window_never_labels_a_later_request(place):
     record(place, 1, [("r17", 0, 0.0, 0.25)], [1.0])
     place.clock.now_s = BEGAN_S + 120
     place.join(late_s=0.0)
@@ -93,13 +93,13 @@ def test_without_corrections_an_outcome_of_a_window_that_is_over_is_not_the_next
     assert counts(run) == {"rows": 1, "disowned": 1, "ambiguous": 1}
 
 
-def test_more_repeats_than_any_client_makes_are_no_repeats(place):
+def test_implausibly_many_repeats_are_disowned(place):
     rows = [("r17", 0, float(n), 0.25) for n in range(20)]
     record(place, 1, [*rows, ("own", 0, 20.0, 0.25)], [1.0] * 21)
     assert counts(place.join()) == {"rows": 1, "disowned": 20}
 
 
-def test_where_a_recording_is_gone_nobody_can_tell_that_a_request_was_repeated(place):
+def test_missing_recording_leaves_a_repeated_request_ambiguous(place):
     for number, time_s in ((1, 0.0), (2, 50.0)):
         record(place, number, [("r17", 0, time_s, 0.25)], [1.0])
     place.clock.now_s = BEGAN_S + 60.0
@@ -114,7 +114,7 @@ def test_where_a_recording_is_gone_nobody_can_tell_that_a_request_was_repeated(p
     assert (counts(run), run.status().counts.lost) == ({"disowned": 1}, 1)
 
 
-def test_disowned_rows_are_said_in_one_line_once_in_a_while(place):
+def test_disowned_rows_are_logged_in_one_line_at_intervals(place):
     lines = []
     record(place, 1, [("r17", 0, 0.0, 0.25), ("s\n", 0, 0.0, 0.25)], [1.0, 2.0])
     record(place, 2, [("r17", 0, 1.0, 0.25), ("s\n", 0, 1.0, 0.25)], [3.0, 4.0])
@@ -136,7 +136,7 @@ def crowds(draw):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(crowd=crowds(), kills=st.lists(st.tuples(st.integers(1, 25), st.booleans()), max_size=3))
-def test_nobody_has_the_label_of_another_wherever_a_kill_falls(crowd, kills, tmp_path_factory):
+def test_kill_never_gives_a_row_a_foreign_label(crowd, kills, tmp_path_factory):
     rows, hits = crowd
     found = []
     for killed in ([], kills):

@@ -21,7 +21,7 @@ def made(tmp_path):
     return stream, clock, open_
 
 
-def test_a_stream_is_read_up_to_its_newest_time_and_then_up_to_now(made):
+def test_stream_is_read_to_its_newest_time_and_then_now(made):
     stream, _, open_ = made
     stream.send(7)
     arrivals = open_()
@@ -31,7 +31,7 @@ def test_a_stream_is_read_up_to_its_newest_time_and_then_up_to_now(made):
     assert (arrivals.read_s, arrivals.ended) == (2e9, False)
 
 
-def test_a_stream_in_trouble_stands_where_it_is(made):
+def test_stream_with_an_error_does_not_advance(made):
     stream, _, open_ = made
     stream.backlog = lambda: StreamBacklog(trouble="away")
     arrivals = open_()
@@ -39,7 +39,7 @@ def test_a_stream_in_trouble_stands_where_it_is(made):
     assert arrivals.read_s == float("-inf")
 
 
-def test_a_stream_that_has_not_looked_since_has_not_been_read_up_to_now(made):
+def test_stream_that_was_not_polled_does_not_advance(made):
     stream, _, open_ = made
     stream.backlog = lambda: StreamBacklog(looks=3)
     arrivals = open_()
@@ -51,7 +51,7 @@ def test_a_stream_that_has_not_looked_since_has_not_been_read_up_to_now(made):
     assert arrivals.read_s == 2e9
 
 
-def test_times_ahead_of_the_clock_are_now(made):
+def test_times_ahead_of_the_clock_count_as_now(made):
     stream, clock, open_ = made
     clock.now_s = 1e9 + 3
     stream.send(7)
@@ -60,7 +60,7 @@ def test_times_ahead_of_the_clock_are_now(made):
     assert arrivals.read_s == 1e9 + 3
 
 
-def test_what_does_not_follow_ends(made):
+def test_stream_that_does_not_follow_ends(made):
     stream, _, open_ = made
     stream.send(3)
     arrivals = open_(endless=False)
@@ -70,7 +70,7 @@ def test_what_does_not_follow_ends(made):
     assert arrivals.next() is None
 
 
-def test_a_moment_is_said_only_when_everything_has_been_given(made):
+def test_read_time_advances_only_after_all_rows_were_returned(made):
     """Otherwise rows that are older than that moment would come after it."""
     stream, _, open_ = made
     stream.send(3, 5)

@@ -12,7 +12,7 @@ some_ids = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9), max_si
 
 @settings(deadline=None)
 @given(st.lists(some_ids, min_size=1, max_size=4), st.integers(1, 5))
-def test_ids_stand_once_each_by_whose_they_are_and_are_counted(batches, processes):
+def test_ids_are_distinct_ordered_by_owner_and_counted(batches, processes):
     ids = BatchIds("t", 2, processes)
     for batch in batches:
         values = np.array(batch, np.int64)
@@ -27,7 +27,7 @@ def test_ids_stand_once_each_by_whose_they_are_and_are_counted(batches, processe
         assert len(ids.rows) == len(ids.sums) == len(ids.met) == len(distinct)
 
 
-def test_room_grows_with_the_batches():
+def test_capacity_grows_with_the_batches():
     ids = BatchIds("t", 2, 2)
     before = ids.descriptor()
     values = np.arange(3 * FIRST_IDS)

@@ -12,7 +12,7 @@ from tests.models.training.streams import make_batch
 
 
 @given(st.integers(0, 500), st.integers(1, 70))
-def test_every_row_is_of_one_process_in_order(rows, processes):
+def test_every_row_belongs_to_one_process_in_order(rows, processes):
     slices = [slice_of(rows, n, processes) for n in range(processes)]
     assert [row for slice_ in slices for row in range(*slice_)] == list(range(rows))
     sizes = [stop - start for start, stop in slices]
@@ -26,7 +26,7 @@ def plain(column):
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 40), (7, 31), (9, 10), (5, 5)])
-def test_columns_labels_and_shares_arrive_as_they_were(start, stop):
+def test_columns_labels_and_shares_round_trip(start, stop):
     batch = make_batch(60, seed=1).slice(10, 50)
     share = np.linspace(0, 1, 40).astype(np.float32)
     names = list(batch.columns)
@@ -39,7 +39,7 @@ def test_columns_labels_and_shares_arrive_as_they_were(start, stop):
     assert np.array_equal(shares, share[start:stop])
 
 
-def test_a_slice_does_not_carry_the_strings_of_the_others():
+def test_slice_excludes_strings_of_other_rows():
     batch = make_batch(400, seed=1)
     share = np.zeros(400, np.float32)
     whole, some = (encoded(batch.columns, list(batch.columns), batch.label, share, 0, n) for n in (400, 40))

@@ -16,11 +16,11 @@ from tests.models.parallel.fakes import thread_ranks
 BATCHES = {RankCommand.LEARN, RankCommand.SCORE, RankCommand.POOL}
 
 
-def test_every_operation_but_those_of_a_batch_and_the_end_has_its_duty():
+def test_every_command_except_batches_and_end_has_a_handler():
     assert set(HANDLERS) == set(RankCommand) - BATCHES - {RankCommand.END}
 
 
-def test_an_order_and_its_arrays_reach_every_other_rank():
+def test_command_and_its_arrays_reach_every_other_rank():
     ranks = thread_ranks(3)
     send_command(ranks[0], CommandHeader(RankCommand.LEARN, 7, 3))
     send_command(ranks[0], CommandHeader(RankCommand.MARK, 8, 1), [[], [np.arange(3)], [np.arange(4)]])
@@ -32,7 +32,7 @@ def test_an_order_and_its_arrays_reach_every_other_rank():
         assert [array.tolist() for array in given] == [list(range(2 + n))]
 
 
-def test_a_filters_arrays_keep_their_names():
+def test_filter_arrays_keep_their_names():
     for arrays in ({}, {"keys": np.arange(3), "counters": np.zeros(0, np.uint8)}):
         found = by_name(named_arrays(arrays))
         assert {name: a.tolist() for name, a in found.items()} == {name: a.tolist() for name, a in arrays.items()}

@@ -60,7 +60,7 @@ def same_filter(one, other):
 @pytest.mark.parametrize("admission", FILTERS)
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.lists(st.integers(-50, 50), max_size=30), max_size=4), st.integers(1, 4), st.data())
-def test_gathering_gives_what_one_process_would(admission, batches, processes, data):
+def test_gathered_table_equals_one_of_a_single_process(admission, batches, processes, data):
     shares, one = Shares(processes, admission), make_table(FILTERS[admission](range(1024)))
     whole = gathered(shares)
     for batch in batches:
@@ -83,7 +83,7 @@ def test_gathering_gives_what_one_process_would(admission, batches, processes, d
 
 @pytest.mark.parametrize("admission", FILTERS)
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (4, 2), (3, 1)])
-def test_what_some_processes_saved_is_restored_by_others(admission, before, after):
+def test_saved_tables_are_restored_by_a_different_process_count(admission, before, after):
     first, second = Shares(before, admission), Shares(after, admission)
     first.insert(np.concatenate([np.arange(40), np.arange(20, 60)]))
     old, new = gathered(first), gathered(second)
@@ -101,7 +101,7 @@ def test_what_some_processes_saved_is_restored_by_others(admission, before, afte
     assert np.array_equal(new.changes().keys, old.changes().keys)
 
 
-def test_rows_of_somebody_else_reach_who_has_their_ids():
+def test_foreign_rows_reach_the_owner_of_their_ids():
     shares, one = Shares(3, "always"), make_table(AdmitAll())
     ids = np.arange(30)
     for table in (one, gathered(shares)):
@@ -117,7 +117,7 @@ def test_rows_of_somebody_else_reach_who_has_their_ids():
     assert gathered(shares).slots_nbytes == 12
 
 
-def test_ids_of_another_process_are_refused():
+def test_ids_owned_by_another_process_are_refused():
     shares = Shares(2, "always")
     shares.trainers[0].own["t"].insert(np.arange(20))
     with pytest.raises(Corrupt, match="another process"):

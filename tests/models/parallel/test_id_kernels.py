@@ -7,7 +7,7 @@ from freshet_serving.models.parallel import id_kernels
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_gradients_are_added_up_in_the_order_of_ranks_and_what_was_not_read_is_left_out(parts):
+def test_gradients_are_added_in_rank_order_without_unread_rows(parts):
     random = np.random.default_rng(0)
     rows, dim = 30, 4
     sums, times = np.zeros((rows, dim), np.float32), np.zeros(rows, np.int64)

@@ -16,7 +16,7 @@ from tests.models.training.streams import make_batch
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 
 
-def test_checkpoints_of_any_number_of_processes_are_restored_by_any_other(tmp_path):
+def test_checkpoints_are_restored_by_any_number_of_processes(tmp_path):
     given = arguments(optimizer="adam")
     stream = list(batches(60))
     with Together(3, *given) as first:
@@ -47,7 +47,7 @@ def test_checkpoints_of_any_number_of_processes_are_restored_by_any_other(tmp_pa
                 assert np.allclose(second.score(stream[-1].columns), one.score(stream[-1].columns), atol=1e-5)
 
 
-def test_batches_that_were_read_ahead_and_never_learned_are_left_out():
+def test_prefetched_but_unlearned_batches_are_dropped():
     given = arguments(tables={})
     one = Trainer(*given)
     stream = list(batches(12))
@@ -59,7 +59,7 @@ def test_batches_that_were_read_ahead_and_never_learned_are_left_out():
         assert many.profile.measured()["exchange"].times > 0
 
 
-def test_weights_that_the_run_puts_into_the_network_are_everywhere_before_the_next_batch():
+def test_assigned_weights_reach_all_ranks_before_the_next_batch():
     given = arguments(tables={})
     one = Trainer(*given)
     batch = make_batch(64, 1)
@@ -75,7 +75,7 @@ def test_weights_that_the_run_puts_into_the_network_are_everywhere_before_the_ne
         assert np.allclose(many.score(batch.columns), one.score(batch.columns), atol=1e-6)
 
 
-def test_clearing_gives_up_the_rows_of_all_processes():
+def test_clearing_drops_the_rows_of_all_processes():
     with Together(2, *arguments()) as many:
         many.learn(make_batch(64, 1))
         assert len(many.tables["city"]) > 0
@@ -83,7 +83,7 @@ def test_clearing_gives_up_the_rows_of_all_processes():
         assert sum(map(len, many.tables.values())) == 0
 
 
-def test_what_is_wrong_with_rows_of_another_process_is_rank_0s_error():
+def test_bad_row_on_another_rank_fails_rank_0():
     given = arguments()
     bad = make_batch(64, 1)
     bad.columns["price"][60] = np.inf
@@ -91,7 +91,7 @@ def test_what_is_wrong_with_rows_of_another_process_is_rank_0s_error():
         many.learn(bad)
 
 
-def test_a_run_that_ends_before_it_has_a_trainer_ends_the_others():
+def test_run_failing_before_its_trainer_ends_the_others():
     ranks = thread_ranks(2)
     LeadTrainerFactory(*ranks[:1], thread_ranks(2)[0]).close("no file")
     with pytest.raises(BadInput, match="no file"):

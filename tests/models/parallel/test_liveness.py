@@ -14,7 +14,7 @@ PROCESS = (
 )
 
 
-def test_processes_are_known_while_they_are_there_and_by_who_went_first():
+def test_registry_tracks_processes_and_which_failed_first():
     with LivenessRegistry() as roll:
         command = [sys.executable, "-c", PROCESS]
         env = {**os.environ, SOCKET: str(roll.path)}
@@ -30,7 +30,7 @@ def test_processes_are_known_while_they_are_there_and_by_who_went_first():
     assert roll.failed is None
 
 
-def test_a_process_says_with_which_status_it_is_about_to_end(monkeypatch):
+def test_process_reports_its_exit_status_before_ending(monkeypatch):
     with LivenessRegistry() as roll:
         monkeypatch.setenv(SOCKET, str(roll.path))
         present = LivenessClient(0)
@@ -39,7 +39,7 @@ def test_a_process_says_with_which_status_it_is_about_to_end(monkeypatch):
         present.close()
 
 
-def test_without_a_launcher_nobody_is_told(monkeypatch):
+def test_without_a_launcher_nothing_is_reported(monkeypatch):
     monkeypatch.delenv(SOCKET, raising=False)
     present = LivenessClient(3)
     present.failing(1)

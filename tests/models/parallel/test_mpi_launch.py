@@ -47,7 +47,7 @@ else:
 WAITING = RANK + "time.sleep(200)"
 
 
-def test_a_death_is_read_from_what_mpiexec_says_of_it():
+def test_crash_is_parsed_from_the_mpiexec_output():
     out = io.StringIO()
     relay = Relay(out)
     for line in ["published m 1.0\n", *BANNER.strip().splitlines(keepends=True)]:
@@ -56,13 +56,13 @@ def test_a_death_is_read_from_what_mpiexec_says_of_it():
     assert (relay.pid, relay.status) == (8798, 9)
 
 
-def test_a_death_is_told_in_one_line():
+def test_crash_is_reported_in_one_line():
     assert death(1, 9, 3) == "process 1 of 3 ended by signal 9 (SIGKILL), and so did all others"
     assert death(None, 200, 3) == "a process of 3 ended by status 200, and so did all others"
     assert death(2, 0, 3) == "process 2 of 3 ended, and so did all others"
 
 
-def test_without_an_mpi_one_line_says_what_to_install(monkeypatch):
+def test_missing_mpi_gives_one_line_naming_the_package(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda *args, **named: None)
     from freshet_serving.models.parallel.mpi_launch import launch
 
@@ -94,7 +94,7 @@ def pids_of(started):
 
 @pytest.mark.long
 @pytest.mark.parametrize("which", [0, 2])
-def test_a_killed_process_ends_all_and_one_line_says_which_it_was(which):
+def test_killed_process_ends_all_and_is_named_in_one_line(which):
     started = start(3, WAITING)
     pids = pids_of(started)
     os.kill(pids[which - 1], signal.SIGKILL)
@@ -108,7 +108,7 @@ def test_a_killed_process_ends_all_and_one_line_says_which_it_was(which):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_who_stops_the_command_stops_all_processes(number):
+def test_stopping_the_command_stops_all_processes(number):
     started = start(2, WAITING)
     pids = pids_of(started)
     started.send_signal(number)
@@ -129,7 +129,7 @@ def test_no_process_outlives_the_command():
 
 
 @pytest.mark.parametrize("status", [0, 2])
-def test_the_status_is_that_of_rank_0(status):
+def test_exit_status_is_that_of_rank_0(status):
     end = (
         "ranks.end()"
         if not status

@@ -66,17 +66,17 @@ ranks.end()
 
 @pytest.mark.long
 @pytest.mark.parametrize("processes", [1, 2, 3])
-def test_messages_of_any_length_arrive_in_order_on_each_channel(processes):
+def test_messages_of_any_length_arrive_in_order_per_channel(processes):
     status, out = run_ranks(processes, MESSAGES)
     assert (status, out.count("done")) == (0, processes), out
 
 
-def test_a_rank_that_fails_is_heard_by_all_that_wait_for_it():
+def test_rank_failure_reaches_all_waiting_ranks():
     _, out = run_ranks(2, FAILING)
     assert out.count("heard") == 2, out
 
 
-def test_the_processes_of_a_machine_share_its_cores_out(tmp_path):
+def test_processes_of_a_machine_divide_its_cores(tmp_path):
     from freshet_serving.processor.cores import available
 
     cores = sorted(available())

@@ -44,7 +44,7 @@ def auc_of(done):
 @pytest.mark.tensorflow
 @pytest.mark.long
 @pytest.mark.parametrize(("processes", "optimizer"), [(2, "adagrad"), (3, "adam"), (4, "ftrl")])
-def test_a_run_of_several_processes_publishes_what_a_run_of_one_does(tmp_path, processes, optimizer):
+def test_run_of_several_processes_publishes_like_a_single_one(tmp_path, processes, optimizer):
     one = train(write_clicks(tmp_path, "one", optimizer))
     many = train(write_clicks(tmp_path, "many", optimizer), "--processes", str(processes))
     assert auc_of(many) == pytest.approx(auc_of(one), abs=1e-4)
@@ -60,7 +60,7 @@ def test_a_run_of_several_processes_publishes_what_a_run_of_one_does(tmp_path, p
 
 @pytest.mark.tensorflow
 @pytest.mark.long
-def test_a_mistake_is_one_line_of_one_process(tmp_path):
+def test_mistake_is_reported_in_one_line_by_one_process(tmp_path):
     config = write_clicks(tmp_path)
     done = train(config, "--processes", "3", "--set", "train.holdout=7", status=2)
     assert done.stderr.count("train.holdout") == 1
@@ -71,7 +71,7 @@ def test_a_mistake_is_one_line_of_one_process(tmp_path):
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
-def test_a_process_knows_who_started_it(monkeypatch):
+def test_mpi_launch_is_recognised(monkeypatch):
     for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
         assert not started_by_mpi()
@@ -83,7 +83,7 @@ def test_a_process_knows_who_started_it(monkeypatch):
 
 
 @pytest.mark.parametrize(("size", "rank"), [("PMI_SIZE", "PMI_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")])
-def test_processes_below_somebody_elses_mpirun_are_refused_by_the_first_alone(monkeypatch, size, rank):
+def test_processes_option_under_foreign_mpirun_is_refused_by_rank_0(monkeypatch, size, rank):
     monkeypatch.delenv(SOCKET, raising=False)
     refuse_processes(4)
     monkeypatch.setenv(size, "2")
@@ -101,7 +101,7 @@ def test_processes_below_somebody_elses_mpirun_are_refused_by_the_first_alone(mo
 
 
 @pytest.mark.long
-def test_the_command_below_mpirun_says_so_in_one_line(tmp_path):
+def test_command_under_mpirun_is_refused_in_one_line(tmp_path):
     options = ["-m", "freshet_serving", "train", "--config", "none.toml", "--processes", "4"]
     command = [mpiexec(), "-n", "2", sys.executable, *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -109,7 +109,7 @@ def test_the_command_below_mpirun_says_so_in_one_line(tmp_path):
     assert done.stderr.count("freshet: --processes: not allowed under mpirun, which started 2, got 4\n") == 1
 
 
-def test_a_process_that_is_alone_trains_as_ever():
+def test_single_process_trains_normally():
     code = "from freshet_serving.models.parallel.mpi_run import take_part\ntake_part(lambda make: print('alone', make))"
     status, out = run_ranks(1, code)
     assert (status, out.strip()) == (0, "alone None")

@@ -22,12 +22,12 @@ def there(parts, wire):
 
 
 @given(finite)
-def test_float32_goes_as_it_is(numbers):
+def test_float32_is_sent_unchanged(numbers):
     assert there([numbers[:3], numbers[3:]], "float32").tobytes() == numbers.tobytes()
 
 
 @given(finite)
-def test_float16_keeps_11_bits_of_each_number_and_39_of_the_largest(numbers):
+def test_float16_keeps_11_bits_per_number_and_39_overall(numbers):
     assert to_wire([numbers], "float16")[1].nbytes == numbers.nbytes // 2
     found = there([numbers[:3], numbers[3:]], "float16")
     largest = np.abs(numbers.astype(np.float64)).max(initial=0.0)
@@ -36,7 +36,7 @@ def test_float16_keeps_11_bits_of_each_number_and_39_of_the_largest(numbers):
     assert (off <= np.maximum(2.0**-11 * np.abs(numbers.astype(np.float64)), 2.0**-38 * largest) + 1e-44).all()
 
 
-def test_numbers_that_are_no_finite_ones_stay_so():
+def test_non_finite_numbers_stay_non_finite():
     found = there([np.array([np.inf, np.nan, 1], np.float32)], "float16")
     assert np.isinf(found[0])
     assert np.isnan(found[1])

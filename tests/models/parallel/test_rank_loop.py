@@ -44,7 +44,7 @@ def lead_and_batches():
     batches.close()
 
 
-def test_batches_are_taken_by_number_again_and_again_until_a_much_later_one_is(lead_and_batches):
+def test_batches_can_be_taken_repeatedly_until_a_much_later_one(lead_and_batches):
     lead, batches = lead_and_batches
     for number in (1, 2, 3 + KEPT):
         lead.send(1, numbered(number, 10 * number))
@@ -53,7 +53,7 @@ def test_batches_are_taken_by_number_again_and_again_until_a_much_later_one_is(l
     assert sorted(batches._arrived) == [3 + KEPT]
 
 
-def test_what_is_wrong_with_a_batch_is_told_when_it_is_taken(lead_and_batches):
+def test_bad_batch_raises_when_it_is_taken(lead_and_batches):
     lead, batches = lead_and_batches
     lead.send(1, numbered(1, -1))
     lead.send(1, numbered(2, 7))
@@ -62,7 +62,7 @@ def test_what_is_wrong_with_a_batch_is_told_when_it_is_taken(lead_and_batches):
     assert batches.take(2)[0] == [7, 7]
 
 
-def test_a_lead_that_fails_is_heard_by_who_waits_for_a_batch():
+def test_lead_failure_reaches_a_rank_waiting_for_a_batch():
     ranks = thread_ranks(2)
     batches = ArrivingBatches(ranks[1], Trainer())
     ranks[0].fail("gone")
@@ -70,13 +70,13 @@ def test_a_lead_that_fails_is_heard_by_who_waits_for_a_batch():
         batches.take(1)
 
 
-def test_a_number_travels_in_front_of_its_slice():
+def test_slice_is_prefixed_with_its_batch_number():
     number, message = unnumbered(numbered(3, 1))
     assert number == 3
     assert message.view(np.int64)[0] > 0
 
 
-def test_an_error_of_a_rank_is_told_to_all():
+def test_error_of_a_rank_reaches_all_ranks():
     ranks, batches = thread_ranks(3), thread_ranks(3)
     # No description of a trainer.
     ranks[0].send(1, np.zeros(0, np.uint8))

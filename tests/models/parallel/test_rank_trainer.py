@@ -65,7 +65,7 @@ def assert_alike(one, many, within):
     ("optimizer", "processes"),
     [(name, 2 + n % 3) for n, name in enumerate(OPTIMIZERS)] + [("adagrad", 3), ("adagrad", 4), ("adam", 2)],
 )
-def test_several_processes_learn_what_one_learns(optimizer, processes):
+def test_several_processes_learn_like_one(optimizer, processes):
     given = arguments(optimizer=optimizer, clip_norm=0.5)
     one = Trainer(*given)
     with Together(processes, *given) as many:
@@ -81,7 +81,7 @@ def test_several_processes_learn_what_one_learns(optimizer, processes):
         assert_alike(one, many, 1e-4)
 
 
-def test_sequences_and_several_cores_of_a_process_learn_the_same():
+def test_sequences_and_multiple_cores_per_process_learn_equally():
     given = arguments(SEQUENCES, {}, batch_rows=512, arch="dcn")
     one = Trainer(*given)
     with Together(2, *given) as many:
@@ -94,7 +94,7 @@ def test_sequences_and_several_cores_of_a_process_learn_the_same():
         assert_alike(one, many, 1e-4)
 
 
-def test_tables_with_a_budget_learn_the_same_as_those_in_memory(tmp_path):
+def test_budgeted_tables_learn_like_those_in_memory(tmp_path):
     in_memory = arguments(tables={})
     tiered = (*in_memory[:4], {"user": TableConfig(memory_mb=1), "item": TableConfig(memory_mb=1)}, tmp_path)
     with Together(2, *in_memory) as plain, Together(2, *tiered) as many:
@@ -110,7 +110,7 @@ def test_tables_with_a_budget_learn_the_same_as_those_in_memory(tmp_path):
         assert_alike(plain, many, 0)
 
 
-def test_float16_on_the_way_is_half_the_bytes_and_nearly_the_same_scores():
+def test_float16_transfer_halves_bytes_with_nearly_equal_scores():
     given = arguments(tables={})
     halved = (given[0], dataclasses.replace(given[1], wire="float16"), *given[2:])
     with Together(2, *given) as exact, Together(2, *halved) as many:
@@ -123,7 +123,7 @@ def test_float16_on_the_way_is_half_the_bytes_and_nearly_the_same_scores():
         assert many.ranks.sent_nbytes < 0.8 * exact.ranks.sent_nbytes
 
 
-def test_a_network_whose_rows_see_one_another_is_refused():
+def test_network_with_batch_statistics_is_refused():
     given = arguments(tables={})
     manifest, settings, network, *rest = given
     network = dataclasses.replace(network, options={"hidden": (8,)}, loss="tests.models.parallel.losses:pairs")
@@ -140,6 +140,6 @@ def test_more_processes_than_shards_are_refused():
         RankTrainer(ranks, *arguments())
 
 
-def test_the_pieces_of_the_networks_gradient_are_all_of_it():
+def test_gradient_slices_cover_the_whole_vector():
     cuts = [slice_of_vector(101, n, 4) for n in range(4)]
     assert [at for cut in cuts for at in range(101)[cut]] == list(range(101))

@@ -23,22 +23,22 @@ def same(given, got):
 
 
 @given(some_arrays)
-def test_what_is_packed_is_unpacked(arrays):
+def test_packed_arrays_round_trip(arrays):
     same(arrays, unpacked(packed(arrays)))
 
 
-def test_vectors_in_a_list_become_one():
+def test_vectors_in_a_list_are_concatenated():
     same([np.arange(5), np.empty(0, np.uint8)], unpacked(packed([[np.arange(3), np.arange(3, 5)], []])))
 
 
 @given(some_arrays)
-def test_arrays_reach_another_rank_to_the_bit(arrays):
+def test_arrays_reach_another_rank_bitwise(arrays):
     ranks = thread_ranks(2)
     send_arrays(ranks[0], 1, arrays)
     same(arrays, receive_arrays(ranks[1], 0))
 
 
-def test_a_bit_that_was_lost_on_the_way_is_noticed():
+def test_flipped_bit_in_transit_is_detected():
     ranks = thread_ranks(2)
     send_arrays(ranks[0], 1, [np.arange(10)])
     head, body = (ranks[1].receive(0) for _ in range(2))
@@ -49,14 +49,14 @@ def test_a_bit_that_was_lost_on_the_way_is_noticed():
         receive_arrays(ranks[1], 0)
 
 
-def test_swap_gives_each_rank_what_every_other_has_for_it():
+def test_swap_exchanges_arrays_between_all_ranks():
     def work(ranks):
         return [m.tolist() for m in ranks.swap([np.array([ranks.rank, to], np.uint8) for to in range(ranks.size)])]
 
     assert on_each(thread_ranks(3), work) == [[[of, to] for of in range(3)] for to in range(3)]
 
 
-def test_a_rank_that_fails_is_heard_by_whoever_waits_for_it():
+def test_rank_failure_reaches_every_waiting_rank():
     ranks = thread_ranks(3)
     ranks[1].fail("no more")
     for other in (0, 2):

@@ -22,9 +22,7 @@ def ahead_threads():
     fails_at=st.one_of(st.none(), st.integers(0, 20)),
     fails_in=st.integers(0, 3),
 )
-def test_items_come_once_in_order_until_an_error_or_until_nobody_takes_them(
-    items, stages, depth, taken, fails_at, fails_in
-):
+def test_items_arrive_once_in_order_until_an_error_or_close(items, stages, depth, taken, fails_at, fails_in):
     def source():
         for n, item in enumerate(items):
             if n == fails_at and fails_in == 0:
@@ -56,7 +54,7 @@ def test_items_come_once_in_order_until_an_error_or_until_nobody_takes_them(
     assert ahead_threads() == []
 
 
-def test_stages_are_no_further_ahead_than_their_queues_are_long():
+def test_stages_run_ahead_only_by_their_queue_length():
     read, one_more = [], threading.Semaphore(0)
 
     def source():
@@ -74,7 +72,7 @@ def test_stages_are_no_further_ahead_than_their_queues_are_long():
             assert next(ahead) == n
 
 
-def test_the_items_own_generator_is_closed_when_nobody_takes_any_longer():
+def test_source_generator_is_closed_when_consumption_stops():
     closed = threading.Event()
 
     def source():
@@ -89,7 +87,7 @@ def test_the_items_own_generator_is_closed_when_nobody_takes_any_longer():
     assert closed.is_set()
 
 
-def test_an_error_comes_after_all_that_was_read_before_it_and_then_there_is_nothing():
+def test_error_follows_all_earlier_items_and_ends_the_stream():
     def source():
         yield from range(3)
         raise ValueError("row 3")

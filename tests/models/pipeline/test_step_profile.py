@@ -16,7 +16,7 @@ def ticks(monkeypatch):
         monkeypatch.setattr(f"freshet_serving.models.pipeline.step_profile.time.{clock}", lambda: float(next(counter)))
 
 
-def test_a_stage_has_the_clocks_seconds_and_those_of_its_threads(ticks):
+def test_stage_time_is_wall_time_and_thread_time(ticks):
     helped = iter([10.0, 17.0])
     profile = StepProfile(lambda: next(helped))
     with profile.timed("look up"):
@@ -25,7 +25,7 @@ def test_a_stage_has_the_clocks_seconds_and_those_of_its_threads(ticks):
     assert profile.measured()["look up"] == StageTime(3.0, 1.0 + 7.0, 1)
 
 
-def test_what_runs_ahead_meanwhile_is_not_the_steps(ticks):
+def test_concurrent_prefetch_time_is_not_charged_to_the_step(ticks):
     profile = StepProfile(lambda: 0.0)
     with profile.timed_process("step"), profile.timed("transform"):
         pass
@@ -41,7 +41,7 @@ def test_waiting_is_counted_for_every_item_and_the_end(ticks):
     assert profile.measured()["wait"] == StageTime(3.0, 0.0, 3)
 
 
-def test_overlap_is_1_where_every_core_is_at_work_all_the_time():
+def test_overlap_is_1_when_every_core_is_busy_throughout():
     stage_times = {name: StageTime(1.0, 2.0, 1) for name in ("wait", "look up", "step", "update")}
     stage_times |= {"read": StageTime(9.0, 0.0, 1), "transform": StageTime(9.0, 0.0, 1)}
     assert overlap(stage_times, 2) == 1.0

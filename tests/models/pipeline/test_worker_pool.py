@@ -13,7 +13,7 @@ CREWS = {size: WorkerPool(size) for size in (1, 2, 4)}
 
 @settings(deadline=None, max_examples=50)
 @given(size=st.sampled_from([1, 2, 4]), calls=st.integers(0, 20), alone=st.booleans())
-def test_every_call_is_called_once_and_its_result_has_its_place(size, calls, alone):
+def test_every_call_runs_once_with_its_result_in_place(size, calls, alone):
     called = []
 
     def make(number):
@@ -27,12 +27,12 @@ def test_every_call_is_called_once_and_its_result_has_its_place(size, calls, alo
     assert sorted(called) == list(range(calls))
 
 
-def test_calls_of_one_run_are_under_way_together():
+def test_calls_of_one_run_execute_concurrently():
     both = threading.Barrier(2, timeout=60)
     CREWS[2].run([both.wait, both.wait])
 
 
-def test_an_error_is_raised_when_all_calls_are_through():
+def test_error_is_raised_after_all_calls_finish():
     done = []
 
     def fail():
@@ -44,7 +44,7 @@ def test_an_error_is_raised_when_all_calls_are_through():
     assert done == [1, 1]
 
 
-def test_the_seconds_of_the_other_threads_are_told():
+def test_cpu_time_of_helper_threads_is_reported():
     worker_pool, both = WorkerPool(2), threading.Barrier(2, timeout=60)
     worker_pool.run([both.wait, both.wait])
     assert worker_pool.helper_cpu_s > 0
@@ -52,7 +52,7 @@ def test_the_seconds_of_the_other_threads_are_told():
 
 
 @given(rows=st.integers(1, 1000), parts=st.integers(1, 16))
-def test_shares_are_even_and_have_every_row_once(rows, parts):
+def test_shares_are_even_and_contain_every_row_once(rows, parts):
     found = even_ranges(rows, parts)
     assert [row for start, stop in found for row in range(start, stop)] == list(range(rows))
     assert len({stop - start for start, stop in found}) <= 2

@@ -35,7 +35,7 @@ def fit(model, callback, seed=0, epochs=1, **options):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_what_is_served_is_what_the_model_has_for_every_optimizer(repository, model, name):
+def test_served_weights_equal_the_model_for_every_optimizer(repository, model, name):
     optimizer, collected = OPTIMIZERS[name]
     model.compile(optimizer(), "binary_crossentropy")
     publisher = Publisher(repository, "ctr")
@@ -54,7 +54,7 @@ def test_what_is_served_is_what_the_model_has_for_every_optimizer(repository, mo
 
 
 @pytest.mark.long
-def test_a_callback_goes_from_one_fit_and_one_optimizer_to_the_next(repository, model):
+def test_callback_can_be_reused_across_fits_and_optimizers(repository, model):
     model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
     callback = Publisher(repository, "ctr").keras(every_batches=4)
     fit(model, callback)
@@ -63,7 +63,7 @@ def test_a_callback_goes_from_one_fit_and_one_optimizer_to_the_next(repository, 
     assert_served_is(Publisher(repository, "ctr"), model)
 
 
-def test_what_is_served_is_a_full_export_to_the_bit(repository, model, tmp_path):
+def test_served_weights_equal_a_full_export_bitwise(repository, model, tmp_path):
     from freshet_serving.compiler.imports.importer import import_model
 
     model.compile(keras.optimizers.Adagrad(0.5), "binary_crossentropy")
@@ -85,7 +85,7 @@ def test_rows_with_dense_gradients_are_compared(repository):
 
 
 @pytest.mark.long
-def test_a_fit_that_was_compiled_before_is_tracked_too(repository, model):
+def test_previously_compiled_fit_is_tracked_too(repository, model):
     model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy", steps_per_execution=2)
     model.fit(*make_data(seed=5), batch_size=8, verbose=0)
     publisher = Publisher(repository, "ctr")
@@ -96,7 +96,7 @@ def test_a_fit_that_was_compiled_before_is_tracked_too(repository, model):
     assert publisher.generation.step == 2
 
 
-def test_a_rollback_during_training_is_taken_into_the_model(repository, model):
+def test_rollback_during_training_is_applied_to_the_model(repository, model):
     model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
     publisher = Publisher(repository, "ctr")
     callback = publisher.keras(every_batches=2)
@@ -112,7 +112,7 @@ def test_a_rollback_during_training_is_taken_into_the_model(repository, model):
     assert_served_is(Publisher(repository, "ctr"), model)
 
 
-def test_removed_rows_stay_away_until_they_are_restored(repository, model):
+def test_removed_rows_stay_removed_until_restored(repository, model):
     model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
     callback = Publisher(repository, "ctr").keras(every_batches=2)
     callback.remove("user_rows.embeddings", ["u3", "u4"])
@@ -125,7 +125,7 @@ def test_removed_rows_stay_away_until_they_are_restored(repository, model):
     assert_served_is(publisher, model)
 
 
-def test_the_row_of_unknown_keys_is_said_to_stay_as_it_was(repository, model, caplog):
+def test_change_of_the_out_of_vocabulary_row_is_logged_once(repository, model, caplog):
     model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
     callback = Publisher(repository, "ctr").keras(every_batches=2)
     fit(model, callback)
@@ -135,7 +135,7 @@ def test_the_row_of_unknown_keys_is_said_to_stay_as_it_was(repository, model, ca
     assert_served_is(Publisher(repository, "ctr"), model)
 
 
-def test_a_model_can_begin_with_what_is_served(repository, model, imported):
+def test_model_can_start_from_the_served_weights(repository, model, imported):
     model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy")
     publisher = Publisher(repository, "ctr")
     fit(model, publisher.keras())
@@ -153,7 +153,7 @@ def test_a_model_can_begin_with_what_is_served(repository, model, imported):
     assert_served_is(Publisher(repository, "ctr"), again)
 
 
-def test_nothing_is_asked_of_a_callback_before_its_fit(repository):
+def test_callback_is_unusable_before_its_fit(repository):
     callback = Publisher(repository, "ctr").keras()
     for ask in (callback.publish, lambda: callback.restore("user", [1])):
         with pytest.raises(BadInput, match=r"callback: call fit\(\) with this callback first"):

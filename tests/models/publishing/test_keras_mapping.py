@@ -24,7 +24,7 @@ def rows_by_key(found, table):
     return dict(zip(keys.keys.tolist(), keys.rows.tolist())), keys.unknown
 
 
-def test_every_variable_is_a_table_or_a_weight_and_rows_have_the_keys_of_their_vocabulary(repository, model):
+def test_every_variable_is_a_table_or_weight_with_vocabulary_keys(repository, model):
     found = fit(repository, model)
     publisher = Publisher(repository, "ctr")
 
@@ -48,7 +48,7 @@ def towers(names, rows=21):
     return keras.Model(inputs, keras.layers.Add()(parts) if len(parts) > 1 else parts[0])
 
 
-def test_a_model_that_lies_in_another_one_has_the_same_names(repository, model):
+def test_nested_model_has_the_same_names(repository, model):
     class Outer(keras.Model):
         def __init__(self):
             super().__init__(name="outer")
@@ -62,7 +62,7 @@ def test_a_model_that_lies_in_another_one_has_the_same_names(repository, model):
     assert outer.dense.keys() == inner.dense.keys()
 
 
-def test_a_trained_table_that_no_delta_reaches_is_refused(repository, model):
+def test_trained_table_that_deltas_cannot_update_is_refused(repository, model):
     publisher = Publisher(repository, "ctr")
     staged = dataclasses.replace(publisher.manifest, copies={"item_rows.embeddings": ""})
 
@@ -75,7 +75,7 @@ def test_a_trained_table_that_no_delta_reaches_is_refused(repository, model):
         model.get_layer("item_rows").trainable = True
 
 
-def test_a_table_that_is_a_weight_too_is_both(repository, model):
+def test_table_that_is_also_a_weight_is_mapped_as_both(repository, model):
     publisher = Publisher(repository, "ctr")
     path = model.get_layer("item_rows").embeddings.path
     dense = {**publisher.manifest.dense, path: [30, 4]}
@@ -86,7 +86,7 @@ def test_a_table_that_is_a_weight_too_is_both(repository, model):
     assert "item_rows.embeddings" in {entry.name for entry, _, _ in found.tables}
 
 
-def test_keys_that_cannot_be_told_are_asked_for_and_taken(repository):
+def test_undeterminable_keys_are_requested_and_accepted(repository):
     with pytest.raises(BadInput, match="cannot determine the keys of the rows of layer 'user_rows'"):
         fit(repository, towers(["user_rows"]))
     found = fit(repository, towers(["user_rows"]), user_rows=[None, *USERS])
@@ -110,18 +110,18 @@ def test_keys_that_cannot_be_told_are_asked_for_and_taken(repository):
         ({"user_rows": USERS, "usr": []}, "keys: expected an embedding layer or a table, got 'usr'"),
     ],
 )
-def test_keys_that_do_not_fit_are_refused(repository, given, message):
+def test_mismatched_keys_are_refused(repository, given, message):
     with pytest.raises(BadInput, match=message):
         fit(repository, towers(["user_rows"]), **given)
 
 
-def test_a_trained_variable_that_the_package_does_not_have_is_refused(repository):
+def test_trained_variable_missing_from_the_package_is_refused(repository):
     message = r"variable 'shop_rows/embeddings' of shape \[21, 4\] is trained but is not among the package's tables"
     with pytest.raises(BadInput, match=message):
         fit(repository, towers(["shop_rows"]))
 
 
-def test_what_is_not_trained_and_not_there_is_left_out_by_name(repository):
+def test_untrained_variable_missing_from_the_package_is_listed(repository):
     model = towers(["shop_rows"])
     model.get_layer("shop_rows").trainable = False
     assert list(fit(repository, model).left_out) == ["shop_rows/embeddings"]

@@ -83,7 +83,7 @@ def roll_back(root, step):
     ChangeLog.of(Repository(root).version("small")).rollback(step)
 
 
-def test_what_moved_is_published_and_nothing_else(trainer, tmp_path):
+def test_only_changed_rows_are_published(trainer, tmp_path):
     assert trainer.tracked.publish() == Generation(1, 0)
     trainer.matrix.learn([3, 4], 1)
     trainer.bias.value += 1
@@ -98,13 +98,13 @@ def test_what_moved_is_published_and_nothing_else(trainer, tmp_path):
     assert trainer.tracked.publish() == Generation(1, 2)
 
 
-def test_what_moved_before_the_first_publication_is_found_by_comparison_with_what_is_served(trainer):
+def test_changes_before_the_first_publication_are_found_by_comparison(trainer):
     trainer.matrix.values[7] = row_of(7, 9)
     trainer.tracked.publish()
     assert trainer.served() == trainer.mine()
 
 
-def test_a_trainer_that_tells_no_longer_is_compared_from_then_on(trainer):
+def test_untracked_trainer_changes_are_compared_from_then_on(trainer):
     trainer.tracked.publish()
     trainer.matrix.tells = False
     trainer.matrix.values[2] = row_of(2, 5)
@@ -115,7 +115,7 @@ def test_a_trainer_that_tells_no_longer_is_compared_from_then_on(trainer):
     assert trainer.served() == trainer.mine()
 
 
-def test_removed_rows_are_served_again_only_when_they_are_restored(trainer):
+def test_removed_rows_are_served_again_only_when_restored(trainer):
     trainer.tracked.remove("user", [4, 5])
     trainer.tracked.publish()
     assert trainer.served() == trainer.mine(without={4, 5})
@@ -131,7 +131,7 @@ def test_removed_rows_are_served_again_only_when_they_are_restored(trainer):
         trainer.tracked.restore("item", [77])
 
 
-def test_what_a_rollback_undid_is_put_back_and_training_goes_on_from_there(trainer, tmp_path, caplog):
+def test_changes_undone_by_a_rollback_are_restored_and_training_continues(trainer, tmp_path, caplog):
     trainer.tracked.publish()
     for tag in (1, 2, 3):
         trainer.matrix.learn([tag, 10], tag)
@@ -151,7 +151,7 @@ def test_what_a_rollback_undid_is_put_back_and_training_goes_on_from_there(train
     assert trainer.served() == trainer.mine()
 
 
-def test_a_row_that_is_not_served_any_more_becomes_the_default(trainer, tmp_path):
+def test_row_no_longer_served_becomes_the_default(trainer, tmp_path):
     trainer.tracked.remove("user", [8])
     trainer.tracked.publish()
     trainer.tracked.restore("user", [8])
@@ -163,7 +163,7 @@ def test_a_row_that_is_not_served_any_more_becomes_the_default(trainer, tmp_path
     assert trainer.served() == trainer.mine(without={8})
 
 
-def test_a_trainer_that_was_killed_goes_on_from_its_checkpoint(trainer, tmp_path):
+def test_killed_trainer_continues_from_its_checkpoint(trainer, tmp_path):
     trainer.tracked.publish()
     trainer.matrix.learn([1], 1)
     generation, kept = str(trainer.tracked.publish()), trainer.matrix.values.copy()
@@ -181,7 +181,7 @@ def test_a_trainer_that_was_killed_goes_on_from_its_checkpoint(trainer, tmp_path
         assert again.served() == again.mine()
 
 
-def test_a_start_after_a_rollback_takes_what_is_served_or_says_what_it_stands_on(trainer, tmp_path):
+def test_start_after_a_rollback_needs_served_weights_or_a_generation(trainer, tmp_path):
     trainer.matrix.learn([1], 1)
     trainer.bias.value += 1
     trainer.tracked.publish()
@@ -202,7 +202,7 @@ def test_a_start_after_a_rollback_takes_what_is_served_or_says_what_it_stands_on
         Trainer(tmp_path, True, begin="disk")
 
 
-def test_what_could_not_be_published_is_published_the_next_time(trainer, monkeypatch, caplog):
+def test_failed_publication_is_included_in_the_next(trainer, monkeypatch, caplog):
     trainer.tracked.publish()
     real = trainer.publisher.publish
     monkeypatch.setattr(trainer.publisher, "publish", lambda *_, **__: (_ for _ in ()).throw(NotReady("no room")))
@@ -216,7 +216,7 @@ def test_what_could_not_be_published_is_published_the_next_time(trainer, monkeyp
     assert trainer.served() == trainer.mine()
 
 
-def test_a_weight_that_no_delta_reaches_must_not_move(tmp_path):
+def test_changing_a_weight_that_deltas_cannot_update_is_refused(tmp_path):
     write_package(tmp_path, users=range(ROWS))
     state = Weight(np.zeros(3, np.float32))
     trainer = Trainer(tmp_path, True, left_out={"gru/kernel": state})
@@ -226,7 +226,7 @@ def test_a_weight_that_no_delta_reaches_must_not_move(tmp_path):
         trainer.tracked.publish()
 
 
-def test_publishing_keeps_its_pace():
+def test_publish_interval_limits_the_publishing_time():
     now = [0.0]
     by_time, by_batches = PublishInterval(1.0, None, lambda: now[0]), PublishInterval(1.0, 3, lambda: now[0])
     assert not by_time.due()

@@ -37,7 +37,7 @@ def served(publisher, table="user"):
     return dict(zip(keys.tolist(), rows.tolist()))
 
 
-def test_it_needs_numpy_and_nothing_heavier():
+def test_publisher_needs_only_numpy():
     code = (
         "import sys\nfrom freshet_serving import Publisher\n"
         "heavy = {'numba', 'tensorflow', 'keras', 'torch', 'onnxruntime', 'xxhash', 'fastapi'}\n"
@@ -48,7 +48,7 @@ def test_it_needs_numpy_and_nothing_heavier():
     assert result.stdout.strip() == "Publisher"
 
 
-def test_rows_removals_and_weights_become_one_delta_in_ascending_order(publisher, folder):
+def test_rows_removals_and_weights_form_one_sorted_delta(publisher, folder):
     weights = make_weights(3)
     generation = publisher.publish(
         rows={"user": ([30, 2], rows_of([30, 2], 5)), "tag": (["new", b"a"], rows_of([tag_id("new"), tag_id("a")], 5))},
@@ -69,7 +69,7 @@ def test_rows_removals_and_weights_become_one_delta_in_ascending_order(publisher
     assert 7 not in now
 
 
-def test_what_comes_next_continues_whoever_published_before(publisher):
+def test_next_delta_continues_that_of_any_earlier_publisher(publisher):
     publisher.publish(rows={"user": ([1], rows_of([1], 1))})
     other = Publisher(publisher._version.folder.parents[1], "small")
     other.publish(rows={"user": ([2], rows_of([2], 2))})
@@ -77,18 +77,18 @@ def test_what_comes_next_continues_whoever_published_before(publisher):
     assert ledger_of(publisher).history.line()[-1].step == 3
 
 
-def test_a_file_that_somebody_dropped_is_adopted_first(publisher, folder):
+def test_dropped_file_is_adopted_first(publisher, folder):
     write_delta(folder / "deltas" / "1.safetensors", make_delta(1, [5]))
     assert publisher.publish(rows={"user": ([6], rows_of([6], 2))}) == Generation(1, 2)
     assert served(publisher)[5] == row_of(5, 1).tolist()
 
 
-def test_nothing_changed_is_no_record(publisher, folder):
+def test_empty_change_writes_no_record(publisher, folder):
     assert publisher.publish(rows={"user": ([], np.empty((0, 4)))}, removed={"tag": []}) == Generation(1, 0)
     assert not (folder / "chain").exists()
 
 
-def test_who_finds_nothing_to_publish_stands_on_what_is_served(publisher):
+def test_publisher_without_changes_continues_from_the_served_generation(publisher):
     root = publisher._version.folder.parents[1]
     Publisher(root, "small").publish(rows={"user": ([1], rows_of([1], 1))})
     saved = whole(publisher)
@@ -100,7 +100,7 @@ def test_who_finds_nothing_to_publish_stands_on_what_is_served(publisher):
     assert again.undone().rows["user"][0].tolist() == [1]
 
 
-def test_integers_of_any_kind_and_strings_are_keys_as_serving_has_them(publisher):
+def test_integers_and_strings_become_the_keys_of_serving(publisher):
     assert publisher.ids("user", np.array([3, 4], np.uint32)).tolist() == [3, 4]
     assert publisher.ids("user", (5,)).tolist() == [5]
     for words in (["a", "b"], [b"a", b"b"], np.array(["a", "b"]), np.array([b"a", "b"], object)):
@@ -149,7 +149,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_refused_by_name_and_nothing_is_published(publisher, folder, case):
+def test_mismatched_input_is_refused_by_name_and_nothing_published(publisher, folder, case):
     arguments, message = REFUSED[case]
     with pytest.raises(BadInput, match=message):
         publisher.publish(**arguments)
@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_refused_by_name_and_nothing_is_published(publisher
     assert not list((folder / "deltas").iterdir())
 
 
-def test_after_a_rollback_it_waits_until_what_was_undone_is_put_back(publisher):
+def test_publishing_after_a_rollback_waits_for_restored_rows(publisher):
     for step in (1, 2, 3):
         publisher.publish(
             rows={"user": ([step, 90 + step], rows_of([step, 90 + step], step))},
@@ -180,7 +180,7 @@ def test_after_a_rollback_it_waits_until_what_was_undone_is_put_back(publisher):
     assert ledger_of(publisher).history.head.parent == ledger_of(publisher).history.known(1).digest
 
 
-def test_after_a_repair_it_puts_back_what_was_cut(publisher):
+def test_rows_cut_by_a_repair_are_restored(publisher):
     for step in (1, 2, 3):
         publisher.publish(rows={"user": ([step, 90 + step], rows_of([step, 90 + step], step))})
     path = publisher._version.folder / "chain" / "0000000002.json"
@@ -197,7 +197,7 @@ def test_after_a_repair_it_puts_back_what_was_cut(publisher):
     assert {key for key in served(publisher) if key >= 90} == {91}
 
 
-def test_an_undone_delta_that_is_applied_again_is_nothing_to_put_back(publisher):
+def test_reapplied_undone_delta_needs_no_restoring(publisher):
     publisher.publish(rows={"user": ([1], rows_of([1], 1))})
     change_log = ledger_of(publisher)
     delta = change_log.read_delta(change_log.history.head)
@@ -207,7 +207,7 @@ def test_an_undone_delta_that_is_applied_again_is_nothing_to_put_back(publisher)
     assert publisher.publish(rows={"user": ([2], rows_of([2], 1))}) == Generation(1, 2)
 
 
-def test_another_writers_rollback_of_another_writers_delta_is_none_of_its_business(publisher):
+def test_rollback_of_a_foreign_delta_needs_no_restoring(publisher):
     publisher.publish(rows={"user": ([1], rows_of([1], 1))})
     other = Publisher(publisher._version.folder.parents[1], "small")
     other.publish(rows={"user": ([2], rows_of([2], 2))})
@@ -223,7 +223,7 @@ def whole(publisher, changes=None):
     return {"user": (np.array(list(model)), np.array(list(model.values())))}
 
 
-def test_a_difference_is_what_it_takes_to_serve_whole_tables(publisher, folder):
+def test_difference_contains_only_rows_that_differ(publisher, folder):
     wanted = whole(publisher, {3: row_of(3, 9), 70: row_of(70, 9), 4: None})
     generation = publisher.publish_difference(wanted, make_weights(0) | {"mlp_0/bias": make_weights(1)["mlp_0/bias"]})
 
@@ -234,7 +234,7 @@ def test_a_difference_is_what_it_takes_to_serve_whole_tables(publisher, folder):
     assert publisher.publish_difference(wanted) == Generation(1, 1)
 
 
-def test_whoever_starts_anew_after_a_rollback_says_what_they_stand_on(publisher):
+def test_restart_after_a_rollback_must_name_its_generation(publisher):
     root = publisher._version.folder.parents[1]
     publisher.publish(rows={"user": ([1, 50], rows_of([1, 50], 1))})
     saved, generation = whole(publisher), str(publisher.generation)
@@ -250,7 +250,7 @@ def test_whoever_starts_anew_after_a_rollback_says_what_they_stand_on(publisher)
     assert Publisher(root, "small", generation="1.0").publish_difference(saved) == Generation(1, 2)
 
 
-def test_a_start_names_a_version_and_a_generation_that_are_there(publisher):
+def test_start_requires_an_existing_version_and_generation(publisher):
     root = publisher._version.folder.parents[1]
     with pytest.raises(BadInput, match=r"generation: expected a generation of the version, got 1\.7"):
         Publisher(root, "small", generation="1.7")
@@ -260,7 +260,7 @@ def test_a_start_names_a_version_and_a_generation_that_are_there(publisher):
         Publisher(root, "large")
 
 
-def test_the_newest_version_is_the_one_that_is_published_to(publisher):
+def test_newest_version_is_published_to_by_default(publisher):
     root = publisher._version.folder.parents[1]
     write_package(root, version=2)
     assert Publisher(root, "small").generation == Generation(2, 0)

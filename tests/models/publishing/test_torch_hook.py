@@ -5,26 +5,26 @@ from tests.models.publishing.torches import run_torch
 TRAINER = "tests.models.publishing.torch_trainer"
 
 
-def test_what_is_served_is_what_the_model_has_for_every_optimizer(tmp_path):
+def test_served_weights_equal_the_model_for_every_optimizer(tmp_path):
     said = run_torch(TRAINER, "optimizers", tmp_path).splitlines()
     told = {line.partition(":")[0] for line in said if line.endswith("told")}
     assert len(said) == 8
     assert told == {"SGD", "Adagrad", "SparseAdam and Adam"}
 
 
-def test_rows_that_move_without_a_sparse_gradient_are_compared(tmp_path):
+def test_rows_moving_without_a_sparse_gradient_are_compared(tmp_path):
     run_torch(TRAINER, "lookups", tmp_path)
 
 
-def test_rollbacks_removals_and_restarts_leave_served_and_trained_weights_the_same(tmp_path):
+def test_served_and_trained_weights_agree_after_rollbacks_and_restarts(tmp_path):
     run_torch(TRAINER, "rollback", tmp_path)
 
 
-def test_a_model_that_does_not_fit_the_package_is_refused_by_name(tmp_path):
+def test_model_that_does_not_match_the_package_is_refused(tmp_path):
     run_torch(TRAINER, "names", tmp_path)
 
 
-def test_weights_that_are_loaded_and_rows_that_are_reset_between_steps_are_published(tmp_path):
+def test_weights_changed_between_steps_are_published(tmp_path):
     run_torch(TRAINER, "changed_by_hand", tmp_path)
 
 
@@ -36,5 +36,5 @@ def test_an_optimizer_whose_class_runs_no_step_hooks_publishes(tmp_path):
     run_torch(TRAINER, "wrapped_steps", tmp_path)
 
 
-def test_parameters_that_inference_does_not_use_are_left_out_and_merged_statistics_refused(tmp_path):
+def test_left_out_parameters_are_skipped_and_merged_statistics_refused(tmp_path):
     run_torch(TRAINER, "unused", tmp_path)

@@ -11,7 +11,7 @@ numbers = st.floats(-1e12, 1e12) | st.sampled_from([0.0, 1e-12, math.nan, math.i
 
 
 @given(st.lists(st.lists(st.tuples(numbers, numbers), max_size=20), max_size=8), st.booleans())
-def test_any_points_make_a_picture_that_holds_them_all(series, diagonal):
+def test_picture_contains_all_finite_points(series, diagonal):
     svg = curves_svg([Curve("<a> & b", points) for points in series], "rows", diagonal)
     shown = [p for points in series for p in points if all(map(math.isfinite, p))]
     if not shown:
@@ -25,7 +25,7 @@ def test_any_points_make_a_picture_that_holds_them_all(series, diagonal):
     assert all("<a> & b" in c.find("title").text for c in circles)
 
 
-def test_very_many_points_become_few_means():
+def test_many_points_are_averaged_into_few():
     svg = curves_svg([Curve("x", [(n, n % 2) for n in range(10 * MOST_POINTS)])], "rows")
     circles = ElementTree.fromstring(svg).findall("circle")
     assert len(circles) == MOST_POINTS
@@ -33,7 +33,7 @@ def test_very_many_points_become_few_means():
 
 
 @pytest.mark.parametrize(("high", "told"), [(3e9, "3G"), (2e6, "2M"), (40_000, "40k"), (8, "8"), (1e-5, "1e-05")])
-def test_axes_end_at_round_numbers_told_shortly(high, told):
+def test_axes_end_at_short_round_numbers(high, told):
     svg = curves_svg([Curve("x", [(0, 0), (high, high)])], "")
     assert told in [text.text.strip() for text in ElementTree.fromstring(svg).findall("text")]
 

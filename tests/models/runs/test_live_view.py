@@ -15,7 +15,7 @@ def told(status, rows_per_s=0.0):
     return dict(lines(status, rows_per_s, NOW_S))
 
 
-def test_a_run_that_goes_well_says_how_far_how_fast_how_fresh_and_how_good():
+def test_healthy_run_shows_progress_speed_freshness_and_quality():
     status = RunStatus(
         position=12_345,
         version=2,
@@ -36,7 +36,7 @@ def test_a_run_that_goes_well_says_how_far_how_fast_how_fresh_and_how_good():
     }
 
 
-def test_what_is_wrong_is_said_where_there_is_something():
+def test_problems_are_shown_when_there_are_any():
     status = RunStatus(waiting_rows=7, rejected_rows=3, lost_rows=2, held="AUC 0.5", trouble="Redis: away")
     found = told(status)
     assert found["rows"].endswith(", 7 waiting")
@@ -49,7 +49,7 @@ def drawn(view):
     return console.file.getvalue()
 
 
-def test_the_rate_is_that_of_the_last_seconds():
+def test_rate_covers_the_last_seconds():
     clock, rows = FakeClock(), [0]
     view = LiveView(Console(file=io.StringIO()), clock.now_s)
     view.status = lambda: RunStatus(learned_rows=rows[0])
@@ -64,7 +64,7 @@ def test_the_rate_is_that_of_the_last_seconds():
     assert "0, 0 a second" in text
 
 
-def test_before_the_run_is_there_it_says_what_is_done_and_notes_are_kept_without_a_terminal():
+def test_view_shows_the_preparation_and_prints_notes_without_a_terminal():
     console = Console(file=io.StringIO())
     with live_view(console) as view:
         view.begin("waiting for rows", 400)

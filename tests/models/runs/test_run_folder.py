@@ -6,7 +6,7 @@ import pytest
 from freshet_serving.models.runs.run_folder import RunFolder
 
 
-def test_a_folder_is_made_with_its_first_file_and_named_by_the_start_of_the_run(tmp_path):
+def test_folder_is_created_by_its_first_file(tmp_path):
     folder = RunFolder(tmp_path / "a" / "b", 0.0, print)
     assert list(tmp_path.iterdir()) == []
     folder.append("x", "one\n")
@@ -21,7 +21,7 @@ def test_a_folder_is_made_with_its_first_file_and_named_by_the_start_of_the_run(
 
 
 @pytest.mark.parametrize("where", ["open", "mkdir"])
-def test_a_full_disk_is_said_once_and_ends_nothing(tmp_path, monkeypatch, where):
+def test_full_disk_is_logged_once_and_ends_nothing(tmp_path, monkeypatch, where):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

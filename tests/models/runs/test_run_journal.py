@@ -44,7 +44,7 @@ def lines(tmp_path):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_batches_of_one_second_are_one_line(tmp_path, journal, clock):
+def test_batches_within_one_second_are_one_line(tmp_path, journal, clock):
     journal.learned(10, 0.5)
     clock.s += 0.6
     journal.learned(30, 0.7)
@@ -64,7 +64,7 @@ def test_batches_of_one_second_are_one_line(tmp_path, journal, clock):
     assert "auc" not in lines(tmp_path)[1]
 
 
-def test_a_long_run_has_ever_fewer_lines(tmp_path, journal, clock):
+def test_long_run_writes_ever_fewer_lines(tmp_path, journal, clock):
     clock.s += 10 * LINES
     journal.learned(1, 0.5)
     for _ in range(9):
@@ -76,7 +76,7 @@ def test_a_long_run_has_ever_fewer_lines(tmp_path, journal, clock):
     assert len(lines(tmp_path)) == 2
 
 
-def test_the_end_leaves_configuration_lines_report_and_events(tmp_path, journal, clock):
+def test_finished_run_leaves_configuration_lines_report_and_events(tmp_path, journal, clock):
     clock.s += 0.1
     journal.learned(10, float("nan"))
     journal.epoch(1, 0.7, float("nan"))
@@ -94,12 +94,12 @@ def test_the_end_leaves_configuration_lines_report_and_events(tmp_path, journal,
     assert b"scalars" in data
 
 
-def test_a_run_that_learned_nothing_leaves_nothing(tmp_path, journal):
+def test_run_that_learned_nothing_leaves_nothing(tmp_path, journal):
     assert journal.report() is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_fills_up_is_said_once_and_training_goes_on(tmp_path, journal, clock, told, monkeypatch):
+def test_full_disk_is_logged_once_and_training_continues(tmp_path, journal, clock, told, monkeypatch):
     clock.s += 2
     journal.learned(10, 0.5)
 

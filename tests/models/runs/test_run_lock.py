@@ -4,7 +4,7 @@ from freshet_serving.models.runs.run_lock import trainer_lock
 from freshet_serving.processor.errors import Conflict
 
 
-def test_second_trainer_of_a_model_is_refused_until_the_first_has_ended(tmp_path):
+def test_second_trainer_is_refused_while_the_first_runs(tmp_path):
     folder = tmp_path / ".checkpoints" / "ctr"
     with (
         trainer_lock(folder, "ctr"),

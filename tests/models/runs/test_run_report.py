@@ -44,7 +44,7 @@ LINES = [
 ]
 
 
-def test_a_report_shows_what_was_measured_and_nothing_in_it_is_run():
+def test_report_shows_measurements_and_contains_no_executable_code():
     page = Page(report_html(EVIL, LINES, "1.0 to 1.3, 4 of them", {"model": {"name": EVIL}}))
     assert "script" not in page.tags
     assert page.tags.count("table") == 2
@@ -54,7 +54,7 @@ def test_a_report_shows_what_was_measured_and_nothing_in_it_is_run():
         assert told in page.text
 
 
-def test_a_report_of_hardly_anything_is_a_page_too():
+def test_nearly_empty_report_is_still_a_page():
     page = Page(
         report_html("ctr", [{"what": "all", "label": "clicked", "rows": 0, "auc": None, "log_loss": None}], "", {})
     )

@@ -17,7 +17,7 @@ SPENT = {
 }
 
 
-def test_lines_are_milliseconds_a_step():
+def test_lines_are_milliseconds_per_step():
     lines = stage_lines(SPENT, 2, 1.05)
     assert [(line["stage"], line["wall_ms"], line["cpu_ms"]) for line in lines] == [
         (name, 100 * one.wall_s, 100 * one.cpu_s) for name, one in SPENT.items()
@@ -25,7 +25,7 @@ def test_lines_are_milliseconds_a_step():
     assert {(line["what"], line["cores"], line["overlap"]) for line in lines} == {("stage", 2, 1.05)}
 
 
-def test_bars_are_as_long_as_what_they_stand_for_and_the_clock_has_no_stage_that_ran_ahead():
+def test_bar_lengths_match_their_times_without_prefetch_stages():
     svg = stages_svg(stage_lines(SPENT, 2, 1.05), AHEAD)
     widths = [float(width) for width in re.findall(r'<rect [^>]* width="([\d.]+)"', svg)]
     clock, cores = widths[:6], widths[6:]
@@ -36,7 +36,7 @@ def test_bars_are_as_long_as_what_they_stand_for_and_the_clock_has_no_stage_that
     assert "<title>look up: 100.00 ms</title>" in svg
 
 
-def test_names_are_escaped_and_no_time_is_no_picture():
+def test_names_are_escaped_and_no_time_gives_no_picture():
     lines = stage_lines({"<b>": StageTime(), "step": StageTime(1.0, 1.0, 1)}, 1, float("nan"))
     assert "<b>" not in stages_svg(lines, ())
     assert stages_svg([], ()) == ""

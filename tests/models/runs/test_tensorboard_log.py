@@ -10,7 +10,7 @@ from freshet_serving.models.runs.tensorboard_log import TensorBoardLog
 pytestmark = pytest.mark.tensorflow
 
 
-def test_scalars_are_events_as_tensorboard_reads_them(tmp_path):
+def test_scalars_are_readable_as_tensorboard_events(tmp_path):
     log = TensorBoardLog(tmp_path)
     log.write(7, {"loss": 0.5, "rows a second": 1e6})
     log.write(8, {"loss": 0.25})
@@ -27,7 +27,7 @@ def test_scalars_are_events_as_tensorboard_reads_them(tmp_path):
     assert events[1].summary.value[0].metadata.plugin_data.plugin_name == "scalars"
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_of_the_system(tmp_path):
+def test_unwritable_folder_raises_an_os_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
         TensorBoardLog(tmp_path / "file" / "below").write(1, {"loss": 1.0})

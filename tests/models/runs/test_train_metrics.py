@@ -21,7 +21,7 @@ def families(metrics):
     }
 
 
-def test_where_the_run_stands_is_what_is_scraped():
+def test_scrape_reports_the_run_status():
     status = RunStatus(
         learned_rows=10,
         position=30,
@@ -50,7 +50,7 @@ def test_where_the_run_stands_is_what_is_scraped():
     assert found["freshet_train_table_rows user"] == 9
 
 
-def test_every_family_moves_with_one_field():
+def test_each_metric_depends_on_one_field():
     before = RunStatus()
     for name, _, value in (*COUNTERS, *GAUGES):
         moved = []
@@ -60,7 +60,7 @@ def test_every_family_moves_with_one_field():
         assert sum(moved) == 1, name
 
 
-def test_a_scrape_asks_anew_and_a_port_that_is_taken_is_one_line():
+def test_scrape_is_current_and_a_busy_port_gives_one_line():
     status = [RunStatus(learned_rows=1)]
     port = free_port()
     server, thread = serve_metrics(TrainMetrics("ctr", lambda: status[0]), "127.0.0.1", port)

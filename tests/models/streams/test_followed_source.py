@@ -24,7 +24,7 @@ def opened(tmp_path, stream, endless=False, clock=None):
 
 @settings(deadline=None, max_examples=60)
 @given(COUNTS, st.integers(1, 40), st.integers(0, 100))
-def test_batches_are_those_of_a_table_whatever_the_segments(tmp_path_factory, counts, rows, start):
+def test_batches_equal_those_of_a_table_for_any_segments(tmp_path_factory, counts, rows, start):
     stream = ListStream()
     stream.send(*counts)
     source = opened(tmp_path_factory.mktemp("followed"), stream)
@@ -38,7 +38,7 @@ def test_batches_are_those_of_a_table_whatever_the_segments(tmp_path_factory, co
 
 @settings(deadline=None, max_examples=60)
 @given(COUNTS, st.integers(1, 40), st.sets(st.integers(0, 120)), st.data())
-def test_rows_that_are_not_sound_keep_their_numbers_and_nobody_has_them(tmp_path_factory, counts, rows, bad, data):
+def test_rejected_rows_keep_their_numbers_but_are_not_returned(tmp_path_factory, counts, rows, bad, data):
     stream = ListStream(bad)
     stream.send(*counts)
     tmp_path, total = tmp_path_factory.mktemp("followed"), sum(counts)
@@ -51,7 +51,7 @@ def test_rows_that_are_not_sound_keep_their_numbers_and_nobody_has_them(tmp_path
     assert source.ingest_status().rejected == total - len(sound)
 
 
-def test_what_comes_is_given_when_a_batch_is_full_or_has_waited_long_enough(tmp_path):
+def test_batch_is_returned_when_full_or_after_a_delay(tmp_path):
     clock, stream = FakeClock(), ListStream()
     arriving = opened(tmp_path, stream, endless=True, clock=clock).arriving(10, 0)
     assert next(arriving) is None
@@ -66,13 +66,13 @@ def test_what_comes_is_given_when_a_batch_is_full_or_has_waited_long_enough(tmp_
     assert users([next(arriving)]) == [(n, n) for n in range(24, 29)]
 
 
-def test_one_that_is_not_endless_ends_with_what_is_there(tmp_path):
+def test_finite_stream_ends_with_its_existing_rows(tmp_path):
     stream = ListStream()
     stream.send(4, 4)
     assert users(opened(tmp_path, stream).arriving(5, 2)) == [(n, n) for n in range(2, 8)]
 
 
-def test_who_opens_it_again_reads_the_same_rows_and_takes_no_segment_twice(tmp_path):
+def test_reopened_stream_returns_the_same_rows_once(tmp_path):
     stream = ListStream()
     stream.send(5, 6)
     first = opened(tmp_path, stream)
@@ -85,14 +85,14 @@ def test_who_opens_it_again_reads_the_same_rows_and_takes_no_segment_twice(tmp_p
     assert again.count_rows() == 18
 
 
-def test_a_position_that_the_stream_never_had_is_refused(tmp_path):
+def test_position_beyond_the_stream_is_refused(tmp_path):
     stream = ListStream()
     stream.send(5)
     with pytest.raises(BadInput, match=r"cannot continue at row 6: the stream has only 5 rows so far"):
         opened(tmp_path, stream, endless=True).arriving(2, 6)
 
 
-def test_a_stream_of_another_format_ends_the_reading(tmp_path, monkeypatch):
+def test_stream_with_a_different_format_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(followed_source, "REJECTED_ROWS", 20)
     stream = ListStream(range(3, 40))
     stream.send(40)
@@ -100,7 +100,7 @@ def test_a_stream_of_another_format_ends_the_reading(tmp_path, monkeypatch):
         list(opened(tmp_path, stream).batches(8))
 
 
-def test_some_rows_that_are_not_sound_are_told_and_no_more(tmp_path, monkeypatch):
+def test_many_rejected_rows_end_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(followed_source, "REJECTED_ROWS", 20)
     stream = ListStream(range(0, 200, 3))
     stream.send(200)
@@ -109,7 +109,7 @@ def test_some_rows_that_are_not_sound_are_told_and_no_more(tmp_path, monkeypatch
     assert source.ingest_status().why.startswith("column 'user': expected an id, got a null at row ")
 
 
-def test_what_nobody_reads_again_is_forgotten_now_and_then(tmp_path, monkeypatch):
+def test_rows_no_longer_needed_are_forgotten_periodically(tmp_path, monkeypatch):
     monkeypatch.setattr(followed_source, "FORGET_SEGMENTS", 4)
     stream = ListStream()
     source = opened(tmp_path, stream)
@@ -124,7 +124,7 @@ def test_what_nobody_reads_again_is_forgotten_now_and_then(tmp_path, monkeypatch
         list(source.batches(4, 3))
 
 
-def test_what_happens_to_it_is_news_once(tmp_path):
+def test_stream_events_are_reported_once(tmp_path):
     stream = ListStream({2})
     stream.send(5)
     source = opened(tmp_path, stream)
@@ -142,7 +142,7 @@ def test_what_happens_to_it_is_news_once(tmp_path):
     assert source.news() == []
 
 
-def test_where_the_stream_stands_is_told(tmp_path):
+def test_stream_status_is_reported(tmp_path):
     stream = ListStream()
     stream.send(5, 6, 7)
     arriving = (source := opened(tmp_path, stream)).arriving(5, 0)

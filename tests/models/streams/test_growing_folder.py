@@ -30,7 +30,7 @@ def names(segments):
     return [(segment.where["file"], segment.rows) for segment in segments]
 
 
-def test_files_come_in_the_order_of_their_names_and_then_as_they_come(tmp_path):
+def test_files_are_ordered_by_name_and_later_by_arrival(tmp_path):
     write_parquet(tmp_path / "b.parquet", 0, 3)
     write_parquet(tmp_path / "day=1" / "a.parquet", 0, 2)
     folder = Folder(tmp_path)
@@ -41,7 +41,7 @@ def test_files_come_in_the_order_of_their_names_and_then_as_they_come(tmp_path):
     assert folder.poll() == []
 
 
-def test_a_file_is_taken_once_it_is_whole(tmp_path):
+def test_file_is_taken_once_it_is_complete(tmp_path):
     write_parquet(tmp_path / "whole.pq", 0, 50)
     data = (tmp_path / "whole.pq").read_bytes()
     (tmp_path / "whole.pq").unlink()
@@ -53,7 +53,7 @@ def test_a_file_is_taken_once_it_is_whole(tmp_path):
     assert names(folder.poll()) == [("grows.parquet", 50)]
 
 
-def test_a_file_that_never_becomes_whole_is_told_of(tmp_path):
+def test_file_that_never_completes_is_reported(tmp_path):
     folder = Folder(tmp_path)
     (tmp_path / "half.parquet").write_bytes(b"PAR1 and then nothing")
     folder.poll()
@@ -63,20 +63,20 @@ def test_a_file_that_never_becomes_whole_is_told_of(tmp_path):
     assert folder.stream.backlog().trouble == "half.parquet: an incomplete Parquet file that does not grow"
 
 
-def test_hidden_files_and_others_are_passed_over(tmp_path):
+def test_hidden_and_foreign_files_are_ignored(tmp_path):
     for name in (".a.parquet", "_b.parquet", "c.csv", "_temporary/0/d.parquet", "e.parquet.tmp"):
         write_parquet(tmp_path / name, 0, 1)
     assert Folder(tmp_path).poll() == []
 
 
-def test_who_begins_again_goes_on_behind_what_was_taken(tmp_path):
+def test_restarted_reader_continues_after_the_taken_files(tmp_path):
     write_parquet(tmp_path / "a.parquet", 0, 3)
     known = Folder(tmp_path).poll()
     write_parquet(tmp_path / "b.parquet", 3, 3)
     assert names(Folder(tmp_path, known).poll()) == [("b.parquet", 3)]
 
 
-def test_a_file_that_was_taken_and_changed_is_told_of_and_not_read_again(tmp_path):
+def test_file_changed_after_reading_is_reported_and_not_reread(tmp_path):
     write_parquet(tmp_path / "a.parquet", 0, 3)
     folder = Folder(tmp_path)
     (segment,) = folder.poll()
@@ -90,7 +90,7 @@ def test_a_file_that_was_taken_and_changed_is_told_of_and_not_read_again(tmp_pat
         list(folder.stream.read(segment))
 
 
-def test_a_segment_is_forgotten_with_its_file_and_the_name_may_come_again(tmp_path):
+def test_segment_is_forgotten_with_its_file_and_the_name_reusable(tmp_path):
     write_parquet(tmp_path / "a.parquet", 0, 3)
     folder = Folder(tmp_path)
     (segment,) = folder.poll()
@@ -101,7 +101,7 @@ def test_a_segment_is_forgotten_with_its_file_and_the_name_may_come_again(tmp_pa
     assert names(folder.poll()) == [("a.parquet", 2)]
 
 
-def test_a_first_file_without_a_column_ends_the_run(tmp_path):
+def test_first_file_without_a_column_ends_the_run(tmp_path):
     write_parquet(tmp_path / "whole", 0, 3)
     pq.write_table(pq.read_table(tmp_path / "whole").drop_columns(["user"]), tmp_path / "b.parquet")
     with pytest.raises(BadInput, match=r"column 'user': expected exactly one in b.parquet, got 0"):
@@ -109,7 +109,7 @@ def test_a_first_file_without_a_column_ends_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "loop", "damaged footer", "lacking column"])
-def test_a_bad_file_is_set_aside_and_those_behind_it_are_read(tmp_path, kind):
+def test_bad_file_is_skipped_and_later_ones_are_read(tmp_path, kind):
     write_parquet(tmp_path / "a.parquet", 0, 3)
     folder, bad = Folder(tmp_path), tmp_path / "b.parquet"
     folder.poll()
@@ -138,14 +138,14 @@ def test_a_bad_file_is_set_aside_and_those_behind_it_are_read(tmp_path, kind):
     assert names(folder.poll()) == [("b.parquet", 2)]
 
 
-def test_a_folder_named_like_a_file_is_no_file(tmp_path):
+def test_folder_with_a_file_suffix_is_not_a_file(tmp_path):
     write_parquet(tmp_path / "day.parquet" / "part-0.parquet", 0, 2)
     folder = Folder(tmp_path)
     assert names(folder.poll()) == [("day.parquet/part-0.parquet", 2)]
     assert folder.stream.backlog().aside == 0
 
 
-def test_a_damaged_page_rejects_its_rows_and_no_others(tmp_path):
+def test_damaged_page_rejects_only_its_rows(tmp_path):
     path = tmp_path / "a.parquet"
     write_parquet(path, 0, 40_000, row_group_size=20_000)
     second = pq.ParquetFile(path).metadata.row_group(1).column(0)
@@ -163,7 +163,7 @@ def test_a_damaged_page_rejects_its_rows_and_no_others(tmp_path):
     assert [len(part) for part in folder.stream.read(segment)] == [len(part) for part in parts]
 
 
-def test_a_file_that_takes_too_much_memory_has_its_rows_rejected_and_the_next_is_read(tmp_path):
+def test_file_exceeding_the_memory_limit_is_rejected_and_skipped(tmp_path):
     large = [b"x" * (FRAME_NBYTES + 1)]
     write_parquet(tmp_path / "b.parquet", 0, 5)
     table = pq.read_table(tmp_path / "b.parquet").slice(0, 1)
@@ -179,7 +179,7 @@ def test_a_file_that_takes_too_much_memory_has_its_rows_rejected_and_the_next_is
     assert [len(part) for part in folder.stream.read(sound)] == [5]
 
 
-def test_listing_takes_a_share_of_the_time_and_polling_waits_no_longer_than_asked(tmp_path):
+def test_listing_takes_limited_time_and_polling_respects_its_timeout(tmp_path):
     folder = Folder(tmp_path)
     folder.stream.poll(0.0)
     before = folder.clock.now_s()
@@ -187,6 +187,6 @@ def test_listing_takes_a_share_of_the_time_and_polling_waits_no_longer_than_aske
     assert folder.clock.now_s() - before == pytest.approx(0.35)
 
 
-def test_no_folder_is_one_line(tmp_path):
+def test_missing_folder_gives_a_one_line_error(tmp_path):
     with pytest.raises(BadInput, match=r"data.path: expected an existing folder, got '.*none'"):
         Folder(tmp_path / "none")

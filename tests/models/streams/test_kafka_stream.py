@@ -64,7 +64,7 @@ def take(source, count, start=0):
     return found
 
 
-def test_every_message_comes_once_and_again_in_the_same_order(cluster, tmp_path):
+def test_every_message_arrives_once_and_replays_in_order(cluster, tmp_path):
     cluster.send(messages(0, 120))
     source = opened(cluster, tmp_path, endless=True)
     first = [row for batch in take(source, 120) for row in said(batch)]
@@ -81,7 +81,7 @@ def test_every_message_comes_once_and_again_in_the_same_order(cluster, tmp_path)
     source.close()
 
 
-def test_what_is_no_row_is_left_out_and_counted(cluster, tmp_path):
+def test_malformed_message_is_skipped_and_counted(cluster, tmp_path):
     rows = messages(0, 6)
     cluster.send([*rows[:3], b"{", b'{"user": null, "clicked": 1, "ts": 1}', *rows[3:]], partition=1)
     source = opened(cluster, tmp_path, endless=True)
@@ -93,7 +93,7 @@ def test_what_is_no_row_is_left_out_and_counted(cluster, tmp_path):
     source.close()
 
 
-def test_what_was_read_and_is_not_there_any_more_is_another_topic(cluster, tmp_path):
+def test_topic_that_lost_its_read_messages_is_refused_as_different(cluster, tmp_path):
     cluster.send(messages(0, 8))
     source = opened(cluster, tmp_path, endless=True)
     take(source, 8)
@@ -104,7 +104,7 @@ def test_what_was_read_and_is_not_there_any_more_is_another_topic(cluster, tmp_p
         opened(anew, tmp_path)
 
 
-def test_rows_wanted_again_of_a_topic_that_has_lost_them_are_told(cluster, tmp_path, monkeypatch):
+def test_replay_from_a_topic_that_lost_rows_is_an_error(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(kafka_stream, "TIMEOUT_S", 1.0)
     cluster.send(messages(0, 8))
     source = opened(cluster, tmp_path, endless=True)
@@ -117,7 +117,7 @@ def test_rows_wanted_again_of_a_topic_that_has_lost_them_are_told(cluster, tmp_p
     source.close()
 
 
-def test_no_broker_is_one_line(monkeypatch):
+def test_missing_broker_gives_a_one_line_error(monkeypatch):
     monkeypatch.setattr(kafka_stream, "TIMEOUT_S", 0.5)
     stream = KafkaStream("kafka://127.0.0.1:1/clicks", SCHEMA)
     with pytest.raises(BadInput, match=r"data.path: expected Kafka's topic 'clicks', got "):
@@ -128,12 +128,12 @@ def test_no_broker_is_one_line(monkeypatch):
 @pytest.mark.parametrize(
     "url", ["kafka://host", "kafka:///topic", "kafka://user:password@host/topic", "http://host/topic"]
 )
-def test_a_url_that_names_no_topic_is_refused(url):
+def test_url_without_a_topic_is_refused(url):
     with pytest.raises(BadInput, match=r"data.path: expected kafka://HOST:PORT\[,HOST:PORT\]/TOPIC, got"):
         KafkaStream(url, SCHEMA)
 
 
-def test_the_properties_of_the_client_come_from_a_file(tmp_path, monkeypatch, brokers):
+def test_client_properties_come_from_a_file(tmp_path, monkeypatch, brokers):
     file = tmp_path / "client.properties"
     monkeypatch.setenv("FRESHET_KAFKA_PROPERTIES", str(file))
     with pytest.raises(BadInput, match=r"FRESHET_KAFKA_PROPERTIES: the file cannot be read"):

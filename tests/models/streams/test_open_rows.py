@@ -30,7 +30,7 @@ def clicks(tmp_path):
     return tmp_path / "clicks"
 
 
-def test_a_folder_is_a_table_until_it_is_followed_and_a_stream_from_then_on(tmp_path, clicks):
+def test_folder_is_a_table_unless_it_is_followed(tmp_path, clicks):
     config = config_of(tmp_path)
     folder = checkpoint_folder(config)
     assert folder == tmp_path / "repository" / ".checkpoints" / "ctr"
@@ -59,13 +59,13 @@ def test_a_folder_is_a_table_until_it_is_followed_and_a_stream_from_then_on(tmp_
         ("s3://bucket/prod", "/disk", "/disk"),
     ],
 )
-def test_a_trainers_own_files_lie_on_its_disk_wherever_the_repository_is(tmp_path, repository, own, folder):
+def test_trainer_files_stay_on_its_own_disk(tmp_path, repository, own, folder):
     config = config_of(tmp_path, format="csv")
     publish = replace(config.publish, repository=repository, trainer_folder=own)
     assert checkpoint_folder(replace(config, publish=publish)) == Path(folder, ".checkpoints", "ctr")
 
 
-def test_who_begins_anew_takes_the_files_by_their_names(tmp_path, clicks):
+def test_starting_anew_takes_the_files_by_name(tmp_path, clicks):
     config = config_of(tmp_path, follow=True)
     folder = checkpoint_folder(config)
     open_rows(config, folder).count_rows()
@@ -75,14 +75,14 @@ def test_who_begins_anew_takes_the_files_by_their_names(tmp_path, clicks):
     assert (folder / JOURNAL).exists()
 
 
-def test_a_folder_that_is_empty_may_be_followed(tmp_path):
+def test_empty_folder_may_be_followed(tmp_path):
     (tmp_path / "clicks").mkdir()
     config = config_of(tmp_path, follow=True)
     assert config.data.format == "parquet"
     assert open_rows(config, checkpoint_folder(config)).count_rows() == 0
 
 
-def test_streams_are_told_by_their_url(tmp_path):
+def test_stream_type_follows_from_the_url(tmp_path):
     for url, form in (("redis://h/s", "redis"), ("rediss://u:p@h:1/2/s", "redis"), ("kafka://a:1,b:2/t", "kafka")):
         config = config_of(tmp_path, url)
         assert config.data.format == form
@@ -94,7 +94,7 @@ def test_streams_are_told_by_their_url(tmp_path):
         config_of(tmp_path, "amqp://h/s")
 
 
-def test_what_cannot_be_followed_is_refused(tmp_path):
+def test_source_that_cannot_be_followed_is_refused(tmp_path):
     (tmp_path / "clicks.csv").write_text("user,clicked\n1,0\n")
     config = config_of(tmp_path, tmp_path / "clicks.csv", follow=True)
     with pytest.raises(BadInput, match=r"data.path: expected an existing folder"):
@@ -105,7 +105,7 @@ def test_what_cannot_be_followed_is_refused(tmp_path):
         config_of(tmp_path, tmp_path / "clicks.csv", follow=True, format="csv")
 
 
-def test_a_missing_library_is_one_line(tmp_path, monkeypatch):
+def test_missing_library_gives_a_one_line_error(tmp_path, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "freshet_serving.models.streams.kafka_stream", None)

@@ -39,7 +39,7 @@ def opened(server, tmp_path, clock=None, **options):
     return FollowedSource(stream, StreamJournal(tmp_path / "stream.journal", stream.identity), SCHEMA, **options)
 
 
-def test_rows_come_in_the_order_of_the_stream_and_again_as_they_were(server, tmp_path):
+def test_rows_arrive_in_stream_order_and_replay_equally(server, tmp_path):
     add(server, 0, 300)
     source = opened(server, tmp_path, endless=False)
     assert [row for batch in source.batches(64) for row in said(batch)] == rows_of(0, 300)
@@ -51,7 +51,7 @@ def test_rows_come_in_the_order_of_the_stream_and_again_as_they_were(server, tmp
     source.close()
 
 
-def test_an_entry_may_be_many_rows_and_one_that_is_not_sound_is_left_out(server, tmp_path):
+def test_entry_may_have_many_rows_and_bad_ones_are_skipped(server, tmp_path):
     with server.client() as client:
         client.xadd("clicks", {"json": json.dumps(rows_of(0, 20))})
         client.xadd("clicks", {"user": "x", "clicked": "1", "ts": "1"})
@@ -65,7 +65,7 @@ def test_an_entry_may_be_many_rows_and_one_that_is_not_sound_is_left_out(server,
     source.close()
 
 
-def test_what_was_trimmed_before_it_was_read_is_counted_as_lost(server, tmp_path):
+def test_rows_trimmed_before_reading_are_counted_as_lost(server, tmp_path):
     clock = FakeClock()
     add(server, 0, 30)
     with server.client() as client:
@@ -82,7 +82,7 @@ def test_what_was_trimmed_before_it_was_read_is_counted_as_lost(server, tmp_path
     source.close()
 
 
-def test_rows_that_are_wanted_again_and_were_trimmed_are_told(server, tmp_path):
+def test_replay_of_trimmed_rows_is_an_error(server, tmp_path):
     add(server, 0, 30)
     source = opened(server, tmp_path, endless=False)
     source.count_rows()
@@ -95,7 +95,7 @@ def test_rows_that_are_wanted_again_and_were_trimmed_are_told(server, tmp_path):
     source.close()
 
 
-def test_an_outage_is_told_and_what_came_after_it_is_read(server, tmp_path):
+def test_outage_is_reported_and_later_rows_are_read(server, tmp_path):
     clock = FakeClock()
     add(server, 0, 10)
     source = opened(server, tmp_path, clock, endless=True)
@@ -112,7 +112,7 @@ def test_an_outage_is_told_and_what_came_after_it_is_read(server, tmp_path):
     source.close()
 
 
-def test_who_starts_again_waits_for_a_server_that_is_down(server, tmp_path):
+def test_restart_waits_for_an_unreachable_server(server, tmp_path):
     add(server, 0, 300)
     source = opened(server, tmp_path, endless=False)
     assert source.count_rows() == 300
@@ -131,7 +131,7 @@ def test_who_starts_again_waits_for_a_server_that_is_down(server, tmp_path):
     source.close()
 
 
-def test_rows_that_are_wanted_again_are_waited_for_and_not_for_ever(server, tmp_path):
+def test_replay_waits_for_the_server_with_a_limit(server, tmp_path):
     add(server, 0, 300)
     source = opened(server, tmp_path, endless=False)
     assert users(source.batches(64)) == [(n, n) for n in range(300)]
@@ -143,7 +143,7 @@ def test_rows_that_are_wanted_again_are_waited_for_and_not_for_ever(server, tmp_
     source.close()
 
 
-def test_another_stream_of_the_same_name_is_refused(server, tmp_path):
+def test_different_stream_with_the_same_name_is_refused(server, tmp_path):
     with server.client() as client:
         client.xadd("clicks", cells_of(rows_of(0, 1)[0]), id="9999999999999-0")
     source = opened(server, tmp_path, endless=False)
@@ -160,7 +160,7 @@ def test_another_stream_of_the_same_name_is_refused(server, tmp_path):
         opened(server, tmp_path, endless=False)
 
 
-def test_a_stream_that_is_not_there_yet_is_waited_for(server, tmp_path):
+def test_missing_stream_is_awaited(server, tmp_path):
     source = opened(server, tmp_path, FakeClock(), endless=True)
     arriving = source.arriving(5, 0)
     assert next(arriving) is None
@@ -169,7 +169,7 @@ def test_a_stream_that_is_not_there_yet_is_waited_for(server, tmp_path):
     source.close()
 
 
-def test_a_key_that_is_no_stream_a_wrong_password_and_no_server_are_one_line(tmp_path):
+def test_wrong_key_type_password_or_server_gives_one_line(tmp_path):
     locked = RedisServer(password="secret").start()
     try:
         with locked.client() as client:
@@ -189,7 +189,7 @@ def test_a_key_that_is_no_stream_a_wrong_password_and_no_server_are_one_line(tmp
 @pytest.mark.parametrize(
     "url", ["redis://host", "redis:///stream", "http://host/stream", "redis://host/", "redis://host:port/s"]
 )
-def test_a_url_that_names_no_stream_is_refused_without_being_shown(url):
+def test_url_without_a_stream_is_refused_without_being_shown(url):
     with pytest.raises(
         BadInput, match=r"data.path: expected redis\[s\]://\[user:password@\]host\[:port\]\[/db\]/stream"
     ):

@@ -21,7 +21,7 @@ def opened(tmp_path, identity="a folder"):
 
 @settings(deadline=None, max_examples=60)
 @given(COUNTS, COUNTS, st.integers(0, 60))
-def test_rows_have_their_numbers_again_whoever_opens_it(tmp_path_factory, before, after, row):
+def test_rows_keep_their_numbers_when_reopened(tmp_path_factory, before, after, row):
     tmp_path = tmp_path_factory.mktemp("journal")
     journal = opened(tmp_path)
     journal.append(segments(before))
@@ -41,7 +41,7 @@ def test_rows_have_their_numbers_again_whoever_opens_it(tmp_path_factory, before
 
 @settings(deadline=None, max_examples=60)
 @given(COUNTS.filter(bool), st.data())
-def test_what_a_crash_leaves_of_a_line_is_no_segment_and_goes(tmp_path_factory, counts, data):
+def test_partial_line_after_a_crash_is_removed(tmp_path_factory, counts, data):
     tmp_path = tmp_path_factory.mktemp("journal")
     journal = opened(tmp_path)
     journal.append(segments(counts))
@@ -57,7 +57,7 @@ def test_what_a_crash_leaves_of_a_line_is_no_segment_and_goes(tmp_path_factory, 
     assert opened(tmp_path).segments == [*segments(counts)[: kept - 1], *segments([5], 99)]
 
 
-def test_a_line_that_was_changed_ends_what_is_believed(tmp_path):
+def test_corrupted_line_ends_the_trusted_part(tmp_path):
     journal = opened(tmp_path)
     journal.append(segments([3, 4, 5]))
     path = tmp_path / "stream.journal"
@@ -65,7 +65,7 @@ def test_a_line_that_was_changed_ends_what_is_believed(tmp_path):
     assert opened(tmp_path).segments == segments([3])
 
 
-def test_a_journal_of_another_stream_is_refused_and_begun_anew_when_asked(tmp_path):
+def test_journal_of_a_different_stream_is_refused_or_restarted(tmp_path):
     journal = opened(tmp_path)
     journal.append(segments([3]))
     with pytest.raises(BadInput, match=r"data.path: expected a folder, .* got a topic"):
@@ -76,7 +76,7 @@ def test_a_journal_of_another_stream_is_refused_and_begun_anew_when_asked(tmp_pa
     assert opened(tmp_path, "a topic").rows == 2
 
 
-def test_a_refusal_names_what_the_caller_calls_the_stream(tmp_path):
+def test_error_uses_the_name_given_by_the_caller(tmp_path):
     opened(tmp_path).append(segments([3]))
     context = ErrorContext("--outcomes", "a join into another --out starts")
     with pytest.raises(
@@ -85,13 +85,13 @@ def test_a_refusal_names_what_the_caller_calls_the_stream(tmp_path):
         StreamJournal(tmp_path / "stream.journal", "a topic", context=context)
 
 
-def test_a_file_that_is_no_journal_is_refused(tmp_path):
+def test_file_that_is_not_a_journal_is_refused(tmp_path):
     (tmp_path / "stream.journal").write_bytes(b"something else\n")
     with pytest.raises(Corrupt, match=r"stream.journal: expected format 'freshet-stream/1'"):
         opened(tmp_path)
 
 
-def test_what_is_forgotten_keeps_the_numbers_of_the_rest(tmp_path):
+def test_forgetting_segments_keeps_the_numbers_of_the_rest(tmp_path):
     journal = opened(tmp_path)
     journal.append(segments([3, 4, 5, 6]))
     journal.forget(8, lambda segment: segment.where["file"] != "f0")
@@ -104,7 +104,7 @@ def test_what_is_forgotten_keeps_the_numbers_of_the_rest(tmp_path):
         list(again.since(3))
 
 
-def test_what_is_forgotten_on_the_way_skips_nothing_of_what_comes(tmp_path):
+def test_forgetting_during_iteration_skips_no_segment(tmp_path):
     journal = opened(tmp_path)
     journal.append(segments([2] * 10))
     found = []
@@ -117,7 +117,7 @@ def test_what_is_forgotten_on_the_way_skips_nothing_of_what_comes(tmp_path):
     assert len(journal) == 1
 
 
-def test_the_newest_segment_stays_so_that_numbers_go_on(tmp_path):
+def test_newest_segment_is_kept_so_numbering_continues(tmp_path):
     journal = opened(tmp_path)
     journal.append(segments([3, 4]))
     journal.forget(100, lambda segment: True)

@@ -42,7 +42,7 @@ def messages(*payloads):
     return MessageRows(SCHEMA).of_messages([(f"message {n}", payload) for n, payload in enumerate(payloads)])
 
 
-def test_json_rows_lists_of_them_and_arrow_streams_are_the_same_rows():
+def test_json_rows_lists_and_arrow_streams_give_equal_rows():
     rows = rows_of(0, 10)
     one_by_one = [json.dumps(row).encode() for row in rows]
     assert read(messages(*one_by_one)) == (rows, [])
@@ -52,14 +52,14 @@ def test_json_rows_lists_of_them_and_arrow_streams_are_the_same_rows():
     assert read(messages(*mixed)) == (rows, [])
 
 
-def test_cells_of_text_are_the_same_rows_and_a_single_field_may_be_a_message():
+def test_text_fields_or_one_message_field_give_equal_rows():
     rows = rows_of(0, 6)
     entries = [("a", cells_of(rows[0])), ("b", {b"json": json.dumps(rows[1:3]).encode()})]
     entries += [("c", {b"arrow": arrow_of(table_of(3, 2))}), ("d", cells_of(rows[5]))]
     assert read(MessageRows(SCHEMA).of_cells(entries)) == (rows, [])
 
 
-def test_what_a_row_lacks_is_null_and_times_may_be_moments():
+def test_missing_fields_are_null_and_times_may_be_iso_dates():
     row = {"user": 7, "clicked": True, "ts": "2001-09-09T01:46:40Z"}
     (found,), refused = read(messages(json.dumps(row).encode()))
     assert refused == []
@@ -85,7 +85,7 @@ def test_what_a_row_lacks_is_null_and_times_may_be_moments():
         ({"city": 3}, "column 'city'"),
     ],
 )
-def test_a_row_that_is_not_sound_is_left_out_by_its_place(change, why):
+def test_bad_row_is_skipped_with_its_position(change, why):
     rows = rows_of(0, 5)
     given_rows = [row | change if n == 2 else row for n, row in enumerate(rows)]
     found, refused = read(messages(*[json.dumps(row).encode() for row in given_rows]))
@@ -98,7 +98,7 @@ def test_a_row_that_is_not_sound_is_left_out_by_its_place(change, why):
 @pytest.mark.parametrize(
     "payload", [b"", b"3", b'"a"', b"[1]", b"{", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\x10\x00", b"[" * 99999]
 )
-def test_what_is_no_message_is_one_row_that_is_left_out(payload):
+def test_malformed_message_is_one_skipped_row(payload):
     rows = rows_of(0, 2)
     found, refused = read(messages(json.dumps(rows[0]).encode(), payload, json.dumps(rows[1]).encode()))
     assert found == rows
@@ -106,13 +106,13 @@ def test_what_is_no_message_is_one_row_that_is_left_out(payload):
     assert "message 1: " in refused[0][1]
 
 
-def test_a_message_that_is_too_long_is_not_read(monkeypatch):
+def test_overlong_message_is_not_read(monkeypatch):
     monkeypatch.setattr(stream_rows, "MAX_MESSAGE_NBYTES", 20)
     (part,) = messages(json.dumps(rows_of(0, 1)).encode())
     assert part.why.startswith("message 0: expected messages of at most 20 bytes, got ")
 
 
-def test_an_arrow_stream_without_a_column_or_with_another_type_says_so():
+def test_arrow_stream_with_missing_or_mistyped_column_is_reported():
     (part,) = messages(arrow_of(table_of(0, 3).drop_columns(["user"])))
     assert part.why == "message 0: column 'user' does not exist"
     wrong = table_of(0, 3).set_column(0, "user", pa.array(["a", "b", "c"]))
@@ -122,7 +122,7 @@ def test_an_arrow_stream_without_a_column_or_with_another_type_says_so():
 
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_an_arrow_stream_with_changed_bytes_is_no_more_rows_than_it_was(data):
+def test_corrupted_arrow_stream_never_gives_more_rows(data):
     whole = bytearray(arrow_of(table_of(0, 8)))
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(4, len(whole) - 1))] = data.draw(st.integers(0, 255))
@@ -133,14 +133,14 @@ def test_an_arrow_stream_with_changed_bytes_is_no_more_rows_than_it_was(data):
 
 @settings(deadline=None, max_examples=60)
 @given(st.sets(st.integers(0, 40)), st.integers(1, 41))
-def test_every_row_is_sound_or_told_once_in_order(bad, count):
+def test_every_row_is_returned_or_rejected_once_in_order(bad, count):
     rows = [row | ({"clicked": 9} if row["user"] in bad else {}) for row in rows_of(0, count)]
     found, refused = read(messages(*[json.dumps(row).encode() for row in rows]))
     assert [row["user"] for row in found] == [n for n in range(count) if n not in bad]
     assert [place for place, _ in refused] == sorted(n for n in bad if n < count)
 
 
-def test_one_event_in_milliseconds_is_left_out_and_the_rest_learned():
+def test_event_in_milliseconds_is_skipped_and_the_rest_learned():
     rows = rows_of(0, 9)
     rows[4]["ts"] = 1.7e12
     payloads = [json.dumps(row).encode() for row in rows]

@@ -50,7 +50,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_checkpoint_gives_back_every_bit(trainer, other, tmp_path):
+def test_checkpoint_restores_every_bit(trainer, other, tmp_path):
     learn(trainer, 1, 2, 3)
     Checkpoints(tmp_path).save(trainer, STATE)
     restored = Checkpoints(tmp_path).restore(other)
@@ -62,7 +62,7 @@ def test_a_checkpoint_gives_back_every_bit(trainer, other, tmp_path):
     assert differing(snapshot(other), snapshot(trainer)) == []
 
 
-def test_increments_give_back_every_bit_removals_included(trainer, other, tmp_path):
+def test_increments_restore_every_bit_including_removals(trainer, other, tmp_path):
     checkpoints = Checkpoints(tmp_path)
     learn(trainer, 1, 2)
     checkpoints.save(trainer, STATE)
@@ -83,7 +83,7 @@ def test_increments_give_back_every_bit_removals_included(trainer, other, tmp_pa
             assert getattr(changes, part).tobytes() == getattr(returned[name], part).tobytes()
 
 
-def test_what_a_checkpoint_has_taken_no_longer_counts_as_changed(trainer, tmp_path):
+def test_checkpointed_changes_no_longer_count_as_changed(trainer, tmp_path):
     checkpoints = Checkpoints(tmp_path)
     learn(trainer, 1)
     assert len(changes_of(trainer)["user"].keys)
@@ -91,7 +91,7 @@ def test_what_a_checkpoint_has_taken_no_longer_counts_as_changed(trainer, tmp_pa
     assert not len(changes_of(trainer)["user"].keys)
 
 
-def test_an_increment_costs_what_changed_and_not_what_there_is(trainer, tmp_path):
+def test_increment_size_depends_only_on_what_changed(trainer, tmp_path):
     checkpoints = Checkpoints(tmp_path)
     trainer.tables["user"].insert(np.arange(20_000))
     learn(trainer, 1)
@@ -102,7 +102,7 @@ def test_an_increment_costs_what_changed_and_not_what_there_is(trainer, tmp_path
     assert increment.stat().st_size < full.stat().st_size / 10
 
 
-def test_compaction_waits_until_increments_outweigh_the_full_one_then_loses_nothing(trainer, other, tmp_path):
+def test_compaction_starts_when_increments_outweigh_the_full_checkpoint(trainer, other, tmp_path):
     checkpoints, kinds = Checkpoints(tmp_path), []
     learn(trainer, 1)
     checkpoints.save(trainer, STATE)
@@ -120,7 +120,7 @@ def test_compaction_waits_until_increments_outweigh_the_full_one_then_loses_noth
     assert ["full", "inc"] in kinds
 
 
-def test_compaction_counts_the_increments_of_earlier_processes_too(trainer, tmp_path):
+def test_compaction_counts_increments_of_earlier_processes_too(trainer, tmp_path):
     learn(trainer, 1)
     Checkpoints(tmp_path).save(trainer, STATE)
     for n in range(2, 40):
@@ -133,7 +133,7 @@ def test_compaction_counts_the_increments_of_earlier_processes_too(trainer, tmp_
     pytest.fail("forty increments were never compacted")
 
 
-def test_a_kill_between_a_full_checkpoint_and_the_removal_of_the_old_ones_is_harmless(trainer, other, tmp_path):
+def test_kill_before_removing_old_checkpoints_is_harmless(trainer, other, tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for n in range(3):
         learn(trainer, n)
@@ -150,7 +150,7 @@ def test_a_kill_between_a_full_checkpoint_and_the_removal_of_the_old_ones_is_har
     assert names(tmp_path) == ["00000005.full.safetensors"]
 
 
-def test_what_is_wanted_can_be_restored_after_later_full_checkpoints_and_the_rest_goes(trainer, other, tmp_path):
+def test_requested_checkpoints_stay_restorable_and_others_are_removed(trainer, other, tmp_path):
     checkpoints, held = Checkpoints(tmp_path), {}
     for n in range(1, 10):
         learn(trainer, n)
@@ -168,7 +168,7 @@ def test_what_is_wanted_can_be_restored_after_later_full_checkpoints_and_the_res
     assert names(tmp_path) == ["00000010.full.safetensors"]
 
 
-def test_an_increment_comes_back_with_the_dense_weights_before_it(trainer, other, tmp_path):
+def test_increment_is_restored_with_the_previous_dense_weights(trainer, other, tmp_path):
     checkpoints = Checkpoints(tmp_path)
     learn(trainer, 1)
     checkpoints.save(trainer, STATE)
@@ -193,7 +193,7 @@ def sound(pair, tmp_path_factory):
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_truncated_or_bit_flipped_file_is_refused_in_one_line(sound, pair, tmp_path_factory, data):
+def test_truncated_or_bit_flipped_file_is_refused_in_one_line(sound, pair, tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("broken")
     chosen = data.draw(st.sampled_from(sorted(sound)))
     raw = bytearray(sound[chosen])
@@ -212,7 +212,7 @@ def test_a_truncated_or_bit_flipped_file_is_refused_in_one_line(sound, pair, tmp
     assert str(folder) not in str(refused.value)
 
 
-def test_a_missing_increment_is_refused(trainer, other, tmp_path):
+def test_missing_increment_is_refused(trainer, other, tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for n in range(4):
         learn(trainer, n)
@@ -222,7 +222,7 @@ def test_a_missing_increment_is_refused(trainer, other, tmp_path):
         Checkpoints(tmp_path).restore(other)
 
 
-def test_leftovers_of_an_interrupted_write_and_foreign_files_are_passed_over(trainer, other, tmp_path):
+def test_temporary_and_foreign_files_are_ignored(trainer, other, tmp_path):
     learn(trainer, 1)
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(trainer, STATE)
@@ -234,7 +234,7 @@ def test_leftovers_of_an_interrupted_write_and_foreign_files_are_passed_over(tra
     assert Checkpoints(tmp_path).newest().scaling == STATE.scaling
 
 
-def test_a_write_that_fails_leaves_the_checkpoint_before_it_and_can_be_repeated(trainer, other, tmp_path, monkeypatch):
+def test_failed_write_keeps_the_previous_checkpoint_and_is_repeatable(trainer, other, tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
     learn(trainer, 1)
     checkpoints.save(trainer, STATE)
@@ -252,19 +252,19 @@ def test_a_write_that_fails_leaves_the_checkpoint_before_it_and_can_be_repeated(
     assert differing(snapshot(other), snapshot(trainer)) == []
 
 
-def test_an_empty_folder_has_nothing_to_restore(trainer, tmp_path):
+def test_empty_folder_has_nothing_to_restore(trainer, tmp_path):
     checkpoints = Checkpoints(tmp_path / "new")
     assert checkpoints.restore(trainer) is None
     assert checkpoints.newest() is None
 
 
-def test_scaling_comes_back_without_a_trainer(trainer, tmp_path):
+def test_scaling_is_restored_without_a_trainer(trainer, tmp_path):
     Checkpoints(tmp_path).save(trainer, STATE)
     assert Checkpoints(tmp_path).newest().scaling == {"price": (0.1, 1 / 3)}
 
 
 @pytest.mark.parametrize("cut", [64, 192, 256])
-def test_a_trainer_restored_in_the_middle_of_a_stream_ends_at_the_same_bits(trainer, other, tmp_path, cut):
+def test_trainer_restored_mid_stream_ends_bitwise_equal(trainer, other, tmp_path, cut):
     source, checkpoints = MixedSource(320), Checkpoints(tmp_path)
     for batch in source.batches(64):
         if batch.start == cut:
@@ -276,7 +276,7 @@ def test_a_trainer_restored_in_the_middle_of_a_stream_ends_at_the_same_bits(trai
     assert differing(snapshot(other), snapshot(trainer)) == []
 
 
-def test_what_a_write_that_was_cut_short_left_behind_is_cleared_away_and_foreign_files_stay(tmp_path):
+def test_leftovers_of_an_interrupted_write_are_removed(tmp_path):
     for name in (".00000002.inc.safetensors.ab12cd34.tmp", "notes.txt", "00000009.inc.safetensors.bak"):
         (tmp_path / name).write_bytes(b"half a file")
     Checkpoints(tmp_path)

@@ -17,19 +17,19 @@ def columns(count, dim=16):
 NAMED = TrainSettings(100, 1, "adagrad", 0.3, 0.02, initial_accumulator=0.5)
 
 
-def test_what_the_file_says_stays():
+def test_settings_in_the_file_are_kept():
     assert chosen(NAMED, columns(30), 10) == NAMED
     assert filled(NAMED, BEFORE) == NAMED
     one = chosen(TrainSettings(learning_rate=0.3), columns(30), 10)
     assert (one.learning_rate, one.optimizer) == (0.3, "adagrad")
 
 
-def test_everything_that_is_left_out_is_chosen():
+def test_every_omitted_setting_is_chosen():
     settings = chosen(TrainSettings(), columns(3), 100_000)
     assert settings == TrainSettings(256, 1, "adagrad", 0.1, 0.001, initial_accumulator=1e-6)
 
 
-def test_more_rows_allow_longer_steps_up_to_twice():
+def test_more_rows_allow_up_to_double_learning_rates():
     rates = [chosen(TrainSettings(), columns(3), rows).learning_rate for rows in (None, 0, 20_000, 45_000, 10**7)]
     assert rates == pytest.approx([0.05, 0.05, 0.05, 0.075, 0.1])
 
@@ -38,7 +38,7 @@ def test_more_rows_allow_longer_steps_up_to_twice():
     ("rows", "batch_rows"),
     [(0, 32), (2000, 32), (10_000, 32), (20_000, 64), (80_000, 256), (200_000, 512), (10**9, 512), (None, 512)],
 )
-def test_small_tables_are_learned_in_small_batches(rows, batch_rows):
+def test_small_tables_use_small_batches(rows, batch_rows):
     assert chosen(TrainSettings(), columns(3), rows).batch_rows == batch_rows
 
 
@@ -59,17 +59,17 @@ def test_small_tables_are_learned_in_small_batches(rows, batch_rows):
         (12_000, 0.0, 128, 0.0005),
     ],
 )
-def test_rare_labels_want_larger_batches_and_a_slower_network(rows, ones, batch_rows, dense_rate):
+def test_rare_labels_use_larger_batches_and_lower_dense_rates(rows, ones, batch_rows, dense_rate):
     settings = chosen(TrainSettings(), columns(3), rows, ones)
     assert (settings.batch_rows, settings.dense_learning_rate) == (batch_rows, pytest.approx(dense_rate, rel=0.01))
 
 
-def test_the_network_is_as_slow_as_the_batch_of_the_file_wants():
+def test_dense_rate_follows_the_batch_size_in_the_file():
     rates = [chosen(TrainSettings(rows), columns(3), 10_000, 0.02).dense_learning_rate for rows in (32, 128, 512)]
     assert rates == pytest.approx([0.0005, 0.001 * (128 * 0.02 * 0.98 / 4) ** 0.5, 0.001])
 
 
-def test_the_more_embeddings_are_multiplied_with_each_other_the_shorter_are_their_steps():
+def test_more_multiplied_embeddings_lower_the_learning_rate():
     def rates(optimizer="", dim=16):
         return [chosen(TrainSettings(optimizer=optimizer), columns(n, dim), 1000).learning_rate for n in (0, 3, 26)]
 
@@ -78,18 +78,18 @@ def test_the_more_embeddings_are_multiplied_with_each_other_the_shorter_are_thei
     assert rates("adam") == pytest.approx([rate / 10 for rate in rates()])
 
 
-def test_an_optimizer_that_the_file_names_begins_as_keras_has_it():
+def test_named_optimizer_starts_with_the_keras_accumulator():
     for name in ("adagrad", "ftrl"):
         assert chosen(TrainSettings(optimizer=name), columns(3), 1000).initial_accumulator == 0.1
 
 
-def test_a_checkpoint_keeps_the_choice_whatever_rows_have_come():
+def test_checkpoint_keeps_the_chosen_defaults_for_any_later_rows():
     first = chosen(TrainSettings(), columns(26), 10_000)
     again = filled(TrainSettings(seed=4), kept(first))
     assert again == dataclasses.replace(first, seed=4)
 
 
-def test_one_line_says_what_was_chosen_and_for_how_many_rows():
+def test_one_line_lists_the_defaults_and_row_count():
     settings = TrainSettings()
     line = filled_line(settings, chosen(settings, columns(3), 8000), 8000)
     assert line == "defaults: adagrad 0.05, network 0.001, batch 32 for 8,000 rows"
@@ -101,7 +101,7 @@ def test_one_line_says_what_was_chosen_and_for_how_many_rows():
 @pytest.mark.long
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("share", [0.5, 0.03])
-def test_a_small_table_with_a_plain_signal_is_learned_in_one_epoch(share):
+def test_small_table_with_a_clear_signal_needs_one_epoch(share):
     """Ids whose own chances differ; the truth has an AUC of 0.88, the former defaults came to 0.75 and 0.68 here."""
     pytest.importorskip("tensorflow", reason="training needs the train extra")
     from freshet_serving.compiler.building.auc import auc
@@ -140,7 +140,7 @@ def test_a_small_table_with_a_plain_signal_is_learned_in_one_epoch(share):
         ("sgd", {"l2": 0.0}, 0.05),
     ],
 )
-def test_a_table_with_another_optimizer_has_a_rate_for_it(run, own, rate):
+def test_table_with_its_own_optimizer_gets_a_matching_rate(run, own, rate):
     table = of_table(TrainSettings(64, 1, run, 0.05), TableConfig(train=own))
     assert table.learning_rate == pytest.approx(rate)
     assert table.optimizer == own.get("optimizer", run)
@@ -156,7 +156,7 @@ def test_a_table_with_another_optimizer_has_a_rate_for_it(run, own, rate):
         ({"hash": "binary_code", "hash_rows": 64}, 16),
     ],
 )
-def test_all_rows_of_an_id_move_together_as_far_as_one_row_would(table, rows):
+def test_rows_of_one_hashed_id_share_the_rate(table, rows):
     run = TrainSettings(64, 1, "adagrad", 0.06)
     assert rows_an_id(TableConfig(**table)) == rows
     assert of_table(run, TableConfig(**table)).learning_rate == pytest.approx(0.06 / rows)

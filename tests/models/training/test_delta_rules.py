@@ -22,14 +22,14 @@ class Run:
         return self.rules.due()
 
 
-def test_rows_make_a_delta_due():
+def test_row_count_makes_a_delta_due():
     run = Run(delta_rows=100)
     assert [run.learn(40), run.learn(59), run.learn(1)] == [False, False, True]
     run.rules.published()
     assert [run.learn(99, 1e6), run.learn(50)] == [False, True]
 
 
-def test_time_makes_a_delta_due_once_there_is_something_in_it():
+def test_time_makes_a_nonempty_delta_due():
     run = Run(delta_seconds=10.0)
     assert not run.learn(0, 20.0)
     assert run.learn(1)
@@ -37,7 +37,7 @@ def test_time_makes_a_delta_due_once_there_is_something_in_it():
     assert [run.learn(1, 9.0), run.learn(0, 0.9), run.learn(0, 0.1)] == [False, False, True]
 
 
-def test_movement_of_the_weights_makes_a_delta_due_and_is_looked_at_now_and_then():
+def test_weight_movement_makes_a_delta_due_and_is_checked_periodically():
     run = Run(delta_movement=0.1)
     assert not run.learn(1, LOOK_S, moved=0.05)
     assert not run.learn(1, LOOK_S / 2, moved=0.1), "it was looked at a moment ago"
@@ -46,14 +46,14 @@ def test_movement_of_the_weights_makes_a_delta_due_and_is_looked_at_now_and_then
     assert not run.learn(1, LOOK_S, moved=0.05)
 
 
-def test_weights_are_not_copied_where_no_rule_asks_for_them():
+def test_weights_are_not_copied_without_a_movement_rule():
     rules = DeltaRules(PublishConfig(delta_rows=5), lambda: pytest.fail("copied"), FakeClock().now_s)
     rules.learned(5)
     assert rules.due()
 
 
 @given(st.floats(0.01, 100), st.floats(-5, 5))
-def test_movement_is_a_share_of_the_norm(scale, share):
+def test_movement_is_relative_to_the_norm(scale, share):
     before = {"a": np.full(3, scale, np.float32), "b": np.full((2, 2), -scale, np.float32)}
     now = {name: array * np.float32(1 + share) for name, array in before.items()}
     assert movement(before, now) == pytest.approx(abs(share), rel=1e-3, abs=1e-6)

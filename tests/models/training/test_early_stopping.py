@@ -34,13 +34,13 @@ def stopped(folder, **settings):
     return run, notes.notes
 
 
-def test_the_best_epoch_is_the_first_of_the_best_and_nan_is_none():
+def test_best_epoch_is_the_first_best_ignoring_nan():
     assert best_epoch([0.5, 0.7, 0.7]) == 1
     assert best_epoch([math.nan, 0.1, math.nan]) == 1
     assert best_epoch([math.nan, math.nan]) == 1
 
 
-def test_a_run_that_stops_early_is_to_the_bit_one_of_the_best_epochs_alone(tmp_path):
+def test_early_stopped_run_equals_one_of_the_best_epochs_bitwise(tmp_path):
     run, notes = stopped(tmp_path / "stopped", stop_by="log_loss")
     scores = run.state.epoch_scores
     best = best_epoch(scores)
@@ -57,7 +57,7 @@ def test_a_run_that_stops_early_is_to_the_bit_one_of_the_best_epochs_alone(tmp_p
     assert len(run.held_out) == 64
 
 
-def test_held_out_rows_are_learned_once_and_at_the_end(tmp_path):
+def test_held_out_rows_are_learned_once_at_the_end(tmp_path):
     run = TrainingRun(config(tmp_path, epochs=2, patience=1), MixedSource(ROWS))
     learned, learn = [], run.trainer.learn
     run.trainer.learn = lambda work: learned.append((work.batch.start, work.batch.end)) or learn(work)
@@ -69,7 +69,7 @@ def test_held_out_rows_are_learned_once_and_at_the_end(tmp_path):
     assert learned == epoch * 2 + [(192, 224), (224, 256)]
 
 
-def test_rows_of_one_label_all_end_with_the_last_epoch(tmp_path):
+def test_rows_with_equal_labels_end_at_the_last_epoch(tmp_path):
     source = MixedSource(ROWS)
     source._all = replace(source._all, label=source._all.label * 0)
     run = TrainingRun(config(tmp_path, epochs=2, patience=1), source)
@@ -96,7 +96,7 @@ def killed_and_resumed(folder, commit):
 
 
 @pytest.mark.long
-def test_killed_ahead_of_any_commit_it_ends_at_the_same_bits(tmp_path, monkeypatch):
+def test_run_killed_before_any_commit_ends_bitwise_equal(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
     run, _ = stopped(tmp_path / "whole")
     assert best_epoch(run.state.epoch_scores) < len(run.state.epoch_scores) - 1
@@ -107,7 +107,7 @@ def test_killed_ahead_of_any_commit_it_ends_at_the_same_bits(tmp_path, monkeypat
     assert commit > 10
 
 
-def test_killed_after_an_epoch_was_judged_it_ends_at_the_same_bits(tmp_path):
+def test_run_killed_after_an_epoch_decision_ends_bitwise_equal(tmp_path):
     wanted = snapshot(stopped(tmp_path / "whole")[0].trainer)
     for commit in (1, 2):
         trainer = killed_and_resumed(tmp_path / str(commit), commit)

@@ -42,13 +42,13 @@ def config(model=None, train=None, fusion=None, publish=None, **features):
         ({"fusion": {"final": "score * 2"}}, "fusion.final was not set and is 'score * 2'"),
     ],
 )
-def test_what_cannot_be_continued_is_named_with_what_it_was_and_is(other, words):
+def test_incompatible_change_is_named_with_old_and_new_values(other, words):
     before, now = config(), config(**other)
     assert fingerprint(before) != fingerprint(now)
     assert changed(settings(before), settings(now)) == words
 
 
-def test_the_order_of_the_features_decides_too():
+def test_feature_order_changes_the_fingerprint():
     before = config()
     now = dataclasses.replace(before, features=before.features[::-1])
     assert fingerprint(before) != fingerprint(now)
@@ -63,12 +63,12 @@ def test_the_order_of_the_features_decides_too():
         {"user": {"kind": "id", "dim": 4, "side": "user", "dtype": "int8"}},
     ],
 )
-def test_what_can_change_without_harm_changes_nothing(other):
+def test_harmless_changes_keep_the_fingerprint(other):
     assert fingerprint(config(**other)) == fingerprint(config())
     assert changed(settings(config()), settings(config(**other))) == ""
 
 
-def test_of_a_checkpoint_without_settings_all_that_may_have_changed_is_named():
+def test_checkpoint_without_settings_lists_all_possible_changes():
     assert "train.optimizer" in changed({}, settings(config()))
 
 
@@ -76,7 +76,7 @@ def bucketed(**keys):
     return config(age={"from": "price", "transform": "bucketize", "boundaries": [1, 2], "dim": 4} | keys)
 
 
-def test_what_a_feature_is_made_of_decides():
+def test_feature_definition_changes_the_fingerprint():
     before, after = bucketed(), bucketed(boundaries=[1, 3])
 
     assert fingerprint(before) != fingerprint(after)
@@ -84,12 +84,12 @@ def test_what_a_feature_is_made_of_decides():
     assert changed(settings(config()), settings(before)) == "features.age was added"
 
 
-def test_features_of_their_own_columns_are_told_as_before_others_could_be_made():
+def test_plain_features_keep_their_original_fingerprint_keys():
     kept = {key.rpartition(".")[2] for key in settings(config()) if key.startswith("features.")}
     assert kept == {"kind", "table", "dim", "combiner", "max_length", "transform"}
 
 
-def test_several_labels_decide_and_a_file_of_before_there_were_options_has_the_word_that_it_had():
+def test_several_labels_change_the_fingerprint_and_older_files_keep_theirs():
     one = {"data": {"path": "x", "format": "csv", "label": "y"}, "features": {"user": {"kind": "id"}}}
     two = one | {"data": one["data"] | {"label": ["y", "z"]}}
     before, now = (parse_config({"model": {"name": "shop", "arch": "mmoe"}} | raw) for raw in (one, two))

@@ -56,12 +56,12 @@ def _few_rows(monkeypatch):
     monkeypatch.setattr(hash_choice, "COUNTED_AT_ONCE", 100)
 
 
-def test_ids_of_data_that_are_read_whole_are_counted():
+def test_ids_of_fully_read_data_are_counted():
     found = estimated_ids(Ids(np.arange(700) % 300), config(), ["user", "word"])
     assert found == {"user": 300, "word": 1}
 
 
-def test_ids_of_longer_data_are_estimated_by_how_they_keep_coming():
+def test_ids_of_longer_data_are_estimated_by_their_growth():
     assert estimated_ids(Ids(np.arange(50_000)), config(), ["user"])["user"] == pytest.approx(50_000)
     assert estimated_ids(Ids(np.arange(50_000) % 200), config(), ["user"])["user"] == 200
     ids = np.random.default_rng(0).zipf(1.5, 50_000)
@@ -69,13 +69,13 @@ def test_ids_of_longer_data_are_estimated_by_how_they_keep_coming():
     assert 0.5 < found / len(np.unique(ids)) < 2
 
 
-def test_data_without_an_end_have_ids_without_one_unless_no_new_ones_come():
+def test_endless_data_has_unlimited_ids_unless_none_are_new():
     assert estimated_ids(Ids(np.arange(5000), endless=True), config(), ["user"])["user"] == math.inf
     assert estimated_ids(Ids(np.arange(5000) % 7, endless=True), config(), ["user"])["user"] == 7
     assert estimated_ids(Ids([], endless=True), config(), ["user"])["user"] == 0
 
 
-def test_only_a_table_with_rows_and_no_word_of_how_is_decided():
+def test_only_tables_with_rows_and_no_method_are_decided():
     none = config(user={"admit_after": 2}, word={"hash": "k_way", "hash_rows": 10})
     assert undecided(none) == []
     assert measured(Ids([1, 2]), none) == ({}, "")
@@ -91,7 +91,7 @@ def test_only_a_table_with_rows_and_no_word_of_how_is_decided():
     }
 
 
-def test_the_manifest_says_how_its_tables_are_hashed():
+def test_manifest_records_how_tables_are_hashed():
     made = draft(config(user={"hash": "k_way", "hash_rows": 10}), {})
     assert of_version(made) == {"user": "k_way", "word": "none"}
     assert [(t.name, t.op, t.inputs, t.integers) for t in made.transforms] == [

@@ -106,7 +106,7 @@ def damage(repository, number):
     return repair(ChangeLog(Repository(repository).version("mixed", 1)), number)
 
 
-def test_after_a_repair_the_trainer_goes_on_from_the_last_good_generation(tmp_path):
+def test_trainer_continues_from_the_last_good_generation_after_repair(tmp_path):
     run, stream, notes = start(tmp_path)
     assert advance(stream, 4) == ["1.1", "1.2", "1.3", "1.4"]
     damage(tmp_path, 3)
@@ -117,7 +117,7 @@ def test_after_a_repair_the_trainer_goes_on_from_the_last_good_generation(tmp_pa
 
 
 @pytest.mark.parametrize("number", [2, 4])
-def test_a_trainer_that_starts_after_a_repair_goes_on_from_the_last_good_generation(tmp_path, number):
+def test_trainer_started_after_a_repair_continues_from_it(tmp_path, number):
     _, stream, _ = start(tmp_path)
     advance(stream, 4)
     damage(tmp_path, number)
@@ -129,7 +129,7 @@ def test_a_trainer_that_starts_after_a_repair_goes_on_from_the_last_good_generat
     assert_at_head(run)
 
 
-def test_after_a_rollback_the_next_step_stands_on_what_is_served_and_undone_rows_are_skipped(tmp_path):
+def test_undone_rows_are_skipped_after_a_rollback(tmp_path):
     run, stream, notes = start(tmp_path / "a")
     assert advance(stream, 4) == ["1.1", "1.2", "1.3", "1.4"]
     roll_back(tmp_path / "a", 2)
@@ -149,7 +149,7 @@ def test_after_a_rollback_the_next_step_stands_on_what_is_served_and_undone_rows
     assert differing(snapshot(twin.trainer), kept) == []
 
 
-def test_with_replay_undone_rows_are_learned_again_and_the_weights_are_as_if_nothing_had_been(tmp_path):
+def test_replay_learns_undone_rows_again_with_equal_weights(tmp_path):
     run, stream, notes = start(tmp_path / "a", replay=True)
     advance(stream, 4)
     wanted = snapshot(run.trainer)
@@ -164,7 +164,7 @@ def test_with_replay_undone_rows_are_learned_again_and_the_weights_are_as_if_not
 
 
 @pytest.mark.parametrize("replay", [False, True])
-def test_a_run_that_was_away_during_the_rollback_resumes_the_same(tmp_path, replay):
+def test_run_that_missed_the_rollback_resumes_equally(tmp_path, replay):
     _, stream, _ = start(tmp_path, replay)
     advance(stream, 4)
     roll_back(tmp_path, 1)
@@ -184,7 +184,7 @@ def test_a_run_that_was_away_during_the_rollback_resumes_the_same(tmp_path, repl
     assert_at_head(again)
 
 
-def test_a_chunk_that_was_not_published_before_the_rollback_is_not_skipped(tmp_path):
+def test_chunk_unpublished_before_the_rollback_is_not_skipped(tmp_path):
     run, stream, notes = start(tmp_path)
     advance(stream, 3)
     seen = []
@@ -201,7 +201,7 @@ def test_a_chunk_that_was_not_published_before_the_rollback_is_not_skipped(tmp_p
     assert_at_head(run)
 
 
-def test_undone_and_done_again_by_others_the_trainer_stays_where_it_is(tmp_path):
+def test_trainer_ignores_a_delta_undone_and_reapplied_by_others(tmp_path):
     run, stream, notes = start(tmp_path)
     advance(stream, 3)
     change_log = chain(tmp_path)
@@ -216,7 +216,7 @@ def test_undone_and_done_again_by_others_the_trainer_stays_where_it_is(tmp_path)
 
 
 @pytest.mark.parametrize("dense", [False, True])
-def test_what_somebody_else_publishes_is_taken_in_and_built_upon(tmp_path, dense):
+def test_foreign_delta_is_adopted_and_built_upon(tmp_path, dense):
     run, stream, notes = start(tmp_path)
     advance(stream, 2)
     foreign(tmp_path, dense)
@@ -231,7 +231,7 @@ def test_what_somebody_else_publishes_is_taken_in_and_built_upon(tmp_path, dense
     assert_at_head(start(tmp_path)[0])
 
 
-def test_somebody_who_publishes_between_look_and_commit_is_built_upon(tmp_path, monkeypatch):
+def test_delta_published_between_check_and_commit_is_built_upon(tmp_path, monkeypatch):
     run, stream, _ = start(tmp_path)
     advance(stream, 1)
     publish, calls = ChangeLog.publish, []
@@ -247,7 +247,7 @@ def test_somebody_who_publishes_between_look_and_commit_is_built_upon(tmp_path, 
     assert_at_head(run)
 
 
-def test_a_chain_that_refuses_without_moving_is_told_and_not_asked_for_ever(tmp_path, monkeypatch):
+def test_refusing_log_that_never_moves_ends_with_an_error(tmp_path, monkeypatch):
     _, stream, _ = start(tmp_path)
 
     def refuse(change_log, delta):
@@ -258,7 +258,7 @@ def test_a_chain_that_refuses_without_moving_is_told_and_not_asked_for_ever(tmp_
         next(stream)
 
 
-def test_a_hold_does_not_stop_the_trainer(tmp_path):
+def test_hold_does_not_stop_the_trainer(tmp_path):
     run, stream, _ = start(tmp_path)
     advance(stream, 1)
     chain(tmp_path).hold("a look at it")
@@ -267,7 +267,7 @@ def test_a_hold_does_not_stop_the_trainer(tmp_path):
     assert_at_head(run)
 
 
-def test_killed_between_increment_and_delta_the_next_run_publishes_the_very_bytes(tmp_path, monkeypatch):
+def test_killed_between_increment_and_delta_republishes_identical_bytes(tmp_path, monkeypatch):
     run, stream, _ = start(tmp_path / "a")
     advance(stream, 2)
     wanted = []
@@ -293,7 +293,7 @@ def test_killed_between_increment_and_delta_the_next_run_publishes_the_very_byte
 
 
 @pytest.mark.parametrize("meanwhile", ["foreign", "rollback"])
-def test_killed_between_increment_and_delta_the_next_run_does_what_the_records_say(tmp_path, monkeypatch, meanwhile):
+def test_run_killed_before_publishing_follows_the_records(tmp_path, monkeypatch, meanwhile):
     _, stream, _ = start(tmp_path)
     advance(stream, 2)
     with monkeypatch.context() as patch:
@@ -316,7 +316,7 @@ def test_killed_between_increment_and_delta_the_next_run_does_what_the_records_s
     assert_at_head(run)
 
 
-def test_as_much_can_be_gone_back_as_servers_can_undo_and_old_checkpoints_go(tmp_path, monkeypatch):
+def test_checkpoints_reach_as_far_back_as_the_undo_depth(tmp_path, monkeypatch):
     # Every delta is followed by a full checkpoint: as many as there could ever be.
     monkeypatch.setattr(saving.Checkpoints, "compact", lambda c, t, s, wanted=tuple: c.save_full(t, s, wanted()))
     run, stream, notes = start(tmp_path)
@@ -332,7 +332,7 @@ def test_as_much_can_be_gone_back_as_servers_can_undo_and_old_checkpoints_go(tmp
 
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam", "ftrl"])
-def test_beyond_what_checkpoints_reach_the_weights_are_those_of_the_repository(tmp_path, optimizer):
+def test_rollback_beyond_checkpoints_loads_weights_from_the_repository(tmp_path, optimizer):
     run, stream, notes = start(tmp_path, optimizer=optimizer)
     advance(stream, 2)
     for path in (tmp_path / ".checkpoints" / "mixed").iterdir():
@@ -356,7 +356,7 @@ def test_beyond_what_checkpoints_reach_the_weights_are_those_of_the_repository(t
         assert np.abs(after.rows[common] - before.rows[np.isin(before.keys, after.keys)]).max() < 0.5
 
 
-def test_a_checkpoint_of_the_former_format_is_gone_on_with(tmp_path, monkeypatch):
+def test_checkpoint_in_the_former_format_is_resumed(tmp_path, monkeypatch):
     def former(state):
         kept = dataclasses.asdict(state)
         return {name: value for name, value in kept.items() if name not in ("digest", "parent", "settings")}
@@ -374,7 +374,7 @@ def test_a_checkpoint_of_the_former_format_is_gone_on_with(tmp_path, monkeypatch
     assert_at_head(run)
 
 
-def test_after_so_many_deltas_the_chain_is_folded_and_a_rollback_starts_the_count_anew(tmp_path):
+def test_log_is_compacted_periodically_and_rollback_resets_the_count(tmp_path):
     run, stream, notes = start(tmp_path, snapshot_after=3)
     advance(stream, 7)
     folded = [note for note in notes if "snapshot" in note]
@@ -389,7 +389,7 @@ def test_after_so_many_deltas_the_chain_is_folded_and_a_rollback_starts_the_coun
     assert_at_head(run)
 
 
-def test_a_snapshot_that_cannot_be_written_does_not_stop_the_trainer(tmp_path, monkeypatch):
+def test_unwritable_snapshot_does_not_stop_the_trainer(tmp_path, monkeypatch):
     run, stream, notes = start(tmp_path, snapshot_after=1)
     monkeypatch.setattr(
         "freshet_serving.models.training.lineage.compact", lambda *_: (_ for _ in ()).throw(NotReady("snapshot: full"))
@@ -413,7 +413,7 @@ ACTIONS = st.lists(
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=ACTIONS, optimizer=st.sampled_from(["adagrad", "adam"]), snapshot_after=st.sampled_from([0, 2]))
-def test_whatever_is_published_and_rolled_back_the_trainer_holds_the_head(
+def test_trainer_equals_the_head_after_any_publications_and_rollbacks(
     tmp_path_factory, actions, optimizer, snapshot_after
 ):
     repository = tmp_path_factory.mktemp("any")
@@ -442,7 +442,7 @@ def test_whatever_is_published_and_rolled_back_the_trainer_holds_the_head(
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_repository_that_is_away_is_waited_for_and_nothing_is_published_twice(tmp_path, monkeypatch, lost):
+def test_unreachable_repository_is_awaited_and_nothing_published_twice(tmp_path, monkeypatch, lost):
     run, stream, _ = start(tmp_path)
     advance(stream, 1)
     lineage, waited = run._open_chain(), []
@@ -470,7 +470,7 @@ def test_a_repository_that_is_away_is_waited_for_and_nothing_is_published_twice(
     assert_at_head(run)
 
 
-def test_a_run_that_ends_with_its_data_says_that_the_repository_is_away(tmp_path, monkeypatch):
+def test_finite_run_fails_when_the_repository_is_unreachable(tmp_path, monkeypatch):
     run, stream, _ = start(tmp_path)
     advance(stream, 1)
 

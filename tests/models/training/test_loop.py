@@ -83,7 +83,7 @@ class Notes:
         self.notes.append(text)
 
 
-def test_a_run_publishes_a_version_and_a_whole_chain_of_deltas(tmp_path):
+def test_run_publishes_a_version_and_its_deltas(tmp_path):
     features = [
         FeatureConfig(name, table="" if f["kind"] == "float" else name, **f) for name, f in default_features().items()
     ]
@@ -122,7 +122,7 @@ def test_a_run_publishes_a_version_and_a_whole_chain_of_deltas(tmp_path):
     assert any("AUC" in note for note in notes.notes)
 
 
-def test_a_delta_carries_the_rows_that_were_born_or_trained_and_no_others(tmp_path):
+def test_delta_contains_exactly_the_new_and_trained_rows(tmp_path):
     run = TrainingRun(make_config(tmp_path), MixedSource(ROWS))
     run.full()
     before, steps = {name: table.export() for name, table in run.trainer.tables.items()}, run.trainer.steps
@@ -141,7 +141,7 @@ def test_a_delta_carries_the_rows_that_were_born_or_trained_and_no_others(tmp_pa
     assert left_out["tag"] > 0
 
 
-def test_a_resumed_run_goes_on_at_the_exact_row(tmp_path):
+def test_resumed_run_continues_at_the_exact_row(tmp_path):
     source = MixedSource(ROWS)
     first = TrainingRun(make_config(tmp_path), source)
     first.full()
@@ -163,7 +163,7 @@ def test_a_resumed_run_goes_on_at_the_exact_row(tmp_path):
     assert finish(make_config(tmp_path), source).state.position == ROWS
 
 
-def test_a_finished_run_repeated_does_nothing(tmp_path):
+def test_repeating_a_finished_run_does_nothing(tmp_path):
     finish(make_config(tmp_path))
     files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     again = finish(make_config(tmp_path))
@@ -171,14 +171,14 @@ def test_a_finished_run_repeated_does_nothing(tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
 
 
-def test_new_rows_at_the_end_of_the_data_are_learned_by_the_next_run(tmp_path):
+def test_appended_rows_are_learned_by_the_next_run(tmp_path):
     finish(make_config(tmp_path))
     longer = finish(make_config(tmp_path), MixedSource(ROWS + 96))
     assert longer.state.position == ROWS + 96
     assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(longer.trainer))
 
 
-def test_several_epochs_leave_the_held_out_tail_to_the_last_one(tmp_path):
+def test_only_the_last_epoch_learns_the_held_out_rows(tmp_path):
     config = make_config(tmp_path, epochs=3, holdout=0.25)
     run = TrainingRun(config, MixedSource(ROWS))
     learned = []
@@ -192,14 +192,14 @@ def test_several_epochs_leave_the_held_out_tail_to_the_last_one(tmp_path):
     assert len(run.held_out) == 64
 
 
-def test_without_deltas_asked_for_there_is_one_version_of_all_rows(tmp_path):
+def test_run_without_deltas_publishes_one_version_of_all_rows(tmp_path):
     run = finish(make_config(tmp_path, full_rows=0, delta_rows=0))
     assert run.state.position == ROWS
     assert list((tmp_path / "mixed" / "1" / "deltas").iterdir()) == []
     assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
 
 
-def test_deltas_by_the_clock_alone_come_after_each_batch_that_is_due(tmp_path):
+def test_time_only_deltas_follow_each_due_batch(tmp_path):
     config = make_config(tmp_path)
     config = replace(config, publish=PublishConfig(str(tmp_path), FULL_ROWS, 0, 1e-9))
     run = finish(config)
@@ -207,7 +207,7 @@ def test_deltas_by_the_clock_alone_come_after_each_batch_that_is_due(tmp_path):
     assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
 
 
-def test_a_second_model_in_the_repository_is_left_alone(tmp_path):
+def test_second_model_in_the_repository_is_left_unchanged(tmp_path):
     config = make_config(tmp_path)
     finish(config)
     before = {path: path.read_bytes() for path in (tmp_path / "mixed").rglob("*") if path.is_file()}
@@ -216,7 +216,7 @@ def test_a_second_model_in_the_repository_is_left_alone(tmp_path):
     assert Repository(tmp_path).models() == ["mixed", "other"]
 
 
-def test_training_anew_without_its_checkpoints_publishes_the_next_version(tmp_path):
+def test_training_without_its_checkpoints_publishes_the_next_version(tmp_path):
     finish(make_config(tmp_path))
     shutil.rmtree(tmp_path / ".checkpoints")
     run = finish(make_config(tmp_path))
@@ -225,7 +225,7 @@ def test_training_anew_without_its_checkpoints_publishes_the_next_version(tmp_pa
     assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
 
 
-def test_another_model_configuration_is_refused_until_its_checkpoints_are_gone(tmp_path):
+def test_changed_model_configuration_is_refused_until_checkpoints_are_removed(tmp_path):
     finish(make_config(tmp_path))
     changed = make_config(tmp_path, optimizer="ftrl")
     with pytest.raises(BadInput, match=r"train\.optimizer was 'adagrad' and is 'ftrl'"):
@@ -235,7 +235,7 @@ def test_another_model_configuration_is_refused_until_its_checkpoints_are_gone(t
 LEFT_OUT = {"optimizer": "", "batch_rows": 0, "learning_rate": 0, "dense_learning_rate": 0, "initial_accumulator": 0}
 
 
-def test_what_is_left_out_is_chosen_said_and_kept_whatever_rows_come(tmp_path):
+def test_omitted_settings_are_chosen_logged_and_kept(tmp_path):
     config, notes = make_config(tmp_path, full_rows=0, delta_rows=0, **LEFT_OUT), Notes()
     first = TrainingRun(config, MixedSource(ROWS), reporter=notes)
     assert notes.notes == ["defaults: adagrad 0.05, network 0.001, batch 32 for 584 rows"]
@@ -250,7 +250,7 @@ def test_what_is_left_out_is_chosen_said_and_kept_whatever_rows_come(tmp_path):
     assert changed.config.train == replace(first.config.train, learning_rate=0.2)
 
 
-def test_a_transform_that_is_left_out_is_chosen_by_the_first_rows_and_kept(tmp_path, monkeypatch):
+def test_omitted_transform_is_chosen_by_the_first_rows_and_kept(tmp_path, monkeypatch):
     features = [replace(f, transform="") for f in FEATURES]
     config, notes = make_config(tmp_path, features, full_rows=0, delta_rows=0), Notes()
     monkeypatch.setattr(
@@ -268,14 +268,14 @@ def test_a_transform_that_is_left_out_is_chosen_by_the_first_rows_and_kept(tmp_p
     assert TrainingRun(config, MixedSource(ROWS)).config == first.config
 
 
-def test_a_checkpoint_older_than_the_choice_goes_on_with_what_it_had(tmp_path, monkeypatch):
+def test_checkpoint_older_than_defaults_keeps_its_settings(tmp_path, monkeypatch):
     monkeypatch.setattr(run_start, "kept", lambda settings: {})
     TrainingRun(make_config(tmp_path, **BEFORE), MixedSource(ROWS)).full()
     run = TrainingRun(make_config(tmp_path, **LEFT_OUT), MixedSource(ROWS))
     assert {key: getattr(run.config.train, key) for key in BEFORE} == BEFORE
 
 
-def test_more_full_rows_than_there_are_and_other_ones_than_there_were_are_said(tmp_path):
+def test_changed_or_excessive_full_rows_are_logged(tmp_path):
     notes = Notes()
     run = TrainingRun(make_config(tmp_path, full_rows=1000), MixedSource(ROWS), reporter=notes)
     run.run()
@@ -286,7 +286,7 @@ def test_more_full_rows_than_there_are_and_other_ones_than_there_were_are_said(t
     assert notes.notes[-1].startswith("publish.full_rows is 256 and was 1,000 when version 1 was made")
 
 
-def test_what_to_do_about_a_poor_auc_stands_in_the_line_after_it(tmp_path, monkeypatch):
+def test_advice_for_a_poor_auc_follows_in_the_next_line(tmp_path, monkeypatch):
     monkeypatch.setattr(
         running, "next_step", lambda scored, steps, named: f"{len(scored)} rows, {steps} steps, {named}"
     )
@@ -297,7 +297,7 @@ def test_what_to_do_about_a_poor_auc_stands_in_the_line_after_it(tmp_path, monke
     assert notes.notes[-1] == f"26 rows, 9 steps, {named}"
 
 
-def test_data_without_a_row_or_without_an_end_are_refused_in_one_line(tmp_path):
+def test_empty_or_endless_data_is_refused_in_one_line(tmp_path):
     with pytest.raises(BadInput, match="at least one row"):
         finish(make_config(tmp_path / "a", full_rows=0, delta_rows=0), MixedSource(0))
     endless = SyntheticSource(users=10, items=10)
@@ -379,7 +379,7 @@ def whole(tmp_path_factory, _stand_ins):
     return Whole(snapshot(run.trainer), generations, disks, disk.count)
 
 
-def test_in_both_phases_increments_never_outweigh_the_full_checkpoint_by_more_than_one(whole):
+def test_increments_outweigh_the_full_checkpoint_by_at_most_one(whole):
     phases = set()
     for commit in range(whole.commits):
         disk = whole.disks / f"{commit:03d}"
@@ -396,7 +396,7 @@ def test_in_both_phases_increments_never_outweigh_the_full_checkpoint_by_more_th
 
 @pytest.mark.long
 @pytest.mark.usefixtures("every_batch_saved")
-def test_killed_ahead_of_any_commit_a_run_resumes_to_the_same_bits(whole, tmp_path):
+def test_run_killed_before_any_commit_resumes_bitwise_equal(whole, tmp_path):
     for commit in range(whole.commits):
         repository = tmp_path / f"{commit:03d}"
         shutil.copytree(whole.disks / f"{commit:03d}", repository)
@@ -418,7 +418,7 @@ def test_killed_ahead_of_any_commit_a_run_resumes_to_the_same_bits(whole, tmp_pa
 @pytest.mark.usefixtures("every_batch_saved")
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lives=st.lists(st.integers(0, 9), min_size=2, max_size=6))
-def test_killed_again_and_again_a_run_still_ends_at_the_same_bits(lives, whole, tmp_path_factory):
+def test_repeatedly_killed_run_ends_bitwise_equal(lives, whole, tmp_path_factory):
     repository = tmp_path_factory.mktemp("lives") / "repository"
     published = {}
 
@@ -445,7 +445,7 @@ def test_killed_again_and_again_a_run_still_ends_at_the_same_bits(lives, whole, 
     assert served_as_bytes(replayed(repository).export()) == whole.generations[Generation(1, DELTAS)]
 
 
-def test_fused_outputs_are_published_and_served_with_the_weights_of_their_constants(tmp_path):
+def test_fused_outputs_are_published_and_served_with_their_constants(tmp_path):
     config = replace(make_config(tmp_path), fusion={"final": "score ** 2.0 * (age + 40)"})
 
     finish(config)
@@ -460,14 +460,14 @@ def test_fused_outputs_are_published_and_served_with_the_weights_of_their_consta
     assert all("fusion/final" not in read_delta(path).dense for path in deltas)
 
 
-def test_another_fusion_is_another_model_to_a_checkpoint(tmp_path):
+def test_different_fusion_does_not_continue_a_checkpoint(tmp_path):
     finish(make_config(tmp_path))
 
     with pytest.raises(BadInput):
         finish(replace(make_config(tmp_path), fusion={"final": "score * 2"}))
 
 
-def test_a_run_leaves_its_configuration_metrics_and_report_beside_the_repository(tmp_path):
+def test_run_leaves_configuration_metrics_and_report_next_to_the_repository(tmp_path):
     config = replace(make_config(tmp_path), evaluate=EvaluateConfig(("city", "tags"), "user"))
     notes = Notes()
     summary = TrainingRun(config, MixedSource(ROWS), reporter=notes).run()
@@ -489,7 +489,7 @@ def test_a_run_leaves_its_configuration_metrics_and_report_beside_the_repository
     assert Repository(tmp_path).models() == ["mixed"]
 
 
-def test_rows_are_mixed_in_another_order_each_epoch_and_a_killed_run_goes_on_in_it(tmp_path, monkeypatch):
+def test_each_epoch_shuffles_differently_and_a_killed_run_resumes(tmp_path, monkeypatch):
     settings = {"epochs": 2, "shuffle_rows": 100, "batch_rows": 32}
     monkeypatch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
     wanted = snapshot(finish(make_config(tmp_path / "whole", **settings)).trainer)

@@ -96,7 +96,7 @@ def written(tmp_path):
     return dict(zip(keys.tolist(), counts.tolist()))
 
 
-def test_what_is_there_makes_the_version_and_what_comes_makes_deltas(tmp_path, clicks):
+def test_existing_rows_make_the_version_and_new_ones_deltas(tmp_path, clicks):
     clicks.send(500)
     clicks.send(300)
     run = begin(config_of(tmp_path, delta_rows=200))
@@ -112,7 +112,7 @@ def test_what_is_there_makes_the_version_and_what_comes_makes_deltas(tmp_path, c
     assert counted(run) == written(tmp_path)
 
 
-def test_a_delta_comes_by_time_whether_or_not_rows_go_on(tmp_path, clicks, monkeypatch):
+def test_delta_is_published_by_time_even_without_new_rows(tmp_path, clicks, monkeypatch):
     clicks.send(300)
     run = begin(config_of(tmp_path, delta_seconds=0.2))
     run.full()
@@ -127,7 +127,7 @@ def test_a_delta_comes_by_time_whether_or_not_rows_go_on(tmp_path, clicks, monke
     assert list(stream) == []
 
 
-def test_a_run_that_goes_on_reads_each_row_once_more_than_its_checkpoint_has(tmp_path, clicks):
+def test_resumed_run_reads_each_row_once_after_its_checkpoint(tmp_path, clicks):
     clicks.send(300)
     config = config_of(tmp_path, delta_rows=100)
     run = begin(config)
@@ -146,7 +146,7 @@ def test_a_run_that_goes_on_reads_each_row_once_more_than_its_checkpoint_has(tmp
     assert counted(again) == written(tmp_path)
 
 
-def test_a_new_version_is_published_on_schedule_and_the_stream_goes_on(tmp_path, clicks):
+def test_new_version_is_published_on_schedule_while_the_stream_continues(tmp_path, clicks):
     clicks.send(300)
     run = begin(config_of(tmp_path, delta_rows=100, version_rows=250))
     run.full()
@@ -162,7 +162,7 @@ def test_a_new_version_is_published_on_schedule_and_the_stream_goes_on(tmp_path,
     assert begin(run.config).state.version_row == run.state.version_row == 900
 
 
-def test_old_versions_go_once_a_new_one_is_published(tmp_path, clicks):
+def test_old_versions_are_removed_after_a_new_one(tmp_path, clicks):
     clicks.send(300)
     notes = Notes()
     run = begin(config_of(tmp_path, delta_rows=100, version_rows=100, keep_versions=2), notes)
@@ -182,7 +182,7 @@ def test_old_versions_go_once_a_new_one_is_published(tmp_path, clicks):
     assert str(next(stream)).startswith("5.")
 
 
-def test_where_it_cannot_be_told_what_may_go_nothing_does_and_training_goes_on(tmp_path, clicks):
+def test_unreadable_policy_removes_no_version_and_training_continues(tmp_path, clicks):
     clicks.send(300)
     notes = Notes()
     run = begin(config_of(tmp_path, delta_rows=100, version_rows=100, keep_versions=2), notes)
@@ -199,7 +199,7 @@ def test_where_it_cannot_be_told_what_may_go_nothing_does_and_training_goes_on(t
     )
 
 
-def test_no_version_is_published_past_a_gate_whose_ever_it_is(tmp_path, clicks):
+def test_no_version_is_published_past_a_hold(tmp_path, clicks):
     clicks.send(300)
     run = begin(config_of(tmp_path, delta_rows=100, version_rows=100))
     run.full()
@@ -212,7 +212,7 @@ def test_no_version_is_published_past_a_gate_whose_ever_it_is(tmp_path, clicks):
     assert [str(next(stream)), str(next(stream))] == ["1.3", "2.0"]
 
 
-def test_a_new_version_comes_by_time_with_the_next_delta(tmp_path, clicks):
+def test_new_version_is_published_by_time_with_the_next_delta(tmp_path, clicks):
     clicks.send(300)
     now = [1e9]
     run = TrainingRun(config_of(tmp_path, delta_rows=100, version_seconds=3600.0), unix_s=lambda: now[0])
@@ -226,7 +226,7 @@ def test_a_new_version_comes_by_time_with_the_next_delta(tmp_path, clicks):
     assert str(next(stream)) == "2.2"
 
 
-def test_rows_of_the_full_version_are_waited_for(tmp_path, clicks):
+def test_run_waits_for_the_rows_of_the_full_version(tmp_path, clicks):
     notes = Notes()
     threading.Timer(0.2, lambda: clicks.send(150)).start()
     run = begin(config_of(tmp_path, full_rows=400, delta_rows=100), notes)
@@ -234,7 +234,7 @@ def test_rows_of_the_full_version_are_waited_for(tmp_path, clicks):
     assert (run.full(), run.state.position) == (Generation(1, 0), 400)
 
 
-def test_who_stops_while_rows_are_waited_for_is_told_what_is_missing(tmp_path, clicks):
+def test_stopping_while_waiting_for_rows_reports_the_missing_ones(tmp_path, clicks):
     clicks.send(100)
     run = begin(config_of(tmp_path, full_rows=400, delta_rows=100))
     run.stop()
@@ -264,7 +264,7 @@ def records(tmp_path, kind):
     return [path for path in sorted(folder.iterdir()) if f'"kind":"{kind}"' in path.read_text()]
 
 
-def test_a_window_of_shuffled_labels_is_held_and_released_once_windows_are_in_line(tmp_path, clicks):
+def test_window_with_shuffled_labels_is_held_and_later_released(tmp_path, clicks):
     run, stream, notes = judged_run(tmp_path, clicks)
     clicks.send(900, shuffled=True)
     assert str(next(stream)) == "1.9"
@@ -283,7 +283,7 @@ def test_a_window_of_shuffled_labels_is_held_and_released_once_windows_are_in_li
     assert notes.lines[-1] == "released: windows are normal again"
 
 
-def test_what_somebody_rejects_takes_the_run_back_and_what_somebody_releases_is_usual_from_then_on(tmp_path, clicks):
+def test_rejected_window_is_undone_and_a_released_one_becomes_usual(tmp_path, clicks):
     run, stream, notes = judged_run(tmp_path, clicks, release_windows=0)
     clicks.send(900, flipped=True)
     next(stream)
@@ -303,7 +303,7 @@ def test_what_somebody_rejects_takes_the_run_back_and_what_somebody_releases_is_
     assert run.status().held == ""
 
 
-def test_a_gate_of_somebody_else_stays_whatever_windows_say(tmp_path, clicks):
+def test_foreign_hold_stays_for_any_windows(tmp_path, clicks):
     run, stream, _ = judged_run(tmp_path, clicks)
     ledger_of(tmp_path).hold("a holiday")
     for _ in range(3):
@@ -313,7 +313,7 @@ def test_a_gate_of_somebody_else_stays_whatever_windows_say(tmp_path, clicks):
     assert (history.held, history.target.step, run.status().held) == ("a holiday", 8, "")
 
 
-def test_a_guard_that_is_off_holds_nothing(tmp_path, clicks):
+def test_disabled_guard_holds_nothing(tmp_path, clicks):
     _, stream, _ = judged_run(tmp_path, clicks, enabled=False)
     clicks.send(900, shuffled=True)
     next(stream)
@@ -321,7 +321,7 @@ def test_a_guard_that_is_off_holds_nothing(tmp_path, clicks):
 
 
 @pytest.mark.parametrize("deltas", [1, 3])
-def test_rows_that_are_bad_from_the_first_delta_on_are_held(tmp_path, clicks, deltas):
+def test_bad_rows_in_the_first_delta_are_held(tmp_path, clicks, deltas):
     """The full version's held-out rows say what is usual before there are windows."""
     clicks.send(3000)
     notes = Notes()
@@ -336,7 +336,7 @@ def test_rows_that_are_bad_from_the_first_delta_on_are_held(tmp_path, clicks, de
     assert (history.target.step, history.head.step) == (0, deltas)
 
 
-def test_what_held_out_rows_say_outlives_a_kill_behind_the_full_version(tmp_path, clicks):
+def test_held_out_baseline_survives_a_kill(tmp_path, clicks):
     clicks.send(3000)
     config = config_of(tmp_path, delta_rows=900)
     begin(config).full()
@@ -346,7 +346,7 @@ def test_what_held_out_rows_say_outlives_a_kill_behind_the_full_version(tmp_path
     assert run.status().held
 
 
-def test_a_rate_a_hundredfold_too_high_is_held_before_anybody_serves_what_it_made(tmp_path, clicks):
+def test_excessive_learning_rate_is_held_before_it_is_served(tmp_path, clicks):
     run, stream, _ = judged_run(tmp_path, clicks)
     for name in run.trainer.rates:
         run.trainer.rates[name] *= 100
@@ -361,7 +361,7 @@ def test_a_rate_a_hundredfold_too_high_is_held_before_anybody_serves_what_it_mad
     assert history.held.startswith("window: ")
 
 
-def test_where_the_run_stands_is_told(tmp_path, clicks):
+def test_run_status_is_reported(tmp_path, clicks):
     run, _, _ = judged_run(tmp_path, clicks)
     status = run.status()
     assert (status.position, status.learned_rows, status.version, status.step) == (10200, 10200, 1, 8)
@@ -372,7 +372,7 @@ def test_where_the_run_stands_is_told(tmp_path, clicks):
     assert status.published_at <= time.time()
 
 
-def test_rows_that_wait_are_looked_for_while_nothing_comes_and_a_rollback_is_followed(tmp_path, clicks, monkeypatch):
+def test_idle_run_follows_a_rollback_while_rows_wait(tmp_path, clicks, monkeypatch):
     clicks.send(300)
     notes = Notes()
     run = begin(config_of(tmp_path, delta_rows=50), notes)

@@ -103,7 +103,7 @@ def assert_served(run, processor):
     assert held == served_as_bytes(exported(run.trainer))
 
 
-def test_ids_that_wait_or_have_left_read_the_default_in_training_evaluation_and_serving(tmp_path):
+def test_unadmitted_or_evicted_ids_use_the_default_row_everywhere(tmp_path):
     run = begin(tmp_path)
     run.full()
     user, item = run.trainer.tables["user"], run.trainer.tables["item"]
@@ -131,7 +131,7 @@ def test_ids_that_wait_or_have_left_read_the_default_in_training_evaluation_and_
         assert len(item), "not everything left"
 
 
-def test_a_delta_may_remove_an_id_and_a_later_one_bring_it_back_anew(tmp_path):
+def test_delta_may_remove_an_id_and_a_later_one_readmit(tmp_path):
     run = begin(tmp_path)
     generations = run.stream()
     run.full()
@@ -183,7 +183,7 @@ def run_until_killed(run, owner, name, number, monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["save_changes", "publish", "learn 3", "save_full"])
-def test_a_run_that_was_killed_goes_on_to_the_same_bits_filters_included(where, tmp_path, monkeypatch):
+def test_killed_run_resumes_bitwise_equal_including_filters(where, tmp_path, monkeypatch):
     wanted, filters = uninterrupted(tmp_path / "whole")
     monkeypatch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
     run = begin(tmp_path / "cut")
@@ -212,7 +212,7 @@ IN_TIERS = {name: dataclasses.replace(table, memory_mb=1) for name, table in TAB
 @pytest.mark.parametrize(
     "where", [*(pytest.param(at, marks=pytest.mark.long) for at in ("", "save_changes")), "learn 7"]
 )
-def test_a_run_with_rows_on_disk_is_the_run_with_all_of_them_in_memory(where, tmp_path, monkeypatch):
+def test_run_with_rows_on_disk_equals_one_in_memory(where, tmp_path, monkeypatch):
     wanted, filters = uninterrupted(tmp_path / "whole")
     monkeypatch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(tiered_rows, "LEAST_ROWS", 8)
@@ -235,7 +235,7 @@ def test_a_run_with_rows_on_disk_is_the_run_with_all_of_them_in_memory(where, tm
         assert_served(run, processor)
 
 
-def test_an_id_that_one_feature_had_admitted_learns_by_the_others_of_its_table_at_once(tmp_path):
+def test_id_admitted_by_one_feature_learns_in_others_too(tmp_path):
     """item and history share a table: who is admitted by the second has its row in the pooling of both."""
     run = begin(tmp_path)
     batch = make_batch(1, seed=5)
@@ -250,7 +250,7 @@ def test_an_id_that_one_feature_had_admitted_learns_by_the_others_of_its_table_a
     assert table.export().counts.tolist() == [3]
 
 
-def test_how_often_ids_were_read_is_published_with_the_full_version_and_not_with_deltas(tmp_path):
+def test_id_counts_are_published_with_the_full_version_only(tmp_path):
     run = begin(tmp_path)
     run.full()
     file = Repository(tmp_path).version("mixed", 1).tensors(table_file("user"))
@@ -261,7 +261,7 @@ def test_how_often_ids_were_read_is_published_with_the_full_version_and_not_with
     assert held.counts.max() > run.trainer.steps, "lookups are counted, not batches"
 
 
-def test_after_a_rollback_filters_and_rows_are_those_of_then_and_go_on_as_if_nothing_had_been(tmp_path):
+def test_rollback_restores_filters_and_rows_as_of_then(tmp_path):
     wanted, filters = uninterrupted(tmp_path / "whole")
     run = begin(tmp_path / "undone", start_options=StartOptions(replay=True))
     run.full()
@@ -283,7 +283,7 @@ def test_after_a_rollback_filters_and_rows_are_those_of_then_and_go_on_as_if_not
 @pytest.mark.parametrize(
     "features", [pytest.param(FEATURES, marks=pytest.mark.long), SEQUENCES], ids=["pooled", "sequences"]
 )
-def test_hashed_tables_are_served_as_they_were_trained_and_go_on_after_a_kill(features, tmp_path):
+def test_hashed_tables_are_served_as_trained_and_resume_after_kills(features, tmp_path):
     notes = Notes()
     run = begin(tmp_path, HASHED, features, reporter=notes)
     assert any("hash of city binary_code (6 ids, 5 rows)" in note for note in notes.notes)
@@ -307,7 +307,7 @@ def test_hashed_tables_are_served_as_they_were_trained_and_go_on_after_a_kill(fe
     assert not np.abs(again.trainer.score(PROBES["unseen"]) - 0.5).max() < 1e-3
 
 
-def test_how_a_table_is_hashed_belongs_to_the_model(tmp_path):
+def test_hash_method_belongs_to_the_model(tmp_path):
     tables = {"city": TableConfig(hash_rows=50)}
     begin(tmp_path, tables).full()
     assert begin(tmp_path, {}).config.tables == {}, "it was not: there are fewer ids than rows"

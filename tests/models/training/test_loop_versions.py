@@ -35,7 +35,7 @@ def begin(repository, start_options=None, rows=ROWS, **options):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_a_second_version_from_the_old_weights_scores_as_the_first_before_it_learns(tmp_path, dtype):
+def test_second_version_from_old_weights_initially_scores_like_the_first(tmp_path, dtype):
     config = make_config(tmp_path)
     config = dataclasses.replace(config, publish=dataclasses.replace(config.publish, table_dtype=dtype))
     first = TrainingRun(config, MixedSource(ROWS - 96))
@@ -69,7 +69,7 @@ def copied(repository, version):
     return other
 
 
-def test_a_second_version_of_a_chain_that_was_rolled_back_begins_where_it_was_rolled_back_to(tmp_path):
+def test_second_version_starts_from_the_rolled_back_state(tmp_path):
     first, _ = begin(tmp_path, rows=ROWS - 96)
     first.run()
     ChangeLog.of(Repository(tmp_path).version("mixed", 1)).rollback(1)
@@ -82,7 +82,7 @@ def test_a_second_version_of_a_chain_that_was_rolled_back_begins_where_it_was_ro
     assert [str(g) for g in second.stream()] == ["2.1"]
 
 
-def test_killed_before_the_second_version_is_there_the_next_run_publishes_it_once(tmp_path, monkeypatch):
+def test_run_killed_before_the_second_version_publishes_it_once(tmp_path, monkeypatch):
     begin(tmp_path)[0].run()
     with monkeypatch.context() as patch:
         patch.setattr(full_versions, "publish_version", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -96,7 +96,7 @@ def test_killed_before_the_second_version_is_there_the_next_run_publishes_it_onc
     assert_at_head(second)
 
 
-def test_without_checkpoints_a_second_version_is_made_of_what_the_repository_holds(tmp_path):
+def test_second_version_without_checkpoints_starts_from_the_repository(tmp_path):
     first, _ = begin(tmp_path)
     first.run()
     held = snapshot(first.trainer)
@@ -115,19 +115,19 @@ def test_without_checkpoints_a_second_version_is_made_of_what_the_repository_hol
     assert_at_head(second)
 
 
-def test_where_nothing_is_there_a_new_version_is_the_first_one(tmp_path):
+def test_new_version_in_an_empty_repository_is_the_first(tmp_path):
     run, _ = begin(tmp_path, ON)
     assert run.full() == Generation(1, 0)
 
 
-def test_weights_of_another_shape_are_refused_with_the_way_on(tmp_path):
+def test_weights_with_a_different_shape_are_refused_with_advice(tmp_path):
     begin(tmp_path)[0].run()
     shutil.rmtree(tmp_path / ".checkpoints")
     with pytest.raises(BadInput, match="--from-scratch"):
         begin(tmp_path, ON, features=make_config(tmp_path).features[:-1])
 
 
-def test_rows_of_another_length_are_refused_though_the_network_is_as_wide(tmp_path):
+def test_different_row_length_is_refused_at_equal_network_width(tmp_path):
     def features(dim, max_length):
         seen = dataclasses.replace(FEATURES[3], table="seen", dim=dim, max_length=max_length, combiner="none")
         return [*FEATURES[:3], seen, *FEATURES[4:]]
@@ -138,7 +138,7 @@ def test_rows_of_another_length_are_refused_though_the_network_is_as_wide(tmp_pa
         begin(tmp_path, ON, features=features(6, 4))
 
 
-def test_from_scratch_trains_a_second_version_as_the_first_one_was_trained(tmp_path):
+def test_from_scratch_trains_a_second_version_like_the_first(tmp_path):
     first, _ = begin(tmp_path)
     first.full()
     wanted = snapshot(first.trainer)
@@ -160,7 +160,7 @@ def test_from_scratch_trains_a_second_version_as_the_first_one_was_trained(tmp_p
     assert (third.state.version, differing(snapshot(third.trainer), wanted)) == (3, [])
 
 
-def test_a_training_file_that_cannot_continue_names_what_changed_the_folder_and_both_ways_on(tmp_path):
+def test_incompatible_training_file_error_names_changes_and_both_options(tmp_path):
     begin(tmp_path)[0].run()
     for start_options in (None, ON):
         with pytest.raises(BadInput) as refused:
@@ -184,7 +184,7 @@ def test_from_scratch_alone_is_refused():
         StartOptions(from_scratch=True)
 
 
-def test_the_version_as_published_is_scored_beside_the_fresh_model(tmp_path):
+def test_published_version_is_scored_next_to_the_fresh_model(tmp_path):
     run, notes = begin(tmp_path)
     run.run()
     assert len(run.quality.published_baseline) == len(run.quality.sampled) == len(run.quality.streamed) == ROWS - 256
@@ -193,7 +193,7 @@ def test_the_version_as_published_is_scored_beside_the_fresh_model(tmp_path):
     assert run.quality.published_baseline.auc() != run.quality.streamed.auc()
 
 
-def test_of_a_long_stream_a_sample_is_scored_by_both(tmp_path, monkeypatch):
+def test_sample_of_a_long_stream_is_scored_by_both(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "SAMPLED_BATCHES", 2)
     run, notes = begin(tmp_path)
     run.run()
@@ -204,7 +204,7 @@ def test_of_a_long_stream_a_sample_is_scored_by_both(tmp_path, monkeypatch):
     )
 
 
-def test_a_second_version_is_warmed_by_the_requests_that_warm_the_first(tmp_path):
+def test_second_version_reuses_the_warmup_requests_of_the_first(tmp_path):
     begin(tmp_path)[0].full()
     data = dump_warmup([make_batch(3).columns])
     add_file(VersionReader(tmp_path / "mixed" / "1"), WARMUP, data)

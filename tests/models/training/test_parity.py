@@ -148,7 +148,7 @@ def test_every_generation_is_served_as_it_was_trained(story, record_property):
     assert story.worst <= SCORE_TOLERANCE
 
 
-def test_the_probes_look_up_known_and_unknown_ids_alike(story):
+def test_probes_contain_both_known_and_unknown_ids(story):
     """Guards the tests here: probes of which nothing is found, or everything, would prove little."""
     with open_processor(story.repository) as processor:
         for name, columns in PROBES.items():
@@ -165,7 +165,7 @@ def deltas(story):
     return [change_log.read_delta(link) for link in change_log.history.line()[1:]]
 
 
-def test_a_processor_that_starts_late_replays_the_chain_to_the_same_bits(story):
+def test_processor_started_late_replays_the_log_bitwise(story):
     with open_processor(story.repository) as processor:
         newest = processor.predictor.manifest("mixed")[1]
         assert newest == Generation(1, 7)
@@ -173,7 +173,7 @@ def test_a_processor_that_starts_late_replays_the_chain_to_the_same_bits(story):
 
 
 @pytest.mark.parametrize("undo_depth", [16, 2], ids=["from memory", "beyond the undo log"])
-def test_rolled_back_and_brought_forward_again_every_generation_is_the_same(story, tmp_path, undo_depth):
+def test_every_generation_is_equal_after_rollback_and_reapplication(story, tmp_path, undo_depth):
     import shutil
 
     repository = tmp_path / "repository"
@@ -192,7 +192,7 @@ def test_rolled_back_and_brought_forward_again_every_generation_is_the_same(stor
         story.held[Generation(1, 7)].assert_served_by(processor)
 
 
-def test_a_version_and_its_deltas_are_the_version_published_whole(story, tmp_path):
+def test_version_with_deltas_equals_the_version_published_whole(story, tmp_path):
     trainer = story.run.trainer
     tables, _ = exported(trainer)
     graph = trainer.dense.published()

@@ -66,7 +66,7 @@ class RawSource:
 
 
 @pytest.mark.long
-def test_every_generation_is_served_from_raw_columns_as_it_was_trained(tmp_path, quick):
+def test_every_generation_is_served_from_raw_columns_as_trained(tmp_path, quick):
     config = config_of(tmp_path)
     source = RawSource(400, config.features)
     run = TrainingRun(config, source)
@@ -92,7 +92,7 @@ def test_every_generation_is_served_from_raw_columns_as_it_was_trained(tmp_path,
         assert len(run.trainer.tables[name].export().keys) > 2
 
 
-def test_hours_and_weekdays_are_those_of_the_calendar_in_utc(tmp_path):
+def test_hours_and_weekdays_follow_the_utc_calendar(tmp_path):
     config = config_of(tmp_path)
     source = RawSource(300, config.features)
     found = Transforms(draft(config, {})).run(source.all.columns)
@@ -103,7 +103,7 @@ def test_hours_and_weekdays_are_those_of_the_calendar_in_utc(tmp_path):
     assert found["day"].tolist() == [t.weekday() for t in times]
 
 
-def test_buckets_count_the_boundaries_that_a_number_is_not_below(tmp_path):
+def test_bucket_is_the_number_of_boundaries_not_above_the_value(tmp_path):
     config = config_of(tmp_path)
     raw = RawSource(5, config.features).all.columns
     raw["age"] = np.array([17, 18, 30.5, 64.9, np.nan], np.float32)
@@ -114,7 +114,7 @@ def test_buckets_count_the_boundaries_that_a_number_is_not_below(tmp_path):
     assert found["user_bucket"].tolist() == [0, 1, 1, 2, 2]
 
 
-def test_a_feature_may_have_the_name_of_the_column_that_it_is_made_of(tmp_path):
+def test_feature_may_share_the_name_of_its_source_column(tmp_path):
     raw = {"age": {"transform": "bucketize", "boundaries": [18]}, "age.1": {"kind": "id"}, "id": {"kind": "id"}}
     config = parse_config({
         "model": {"name": "made"},
@@ -130,7 +130,7 @@ def test_a_feature_may_have_the_name_of_the_column_that_it_is_made_of(tmp_path):
     assert manifest.transforms[-1].inputs == ["age.0", "id"]
 
 
-def test_strings_of_a_cross_are_the_bytes_of_the_request(tmp_path):
+def test_cross_strings_are_the_bytes_of_the_request(tmp_path):
     config = parse_config({
         "model": {"name": "made"},
         "data": {"path": "x.csv", "label": "y"},

@@ -62,7 +62,7 @@ def assert_equal(tiered, plain):
 
 
 @pytest.mark.parametrize("read_ids", [1, 700, 1 << 21])
-def test_what_is_learned_in_stretches_is_what_is_learned_in_memory(trainers, monkeypatch, read_ids):
+def test_training_with_prefetch_windows_equals_training_in_memory(trainers, monkeypatch, read_ids):
     monkeypatch.setattr(prefetch_windows, "READ_IDS", read_ids)
     tiered, plain = trainers
     losses = [plain.learn(batch) for batch in batches()]
@@ -84,7 +84,7 @@ def test_what_is_learned_in_stretches_is_what_is_learned_in_memory(trainers, mon
     assert len(tiered.tables["user"].tiers.cold) > 0 or read_ids > ROWS * 10
 
 
-def test_what_is_learned_without_stretches_is_the_same_too(trainers):
+def test_training_without_prefetch_windows_is_equal_too(trainers):
     tiered, plain = trainers
     for batch in batches():
         assert tiered.learn(batch) == plain.learn(batch)
@@ -93,7 +93,7 @@ def test_what_is_learned_without_stretches_is_the_same_too(trainers):
     assert len(tiered.tables["user"].tiers.cold) > 0
 
 
-def test_scores_are_the_same_wherever_rows_are(trainers):
+def test_scores_are_equal_wherever_rows_are_stored(trainers):
     tiered, plain = trainers
     for batch in batches():
         tiered.learn(batch)
@@ -105,7 +105,7 @@ def test_scores_are_the_same_wherever_rows_are(trainers):
     assert_equal(tiered, plain)
 
 
-def test_in_a_stretch_every_row_that_its_batches_name_is_in_memory(trainers, monkeypatch):
+def test_every_row_of_a_prefetch_window_is_in_memory(trainers, monkeypatch):
     monkeypatch.setattr(prefetch_windows, "READ_IDS", 1)
     tiered, _ = trainers
     with tiered.with_prefetched_rows(PrefetchPipeline(batches(), tiered.transform)) as works:
@@ -116,7 +116,7 @@ def test_in_a_stretch_every_row_that_its_batches_name_is_in_memory(trainers, mon
             tiered.learn(work)
 
 
-def test_a_table_without_a_budget_needs_no_stretches(trainers):
+def test_table_without_a_budget_needs_no_prefetch_windows(trainers):
     ahead = PrefetchPipeline(iter([1, 2]))
     with trainers[1].with_prefetched_rows(ahead) as items:
         assert items is ahead
@@ -128,7 +128,7 @@ def threads():
 
 
 @pytest.mark.parametrize("taken", [0, 1, 7])
-def test_whoever_stops_early_ends_the_threads(trainers, monkeypatch, taken):
+def test_stopping_early_ends_the_threads(trainers, monkeypatch, taken):
     monkeypatch.setattr(prefetch_windows, "READ_IDS", 300)
     tiered, _ = trainers
     before = len(threads())
@@ -138,7 +138,7 @@ def test_whoever_stops_early_ends_the_threads(trainers, monkeypatch, taken):
     assert len(threads()) == before
 
 
-def test_an_error_comes_out_after_all_that_came_before_it(trainers, monkeypatch):
+def test_error_follows_all_earlier_items(trainers, monkeypatch):
     monkeypatch.setattr(prefetch_windows, "READ_IDS", 300)
     tiered, _ = trainers
 
@@ -155,7 +155,7 @@ def test_an_error_comes_out_after_all_that_came_before_it(trainers, monkeypatch)
             next(works)
 
 
-def test_an_item_of_several_batches_stays_one(trainers):
+def test_item_with_several_batches_stays_one_item(trainers):
     tiered, plain = trainers
 
     def pairs():

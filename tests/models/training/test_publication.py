@@ -19,7 +19,7 @@ from tests.support.packages import manifest, open_version, rows_of
 pytestmark = pytest.mark.tensorflow
 
 
-def test_counts_that_no_table_file_can_hold_are_the_most_that_it_can():
+def test_overflowing_counts_are_saturated_in_the_table_file():
     keys, none = np.arange(4, dtype=np.int64), np.empty(0, np.int64)
     tables = {"user": (keys, rows_of(keys, 0)), "tag": (none, rows_of(none, 0))}
     met = np.array([0, MOST_COUNTED, MOST_COUNTED + 1, 2**40], np.int64)
@@ -33,9 +33,7 @@ def test_counts_that_no_table_file_can_hold_are_the_most_that_it_can():
     ("max_error", "precisions"),
     [(0.05, {"int8", "float32"}), pytest.param(0.0, {"float32"}, marks=pytest.mark.long)],
 )
-def test_a_training_file_may_want_versions_in_int8_and_gets_float32_with_the_reason_where_that_is_too_far_off(
-    max_error, precisions, tmp_path, monkeypatch
-):
+def test_int8_version_falls_back_to_float32_with_the_reason(max_error, precisions, tmp_path, monkeypatch):
     monkeypatch.setattr("freshet_serving.compiler.building.calibrate.LEAST_ROUNDS", 1)
     monkeypatch.setattr("freshet_serving.compiler.building.calibrate.BUCKET_S", 0.0)
     config = make_config(tmp_path)

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_it_scores_as_a_server_at_step_0_while_the_trainer_learns_on(tmp_path, dtype):
+def test_baseline_scores_like_step_0_while_training_continues(tmp_path, dtype):
     config = make_config(tmp_path, [dataclasses.replace(f, dtype=dtype if f.table else "") for f in FEATURES])
     run = TrainingRun(config, MixedSource(584))
     run.full()

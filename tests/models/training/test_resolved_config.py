@@ -47,7 +47,7 @@ def twin(string, seed=0):
     return flips[0].to_bytes(8, "little") + (mixed ^ flips[1]).to_bytes(8, "little")
 
 
-def test_a_run_draws_a_seed_for_each_table_of_strings_and_keeps_it(tmp_path):
+def test_run_draws_and_keeps_a_seed_for_each_string_table(tmp_path):
     first, other = begin(tmp_path / "a", rows=ROWS - 96), begin(tmp_path / "b")
     first.run()
     seeds = first.state.hash_seeds
@@ -67,7 +67,7 @@ def test_a_run_draws_a_seed_for_each_table_of_strings_and_keeps_it(tmp_path):
     )
 
 
-def test_a_string_that_was_made_to_have_the_id_of_another_does_not_have_it_in_a_run(tmp_path):
+def test_forged_hash_collision_has_no_effect_in_a_run(tmp_path):
     victim = b"a seller's name."
     forged = twin(victim)
     assert forged != victim
@@ -78,18 +78,18 @@ def test_a_string_that_was_made_to_have_the_id_of_another_does_not_have_it_in_a_
         assert len(set(hash_strings(both, tables[name].hash_seed).tolist())) == 2
 
 
-def test_the_seeds_follow_from_a_seed_that_the_file_gives(tmp_path):
+def test_hash_seeds_are_derived_from_the_seed_in_the_file(tmp_path):
     found = [hash_seeds_of(make_config(tmp_path, seed=seed), None) for seed in (3, 3, 0, 4)]
     assert found[0] == found[1] == {"city": 5238598266832936762, "tag": 1458109431889395}
     assert len({seed for seeds in found for seed in seeds.values()}) == 6
 
 
-def test_tables_that_strings_share_have_one_seed_and_tables_of_ids_none(tmp_path):
+def test_string_tables_have_one_shared_seed_and_id_tables_none(tmp_path):
     integers = [f for f in FEATURES if f.kind not in ("string", "strings")]
     assert hash_seeds_of(make_config(tmp_path, features=integers, seed=None), None) == {}
 
 
-def test_a_run_that_is_older_than_seeds_goes_on_with_seed_0(tmp_path, monkeypatch):
+def test_run_older_than_seeds_continues_with_seed_0(tmp_path, monkeypatch):
     whole = checkpoint.as_saved
 
     def as_before(state):
@@ -110,7 +110,7 @@ def test_a_run_that_is_older_than_seeds_goes_on_with_seed_0(tmp_path, monkeypatc
     assert_at_head(second)
 
 
-def test_weights_of_a_version_without_checkpoints_keep_its_seeds(tmp_path):
+def test_version_continued_without_checkpoints_keeps_its_seeds(tmp_path):
     first = begin(tmp_path)
     first.full()
     (tmp_path / ".checkpoints").rename(tmp_path.with_name("away"))
@@ -121,7 +121,7 @@ def test_weights_of_a_version_without_checkpoints_keep_its_seeds(tmp_path):
     assert_at_head(second)
 
 
-def test_versions_of_different_seeds_are_served_side_by_side(tmp_path):
+def test_versions_with_different_seeds_are_served_together(tmp_path):
     columns = make_batch(200, seed=1).columns
     wanted = {}
     for version, start_options in ((1, None), (2, ANEW)):

@@ -36,7 +36,7 @@ def version_of(start, number=3):
     return SimpleNamespace(base=SimpleNamespace(manifest=manifest))
 
 
-def test_nothing_is_a_fresh_start_and_what_the_rows_chose_is_noted(tmp_path):
+def test_empty_repository_gives_a_fresh_start_with_logged_defaults(tmp_path):
     config, notes = make_config(tmp_path), []
     start = found(dataclasses.replace(config, train=type(config.train)()), notes=notes)
     assert type(start) is FreshStart
@@ -46,7 +46,7 @@ def test_nothing_is_a_fresh_start_and_what_the_rows_chose_is_noted(tmp_path):
     assert (state.position, state.version, state.hash_seeds) == (0, 0, start.hash_seeds)
 
 
-def test_a_checkpoint_is_resumed_with_its_own_scaling_and_seeds_and_nothing_is_chosen_anew(tmp_path):
+def test_checkpoint_is_resumed_with_its_scaling_and_seeds(tmp_path):
     config, notes = make_config(tmp_path), []
     saved = dataclasses.replace(found(config).state(), position=96, scaling={"price": (1.5, 2.5)})
     start = found(config, saved=saved, notes=notes)
@@ -57,12 +57,12 @@ def test_a_checkpoint_is_resumed_with_its_own_scaling_and_seeds_and_nothing_is_c
     assert not notes
 
 
-def test_a_checkpoint_is_resumed_although_a_new_version_is_asked_for(tmp_path):
+def test_checkpoint_is_resumed_even_when_a_new_version_is_requested(tmp_path):
     config = make_config(tmp_path)
     assert type(found(config, ON, found(config).state())) is ResumedStart
 
 
-def test_a_checkpoint_that_the_configuration_does_not_continue_is_refused_in_one_line(tmp_path):
+def test_incompatible_checkpoint_is_refused_in_one_line(tmp_path):
     saved = found(make_config(tmp_path)).state()
     changed = make_config(tmp_path, delta_rows=100)
     other = dataclasses.replace(changed, train=dataclasses.replace(changed.train, optimizer="ftrl"))
@@ -70,7 +70,7 @@ def test_a_checkpoint_that_the_configuration_does_not_continue_is_refused_in_one
         found(other, saved=saved)
 
 
-def test_a_version_without_a_checkpoint_is_continued_where_a_new_version_is_asked_for(tmp_path):
+def test_version_without_a_checkpoint_is_continued_by_a_new_version(tmp_path):
     config = make_config(tmp_path)
     first = found(config)
     old = version_of(first)
@@ -81,16 +81,16 @@ def test_a_version_without_a_checkpoint_is_continued_where_a_new_version_is_aske
     assert first.hash_seeds.items() <= start.hash_seeds.items()
 
 
-def test_without_a_version_a_new_version_begins_afresh(tmp_path):
+def test_new_version_without_an_existing_one_starts_fresh(tmp_path):
     assert type(found(make_config(tmp_path), ON, newest=lambda: None)) is FreshStart
 
 
-def test_from_scratch_neither_checkpoint_nor_version_is_looked_at(tmp_path):
+def test_from_scratch_ignores_checkpoint_and_version(tmp_path):
     config = make_config(tmp_path)
     assert type(found(config, ANEW, saved=found(config).state())) is FreshStart
 
 
-def test_what_a_killed_run_left_unfinished_in_the_repository_goes(tmp_path):
+def test_unfinished_version_of_a_killed_run_is_removed(tmp_path):
     config = make_config(tmp_path)
     unfinished = tmp_path / "mixed" / ".1.tmp"
     unfinished.mkdir(parents=True)

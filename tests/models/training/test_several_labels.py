@@ -87,7 +87,7 @@ def step(network, x, label, weight=None):
     return loss, np.concatenate([piece for _, piece in pieces])
 
 
-def test_a_row_of_weight_two_counts_as_two_of_it_and_one_of_weight_zero_as_none(tmp_path):
+def test_row_weight_counts_as_that_many_rows(tmp_path):
     config = make_config(tmp_path)
     network = trainer_of(config).dense
     first = network.weights(), network.state.optimizer()
@@ -106,7 +106,7 @@ def test_a_row_of_weight_two_counts_as_two_of_it_and_one_of_weight_zero_as_none(
         np.testing.assert_allclose(array, weights[name], rtol=1e-3, atol=1e-5)
 
 
-def test_dropout_is_for_training_alone_and_goes_on_where_a_checkpoint_left_it(tmp_path):
+def test_dropout_applies_in_training_only_and_continues_from_checkpoints(tmp_path):
     config = config_of(tmp_path, "deepfm", ("label",), dropout=0.5, hidden=(8, 8))
     trainer, other = trainer_of(config), trainer_of(config)
     operations = {op.type for op in trainer.dense.graph.concrete.graph.get_operations()}
@@ -125,7 +125,7 @@ def test_dropout_is_for_training_alone_and_goes_on_where_a_checkpoint_left_it(tm
     np.testing.assert_array_equal(trainer.score(batches[3].columns), scores)
 
 
-def test_dropout_changes_no_first_weight():
+def test_dropout_does_not_change_initial_weights():
     from freshet_serving.models.zoo.deepfm import build
     from tests.models.zoo.layouts import make_layout
 
@@ -135,7 +135,7 @@ def test_dropout_changes_no_first_weight():
         np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
-def test_an_own_model_of_several_logits_has_an_output_a_label():
+def test_custom_model_with_several_logits_has_one_output_per_label():
     x = keras.Input((3,))
     logits = keras.layers.Dense(2, name="d")(x)
     arch = Arch.of(keras.Model(x, logits), ("click", "buy"))
@@ -150,13 +150,13 @@ def test_an_own_model_of_several_logits_has_an_output_a_label():
         Arch.of(arch, ("click",))
 
 
-def test_options_that_the_network_does_not_take_are_refused_when_it_is_built(tmp_path):
+def test_options_unknown_to_the_network_are_refused_at_build(tmp_path):
     config = make_config(tmp_path)
     with pytest.raises(BadInput, match=r"model\.hiden: unknown key; expected one of hidden, dropout"):
         Trainer(draft(config, {}), config.train, NetworkConfig({"hiden": 3}))
 
 
-def test_an_own_arch_without_the_outputs_that_it_names_is_refused(tmp_path, monkeypatch):
+def test_custom_arch_without_its_named_outputs_is_refused(tmp_path, monkeypatch):
     def build(layout, seed=0):
         x = keras.Input((layout.width,))
         logits = keras.layers.Dense(1, name="d")(x)

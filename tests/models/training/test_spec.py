@@ -31,7 +31,7 @@ def floats(**transforms):
     return [FeatureConfig(name, "float", transform=transform) for name, transform in transforms.items()]
 
 
-def test_scaling_is_mean_and_inverse_deviation_of_the_transformed_values():
+def test_scaling_is_mean_and_inverse_deviation_of_transformed_values():
     values = np.array([0.0, 1.0, -8.0, 100.0])
     scaling = measure_scaling(OneBatch(a=values, b=values), floats(a="none", b="log1p"))
     logs = np.sign(values) * np.log1p(np.abs(values))
@@ -39,22 +39,22 @@ def test_scaling_is_mean_and_inverse_deviation_of_the_transformed_values():
     assert scaling["b"] == pytest.approx((logs.mean(), 1 / logs.std()), rel=1e-6)
 
 
-def test_scaling_passes_over_nan_and_infinity():
+def test_scaling_ignores_nan_and_infinity():
     scaling = measure_scaling(OneBatch(a=[np.nan, 1, 3, np.inf, -np.inf, np.nan]), floats(a="none"))
     assert scaling["a"] == (2.0, 1.0)
 
 
-def test_a_constant_column_and_one_of_nan_alone_are_not_blown_up():
+def test_constant_or_all_nan_column_has_unit_scale():
     scaling = measure_scaling(OneBatch(a=[7, 7, 7], b=[np.nan] * 3), floats(a="none", b="log1p"))
     assert scaling == {"a": (7.0, 1.0), "b": (0.0, 1.0)}
 
 
-def test_scaling_numbers_are_float32_so_that_training_and_serving_round_alike():
+def test_scaling_values_are_float32_for_equal_rounding_in_serving():
     for pair in measure_scaling(MixedSource(500), FEATURES).values():
         assert all(float(np.float32(v)) == v for v in pair)
 
 
-def test_a_stream_without_floats_is_not_read():
+def test_stream_without_floats_is_not_read():
     assert measure_scaling(None, FEATURES[:6]) == {}
 
 
@@ -63,7 +63,7 @@ def test_scaling_of_an_empty_stream_is_refused():
         measure_scaling(OneBatch(a=[]), floats(a="none"))
 
 
-def test_the_draft_lays_the_features_side_by_side_in_their_order(tmp_path):
+def test_draft_places_the_features_next_to_each_other_in_order(tmp_path):
     manifest = draft(make_config(tmp_path), {"price": (2.0, 0.5), "age": (40.0, 0.1)})
     assert [f.name for f in manifest.features] == [f.name for f in FEATURES]
     assert [(f.offset, f.width) for f in manifest.features] == [
@@ -83,7 +83,7 @@ def test_the_draft_lays_the_features_side_by_side_in_their_order(tmp_path):
     assert [(t.name, t.dim) for t in manifest.tables] == [("user", 4), ("item", 8), ("city", 4), ("tag", 4)]
 
 
-def test_the_draft_carries_whatever_decides_a_feature(tmp_path):
+def test_draft_contains_every_setting_of_a_feature(tmp_path):
     features = {f.name: f for f in draft(make_config(tmp_path), {"price": (2.0, 0.5)}).features}
     assert (features["history"].combiner, features["history"].max_length) == ("sqrtn", 5)
     assert (features["history"].table, features["item"].table) == ("item", "item")
@@ -92,13 +92,13 @@ def test_the_draft_carries_whatever_decides_a_feature(tmp_path):
     assert [features[n].side for n in ("user", "item", "city")] == ["user", "item", "context"]
 
 
-def test_the_draft_is_a_plan_that_can_read_the_stream(tmp_path):
+def test_draft_is_a_plan_that_reads_the_stream(tmp_path):
     source = MixedSource(20)
     plan = SparsePlan(draft(make_config(tmp_path), measure_scaling(source, FEATURES)))
     assert plan.bind_inputs(next(source.batches(20)).columns).rows == 20
 
 
-def test_floats_of_a_few_values_far_off_are_taken_as_logarithms():
+def test_heavy_tailed_floats_are_log_transformed():
     random = np.random.default_rng(0)
     bell = random.normal(size=2000)
     columns = {
@@ -127,13 +127,13 @@ class Labels:
         yield Batch({}, self._labels[:rows], None, 0)
 
 
-def test_log_odds_are_the_labels_own_and_finite_where_all_are_alike():
+def test_log_odds_follow_the_labels_and_stay_finite():
     assert measure_log_odds(Labels(*[1] * 100, *[0] * 300)) == [pytest.approx(np.log(1 / 3), abs=0.01)]
     assert -9 < measure_log_odds(Labels(*[0] * 1000))[0] < -7
     assert 7 < measure_log_odds(Labels(*[1] * 1000))[0] < 9
     assert measure_log_odds(Labels()) == [0.0]
 
 
-def test_the_share_of_ones_is_that_of_the_first_rows():
+def test_positive_share_is_that_of_the_first_rows():
     assert share_of_ones(Labels(*[1] * 100, *[0] * 300)) == pytest.approx(0.25, abs=0.01)
     assert 0 < share_of_ones(Labels(*[0] * 1000)) < 0.001

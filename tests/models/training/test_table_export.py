@@ -12,7 +12,7 @@ pytestmark = pytest.mark.tensorflow
 
 
 @pytest.mark.long
-def test_a_run_leaves_its_tables_as_parquet_and_nobody_takes_them_for_checkpoints(tmp_path, quick):
+def test_run_exports_its_tables_as_parquet_next_to_checkpoints(tmp_path, quick):
     training = TrainingRun(make_config(tmp_path), MixedSource(584))
     training.run()
     folder = tmp_path / ".checkpoints" / "mixed"

@@ -100,7 +100,7 @@ def tensorflow_loss(trainer, batch, rows):
 
 
 @pytest.mark.parametrize("which", ["trainer", "sequences"])
-def test_the_gradient_of_every_row_is_that_of_a_pure_tensorflow_model(which, request, monkeypatch):
+def test_gradient_of_every_row_equals_a_pure_tensorflow_model(which, request, monkeypatch):
     trainer = request.getfixturevalue(which)
     batch, seen = make_batch(48, seed=9), {}
     for f in trainer.manifest.features:
@@ -125,7 +125,7 @@ def test_the_gradient_of_every_row_is_that_of_a_pure_tensorflow_model(which, req
 
 
 @pytest.mark.parametrize("arch", ["trainer", "dlrm"])
-def test_the_loss_goes_down_on_data_that_can_be_learned(arch, request):
+def test_loss_decreases_on_learnable_data(arch, request):
     trainer = request.getfixturevalue(arch)
     source = MixedSource(1024, seed=5)
     losses = [[trainer.learn(batch) for batch in source.batches(64)] for _ in range(4)]
@@ -141,7 +141,7 @@ def test_learning_returns_the_loss_before_its_step(trainer):
     assert log_loss(batch.label, trainer.score(batch.columns)) < before
 
 
-def test_scoring_changes_nothing_and_gives_unseen_ids_no_row(trainer):
+def test_scoring_changes_nothing_and_creates_no_rows(trainer):
     before, rows = snapshot(trainer), {name: len(t) for name, t in trainer.tables.items()}
     for table in trainer.tables.values():
         table.clear_changed()
@@ -154,21 +154,21 @@ def test_scoring_changes_nothing_and_gives_unseen_ids_no_row(trainer):
     assert not any(len(t.changes().keys) for t in trainer.tables.values())
 
 
-def test_an_unseen_id_scores_as_zeros_do(trainer):
+def test_unseen_id_scores_like_zeros(trainer):
     unseen = odd_batch()
     x = trainer.pool(unseen.columns)
     user = next(f for f in trainer.manifest.features if f.name == "user")
     assert (x[[0, 1, 4, 5], user.offset : user.offset + user.width] == 0).all()
 
 
-def test_a_row_of_a_batch_scores_as_it_does_alone(trainer):
+def test_row_scores_equally_alone_or_in_a_batch(trainer):
     batch = make_batch(20, seed=4)
     together = trainer.score(batch.columns)
     alone = [trainer.score(batch.slice(i, i + 1).columns)[0] for i in range(20)]
     np.testing.assert_allclose(together, alone, atol=1e-6)
 
 
-def test_only_what_a_batch_touched_moves(trainer):
+def test_only_rows_touched_by_a_batch_move(trainer):
     for batch in MixedSource(384).batches(64):
         trainer.learn(batch)
     before = {name: table.export() for name, table in trainer.tables.items()}
@@ -189,7 +189,7 @@ def test_only_what_a_batch_touched_moves(trainer):
         assert table.slots[refs].tobytes() == before[name].slots[still].tobytes()
 
 
-def test_trainers_of_one_seed_and_stream_are_equal_to_the_bit_whether_new_or_renewed(tmp_path):
+def test_trainers_with_equal_seed_and_stream_are_bitwise_equal(tmp_path):
     config, trainers = make_config(tmp_path, optimizer="ftrl"), Trainers()
     snapshots = []
     for make in (trainers, trainers, Trainer):
@@ -201,7 +201,7 @@ def test_trainers_of_one_seed_and_stream_are_equal_to_the_bit_whether_new_or_ren
     assert differing(snapshots[0], snapshots[2]) == []
 
 
-def test_restored_dense_state_takes_the_rate_from_the_configuration(trainer, tmp_path):
+def test_restored_dense_state_uses_the_configured_rate(trainer, tmp_path):
     moved = []
     for rate in (0.01, 0.0001):
         other = make_trainer(make_config(tmp_path, dense_learning_rate=rate), MixedSource(64))
@@ -215,7 +215,7 @@ def test_restored_dense_state_takes_the_rate_from_the_configuration(trainer, tmp
     assert moved[0] == pytest.approx(100 * moved[1], rel=0.02)
 
 
-def test_a_model_of_floats_alone_and_one_of_ids_alone_can_be_trained(tmp_path):
+def test_model_of_only_floats_or_only_ids_can_be_trained(tmp_path):
     for features in (FEATURES[6:], FEATURES[:1]):
         source = MixedSource(128)
         trainer = make_trainer(make_config(tmp_path, features=features), source)
@@ -225,7 +225,7 @@ def test_a_model_of_floats_alone_and_one_of_ids_alone_can_be_trained(tmp_path):
         assert trainer.steps == 2
 
 
-def test_an_unknown_architecture_or_optimizer_is_refused(tmp_path):
+def test_unknown_architecture_or_optimizer_is_refused(tmp_path):
     manifest = draft(make_config(tmp_path), {})
     for settings, change in ((dict(optimizer="sgb"), {}), ({}, dict(arch="no_such"))):
         config = make_config(tmp_path, **settings)
@@ -233,7 +233,7 @@ def test_an_unknown_architecture_or_optimizer_is_refused(tmp_path):
             Trainer(replace(manifest, **change), config.train)
 
 
-def test_rows_and_network_learn_at_the_rates_of_the_schedule_and_rows_are_clipped(tmp_path):
+def test_rows_and_network_follow_the_schedule_and_clipping(tmp_path):
     batch = make_batch(64)
     halved = {"learning_rate": 0.05, "dense_learning_rate": 0.005}
     warming = make_trainer(make_config(tmp_path, warmup_steps=2), MixedSource(64))

@@ -27,20 +27,20 @@ def repository(tmp_path):
     return Repository(tmp_path)
 
 
-def test_what_is_not_among_the_newest_goes(repository):
+def test_versions_beyond_the_newest_are_removed(repository):
     assert removable(repository, "small", 3, 5) == [1, 2]
     assert removable(repository, "small", 5, 5) == removable(repository, "small", 9, 5) == []
 
 
-def test_the_newest_and_the_one_before_it_stay_whatever_is_asked(repository):
+def test_newest_and_previous_versions_always_stay(repository):
     assert removable(repository, "small", 0, 5) == removable(repository, "small", 1, 5) == [1, 2, 3]
 
 
-def test_the_version_that_is_trained_on_stays(repository):
+def test_version_being_trained_stays(repository):
     assert removable(repository, "small", 2, 2) == [1, 3]
 
 
-def test_what_a_label_names_stays(repository):
+def test_labelled_version_stays(repository):
     repository.keep_labels("small", {"stable": 2})
     assert removable(repository, "small", 2, 5) == [1, 3]
 
@@ -55,18 +55,18 @@ def test_what_a_label_names_stays(repository):
         ({"max_rows": 7}, [1, 2, 3]),
     ],
 )
-def test_what_the_policy_names_that_the_repository_keeps_stays(repository, policy, gone):
+def test_version_named_by_the_saved_policy_stays(repository, policy, gone):
     repository.keep_traffic("small", {"policy": policy})
     assert removable(repository, "small", 2, 5) == gone
 
 
-def test_a_policy_that_cannot_be_read_lets_nothing_go(repository):
+def test_unreadable_policy_allows_no_removal(repository):
     repository.keep_traffic("small", {"policy": {"versions": "newest"}})
     with pytest.raises(BadInput, match=r"policy\.versions"):
         removable(repository, "small", 2, 5)
 
 
-def test_what_somebody_else_has_put_there_stays(tmp_path, repository):
+def test_foreign_files_and_links_stay(tmp_path, repository):
     shutil.rmtree(tmp_path / "small" / "2")
     publish(tmp_path, 2, ours=False)
     (tmp_path / "small" / "3" / MANIFEST).write_bytes(b"{}")
@@ -75,13 +75,13 @@ def test_what_somebody_else_has_put_there_stays(tmp_path, repository):
     assert removable(repository, "small", 2, 5) == []
 
 
-def test_a_removed_version_leaves_nothing_behind(tmp_path, repository):
+def test_removed_version_leaves_nothing_behind(tmp_path, repository):
     remove_version(repository, "small", 1)
     assert repository.versions("small") == [2, 3, 4, 5]
     assert sorted(path.name for path in (tmp_path / "small").iterdir()) == ["2", "3", "4", "5"]
 
 
-def test_a_kill_while_a_version_is_removed_leaves_it_hidden(tmp_path, repository, monkeypatch):
+def test_kill_during_removal_leaves_the_version_hidden(tmp_path, repository, monkeypatch):
     def killed(folder, ignore_errors):
         raise KeyboardInterrupt
 

@@ -50,7 +50,7 @@ def judged(guard, windows):
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("rows", "rate"), [(1000, 0.4), (4000, 0.1)])
-def test_of_two_thousand_good_windows_none_is_held(seed, rows, rate):
+def test_two_thousand_good_windows_are_never_held(seed, rows, rate):
     random = np.random.default_rng(seed)
     # From hour to hour the stream is not the same: its rate and how much there is to know wander.
     wander = 0.15 * np.cumsum(random.normal(0, 0.2, 2000)) / 5
@@ -79,7 +79,7 @@ def test_of_two_thousand_good_windows_none_is_held(seed, rows, rate):
         ({"rise": math.nan}, "the log-loss of earlier rows rose"),
     ],
 )
-def test_what_is_out_of_line_is_told_with_its_figure_and_what_is_usual(fault, told):
+def test_outlying_window_is_reported_with_its_figure_and_usual_value(fault, told):
     random = np.random.default_rng(1)
     guard = WindowGuard(CONFIG)
     assert judged(guard, [figures_of(random, rise=0.0) for _ in range(20)]) == []
@@ -89,19 +89,19 @@ def test_what_is_out_of_line_is_told_with_its_figure_and_what_is_usual(fault, to
     assert guard.judge(figures_of(random, rise=0.0)) == ""
 
 
-def test_scores_that_are_no_numbers_are_held_from_the_first_window_on():
+def test_non_finite_scores_are_held_from_the_first_window():
     window = WindowScores()
     window.add(np.array([1, 0], np.float32), np.array([np.nan, 0.5], np.float32), None)
     assert WindowGuard(CONFIG).judge(window.figures()) == "1 of 2 scores are not numbers"
 
 
-def test_the_first_windows_are_learned_from_alone():
+def test_first_windows_are_only_learned_from():
     random = np.random.default_rng(1)
     guard = WindowGuard(replace(CONFIG, first_windows=8))
     assert judged(guard, [figures_of(random, shuffled=n % 2 == 1) for n in range(8)]) == []
 
 
-def test_a_window_that_is_out_of_line_teaches_nothing():
+def test_outlying_window_is_not_learned_from():
     random = np.random.default_rng(2)
     guard = WindowGuard(CONFIG)
     judged(guard, [figures_of(random) for _ in range(10)])
@@ -110,7 +110,7 @@ def test_a_window_that_is_out_of_line_teaches_nothing():
     assert guard.saved() == before
 
 
-def test_windows_in_line_again_release_and_a_person_lets_it_begin_anew():
+def test_normal_windows_allow_release_and_manual_release_resets():
     random = np.random.default_rng(3)
     guard = WindowGuard(replace(CONFIG, release_windows=2))
     judged(guard, [figures_of(random) for _ in range(10)])
@@ -129,7 +129,7 @@ def test_windows_in_line_again_release_and_a_person_lets_it_begin_anew():
     assert not nobody.may_release()
 
 
-def test_what_is_usual_outlives_the_process():
+def test_usual_values_survive_a_restart():
     random = np.random.default_rng(4)
     guard = WindowGuard(CONFIG)
     judged(guard, [figures_of(random) for _ in range(10)])
@@ -141,7 +141,7 @@ def test_what_is_usual_outlives_the_process():
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("fault", [{"shuffled": True}, {"times": 12.0}, {"rise": 2.0}])
-def test_the_first_window_is_judged_by_the_held_out_rows(fault, seed):
+def test_first_window_is_judged_by_the_held_out_rows(fault, seed):
     random = np.random.default_rng(seed)
     guard = WindowGuard(CONFIG)
     # 1,200 rows, about 84 of them with a label of 1: 10 % of a table of 12,000.
@@ -153,7 +153,7 @@ def test_the_first_window_is_judged_by_the_held_out_rows(fault, seed):
     assert guard._usual["auc"].windows == 1
 
 
-def test_labels_inverted_from_the_first_row_on_are_held_after_one_short_delta():
+def test_inverted_labels_are_held_after_one_short_delta():
     random = np.random.default_rng(6)
     for rows in (500, 2000, 4000):
         guard = WindowGuard(CONFIG)
@@ -161,7 +161,7 @@ def test_labels_inverted_from_the_first_row_on_are_held_after_one_short_delta():
         assert guard.judge(inverted(random, rows))
 
 
-def test_first_windows_of_a_rate_that_swings_are_not_held():
+def test_first_windows_with_a_swinging_label_rate_are_not_held():
     """Labels of 5.7 to 10.5 % from one thousand rows to the next, of which the model knows nothing."""
     held = []
     for seed in range(40):
@@ -183,7 +183,7 @@ def shop_scores(random, rows, rate=0.08):
 
 
 @pytest.mark.parametrize("rate", [0.002, 0.03, 0.3])
-def test_windows_of_few_rows_are_seldom_held_and_teach_nothing(rate):
+def test_windows_with_few_rows_are_seldom_held_and_not_learned(rate):
     held, random = 0, np.random.default_rng(8)
     for _ in range(20):
         guard = WindowGuard(CONFIG)
@@ -195,7 +195,7 @@ def test_windows_of_few_rows_are_seldom_held_and_teach_nothing(rate):
     assert held == 0
 
 
-def test_short_windows_of_one_users_rows_are_not_held():
+def test_short_windows_of_few_users_are_not_held():
     """200 rows are the sessions of two users, one of whom likes everything; so it is on MovieLens."""
     random, guard, held = np.random.default_rng(10), WindowGuard(CONFIG), 0
     guard.begin_with(figures_of(random, 20_000, 0.57, 0.8))
@@ -212,7 +212,7 @@ def test_short_windows_of_one_users_rows_are_not_held():
     assert held == 0
 
 
-def test_without_held_out_rows_of_both_labels_the_first_windows_are_learned_from_alone():
+def test_first_windows_are_only_learned_without_a_usable_baseline():
     random = np.random.default_rng(9)
     for nothing in (WindowScores(), WindowScores()):
         guard = WindowGuard(CONFIG)
@@ -221,13 +221,13 @@ def test_without_held_out_rows_of_both_labels_the_first_windows_are_learned_from
         nothing.add(np.zeros(50, np.float32), np.full(50, 0.1, np.float32), None)
 
 
-def test_older_checkpoints_have_three_numbers_a_figure():
+def test_older_checkpoint_figures_with_three_numbers_are_restored():
     guard = WindowGuard(CONFIG)
     guard.restore({"auc": [9, 0.7, 0.01], "calibration": [9, 0.0, 0.1], "loss": [9, 0.0, 0.01]})
     assert guard.judge(figures_of(np.random.default_rng(4), shuffled=True)).startswith("AUC")
 
 
-def test_what_scores_do_to_rows_of_one_label_is_measured_with_its_chance():
+def test_score_rise_of_single_label_rows_has_its_error():
     labels, window = np.zeros(64, np.float32), WindowScores()
     window.again(labels, np.full(64, 0.01, np.float32), np.full(64, 0.02, np.float32))
     figures = window.figures()
@@ -236,7 +236,7 @@ def test_what_scores_do_to_rows_of_one_label_is_measured_with_its_chance():
     assert figures.rise_error > 0.5
 
 
-def test_too_few_rows_to_tell_wait_for_more():
+def test_window_with_too_few_rows_waits_for_more():
     random, window, waited = np.random.default_rng(5), WindowScores(), 0
     while not window.figures().enough:
         scores = random.random(50).astype(np.float32)
@@ -249,7 +249,7 @@ def test_too_few_rows_to_tell_wait_for_more():
     assert not alike.figures().enough
 
 
-def test_weights_count_for_calibration_and_of_several_labels_the_first_is_judged():
+def test_calibration_uses_weights_and_only_the_first_label():
     label = np.array([[1, 0]] * 500 + [[0, 1]] * 500, np.float32)
     score = np.array([[0.75, 0.1]] * 500 + [[0.25, 0.1]] * 500, np.float32)
     window = WindowScores()
@@ -261,7 +261,7 @@ def test_weights_count_for_calibration_and_of_several_labels_the_first_is_judged
 
 @settings(max_examples=20, deadline=None)
 @given(st.floats(0.5, 0.85), st.integers(60, 300), st.integers(60, 300))
-def test_the_error_of_an_auc_is_what_draws_of_it_scatter_by(auc, positive, negative):
+def test_auc_error_equals_the_scatter_of_random_draws(auc, positive, negative):
     random = np.random.default_rng(positive * negative)
     # Two normal distributions whose difference is above 0 with that probability.
     shift = NormalDist().inv_cdf(auc) * math.sqrt(2)

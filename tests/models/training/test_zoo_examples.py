@@ -39,7 +39,7 @@ def test_every_network_has_an_example():
 
 @pytest.mark.long
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_it_learns_real_rows_and_is_served_as_it_was_trained(arch, tmp_path, monkeypatch):
+def test_example_learns_real_rows_and_is_served_as_trained(arch, tmp_path, monkeypatch):
     # From 64 rows on the user's part is computed apart. Fewer sizes than are published, for time.
     monkeypatch.setattr(
         "freshet_serving.models.training.full_versions.publish_version", partial(publish_version, buckets=(1, 64))

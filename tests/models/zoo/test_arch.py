@@ -18,12 +18,12 @@ from tests.models.zoo.layouts import LAYOUTS
 pytestmark = pytest.mark.tensorflow
 
 
-def test_names_of_the_zoo_resolve_to_their_builders():
+def test_zoo_names_resolve_to_their_builders():
     assert resolve_arch("deepfm") is deepfm.build
     assert resolve_arch("dlrm") is dlrm.build
 
 
-def test_a_function_of_the_users_own_module_is_found(tmp_path, monkeypatch):
+def test_user_function_is_found(tmp_path, monkeypatch):
     (tmp_path / "their_nets.py").write_text("def tower(layout, hidden, seed=0): return 'built'\nwidth = 3\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
@@ -36,7 +36,7 @@ def test_a_function_of_the_users_own_module_is_found(tmp_path, monkeypatch):
         sys.modules.pop("their_nets", None)
 
 
-def test_a_function_that_cannot_be_called_as_it_has_to_be_is_told_so(tmp_path, monkeypatch):
+def test_function_with_a_wrong_signature_is_refused(tmp_path, monkeypatch):
     (tmp_path / "their_nets.py").write_text("def unseeded(layout): ...\ndef bare(*, seed=0): ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
@@ -48,17 +48,17 @@ def test_a_function_that_cannot_be_called_as_it_has_to_be_is_told_so(tmp_path, m
 
 
 @pytest.mark.parametrize("name", ["", "deepfn", "a b:c", "os.system", ":f", "m:", "m:f()", "../m:f", "m:f:g"])
-def test_anything_that_is_no_name_and_no_reference_is_refused(name):
+def test_invalid_arch_reference_is_refused(name):
     with pytest.raises(BadInput, match=r"arch: expected deepfm, dlrm, .*, two_tower or 'package\.module:function'"):
         resolve_arch(name)
 
 
-def test_a_module_that_is_not_there_is_refused():
+def test_missing_module_is_refused():
     with pytest.raises(BadInput, match="module 'no_such_module' of 'no_such_module:f' cannot be imported"):
         resolve_arch("no_such_module:f")
 
 
-def test_a_plain_keras_model_of_logits_becomes_an_arch():
+def test_plain_keras_model_of_logits_becomes_an_arch():
     x = keras.Input((3,))
     arch = Arch.of(keras.Model(x, keras.layers.Dense(1, name="d")(x)))
     rows = np.ones((2, 3), np.float32)
@@ -68,7 +68,7 @@ def test_a_plain_keras_model_of_logits_becomes_an_arch():
     np.testing.assert_allclose(arch.scores(rows)["score"].numpy(), 1 / (1 + np.exp(-logits)), atol=1e-6)
 
 
-def test_what_is_no_network_of_one_logit_is_refused():
+def test_model_without_one_logit_is_refused():
     x = keras.Input((3,))
     with pytest.raises(BadInput, match=r"to return a keras\.Model, got str"):
         Arch.of("model")
@@ -79,7 +79,7 @@ def test_what_is_no_network_of_one_logit_is_refused():
 
 
 @pytest.mark.parametrize("top", ["models", "compiler"])
-def test_a_users_module_may_have_the_name_of_a_top_folder(tmp_path, monkeypatch, top):
+def test_user_module_may_share_the_name_of_a_top_folder(tmp_path, monkeypatch, top):
     (tmp_path / top).mkdir()
     (tmp_path / top / "__init__.py").touch()
     (tmp_path / top / "towers.py").write_text("def build(layout, hidden, seed=0): return 'built'\n")
@@ -88,7 +88,7 @@ def test_a_users_module_may_have_the_name_of_a_top_folder(tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("build", [deepfm.build, dlrm.build])
-def test_a_network_of_the_zoo_begins_at_the_log_odds_that_it_is_told(build):
+def test_zoo_network_starts_at_the_given_log_odds(build):
     arch = Arch.of(build(LAYOUTS["embeddings then floats"], hidden=(4,)))
     x = np.random.default_rng(1).standard_normal((5, 14)).astype(np.float32)
     before = arch.logits(x).numpy()
@@ -96,7 +96,7 @@ def test_a_network_of_the_zoo_begins_at_the_log_odds_that_it_is_told(build):
     np.testing.assert_allclose(arch.logits(x).numpy(), before - 5.5, atol=1e-5)
 
 
-def test_a_network_without_a_bias_that_moves_its_logits_as_itself_stays_as_it_is():
+def test_network_without_an_output_bias_ignores_the_initial_log_odds():
     x = keras.Input((3,))
     gate = keras.layers.Dense(1, "sigmoid", name="gate")(x)
     arch = Arch.of(keras.Model(x, gate * keras.layers.Dense(1, use_bias=False, name="out")(x)))
@@ -106,7 +106,7 @@ def test_a_network_without_a_bias_that_moves_its_logits_as_itself_stays_as_it_is
         np.testing.assert_array_equal(variable.numpy(), began)
 
 
-def test_the_example_of_the_documentation_is_a_network_that_learns(tmp_path, monkeypatch):
+def test_documented_example_network_learns(tmp_path, monkeypatch):
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "custom-models.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.S)
     (code,), (loss,) = ([b for b in blocks if name in b] for name in ("def two_parts", "def focal"))

@@ -31,7 +31,7 @@ def by_hand(weights, x, structure, layers):
 @pytest.mark.parametrize("structure", ["parallel", "stacked"])
 @pytest.mark.parametrize("low_rank", [0, 3])
 @pytest.mark.parametrize("layout", ["different dims", "one float"])
-def test_the_logit_is_the_cross_network_beside_or_below_the_mlp(layout, low_rank, structure):
+def test_logit_combines_the_cross_network_and_the_mlp(layout, low_rank, structure):
     layout = LAYOUTS[layout]
     arch = build(layout, (6, 5), cross_layers=2, low_rank=low_rank, structure=structure, seed=3)
     weights = {v.path: v.numpy() for v in arch.logits.variables}
@@ -42,6 +42,6 @@ def test_the_logit_is_the_cross_network_beside_or_below_the_mlp(layout, low_rank
     np.testing.assert_allclose(arch.scores(x)["score"].numpy(), 1 / (1 + np.exp(-wanted)), atol=1e-5)
 
 
-def test_without_hidden_layers_the_cross_network_stands_alone():
+def test_cross_network_stands_alone_without_hidden_layers():
     arch = build(make_layout(4, 0), (), cross_layers=1)
     assert {v.path for v in arch.logits.variables} == {"cross_0/kernel", "cross_0/bias", "out/kernel", "out/bias"}

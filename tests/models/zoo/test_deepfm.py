@@ -28,7 +28,7 @@ def by_hand(layout, weights, x, hidden):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_the_logit_is_linear_plus_pairs_plus_mlp(layout):
+def test_logit_is_linear_plus_pairs_plus_mlp(layout):
     arch = build(layout, (6, 5), seed=3)
     weights = {v.path: v.numpy() for v in arch.logits.variables}
     x = np.random.default_rng(0).standard_normal((7, layout.width), np.float32)
@@ -38,7 +38,7 @@ def test_the_logit_is_linear_plus_pairs_plus_mlp(layout):
     np.testing.assert_allclose(arch.scores(x)["score"].numpy(), 1 / (1 + np.exp(-wanted)), atol=1e-5)
 
 
-def test_weights_have_stable_readable_names():
+def test_weight_names_are_stable_and_readable():
     for _ in range(2):
         arch = build(make_layout(4, 4, 2, 0), (6, 5))
 
@@ -48,7 +48,7 @@ def test_weights_have_stable_readable_names():
         }
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others():
+def test_equal_seeds_give_equal_weights_and_others_different():
     one, same, other = (
         {v.path: v.numpy() for v in build(make_layout(4, 4, 0), (6,), seed=seed).logits.variables} for seed in (1, 1, 2)
     )

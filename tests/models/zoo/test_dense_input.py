@@ -17,13 +17,13 @@ def number(name, offset):
     return Feature(name=name, kind="float", input=name, offset=offset)
 
 
-def test_features_become_spans_by_kind_in_the_order_of_their_columns():
+def test_features_become_spans_by_kind_in_column_order():
     layout = DenseInput.from_features([embedding("c", 5, 4, "strings"), number("b", 4), embedding("a", 0, 4)])
 
     assert layout == DenseInput(9, (ColumnSpan("a", 0, 4), ColumnSpan("c", 5, 4)), (ColumnSpan("b", 4, 1),))
 
 
-def test_the_dim_is_the_most_common_width_and_the_larger_of_equals():
+def test_dim_is_the_most_common_width_or_the_larger():
     widths = [8, 4, 4, 8, 2]
     features = [embedding(f"f{i}", sum(widths[:i]), w) for i, w in enumerate(widths)]
 
@@ -32,7 +32,7 @@ def test_the_dim_is_the_most_common_width_and_the_larger_of_equals():
     assert DenseInput.from_features([number("a", 0)]).dim == 0
 
 
-def test_a_feature_without_a_combiner_is_a_span_of_rows_and_a_mask():
+def test_feature_without_a_combiner_is_rows_and_a_mask():
     sequence = Feature("s", "ids", "s", table="s", combiner="none", max_length=3, offset=0, width=15)
     layout = DenseInput.from_features([sequence, embedding("a", 15, 4), embedding("b", 19, 15)])
     assert layout.embeddings == (ColumnSpan("s", 0, 15, 3), ColumnSpan("a", 15, 4), ColumnSpan("b", 19, 15))
@@ -41,18 +41,18 @@ def test_a_feature_without_a_combiner_is_a_span_of_rows_and_a_mask():
 
 
 @pytest.mark.parametrize("offset", [3, 5, -1])
-def test_columns_that_overlap_or_leave_a_hole_are_refused(offset):
+def test_overlapping_columns_or_gaps_are_refused(offset):
     with pytest.raises(BadInput, match=r"feature 'b': expected offset [04]"):
         DenseInput.from_features([embedding("a", 0, 4), number("b", offset)])
 
 
-def test_no_features_are_refused():
+def test_empty_features_are_refused():
     with pytest.raises(BadInput, match="expected at least one"):
         DenseInput.from_features([])
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5)), max_size=20))
-def test_runs_cover_the_spans_in_order_and_never_touch(parts):
+def test_runs_cover_the_spans_in_order_without_touching(parts):
     spans, at = [], 0
     for gap, width in parts:
         spans.append(ColumnSpan("s", at + gap, width))

@@ -39,7 +39,7 @@ def by_hand(layout, weights, x):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_the_logit_is_the_top_mlp_over_bottom_and_pairs(layout):
+def test_logit_is_the_top_mlp_over_bottom_and_pairs(layout):
     arch = build(layout, (6, 5), seed=3, bottom=(7,))
     weights = {v.path: v.numpy() for v in arch.logits.variables}
     x = np.random.default_rng(0).standard_normal((7, layout.width), np.float32)
@@ -49,7 +49,7 @@ def test_the_logit_is_the_top_mlp_over_bottom_and_pairs(layout):
     np.testing.assert_allclose(arch.scores(x)["score"].numpy(), 1 / (1 + np.exp(-wanted)), atol=1e-5)
 
 
-def test_weights_have_stable_readable_names():
+def test_weight_names_are_stable_and_readable():
     for _ in range(2):
         arch = build(make_layout(4, 4, 2, 0), (6,), bottom=(7,))
 

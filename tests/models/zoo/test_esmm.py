@@ -15,7 +15,7 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-np.asarray(x, np.float64)))
 
 
-def test_a_conversion_is_a_click_and_then_a_conversion():
+def test_conversion_probability_is_click_times_conversion_given_click():
     layout = LAYOUTS["mixed order"]
     arch = build(layout, (6, 5), seed=3)
     w = {v.path: v.numpy() for v in arch.logits.variables}
@@ -36,7 +36,7 @@ def test_a_conversion_is_a_click_and_then_a_conversion():
 
 
 @pytest.mark.parametrize(("ctr", "cvr"), [(0, 0), (-60, -60), (60, 60), (-80, 80), (80, -80), (12, 30)])
-def test_loss_and_gradient_are_right_where_probabilities_round_to_0_or_1(ctr, cvr):
+def test_loss_and_gradient_are_exact_for_saturated_probabilities(ctr, cvr):
     arch = build(make_layout(0), ())
     for name, logit in (("ctr_out", ctr), ("cvr_out", cvr)):
         arch.logits.get_layer(name).kernel.assign([[0.0]])
@@ -53,7 +53,7 @@ def test_loss_and_gradient_are_right_where_probabilities_round_to_0_or_1(ctr, cv
     assert np.isfinite(losses.numpy()).all()
 
 
-def test_it_begins_at_the_rates_of_clicks_and_of_conversions_once_clicked():
+def test_model_starts_at_the_observed_click_and_conversion_rates():
     arch = build(make_layout(4, 0), (6,))
     x = np.zeros((1, 5), np.float32)
     arch.set_initial_bias([np.log(0.2 / 0.8), np.log(0.01 / 0.99)])
@@ -65,6 +65,6 @@ def test_it_begins_at_the_rates_of_clicks_and_of_conversions_once_clicked():
         arch.set_initial_bias([-3.0, -2.9])
 
 
-def test_two_labels_are_wanted():
+def test_two_labels_are_required():
     with pytest.raises(BadInput, match=r"data\.label: expected two columns for esmm, clicked and converted, got 3"):
         build(make_layout(4), labels=("a", "b", "c"))

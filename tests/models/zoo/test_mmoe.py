@@ -10,7 +10,7 @@ from tests.models.zoo.layouts import LAYOUTS, make_layout
 pytestmark = pytest.mark.tensorflow
 
 
-def test_each_label_has_its_own_mixture_of_the_shared_experts():
+def test_each_label_has_its_own_mixture_of_shared_experts():
     layout = LAYOUTS["different dims"]
     arch = build(layout, (6, 5), experts=3, tower=(4,), labels=("like", "share.more"), seed=3)
     w = {v.path: v.numpy() for v in arch.logits.variables}
@@ -30,7 +30,7 @@ def test_each_label_has_its_own_mixture_of_the_shared_experts():
     assert arch.outputs == ("like", "share.more")
 
 
-def test_labels_begin_at_their_own_log_odds():
+def test_labels_start_at_their_own_log_odds():
     arch = build(make_layout(4, 0), (6,), experts=2, labels=("a", "b", "c"))
     x = np.random.default_rng(1).standard_normal((5, 5)).astype(np.float32)
     before = arch.logits(x).numpy()
@@ -38,7 +38,7 @@ def test_labels_begin_at_their_own_log_odds():
     np.testing.assert_allclose(arch.logits(x).numpy() - before, np.tile([[-1.0, -4.0, 0.5]], (5, 1)), atol=1e-5)
 
 
-def test_a_single_label_is_called_score_and_a_name_that_no_output_may_have_is_refused():
+def test_single_label_is_named_score_and_invalid_names_are_refused():
     assert build(make_layout(4), (6,), labels=("clicked",)).outputs == ("score",)
     with pytest.raises(BadInput, match=r"data\.label: expected a name of letters.*, got 'a b'"):
         build(make_layout(4), (6,), labels=("a b", "c"))

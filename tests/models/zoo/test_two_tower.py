@@ -28,7 +28,7 @@ LAYOUT = sided(LAYOUTS["mixed order"], "f0", "f3", "f4")
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
-def test_the_score_is_the_inner_product_of_two_vectors_scaled_and_shifted(similarity):
+def test_score_is_the_scaled_inner_product_of_two_vectors(similarity):
     arch = build(LAYOUT, (6,), vector_dim=3, similarity=similarity, seed=3)
     w = {v.path: v.numpy() for v in arch.logits.variables}
     x = np.random.default_rng(0).standard_normal((7, LAYOUT.width), np.float32)
@@ -49,7 +49,7 @@ def test_the_score_is_the_inner_product_of_two_vectors_scaled_and_shifted(simila
     np.testing.assert_allclose(arch.logits(x).numpy(), nearness * w["score_out/kernel"], atol=1e-4)
 
 
-def test_nothing_of_the_user_reaches_the_items_vector():
+def test_item_vector_does_not_depend_on_the_user():
     arch = build(LAYOUT, (6,))
     x = np.random.default_rng(0).standard_normal((2, LAYOUT.width), np.float32)
     for span in LAYOUT.spans:
@@ -60,7 +60,7 @@ def test_nothing_of_the_user_reaches_the_items_vector():
     assert np.abs(scores["user_vector"][0] - scores["user_vector"][1]).max() > 1e-3
 
 
-def test_features_of_both_sides_are_wanted():
+def test_features_of_both_sides_are_required():
     for layout, side in ((LAYOUTS["no floats"], "item"), (sided(LAYOUTS["one embedding"], "f0"), "user")):
         with pytest.raises(BadInput, match=rf"features: expected one of side '{side}' for two_tower, got none"):
             build(layout)

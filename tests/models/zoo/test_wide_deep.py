@@ -12,7 +12,7 @@ CROSSED = {"crosses of dim 1": make_layout(1, 4, 1, 0), "crosses alone": make_la
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS.values(), *CROSSED.values()], ids=[*LAYOUTS, *CROSSED])
-def test_the_logit_is_wide_over_all_plus_deep_over_what_is_wider_than_one(layout):
+def test_logit_is_wide_over_all_plus_deep_over_wider_spans(layout):
     arch = build(layout, (6, 5), seed=3)
     weights = {v.path: v.numpy() for v in arch.logits.variables}
     x = np.random.default_rng(0).standard_normal((7, layout.width), np.float32)

@@ -65,7 +65,7 @@ def test_every_bucket_gives_the_scores_of_the_weights_supplied(backend):
         np.testing.assert_allclose(score(executable, x), expected(x, make_weights()), atol=1e-6)
 
 
-def test_new_weights_make_new_executables_and_leave_the_others_as_they_are(backend):
+def test_new_weights_make_new_executables_and_keep_existing_ones(backend):
     program, x = opened(backend), rows(4)
     before = program.with_weights(make_weights(0))[4]
     y = np.zeros((4, 1), np.float32)
@@ -92,7 +92,7 @@ def test_weights_may_be_read_only_and_may_change_after(backend):
 
 
 @pytest.mark.parametrize("shift", [0, 1], ids=["aligned", "not aligned"])
-def test_a_binding_reads_and_writes_the_same_buffers_on_every_run(backend, shift):
+def test_binding_reads_and_writes_the_same_buffers_on_every_run(backend, shift):
     x = aligned((4 * WIDTH + shift,))[shift:].reshape(4, WIDTH)
     y = np.zeros((5, 1), np.float32)[1:]
     run = opened(backend).with_weights(make_weights())[4].bind_buffers({"x": x}, {"score": y})
@@ -110,7 +110,7 @@ def test_padding_rows_do_not_touch_the_others(backend):
     np.testing.assert_array_equal(score(executable, x)[:5], full[:5])
 
 
-def test_two_threads_with_bindings_of_their_own_get_their_own_answers(backend):
+def test_two_threads_with_own_bindings_get_their_own_scores(backend):
     executable, start = opened(backend, (64,), runs=2).with_weights(make_weights())[64], threading.Barrier(2)
     wrong: list[int] = []
 
@@ -144,7 +144,7 @@ def test_more_bindings_than_runs_at_once_work_too(backend):
         np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
 
 
-def test_a_run_lets_other_threads_have_the_interpreter(backend):
+def test_run_releases_the_interpreter_to_other_threads(backend):
     executable = opened(backend, (65536,)).with_weights(make_weights())[65536]
     x, y = aligned((65536, WIDTH)), np.zeros((65536, 1), np.float32)
     run, done, turns = executable.bind_buffers({"x": x}, {"score": y}), threading.Event(), 0
@@ -171,7 +171,7 @@ def test_a_run_lets_other_threads_have_the_interpreter(backend):
     assert turns > 3
 
 
-def test_a_missing_weight_or_one_of_another_shape_is_refused(backend):
+def test_missing_or_misshapen_weight_is_refused(backend):
     program, weights = opened(backend), make_weights()
     with pytest.raises(BadInput):
         program.with_weights({name: weights[name] for name in NAMES[:-1]})
@@ -181,7 +181,7 @@ def test_a_missing_weight_or_one_of_another_shape_is_refused(backend):
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 64, b"\xff" * 4096, b"ML\xefR", b'{"a": 1}'])
-def test_bytes_that_are_no_artefact_are_refused_without_a_path_or_a_stack(backend, data):
+def test_malformed_artefact_is_refused_without_path_or_stack_trace(backend, data):
     program = opened(backend)
     with pytest.raises(BadInput, match=r"^executable") as caught:
         program.add(Artefact(4, data, NAMES))
@@ -193,7 +193,7 @@ def test_bytes_that_are_no_artefact_are_refused_without_a_path_or_a_stack(backen
 
 
 @pytest.mark.parametrize("outputs", [{"score": 2}, {"score": 1, "other": 1}])
-def test_an_artefact_of_other_outputs_or_another_width_is_refused(backend, outputs):
+def test_artefact_with_wrong_outputs_or_width_is_refused(backend, outputs):
     for width, ends in ((WIDTH, outputs), (WIDTH + 1, OUTPUTS)):
         program = backend.open_program(IoSpec.of_matrix(width, ends))
         with pytest.raises(BadInput):
@@ -209,13 +209,13 @@ def test_an_artefact_of_other_outputs_or_another_width_is_refused(backend, outpu
         (np.zeros((4, WIDTH), np.float32), {"score": np.broadcast_to(np.float32(0), (4, 1))}),
     ],
 )
-def test_buffers_that_do_not_fit_are_refused_before_any_pointer_is_taken(backend, x, outputs):
+def test_mismatched_buffers_are_refused_before_any_pointer_is_taken(backend, x, outputs):
     executable = opened(backend).with_weights(make_weights())[4]
     with pytest.raises(ValueError, match="expected"):
         executable.bind_buffers({"x": x}, outputs)
 
 
-def test_weights_are_told_apart_by_value_shape_and_name():
+def test_weights_are_distinguished_by_value_shape_and_name():
     weights = make_weights()
     same = {name: array.copy() for name, array in reversed(weights.items())}
     assert weights_hash(weights, NAMES) == weights_hash(same, list(reversed(NAMES)))

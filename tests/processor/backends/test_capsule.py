@@ -14,22 +14,22 @@ CODE = bytes(range(256)) * 4
 
 
 @given(st.binary(max_size=300), st.integers(1, 4096))
-def test_what_is_packed_is_unpacked(code, bucket):
+def test_artefact_file_round_trips(code, bucket):
     assert unpack(pack(code, "xla", bucket, SOURCE), "xla", bucket, SOURCE) == code
 
 
-def test_code_of_another_graph_is_stale():
+def test_code_for_a_different_graph_is_stale():
     with pytest.raises(Corrupt, match="executable b4: stale: compiled from another graph"):
         unpack(pack(CODE, "xla", 4, SOURCE), "xla", 4, "6" * 64)
 
 
 @pytest.mark.parametrize(("backend", "bucket"), [("openvino", 4), ("xla", 8)])
-def test_code_of_another_backend_or_bucket_is_refused(backend, bucket):
+def test_code_for_a_different_backend_or_bucket_is_refused(backend, bucket):
     with pytest.raises(Corrupt, match=r"executable b\d: expected (backend|bucket) .*, got"):
         unpack(pack(CODE, "xla", 4, SOURCE), backend, bucket, SOURCE)
 
 
-def test_a_capsule_cut_anywhere_is_refused():
+def test_truncated_capsule_is_refused():
     data = pack(CODE, "xla", 4, SOURCE)
     for end in range(0, len(data), 7):
         with pytest.raises(Corrupt):
@@ -38,7 +38,7 @@ def test_a_capsule_cut_anywhere_is_refused():
 
 @settings(max_examples=200)
 @given(st.data())
-def test_a_changed_byte_changes_the_sha256_and_never_crashes_the_reader(data):
+def test_changed_byte_changes_the_sha256_and_never_crashes_the_reader(data):
     artefact_file = bytearray(pack(CODE, "xla", 4, SOURCE))
     at = data.draw(st.integers(0, len(artefact_file) - 1))
     before = sha256(bytes(artefact_file))
@@ -49,6 +49,6 @@ def test_a_changed_byte_changes_the_sha256_and_never_crashes_the_reader(data):
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_capsule_are_refused(data):
+def test_malformed_capsule_is_refused(data):
     with pytest.raises(Corrupt):
         unpack(data, "xla", 4, SOURCE)

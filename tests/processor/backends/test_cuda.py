@@ -30,7 +30,7 @@ class Locked(Runtime):
         return (0,)
 
 
-def test_page_locked_memory_is_zeros_and_goes_with_its_last_view():
+def test_page_locked_memory_is_zeroed_and_freed_with_its_view():
     runtime = Locked()
     array = Cuda(runtime).page_locked((3, 5))
     view = array[:2]
@@ -46,14 +46,14 @@ def test_page_locked_memory_is_zeros_and_goes_with_its_last_view():
 
 
 @pytest.mark.parametrize("targets", [["cuda"], ["x86_64-avx2", "cuda-sm_90"], ["tensorrt"]])
-def test_a_gpus_buffers_are_page_locked(targets):
+def test_gpus_buffers_are_page_locked(targets):
     runtime = Locked()
     made = allocator(targets, lambda backend: Cuda(runtime))((2, 2))
     assert made.shape == (2, 2)
     assert len(runtime.held) == 1
 
 
-def test_a_processors_buffers_are_plain_and_nothing_is_looked_for():
+def test_cpu_buffers_are_plain_and_load_no_library():
     def load(backend):
         raise AssertionError
 

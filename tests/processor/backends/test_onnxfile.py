@@ -32,23 +32,23 @@ def test_constants_inside_the_file_are_not_weights():
     "tensor",
     [outside(dims=(2, 0)), outside(dims=(2, -1)), outside(dims=(1,) * 9), outside(data_type=2)],
 )
-def test_a_weight_without_a_definite_float32_shape_is_refused(tensor):
+def test_weight_without_a_definite_float32_shape_is_refused(tensor):
     with pytest.raises(Corrupt, match="weight 'w': expected float32 of a definite shape"):
         external_weights(model_of(tensor))
 
 
-def test_a_weight_given_twice_is_refused():
+def test_weight_given_twice_is_refused():
     with pytest.raises(Corrupt, match="weight 'w' occurs more than once"):
         external_weights(model_of(outside(), outside()))
 
 
-def test_a_second_graph_is_refused():
+def test_second_graph_is_refused():
     data = make_artefact()
     with pytest.raises(Corrupt, match="one graph, got 2"):
         external_weights(data + data)
 
 
-def test_a_file_beyond_the_limit_is_refused_unread(monkeypatch):
+def test_file_beyond_the_limit_is_refused_unread(monkeypatch):
     monkeypatch.setattr(onnxfile, "MAX_NBYTES", 10)
     with pytest.raises(TooLarge, match="expected at most 10 bytes, got 11"):
         external_weights(b"\x00" * 11)
@@ -61,7 +61,7 @@ def test_arbitrary_bytes_are_read_or_refused(data):
 
 
 @given(st.data())
-def test_a_damaged_artefact_is_read_or_refused(data):
+def test_damaged_artefact_is_read_or_refused(data):
     artefact = bytearray(make_artefact())
     artefact[data.draw(st.integers(0, len(artefact) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(Corrupt):

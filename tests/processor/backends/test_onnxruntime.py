@@ -61,14 +61,14 @@ def test_artefacts_of_a_static_bucket_load_at_that_bucket_only():
         load(make_artefact(4), bucket=8)
 
 
-def test_an_artefact_cut_anywhere_is_refused():
+def test_truncated_artefact_is_refused():
     data = make_artefact()
     for end in range(len(data)):
         with pytest.raises(BadInput, match=r"^executable"):
             load(data[:end])
 
 
-def test_bytes_that_are_no_artefact_are_refused_without_a_path_or_a_stack():
+def test_malformed_artefact_is_refused_without_path_or_stack_trace():
     for data in (b"", b"\x00" * 64, b"\xff" * 64, b'{"a": 1}'):
         with pytest.raises(Corrupt) as caught:
             load(data)
@@ -76,7 +76,7 @@ def test_bytes_that_are_no_artefact_are_refused_without_a_path_or_a_stack():
         assert "\n" not in str(caught.value)
 
 
-def test_a_graph_that_the_library_refuses_is_one_clear_line():
+def test_graph_refused_by_the_library_gives_a_one_line_error():
     data = make_artefact().replace(b"Sigmoid", b"Sigmoyd")
 
     with pytest.raises(Corrupt, match=r"^executable b4: refused by onnxruntime [\d.]+$"):
@@ -84,7 +84,7 @@ def test_a_graph_that_the_library_refuses_is_one_clear_line():
 
 
 @pytest.mark.parametrize("location", ["/etc/hostname", "../weights", "weights"])
-def test_weights_come_from_memory_and_never_from_a_file_that_the_artefact_names(location, tmp_path, monkeypatch):
+def test_weights_come_from_memory_and_never_from_referenced_files(location, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "weights").write_bytes(bytes(4096))
     x = rows(4)
@@ -94,7 +94,7 @@ def test_weights_come_from_memory_and_never_from_a_file_that_the_artefact_names(
         load(make_artefact(location=location), names=[n for n in NAMES if n != "mlp_0/bias"])
 
 
-def test_a_missing_weight_is_named():
+def test_missing_weight_is_named():
     weights = make_weights()
     del weights["mlp_0/bias"]
     with pytest.raises(BadInput, match="dense weight 'mlp_0/bias' is missing"):
@@ -102,14 +102,14 @@ def test_a_missing_weight_is_named():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_weight_of_another_shape_or_type_is_named_with_what_was_wanted(name):
+def test_weight_mismatch_error_names_the_weight_and_expected_value(name):
     wanted = str(list(SHAPES[name])).replace("[", r"\[").replace("]", r"\]")
     for bad in (np.zeros((3, 3, 3), np.float32), np.zeros(SHAPES[name], np.float64)):
         with pytest.raises(BadInput, match=f"dense weight '{name}': expected float32 {wanted}, got float"):
             load(weights=make_weights() | {name: bad})
 
 
-def test_an_artefact_of_another_width_or_other_outputs_is_refused():
+def test_artefact_with_wrong_width_or_outputs_is_refused():
     with pytest.raises(BadInput, match=r"expected inputs x float32 \[4, 13\]"):
         load(width=13)
     with pytest.raises(BadInput, match=r"expected outputs \['ctr'\], got \['score'\]"):
@@ -130,18 +130,18 @@ def test_an_artefact_of_another_width_or_other_outputs_is_refused():
         (np.zeros((4, WIDTH), np.float32), {"score": np.broadcast_to(np.float32(0), (4, 1))}),
     ],
 )
-def test_buffers_that_do_not_fit_are_refused_before_any_pointer_is_taken(x, outputs):
+def test_mismatched_buffers_are_refused_before_any_pointer_is_taken(x, outputs):
     with pytest.raises(ValueError, match="expected"):
         load().bind_buffers({"x": x}, outputs)
 
 
-def test_a_missing_library_is_one_clear_line(monkeypatch):
+def test_missing_library_gives_a_one_line_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(BadInput, match=r"onnxruntime is not installed: .*pip install .*\[gpu\]'"):
         load_backend("onnxruntime")
 
 
-def test_a_device_that_the_library_was_not_built_for_says_what_to_install():
+def test_unsupported_device_error_names_the_package_to_install():
     program = load_backend("onnxruntime").open_program(IoSpec.of_matrix(WIDTH, OUTPUTS))
     if "cuda" in load_backend("onnxruntime").targets():
         pytest.skip("this build has CUDA")
@@ -149,7 +149,7 @@ def test_a_device_that_the_library_was_not_built_for_says_what_to_install():
         program.add(Artefact(4, make_artefact(), NAMES, target="cuda"))
 
 
-def test_bindings_with_buffers_of_their_own_on_a_device_copy_both_ways():
+def test_bindings_with_device_buffers_copy_in_both_directions():
     """As on a GPU, with the CPU as the device."""
     plain = load()
     session = replace(plain._session, device="cuda")
@@ -191,7 +191,7 @@ class Device:
         return SimpleNamespace(get_providers=lambda: self.providers)
 
 
-def test_a_session_on_a_gpu_loads_its_libraries_first_and_records_no_runs(monkeypatch, capfd):
+def test_gpu_session_loads_its_libraries_first_and_records_nothing(monkeypatch, capfd):
     """While the library records a run, the copies of all other threads fail."""
     library = Device(monkeypatch, ["CUDAExecutionProvider"])
     program = load_backend("onnxruntime").open_program(IoSpec.of_matrix(WIDTH, OUTPUTS))

@@ -35,14 +35,14 @@ def score(program, seed):
     np.testing.assert_allclose(y, expected(x, make_weights(seed)), atol=1e-6)
 
 
-def test_frozen_code_serves_its_own_weights_and_compiles_nothing(monkeypatch):
+def test_frozen_code_serves_its_own_weights_without_compiling(monkeypatch):
     program = OpenVino().open_program(IoSpec.of_matrix(WIDTH, {"score": 1}))
     program.add(frozen())
     monkeypatch.setattr(type(program), "compile", None)
     score(program, 0)
 
 
-def test_other_weights_are_never_answered_by_frozen_ones():
+def test_frozen_code_never_answers_for_different_weights():
     program = OpenVino().open_program(IoSpec.of_matrix(WIDTH, {"score": 1}))
     program.add(frozen())
     score(program, 1)
@@ -50,28 +50,28 @@ def test_other_weights_are_never_answered_by_frozen_ones():
     score(program, 2)
 
 
-def test_without_its_portable_form_frozen_code_serves_no_other_weights():
+def test_frozen_code_without_portable_form_refuses_new_weights():
     program = OpenVino().open_program(IoSpec.of_matrix(WIDTH, {"score": 1}))
     program.add(frozen(origin=False))
     with pytest.raises(Corrupt, match="weights other than the frozen ones require its portable form"):
         program.with_weights(make_weights(1))
 
 
-def test_code_cut_short_is_refused():
+def test_truncated_code_is_refused():
     artefact = frozen()
     for end in (1, 100, len(artefact.data) // 2):
         with pytest.raises(Corrupt, match=r"executable b4: refused by openvino \d"):
             OpenVino().open_program(IoSpec.of_matrix(WIDTH, {"score": 1})).add(Artefact(4, artefact.data[:end], NAMES))
 
 
-def test_an_unknown_precision_is_named():
+def test_unknown_precision_is_named():
     with pytest.raises(BadInput, match="precision: expected one of float32, bfloat16, int8, got float16"):
         OpenVino().open_program(IoSpec.of_matrix(WIDTH, {"score": 1})).add(
             Artefact(4, b"", NAMES, "float16", origin=make_onnx_origin())
         )
 
 
-def test_a_binding_that_goes_gives_its_warm_request_back():
+def test_deleted_binding_returns_its_warm_request():
     program = OpenVino().open_program(IoSpec.of_matrix(WIDTH, {"score": 1}), runs=2)
     program.add(frozen())
     executable = program.with_weights(make_weights())[4]
@@ -82,7 +82,7 @@ def test_a_binding_that_goes_gives_its_warm_request_back():
     assert len(executable._spare) == 2
 
 
-def test_the_librarys_telemetry_is_never_loaded():
+def test_librarys_telemetry_is_never_loaded():
     code = (
         "import sys\n"
         "from freshet_serving.processor.backends.openvino import *\n"

@@ -11,7 +11,7 @@ LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "xla": "jaxli
 
 
 @pytest.mark.parametrize("name", builtin())
-def test_a_backend_is_loaded_by_the_name_it_answers_to(name):
+def test_backend_is_loaded_by_its_name(name):
     pytest.importorskip(LIBRARIES[name], reason="the library is not installed")
     backend = load_backend(name)
     assert backend.name == name
@@ -19,7 +19,7 @@ def test_a_backend_is_loaded_by_the_name_it_answers_to(name):
 
 
 @pytest.mark.parametrize("name", builtin())
-def test_a_missing_library_is_one_line_that_says_what_to_install(name, monkeypatch):
+def test_missing_library_error_names_the_package_to_install(name, monkeypatch):
     monkeypatch.setitem(sys.modules, LIBRARIES[name], None)
     with pytest.raises(
         BadInput, match=rf"^backend {name}: the library {LIBRARIES[name]} is not installed: .*pip install"
@@ -27,7 +27,7 @@ def test_a_missing_library_is_one_line_that_says_what_to_install(name, monkeypat
         load_backend(name)
 
 
-def test_an_unknown_backend_is_refused_with_the_known_ones():
+def test_unknown_backend_error_lists_the_known_ones():
     with pytest.raises(BadInput, match=r"backend: expected one of .*onnxruntime, openvino.*, got 'abacus'"):
         load_backend("abacus")
 
@@ -39,7 +39,7 @@ class Point:
         self.name, self.load = name, load
 
 
-def test_others_add_backends_as_entry_points(monkeypatch):
+def test_third_party_backends_register_as_entry_points(monkeypatch):
     class Abacus:
         name, library = "abacus", "beads 1.0"
 
@@ -47,7 +47,7 @@ def test_others_add_backends_as_entry_points(monkeypatch):
     assert load_backend("abacus").library == "beads 1.0"
 
 
-def test_an_added_backend_that_cannot_be_loaded_is_one_clear_line(monkeypatch):
+def test_unloadable_third_party_backend_gives_a_one_line_error(monkeypatch):
     def broken():
         raise ImportError("no such thing")
 
@@ -56,7 +56,7 @@ def test_an_added_backend_that_cannot_be_loaded_is_one_clear_line(monkeypatch):
         load_backend("abacus")
 
 
-def test_no_backend_library_is_imported_before_it_is_asked_for():
+def test_backend_libraries_are_imported_only_on_demand():
     code = (
         "import sys; from freshet_serving.processor.backends.registry import builtin; builtin();"
         f"sys.exit(bool({set(LIBRARIES.values())} & set(sys.modules)))"
@@ -65,5 +65,5 @@ def test_no_backend_library_is_imported_before_it_is_asked_for():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_every_backend_of_the_folder_is_found_and_nothing_else():
+def test_registry_finds_exactly_the_backends_of_the_folder():
     assert builtin().keys() == LIBRARIES.keys()

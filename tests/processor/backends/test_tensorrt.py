@@ -29,18 +29,18 @@ class Runtime:
         return (self.status,)
 
 
-def test_a_missing_library_is_one_clear_line(monkeypatch):
+def test_missing_library_gives_a_one_line_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     with pytest.raises(BadInput, match=r"the library tensorrt is not installed: .*pip install .*\[tensorrt\]'"):
         load_backend("tensorrt")
 
 
-def test_a_machine_without_a_device_is_one_clear_line():
+def test_missing_device_gives_a_one_line_error():
     with pytest.raises(BadInput, match="backend tensorrt: this machine has no usable CUDA device"):
         Cuda(Runtime(0))
 
 
-def test_a_call_that_fails_is_named_with_its_status():
+def test_failed_call_error_names_the_call_and_its_status():
     assert Cuda(Runtime(1)).call("cudaMalloc", 8) == 4096
     assert Cuda(Runtime(1)).call("cudaFree", 4096) is None
     with pytest.raises(FreshetError, match="CUDA: cudaMalloc failed with status 2"):

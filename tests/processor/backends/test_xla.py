@@ -35,19 +35,19 @@ def test_serialised_code_computes_the_same():
     np.testing.assert_allclose(y, expected(x, make_weights()), atol=1e-6)
 
 
-def test_code_cut_short_is_refused():
+def test_truncated_code_is_refused():
     code = code_of(4)
     for end in (0, 1, len(code) // 2, len(code) - 1):
         with pytest.raises(Corrupt, match="executable b4: "):
             Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1})).add(Artefact(4, code[:end], NAMES))
 
 
-def test_a_processor_and_a_thread_count_have_one_client():
+def test_one_client_exists_per_processor_and_thread_count():
     assert device("cpu", 1) is device("x86_64-avx2", 1)
     assert device("cpu", 2) is not device("cpu", 1)
 
 
-def test_without_a_gpu_cuda_is_one_clear_line():
+def test_missing_gpu_for_cuda_gives_a_one_line_error():
     if importlib.util.find_spec("jax_plugins") is not None:
         pytest.skip("a device plug-in of jax is installed")
     with pytest.raises(BadInput, match=r"jax with CUDA is not installed: .*pip install .*\[gpu\]'"):
@@ -65,7 +65,7 @@ def test_running_needs_no_jax_and_prints_nothing():
     assert done.stdout + done.stderr == ""
 
 
-def test_a_run_imports_no_jax_where_it_is_installed():
+def test_run_does_not_import_jax_even_when_installed():
     code = (
         "import sys\n"
         "from tests.processor.backends.test_xla import *\n"
@@ -74,7 +74,7 @@ def test_a_run_imports_no_jax_where_it_is_installed():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_plug_in_that_finds_no_device_is_one_line_with_its_reason(monkeypatch, caplog):
+def test_plug_in_without_device_gives_one_line_with_the_reason(monkeypatch, caplog):
     from freshet_serving.processor.backends import xla
 
     log = logging.getLogger("jax._src.xla_bridge")
@@ -119,7 +119,7 @@ class Copying(Runtime):
 
 
 @pytest.mark.parametrize("copying", [None, Copying()], ids=["copied by jax", "copied by CUDA"])
-def test_what_runs_on_a_gpu_runs_on_any_device_of_jax(copying, monkeypatch):
+def test_gpu_code_runs_on_any_jax_device(copying, monkeypatch):
     """The code of a CUDA device, with the CPU as jax gives it: copies both ways, weights of its own, code read back."""
     pytest.importorskip("jax", reason="jax is not installed")
     from freshet_serving.processor.backends import xla
@@ -170,7 +170,7 @@ def test_two_bindings_of_a_device_keep_their_inputs_apart(monkeypatch):
 @pytest.mark.parametrize(
     ("version", "given"), [((0, 10, 2), (True, True)), ((0, 11, 0), (True,)), ((1, 0, 0), (True,))]
 )
-def test_a_result_is_asked_for_as_the_version_of_jaxlib_wants(version, given, monkeypatch):
+def test_results_are_requested_as_this_jaxlib_expects(version, given, monkeypatch):
     import jaxlib.version
     from jaxlib import xla_client
 
@@ -183,7 +183,7 @@ def test_a_result_is_asked_for_as_the_version_of_jaxlib_wants(version, given, mo
     assert seen == [given]
 
 
-def test_code_of_another_kind_of_gpu_is_refused(monkeypatch):
+def test_code_for_a_different_gpu_kind_is_refused(monkeypatch):
     from types import SimpleNamespace
 
     from freshet_serving.processor.backends import xla

@@ -31,19 +31,19 @@ def number(tmp_path):
     embedded.close(number)
 
 
-def test_a_request_is_answered_with_a_reply(number):
+def test_request_is_answered_with_a_reply(number):
     status, reply = embedded.process(number, predict_request())
     assert status == 200
     assert list(eas.Response.FromString(reply).outputs["score"].array_shape.dim) == [3, 1]
 
 
-def test_what_is_wrong_is_a_status_and_a_message(number):
+def test_error_is_returned_as_a_status_and_a_message(number):
     status, message = embedded.process(number, b"\xff")
     assert status == 400
     assert b"PredictRequest" in message
 
 
-def test_a_request_may_cost_as_much_as_the_configuration_says(tmp_path):
+def test_request_limit_comes_from_the_configuration(tmp_path):
     write_package(tmp_path, users=USERS)
     config = {"repository": str(tmp_path), "max_rows": 2, "max_body_bytes": 1000}
     number, _ = embedded.initialize(json.dumps(config).encode())
@@ -56,7 +56,7 @@ def test_a_request_may_cost_as_much_as_the_configuration_says(tmp_path):
         embedded.close(number)
 
 
-def test_infinite_numbers_are_refused_by_the_inputs_name(number):
+def test_infinite_number_error_names_the_input(number):
     for value, got in ((float("-inf"), b"-inf"), (3.3e38, b"3.3e+38")):
         status, message = embedded.process(number, predict_request(last=value))
         assert status == 400
@@ -64,13 +64,13 @@ def test_infinite_numbers_are_refused_by_the_inputs_name(number):
         assert message.endswith(b"got %b in row 2, column 3" % got)
 
 
-def test_it_says_what_it_serves(number):
+def test_info_reports_the_served_generation(number):
     status, text = embedded.info(number)
     assert status == 200
     assert json.loads(text)["models"]["small"]["generation"] == "1.0"
 
 
-def test_a_closed_number_is_refused_and_closing_twice_is_no_error(number):
+def test_closed_handle_is_refused_and_closing_twice_is_allowed(number):
     embedded.close(number)
     embedded.close(number)
     assert embedded.process(number, predict_request())[0] == 404
@@ -89,13 +89,13 @@ def test_a_closed_number_is_refused_and_closing_twice_is_no_error(number):
         (b"[" * 100_000, "expected JSON"),
     ],
 )
-def test_configurations_that_are_wrong_are_refused(config, message):
+def test_invalid_configurations_are_refused(config, message):
     with pytest.raises(BadInput, match=message):
         embedded.EmbeddedModel(config)
     assert embedded.initialize(config)[0] == 0
 
 
-def test_a_repository_that_cannot_be_looked_at_is_told_of_now_and_then(number, monkeypatch, caplog):
+def test_unreachable_repository_is_logged_at_intervals(number, monkeypatch, caplog):
     waits, served = [], embedded._open[number]
 
     class Closing:

@@ -54,7 +54,7 @@ def answered(folder, command, env=None):
     return eas.Response.FromString((folder / "reply").read_bytes()).outputs["score"]
 
 
-def test_the_example_in_c_gets_scores(folder):
+def test_example_in_c_gets_scores(folder):
     compiling = ["cc", str(EXAMPLES / "example.c"), "-I.", "-o", "example", "-L.", "-lfreshet"]
     linking = ["-Wl,-rpath-link," + sysconfig.get_config_var("LIBDIR"), "-Wl,--allow-shlib-undefined"]
     subprocess.run([*compiling, *linking], cwd=folder, check=True)
@@ -63,7 +63,7 @@ def test_the_example_in_c_gets_scores(folder):
 
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("go") is None, reason="needs Go")
-def test_the_example_in_go_gets_scores(folder):
+def test_example_in_go_gets_scores(folder):
     env = {
         "CGO_CFLAGS": f"-I{folder}",
         "CGO_LDFLAGS": f"-L{folder} -lfreshet -Wl,--allow-shlib-undefined",
@@ -76,7 +76,7 @@ def test_the_example_in_go_gets_scores(folder):
     assert list(answered(folder, ["./example-go"], env).array_shape.dim) == [3, 1]
 
 
-def test_every_function_of_the_header_is_there_and_answers(folder):
+def test_every_function_of_the_header_is_exported(folder):
     """In a process of its own: the library starts its own interpreter, or finds this one's."""
     program = f"""
 import ctypes, json, sys

@@ -40,7 +40,7 @@ def request():
     return made
 
 
-def test_arrays_are_columns():
+def test_arrays_become_columns():
     made = request()
     made.output_filter.append("topic")
     inputs, wanted = eas.decode(made.SerializeToString(), MANIFEST)
@@ -76,7 +76,7 @@ def test_arrays_are_columns():
         (lambda r: r.inputs["tags"].array_shape.dim.append(1), "tags: expected shape [n, k], got [2, 1, 1]"),
     ],
 )
-def test_a_malformed_request_is_refused_by_name(change, part):
+def test_malformed_request_is_refused_by_name(change, part):
     made = request()
     change(made)
     with pytest.raises(BadInput) as caught:
@@ -94,14 +94,14 @@ def test_outputs_are_arrays():
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_decoded_or_refused_with_an_error_of_ours(data):
+def test_arbitrary_bytes_are_decoded_or_refused_with_a_freshet_error(data):
     try:
         eas.decode(data, MANIFEST)
     except FreshetError:
         return
 
 
-def test_a_processor_takes_the_message_and_answers_with_one(tmp_path):
+def test_processor_accepts_the_message_and_replies_with_one(tmp_path):
     write_package(tmp_path)
     users, tags = [0, 3, 55], [["a"], ["b"], ["zz"]]
     floats = make_inputs(users)["floats"]

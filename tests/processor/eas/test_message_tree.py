@@ -48,7 +48,7 @@ def nodes(message):
 
 
 @given(requests())
-def test_a_message_makes_as_much_as_is_told(made):
+def test_count_equals_the_nodes_of_a_parsed_message(made):
     assert TREE.count(made.SerializeToString()) == nodes(made)
 
 
@@ -64,7 +64,7 @@ MANY = b"\x12\x00" * 50
 @example(b"\x92\x80\x80\x80\x00\x00" + MANY)
 @example(b"\x12\x02\x08\x01" + MANY)
 @example(b"\x11" + bytes(8) + b"\x15" + bytes(4) + MANY)
-def test_what_the_runtime_takes_is_never_more_than_is_told(data):
+def test_count_is_an_upper_bound_of_what_the_runtime_parses(data):
     try:
         made = eas.Request.FromString(data)
     except DecodeError:
@@ -78,18 +78,18 @@ def test_what_the_runtime_takes_is_never_more_than_is_told(data):
 
 
 @pytest.mark.parametrize("cut", [1, 30, 99])
-def test_a_message_that_is_broken_off_is_counted_as_far_as_it_goes(cut):
+def test_truncated_message_is_counted_up_to_the_truncation(cut):
     assert TREE.count(MANY[:cut]) >= cut // 2
 
 
-def test_what_is_nested_without_end_is_not_followed_for_ever():
+def test_endless_nesting_is_not_followed():
     deep = b""
     for _ in range(300):
         deep = b"\x12" + bytes([len(deep)] if len(deep) < 128 else [len(deep) & 127 | 128, len(deep) >> 7]) + deep
     assert TREE.count(deep) > 0
 
 
-def test_a_message_beyond_the_limit_is_refused_by_name_before_it_is_parsed():
+def test_message_over_the_limit_is_refused_before_parsing():
     limits = RequestLimits(max_nodes=120)
     TREE.check_limits(MANY[:60], limits)
     with pytest.raises(TooLarge, match="max_nodes: expected at most 120 fields and values, got 124; send tensors as"):

@@ -55,7 +55,7 @@ def ids_of(side, feature):
     ]
 
 
-def test_a_row_is_explained_by_what_it_read_and_scored(processor, version, explainer):
+def test_explanation_of_a_row_shows_its_inputs_and_scores(processor, version, explainer):
     served = processor.process(PredictRequest("small", inputs_of())).outputs["score"]
     for row in range(len(USERS)):
         told = explainer.explain(inputs_of(), row, GenerationRef(version), vectors=True)
@@ -70,7 +70,7 @@ def test_a_row_is_explained_by_what_it_read_and_scored(processor, version, expla
         assert "moved" not in told
 
 
-def test_ids_are_told_by_where_their_rows_come_from(version, explainer):
+def test_explanation_shows_where_each_row_of_an_id_comes_from(version, explainer):
     first, second, third = (explainer.explain(inputs_of(), row, GenerationRef(version))["sides"][0] for row in range(3))
     assert ids_of(first, "user") == [{"id": "0", "found": "default", "why": "removed", "step": 3}]
     assert ids_of(first, "tags") == [{"id": "a", "found": "row", "from": "delta", "step": 1}]
@@ -90,7 +90,7 @@ def test_ids_are_told_by_where_their_rows_come_from(version, explainer):
     np.testing.assert_allclose(floats["fed"], (floats["value"] - 0.5) * 2, rtol=1e-6)
 
 
-def test_two_generations_stand_side_by_side_with_what_moved_the_score(root, version, explainer):
+def test_two_generations_are_compared_with_what_moved_the_score(root, version, explainer):
     told = explainer.explain(inputs_of(), 1, GenerationRef(version), GenerationRef(version, 1), vectors=True)
     now, before = told["sides"]
     assert (before["generation"], before["served"]) == ("1.1", False)
@@ -111,7 +111,7 @@ def test_two_generations_stand_side_by_side_with_what_moved_the_score(root, vers
     np.testing.assert_allclose(user["score_change"], (now["outputs"]["score"] - without)[0], atol=1e-6)
 
 
-def test_a_generation_out_of_reach_is_refused_with_the_way_to_load_it(version, explainer):
+def test_unavailable_generation_error_says_how_to_load_it(version, explainer):
     assert explainer.reaches(GenerationRef(version))
     assert explainer.reaches(GenerationRef(version, 1))
     assert not explainer.reaches(GenerationRef(version, 0))
@@ -123,7 +123,7 @@ def test_a_generation_out_of_reach_is_refused_with_the_way_to_load_it(version, e
         explainer.explain(inputs_of(), 0, GenerationRef(version, 9))
 
 
-def test_after_a_rollback_what_was_undone_cannot_be_explained_and_what_is_served_can(processor, version, explainer):
+def test_after_rollback_only_the_served_generation_can_be_explained(processor, version, explainer):
     version.rollback(2)
     (side,) = explainer.explain(inputs_of(), 1, GenerationRef(version))["sides"]
     assert (side["generation"], ids_of(side, "user")[0]["step"]) == ("1.2", 1)
@@ -131,7 +131,7 @@ def test_after_a_rollback_what_was_undone_cannot_be_explained_and_what_is_served
         explainer.explain(inputs_of(), 1, GenerationRef(version, 3))
 
 
-def test_rows_that_can_be_undone_no_more_are_still_told_by_their_step(root, open_processor, explainer):
+def test_rows_beyond_the_undo_depth_still_show_their_step(root, open_processor, explainer):
     for step in range(1, 8):
         publish(root, step, users=[step])
     version = open_processor(undo_depth=1).host.catalogue["small"].pick()
@@ -142,7 +142,7 @@ def test_rows_that_can_be_undone_no_more_are_still_told_by_their_step(root, open
     assert steps == list(range(1, 8))
 
 
-def test_a_step_that_is_not_kept_is_told_by_the_oldest_that_is(root, open_processor, explainer, monkeypatch):
+def test_forgotten_step_is_shown_as_the_oldest_kept_one(root, open_processor, explainer, monkeypatch):
     monkeypatch.setattr("freshet_serving.processor.versions.served_version.STAMPS", 2)
     for step in range(1, 5):
         publish(root, step, users=[step])
@@ -151,7 +151,7 @@ def test_a_step_that_is_not_kept_is_told_by_the_oldest_that_is(root, open_proces
     assert ids_of(side, "user") == [{"id": "1", "found": "row", "from": "delta", "step": None, "until": 3}]
 
 
-def test_another_version_is_compared_with_where_its_features_lie_alike(root, processor, version, explainer):
+def test_versions_with_equal_feature_layout_can_be_compared(root, processor, version, explainer):
     write_package(root, 2, users=range(10), seed=3)
     processor.host.load("small", 2)
     newer = processor.host.catalogue["small"].pick(2)
@@ -160,13 +160,13 @@ def test_another_version_is_compared_with_where_its_features_lie_alike(root, pro
     assert "dense weights" in {m["what"] for m in told["moved"]}
 
 
-def test_the_bucket_is_the_one_that_the_request_would_be_run_in(version, explainer):
+def test_explanation_uses_the_bucket_that_the_request_would_run_in(version, explainer):
     for rows in (1, 3, 16):
         (side,) = explainer.explain(make_inputs(range(rows)), rows - 1, GenerationRef(version))["sides"]
         assert side["executable"]["bucket"] in version.replicas.costs.bucket_plan(rows)
 
 
-def test_what_cannot_be_explained_is_refused(version, explainer, monkeypatch):
+def test_unsupported_explanations_are_refused(version, explainer, monkeypatch):
     with pytest.raises(BadInput, match="row: expected 0 to 2, got 3"):
         explainer.explain(inputs_of(), 3, GenerationRef(version))
     infinite = inputs_of()
@@ -184,20 +184,20 @@ def test_what_cannot_be_explained_is_refused(version, explainer, monkeypatch):
         explainer.explain(inputs_of(), 0, GenerationRef(version), vectors=True)
 
 
-def test_a_table_in_a_row_store_is_refused_in_a_line(version, explainer):
+def test_table_in_a_row_store_is_refused_with_one_line(version, explainer):
     version.tables["tag"] = RemoteTable(TableEntry("tag", 4, 3))
     with pytest.raises(BadInput, match="table 'tag' is in a row store"):
         explainer.explain(inputs_of(), 0, GenerationRef(version))
 
 
-def test_nothing_of_it_is_counted(processor, version, explainer):
+def test_explanation_does_not_change_lookup_or_request_counters(processor, version, explainer):
     before = processor.host.lookups(version).copy()
     explainer.explain(inputs_of(), 1, GenerationRef(version), GenerationRef(version, 1))
     np.testing.assert_array_equal(processor.host.lookups(version), before)
     assert sum(group.work.requests for group in processor.host.group_stats().values()) == 0
 
 
-def test_one_at_a_time_and_none_while_a_delta_holds_the_version(version, explainer, monkeypatch):
+def test_concurrent_explanation_or_one_during_a_delta_is_refused(version, explainer, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE_S", 0.01)
     held, leave = threading.Event(), threading.Event()
 
@@ -218,21 +218,21 @@ def test_one_at_a_time_and_none_while_a_delta_holds_the_version(version, explain
     assert explainer.explain(inputs_of(), 0, GenerationRef(version))["sides"]
 
 
-def test_a_version_whose_file_is_damaged_is_not_read(version, explainer):
+def test_explaining_a_version_with_a_damaged_file_is_refused(version, explainer):
     path = version.files.folder / "tables" / "user.safetensors"
     path.write_bytes(path.read_bytes()[:-64])
     with pytest.raises(NotReady, match="damaged"):
         explainer.explain(inputs_of(), 0, GenerationRef(version))
 
 
-def test_strings_that_are_no_text_are_told_all_the_same(version, explainer):
+def test_undecodable_strings_are_explained_as_text(version, explainer):
     inputs = inputs_of()
     inputs["tags"] = type(inputs["tags"])(Strings.of([b"\xff"]), np.array([0, 1, 1, 1]))
     (side,) = explainer.explain(inputs, 0, GenerationRef(version))["sides"]
     assert side["inputs"]["tags"]["ids"][0]["id"] == "\\xff"
 
 
-def test_rows_of_a_snapshot_are_told_as_such(root, open_processor, explainer):
+def test_rows_of_a_snapshot_are_labelled_as_snapshot(root, open_processor, explainer):
     publish(root, 1, users=[3])
     open_processor().close()
     files = Repository(str(root)).version("small", None)
@@ -242,7 +242,7 @@ def test_rows_of_a_snapshot_are_told_as_such(root, open_processor, explainer):
     assert ids_of(side, "user") == [{"id": "3", "found": "row", "from": "snapshot", "step": 1}]
 
 
-def test_where_others_answer_the_version_is_bound_here_and_one_with_a_stage_refused(version, explainer, monkeypatch):
+def test_explainer_binds_versions_itself_and_refuses_stages(version, explainer, monkeypatch):
     here = explainer.explain(inputs_of(), 1, GenerationRef(version))["sides"][0]
     monkeypatch.setattr(module, "Replica", type("Elsewhere", (), {}))
     there = explainer.explain(inputs_of(), 1, GenerationRef(version))["sides"][0]

@@ -26,7 +26,7 @@ def origins(table, keys, epoch):
     return row_origins(table, np.array(keys, np.int64), epoch)
 
 
-def test_an_id_has_the_row_of_the_file_of_a_delta_or_none():
+def test_row_origin_is_the_file_a_delta_or_nowhere():
     table = table_of([1, 2])
     table.apply(delta([2, 3]), 5)
     assert origins(table, [1, 2, 3, 4], 5) == [
@@ -37,7 +37,7 @@ def test_an_id_has_the_row_of_the_file_of_a_delta_or_none():
     ]
 
 
-def test_an_older_epoch_sees_what_its_deltas_left():
+def test_older_epoch_sees_the_rows_its_deltas_left():
     table = table_of([1, 2])
     table.apply(delta([2, 3]), 1)
     table.apply(delta([3], removed=[1, 2]), 2)
@@ -46,14 +46,14 @@ def test_an_older_epoch_sees_what_its_deltas_left():
     assert origins(table, [1, 2, 3], 2) == [RowOrigin(REMOVED, 2), RowOrigin(REMOVED, 2), RowOrigin(DELTA, 2)]
 
 
-def test_a_row_that_nobody_can_undo_keeps_its_epoch_and_a_removal_does_not():
+def test_reclaimed_row_keeps_its_epoch_and_a_removal_does_not():
     table = table_of([1, 2])
     table.retire(table.apply(delta([2], removed=[1]), 1), 2)
     table.reclaim(3, 4)
     assert origins(table, [1, 2], 1) == [RowOrigin(NOWHERE), RowOrigin(DELTA, 1)]
 
 
-def test_rows_that_a_memory_budget_has_moved_are_told_from_where_they_were(tmp_path):
+def test_rows_moved_by_a_memory_budget_keep_their_origin(tmp_path):
     table = table_of(range(8), budget_nbytes=2 * (4 * DIM + SLOT_BOOKS_NBYTES), scratch=tmp_path)
     table.retire(table.apply(delta([0, 1, 2]), 1), 2)
     for publish_seq in range(3, 9):
@@ -64,7 +64,7 @@ def test_rows_that_a_memory_budget_has_moved_are_told_from_where_they_were(tmp_p
     assert -1 in {origin.epoch for origin in moved[:3]}, "two slots hold two rows: another is in the log"
 
 
-def test_a_table_without_rows_of_its_own_tells_of_deltas():
+def test_table_without_rows_of_its_own_reports_deltas():
     table = RemoteTable(TableEntry("t", DIM, 100))
     table.apply(delta([7]), 1)
     assert origins(table, [7, 8], 1) == [RowOrigin(DELTA, 1), RowOrigin(NOWHERE)]

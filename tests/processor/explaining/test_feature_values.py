@@ -28,12 +28,12 @@ def test_ids_strings_and_floats_are_read_at_their_row():
     assert values["f2"].asked == []
 
 
-def test_values_beyond_the_most_that_count_are_counted_and_not_read():
+def test_values_beyond_max_length_are_counted_but_not_read():
     values = values_of(manifest(users=9, tags=9), make_inputs([1], tags=[["a", "b", "c", "d", "e"]]), 0)
     assert (values["tags"].asked, values["tags"].length) == (["a", "b", "c"], 5)
 
 
-def test_an_input_of_one_row_is_read_for_every_row():
+def test_single_row_input_is_read_for_every_row():
     inputs = make_inputs([7, 8, 9])
     inputs["user"] = np.array([7], np.int64)
     assert values_of(manifest(users=9, tags=9), inputs, 2)["user"].asked == ["7"]
@@ -42,7 +42,7 @@ def test_an_input_of_one_row_is_read_for_every_row():
 @pytest.mark.parametrize(
     ("text", "shown"), [(b"\xff\x1b[2J", "\\xff\x1b[2J"), (b"x" * 1000, "x" * MAX_TEXT), (b"", "")]
 )
-def test_a_string_is_told_as_text_whatever_its_bytes_are_and_cut(text, shown):
+def test_string_is_shown_as_truncated_text_for_any_bytes(text, shown):
     assert values_of(manifest(users=9, tags=9), make_inputs([1], tags=[[text]]), 0)["tags"].asked == [shown]
 
 
@@ -63,7 +63,7 @@ def word_inputs(words):
     return {"word": Strings.of(words), "floats": np.zeros((len(words), 4), np.float32)}
 
 
-def test_a_bucket_is_told_as_the_string_that_it_was_made_of():
+def test_bucket_is_shown_as_its_source_string():
     transforms = [Transform("low", "lower", ["word"]), Transform("bucket", "farm", ["low"], [100])]
     made = transformed(transforms, Feature("word", "id", "bucket", table="word", width=4))
     values = values_of(made, word_inputs(["Jazz", "Pop"]), 1)["word"]
@@ -71,7 +71,7 @@ def test_a_bucket_is_told_as_the_string_that_it_was_made_of():
     assert 0 <= values.keys[0] < 100
 
 
-def test_each_key_of_a_hashed_value_is_told_as_the_value():
+def test_each_key_of_a_hashed_value_shows_the_value():
     transforms = [Transform("codes", "quotient_remainder", ["word"], [7, 10, 10])]
     made = transformed(transforms, Feature("word", "ids", "codes", table="word", combiner="mean", width=4))
     values = values_of(made, word_inputs(["a", "b"]), 1)["word"]
@@ -79,7 +79,7 @@ def test_each_key_of_a_hashed_value_is_told_as_the_value():
     assert hash_strings(Strings.of(["b"]), 7)[0] not in values.keys
 
 
-def test_behind_a_cross_the_key_itself_is_told():
+def test_crossed_feature_shows_its_key():
     made = transformed(
         [Transform("cross", "cross", ["word", "word"], [100, 3]), Transform("rows", "rows", ["cross"])],
         Feature("word", "ids", "rows", table="word", width=4),
@@ -89,7 +89,7 @@ def test_behind_a_cross_the_key_itself_is_told():
     assert values.input == "rows"
 
 
-def test_an_empty_list_has_no_ids():
+def test_empty_list_has_no_ids():
     inputs = make_inputs([1], tags=[[]])
     assert isinstance(inputs["tags"], Ragged)
     values = values_of(manifest(users=9, tags=9), inputs, 0)["tags"]

@@ -28,7 +28,7 @@ def row(user=0.0, tags=0.0, f0=0.0):
     return [user] + [0.0] * (DIM - 1) + [tags] + [0.0] * (DIM - 1) + [f0] + [0.0] * (WIDTH - 2 * DIM - 1)
 
 
-def test_features_are_told_by_how_far_they_moved_the_score():
+def test_features_are_ranked_by_how_far_they_moved_the_score():
     found, left = movers(scored(row(user=1.0, tags=5.0, f0=2.0)), scored(row(user=1.5, tags=1.0, f0=2.0)))
     assert [(m["what"], m["feature"], float(m["score_change"])) for m in found] == [
         ("feature tags", "tags", 4.0),
@@ -37,34 +37,34 @@ def test_features_are_told_by_how_far_they_moved_the_score():
     assert left == 0
 
 
-def test_dense_weights_are_one_thing():
+def test_dense_weights_are_ranked_as_one_entry():
     found, _ = movers(scored(row(user=2.0), weight=3.0), scored(row(user=2.0), weight=1.0))
     assert [(m["what"], m["feature"], float(m["score_change"])) for m in found] == [("dense weights", None, 4.0)]
 
 
-def test_the_same_generation_moves_nothing():
+def test_same_generation_moves_nothing():
     assert movers(scored(row(user=2.0)), scored(row(user=2.0))) == ([], 0)
 
 
-def test_of_several_outputs_the_one_that_moved_furthest_ranks():
+def test_output_that_moved_furthest_ranks_the_features():
     found, _ = movers(scored(row(user=2.0), outputs=("a", "b")), scored(row(user=1.0), outputs=("a", "b")))
     assert float(found[0]["score_change"]) == 2.0
     assert {name: values.tolist() for name, values in found[0]["outputs"].items()} == {"a": [1.0], "b": [2.0]}
 
 
-def test_the_smallest_are_left_out_and_counted(monkeypatch):
+def test_smallest_movers_are_omitted_and_counted(monkeypatch):
     monkeypatch.setattr(module, "MOST_MOVED", 1)
     found, left = movers(scored(row(user=1.0, tags=5.0, f0=2.0)), scored(row()))
     assert ([m["feature"] for m in found], left) == (["tags"], 2)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_a_score_that_is_no_number_is_no_error():
+def test_nan_score_is_not_an_error():
     found, _ = movers(scored(row(user=np.nan)), scored(row(user=1.0)))
     assert np.isnan(found[0]["score_change"])
 
 
-def test_versions_are_alike_whose_features_lie_in_the_same_columns():
+def test_versions_with_equal_feature_columns_are_comparable():
     small = manifest(users=1)
     assert comparable(small, manifest(version=2, users=9))
     assert not comparable(small, replace(small, outputs=[Output("other")]))

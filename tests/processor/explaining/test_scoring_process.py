@@ -42,7 +42,7 @@ def pid_of(process):
     return process._end.peek()[2][0].pid
 
 
-def test_it_scores_as_an_executable_of_this_process_does(files, process):
+def test_scoring_process_scores_like_a_local_executable(files, process):
     for bucket, seed in ((4, 0), (1, 0), (4, 1), (4, 0)):
         there, here = (
             score(files, ScoringPath(bucket), make_weights(seed), x_of())
@@ -52,20 +52,20 @@ def test_it_scores_as_an_executable_of_this_process_does(files, process):
         assert (there.entry, there.computes) == (here.entry, here.computes)
 
 
-def test_the_same_weights_are_packed_once(files, process):
+def test_same_weights_are_packed_once(files, process):
     process.score(files, ScoringPath(4), DENSE, x_of())
     again = process.score(files, ScoringPath(4), make_weights(0), x_of())
     assert again.open_s < 0.01
 
 
-def test_what_cannot_be_opened_is_refused_as_it_would_be_here(files, process):
+def test_unreadable_executable_is_refused_as_in_this_process(files, process):
     for path in (files.folder / "compiled" / "onnxruntime-cpu").iterdir():
         path.write_bytes(b"no graph")
     with pytest.raises(Corrupt, match="expected 375 bytes"):
         process.score(files, ScoringPath(4), DENSE, x_of())
 
 
-def test_one_that_has_died_is_replaced(files, process):
+def test_dead_scoring_process_is_replaced(files, process):
     process.score(files, ScoringPath(4), DENSE, x_of())
     first = pid_of(process)
     os.kill(first, signal.SIGKILL)
@@ -73,7 +73,7 @@ def test_one_that_has_died_is_replaced(files, process):
     assert pid_of(process) != first
 
 
-def test_one_that_dies_of_the_question_costs_one_answer(files, process, monkeypatch):
+def test_crash_of_the_scoring_process_fails_only_one_request(files, process, monkeypatch):
     monkeypatch.setattr(scoring_process.sys, "executable", "/bin/false")
     with pytest.raises(NotReady, match="has ended or does not answer"):
         process.score(files, ScoringPath(4), DENSE, x_of())
@@ -81,7 +81,7 @@ def test_one_that_dies_of_the_question_costs_one_answer(files, process, monkeypa
     assert len(process.score(files, ScoringPath(4), DENSE, x_of()).outputs["score"]) == 5
 
 
-def test_one_that_does_not_answer_is_ended(files, process, monkeypatch):
+def test_unresponsive_scoring_process_is_killed(files, process, monkeypatch):
     process.score(files, ScoringPath(4), DENSE, x_of())
     first = pid_of(process)
     os.kill(first, signal.SIGSTOP)
@@ -100,7 +100,7 @@ sys.exit(scoring_process.main(int(sys.argv[1])))
 """
 
 
-def test_it_ends_when_nobody_asks_any_more_and_when_who_asked_has_gone(files):
+def test_scoring_process_ends_when_idle_or_when_its_parent_dies(files):
     mine, theirs = socket.socketpair()
     with mine, theirs:
         idle = subprocess.run(
@@ -115,7 +115,7 @@ def test_it_ends_when_nobody_asks_any_more_and_when_who_asked_has_gone(files):
     process.close()
 
 
-def test_it_needs_neither_kernels_nor_a_server(files):
+def test_scoring_process_imports_no_kernels_and_no_server(files):
     modules = "{'numba', 'fastapi', 'pyarrow'} & set(sys.modules)"
     code = f"import sys, freshet_serving.processor.explaining.scoring_process; print(sorted({modules}))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -28,7 +28,7 @@ def x_of(rows=5):
     return {"x": np.random.default_rng(3).standard_normal((rows, WIDTH)).astype(np.float32)}
 
 
-def test_any_bucket_scores_any_number_of_rows_as_the_network_does(files):
+def test_every_bucket_scores_any_row_count_like_the_network(files):
     spares = SpareExecutables()
     for bucket in BUCKETS:
         ran = spares.score(files, ScoringPath(bucket), DENSE, x_of())
@@ -38,7 +38,7 @@ def test_any_bucket_scores_any_number_of_rows_as_the_network_does(files):
         assert ran.execute_s > 0
 
 
-def test_it_is_opened_once_and_packed_once_for_the_same_weights(files, monkeypatch):
+def test_executable_is_opened_and_packed_once_for_equal_weights(files, monkeypatch):
     spares, opened = SpareExecutables(), []
     real = spare_executable.open_programs
     monkeypatch.setattr(spare_executable, "open_programs", lambda *a, **b: opened.append(a) or real(*a, **b))
@@ -54,7 +54,7 @@ def test_it_is_opened_once_and_packed_once_for_the_same_weights(files, monkeypat
     assert [e.bucket for e in opened[0][0].manifest.executables] == [4]
 
 
-def test_few_buckets_and_weights_are_kept(files, monkeypatch):
+def test_cache_keeps_few_buckets_and_weights(files, monkeypatch):
     monkeypatch.setattr(spare_executable, "KEPT", 2)
     spares = SpareExecutables()
     first = got(spares, files, 1)
@@ -66,7 +66,7 @@ def test_few_buckets_and_weights_are_kept(files, monkeypatch):
     assert len(spares._kept[files][SCORE, 1].packed) == spare_executable.WEIGHTS_KEPT
 
 
-def test_what_is_kept_goes_with_its_version(tmp_path):
+def test_cached_executables_are_freed_with_their_version(tmp_path):
     files, spares = VersionReader(write_package(tmp_path)), SpareExecutables()
     spares.score(files, ScoringPath(1), DENSE, x_of())
     del files

@@ -68,7 +68,7 @@ def strings(column):
         ("sip", [BUCKETS, 2**63 - 5, 77], lambda s: tf.strings.to_hash_bucket_strong(s, BUCKETS, [2**63 - 5, 77])),
     ],
 )
-def test_hashes_of_every_length_are_tensorflows(op, numbers, reference):
+def test_hashes_of_every_length_equal_tensorflow(op, numbers, reference):
     random = np.random.default_rng(len(op))
     words = [random.bytes(length) for length in range(301)] + [random.bytes(5000)]
     found = made({"s": Strings.of(words)}, Transform("t", op, ["s"], numbers))
@@ -77,7 +77,7 @@ def test_hashes_of_every_length_are_tensorflows(op, numbers, reference):
 
 @few
 @given(WORDS, st.integers(1, 2**63 - 1), st.data())
-def test_hashes_of_any_words_in_any_part_of_a_buffer_are_tensorflows(words, buckets, data):
+def test_hashes_of_any_strings_at_any_offset_equal_tensorflow(words, buckets, data):
     first = data.draw(st.integers(0, len(words) - 1))
     whole = Strings.of(words)
     part = Strings(whole.data, whole.offsets[first:])
@@ -88,7 +88,7 @@ def test_hashes_of_any_words_in_any_part_of_a_buffer_are_tensorflows(words, buck
 
 @few
 @given(st.lists(INT64, min_size=1, max_size=20))
-def test_whole_numbers_are_written_as_tensorflow_writes_them(numbers):
+def test_integers_are_formatted_like_tensorflow(numbers):
     values = np.array(numbers, np.int64)
     assert strings(made({"i": values}, Transform("t", "text", ["i"], texts=["%d"]))) == (
         tf.strings.as_string(values).numpy().tolist()
@@ -98,7 +98,7 @@ def test_whole_numbers_are_written_as_tensorflow_writes_them(numbers):
 @pytest.mark.parametrize("options", [{}, {"precision": 2}, {"scientific": True}, {"shortest": True}, {"width": 14}])
 @few
 @given(st.lists(st.floats(width=32) | st.sampled_from(FLOATS), min_size=1, max_size=20))
-def test_floats_are_written_as_tensorflow_writes_them(options, numbers):
+def test_floats_are_formatted_like_tensorflow(options, numbers):
     values = np.array(numbers, np.float32)
     letter = "e" if "scientific" in options else "g" if "shortest" in options else "f"
     form = f"%{options.get('width', '')}{'.2' if 'precision' in options else ''}{letter}"
@@ -108,7 +108,7 @@ def test_floats_are_written_as_tensorflow_writes_them(options, numbers):
 
 @few
 @given(WORDS, st.binary(max_size=20), st.sampled_from(["", "_x_", "ä"]))
-def test_joins_are_tensorflows_and_one_row_stands_beside_all(words, one, separator):
+def test_joins_equal_tensorflow_and_broadcast_a_single_row(words, one, separator):
     inputs = {"a": Strings.of(words), "b": Strings.of([one])}
     found = made(inputs, Transform("t", "join", ["a", "b"], texts=["<", separator, ">"]))
     wanted = tf.strings.join(["<", words, separator, [one] * len(words), ">"]).numpy().tolist()
@@ -117,14 +117,14 @@ def test_joins_are_tensorflows_and_one_row_stands_beside_all(words, one, separat
 
 @few
 @given(WORDS)
-def test_letters_and_white_space_are_changed_as_tensorflow_changes_them(words):
+def test_case_and_white_space_changes_equal_tensorflow(words):
     words = [*words, b" \t a B\xc3\xa4\n\x0b\x0c\r "]
     for op, function in (("lower", tf.strings.lower), ("upper", tf.strings.upper), ("strip", tf.strings.strip)):
         found = made({"s": Strings.of(words)}, Transform("t", op, ["s"]))
         assert strings(found) == function(words).numpy().tolist()
 
 
-def test_buckets_of_floats_are_tensorflows():
+def test_float_buckets_equal_tensorflow():
     values, limits = np.array([*FLOATS, 0.5, -0.5], np.float32), [-1.5, -0.5, 0.0, 0.1, 0.5]
     found = made({"x": values}, Transform("t", "bucketize", ["x"], floats=limits))
     np.testing.assert_array_equal(found, tf.raw_ops.Bucketize(input=values, boundaries=limits).numpy())
@@ -132,7 +132,7 @@ def test_buckets_of_floats_are_tensorflows():
 
 @few
 @given(st.lists(INT64, min_size=1, max_size=12), st.integers(-50, 50).filter(lambda n: n not in (0, -1)))
-def test_arithmetic_wraps_and_floors_as_tensorflows(numbers, other):
+def test_arithmetic_wraps_and_floors_like_tensorflow(numbers, other):
     a, b = np.array(numbers, np.int64), np.int64(other)
     for op, function in (
         ("add", tf.add),
@@ -148,7 +148,7 @@ def test_arithmetic_wraps_and_floors_as_tensorflows(numbers, other):
 
 @few
 @given(st.data(), st.integers(1, 2**40), st.sampled_from([0, 7, 1000]))
-def test_crosses_of_ragged_strings_and_whole_numbers_are_tensorflows(data, key, buckets):
+def test_crosses_of_ragged_strings_and_integers_equal_tensorflow(data, key, buckets):
     rows = data.draw(st.integers(1, 5))
     words = data.draw(st.lists(st.lists(st.binary(max_size=40), max_size=4), min_size=rows, max_size=rows))
     ids = data.draw(st.lists(st.lists(INT64, max_size=3), min_size=rows, max_size=rows))
@@ -171,14 +171,14 @@ def splits(rows):
     return np.cumsum([0, *map(len, rows)], dtype=np.int64)
 
 
-def test_crosses_of_plain_columns_are_plain_and_one_row_stands_beside_all():
+def test_crosses_of_plain_columns_equal_tensorflow_and_broadcast_one_row():
     user, item = Strings.of(["ann"]), np.array([1, -2, 3], np.int64)
     found = made({"u": user, "i": item}, Transform("t", "cross", ["u", "i"], [100, 0xDECAFCAFFE]))
     wanted = tf.sparse.cross_hashed([tf.constant([["ann"]] * 3), tf.constant(item[:, None])], 100)
     np.testing.assert_array_equal(found, wanted.values.numpy())
 
 
-def test_rows_are_dropped_filled_and_told_empty():
+def test_drop_fill_and_empty_transforms_handle_ragged_rows():
     rows = Ragged(np.array([5, -1, -1, 0, 7], np.int64), np.array([0, 2, 3, 5], np.int64))
     drop, below = Transform("d", "drop", ["r"], [-1]), Transform("d", "drop_below", ["r"], [1])
     assert made({"r": rows}, drop).row_splits.tolist() == [0, 1, 1, 3]
@@ -191,7 +191,7 @@ def test_rows_are_dropped_filled_and_told_empty():
     assert (strings(dropped.values), dropped.row_splits.tolist()) == ([b"", b"aa"], [0, 0, 1, 2])
 
 
-def test_columns_are_picked_put_side_by_side_masked_limited_and_counted():
+def test_pick_concat_mask_limit_and_count_transforms_work_on_columns():
     matrix = np.array([[3, 1], [4, 4]], np.int64)
     pick = Transform("p", "pick", ["m"], [1])
     assert made({"m": matrix}, pick).tolist() == [1, 4]
@@ -208,7 +208,7 @@ def test_columns_are_picked_put_side_by_side_masked_limited_and_counted():
     assert made({"i": ids}, Transform("t", "one_hot", ["i"], [8])).tolist()[0] == [0.0] * 7 + [1.0]
 
 
-def test_what_would_grow_beyond_bounds_is_refused_in_one_line(monkeypatch):
+def test_transforms_exceeding_bounds_are_refused_in_one_line(monkeypatch):
     many = Ragged(np.arange(300, dtype=np.int64), np.array([0, 300], np.int64))
     cross = Transform("t", "cross", ["a", "b"], [10, 1])
     with pytest.raises(BadInput, match=f"inputs a, b: expected at most {MAX_CROSSED} crossed values per row"):

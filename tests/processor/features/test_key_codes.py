@@ -44,7 +44,7 @@ SIZES = {
 
 @settings(deadline=None)
 @given(ids=st.lists(INT64, max_size=20), op=st.sampled_from(HASHES), data=st.data())
-def test_keys_are_those_of_plain_python_and_lie_in_ranges_of_their_own(ids, op, data):
+def test_keys_equal_plain_python_and_have_disjoint_ranges(ids, op, data):
     first, second = data.draw(SIZES[op])
     keys = CODES[op](np.array(ids, np.int64), first, second)
     assert keys.tolist() == [by_hand(op, key, first, second) for key in ids]
@@ -56,12 +56,12 @@ def test_keys_are_those_of_plain_python_and_lie_in_ranges_of_their_own(ids, op, 
 
 @settings(deadline=None)
 @given(start=INT64, m=st.integers(1, 40), q=st.integers(1, 40))
-def test_ids_in_a_row_never_share_both_quotient_and_remainder(start, m, q):
+def test_consecutive_ids_never_share_both_quotient_and_remainder(start, m, q):
     ids = np.array([key for key in range(start, start + m * q) if key < 2**63], np.int64)
     assert len(np.unique(CODES["quotient_remainder"](ids, m, q), axis=0)) == len(ids)
 
 
-def test_hashed_keys_spread_evenly_and_ids_in_a_row_have_no_pattern():
+def test_hashed_keys_spread_evenly_without_a_pattern_for_consecutive_ids():
     for op, sizes in (("k_way", (1024, 2)), ("binary_code", (10, 3))):
         keys = CODES[op](np.arange(-50_000, 50_000), *sizes)
         for j in range(keys.shape[1]):
@@ -79,7 +79,7 @@ def made(column, dtype, ragged, transform):
 
 
 @pytest.mark.parametrize("op", HASHES)
-def test_each_value_of_a_column_or_of_a_list_becomes_its_keys_one_after_another(op):
+def test_each_value_expands_to_its_keys_in_order(op):
     transform = Transform("t", op, ["x"], [7, 5, 3])
     k = codes_a_value(transform)
     ids = np.array([-1, 0, 2**63 - 1], np.int64)
@@ -96,7 +96,7 @@ def test_each_value_of_a_column_or_of_a_list_becomes_its_keys_one_after_another(
     assert (len(empty.values), empty.row_splits.tolist()) == (0, [0, 0])
 
 
-def test_more_keys_than_a_request_may_make_are_refused(monkeypatch):
+def test_too_many_keys_in_a_request_are_refused(monkeypatch):
     monkeypatch.setattr(evaluation, "MAX_VALUES", 10)
     with pytest.raises(BadInput, match="inputs x: expected a result of at most 10 values, got 12"):
         made(np.arange(4), "int64", False, Transform("t", "k_way", ["x"], [0, 5, 3]))

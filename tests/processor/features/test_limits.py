@@ -11,7 +11,7 @@ IDS, FLOATS, TAGS = Input("ids", "int64", 2), Input("floats", "float32", 2), Inp
 SMALL = RequestLimits(max_rows=1000, max_ids=100)
 
 
-def test_what_is_within_the_limits_is_let_in():
+def test_request_within_the_limits_is_accepted():
     extent = RequestSize(SMALL)
     extent.add(FLOATS, 1000, 2000)
     extent.add(IDS, 20, 40)
@@ -36,7 +36,7 @@ def test_what_is_within_the_limits_is_let_in():
         ([(TAGS, 0, 101)], "max_ids: .* got 101;"),
     ],
 )
-def test_what_is_beyond_one_is_refused_by_its_name(inputs, message):
+def test_error_names_the_exceeded_limit(inputs, message):
     extent, (*others, last) = RequestSize(SMALL), inputs
     for other in others:
         extent.add(*other)
@@ -44,7 +44,7 @@ def test_what_is_beyond_one_is_refused_by_its_name(inputs, message):
         extent.add(*last)
 
 
-def test_ids_of_one_row_are_counted_again_for_as_many_rows_as_are_computed_at_once():
+def test_broadcast_ids_count_again_for_every_full_row_block():
     limits = RequestLimits(max_ids=10)
     for rows, ids in ((ROWS_AT_ONCE, 10), (2 * ROWS_AT_ONCE, 5)):
         RequestSize(limits).add(IDS, 1, ids)
@@ -55,18 +55,18 @@ def test_ids_of_one_row_are_counted_again_for_as_many_rows_as_are_computed_at_on
             extent.add(FLOATS, rows + 1, rows + 1)
 
 
-def test_rows_can_be_told_before_anything_else_is_known():
+def test_row_limit_is_checked_before_anything_else_is_known():
     with pytest.raises(TooLarge, match="got 1001 in 'instances'"):
         RequestSize(SMALL).add_rows(1001, "'instances'")
 
 
-def test_a_model_may_have_its_own():
+def test_model_may_override_the_limits():
     own = SMALL.over({"max_rows": 5})
     assert (own.max_rows, own.max_ids) == (5, 100)
     assert SMALL.over({}) == SMALL
 
 
-def test_every_limit_is_an_option_with_a_default_that_it_may_have():
+def test_every_limit_is_an_option_with_a_valid_default():
     assert [field.name for field, _ in options_of(RequestLimits)] == list(vars(DEFAULTS))
     check(DEFAULTS)
     with pytest.raises(BadInput, match="max_rows: expected 1 to"):

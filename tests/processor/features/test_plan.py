@@ -49,18 +49,18 @@ def splits(*at):
     return np.array(at, I64)
 
 
-def test_a_request_has_as_many_rows_as_its_inputs():
+def test_request_has_the_row_count_of_its_inputs():
     assert PLAN.bind_inputs(make_inputs([1])).rows == 1
     assert PLAN.bind_inputs(make_inputs(range(7))).rows == 7
 
 
 @pytest.mark.parametrize("name", ["user", "tags", "floats"])
-def test_any_input_of_one_row_is_broadcast_to_the_rows_of_the_others(name):
+def test_single_row_input_is_broadcast_to_the_other_rows(name):
     inputs = make_inputs(range(5)) | {name: make_inputs([1])[name]}
     assert PLAN.bind_inputs(inputs).rows == 5
 
 
-def test_features_that_are_the_same_in_all_rows_are_told_from_those_that_vary():
+def test_features_equal_in_all_rows_are_distinguished_from_varying_ones():
     users = [n for n, f in enumerate(SMALL.features) if f.input == "user"]
     assert PLAN.row_invariants(PLAN.bind_inputs(make_inputs(range(5))), 100) is None
     row_invariants = PLAN.row_invariants(PLAN.bind_inputs(make_inputs(range(5)) | {"user": np.array([1])}), 100)
@@ -72,17 +72,17 @@ def test_features_that_are_the_same_in_all_rows_are_told_from_those_that_vary():
     assert PLAN.row_invariants(PLAN.bind_inputs(make_inputs(range(5)) | {"tags": tags}), 100).ids == 3
 
 
-def test_the_order_of_the_inputs_does_not_matter():
+def test_order_of_the_inputs_does_not_matter():
     inputs = make_inputs(range(3)) | {"user": np.array([1])}
     backwards = dict(reversed(inputs.items()))
     assert PLAN.bind_inputs(inputs).rows == PLAN.bind_inputs(backwards).rows == 3
 
 
-def test_a_plain_input_may_come_as_a_column():
+def test_plain_input_may_come_as_a_column():
     assert PLAN.bind_inputs(make_inputs(range(3)) | {"user": np.arange(3).reshape(3, 1)}).rows == 3
 
 
-def test_strided_and_transposed_arrays_are_bound_as_the_values_they_show():
+def test_strided_and_transposed_arrays_are_bound_by_their_values():
     inputs = make_inputs(range(4))
     wide = np.arange(8, dtype=I64)
     bound = PLAN.bind_inputs(inputs | {"user": wide[::2], "floats": np.asfortranarray(inputs["floats"])})
@@ -92,7 +92,7 @@ def test_strided_and_transposed_arrays_are_bound_as_the_values_they_show():
     np.testing.assert_array_equal(floats.values, inputs["floats"])
 
 
-def test_the_addresses_that_are_bound_are_kept_alive():
+def test_bound_addresses_are_kept_alive():
     bound = PLAN.bind_inputs(make_inputs(range(4)))
     words = np.frombuffer(bound.words, I64).reshape(-1, 4).tolist()
     for slot, (values, rows, stride, at) in zip(bound.keep, words, strict=True):
@@ -191,13 +191,13 @@ refused = {
 
 
 @pytest.mark.parametrize(("change", "message"), refused.values(), ids=refused.keys())
-def test_an_input_that_does_not_fit_is_refused_by_name(change, message):
+def test_mismatched_input_is_refused_by_name(change, message):
     with pytest.raises(BadInput, match=message):
         PLAN.bind_inputs(make_inputs(range(3)) | change)
 
 
 @pytest.mark.parametrize("name", ["user", "tags", "floats"])
-def test_a_missing_input_is_refused_by_name(name):
+def test_missing_input_is_refused_by_name(name):
     inputs = make_inputs(range(3))
     del inputs[name]
     with pytest.raises(BadInput, match=f"input {name!r} is missing"):
@@ -227,7 +227,7 @@ def test_values_of_a_ragged_input_have_their_dtype_and_rank(values, message):
         ragged.bind_inputs({"ids": Ragged(values, splits(0, 3))})
 
 
-def test_all_empty_rows_of_strings_may_come_as_no_values_of_ints():
+def test_empty_string_rows_may_arrive_as_an_empty_int_array():
     assert PLAN.bind_inputs(make_inputs(range(3)) | {"tags": Ragged.of([[], [], []])}).rows == 3
 
 
@@ -250,7 +250,7 @@ def test_packed_strings_arrive_row_by_row():
         plan.bind_inputs({"pair": np.zeros((2, 2), I64)})
 
 
-def test_a_string_input_of_two_tables_is_hashed_by_the_seed_of_each():
+def test_string_input_of_two_tables_is_hashed_with_both_seeds():
     plan = SparsePlan(
         with_features(
             [Input("word", "string")],
@@ -274,7 +274,7 @@ def test_a_string_input_of_two_tables_is_hashed_by_the_seed_of_each():
     ),
     name=st.sampled_from(["user", "tags", "floats", "stray"]),
 )
-def test_no_array_raises_anything_but_bad_input(column, name):
+def test_arbitrary_array_raises_only_bad_input(column, name):
     try:
         bound = PLAN.bind_inputs(make_inputs([1]) | {name: column})
     except BadInput:
@@ -311,7 +311,7 @@ def packed(start, ids, age):
     ids=hnp.arrays(I64, st.tuples(st.integers(1, 5), st.just(3))),
     one_age=st.booleans(),
 )
-def test_packed_inputs_are_bound_as_their_columns_are_at_any_alignment(start, ids, one_age):
+def test_packed_inputs_bind_like_columns_at_any_alignment(start, ids, one_age):
     age = np.arange(1 if one_age else len(ids), dtype=F32)
     inputs = packed(start, ids, age)
     np.testing.assert_array_equal(inputs["ids"], ids)
@@ -326,14 +326,14 @@ def test_packed_inputs_are_bound_as_their_columns_are_at_any_alignment(start, id
         assert bound.keep == (inputs.buffer,)
 
 
-def test_packed_inputs_that_do_not_fit_are_refused_as_columns_are_every_time():
+def test_mismatched_packed_inputs_are_refused_like_columns_every_time():
     inputs = packed(0, np.zeros((2, 3), I64), np.zeros(3, F32))
     for _ in range(2):
         with pytest.raises(BadInput, match=r"expected 2 rows \(or 1\), got 3"):
             PLAIN.bind_inputs(inputs)
 
 
-def test_a_plan_that_looks_at_values_takes_packed_inputs_as_columns():
+def test_plan_that_reads_values_takes_packed_inputs_as_columns():
     plan = SparsePlan(
         with_features([Input("tag", "string")], [Feature("tag", "string", "tag", table="t")], [TableEntry("t", 2, 0)])
     )
@@ -352,20 +352,20 @@ LIMITS = RequestLimits(max_rows=5, max_ids=16)
         (make_inputs(range(5), tags=[["a"] * 12, [], [], [], []]), "max_ids: .* got 17"),
     ],
 )
-def test_a_request_beyond_its_limits_is_refused_before_its_values_are_looked_at(inputs, message, monkeypatch):
+def test_request_over_its_limits_is_refused_before_reading_values(inputs, message, monkeypatch):
     PLAN.bind_inputs(inputs)
     monkeypatch.setattr(sparse, "hash_strings", None)
     with pytest.raises(TooLarge, match=message):
         PLAN.bind_inputs(inputs, LIMITS)
 
 
-def test_a_request_within_its_limits_is_bound_as_without():
+def test_limits_do_not_change_how_an_allowed_request_binds():
     inputs = make_inputs(range(5), tags=[["a"] * 11, [], [], [], []])
     bound, row_invariants = PLAN.bind_inputs(inputs), PLAN.bind_inputs(inputs, LIMITS)
     assert (row_invariants.rows, row_invariants.ids) == (bound.rows, bound.ids)
 
 
-def test_plain_and_packed_requests_are_held_to_the_limits_each_time():
+def test_plain_and_packed_requests_are_checked_against_limits_every_time():
     ids, age = np.zeros((6, 3), I64), np.zeros(6, F32)
     for inputs in [packed(0, ids, age)] * 2 + [{"ids": ids, "age": age}]:
         with pytest.raises(TooLarge, match="max_rows: expected at most 5 rows per request, got 6"):
@@ -375,21 +375,21 @@ def test_plain_and_packed_requests_are_held_to_the_limits_each_time():
         assert PLAIN.bind_inputs(inputs, RequestLimits(max_ids=18)).rows == 6
 
 
-def test_ids_of_one_row_do_not_count_for_every_row_that_they_are_broadcast_to():
+def test_ids_of_a_broadcast_row_count_once_per_row_block():
     inputs = {"ids": np.zeros((1, 3), I64), "age": np.zeros(600, F32)}
     assert PLAIN.bind_inputs(inputs, RequestLimits(max_ids=9)).rows == 600
     with pytest.raises(TooLarge, match="got 3, 3 of them in one row for 600 rows, counted 3 times"):
         PLAIN.bind_inputs(inputs, RequestLimits(max_ids=8))
 
 
-def test_few_layouts_are_kept(monkeypatch):
+def test_layout_cache_is_bounded(monkeypatch):
     monkeypatch.setattr(sparse, "MAX_LAYOUTS", 3)
     for rows in range(1, 9):
         PLAIN.bind_inputs(packed(0, np.zeros((rows, 3), I64), np.zeros(rows, F32)))
         assert len(PLAIN._layouts) <= 3
 
 
-def test_blank_inputs_are_a_request_of_one_row(tmp_path):
+def test_blank_inputs_make_a_one_row_request(tmp_path):
     from freshet_serving.processor.features.plan import blank_inputs
     from tests.support.packages import manifest
 
@@ -397,7 +397,7 @@ def test_blank_inputs_are_a_request_of_one_row(tmp_path):
     assert SparsePlan(made).bind_inputs(blank_inputs(made)).rows == 1
 
 
-def test_infinite_numbers_that_only_a_transform_reads_are_refused_too():
+def test_infinite_numbers_read_only_by_a_transform_are_refused():
     inputs, bucket = (
         [Input("price", "float32", columns=2)],
         Transform("bucket", "bucketize", ["price"], floats=[1.0, 2.0]),

@@ -74,7 +74,7 @@ def words(*values):
     return Strings.of(values)
 
 
-def test_features_read_a_stages_outputs_and_blocks_are_copied_as_they_are(table):
+def test_features_read_stage_outputs_and_blocks_are_copied_unchanged(table):
     stage = Lengths()
     values = np.array([[1, np.nan, 3], [4, 5, 3e38]], np.float32)
     x = fill(SparsePlan(manifest(), stage), table, {"word": words("a", "bc"), "values": values})
@@ -84,7 +84,7 @@ def test_features_read_a_stages_outputs_and_blocks_are_copied_as_they_are(table)
     assert stage.calls == 1
 
 
-def test_infinite_numbers_are_refused_before_the_stage_runs_but_may_come_of_it(table):
+def test_infinite_inputs_are_refused_but_a_stage_may_produce_them(table):
     class Endless(Lengths):
         def run(self, inputs, rows):
             return {**super().run(inputs, rows), "columns": np.full(rows, -np.inf, np.float32)}
@@ -101,7 +101,7 @@ def test_infinite_numbers_are_refused_before_the_stage_runs_but_may_come_of_it(t
     assert stage.calls == 1
 
 
-def test_one_row_of_words_serves_all_rows_of_values(table):
+def test_single_string_row_serves_all_value_rows(table):
     values = np.arange(9, dtype=np.float32).reshape(3, 3)
     x = fill(SparsePlan(manifest(), Lengths()), table, {"word": words("a"), "values": values})
     np.testing.assert_array_equal(x, [[1, 2, 1, 2, 3, 2, 3], [4, 5, 1, 2, 3, 2, 3], [7, 8, 1, 2, 3, 2, 3]])
@@ -109,7 +109,7 @@ def test_one_row_of_words_serves_all_rows_of_values(table):
     np.testing.assert_array_equal(x[:, :2], [[1, 2], [1, 2]])
 
 
-def test_a_request_is_checked_before_the_stage_runs(table):
+def test_request_is_checked_before_the_stage_runs(table):
     stage = Lengths()
     plan = SparsePlan(manifest(), stage)
     with pytest.raises(BadInput, match="input 'values'"):
@@ -119,7 +119,7 @@ def test_a_request_is_checked_before_the_stage_runs(table):
     assert stage.calls == 0
 
 
-def test_a_runtime_is_found_by_its_entry_point_and_an_unknown_one_is_refused(tmp_path, monkeypatch):
+def test_runtime_is_found_by_entry_point_and_unknown_one_refused(tmp_path, monkeypatch):
     plugin = "def load(data, inputs, outputs):\n    return data, inputs, outputs\n"
     (tmp_path / "lengths_plugin.py").write_text(plugin)
     info = tmp_path / "lengths-1.dist-info"
@@ -135,7 +135,7 @@ def test_a_runtime_is_found_by_its_entry_point_and_an_unknown_one_is_refused(tmp
     sys.modules.pop("lengths_plugin", None)
 
 
-def test_tensorflows_runtime_is_declared_by_this_package(tmp_path):
+def test_tensorflow_runtime_is_declared_by_this_package(tmp_path):
     (info,) = write_entry_points(tmp_path).iterdir()
     assert (
         "[freshet.stages]\ntensorflow = freshet_serving.compiler.imports.tensorflow_stage:load"
@@ -143,7 +143,7 @@ def test_tensorflows_runtime_is_declared_by_this_package(tmp_path):
     )
 
 
-def test_a_manifest_with_a_stage_reads_back_and_its_parts_must_agree():
+def test_manifest_with_a_stage_round_trips_with_consistent_parts():
     whole = replace(manifest(), files={"stage/graph": File(1, "00000000")})
     assert Manifest.from_json(whole.to_json()) == whole
     for broken, message in (
@@ -162,7 +162,7 @@ def test_a_manifest_with_a_stage_reads_back_and_its_parts_must_agree():
             broken.to_json()
 
 
-def test_a_block_stays_inside_its_input():
+def test_block_stays_inside_its_input():
     whole = manifest()
     features = [replace(whole.features[0], column=2), *whole.features[1:]]
     with pytest.raises(BadInput, match=r"features\[values\].column: expected 0 to 1, got 2"):

@@ -41,21 +41,21 @@ def rows_of(keys, seed=3, limit=0.25, dim=8):
         (b"\xff\xfe\x00", 0, None),
     ],
 )
-def test_an_id_is_xxh3_64_of_the_bytes_as_twos_complement(string, seed, id):
+def test_id_is_xxh3_64_of_the_bytes_in_twos_complement(string, seed, id):
     (got,) = hash_strings(Strings.of([string]), seed).tolist()
     assert got == reference([string], seed)[0]
     assert id in (None, got)
 
 
 @given(strings=texts, seed=seeds)
-def test_every_string_is_hashed_by_itself(strings, seed):
+def test_every_string_is_hashed_separately(strings, seed):
     hashed = hash_strings(Strings.of(strings), seed)
     assert hashed.dtype == np.int64
     assert hashed.tolist() == reference(strings, seed)
 
 
 @given(strings=texts, seed=seeds, data=st.data())
-def test_a_slice_of_a_larger_buffer_hashes_as_its_own_strings(strings, seed, data):
+def test_slice_of_a_larger_buffer_hashes_only_its_own_strings(strings, seed, data):
     whole = Strings.of(strings)
     start = data.draw(st.integers(0, len(strings)))
     stop = data.draw(st.integers(start, len(strings)))
@@ -63,7 +63,7 @@ def test_a_slice_of_a_larger_buffer_hashes_as_its_own_strings(strings, seed, dat
     assert hash_strings(part, seed).tolist() == reference(strings[start:stop], seed)
 
 
-def test_another_seed_gives_other_ids():
+def test_different_seed_gives_different_ids():
     strings = Strings.of([str(n) for n in range(100)])
     hashed = [hash_strings(strings, seed) for seed in (0, 1, 7, 2**63 - 1)]
     assert len(np.unique(np.concatenate(hashed))) == 400
@@ -71,7 +71,7 @@ def test_another_seed_gives_other_ids():
 
 @settings(deadline=None)
 @given(keys=st.lists(ids, min_size=1, max_size=20), order=st.randoms(use_true_random=False))
-def test_a_first_row_depends_on_its_id_and_not_on_its_place(keys, order):
+def test_initial_row_depends_on_its_id_and_not_its_position(keys, order):
     shuffled = keys[:]
     order.shuffle(shuffled)
     by_key = dict(zip(shuffled, rows_of(shuffled)))
@@ -80,7 +80,7 @@ def test_a_first_row_depends_on_its_id_and_not_on_its_place(keys, order):
 
 
 @pytest.mark.parametrize("limit", [1.0, 0.25, 1e-3, 0.3])
-def test_first_rows_fill_their_bounds_and_stay_inside(limit):
+def test_initial_rows_fill_their_bounds_and_stay_inside(limit):
     rows = rows_of(range(-5000, 5000), limit=limit, dim=16)
     bound = np.float32(limit)
     assert rows.min() >= -bound
@@ -91,7 +91,7 @@ def test_first_rows_fill_their_bounds_and_stay_inside(limit):
     np.testing.assert_allclose(rows.std(), limit / np.sqrt(3), rtol=0.02)
 
 
-def test_ids_seeds_and_columns_give_rows_of_their_own():
+def test_ids_seeds_and_columns_give_distinct_rows():
     keys = [0, 1, -1, 2**63 - 1, -(2**63), 2, 3]
     rows = np.concatenate([rows_of(keys, seed) for seed in (0, 1, 2, 2**64 - 1)])
     assert len(np.unique(rows, axis=0)) == len(rows)
@@ -99,10 +99,10 @@ def test_ids_seeds_and_columns_give_rows_of_their_own():
     np.testing.assert_array_equal(rows_of(keys, 5), rows_of(keys, 5))
 
 
-def test_a_wider_table_starts_with_the_columns_of_the_narrow_one():
+def test_wider_table_starts_with_the_columns_of_the_narrower_one():
     np.testing.assert_array_equal(rows_of([1, 2, 3], dim=16)[:, :4], rows_of([1, 2, 3], dim=4))
 
 
-def test_no_ids_are_no_work():
+def test_empty_ids_do_no_work():
     assert hash_strings(Strings.of([]), 7).shape == (0,)
     assert rows_of([]).shape == (0, 8)

@@ -48,7 +48,7 @@ def claimed(index, keys):
 
 @settings(deadline=None)
 @given(keys=st.lists(ids, unique=True, max_size=60), others=id_lists, spare=st.integers(1, 40))
-def test_a_built_index_finds_every_key_and_no_other(keys, others, spare):
+def test_built_index_finds_exactly_its_keys(keys, others, spare):
     index = empty_index(len(keys) + spare)
     assert build(*at(index), keys_of(keys)) == -1
     wanted = {key: n for n, key in enumerate(keys)}
@@ -58,7 +58,7 @@ def test_a_built_index_finds_every_key_and_no_other(keys, others, spare):
 
 @settings(deadline=None)
 @given(keys=st.lists(ids, min_size=1, unique=True, max_size=30), data=st.data())
-def test_building_names_the_position_of_the_first_key_that_came_before(keys, data):
+def test_build_reports_the_position_of_the_first_duplicate_key(keys, data):
     cut = data.draw(st.integers(1, len(keys)))
     twice = [*keys[:cut], data.draw(st.sampled_from(keys[:cut])), *keys[cut:]]
     index = empty_index(capacity_for(len(twice)))
@@ -127,7 +127,7 @@ def test_every_key_is_found_at_the_highest_load():
     assert set(found(index, strangers)) == {ABSENT}
 
 
-def test_a_probe_that_meets_the_end_of_the_array_goes_on_at_its_start():
+def test_probe_wraps_around_at_the_end_of_the_array():
     last = [k for k in range(4000) if home(k, 64) >= 62]
     keys, strangers = last[:20], last[20:]
     index = empty_index(64)
@@ -137,14 +137,14 @@ def test_a_probe_that_meets_the_end_of_the_array_goes_on_at_its_start():
     assert set(found(index, strangers)) == {ABSENT}
 
 
-def test_one_free_entry_is_enough_for_a_probe_to_end():
+def test_one_free_entry_ends_every_probe():
     keys = list(range(15))
     index = empty_index(16)
     assert build(*at(index), keys_of(keys)) == -1
     assert found(index, [*keys, 99, MIN]) == [*keys, ABSENT, ABSENT]
 
 
-def test_a_claim_of_the_same_new_key_twice_is_one_entry():
+def test_claiming_the_same_new_key_twice_makes_one_entry():
     index = empty_index(16)
     count, entries = claimed(index, [5, 5, 6, 5])
     assert count == 2
@@ -152,7 +152,7 @@ def test_a_claim_of_the_same_new_key_twice_is_one_entry():
     assert found(index, [5, 6, 7]) == [ABSENT] * 3
 
 
-def test_rehashing_leaves_keys_without_a_row_behind():
+def test_rehashing_drops_keys_without_a_row():
     index = empty_index(16)
     build(*at(index), keys_of([1, 2]))
     claimed(index, [3])
@@ -163,7 +163,7 @@ def test_rehashing_leaves_keys_without_a_row_behind():
 
 
 @pytest.mark.parametrize("keys", [[0], [0, 1], range(0, 4096, 64), range(10_000)])
-def test_homes_lie_inside_whatever_the_capacity(keys):
+def test_home_positions_stay_within_any_capacity(keys):
     for capacity in (16, 17, 1000, 2**31 + 3, MAX_CAPACITY):
         homes = np.array([home(k, capacity) for k in keys])
         assert homes.min() >= 0
@@ -178,19 +178,19 @@ def test_consecutive_ids_spread_over_the_index():
 
 
 @pytest.mark.parametrize("keys", [0, 1, 2, 7, 11, 12, 100, 10_000, 2**20])
-def test_a_new_index_is_a_little_under_load_and_made_of_whole_lines(keys):
+def test_new_index_is_underloaded_and_uses_whole_cache_lines(keys):
     capacity = capacity_for(keys)
     assert capacity % LINE_ENTRIES == 0
     assert keys * 4 <= capacity * 3
     assert capacity <= max(16, keys * 10 / 7 + 2 * LINE_ENTRIES)
 
 
-def test_capacity_has_a_ceiling():
+def test_capacity_has_a_maximum():
     assert capacity_for(2**32) == MAX_CAPACITY
 
 
 @pytest.mark.parametrize("ref", [ABSENT, -3, MIN, 3, MAX])
-def test_an_audit_finds_a_ref_outside_the_rows(ref):
+def test_audit_finds_a_ref_outside_the_rows(ref):
     index = empty_index(16)
     build(*at(index), keys_of([4, 5, 6]))
     assert audit(*at(index), 3) == 3
@@ -198,7 +198,7 @@ def test_an_audit_finds_a_ref_outside_the_rows(ref):
     assert audit(*at(index), 3) == -1
 
 
-def test_an_audit_counts_what_is_there():
+def test_audit_counts_all_entries():
     assert audit(*at(empty_index(16)), 5) == 0
     index = empty_index(16)
     build(*at(index), keys_of([4, 5, 6]))

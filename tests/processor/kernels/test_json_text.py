@@ -35,7 +35,7 @@ def nodes(document):
 
 
 @given(DOCUMENTS, SPACED, st.booleans(), st.sampled_from([None, 1]))
-def test_nodes_are_those_that_a_parser_makes(document, separators, ascii_only, indent):
+def test_node_count_equals_that_of_a_parser(document, separators, ascii_only, indent):
     text = json.dumps(document, separators=separators, ensure_ascii=ascii_only, indent=indent).encode()
     assert count(text) == nodes(json.loads(text, object_pairs_hook=tuple))
 
@@ -47,19 +47,19 @@ def test_nodes_are_those_that_a_parser_makes(document, separators, ascii_only, i
         (b'"[,"', 2), (rb'["\"",","]', 8), (rb'["\\",1]', 7), (b'{"a":"b"}', 7),
     ],
 )  # fmt: skip
-def test_nodes_of_texts_that_are_easily_miscounted(text, wanted):
+def test_node_count_handles_texts_that_are_easily_miscounted(text, wanted):
     assert count(text) == wanted
 
 
 @given(st.binary(max_size=60) | st.text('[]{}:,"1 \\', max_size=60).map(str.encode))
-def test_no_text_has_more_nodes_than_lists_of_nothing_have_unless_nobody_can_parse_it(text):
+def test_parseable_text_has_a_bounded_node_count(text):
     with contextlib.suppress(orjson.JSONDecodeError):
         orjson.loads(text)
         assert 2 * count(text) <= max(HOLDER * len(text), 2)
 
 
 @given(DOCUMENTS, SPACED)
-def test_a_text_without_nan_or_infinity_is_left_as_it_is(document, separators):
+def test_text_without_nan_or_infinity_is_unchanged(document, separators):
     text = json.dumps(document, separators=separators).encode()
     assert spell_out(text) == text
 
@@ -68,7 +68,7 @@ VALUES = st.lists(st.sampled_from(sorted(NONFINITE)) | TEXTS | st.integers(), ma
 
 
 @given(VALUES, SPACED)
-def test_each_nan_and_infinity_is_spelled_out_but_in_strings(values, separators):
+def test_every_nan_and_infinity_outside_strings_is_spelled_out(values, separators):
     """The names stand for the numbers, the other texts for themselves."""
     parts = [value if value in NONFINITE else json.dumps(value) for value in values]
     text = spell_out(("[" + separators[0].join(parts) + "]").encode())
@@ -83,13 +83,13 @@ def test_each_nan_and_infinity_is_spelled_out_but_in_strings(values, separators)
         b'{NaN:1}', b"[--Infinity]", b"[+Infinity]", b"[0Infinity]", b"[-0Infinity]",
     ],
 )  # fmt: skip
-def test_what_is_no_number_beside_it_does_not_become_one(text):
+def test_malformed_number_stays_malformed(text):
     with pytest.raises(orjson.JSONDecodeError):
         orjson.loads(spell_out(text))
 
 
 @given(st.text('NaInfity-"\\,[]1e.', max_size=40).map(str.encode))
-def test_what_is_read_then_the_standard_library_reads_too(text):
+def test_accepted_text_parses_equally_with_the_standard_library(text):
     try:
         document = orjson.loads(spell_out(text))
     except orjson.JSONDecodeError:

@@ -32,7 +32,7 @@ lengths = st.lists(
     broadcast=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_lists_of_any_length_add_up_as_their_rows_do_one_after_another(lengths, dim, dtype, combiner, broadcast, seed):
+def test_lists_of_any_length_sum_like_row_by_row_addition(lengths, dim, dtype, combiner, broadcast, seed):
     random = np.random.default_rng(seed)
     default = random.normal(size=dim).astype(F32)
     rows = random.normal(size=(KNOWN, dim)).astype(F32)

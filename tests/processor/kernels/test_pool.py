@@ -201,14 +201,14 @@ def assert_equal(got, wanted):
 
 @settings(max_examples=60, deadline=None)
 @given(batch=st.lists(requests(), min_size=1, max_size=4))
-def test_any_batch_of_requests_equals_plain_numpy(batch):
+def test_batch_of_requests_equals_plain_numpy(batch):
     got, _ = run([r for r, _ in batch])
     assert_equal(got, np.concatenate([reference(r, n) for r, n in batch]))
 
 
 @settings(max_examples=40, deadline=None)
 @given(batch=st.lists(requests(), min_size=1, max_size=3), data=st.data())
-def test_any_spans_of_requests_are_those_rows_of_the_whole(batch, data):
+def test_spans_of_requests_equal_the_same_rows_of_the_whole(batch, data):
     spans = []
     for _, rows in batch:
         first = data.draw(st.integers(0, rows - 1))
@@ -220,7 +220,7 @@ def test_any_spans_of_requests_are_those_rows_of_the_whole(batch, data):
 
 @settings(max_examples=60, deadline=None)
 @given(request=requests(), max_ids=st.integers(1, 6))
-def test_what_all_rows_have_in_common_is_the_same_to_the_bit_in_whatever_parts_it_is_looked_up(request, max_ids):
+def test_row_invariant_features_are_bitwise_equal_in_any_parts(request, max_ids):
     bound = PLAN.bind_inputs(request[0])
     wanted, counts = run([request[0]])
     row_invariants = PLAN.row_invariants(bound, max_ids)
@@ -243,7 +243,7 @@ def test_what_all_rows_have_in_common_is_the_same_to_the_bit_in_whatever_parts_i
 
 @settings(max_examples=40, deadline=None)
 @given(batch=st.lists(requests(), min_size=1, max_size=3))
-def test_lookups_and_misses_are_counted_once_for_each_value_that_is_read(batch):
+def test_lookups_and_misses_are_counted_once_per_value(batch):
     _, counts = run([r for r, _ in batch])
     wanted = np.zeros_like(counts)
     for request, _ in batch:
@@ -286,7 +286,7 @@ def column_of(out, name):
     return out[:, feature.offset : feature.offset + feature.width]
 
 
-def test_unseen_ids_give_the_tables_default_row():
+def test_unseen_ids_give_the_default_row_of_the_table():
     got, counts = run([one_row(user=np.array([424242]), word=Strings.of(["unseen"]))])
     np.testing.assert_array_equal(column_of(got, "user")[0], DEFAULT["wide"])
     np.testing.assert_array_equal(column_of(got, "word")[0], [0, 0])
@@ -294,12 +294,12 @@ def test_unseen_ids_give_the_tables_default_row():
     assert counts[2].tolist() == [1, 1]
 
 
-def test_an_unseen_id_counts_in_a_mean_with_its_default():
+def test_unseen_id_counts_in_a_mean_with_the_default_row():
     got, _ = run([one_row(history=Ragged.of([[7, 424242]]))])
     np.testing.assert_array_equal(column_of(got, "mean")[0], (ROWS["wide"][7] + F32(DEFAULT["wide"])) / F32(2))
 
 
-def test_an_empty_list_pools_to_zeros_even_where_the_default_is_not():
+def test_empty_list_pools_to_zeros_even_with_a_nonzero_default():
     got, counts = run([one_row()])
     for name in ("sum", "mean", "sqrtn", "tags", "first", "nowhere", "sequence", "spelled"):
         assert (column_of(got, name) == 0).all()
@@ -323,7 +323,7 @@ def test_log1p_keeps_the_sign_and_missing_is_zero(value, wanted):
 
 
 @given(hnp.arrays(F32, (3, 3), elements=st.floats(width=32)), st.integers(0, 2), st.integers(1, 3))
-def test_a_float_beyond_its_size_is_told_of_where_its_row_is_filled_and_found(values, first, rows):
+def test_out_of_range_float_error_names_its_row(values, first, rows):
     rows = min(rows, 3 - first)
     bound = PLAN.bind_inputs(one_row(packed=values))
     out, counts = np.zeros((rows, PLAN.width), F32), np.zeros((len(DESCRIPTORS), 2), np.int64)
@@ -343,7 +343,7 @@ def test_a_float_beyond_its_size_is_told_of_where_its_row_is_filled_and_found(va
         assert PLAN.largest(bound) == np.abs(floats).max()
 
 
-def test_without_a_combiner_rows_lie_one_after_another_and_a_mask_says_how_many():
+def test_without_combiner_rows_follow_each_other_with_a_mask():
     got, _ = run([one_row(history=Ragged.of([[7, 424242], [], [1, 1, 1, 0]]), user=np.array([1, 1, 1]))])
     rows, mask = np.split(column_of(got, "sequence"), [57], axis=1)
     nothing, default = np.zeros(19, F32), F32(DEFAULT["wide"])
@@ -353,13 +353,13 @@ def test_without_a_combiner_rows_lie_one_after_another_and_a_mask_says_how_many(
     np.testing.assert_array_equal(mask, [[1, 1, 0], [0, 0, 0], [1, 1, 1]])
 
 
-def test_missing_is_zero_after_scaling_and_not_the_scaled_zero():
+def test_missing_value_is_zero_after_scaling():
     got, _ = run([one_row(packed=F32([[0, np.nan, np.nan]]))])
     assert column_of(got, "p1").item() == 0
     assert column_of(got, "p2").item() == 0
 
 
-def test_pooling_adds_in_the_order_of_the_list_in_float32():
+def test_pooling_adds_in_list_order_in_float32():
     keys = np.arange(1, 301)
     rows = np.random.default_rng(0).standard_normal((300, 19)).astype(F32) * 1000
     spec = dataclasses.replace(MANIFEST.tables[0], rows=300)
@@ -422,7 +422,7 @@ def test_rows_of_every_type_pool_as_their_float32_values(dtype, dim, lengths):
         np.testing.assert_array_equal(out[i], wanted)
 
 
-def test_batches_far_longer_than_a_block_of_lookups_equal_plain_numpy():
+def test_batches_longer_than_a_lookup_block_equal_plain_numpy():
     random = np.random.default_rng(0)
     known = np.array([*ROWS["wide"], 2, 3, 4])
     batch = []
@@ -442,7 +442,7 @@ def test_batches_far_longer_than_a_block_of_lookups_equal_plain_numpy():
     assert counts[0, 0] == sum(len(reads(f, r[f.input])) for f in MANIFEST.features for r in batch if f.table == "wide")
 
 
-def test_a_broadcast_row_is_computed_once_and_equals_the_row_sent_again_and_again():
+def test_broadcast_row_is_computed_once_and_equals_repeated_rows():
     user = one_row(user=np.array([7]), history=Ragged.of([[7, 1]]), tags=ragged_strings([["a", "bc"]]))
     price = F32([3, 1, 2])
     once, counts = run([user | {"price": price}])
@@ -464,14 +464,14 @@ def test_a_broadcast_row_is_computed_once_and_equals_the_row_sent_again_and_agai
     np.testing.assert_array_equal(counts, run([user])[1])
 
 
-def test_counts_are_added_to_what_is_there():
+def test_counts_are_added_to_existing_counts():
     bound = PLAN.bind_inputs(one_row())
     out, counts = np.empty((1, PLAN.width), F32), np.full((3, 2), 100, np.int64)
     PLAN.fill(DESCRIPTORS, 0, [bound], np.array([[0, 1]]), out, counts)
     np.testing.assert_array_equal(counts - 100, run([one_row()])[1])
 
 
-def test_a_call_reads_the_epoch_it_is_given():
+def test_call_reads_the_epoch_it_is_given():
     table = serve(MANIFEST.tables[0])
     changed = TableDelta(np.array([7, 50]), np.full((2, 19), 9, F32), np.array([1]))
     table.apply(changed, 1)
@@ -484,7 +484,7 @@ def test_a_call_reads_the_epoch_it_is_given():
     np.testing.assert_array_equal(column_of(after, "user"), [[9] * 19, [9] * 19, default])
 
 
-def test_columns_that_start_at_an_odd_byte_give_the_same_rows():
+def test_columns_at_odd_byte_offsets_give_the_same_rows():
     def odd(array):
         raw = np.frombuffer(b"\0" + array.tobytes(), np.uint8)[1:]
         return raw.view(array.dtype).reshape(array.shape)
@@ -495,7 +495,7 @@ def test_columns_that_start_at_an_odd_byte_give_the_same_rows():
     np.testing.assert_array_equal(run([shifted])[0], run([plain])[0])
 
 
-def test_the_kernel_may_run_in_several_threads_at_once():
+def test_kernel_may_run_in_several_threads_at_once():
     batch = [one_row(user=np.array([n]), history=Ragged.of([[n, 7, 1]])) for n in range(40)]
     wanted, _ = run(batch)
     start, results = threading.Barrier(4), []

@@ -21,7 +21,7 @@ STRIDE = 48
     more=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_a_list_of_rows_is_added_in_its_order_from_what_is_there(dtype, width, rows, count, more, seed):
+def test_rows_are_added_in_list_order_to_the_existing_sum(dtype, width, rows, count, more, seed):
     count = count if more else max(1, count)
     random = np.random.default_rng(seed)
     stored = quantise(
@@ -46,7 +46,7 @@ def test_a_list_of_rows_is_added_in_its_order_from_what_is_there(dtype, width, r
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 63, 64, 65, 128])
-def test_no_row_leaves_the_sum_as_it_is(width):
+def test_empty_row_list_leaves_the_sum_unchanged(width):
     target = np.arange(width, dtype=np.float32)
     add_rows(0, target.ctypes.data, 0, STRIDE, 0, width, 1)
     np.testing.assert_array_equal(target, np.arange(width))

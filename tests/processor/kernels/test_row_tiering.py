@@ -4,7 +4,7 @@ from freshet_serving.processor.kernels import row_tiering as tiers
 from freshet_serving.processor.tables import tier
 
 
-def test_counts_in_the_sketch_are_never_too_low():
+def test_sketch_counts_are_never_too_low():
     random = np.random.default_rng(0)
     sketch = np.zeros((tier.SKETCH_ROWS, 256), np.uint8)
     keys = random.integers(0, 300, 4000)

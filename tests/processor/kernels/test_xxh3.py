@@ -13,7 +13,7 @@ SEEDS = [0, 1, 7, 2**31, 2**32 + 5, 2**63 - 1]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_length_up_to_past_the_longest_equals_the_library(seed):
+def test_hash_equals_the_library_for_every_length(seed):
     random = np.random.default_rng(seed % 1000)
     strings = [random.bytes(length) for length in range(300)] + [random.bytes(5000)]
     wanted = [xxhash.xxh3_64_intdigest(s, seed) for s in strings]
@@ -22,7 +22,7 @@ def test_every_length_up_to_past_the_longest_equals_the_library(seed):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.text(max_size=90) | st.binary(max_size=600), max_size=20), st.integers(0, 2**63 - 1), st.data())
-def test_any_column_and_any_slice_of_it_equals_the_library(strings, seed, data):
+def test_hash_equals_the_library_for_any_column_and_slice(strings, seed, data):
     column = Strings.of(strings)
     first = data.draw(st.integers(0, len(strings)))
     part = Strings(column.data, column.offsets[first:])

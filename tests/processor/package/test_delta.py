@@ -91,14 +91,14 @@ def assert_same(got, wanted):
 
 @settings(max_examples=40, deadline=None)
 @given(delta=deltas)
-def test_what_is_published_is_what_is_read(tmp_path_factory, delta):
+def test_delta_round_trips(tmp_path_factory, delta):
     path = tmp_path_factory.mktemp("deltas") / f"{delta.step}.safetensors"
     write_delta(path, delta)
     assert_same(read_delta(path), delta)
     assert_same(parse_delta(path.read_bytes()), delta)
 
 
-def test_two_deltas_have_the_same_checksum_only_when_they_are_the_same(tmp_path):
+def test_deltas_have_equal_checksums_only_when_they_are_equal(tmp_path):
     plain = dataclasses.replace(make_delta(1, [1, 2], [3], tags=["a"], dense_seed=1), published_at=1.0)
     other_row = dataclasses.replace(make_delta(1, [1, 2], [3], tags=["a"], dense_seed=1, tag=2), published_at=1.0)
     later = dataclasses.replace(plain, published_at=2.0)
@@ -110,7 +110,7 @@ def test_two_deltas_have_the_same_checksum_only_when_they_are_the_same(tmp_path)
     assert len(set(seen)) == 3
 
 
-def test_the_header_is_the_deltas_manifest_as_documented(tmp_path):
+def test_header_is_the_deltas_manifest_as_documented(tmp_path):
     path = tmp_path / "7.safetensors"
     delta = make_delta(7, [1, 2], [3], tags=["a"], parent=5, dense_seed=1, compacted=True, events=42)
     delta = dataclasses.replace(delta, published_at=1700000000.25, event_time=(10.5, 20.0))
@@ -136,7 +136,7 @@ def test_the_header_is_the_deltas_manifest_as_documented(tmp_path):
     assert all(len(c) == 8 and int(c, 16) >= 0 for c in [*checksums.values(), meta["checksum"]])
 
 
-def test_an_empty_delta_is_a_delta(tmp_path):
+def test_empty_delta_is_a_valid_delta(tmp_path):
     write_delta(tmp_path / "1", Delta("small", 1, 1, 0, {}))
     back = read_delta(tmp_path / "1")
     assert (back.rows, back.removed, back.event_time, back.dense) == (0, 0, None, {})
@@ -167,7 +167,7 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("room", [0, 8, 100, 2000])
-def test_a_disk_that_fills_up_in_the_middle_leaves_no_file_behind(tmp_path, monkeypatch, room):
+def test_full_disk_during_a_write_leaves_no_file(tmp_path, monkeypatch, room):
     whole = delta_module.write_tensors
     monkeypatch.setattr(delta_module, "write_tensors", lambda file, *rest: whole(FullDisk(file, room), *rest))
     with pytest.raises(OSError, match="No space left"):
@@ -176,7 +176,7 @@ def test_a_disk_that_fills_up_in_the_middle_leaves_no_file_behind(tmp_path, monk
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_failure_before_the_rename_leaves_no_file_behind(tmp_path, monkeypatch, call):
+def test_failure_before_the_rename_leaves_no_file(tmp_path, monkeypatch, call):
     monkeypatch.setattr(atomic.os, call, refuse)
     with pytest.raises(Broken):
         write_delta(tmp_path / "1.safetensors", make_delta(1, [1]))
@@ -184,7 +184,7 @@ def test_a_failure_before_the_rename_leaves_no_file_behind(tmp_path, monkeypatch
     assert os.listdir(tmp_path) == []
 
 
-def test_a_failed_publication_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+def test_failed_publication_keeps_the_existing_file(tmp_path, monkeypatch):
     path = tmp_path / "1.safetensors"
     write_delta(path, make_delta(1, [1]))
     before = path.read_bytes()
@@ -196,7 +196,7 @@ def test_a_failed_publication_leaves_the_file_that_was_there(tmp_path, monkeypat
     assert os.listdir(tmp_path) == ["1.safetensors"]
 
 
-def test_nothing_stands_under_the_name_until_every_byte_is_written_and_synced(tmp_path, monkeypatch):
+def test_file_gets_its_name_only_after_all_bytes_are_synced(tmp_path, monkeypatch):
     path, seen = tmp_path / "1.safetensors", []
     synced, renamed = os.fsync, os.replace
 
@@ -251,7 +251,7 @@ def forged(arrays=None, drop=(), **meta):
     return file.getvalue()
 
 
-def test_a_forged_file_that_obeys_every_rule_is_read():
+def test_forged_file_that_meets_every_rule_is_read():
     assert parse_delta(forged()).step == 1
 
 
@@ -330,7 +330,7 @@ refusals = {
 
 
 @pytest.mark.parametrize(("data", "message"), refusals.values(), ids=refusals.keys())
-def test_a_file_with_true_checksums_still_has_to_obey_the_format(data, message):
+def test_file_with_valid_checksums_must_still_meet_the_format(data, message):
     with pytest.raises(Corrupt, match=message):
         parse_delta(data)
 
@@ -346,12 +346,12 @@ def test_a_file_with_true_checksums_still_has_to_obey_the_format(data, message):
         max_leaves=6,
     ).map(json.dumps),
 )
-def test_no_value_of_the_header_raises_anything_but_our_errors(key, value):
+def test_arbitrary_header_value_raises_only_freshet_errors(key, value):
     with contextlib.suppress(FreshetError):
         parse_delta(forged(**{key: value}))
 
 
-def test_metadata_that_was_edited_does_not_match_the_header_checksum(tmp_path):
+def test_edited_metadata_does_not_match_the_header_checksum(tmp_path):
     write_delta(tmp_path / "1", make_delta(1, [1]))
     data = (tmp_path / "1").read_bytes()
     assert data.count(b'"step":"1"') == 1
@@ -359,7 +359,7 @@ def test_metadata_that_was_edited_does_not_match_the_header_checksum(tmp_path):
         parse_delta(data.replace(b'"step":"1"', b'"step":"2"'))
 
 
-def test_a_tensor_that_was_renamed_or_reshaped_does_not_match_the_header_checksum():
+def test_renamed_or_reshaped_tensor_does_not_match_the_header_checksum():
     data = forged()
     for before, after in [(b'"dense/w"', b'"dense/v"'), (b'"shape":[1,4]', b'"shape":[4,1]')]:
         assert before in data
@@ -390,7 +390,7 @@ small = manifest(users=20, tags=3)
         (lambda d: d.dense.update({"mlp_0/bias": np.zeros(3, np.float32)}), r"expected shape \[8\], got \[3\]"),
     ],
 )
-def test_a_delta_that_does_not_fit_the_model_is_refused(change, message):
+def test_delta_that_does_not_fit_the_model_is_refused(change, message):
     delta = make_delta(1, [1, 2], [3], dense_seed=1)
     delta.check_fits(small)
     change(delta)
@@ -399,14 +399,14 @@ def test_a_delta_that_does_not_fit_the_model_is_refused(change, message):
 
 
 @pytest.mark.parametrize(("keys", "removed"), [([1, 2], []), ([], [3])])
-def test_a_table_that_the_stage_reads_too_takes_no_delta(keys, removed):
+def test_table_that_a_stage_also_reads_refuses_deltas(keys, removed):
     read_twice = dataclasses.replace(small, copies={"user": ""})
     make_delta(1, [], []).check_fits(read_twice)
     with pytest.raises(BadInput, match="table 'user' cannot be changed by deltas"):
         make_delta(1, keys, removed).check_fits(read_twice)
 
 
-def test_a_table_that_is_a_weight_too_changes_with_it():
+def test_table_that_is_also_a_weight_changes_with_it():
     tied = dataclasses.replace(small, copies={"user": "mlp_0/bias"})
     make_delta(1, [1, 2], [3], dense_seed=1).check_fits(tied)
     with pytest.raises(BadInput, match="table 'user' changes without dense weight 'mlp_0/bias'"):
@@ -416,7 +416,7 @@ def test_a_table_that_is_a_weight_too_changes_with_it():
 @pytest.mark.parametrize(
     ("dtype", "below"), [("float16", 65520.0), ("bfloat16", 2.0**56), ("float32", 2.0**56), ("int8", 2.0**56)]
 )
-def test_a_delta_whose_rows_the_tables_type_or_a_score_cannot_hold_is_refused(dtype, below):
+def test_delta_with_unrepresentable_rows_is_refused(dtype, below):
     typed = dataclasses.replace(small, tables=[dataclasses.replace(t, dtype=dtype) for t in small.tables])
     delta = make_delta(1, [1, 2], [3])
     delta.tables["user"].rows[1, 2] = -np.nextafter(np.float32(below), np.float32(0))
@@ -428,7 +428,7 @@ def test_a_delta_whose_rows_the_tables_type_or_a_score_cannot_hold_is_refused(dt
             delta.check_fits(typed)
 
 
-def test_a_poisoned_value_is_found_in_every_block(monkeypatch):
+def test_non_finite_value_is_found_in_every_block(monkeypatch):
     monkeypatch.setattr(delta_module, "CHECK_ROWS", 4)
     for at in range(10):
         array = np.zeros((5, 2), np.float32)
@@ -451,7 +451,7 @@ def test_a_poisoned_value_is_found_in_every_block(monkeypatch):
         (bytes(100), ""),
     ],
 )
-def test_what_is_no_safetensors_file_is_called_that(data, kind):
+def test_file_that_is_not_safetensors_is_reported_as_such(data, kind):
     with pytest.raises(Corrupt, match=f"^delta: not a safetensors file{kind}: "):
         parse_delta(data)
 
@@ -482,7 +482,7 @@ def test_what_is_no_safetensors_file_is_called_that(data, kind):
         (dict(parent_step=1), "expected a step above its parent 1, got 1"),
     ],
 )
-def test_what_a_reader_would_refuse_is_not_written(tmp_path, changes, message):
+def test_delta_that_a_reader_would_refuse_is_not_written(tmp_path, changes, message):
     with pytest.raises(BadInput, match=message):
         write_delta(tmp_path / "1", dataclasses.replace(make_delta(1, [1]), **changes))
     assert list(tmp_path.iterdir()) == []
@@ -498,7 +498,7 @@ odd = (
 
 
 @given(published_at=odd, times=st.none() | st.lists(odd, max_size=3), events=odd, step=odd)
-def test_what_is_written_is_read_back_whatever_its_metadata(published_at, times, events, step):
+def test_delta_with_any_metadata_round_trips(published_at, times, events, step):
     changes = dict(published_at=published_at, event_time=times, events=events, step=step, parent_step=0)
     made, file = dataclasses.replace(make_delta(1, [1]), **changes), io.BytesIO()
     try:

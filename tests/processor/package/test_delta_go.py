@@ -29,7 +29,7 @@ def drop(folder, changes, tmp_path, step=1, parent=0, model="small"):
     return result.stdout + result.stderr
 
 
-def test_a_file_that_a_go_program_drops_is_a_delta_of_the_chain(tmp_path):
+def test_file_dropped_by_a_go_program_becomes_a_delta(tmp_path):
     folder = write_package(tmp_path / "repository")
     weights = make_weights(4)["mlp_0/bias"]
     changes = {
@@ -54,7 +54,7 @@ def test_a_file_that_a_go_program_drops_is_a_delta_of_the_chain(tmp_path):
     assert (delta.rows, delta.removed, delta.events) == (2, 3, 0)
 
 
-def test_after_a_rollback_the_next_one_takes_a_new_step(tmp_path):
+def test_delta_after_a_rollback_takes_a_new_step(tmp_path):
     folder = write_package(tmp_path / "repository")
     change_log = ChangeLog.of(Repository(tmp_path / "repository").version("small"))
     for step in (1, 2):
@@ -68,7 +68,7 @@ def test_after_a_rollback_the_next_one_takes_a_new_step(tmp_path):
     assert "file exists" in drop(folder, rows, tmp_path, step=3, parent=1)
 
 
-def test_names_and_letters_beyond_ascii_are_spelled_as_the_checksum_wants_them(tmp_path):
+def test_non_ascii_names_are_spelled_as_the_checksum_requires(tmp_path):
     model = 'größe "x" \\ \t\x7f\x01 \U0001f600'
     (tmp_path / "deltas").mkdir()
     said = drop(tmp_path, {"dense": {"gewicht/ß": {"shape": [2], "values": [1, 2]}}}, tmp_path, model=model)

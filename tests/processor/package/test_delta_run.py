@@ -44,7 +44,7 @@ def applied(deltas):
 
 
 @given(RUNS)
-def test_a_run_leads_where_its_deltas_lead_in_turn(run):
+def test_folded_run_equals_applying_its_deltas_in_order(run):
     deltas = deltas_of(run)
     one = folded(deltas)
     assert applied([one]) == applied(deltas)
@@ -56,7 +56,7 @@ def test_a_run_leads_where_its_deltas_lead_in_turn(run):
 
 
 @given(RUNS, st.integers(0, 4))
-def test_folding_as_it_goes_comes_to_the_same(run, rows):
+def test_incremental_folding_equals_folding_at_the_end(run, rows):
     kept, delta_module.FOLD_ROWS = delta_module.FOLD_ROWS, rows
     try:
         gathered = DeltaRun()
@@ -67,14 +67,14 @@ def test_folding_as_it_goes_comes_to_the_same(run, rows):
         delta_module.FOLD_ROWS = kept
 
 
-def test_the_newest_event_time_that_is_told_is_kept():
+def test_newest_known_event_time_is_kept():
     first, second = deltas_of([({}, {}, {}), ({}, {}, {})])
     timed = Delta("m", 1, 1, 0, {}, event_time=(3.0, 4.0))
     assert folded([timed, second]).event_time == (3.0, 4.0)
     assert folded([first, second]).event_time is None
 
 
-def test_a_run_of_one_is_that_very_delta():
+def test_run_of_one_delta_is_that_delta():
     (only,) = deltas_of([({1: 2}, {}, {})])
     run = DeltaRun()
     run.add(only)

@@ -25,11 +25,11 @@ def parse(value):
     return Manifest.from_json(json.dumps(value).encode())
 
 
-def test_a_manifest_survives_its_own_file():
+def test_manifest_round_trips_through_its_file():
     assert Manifest.from_json(GOOD.to_json()) == GOOD
 
 
-def test_what_is_optional_may_be_left_out():
+def test_optional_fields_may_be_omitted():
     small = raw()
     for key in ("event_time", "notes", "executables"):
         del small[key]
@@ -46,7 +46,7 @@ def test_tables_and_inputs_are_found_by_name():
     assert GOOD.input("floats").columns == 4
 
 
-def test_whole_numbers_are_good_where_floats_are_wanted_and_not_the_other_way_round():
+def test_integers_are_accepted_for_floats_but_not_the_reverse():
     value = raw()
     value["created_at"] = 5
     assert parse(value).created_at == 5.0
@@ -233,7 +233,7 @@ rules = {
 
 
 @pytest.mark.parametrize(("change", "message"), rules.values(), ids=rules.keys())
-def test_what_breaks_a_rule_is_refused_by_name(change, message):
+def test_error_names_the_field_that_breaks_a_rule(change, message):
     value = raw()
     change(value)
     with pytest.raises(BadInput, match=message):
@@ -265,7 +265,7 @@ def test_what_breaks_a_rule_is_refused_by_name(change, message):
         "a\n",
     ],
 )
-def test_a_file_outside_the_version_or_hidden_in_it_is_refused(path):
+def test_hidden_file_or_file_outside_the_version_is_refused(path):
     value = raw()
     value["files"][path] = {"nbytes": 0, "crc32": "00000000"}
     with pytest.raises(BadInput, match=r"files: expected a relative path inside the version"):
@@ -276,29 +276,29 @@ def test_a_file_outside_the_version_or_hidden_in_it_is_refused(path):
     "data",
     [b"", b"{", b"nul", b"\xff", b"[" * 100_000, b'{"a": 1' + b"0" * 5000 + b"}", b'{"a": "\xc3"}'],
 )
-def test_what_is_no_json_is_refused(data):
+def test_invalid_json_is_refused(data):
     with pytest.raises(BadInput, match="not valid JSON"):
         Manifest.from_json(data)
 
 
 @pytest.mark.parametrize("data", [b"3", b"[]", b"null", b'"x"', b"NaN"])
-def test_what_is_no_object_is_refused(data):
+def test_json_that_is_not_an_object_is_refused(data):
     with pytest.raises(BadInput, match="expected an object"):
         Manifest.from_json(data)
 
 
-def test_a_manifest_beyond_the_limit_is_refused_before_it_is_parsed(monkeypatch):
+def test_manifest_over_the_size_limit_is_refused_before_parsing(monkeypatch):
     monkeypatch.setattr(manifest_module, "MAX_MANIFEST_NBYTES", 10)
     with pytest.raises(BadInput, match="expected at most 10 bytes, got 11"):
         Manifest.from_json(b"{" * 11)
 
 
-def test_a_manifest_that_contradicts_itself_is_not_written():
+def test_manifest_that_contradicts_itself_is_not_written():
     with pytest.raises(BadInput, match=r"manifest\.width"):
         dataclasses.replace(GOOD, width=13).to_json()
 
 
-def test_messages_carry_a_bounded_piece_of_what_came():
+def test_error_messages_quote_a_bounded_part_of_the_input():
     value = raw()
     value["x" * 100_000] = 1
     with pytest.raises(BadInput) as refused:
@@ -315,7 +315,7 @@ json_values = st.recursive(
 
 @settings(max_examples=100)
 @given(value=json_values)
-def test_no_json_raises_anything_but_bad_input(value):
+def test_arbitrary_json_raises_only_bad_input(value):
     with pytest.raises(BadInput):
         parse(value)
 
@@ -329,7 +329,7 @@ def paths(value, here=()):
 
 @settings(max_examples=150)
 @given(path=st.sampled_from(sorted((p for p in paths(raw()) if p), key=repr)), value=json_values)
-def test_no_value_anywhere_in_a_manifest_raises_anything_but_bad_input(path, value):
+def test_arbitrary_value_in_a_manifest_raises_only_bad_input(path, value):
     whole = raw()
     put(*path, value)(whole)
     try:
@@ -340,7 +340,7 @@ def test_no_value_anywhere_in_a_manifest_raises_anything_but_bad_input(path, val
 
 
 @given(dims=st.lists(st.integers(1, 64), min_size=1, max_size=8), order=st.randoms(use_true_random=False))
-def test_features_may_stand_in_any_order_as_long_as_they_tile_the_dense_input(dims, order):
+def test_features_may_have_any_order_if_they_tile_the_input(dims, order):
     offsets = [sum(dims[:n]) for n in range(len(dims))]
     features = [
         Feature(f"f{n}", "id", "x", column=n, table=f"t{n}", offset=offset, width=dim)
@@ -358,17 +358,17 @@ def test_features_may_stand_in_any_order_as_long_as_they_tile_the_dense_input(di
     assert Manifest.from_json(built.to_json()) == built
 
 
-def test_second_copies_of_tables_survive_the_file():
+def test_table_copies_round_trip_through_the_file():
     held = dataclasses.replace(GOOD, copies={GOOD.tables[0].name: "", GOOD.tables[1].name: "mlp_0/bias"})
     assert Manifest.from_json(held.to_json()) == held
     assert b'"copies"' not in GOOD.to_json()
 
 
-def test_a_manifest_without_transforms_can_be_read_by_a_server_from_before_them():
+def test_manifest_without_transforms_is_readable_by_older_servers():
     assert b"transforms" not in GOOD.to_json()
 
 
-def test_what_an_imported_model_declares_is_kept_and_others_have_no_such_keys():
+def test_only_imported_models_have_declared_types_and_dims():
     plain = dataclasses.replace(manifest(), executables=[])
     for entry in (*json.loads(plain.to_json())["inputs"], *json.loads(plain.to_json())["outputs"]):
         assert not {"declared", "dims"} & set(entry)
@@ -397,7 +397,7 @@ def test_what_an_imported_model_declares_is_kept_and_others_have_no_such_keys():
         ({"outputs": {"dtype": "string"}}, "manifest.outputs[score].dtype: expected one of"),
     ],
 )
-def test_what_a_model_cannot_declare_is_refused(changes, told):
+def test_invalid_declared_types_are_refused(changes, told):
     document = json.loads(dataclasses.replace(manifest(), executables=[]).to_json())
     for part, values in changes.items():
         document[part][0].update(values)

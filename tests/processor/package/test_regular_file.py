@@ -26,14 +26,14 @@ def put(kind, path):
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a socket", "a device", "a folder"])
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind):
+def test_file_that_is_not_regular_is_refused_at_once(tmp_path, kind):
     path = put(kind, tmp_path / "model.json")
     for read in (open_regular, file_sha256, lambda path: read_file(path, 1 << 20)):
         with pytest.raises(Corrupt, match=f"model.json: expected a regular file, got {kind}"):
             read(path)
 
 
-def test_a_pipe_that_takes_a_files_place_between_two_looks_is_refused_and_holds_up_nobody(tmp_path, monkeypatch):
+def test_pipe_that_replaces_a_file_is_refused_without_blocking(tmp_path, monkeypatch):
     path, stat = tmp_path / "file", os.stat
     path.write_bytes(b"x")
 
@@ -48,7 +48,7 @@ def test_a_pipe_that_takes_a_files_place_between_two_looks_is_refused_and_holds_
         open_regular(path)
 
 
-def test_a_file_is_read_whole_in_whatever_pieces(tmp_path, monkeypatch):
+def test_file_is_read_whole_from_pieces_of_any_size(tmp_path, monkeypatch):
     path, data = tmp_path / "file", os.urandom(1000)
     path.write_bytes(data)
     monkeypatch.setattr(regular_file, "READ_NBYTES", 7)
@@ -58,7 +58,7 @@ def test_a_file_is_read_whole_in_whatever_pieces(tmp_path, monkeypatch):
     assert read_file(path, 0).tobytes() == b""
 
 
-def test_a_file_larger_than_it_may_be_is_refused_before_memory_is_taken_for_it(tmp_path):
+def test_file_over_its_size_limit_is_refused_before_allocating_memory(tmp_path):
     path = tmp_path / "sparse"
     path.touch()
     os.truncate(path, 1 << 40)
@@ -66,7 +66,7 @@ def test_a_file_larger_than_it_may_be_is_refused_before_memory_is_taken_for_it(t
         read_file(path, 100)
 
 
-def test_a_file_that_is_cut_short_while_it_is_read_is_an_error(tmp_path, monkeypatch):
+def test_file_truncated_while_being_read_is_an_error(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(b"x" * 100)
     monkeypatch.setattr(regular_file, "READ_NBYTES", 10)
@@ -81,6 +81,6 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_an_error(tmp_path, monkeyp
         read_file(path, 100)
 
 
-def test_what_is_missing_is_missing(tmp_path):
+def test_missing_file_is_reported_as_missing(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_file(tmp_path / "nothing", 1)

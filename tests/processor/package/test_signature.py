@@ -13,7 +13,7 @@ from freshet_serving.processor.package.signature import PublicKey, Signer, new_k
 from tests.support.signing import signer
 
 
-def test_a_new_key_signs_and_its_public_half_knows_it(tmp_path):
+def test_public_half_verifies_signatures_of_a_new_key(tmp_path):
     private, public, key = new_key(str(tmp_path / "team"))
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
     one, known = Signer.read(private), PublicKey.read(public)
@@ -27,7 +27,7 @@ def test_a_new_key_signs_and_its_public_half_knows_it(tmp_path):
 
 
 @pytest.mark.parametrize("there", ["team.key", "team.pub"])
-def test_no_key_is_ever_replaced(tmp_path, there):
+def test_existing_key_is_never_replaced(tmp_path, there):
     (tmp_path / there).write_bytes(b"mine")
     with pytest.raises(Conflict, match=f"{there}: already exists"):
         new_key(str(tmp_path / "team"))
@@ -35,13 +35,13 @@ def test_no_key_is_ever_replaced(tmp_path, there):
     assert (tmp_path / there).read_bytes() == b"mine"
 
 
-def test_where_nothing_can_be_written_the_line_says_so(tmp_path):
+def test_unwritable_key_path_error_says_so(tmp_path):
     with pytest.raises(BadInput, match="cannot be written: No such file"):
         new_key(str(tmp_path / "nowhere" / "team"))
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 20_000, b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"])
-def test_what_is_no_key_is_refused_in_one_line(tmp_path, data):
+def test_malformed_key_is_refused_in_one_line(tmp_path, data):
     path = tmp_path / "key.pem"
     path.write_bytes(data)
     for read, what in ((PublicKey.read, "trust: "), (Signer.read, "key: ")):
@@ -52,7 +52,7 @@ def test_what_is_no_key_is_refused_in_one_line(tmp_path, data):
             read(tmp_path / "missing")
 
 
-def test_keys_of_other_kinds_are_refused(tmp_path):
+def test_keys_of_a_different_kind_are_refused(tmp_path):
     key = ec.generate_private_key(ec.SECP256R1())
     secret = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
     public = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
@@ -64,7 +64,7 @@ def test_keys_of_other_kinds_are_refused(tmp_path):
         PublicKey.read(tmp_path / "a.pub")
 
 
-def test_the_library_is_loaded_where_a_key_is_opened_and_not_before():
+def test_library_is_loaded_only_when_a_key_is_opened():
     code = (
         "import sys, freshet_serving.processor.versions.host, freshet_serving.serving.serve_config\n"
         "assert 'cryptography' not in sys.modules"
@@ -72,7 +72,7 @@ def test_the_library_is_loaded_where_a_key_is_opened_and_not_before():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_the_library_one_line_says_what_to_install(tmp_path, monkeypatch):
+def test_missing_library_error_names_the_package_to_install(tmp_path, monkeypatch):
     for name in list(sys.modules):
         if name.partition(".")[0] == "cryptography":
             monkeypatch.delitem(sys.modules, name)

@@ -59,7 +59,7 @@ def manifest(tensors=(("u0", 5), ("u1", 2)), executables=None):
     return replace(made, graphs=divided(made, tensors)) if tensors else made
 
 
-def test_features_of_an_input_with_both_sides_are_not_the_users():
+def test_features_of_mixed_inputs_are_not_the_users():
     shared = [feature("u", 4, "user", "both", 0), feature("v", 5, "item", "both", 1)]
     mine = user_features(FEATURES + shared)
     assert [f.name for f in mine] == ["a", "b"]

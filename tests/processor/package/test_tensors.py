@@ -69,14 +69,14 @@ def assert_same(got, wanted):
 
 
 @given(arrays=files, metadata=metadata)
-def test_what_is_written_is_what_is_read(arrays, metadata):
+def test_tensors_round_trip(arrays, metadata):
     back = parsed(written(arrays, metadata))
     assert_same(back.arrays, arrays)
     assert back.metadata == metadata
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 299, 300, 301, 599, 600, 4096, 100_003])
-def test_the_checksum_of_a_large_buffer_is_made_of_those_of_its_parts(monkeypatch, nbytes):
+def test_checksum_of_a_large_buffer_combines_those_of_its_parts(monkeypatch, nbytes):
     data = np.random.default_rng(nbytes).bytes(nbytes)
     monkeypatch.setattr(tensors_module, "PARALLEL_NBYTES", 300)
     for cores in (1, 2, 3, 64):
@@ -84,7 +84,7 @@ def test_the_checksum_of_a_large_buffer_is_made_of_those_of_its_parts(monkeypatc
         assert crc32(data) == f"{zlib.crc32(data):08x}"
 
 
-def test_bit_patterns_of_bfloat16_are_named_so_in_the_file():
+def test_bfloat16_bit_patterns_are_stored_as_bfloat16():
     bits = np.array([[0x3F80, 0xC000]], np.uint16)
     data = written({"rows": bits})
     header = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])
@@ -111,7 +111,7 @@ def test_files_saved_by_the_safetensors_library_parse_here(arrays):
     assert back.metadata == {"by": "the library"}
 
 
-def test_a_file_on_disk_goes_through_the_library_and_back(tmp_path):
+def test_file_round_trips_through_the_safetensors_library(tmp_path):
     ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
     wanted = {"rows": np.arange(12, dtype=np.float32).reshape(4, 3), "keys": np.arange(4, dtype=np.int64)}
     ours.write_bytes(written(wanted))
@@ -123,45 +123,45 @@ def test_a_file_on_disk_goes_through_the_library_and_back(tmp_path):
 
 
 @given(arrays=files, metadata=metadata)
-def test_the_data_section_starts_on_a_cache_line(arrays, metadata):
+def test_data_section_starts_on_a_cache_line(arrays, metadata):
     (length,) = struct.unpack("<Q", written(arrays, metadata)[:8])
     assert (8 + length) % ALIGNMENT == 0
 
 
-def test_tensors_behind_multiples_of_a_cache_line_are_aligned_in_memory(tmp_path):
+def test_tensors_after_cache_line_multiples_are_aligned_in_memory(tmp_path):
     path = tmp_path / "table"
     path.write_bytes(written({"index": np.zeros((16, 2), np.int64), "rows": np.zeros((16, 4), np.float32)}))
     for array in parse_tensors(map_file(path), "table").arrays.values():
         assert array.ctypes.data % ALIGNMENT == 0
 
 
-def test_a_tensor_at_an_odd_byte_is_readable_and_aligned():
+def test_tensor_at_an_odd_byte_is_readable_and_aligned():
     back = parsed(written({"a": np.array([7], np.int8), "b": np.array([1.5, -2.0], np.float32)})).arrays["b"]
     np.testing.assert_array_equal(back, [1.5, -2.0])
     assert back.flags.aligned
 
 
 @pytest.mark.parametrize("dtype", [">f4", ">i8", "<f8", "?", "<c8", "<u8", "S3", "O"])
-def test_a_dtype_that_the_format_does_not_hold_is_refused_before_a_byte_is_written(dtype):
+def test_unsupported_dtype_is_refused_before_a_byte_is_written(dtype):
     file = io.BytesIO()
     with pytest.raises(BadInput, match="tensor 'b': dtype: expected one of F32, F16, BF16, I8, I64, I32, U32, U8"):
         write_tensors(file, {"a": np.zeros(3, np.float32), "b": np.zeros(3, dtype)}, {})
     assert file.getvalue() == b""
 
 
-def test_strided_and_transposed_arrays_are_written_in_their_own_order():
+def test_strided_and_transposed_arrays_are_written_in_logical_order():
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
     wanted = {"strided": base[:, ::2], "transposed": base.T, "reversed": base[::-1]}
     assert_same(parsed(written(wanted)).arrays, {n: np.ascontiguousarray(a) for n, a in wanted.items()})
 
 
-def test_a_tensor_longer_than_a_chunk_is_written_whole(monkeypatch):
+def test_tensor_longer_than_a_chunk_is_written_whole(monkeypatch):
     monkeypatch.setattr(tensors, "CHUNK_NBYTES", 7)
     wanted = {"a": np.arange(100, dtype=np.int64), "b": np.arange(15, dtype=np.int8)}
     assert_same(parsed(written(wanted)).arrays, wanted)
 
 
-def test_scalars_and_tensors_without_elements_survive():
+def test_scalars_and_empty_tensors_round_trip():
     wanted = {
         "scalar": np.array(3.5, np.float32),
         "none": np.empty(0, np.int64),
@@ -177,7 +177,7 @@ def test_views_are_read_only():
         back[0] = 1
 
 
-def test_the_same_values_have_the_same_checksum_whatever_their_strides():
+def test_checksum_does_not_depend_on_strides():
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
     assert array_crc32(base.T) == array_crc32(np.ascontiguousarray(base.T))
     assert array_crc32(base) != array_crc32(base.T)
@@ -185,7 +185,7 @@ def test_the_same_values_have_the_same_checksum_whatever_their_strides():
 
 
 @given(data=st.binary(max_size=200), chunk=st.integers(1, 64))
-def test_a_checksum_does_not_depend_on_the_chunks_it_is_taken_in(data, chunk):
+def test_checksum_does_not_depend_on_the_chunk_size(data, chunk):
     whole = crc32(data)
     kept, tensors.CHUNK_NBYTES = tensors.CHUNK_NBYTES, chunk
     try:
@@ -194,7 +194,7 @@ def test_a_checksum_does_not_depend_on_the_chunks_it_is_taken_in(data, chunk):
         tensors.CHUNK_NBYTES = kept
 
 
-def test_an_empty_or_missing_file_or_a_folder_is_refused(tmp_path):
+def test_empty_or_missing_file_or_folder_is_refused(tmp_path):
     (tmp_path / "empty").touch()
     for name in ("empty", "missing"):
         with pytest.raises(Corrupt, match=f"^{name}: "):
@@ -277,19 +277,19 @@ malformed = {
 
 
 @pytest.mark.parametrize(("data", "message"), malformed.values(), ids=malformed.keys())
-def test_a_malformed_file_is_refused_by_name(data, message):
+def test_malformed_file_is_refused_by_name(data, message):
     with pytest.raises(Corrupt, match=message) as refused:
         parsed(data, "upload")
     assert str(refused.value).startswith("upload: ")
 
 
 @pytest.mark.parametrize("shape", [(0, 2**61, 2**61), (2**61, 0), (2**40, 2**40, 0), (0, 2**61)])
-def test_a_tensor_without_elements_cannot_smuggle_in_huge_dimensions(shape):
+def test_empty_tensor_cannot_have_huge_dimensions(shape):
     with pytest.raises(Corrupt, match="a shape of at most"):
         parsed(with_header({"a": entry(shape=shape, offsets=(0, 0))}))
 
 
-def test_a_header_above_the_limit_is_refused_before_it_is_read():
+def test_header_over_the_size_limit_is_refused_before_reading():
     class Huge:
         nbytes = MAX_HEADER_NBYTES * 2
 
@@ -313,7 +313,7 @@ SEED_FILE = written(
 
 @settings(max_examples=150)
 @given(data=st.data())
-def test_no_mutation_of_a_file_raises_anything_but_our_errors(data):
+def test_mutated_file_raises_only_freshet_errors(data):
     raw = bytearray(SEED_FILE)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(raw)))
@@ -345,7 +345,7 @@ entries = st.fixed_dictionaries(
 
 @settings(max_examples=150)
 @given(header=st.dictionaries(st.text(max_size=3), entries, max_size=3), body=st.binary(max_size=40))
-def test_whatever_a_header_claims_views_stay_inside_and_tile_the_file(header, body):
+def test_views_stay_inside_and_tile_the_file_for_any_header(header, body):
     try:
         result = parsed(with_header(header, body))
     except FreshetError:

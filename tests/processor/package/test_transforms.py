@@ -30,7 +30,7 @@ def manifest(*transforms, source="t"):
     )
 
 
-def test_transforms_travel_in_the_manifest_and_older_manifests_have_none():
+def test_transforms_round_trip_and_older_manifests_have_none():
     kept = manifest(Transform("t", "farm", ["word"], [10]))
     assert Manifest.from_json(kept.to_json()) == kept
     assert [(s.name, s.dtype) for s in kept.sources] == [("word", "string"), ("id", "int64"), ("t", "int64")]
@@ -58,7 +58,7 @@ def test_transforms_travel_in_the_manifest_and_older_manifests_have_none():
         ([Transform("a b", "farm", ["word"], [10])], "manifest.inputs: expected a name of letters"),
     ],
 )
-def test_transforms_that_cannot_be_are_refused_by_name(transforms, message):
+def test_invalid_transforms_are_refused_by_name(transforms, message):
     with pytest.raises(BadInput, match=message):
         manifest(*transforms).to_json()
 
@@ -111,13 +111,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("op", "shapes", "integers", "floats", "texts"), REFUSED)
-def test_what_an_op_cannot_take_is_refused(op, shapes, integers, floats, texts):
+def test_inputs_that_an_op_cannot_take_are_refused(op, shapes, integers, floats, texts):
     inputs = [f"i{n}" for n in range(len(shapes))]
     with pytest.raises(BadInput, match=rf"manifest.transforms\[t\]: {op} does not accept"):
         shape_of(Transform("t", op, inputs, integers, floats, texts), shapes)
 
 
-def test_shapes_follow_from_those_of_the_inputs():
+def test_shapes_follow_from_the_input_shapes():
     def shape(op, *shapes, integers=(), texts=()):
         return shape_of(Transform("t", op, ["i"] * len(shapes), list(integers), [], list(texts)), shapes)
 

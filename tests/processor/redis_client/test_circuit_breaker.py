@@ -8,7 +8,7 @@ def failing(breaker, times):
         breaker.failed()
 
 
-def test_a_closed_breaker_lets_everybody_ask():
+def test_closed_breaker_allows_every_caller():
     breaker = CircuitBreaker(FakeClock())
     failing(breaker, OPEN_AFTER - 1)
     assert breaker.allow()
@@ -17,7 +17,7 @@ def test_a_closed_breaker_lets_everybody_ask():
     assert breaker.allow()
 
 
-def test_failures_in_a_row_open_it_for_a_while():
+def test_consecutive_failures_open_the_breaker_for_a_while():
     clock = FakeClock()
     breaker = CircuitBreaker(clock)
     failing(breaker, OPEN_AFTER)
@@ -26,7 +26,7 @@ def test_failures_in_a_row_open_it_for_a_while():
     assert not breaker.allow()
 
 
-def test_after_the_pause_one_caller_asks_at_a_time():
+def test_half_open_breaker_allows_one_caller_at_a_time():
     clock = FakeClock()
     breaker = CircuitBreaker(clock)
     failing(breaker, OPEN_AFTER)
@@ -41,7 +41,7 @@ def test_after_the_pause_one_caller_asks_at_a_time():
     assert all(breaker.allow() for _ in range(5))
 
 
-def test_a_caller_that_never_answers_does_not_keep_it_open_for_ever():
+def test_lost_caller_does_not_keep_the_breaker_open_forever():
     clock = FakeClock()
     breaker = CircuitBreaker(clock)
     failing(breaker, OPEN_AFTER)
@@ -50,7 +50,7 @@ def test_a_caller_that_never_answers_does_not_keep_it_open_for_ever():
         assert breaker.allow()
 
 
-def test_a_breaker_of_its_own_limits_opens_and_tries_again_by_them():
+def test_custom_limits_decide_when_it_opens_and_retries():
     clock = FakeClock()
     breaker = CircuitBreaker(clock, open_after=1, pause_s=0.1)
     failing(breaker, 1)

@@ -55,13 +55,13 @@ VALUES = st.recursive(
 
 
 @given(st.lists(VALUES, max_size=5), st.integers(1, 50))
-def test_replies_survive_the_wire_in_any_pieces(values, piece):
+def test_replies_split_at_any_point_are_read(values, piece):
     reader = reading(Wire(b"".join(map(encoded, values)), piece))
     assert [reader.read_response() for _ in values] == values
 
 
 @given(st.binary(max_size=60), st.integers(1, 20))
-def test_no_bytes_raise_anything_but_redis_errors(data, piece):
+def test_arbitrary_bytes_raise_only_redis_errors(data, piece):
     reader = reading(Wire(data, piece), max_nbytes=50)
     with pytest.raises((exceptions.RedisError, TimeoutError)):
         list(iter(reader.read_response, object()))
@@ -79,19 +79,19 @@ def test_no_bytes_raise_anything_but_redis_errors(data, piece):
         b"$3\r\nabcde\r\n",
     ],
 )
-def test_what_is_larger_than_asked_for_or_no_reply_is_malformed(data):
+def test_oversized_or_invalid_reply_is_malformed(data):
     with pytest.raises(MalformedReply):
         reading(Wire(data)).read_response()
 
 
-def test_a_reply_of_the_very_bytes_allowed_is_read_and_one_more_is_not():
+def test_reply_is_limited_to_exactly_the_allowed_bytes():
     data = encoded([b"abc", 1])
     assert reading(Wire(data), len(data)).read_response() == [b"abc", 1]
     with pytest.raises(MalformedReply):
         reading(Wire(data), len(data) - 1).read_response()
 
 
-def test_a_server_that_drips_is_given_up_at_the_deadline(monkeypatch):
+def test_slow_server_is_abandoned_at_the_deadline(monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(replies, "time", SimpleNamespace(monotonic=lambda: clock.now))
     wire = Wire(encoded(b"x" * 1000), piece=1, piece_s=0.03, clock=clock)
@@ -102,7 +102,7 @@ def test_a_server_that_drips_is_given_up_at_the_deadline(monkeypatch):
     assert wire.timeouts[-1] <= 0.05
 
 
-def test_error_replies_are_told_apart():
+def test_error_replies_are_distinguished():
     reader = reading(Wire(b"-MOVED abc\r\n-ERR what\r\n-OOM no\r\n-NOAUTH\r\n"))
     kinds = [type(reader.read_response()) for _ in range(3)]
     assert kinds == [MovedRedirect, exceptions.ResponseError, exceptions.OutOfMemoryError]
@@ -110,17 +110,17 @@ def test_error_replies_are_told_apart():
         reader.read_response()
 
 
-def test_a_connection_that_ends_says_so():
+def test_closed_connection_raises_an_error():
     with pytest.raises(exceptions.ConnectionError):
         reading(Wire(b"$3\r\nab")).read_response()
 
 
-def test_what_arrived_in_time_is_read_by_a_thread_that_comes_late():
+def test_late_thread_reads_what_arrived_in_time():
     reader = reading(Wire(b"$2\r\nab\r\n"), end_s=time.monotonic() - 1)
     assert reader.read_response() == b"ab"
 
 
-def test_a_thread_that_comes_late_looks_once_and_waits_for_nothing():
+def test_late_thread_looks_once_without_waiting():
     class Empty(Wire):
         def recv(self, most):
             assert self.timeouts[-1] == 0

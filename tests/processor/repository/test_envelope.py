@@ -14,12 +14,12 @@ def made(before=None, keyring=None, document=DOCUMENT):
     return wrap_envelope(document, before or {}, "ctr", "labels.json", keyring or writes())
 
 
-def test_without_keys_the_document_is_the_file():
+def test_document_is_stored_as_is_without_keys():
     assert made(keyring=NO_KEYS) == DOCUMENT
     assert opened(DOCUMENT, "ctr", "labels.json", NO_KEYS) == DOCUMENT
 
 
-def test_a_signed_one_is_read_by_all_and_its_serial_grows():
+def test_signed_document_is_readable_by_all_and_its_serial_grows():
     first = made()
     second = made(first)
     assert (first["serial"], second["serial"]) == (1, 2)
@@ -36,12 +36,12 @@ def test_a_signed_one_is_read_by_all_and_its_serial_grows():
     [{"serial": 2}, {"serial": True}, {"document": {"stable": 4}}, {"document": 1}, {"model": "other"},
      {"file": "traffic.json"}, {"key": "0" * 16}, {"signature": "0" * 128}, {"signature": 1}, {"more": 1}],
 )  # fmt: skip
-def test_whatever_is_changed_of_it_is_refused(change):
+def test_modified_document_is_refused(change):
     with pytest.raises(Corrupt):
         opened({**made(), **change}, "ctr", "labels.json", reads())
 
 
-def test_an_unsigned_one_a_strangers_and_an_older_one_are_refused(tmp_path):
+def test_unsigned_foreign_or_older_document_is_refused(tmp_path):
     keyring = reads(memory=tmp_path / "memory")
     for raw in (DOCUMENT, made(keyring=writes("stranger"))):
         with pytest.raises(Corrupt, match=r"labels\.json: expected a signature by key"):

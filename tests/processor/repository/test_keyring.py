@@ -8,14 +8,14 @@ from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
 from tests.support.signing import reads, signer, writes
 
 
-def test_without_keys_nothing_is_asked_for_and_nothing_signed():
+def test_without_keys_nothing_is_verified_or_signed():
     NO_KEYS.check_signature("record 1", "", "", b"")
     NO_KEYS.check_signature("record 1", "ab", "cd", b"")
     assert NO_KEYS.key_for("chain") is None
     assert not NO_KEYS.trusts
 
 
-def test_who_signs_trusts_its_own_key_and_those_it_is_given(tmp_path, monkeypatch):
+def test_signer_trusts_its_own_key_and_configured_ones(tmp_path, monkeypatch):
     keys = [new_key(str(tmp_path / name)) for name in ("one", "two")]
     alone = Keyring.of(keys[0][0])
     assert set(alone.trusted) == {keys[0][2]}
@@ -31,7 +31,7 @@ def test_who_signs_trusts_its_own_key_and_those_it_is_given(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("listed", [" , ", ",", " "])
-def test_a_list_of_trusted_keys_without_a_name_is_refused(monkeypatch, listed):
+def test_trusted_key_list_without_a_name_is_refused(monkeypatch, listed):
     monkeypatch.setenv("FRESHET_TRUST", listed)
     with pytest.raises(BadInput, match="FRESHET_TRUST: expected files of public keys separated by commas, got '"):
         Keyring.of_writer()
@@ -39,7 +39,7 @@ def test_a_list_of_trusted_keys_without_a_name_is_refused(monkeypatch, listed):
     assert not Keyring.of_writer().trusts
 
 
-def test_what_is_wrong_with_a_signature_is_one_line_that_says_whose_was_wanted():
+def test_signature_error_names_the_expected_keys_in_one_line():
     keyring, one, other = reads("first", "second"), signer("first"), signer("third")
     keyring.check_signature("record 1", one.id, one.sign(b"data"), b"data")
     wanted = f"record 1: expected a signature by key {one.id} or {signer('second').id}"
@@ -55,7 +55,7 @@ def test_what_is_wrong_with_a_signature_is_one_line_that_says_whose_was_wanted()
         assert str(error.value) == f"{wanted}, {got}"
 
 
-def test_a_key_is_wanted_where_signatures_are_asked_for_or_there_already():
+def test_key_is_required_when_signatures_are_expected_or_present():
     assert writes().key_for("chain", "ab").id == signer().id
     for keyring, signed in ((reads(), ""), (NO_KEYS, "0123456789abcdef")):
         with pytest.raises(SigningKeyRequired, match=r"chain: the repository .*set --key or FRESHET_KEY"):

@@ -11,7 +11,7 @@ def memory(tmp_path):
     return TrustMemory(tmp_path / "memory")
 
 
-def test_the_newest_record_is_remembered_by_the_next_process(memory):
+def test_newest_record_is_remembered_by_the_next_process(memory):
     memory.note_record("ctr", 3, 17, "ab" * 32)
     memory.note_record("ctr", 3, 12, "cd" * 32)
     known = TrustMemory(memory.folder).of("ctr")
@@ -19,7 +19,7 @@ def test_the_newest_record_is_remembered_by_the_next_process(memory):
     assert TrustMemory(memory.folder).of("other").versions == {}
 
 
-def test_two_processes_with_one_folder_merge_by_the_larger(memory):
+def test_two_processes_sharing_a_folder_merge_by_the_larger_number(memory):
     other = TrustMemory(memory.folder)
     memory.note_record("ctr", 3, 17, "ab" * 32)
     other.note_version("ctr", 4, "root", 0, "m")
@@ -29,7 +29,7 @@ def test_two_processes_with_one_folder_merge_by_the_larger(memory):
     assert (known.newest, known.versions[3].number, sorted(known.versions)) == (4, 18, [3, 4])
 
 
-def test_an_older_edition_another_manifest_and_an_older_serial_are_refused(memory):
+def test_older_edition_changed_manifest_and_older_serial_are_refused(memory):
     memory.check_manifest("ctr", 3, "root", 0, "m0")
     memory.note_version("ctr", 3, "root", 2, "m2")
     memory.check_manifest("ctr", 3, "root", 2, "m2")
@@ -43,14 +43,14 @@ def test_an_older_edition_another_manifest_and_an_older_serial_are_refused(memor
         memory.check_serial("ctr", "labels.json", 3)
 
 
-def test_forgetting_is_whole(memory):
+def test_forget_removes_all_versions_of_a_model(memory):
     memory.note_record("ctr", 3, 17, "ab" * 32)
     assert memory.forget("ctr")
     assert not memory.forget("ctr")
     assert memory.of("ctr").versions == {}
 
 
-def test_what_cannot_be_read_or_written_is_not_taken_for_nothing(memory, tmp_path):
+def test_unreadable_or_unwritable_memory_is_an_error(memory, tmp_path):
     (memory.folder / "ctr.json").write_bytes(b"{")
     with pytest.raises(NotReady, match="the saved state of 'ctr' cannot be read"):
         memory.of("ctr")
@@ -66,14 +66,14 @@ def test_what_cannot_be_read_or_written_is_not_taken_for_nothing(memory, tmp_pat
         memory.note_record("ctr", 1, 1, "")
 
 
-def test_it_stays_small_however_many_versions_come(memory):
+def test_memory_file_stays_small_for_many_versions(memory):
     for version in range(1, MOST_VERSIONS + 3):
         memory.note_version("ctr", version, "root", 0, "m")
     assert len(memory.of("ctr").versions) == MOST_VERSIONS
     assert memory.of("ctr").newest == MOST_VERSIONS + 2
 
 
-def test_every_repository_has_a_place_of_its_own(monkeypatch, tmp_path):
+def test_every_repository_has_its_own_memory(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     one, other = default_memory("s3://bucket/one"), default_memory("s3://bucket/other")
     assert one != other

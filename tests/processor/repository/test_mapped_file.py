@@ -51,7 +51,7 @@ def change_aside(change):
     [lambda path: os.truncate(path, 100), lambda path: path.write_bytes(b"other"), lambda path: overwrite(path, b"x")],
     ids=["cut short", "written anew", "overwritten"],
 )
-def test_who_wants_to_write_to_a_mapped_file_waits_until_nobody_maps_it(path, change):
+def test_writer_of_a_mapped_file_waits_until_it_is_unmapped(path, change):
     mapped = MappedFile.of(path, "tables/t", crc32(DATA), None)
     if not mapped.leased:
         pytest.skip("no leases on this file system")
@@ -69,7 +69,7 @@ def test_who_wants_to_write_to_a_mapped_file_waits_until_nobody_maps_it(path, ch
     assert not mapped_file.is_written_to(path)
 
 
-def test_what_does_not_write_to_a_mapped_file_waits_for_nobody(path):
+def test_changes_that_spare_a_mapped_file_never_wait(path):
     mapped = MappedFile.of(path, "tables/t", crc32(DATA), None)
     os.link(path, path.with_name("backup"))
     path.chmod(0o600)
@@ -81,7 +81,7 @@ def test_what_does_not_write_to_a_mapped_file_waits_for_nobody(path):
     assert efforts(mapped) == ["", "", ""]
 
 
-def test_a_file_that_is_open_for_writing_already_is_mapped_and_looked_at(path):
+def test_file_already_open_for_writing_is_mapped_without_a_lease(path):
     with open(path, "r+b") as writer:
         mapped = MappedFile.of(path, "tables/t", crc32(DATA), None)
         assert (mapped.leased, mapped_file.is_written_to(path)) == (False, True)
@@ -89,7 +89,7 @@ def test_a_file_that_is_open_for_writing_already_is_mapped_and_looked_at(path):
     assert mapped.damage(SIZES).startswith("was truncated")
 
 
-def test_no_signal_comes_of_a_writer_who_meets_a_lease_that_was_just_taken(path):
+def test_writer_meeting_a_new_lease_causes_no_signal(path):
     """SIGIO, which comes of leases by default, would end this very process."""
     ended = threading.Event()
 
@@ -105,35 +105,35 @@ def test_no_signal_comes_of_a_writer_who_meets_a_lease_that_was_just_taken(path)
     assert not writer.is_alive()
 
 
-def test_what_is_no_file_is_written_to_by_nobody(tmp_path):
+def test_missing_or_irregular_file_is_not_being_written(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert [mapped_file.is_written_to(tmp_path / name) for name in ("none", "pipe", ".")] == [False] * 3
 
 
-def test_a_file_that_is_as_it_was_is_sound(mapped):
+def test_unchanged_file_is_sound(mapped):
     assert efforts(mapped) == ["", "", ""]
 
 
-def test_a_file_that_was_cut_short_is_told_by_its_size_and_never_touched(path, mapped):
+def test_truncated_file_is_detected_by_its_size_without_access(path, mapped):
     os.truncate(path, 100)
     why = f"was truncated while being served: expected {len(DATA)} bytes, got 100"
     assert efforts(mapped) == [why, why, why]
 
 
-def test_a_file_that_was_overwritten_in_place_is_told_once_its_bytes_are_read(path, mapped):
+def test_overwritten_file_is_detected_when_its_bytes_are_read(path, mapped):
     overwrite(path, b"other")
     why = "was overwritten while being served: does not match its checksum"
     assert efforts(mapped) == ["", why, why]
 
 
-def test_bytes_that_changed_behind_an_old_date_are_told_by_who_reads_all(path, mapped):
+def test_bytes_changed_behind_an_old_date_need_full_reads(path, mapped):
     overwrite(path, b"other")
     os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS))
     assert efforts(mapped)[:2] == ["", ""]
     assert mapped.damage(BYTES).startswith("was overwritten")
 
 
-def test_a_file_that_was_touched_or_rewritten_as_it_was_goes_on_and_is_read_once(path, mapped, monkeypatch):
+def test_touched_but_equal_file_stays_sound_and_is_read_once(path, mapped, monkeypatch):
     overwrite(path, DATA[:100])
     os.utime(path)
     assert mapped.damage(CHANGES) == ""
@@ -142,7 +142,7 @@ def test_a_file_that_was_touched_or_rewritten_as_it_was_goes_on_and_is_read_once
 
 
 @pytest.mark.parametrize("change", ["removed", "replaced", "linked", "mode"])
-def test_what_does_not_touch_the_mapped_bytes_is_not_even_read(path, mapped, monkeypatch, change):
+def test_changes_that_spare_the_mapped_bytes_cause_no_read(path, mapped, monkeypatch, change):
     monkeypatch.setattr(mapped_file, "file_crc32", lambda *_: pytest.fail("read again"))
     if change == "removed":
         path.unlink()
@@ -156,7 +156,7 @@ def test_what_does_not_touch_the_mapped_bytes_is_not_even_read(path, mapped, mon
     assert mapped.damage(CHANGES) == ""
 
 
-def test_a_page_that_the_disk_cannot_read_is_told_by_who_reads_all(mapped, monkeypatch):
+def test_unreadable_page_is_found_by_a_full_read(mapped, monkeypatch):
     def fail(*_):
         raise OSError(5, "Input/output error")
 
@@ -164,7 +164,7 @@ def test_a_page_that_the_disk_cannot_read_is_told_by_who_reads_all(mapped, monke
     assert efforts(mapped) == ["", "", "can no longer be read: Input/output error"]
 
 
-def test_a_file_that_is_cut_short_while_it_is_read_is_told_too(path, mapped, monkeypatch):
+def test_file_truncated_while_being_read_is_detected(path, mapped, monkeypatch):
     checksum = mapped_file.file_crc32
 
     def cut(*arguments):
@@ -175,7 +175,7 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_told_too(path, mapped, mon
     assert mapped.damage(BYTES) == "was truncated while being served"
 
 
-def test_a_file_that_is_not_what_was_verified_or_no_file_is_not_mapped(path, mapped):
+def test_file_that_changed_since_verification_is_not_mapped(path, mapped):
     overwrite(path, b"other")
     with pytest.raises(Corrupt, match="tables/t: changed while it was read"):
         MappedFile.of(path, "tables/t", mapped.crc32, mapped.seen)

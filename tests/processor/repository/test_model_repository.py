@@ -44,7 +44,7 @@ def touch(path):
 # FolderWatch
 
 
-def test_a_folder_counts_as_changed_at_the_first_look_and_then_only_when_it_changed(root):
+def test_folder_counts_as_changed_first_and_then_only_after_changes(root):
     age(root)
     watch = FolderWatch(root)
     assert [watch.changed() for _ in range(3)] == [True, False, False]
@@ -53,7 +53,7 @@ def test_a_folder_counts_as_changed_at_the_first_look_and_then_only_when_it_chan
     assert [watch.changed() for _ in range(3)] == [True, False, False]
 
 
-def test_a_folder_that_changed_a_moment_before_a_look_counts_as_changed_at_the_next_one_too(root, monkeypatch):
+def test_recently_changed_folder_counts_as_changed_next_time_too(root, monkeypatch):
     now_ns = time.time_ns()
     monkeypatch.setattr(repository_module.time, "time_ns", lambda: now_ns)
     os.utime(root, ns=(now_ns, now_ns - 1_000_000))
@@ -63,7 +63,7 @@ def test_a_folder_that_changed_a_moment_before_a_look_counts_as_changed_at_the_n
     assert [watch.changed() for _ in range(3)] == [True, False, False]
 
 
-def test_a_change_within_the_clock_tick_of_a_look_is_seen_at_the_next_one(root, monkeypatch):
+def test_change_within_the_same_clock_tick_is_seen_next_time(root, monkeypatch):
     now_ns = time.time_ns()
     monkeypatch.setattr(repository_module.time, "time_ns", lambda: now_ns)
     os.utime(root, ns=(now_ns, now_ns))
@@ -74,7 +74,7 @@ def test_a_change_within_the_clock_tick_of_a_look_is_seen_at_the_next_one(root, 
     assert watch.changed()
 
 
-def test_a_missing_folder_is_no_change_until_it_appears_or_goes(root):
+def test_missing_folder_is_unchanged_until_it_appears_or_disappears(root):
     watch = FolderWatch(root / "deltas")
     assert [watch.changed() for _ in range(3)] == [True, False, False]
     (root / "deltas").mkdir()
@@ -84,7 +84,7 @@ def test_a_missing_folder_is_no_change_until_it_appears_or_goes(root):
     assert [watch.changed() for _ in range(2)] == [True, False]
 
 
-def test_a_time_in_the_future_does_not_make_a_folder_look_changed_forever(root):
+def test_future_modification_time_does_not_report_changes_forever(root):
     age(root, int(time.time()) + 86_400)
     watch = FolderWatch(root)
     assert [watch.changed() for _ in range(3)] == [True, False, False]
@@ -93,7 +93,7 @@ def test_a_time_in_the_future_does_not_make_a_folder_look_changed_forever(root):
 # Models, versions, deltas
 
 
-def test_a_repository_that_is_no_folder_is_refused(root):
+def test_repository_that_is_not_a_folder_is_refused(root):
     for path in (root / "nowhere", touch(root / "file")):
         with pytest.raises(NotFound, match="is not a folder"):
             Repository(path)
@@ -120,7 +120,7 @@ def test_versions_are_numbered_folders_with_a_manifest_inside(root):
     assert Repository(root).versions("nobody") == []
 
 
-def test_a_version_is_opened_by_its_number_or_as_the_newest(tmp_path):
+def test_version_is_opened_by_number_or_as_the_newest(tmp_path):
     for version in (2, 10):
         write_package(tmp_path, version, users=range(3))
     repository = Repository(tmp_path)
@@ -135,20 +135,20 @@ def test_a_version_is_opened_by_its_number_or_as_the_newest(tmp_path):
 # The jail
 
 
-def test_a_file_is_found_by_its_relative_and_by_its_absolute_path(root):
+def test_file_is_found_by_relative_and_absolute_path(root):
     path = touch(make_version(root) / "deltas" / "1.safetensors")
     repository = Repository(root)
     for name in ("small/1/deltas/1.safetensors", str(path), "small/../small/1/./deltas/1.safetensors"):
         assert repository.resolve(name) == path.resolve()
 
 
-def test_a_link_that_stays_inside_is_followed(root):
+def test_symbolic_link_that_stays_inside_is_followed(root):
     path = touch(root / "uploads" / "1")
     (root / "link").symlink_to("uploads/1")
     assert Repository(root).resolve("link") == path.resolve()
 
 
-def test_a_repository_behind_a_link_serves_paths_through_the_link(root, tmp_path):
+def test_repository_behind_a_link_serves_paths_through_the_link(root, tmp_path):
     path = touch(root / "small" / "x")
     (tmp_path / "link").symlink_to(root)
     repository = Repository(tmp_path / "link")
@@ -184,7 +184,7 @@ escapes = [
 
 
 @pytest.mark.parametrize("path", escapes, ids=lambda path: ascii(path[:24]))
-def test_no_path_leads_out_and_no_message_says_what_is_there(jail, path):
+def test_path_escaping_the_repository_is_refused_without_details(jail, path):
     for spelled in (path, str(jail.root / path)):
         with pytest.raises(NotFound) as refused:
             jail.resolve(spelled)
@@ -199,7 +199,7 @@ def test_no_path_leads_out_and_no_message_says_what_is_there(jail, path):
         max_size=8,
     ).map("/".join)
 )
-def test_whatever_the_path_only_files_inside_are_found(jail, path):
+def test_arbitrary_path_finds_only_files_inside(jail, path):
     try:
         found = jail.resolve(path)
     except FreshetError:
@@ -209,12 +209,12 @@ def test_whatever_the_path_only_files_inside_are_found(jail, path):
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", ".a", "a b", "a\0", "ä", "a" * 129, "a\n"])
-def test_a_name_that_is_no_plain_name_is_refused(name):
+def test_invalid_name_is_refused(name):
     with pytest.raises(BadInput, match="label: expected a name of letters, digits"):
         check_name(name, "label")
 
 
-def test_a_plain_name_is_a_name():
+def test_valid_name_is_returned_unchanged():
     assert check_name("canary-1.b_2", "label") == "canary-1.b_2"
 
 
@@ -230,7 +230,7 @@ def no_space(*_):
 
 
 @pytest.mark.parametrize("call", ["replace", "fsync"])
-def test_a_repository_that_cannot_be_written_says_so_and_stays_as_it_was(root, monkeypatch, call):
+def test_unwritable_repository_is_reported_and_stays_unchanged(root, monkeypatch, call):
     version = make_version(root)
     monkeypatch.setattr(atomic.os, call, no_space)
     with pytest.raises(NotReady, match="the repository cannot be written") as refused:
@@ -240,7 +240,7 @@ def test_a_repository_that_cannot_be_written_says_so_and_stays_as_it_was(root, m
     assert [p.name for p in version.parent.iterdir()] == [version.name]
 
 
-def test_labels_survive(root):
+def test_labels_round_trip(root):
     make_version(root)
     Repository(root).keep_labels("small", {"stable": 1, "canary": 2})
     assert Repository(root).labels("small") == {"stable": 1, "canary": 2}
@@ -263,13 +263,13 @@ def test_labels_survive(root):
         b'{"a":1' + b"0" * 5000,
     ],
 )
-def test_labels_that_are_not_ours_are_none(root, content):
+def test_malformed_labels_file_means_no_labels(root, content):
     make_version(root)
     (root / "small" / "labels.json").write_bytes(content)
     assert Repository(root).labels("small") == {}
 
 
-def test_what_cannot_be_read_for_now_is_not_taken_for_nothing(root):
+def test_temporarily_unreadable_repository_is_not_treated_as_empty(root):
     repository = Repository(root)
     make_version(root)
     repository.keep_labels("small", {"stable": 1})
@@ -283,13 +283,13 @@ def test_what_cannot_be_read_for_now_is_not_taken_for_nothing(root):
     assert repository.versions("small") == [1]
 
 
-def test_there_are_no_labels_before_any_is_set(root):
+def test_labels_are_empty_before_any_is_set(root):
     make_version(root)
     assert Repository(root).labels("small") == {}
     assert json.loads(json.dumps(Repository(root).labels("nobody"))) == {}
 
 
-def test_versions_that_are_no_packages_yet_are_found_by_what_they_can_be_imported_from(root):
+def test_importable_versions_are_found_by_their_source_files(root):
     make_version(root, version=1)
     (root / "small" / "1" / "saved_model.pb").touch()
     for version in (2, 3, 4, 5, 7, 8):
@@ -310,7 +310,7 @@ def test_versions_that_are_no_packages_yet_are_found_by_what_they_can_be_importe
     assert Repository(root).sources("nothing") == {}
 
 
-def test_names_that_no_folder_has_are_refused_beside_those_that_there_are_unless_all_are_to_come(tmp_path):
+def test_unknown_model_names_are_refused_unless_all_are_missing(tmp_path):
     Repository(tmp_path).check_models(["ctr"])
     for name in ("ctr", "ads"):
         (tmp_path / name).mkdir()

@@ -28,7 +28,7 @@ def test_versions_in_zero_padded_folders_are_found_and_opened(tmp_path):
     assert repository.storage(padded.parent.name, 123).folder == padded
 
 
-def test_a_saved_model_in_a_zero_padded_folder_is_a_source(tmp_path):
+def test_saved_model_in_a_zero_padded_folder_is_importable(tmp_path):
     folder = tmp_path / "half" / "00000123"
     folder.mkdir(parents=True)
     (folder / "saved_model.pb").touch()
@@ -37,7 +37,7 @@ def test_a_saved_model_in_a_zero_padded_folder_is_a_source(tmp_path):
     assert Repository(tmp_path).path("half", 123) == folder
 
 
-def test_two_folders_of_one_number_are_refused_once_in_the_log(tmp_path, caplog):
+def test_two_folders_with_one_number_are_refused_and_logged_once(tmp_path, caplog):
     put(tmp_path, "1"), put(tmp_path, "0001"), put(tmp_path, "002")
     repository = Repository(tmp_path)
     with caplog.at_level(logging.ERROR):
@@ -49,7 +49,7 @@ def test_two_folders_of_one_number_are_refused_once_in_the_log(tmp_path, caplog)
     assert repository.uncommitted("small") == {}
 
 
-def test_a_version_that_was_seen_keeps_its_folder_when_a_second_one_comes(tmp_path, caplog):
+def test_known_version_keeps_its_folder_when_a_second_one_appears(tmp_path, caplog):
     first = put(tmp_path, "0001")
     repository = Repository(tmp_path)
     assert repository.versions("small") == [1]
@@ -59,7 +59,7 @@ def test_a_version_that_was_seen_keeps_its_folder_when_a_second_one_comes(tmp_pa
     assert len(caplog.records) == 1
 
 
-def test_zeros_alone_and_longer_numbers_are_no_versions(tmp_path):
+def test_zero_and_overlong_numbers_are_not_versions(tmp_path):
     for name in ("0", "000", "0" * 18 + "1", "1" * 19, "1a", "-1"):
         put(tmp_path, name)
     assert Repository(tmp_path).versions("small") == []

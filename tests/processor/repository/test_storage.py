@@ -12,19 +12,19 @@ def storage(tmp_path):
     return FolderStorage(write_package(tmp_path))
 
 
-def test_a_name_is_given_once(storage):
+def test_name_can_be_created_only_once(storage):
     storage.create("chain/0000000001.json", b"one")
     with pytest.raises(FileExistsError):
         storage.create("chain/0000000001.json", b"two")
     assert (storage.folder / "chain" / "0000000001.json").read_bytes() == b"one"
 
 
-def test_a_file_is_put_in_the_place_of_another(storage):
+def test_replace_overwrites_a_file(storage):
     storage.replace("model.json", b"{}")
     assert (storage.folder / "model.json").read_bytes() == b"{}"
 
 
-def test_what_is_removed_is_gone_and_may_be_gone_already(storage):
+def test_removing_a_missing_file_is_allowed(storage):
     storage.remove("tables")
     storage.remove("tables")
     storage.remove("model.json")
@@ -32,19 +32,19 @@ def test_what_is_removed_is_gone_and_may_be_gone_already(storage):
     assert not (storage.folder / "tables").exists()
 
 
-def test_a_version_that_is_there_is_not_replaced(storage, tmp_path):
+def test_existing_version_is_not_replaced(storage, tmp_path):
     (tmp_path / "built").mkdir()
     with pytest.raises(Conflict, match="already exists"):
         storage.install(tmp_path / "built")
 
 
-def test_a_version_ends_for_whoever_looks(storage):
+def test_ended_version_leaves_nothing_visible(storage):
     storage.end()
     assert list(storage.folder.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 8, 9, 100])
-def test_the_newest_is_found_in_few_looks(count):
+def test_newest_number_is_found_in_logarithmic_time(count):
     looks = []
     assert newest(lambda number: looks.append(number) or number <= count) == count
     assert len(looks) <= 2 * count.bit_length() + 2

@@ -29,7 +29,7 @@ def entries(folder):
     return sorted(os.listdir(folder)) if folder.exists() else []
 
 
-def test_nothing_is_visible_before_the_commit_and_all_of_it_after(tmp_path):
+def test_version_becomes_visible_only_at_its_commit(tmp_path):
     target = tmp_path / "small" / "1"
     with VersionWriter(tmp_path, "small", 1) as writer:
         writer.tensors(DENSE, {"w": np.zeros(3, np.float32)})
@@ -42,7 +42,7 @@ def test_nothing_is_visible_before_the_commit_and_all_of_it_after(tmp_path):
     assert {"model.json", "tables", "dense.safetensors", "compiled", "deltas"} == set(entries(folder))
 
 
-def test_at_the_moment_of_the_rename_the_manifest_and_every_file_are_already_there(tmp_path, monkeypatch):
+def test_manifest_and_all_files_exist_before_the_rename(tmp_path, monkeypatch):
     seen = []
     rename = version_module.Path.rename
 
@@ -56,7 +56,7 @@ def test_at_the_moment_of_the_rename_the_manifest_and_every_file_are_already_the
     assert seen == [True]
 
 
-def test_an_error_inside_the_block_leaves_nothing(tmp_path):
+def test_error_inside_the_block_leaves_nothing_behind(tmp_path):
     def build():
         with VersionWriter(tmp_path, "small", 1) as writer:
             writer.tensors(table_file("user"), {"keys": np.zeros(3, np.int64)})
@@ -67,7 +67,7 @@ def test_an_error_inside_the_block_leaves_nothing(tmp_path):
     assert entries(tmp_path / "small") == []
 
 
-def test_a_manifest_that_is_refused_commits_nothing(tmp_path):
+def test_refused_manifest_commits_nothing(tmp_path):
     with (
         pytest.raises(BadInput, match="executables"),
         VersionWriter(tmp_path, "small", 1) as writer,
@@ -76,7 +76,7 @@ def test_a_manifest_that_is_refused_commits_nothing(tmp_path):
     assert entries(tmp_path / "small") == []
 
 
-def test_a_version_that_exists_is_a_conflict_from_the_start(package):
+def test_existing_version_is_a_conflict_from_the_start(package):
     before = (package / MANIFEST).read_bytes()
     with pytest.raises(Conflict, match="version 1 of 'small' already exists"):
         VersionWriter(package.parent.parent, "small", 1)
@@ -84,7 +84,7 @@ def test_a_version_that_exists_is_a_conflict_from_the_start(package):
     assert entries(package.parent) == ["1"]
 
 
-def test_of_two_writers_of_one_version_the_second_to_commit_meets_a_conflict(tmp_path):
+def test_second_of_two_writers_to_commit_gets_a_conflict(tmp_path):
     with VersionWriter(tmp_path, "small", 1) as late:
         folder = write_package(tmp_path)
         before = (folder / MANIFEST).read_bytes()
@@ -97,7 +97,7 @@ def test_of_two_writers_of_one_version_the_second_to_commit_meets_a_conflict(tmp
     assert entries(tmp_path / "small") == ["1"]
 
 
-def test_the_manifest_names_every_file_with_its_size_and_checksum(package):
+def test_manifest_names_every_file_with_its_size_and_checksum(package):
     reader = VersionReader(package)
     on_disk = {p.relative_to(package).as_posix() for p in package.rglob("*") if p.is_file()}
     assert on_disk == {*reader.manifest.files, MANIFEST}
@@ -105,14 +105,14 @@ def test_the_manifest_names_every_file_with_its_size_and_checksum(package):
     reader.verify()
 
 
-def test_what_was_written_is_read_through_the_manifest(package):
+def test_written_files_are_read_through_the_manifest(package):
     reader = VersionReader(package)
     assert reader.tensors(table_file("user"))["keys"].tolist() == list(range(20))
     assert {name: list(a.shape) for name, a in reader.dense().items()} == reader.manifest.dense
     assert reader.file("compiled/onnxruntime-cpu/b1.onnx")
 
 
-def test_a_file_that_the_manifest_does_not_name_is_not_opened(package):
+def test_file_not_named_in_the_manifest_is_not_opened(package):
     (package / "extra.safetensors").write_bytes((package / DENSE).read_bytes())
     reader = VersionReader(package)
     for read in (reader.tensors, reader.file):
@@ -141,7 +141,7 @@ damages = {
 
 @pytest.mark.parametrize("name", [DENSE, table_file("tag"), "compiled/onnxruntime-cpu/b4.onnx"])
 @pytest.mark.parametrize("damage", damages.values(), ids=damages.keys())
-def test_each_kind_of_damage_to_each_kind_of_file_is_found(package, name, damage):
+def test_every_kind_of_damage_to_every_file_is_detected(package, name, damage):
     damage(package / name)
     with pytest.raises(FreshetError) as refused:
         VersionReader(package).verify()
@@ -150,7 +150,7 @@ def test_each_kind_of_damage_to_each_kind_of_file_is_found(package, name, damage
         assert name in str(refused.value)
 
 
-def test_a_link_that_leads_out_is_refused_even_when_its_bytes_are_right(package, tmp_path):
+def test_symbolic_link_leading_outside_is_refused_despite_valid_bytes(package, tmp_path):
     outside = tmp_path / "outside"
     (package / DENSE).rename(outside)
     (package / DENSE).symlink_to(outside)
@@ -162,20 +162,20 @@ def test_a_link_that_leads_out_is_refused_even_when_its_bytes_are_right(package,
             read(DENSE)
 
 
-def test_a_folder_link_that_leads_out_is_refused(package, tmp_path):
+def test_folder_link_that_leads_outside_is_refused(package, tmp_path):
     (package / "tables").rename(tmp_path / "tables")
     (package / "tables").symlink_to(tmp_path / "tables")
     with pytest.raises(NotFound, match="inside the repository"):
         VersionReader(package).verify()
 
 
-def test_a_link_inside_the_version_is_followed(package):
+def test_symbolic_link_inside_the_version_is_followed(package):
     (package / DENSE).rename(package / "elsewhere")
     (package / DENSE).symlink_to("elsewhere")
     VersionReader(package).verify()
 
 
-def test_a_file_that_changes_after_it_was_verified_is_not_handed_out(package):
+def test_file_changed_after_verification_is_not_returned(package):
     reader = VersionReader(package)
     reader.verify()
     flip(package / "compiled/onnxruntime-cpu/b1.onnx")
@@ -184,25 +184,25 @@ def test_a_file_that_changes_after_it_was_verified_is_not_handed_out(package):
 
 
 @pytest.mark.parametrize("name", ["2", "02", "other"])
-def test_the_manifest_of_another_folder_is_refused(package, name):
+def test_manifest_of_a_different_folder_is_refused(package, name):
     moved = package.rename(package.with_name(name))
     with pytest.raises(Corrupt, match="is for 'small' version 1, not for its folder"):
         VersionReader(moved)
 
 
-def test_the_manifest_of_another_model_is_refused(package):
+def test_manifest_of_a_different_model_is_refused(package):
     package.parent.rename(package.parent.with_name("large"))
     with pytest.raises(Corrupt, match="not for its folder"):
         VersionReader(package.parent.with_name("large") / "1")
 
 
-def test_a_folder_without_a_manifest_is_no_version(package):
+def test_folder_without_a_manifest_is_not_a_version(package):
     (package / MANIFEST).unlink()
     with pytest.raises(NotFound, match="version 1: the manifest does not exist"):
         VersionReader(package)
 
 
-def test_dense_tensors_that_are_not_the_manifests_are_refused(package):
+def test_dense_tensors_that_do_not_match_the_manifest_are_refused(package):
     value = json.loads((package / MANIFEST).read_bytes())
     value["dense"]["mlp_0/bias"] = [9]
     (package / MANIFEST).write_text(json.dumps(value))
@@ -211,7 +211,7 @@ def test_dense_tensors_that_are_not_the_manifests_are_refused(package):
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "a\0b", "\udc80\0"])
-def test_no_relative_path_leaves_its_root(tmp_path, path):
+def test_relative_path_never_leaves_its_root(tmp_path, path):
     with pytest.raises(NotFound) as refused:
         inside(tmp_path, path)
     assert str(tmp_path) not in str(refused.value)
@@ -224,7 +224,7 @@ def test_paths_that_stay_inside_are_resolved(tmp_path):
     assert inside(tmp_path, "") == tmp_path.resolve()
 
 
-def test_a_version_can_be_written_beside_what_it_is_made_from(tmp_path):
+def test_version_can_be_written_next_to_its_source_model(tmp_path):
     folder = tmp_path / "small" / "1"
     folder.mkdir(parents=True)
     (folder / "saved_model.pb").write_bytes(b"source")

@@ -34,7 +34,7 @@ def plain(column):
     return column.tolist()
 
 
-def test_requests_are_read_back_as_they_were():
+def test_warmup_requests_round_trip():
     requests = [request_of(n) for n in range(3)]
     again = parse_warmup(dump_warmup(requests), INPUTS)
     assert [{k: plain(v) for k, v in r.items()} for r in again] == [
@@ -42,7 +42,7 @@ def test_requests_are_read_back_as_they_were():
     ]
 
 
-def test_strings_that_are_a_slice_of_more_are_written_alone():
+def test_slice_of_strings_is_written_without_the_rest():
     whole = Strings.of(["one", "two", "three"])
     part = Strings(whole.data, whole.offsets[1:3])
     (again,) = parse_warmup(dump_warmup([{"name": part}]), [Input("name", "string")])
@@ -56,7 +56,7 @@ def test_too_many_requests_or_none_are_refused():
         dump_warmup([{}] * (MAX_REQUESTS + 1))
 
 
-def test_what_is_no_warm_up_is_refused():
+def test_malformed_warmup_file_is_refused():
     good = dump_warmup([request_of(1)])
     with pytest.raises(Corrupt, match="input 'other' of a request is missing"):
         parse_warmup(good, [*INPUTS, Input("other", "int64")])
@@ -69,7 +69,7 @@ def test_what_is_no_warm_up_is_refused():
         parse_warmup(dump_warmup([broken]), [Input("name", "string")])
 
 
-def test_a_file_is_put_into_a_committed_version_and_verified_with_it(tmp_path):
+def test_file_is_added_to_a_committed_version_and_verified(tmp_path):
     folder = write_package(tmp_path)
     data = dump_warmup([make_inputs([1, 2])])
     add_file(VersionReader(folder), WARMUP, data)
@@ -81,7 +81,7 @@ def test_a_file_is_put_into_a_committed_version_and_verified_with_it(tmp_path):
         add_file(VersionReader(tmp_path / "small" / "7"), WARMUP, data)
 
 
-def test_a_new_version_is_warmed_as_the_newest_is_if_it_has_the_same_inputs(tmp_path):
+def test_new_version_reuses_the_warmup_of_an_equal_signature(tmp_path):
     repository = Repository(tmp_path)
 
     def carried(inputs, version):

@@ -53,7 +53,7 @@ def make_program(**lower):
     return BoundedProgram("m version 1", programs, [exact], bounds, SPEC)
 
 
-def test_float32_serves_what_is_beyond_its_bound_until_weights_come_that_meet_it(caplog):
+def test_float32_serves_until_weights_meet_the_error_bound(caplog):
     program = make_program(a=[1, 4], b=[16])
     for a, b in ((0.0, 0.0), (0.5, 0.0), (0.5, 0.5), (0.009, 0.011), (0.001, 0.001)):
         caplog.clear()
@@ -67,19 +67,19 @@ def test_float32_serves_what_is_beyond_its_bound_until_weights_come_that_meet_it
     assert program.back == {1: "exact float32: a int8 is off by 0.5", 4: "exact float32: a int8 is off by 0.5"}
 
 
-def test_numbers_that_float32_does_not_give_are_beyond_every_bound():
+def test_non_finite_float32_outputs_exceed_every_error_bound():
     program = make_program(a=[4])
     assert program.with_weights({"a": float("nan")})[4].off == 0
     assert program.errors == {"a int8": float("inf")}
 
 
-def test_nothing_is_added_to_it():
+def test_adding_an_artefact_to_a_bounded_program_is_refused():
     with pytest.raises(BadInput):
         make_program(a=[1]).add(Artefact(1, b"", []))
 
 
 @pytest.mark.parametrize("bucket", [1, 3, 7, 16])
-def test_rows_are_computed_bucket_by_bucket_and_none_is_left_out(bucket):
+def test_rows_are_computed_bucket_by_bucket_and_none_is_skipped(bucket):
     x = np.arange(14, dtype=np.float32).reshape(7, 2)
     executable = Executable(bucket)
     np.testing.assert_array_equal(outputs_of(executable, {"x": x}, SPEC)["score"][:, 0], x.sum(axis=1))
@@ -91,7 +91,7 @@ FLOATS = st.floats(width=32) | st.floats(-2, 2, width=32)
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.integers(1, 250), st.integers(1, 3))
-def test_the_error_is_what_99_rows_of_100_keep_to(data, n, columns):
+def test_error_is_the_bound_that_99_percent_of_rows_meet(data, n, columns):
     wanted = data.draw(arrays(np.float32, (n, columns), elements=FLOATS))
     got = wanted.copy()
     off = np.zeros(n)

@@ -30,7 +30,7 @@ def make():
     return Buffers({SCORE: BufferSize(IoSpec.of_matrix(3, {"score": 1}), 8)}, 2, 1)
 
 
-def test_what_is_bound_ahead_is_taken_and_never_bound_again():
+def test_prebound_executable_is_used_and_never_bound_again():
     buffers, executable = make(), Executable(4)
     buffers.bind_ahead({SCORE: {4: executable}}, run=True)
     assert executable.ran == 1
@@ -44,7 +44,7 @@ def test_what_is_bound_ahead_is_taken_and_never_bound_again():
     assert x.ctypes.data % 64 == 0
 
 
-def test_an_older_state_keeps_its_own_runs_until_the_flip_and_the_arrays_stay():
+def test_older_state_keeps_its_runs_until_the_flip():
     buffers, old, new = make(), Executable(4), Executable(4)
     inputs, _, run = buffers.get(old, SCORE)
     buffers.bind_ahead({SCORE: {4: new}})
@@ -56,14 +56,14 @@ def test_an_older_state_keeps_its_own_runs_until_the_flip_and_the_arrays_stay():
     assert buffers.get(new, SCORE)[2] is after
 
 
-def test_an_executable_that_was_not_bound_ahead_is_bound_when_it_is_met():
+def test_executable_that_was_not_prebound_is_bound_on_first_use():
     buffers, executable = make(), Executable(2)
     buffers.bind_ahead({SCORE: {2: Executable(2), 8: Executable(8)}})
     buffers.get(executable, SCORE)
     assert len(executable.bound) == 1
 
 
-def test_runs_of_executables_that_nobody_asks_for_again_are_let_go_of():
+def test_runs_of_stale_executables_are_released():
     buffers, old, new = make(), Executable(4), Executable(4)
     buffers.get(old, SCORE)
     gone = weakref.ref(old)
@@ -76,7 +76,7 @@ def test_runs_of_executables_that_nobody_asks_for_again_are_let_go_of():
     assert len(new.bound) == 1
 
 
-def test_a_flip_of_dense_weights_frees_the_old_executables_before_a_batch_meets_the_new(tmp_path):
+def test_flip_of_dense_weights_frees_the_old_executables(tmp_path):
     version = open_version(write_package(tmp_path))
     replica = version.replicas
     lent = replica.borrow_buffers()
@@ -89,7 +89,7 @@ def test_a_flip_of_dense_weights_frees_the_old_executables_before_a_batch_meets_
     assert [ref() for ref in gone] == [None] * len(gone)
 
 
-def test_a_smaller_bucket_is_the_first_rows_of_a_larger_one():
+def test_smaller_bucket_uses_the_first_rows_of_a_larger_one():
     buffers = make()
     (small, few, _), (large, many, _) = (buffers.get(Executable(n), SCORE) for n in (2, 8))
     rows = buffers.inputs(SCORE, 0, 8)
@@ -99,7 +99,7 @@ def test_a_smaller_bucket_is_the_first_rows_of_a_larger_one():
         assert part.flags.c_contiguous
 
 
-def test_two_threads_that_meet_a_bucket_first_share_its_arrays():
+def test_two_threads_first_using_a_bucket_share_its_arrays():
     for _ in range(50):
         buffers, executables, start = make(), [Executable(4), Executable(4)], threading.Barrier(2)
 
@@ -115,7 +115,7 @@ def test_two_threads_that_meet_a_bucket_first_share_its_arrays():
         assert executables[0].bound[0][0] is executables[1].bound[0][0]
 
 
-def test_a_replica_lends_warm_buffers_and_binds_new_executables_to_them_before_the_flip(tmp_path):
+def test_new_executables_are_bound_to_borrowed_buffers_before_the_flip(tmp_path):
     version = open_version(write_package(tmp_path))
     replica = version.replicas
     lent = replica.borrow_buffers()
@@ -130,7 +130,7 @@ def test_a_replica_lends_warm_buffers_and_binds_new_executables_to_them_before_t
     assert replica.borrow_buffers() is not lent
 
 
-def test_buffers_that_nobody_keeps_are_forgotten(tmp_path):
+def test_unreferenced_buffers_are_forgotten(tmp_path):
     replica = open_version(write_package(tmp_path)).replicas
     lent = [replica.borrow_buffers() for _ in range(3)]
     assert len(replica._borrowed) == 3

@@ -33,13 +33,13 @@ def check(bucket_plan, cost, rows):
 
 @settings(max_examples=120, deadline=None)
 @given(cost=ladders, rows=st.integers(1, 200))
-def test_a_cover_holds_all_rows_and_pads_only_its_last_bucket(cost, rows):
+def test_bucket_plan_holds_all_rows_and_pads_only_the_last(cost, rows):
     check(CostTable(cost).bucket_plan(rows), cost, rows)
 
 
 @settings(max_examples=60, deadline=None)
 @given(cost=st.dictionaries(st.integers(1, 7), costs, min_size=1, max_size=3))
-def test_up_to_the_largest_bucket_no_cover_is_cheaper(cost):
+def test_bucket_plan_is_cheapest_up_to_the_largest_bucket(cost):
     table = CostTable(cost)
     for rows in range(1, table.max_rows + 1):
         assert sum(cost[b] for b in table.bucket_plan(rows)) == cheapest(cost, rows)
@@ -47,13 +47,13 @@ def test_up_to_the_largest_bucket_no_cover_is_cheaper(cost):
 
 @settings(max_examples=60, deadline=None)
 @given(cost=ladders, rows=st.integers(1, 12), whole=st.integers(1, 5))
-def test_beyond_the_largest_bucket_the_rest_is_covered_as_by_itself(cost, rows, whole):
+def test_rows_beyond_the_largest_bucket_are_planned_separately(cost, rows, whole):
     table = CostTable(cost)
     if rows <= table.max_rows:
         assert table.bucket_plan(whole * table.max_rows + rows) == (table.max_rows,) * whole + table.bucket_plan(rows)
 
 
-def test_65_rows_run_as_64_and_1_rather_than_padded_to_256():
+def test_65_rows_run_as_64_and_1_instead_of_256():
     table = CostTable({1: 10, 64: 100, 256: 380})
     assert table.bucket_plan(65) == (64, 1)
     assert table.bucket_plan(64) == (64,)
@@ -64,24 +64,24 @@ def test_65_rows_run_as_64_and_1_rather_than_padded_to_256():
     assert table.bucket_plan(257) == (256, 1)
 
 
-def test_a_full_batch_is_split_too_where_its_bucket_is_dearer_than_smaller_ones():
+def test_full_batch_is_split_when_its_bucket_costs_more():
     table = CostTable({1: 1, 64: 10, 256: 100})
     assert table.bucket_plan(255) == (64,) * 4
     assert table.bucket_plan(256) == (64,) * 4
 
 
-def test_where_padding_is_cheaper_than_another_run_it_pads():
+def test_batch_is_padded_when_padding_is_cheaper_than_another_run():
     assert CostTable({1: 50, 64: 100, 256: 120}).bucket_plan(65) == (256,)
 
 
-def test_a_share_is_priced_by_the_rows_of_the_cheapest_batch_and_adds_up():
+def test_amortised_cost_uses_the_cheapest_batch_and_is_additive():
     table = CostTable({1: 10.0, 64: 100.0, 256: 600.0})
     assert table.amortised_s(640) == pytest.approx(1000.0, rel=1e-6)
     assert table.amortised_s(0) == 0.0
     assert table.amortised_s(3, 5) + table.amortised_s(4, 6) == pytest.approx(table.amortised_s(7, 11))
 
 
-def test_a_batch_is_priced_by_its_cover_and_by_its_rows_and_ids():
+def test_batch_cost_is_its_bucket_plan_plus_rows_and_ids():
     table = CostTable({1: 10.0, 64: 100.0})
     assert table.batch_s(65) == pytest.approx(110.0, rel=1e-4)
     assert table.batch_s(130) == pytest.approx(220.0, rel=1e-4)
@@ -90,7 +90,7 @@ def test_a_batch_is_priced_by_its_cover_and_by_its_rows_and_ids():
     assert table.batch_s(0) == 0.0
 
 
-def test_rows_are_run_in_as_many_parts_as_cost_little_more_than_one_batch():
+def test_rows_are_split_while_parts_cost_little_more_than_one():
     table = CostTable({1: 1.0, 4: 1.5, 16: 5.0})
     assert [table.splits(rows, 3) for rows in (1, 2, 4, 7, 8, 9, 12, 1000)] == [1, 1, 1, 2, 2, 3, 3, 3]
     # Free of any extra cost: 8 rows run as 4 and 4 anyway.
@@ -101,7 +101,7 @@ def test_rows_are_run_in_as_many_parts_as_cost_little_more_than_one_batch():
 
 @settings(max_examples=60, deadline=None)
 @given(cost=ladders, rows=st.integers(1, 300), most=st.integers(1, 40))
-def test_parts_keep_to_what_they_may_cost(cost, rows, most):
+def test_split_parts_stay_within_their_cost_limit(cost, rows, most):
     table = CostTable(cost)
     parts = table.splits(rows, most)
     assert 1 <= parts <= min(rows, most)
@@ -110,7 +110,7 @@ def test_parts_keep_to_what_they_may_cost(cost, rows, most):
 
 @settings(max_examples=60, deadline=None)
 @given(cost=ladders)
-def test_one_outlier_moves_a_cost_by_a_few_percent_and_never_the_cover(cost):
+def test_one_outlier_moves_a_cost_slightly_and_keeps_the_plan(cost):
     table = CostTable(cost)
     bucket_plans = [table.bucket_plan(rows) for rows in range(table.max_rows + 1)]
     for bucket in cost:
@@ -120,7 +120,7 @@ def test_one_outlier_moves_a_cost_by_a_few_percent_and_never_the_cover(cost):
     assert bucket_plans == [table.bucket_plan(rows) for rows in range(table.max_rows + 1)]
 
 
-def test_a_lasting_change_of_cost_changes_the_cover():
+def test_lasting_cost_change_changes_the_bucket_plan():
     table = CostTable({1: 10.0, 64: 100.0, 256: 380.0})
     for _ in range(200):
         table.record_run(64, 380.0)
@@ -129,7 +129,7 @@ def test_a_lasting_change_of_cost_changes_the_cover():
     assert table.batch_s(64) > 300.0
 
 
-def test_a_bucket_whose_calibration_was_disturbed_is_found_out_by_trying():
+def test_exploration_corrects_a_disturbed_bucket_calibration():
     table = CostTable({64: 1.0, 256: 8.0})
     assert table.bucket_plan(200) == (64,) * 4
     assert table.explore(200) == (256,)
@@ -139,7 +139,7 @@ def test_a_bucket_whose_calibration_was_disturbed_is_found_out_by_trying():
     assert table.explore(300) == table.bucket_plan(300)
 
 
-def test_a_clock_that_stood_still_teaches_nothing():
+def test_zero_duration_run_does_not_change_costs():
     table = CostTable({1: 10.0})
     table.record_run(1, 0.0)
     table.record_fill(1, 1, 1, 0.0)
@@ -147,7 +147,7 @@ def test_a_clock_that_stood_still_teaches_nothing():
     assert (table.run_s, table.row_s, table.id_s) == (cost_module.RUN_S, cost_module.ROW_S, cost_module.ID_S)
 
 
-def test_the_sparse_cost_is_learnt_for_batches_of_all_kinds():
+def test_sparse_cost_is_learnt_for_all_batch_shapes():
     table, random = CostTable({256: 1.0}), np.random.default_rng(0)
 
     def truth(rows, ids):
@@ -179,11 +179,11 @@ def test_the_sparse_cost_is_learnt_for_batches_of_all_kinds():
         ({256: 0.005}, 2, 1 << 40, 1),
     ],
 )
-def test_a_piece_of_a_large_request_is_a_bucket_or_what_takes_no_longer_than_a_turn(cost, rows, ids, piece):
+def test_chunk_is_a_bucket_or_fits_into_one_turn(cost, rows, ids, piece):
     assert CostTable(cost).chunk_rows(rows, ids, 256) == piece
 
 
-def test_no_rows_need_no_bucket():
+def test_zero_rows_need_no_bucket():
     assert CostTable({4: 1.0}).bucket_plan(0) == ()
 
 
@@ -192,18 +192,18 @@ def test_one_bucket_covers_everything():
 
 
 @pytest.mark.parametrize("cost", [{}, {0: 1.0}, {-1: 1.0, 4: 1.0}])
-def test_a_table_without_a_usable_bucket_is_refused(cost):
+def test_table_without_a_usable_bucket_is_refused(cost):
     with pytest.raises(ValueError, match="expected at least one of 1 or more rows"):
         CostTable(cost)
 
 
-def test_rows_that_fill_a_dear_bucket_are_tried_in_that_one_and_not_in_the_next():
+def test_exploration_tries_a_dear_bucket_only_when_rows_fill_it():
     table = CostTable({16: 1.0, 64: 100.0, 256: 900.0})
     assert table.bucket_plan(64) == (16,) * 4
     assert [table.explore(rows) for rows in (63, 64, 65)] == [(64,), (64,), (256,)]
 
 
-def test_pieces_are_even_where_full_ones_would_leave_one_over_for_one_session_alone():
+def test_balanced_chunks_leave_no_remainder_for_one_session():
     costs = CostTable({1: 0.001, 4: 0.0012, 64: 0.006, 128: 0.012, 192: 0.018, 256: 0.024})
     assert costs.balanced_chunk_rows(700, 2, 256) == 175
     assert costs.balanced_chunk_rows(1000, 2, 256) == 250
@@ -211,13 +211,13 @@ def test_pieces_are_even_where_full_ones_would_leave_one_over_for_one_session_al
     assert costs.balanced_chunk_rows(100, 1, 256) == 100
 
 
-def test_pieces_are_full_where_even_ones_need_dearer_buckets():
+def test_chunks_are_full_when_even_ones_need_dearer_buckets():
     costs = CostTable({1: 0.001, 4: 0.0012})
     assert costs.balanced_chunk_rows(9, 1, 4) == 4
     assert costs.balanced_chunk_rows(10, 2, 4) == 4
 
 
-def test_a_run_beside_others_says_nothing_when_it_took_longer_and_what_it_says_when_it_took_less():
+def test_crowded_run_updates_its_cost_only_when_it_is_faster():
     costs = CostTable({1: 0.001, 64: 0.010})
     for _ in range(100):
         costs.record_run(64, 0.014, crowded=True)
@@ -231,7 +231,7 @@ def test_a_run_beside_others_says_nothing_when_it_took_longer_and_what_it_says_w
 
 
 @given(rows=st.integers(1, 5000), sessions=st.integers(1, 8), most=st.sampled_from([1, 7, 64, 256]))
-def test_even_pieces_are_never_more_than_may_run_in_one_go_nor_need_more_turns(rows, sessions, most):
+def test_balanced_chunks_respect_the_maximum_and_need_no_extra_turns(rows, sessions, most):
     piece = CostTable({1: 0.001, 64: 0.006, 256: 0.024}).balanced_chunk_rows(rows, sessions, most)
     assert 1 <= piece <= most
     assert -(-rows // (sessions * piece)) == -(-rows // (sessions * most))

@@ -136,7 +136,7 @@ def divided(processor):
 
 
 @pytest.mark.parametrize("candidates", [1, 2, 63, 64, 65, 128, 200])
-def test_a_users_part_is_computed_once_and_scores_are_the_same(processor, candidates):
+def test_user_part_is_computed_once_with_equal_scores(processor, candidates):
     request = inputs(candidates, seed=candidates)
     before = divided(processor)
 
@@ -148,7 +148,7 @@ def test_a_users_part_is_computed_once_and_scores_are_the_same(processor, candid
     assert got.shape == (candidates, 1)
 
 
-def test_a_user_that_varies_by_row_runs_whole(processor):
+def test_user_input_that_varies_by_row_runs_undivided(processor):
     request = inputs(5) | {"age": np.arange(5, dtype=np.float32)}
 
     score(processor, request)
@@ -156,7 +156,7 @@ def test_a_user_that_varies_by_row_runs_whole(processor):
     assert divided(processor) == 0
 
 
-def test_requests_of_both_kinds_and_many_sizes_in_one_batch_keep_their_own_scores(processor):
+def test_mixed_requests_in_one_batch_keep_their_own_scores(processor):
     requests = [inputs(n, seed=n) for n in (3, 70, 1, 16, 2, 40, 5, 128, 9)]
     requests[2] = repeated(requests[2])
     requests[5] = repeated(requests[5])
@@ -172,7 +172,7 @@ def test_requests_of_both_kinds_and_many_sizes_in_one_batch_keep_their_own_score
     assert divided(processor) >= 6
 
 
-def test_the_time_of_a_batch_is_told_apart_by_either_way_and_is_no_more_than_it_took(processor):
+def test_sparse_and_dense_times_never_exceed_the_batch_time(processor):
     for way in (False, True):
         always(processor, way)
         (reply,) = processor.batch_process([PredictRequest("m", inputs(64))])
@@ -182,7 +182,7 @@ def test_the_time_of_a_batch_is_told_apart_by_either_way_and_is_no_more_than_it_
         assert timing.sparse_s + timing.dense_s <= timing.ended_s - timing.began_s
 
 
-def test_infinite_numbers_of_user_or_candidate_are_refused_and_others_of_the_batch_answered(processor):
+def test_infinite_user_or_candidate_number_fails_only_its_request(processor):
     requests = [inputs(n, seed=n) for n in (3, 70, 16, 5)]
     wanted = score(processor, requests[0], requests[3])
     requests[1]["price"][69] = np.inf
@@ -206,7 +206,7 @@ def test_more_users_than_any_bucket_share_a_batch(processor):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_a_users_ids_are_looked_up_once_a_request(processor):
+def test_user_ids_are_looked_up_once_per_request(processor):
     def lookups(request):
         before = counts()
         score(processor, request)
@@ -223,7 +223,7 @@ def test_a_users_ids_are_looked_up_once_a_request(processor):
 
 
 @pytest.mark.parametrize("way", [True, False])
-def test_a_large_request_in_pieces_looks_up_its_users_ids_once_by_either_way(processor, way):
+def test_large_chunked_request_looks_up_user_ids_once(processor, way):
     always(processor, way)
     request = inputs(700, seed=3)
     each = len(request["history"].values)
@@ -241,7 +241,7 @@ def test_a_large_request_in_pieces_looks_up_its_users_ids_once_by_either_way(pro
 
 
 @pytest.mark.parametrize("candidates", [1, 5])
-def test_a_user_of_many_ids_is_looked_up_in_parts_with_the_same_scores_to_the_bit(processor, monkeypatch, candidates):
+def test_user_ids_looked_up_in_parts_give_equal_scores(processor, monkeypatch, candidates):
     always(processor, False)
     history = Ragged(np.arange(45) % (IDS + 5), np.array([0, 45]))
     request = inputs(candidates) | {"history": history}
@@ -261,7 +261,7 @@ def test_a_user_of_many_ids_is_looked_up_in_parts_with_the_same_scores_to_the_bi
     np.testing.assert_array_equal(got, wanted)
 
 
-def test_plain_columns_of_a_body_are_told_apart_in_the_same_way():
+def test_plain_user_columns_of_a_body_are_recognised():
     features = [f for f in FEATURES if f.name != "history"]
     offset, moved = 0, []
     for f in features:
@@ -282,7 +282,7 @@ def test_plain_columns_of_a_body_are_told_apart_in_the_same_way():
     assert [plan.bind_inputs(packed(users)).user_split for users in (1, 3, 1)] == [True, False, True]
 
 
-def test_a_delta_reaches_both_parts_with_one_flip(package, tmp_path):
+def test_one_flip_publishes_a_delta_to_both_parts(package, tmp_path):
     repository, dense = package
     copied = tmp_path / "repository"
     shutil.copytree(repository, copied)
@@ -304,7 +304,7 @@ def test_a_delta_reaches_both_parts_with_one_flip(package, tmp_path):
     np.testing.assert_allclose(after, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_scores_of_one_request_over_several_sessions_are_the_same(package):
+def test_scores_of_one_request_across_sessions_are_equal(package):
     request = inputs(700, seed=5)
     with Processor.initialize(ProcessorConfig(repository=str(package[0]), sessions=2)) as opened:
         always(opened)
@@ -316,7 +316,7 @@ def test_scores_of_one_request_over_several_sessions_are_the_same(package):
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_many_threads_and_users_at_once_get_their_own_scores(package):
+def test_concurrent_threads_and_users_get_their_own_scores(package):
     requests = [inputs(20 + n, seed=n) for n in range(12)]
     failed = []
     with Processor.initialize(ProcessorConfig(repository=str(package[0]), sessions=2)) as opened:
@@ -347,7 +347,7 @@ def price(whole, user, candidate):
     return graphs
 
 
-def test_what_pays_is_settled_by_what_was_measured():
+def test_split_is_used_only_where_measured_costs_favour_it():
     whole = {1: 1.0, 16: 4.0, 64: 10.0, 256: 36.0}
 
     dear = price(whole, {1: 1.0}, {64: 9.5, 256: 36.0})

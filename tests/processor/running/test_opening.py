@@ -110,7 +110,7 @@ def served(found):
     return {bucket: entry.backend for bucket, entry in found.chosen.items()}
 
 
-def test_of_each_bucket_the_first_serves_and_others_are_not_even_imported():
+def test_first_backend_of_each_bucket_serves_and_others_stay_unimported():
     package = Package().machine_code(64).portable(64).portable(1).machine_code(1, "openvino")
     found, backends = opened(package)
     assert served(found) == {1: "onnxruntime", 64: "xla"}
@@ -157,7 +157,7 @@ refusals = {
 
 
 @pytest.mark.parametrize(("damage", "reason"), refusals.values(), ids=refusals.keys())
-def test_what_must_not_run_is_refused_with_its_reason_and_the_next_serves(damage, reason, caplog):
+def test_unusable_executable_is_refused_with_its_reason_and_next_serves(damage, reason, caplog):
     package = Package()
     damage(package)
     package.portable(4)
@@ -171,7 +171,7 @@ def test_what_must_not_run_is_refused_with_its_reason_and_the_next_serves(damage
     assert re.search(r"xla-\S+ float32 b\d refused: ", caplog.text)
 
 
-def test_a_missing_library_is_one_line_and_the_next_backend_serves():
+def test_missing_library_gives_one_line_and_next_backend_serves():
     found, _ = opened(Package().machine_code(4).portable(4), absent=["xla"])
     assert served(found) == {4: "onnxruntime"}
     assert found.refused == [
@@ -179,13 +179,13 @@ def test_a_missing_library_is_one_line_and_the_next_backend_serves():
     ]
 
 
-def test_a_foreign_executable_does_not_import_its_library():
+def test_foreign_executable_does_not_import_its_library():
     package = Package().machine_code(4, features=["sve"]).portable(4)
     assert sorted(opened(package)[1]) == ["onnxruntime"]
 
 
 @pytest.mark.parametrize("damage", ["foreign", "stale library", "stale graph", "truncated"])
-def test_where_nothing_else_serves_it_is_compiled_anew_from_its_portable_form(damage):
+def test_portable_form_is_compiled_when_no_executable_can_serve(damage):
     package = Package()
     refusals[damage][0](package)
     found, backends = opened(package)
@@ -194,7 +194,7 @@ def test_where_nothing_else_serves_it_is_compiled_anew_from_its_portable_form(da
     assert (artefact.data, artefact.origin, artefact.bucket) == (b"", b"portable", 4)
 
 
-def test_a_damaged_portable_form_is_not_compiled():
+def test_damaged_portable_form_is_not_compiled():
     package = Package().machine_code(4, features=["sve"])
     damaged(package, "compiled/xla/b4.origin", lambda d: d + b"!")
     with pytest.raises(BadInput, match="foreign: compiled for a processor with sve"):
@@ -209,7 +209,7 @@ def test_bfloat16_is_not_compiled_for_a_processor_without_it():
     assert served(opened(package, newer)[0]) == {4: "xla"}
 
 
-def test_a_bucket_that_nothing_serves_refuses_the_version_with_the_first_reason():
+def test_version_with_an_unserved_bucket_is_refused_with_first_reason():
     package = Package().portable(1).machine_code(4, features=["sve"], origin=False)
     with pytest.raises(BadInput, match="foreign: compiled for a processor with sve"):
         opened(package)
@@ -217,7 +217,7 @@ def test_a_bucket_that_nothing_serves_refuses_the_version_with_the_first_reason(
         opened(Package())
 
 
-def test_costs_are_taken_from_the_manifest_for_this_machine_and_one_thread_only():
+def test_costs_come_from_the_manifest_for_this_machine_single_threaded():
     package = Package().portable(1, cost_us=10.0, measured_on=HERE.name)
     package.portable(4, cost_us=25.0, measured_on=HERE.name)
     found, _ = opened(package)
@@ -228,14 +228,14 @@ def test_costs_are_taken_from_the_manifest_for_this_machine_and_one_thread_only(
     assert opened(package)[0].cost(1) == {}
 
 
-def test_frozen_code_comes_with_its_portable_form_and_other_code_without():
+def test_frozen_code_has_its_portable_form_and_other_code_none():
     package = Package().machine_code(4, frozen="f" * 64).machine_code(8)
     _, backends = opened(package)
     assert [(a.frozen, a.origin) for a in backends["xla"].added] == [("f" * 64, b"portable"), ("", b"")]
     assert executable_files(package) == set(package.files)
 
 
-def test_a_real_version_with_a_damaged_executable_is_served_by_the_next(tmp_path):
+def test_real_version_with_a_damaged_executable_uses_the_next(tmp_path):
     from freshet_serving.processor.repository.version import MANIFEST, VersionReader
     from tests.support.packages import make_inputs, open_version, write_package
 

@@ -38,7 +38,7 @@ def expected(works_values):
     ),
     worth=st.integers(1, 20),
 )
-def test_every_request_gets_the_scores_of_its_own_user_in_order(user, requests, worth):
+def test_requests_get_scores_of_their_own_user_in_order(user, requests, worth):
     version = Version(user)
     version.graphs.worth_dividing = lambda rows: user and rows >= worth
     works = [version.request(a, b) for a, b in requests]
@@ -119,7 +119,7 @@ def test_chunks_of_a_request_compute_the_users_tensors_once():
 
 
 @pytest.mark.parametrize(("divisible", "worth"), [(False, True), (True, False)])
-def test_chunks_that_are_not_divided_are_filled_by_what_they_share(divisible, worth):
+def test_undivided_chunks_are_filled_by_their_shared_parts(divisible, worth):
     version = Version()
     version.graphs.worth_dividing = lambda rows: worth
     shared = Shared(version, divisible)
@@ -172,7 +172,7 @@ def slow(version, clock, seconds, core_s=0.0):
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_time_of_a_run_is_that_of_its_core_if_it_computes_in_its_thread(in_thread):
+def test_in_thread_runs_are_timed_by_their_core(in_thread):
     version, clock = Version(user=False), FakeClock()
     version.graphs.in_thread = in_thread
     slow(version, clock, 0.5, 0.1)
@@ -270,7 +270,7 @@ def test_candidates_of_later_buckets_keep_the_users_tensors():
     np.testing.assert_array_equal(batch.results["score"][:, 0], 10 + np.arange(8))
 
 
-def test_cut_through_a_batch_names_first_row_and_rows_of_each_request():
+def test_span_names_first_row_and_count_of_each_request():
     one, works = runner(), [SimpleNamespace(bound=n, first=10 * n, rows=r) for n, r in enumerate((3, 1, 5))]
     part, spans = one.spans_of(works, 2, 6)
     assert part == [0, 1, 2]

@@ -47,20 +47,20 @@ def looking():
     looking.aside.close()
 
 
-def test_what_is_offered_is_looked_at_in_its_order(looking):
+def test_offered_items_are_processed_in_order(looking):
     looking.hold()
     assert all(looking.aside.offer(Item(n), most=8) for n in range(1, 9))
     looking.gate.set()
     until(lambda: looking.seen == list(range(9)))
 
 
-def test_who_finds_no_room_is_not_taken_and_does_not_wait(looking):
+def test_offer_to_a_full_queue_is_refused_without_waiting(looking):
     looking.hold()
     assert [looking.aside.offer(Item(n), most=2) for n in (1, 2, 3)] == [True, True, False]
     assert (looking.aside.full(2), looking.aside.full(3)) == (True, False)
 
 
-def test_bytes_that_wait_are_bounded_but_one_item_always_has_room(looking, monkeypatch):
+def test_waiting_bytes_are_bounded_but_one_item_always_fits(looking, monkeypatch):
     monkeypatch.setattr(module, "MAX_QUEUED_NBYTES", 100)
     looking.hold()
     assert looking.aside.offer(Item(1, nbytes=1000), most=8)
@@ -72,14 +72,14 @@ def test_bytes_that_wait_are_bounded_but_one_item_always_has_room(looking, monke
     assert [looking.aside.offer(Item(n, nbytes=50), most=8) for n in (3, 4, 5)] == [True, True, False]
 
 
-def test_what_fails_keeps_nobody_behind_it_from_being_looked_at(looking, caplog):
+def test_failing_item_does_not_stop_the_next_ones(looking, caplog):
     for number in (-1, 2):
         until(lambda number=number: looking.aside.offer(Item(number), most=1))
     until(lambda: looking.seen == [-1, 2])
     assert "freshet-test: background work on an answered request failed" in caplog.text
 
 
-def test_only_what_is_wanted_is_taken_along(looking):
+def test_take_if_removes_only_matching_items(looking):
     looking.hold()
     for number in (1, 2, 3):
         looking.aside.offer(Item(number), most=8)
@@ -90,7 +90,7 @@ def test_only_what_is_wanted_is_taken_along(looking):
     assert looking.aside.take_if(lambda item: True) is None
 
 
-def test_what_waits_at_the_end_is_not_looked_at():
+def test_items_waiting_at_the_end_are_not_processed():
     looking = Looking()
     looking.hold()
     looking.aside.offer(Item(1), most=8)

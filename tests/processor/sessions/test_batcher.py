@@ -140,25 +140,25 @@ TestBatching = Batching.TestCase
 TestBatching.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
-def test_an_idle_session_gets_what_is_there_at_once():
+def test_idle_session_gets_waiting_tickets_at_once():
     batcher = Batcher(100, 1000)
     tickets = put(batcher, 1)
     assert batcher.take(0.0).batch == tickets
 
 
-def test_an_empty_queue_gives_nothing_and_names_no_time():
+def test_empty_queue_returns_no_batch_and_no_time():
     taken = Batcher(4, 10).take(0.0)
     assert (taken.batch, taken.expired, taken.until_s) == ([], [], None)
 
 
-def test_a_batch_stops_before_the_ticket_that_would_pass_its_bound():
+def test_batch_stops_before_the_ticket_that_exceeds_its_limit():
     batcher = Batcher(10, 100)
     tickets = put(batcher, 4, 6, 1)
     assert batcher.take(0.0).batch == tickets[:2]
     assert batcher.take(0.0).batch == tickets[2:]
 
 
-def test_a_batch_holds_one_target_and_passes_over_the_others():
+def test_batch_holds_one_target_and_skips_the_others():
     batcher = Batcher(10, 100)
     first, other = put(batcher, 1), put(batcher, 1, target=Target("other"), now_s=0.1)
     last = put(batcher, 1, now_s=0.2)
@@ -177,7 +177,7 @@ def test_targets_share_a_batch_by_identity():
     assert [batcher.take(0.0).batch for _ in range(2)] == [first, second]
 
 
-def test_the_earliest_deadline_goes_first_and_equal_ones_by_arrival():
+def test_earliest_deadline_goes_first_and_equal_ones_by_arrival():
     batcher = Batcher(1, 100)
     late = put(batcher, 1, deadline_s=0.9)
     soon = put(batcher, 1, 1, deadline_s=0.5)
@@ -185,7 +185,7 @@ def test_the_earliest_deadline_goes_first_and_equal_ones_by_arrival():
     assert [batcher.take(0.0).batch[0] for _ in range(4)] == [*soon, *late, *none]
 
 
-def test_a_model_that_asks_for_little_waits_for_the_batch_that_runs_and_not_for_its_neighbours_queue():
+def test_light_model_waits_for_one_batch_and_not_the_queue():
     batcher, busy, light = Batcher(4, 1000), Target("busy", {4: 0.01}), Target("light", {4: 0.01})
     put(batcher, *[4] * 20, target=busy)
     for turn in range(10):
@@ -194,7 +194,7 @@ def test_a_model_that_asks_for_little_waits_for_the_batch_that_runs_and_not_for_
         assert batcher.take(0.0).batch == asked
 
 
-def test_saturated_models_are_given_the_same_work_whatever_their_batches_are():
+def test_saturated_models_get_equal_work_for_any_batch_sizes():
     batcher = Batcher(8, 10_000)
     small, large = Target("small", {1: 0.001}), Target("large", {8: 0.010})
     of_small, of_large = put(batcher, *[1] * 1500, target=small), put(batcher, *[8] * 100, target=large)
@@ -207,7 +207,7 @@ def test_saturated_models_are_given_the_same_work_whatever_their_batches_are():
     assert given["small"] == pytest.approx(given["large"], abs=0.03)
 
 
-def test_a_ticket_that_would_be_late_by_its_turn_goes_before():
+def test_ticket_that_would_miss_its_deadline_goes_first():
     batcher, busy, light = Batcher(1, 1000), Target("busy", {1: 0.1}), Target("light", {1: 0.1})
     late, patient = put(batcher, 1, target=busy, deadline_s=0.15), put(batcher, 1, 1, target=busy, deadline_s=5.0)
     assert batcher.take(0.0).batch == late
@@ -216,7 +216,7 @@ def test_a_ticket_that_would_be_late_by_its_turn_goes_before():
     assert [batcher.take(0.0).batch for _ in range(3)] == [tight, asked, patient[:1]]
 
 
-def test_a_ticket_without_a_deadline_does_not_starve():
+def test_ticket_without_a_deadline_does_not_starve():
     batcher = Batcher(1, 1000)
     patient = put(batcher, 1)
     taken, now_s = [], 0.0
@@ -227,7 +227,7 @@ def test_a_ticket_without_a_deadline_does_not_starve():
         assert now_s < 2 * PATIENCE_S
 
 
-def test_one_ticket_larger_than_batch_and_queue_is_admitted_when_the_queue_is_empty():
+def test_oversized_ticket_is_admitted_to_an_empty_queue():
     batcher = Batcher(4, 10)
     batcher.check_capacity(1000, 0.0, None, 1, 0.0)
     huge = put(batcher, 1000)
@@ -237,7 +237,7 @@ def test_one_ticket_larger_than_batch_and_queue_is_admitted_when_the_queue_is_em
     assert batcher.queue_rows == 0
 
 
-def test_a_full_queue_sheds_with_the_time_that_it_takes_to_drain():
+def test_full_queue_sheds_load_with_its_drain_time():
     target = Target(cost={1: 0.5})
     batcher = Batcher(4, 10)
     put(batcher, 5, 5, target=target)
@@ -247,7 +247,7 @@ def test_a_full_queue_sheds_with_the_time_that_it_takes_to_drain():
     assert not shed.value.late
 
 
-def test_a_request_that_cannot_be_answered_in_time_is_refused_with_the_wait():
+def test_request_missing_its_deadline_is_refused_with_the_wait():
     target = Target(cost={1: 0.01})
     batcher = Batcher(4, 1000)
     put(batcher, 4, 4, 2, target=target, deadline_s=0.12)
@@ -262,7 +262,7 @@ def test_a_request_that_cannot_be_answered_in_time_is_refused_with_the_wait():
     batcher.check_capacity(1, 0.01, 0.1, 2, 0.0)
 
 
-def test_a_request_in_a_hurry_does_not_wait_for_those_that_have_time():
+def test_urgent_request_does_not_wait_for_patient_ones():
     batcher = Batcher(4, 1000)
     put(batcher, *[4] * 20, target=Target(cost={1: 0.01}))
     batcher.check_capacity(1, 0.01, 0.05, 1, 0.0)
@@ -270,11 +270,11 @@ def test_a_request_in_a_hurry_does_not_wait_for_those_that_have_time():
         batcher.check_capacity(1, 0.01, 0.8, 1, 0.0)
 
 
-def test_nothing_is_refused_for_its_deadline_when_nothing_waits_before_it():
+def test_empty_queue_refuses_nothing_for_its_deadline():
     Batcher(4, 1000).check_capacity(1, 100.0, 0.001, 1, 0.0)
 
 
-def test_expired_tickets_go_one_by_one_and_the_live_ones_between_them_run_together():
+def test_expired_tickets_are_dropped_and_live_ones_between_run_together():
     batcher = Batcher(10, 100)
     live, dead = [], []
     for _ in range(3):
@@ -284,7 +284,7 @@ def test_expired_tickets_go_one_by_one_and_the_live_ones_between_them_run_togeth
     assert (taken.batch, taken.expired) == (live, dead)
 
 
-def test_a_deadline_is_the_first_moment_that_is_too_late():
+def test_deadline_is_the_first_moment_that_is_too_late():
     batcher = Batcher(4, 100)
     (ticket,) = put(batcher, 1, deadline_s=1.0)
     assert batcher.take(0.999).batch == [ticket]
@@ -292,7 +292,7 @@ def test_a_deadline_is_the_first_moment_that_is_too_late():
     assert batcher.take(1.0).batch == []
 
 
-def test_a_ticket_that_would_be_late_is_dropped_when_others_wait_and_run_when_none_does():
+def test_late_ticket_is_dropped_only_when_others_wait():
     target = Target(cost={1: 1.0})
     batcher = Batcher(4, 100)
     hopeless, hopeful = put(batcher, 1, target=target, deadline_s=0.9), put(batcher, 1, target=target, deadline_s=5.0)
@@ -302,7 +302,7 @@ def test_a_ticket_that_would_be_late_is_dropped_when_others_wait_and_run_when_no
     assert batcher.take(0.0).batch == alone
 
 
-def test_a_batch_does_not_grow_past_its_earliest_deadline():
+def test_batch_does_not_grow_past_its_earliest_deadline():
     target = Target(cost={1: 1.0})
     batcher = Batcher(10, 100)
     tight, loose = put(batcher, 1, target=target, deadline_s=2.5), put(batcher, 1, 1, target=target, deadline_s=9.0)
@@ -310,7 +310,7 @@ def test_a_batch_does_not_grow_past_its_earliest_deadline():
     assert batcher.take(2.0).batch == [loose[1]]
 
 
-def test_what_is_late_anyway_does_not_keep_the_batch_small():
+def test_already_late_ticket_does_not_limit_the_batch():
     target = Target(cost={1: 1.0, 4: 3.0})
     batcher = Batcher(10, 100)
     tickets = put(batcher, 1, 1, 1, target=target) + put(batcher, 1, target=target, deadline_s=2.5)
@@ -318,7 +318,7 @@ def test_what_is_late_anyway_does_not_keep_the_batch_small():
     assert batcher.take(0.0).batch == tickets
 
 
-def test_a_window_holds_tickets_until_the_first_has_waited_that_long():
+def test_window_holds_tickets_until_the_first_has_waited_that_long():
     batcher = Batcher(4, 100, window_s=0.5)
     first = put(batcher, 1)
     taken = batcher.take(0.0)
@@ -328,7 +328,7 @@ def test_a_window_holds_tickets_until_the_first_has_waited_that_long():
     assert batcher.take(0.5).batch == first + second
 
 
-def test_a_full_batch_a_tight_deadline_and_a_hurry_end_the_window():
+def test_full_batch_or_tight_deadline_or_urgency_ends_the_window():
     batcher = Batcher(4, 100, window_s=0.5)
     full = put(batcher, 2, 2)
     assert batcher.take(0.0).batch == full
@@ -341,7 +341,7 @@ def test_a_full_batch_a_tight_deadline_and_a_hurry_end_the_window():
     assert batcher.take(0.0, hurry=True).batch
 
 
-def test_a_session_leaves_the_others_their_share_if_that_is_worth_a_batch():
+def test_session_leaves_work_for_idle_ones_when_worth_a_batch():
     target = Target(cost={1: 1.0, 4: 1.2})
     batcher = Batcher(100, 100)
     tickets = put(batcher, *[1] * 16, target=target)
@@ -352,7 +352,7 @@ def test_a_session_leaves_the_others_their_share_if_that_is_worth_a_batch():
     assert batcher.take(0.0, free=2).batch == few
 
 
-def test_the_pace_follows_what_sessions_take_and_one_slow_batch_hardly_moves_it():
+def test_pace_follows_the_sessions_and_barely_moves_for_one_outlier():
     batcher = Batcher(4, 100)
     batcher.record_duration(1.0, 1000.0)
     assert 1.0 < batcher.slowdown < 1.04
@@ -430,7 +430,7 @@ SATURATION = 2 / (np.mean([1, 8, 64]) * 5.5e-3 / 256)
 
 @pytest.mark.parametrize("wrong", [1.0, 2.5, 0.5])
 @pytest.mark.parametrize("timeout_s", [0.02, 0.2])
-def test_goodput_at_three_times_the_saturation_load_is_nine_tenths_of_the_peak(timeout_s, wrong):
+def test_goodput_at_triple_saturation_stays_at_90_percent(timeout_s, wrong):
     capacity = SATURATION / wrong
     peak = max(simulate(load * capacity, 1.5, timeout_s, wrong=wrong).goodput for load in (0.7, 0.85, 1.0))
     over = simulate(3 * capacity, 1.5, timeout_s, wrong=wrong)
@@ -440,7 +440,7 @@ def test_goodput_at_three_times_the_saturation_load_is_nine_tenths_of_the_peak(t
     assert over.late < 0.1 * over.good
 
 
-def test_without_admission_the_queue_fills_with_work_that_expires():
+def test_without_admission_the_queue_fills_with_expiring_work():
     bounded, full = (simulate(3 * SATURATION, 1.0, 0.2, admission=a) for a in (True, False))
     assert full.expired > 0.3 * full.good
     assert full.expired > 20 * bounded.expired
@@ -451,7 +451,7 @@ def test_at_half_load_nothing_is_refused_and_nothing_is_late():
     assert outcome.refused == outcome.expired == outcome.late == 0
 
 
-def test_the_last_ticket_is_dropped_too_when_it_would_be_late_behind_a_batch():
+def test_last_ticket_is_dropped_when_late_behind_a_batch():
     target = Target(cost={1: 0.5, 4: 5.0})
     batcher = Batcher(10, 100)
     soon, hopeless = put(batcher, 1, target=target, deadline_s=1.0), put(batcher, 4, target=target, deadline_s=1.5)
@@ -459,14 +459,14 @@ def test_the_last_ticket_is_dropped_too_when_it_would_be_late_behind_a_batch():
     assert (taken.batch, taken.expired) == (soon, hopeless)
 
 
-def test_a_clock_that_stood_still_says_nothing_about_the_pace():
+def test_zero_duration_batch_does_not_change_the_pace():
     batcher = Batcher(4, 100)
     for predicted_s, measured_s in ((1.0, 0.0), (0.0, 1.0), (0.0, 0.0)):
         batcher.record_duration(predicted_s, measured_s)
     assert batcher.slowdown == 1.0
 
 
-def test_what_a_model_was_given_is_forgotten_with_its_last_ticket():
+def test_account_of_a_model_is_forgotten_with_its_last_ticket():
     batcher = Batcher(4, 100)
     for target in TARGETS:
         put(batcher, 1, 1, 1, target=target)

@@ -29,7 +29,7 @@ def linear(row_s=0.01, rows=4):
     return Target(cost={n: n * row_s for n in range(1, rows + 1)})
 
 
-def test_a_small_request_waits_for_one_piece_of_a_large_one_of_its_model_however_many_are_left():
+def test_small_request_waits_for_one_chunk_of_a_large_request():
     batcher, target = Batcher(4, 1000), linear()
     divided(batcher, 400, 4, target)
     for turn in range(20):
@@ -38,7 +38,7 @@ def test_a_small_request_waits_for_one_piece_of_a_large_one_of_its_model_however
         assert batcher.take(0.0).batch == small
 
 
-def test_what_comes_anew_with_every_turn_does_not_keep_a_large_request_from_its_turns():
+def test_new_arrivals_do_not_starve_a_large_request():
     batcher, target = Batcher(4, 1000), linear()
     large = divided(batcher, 400, 4, target)
     for _ in range(50):
@@ -53,7 +53,7 @@ def test_what_comes_anew_with_every_turn_does_not_keep_a_large_request_from_its_
     chunk_rows=st.integers(1, 12),
 )
 @settings(max_examples=50, deadline=None)
-def test_while_both_wait_neither_is_given_more_than_a_batch_and_a_piece_ahead_of_the_other(takes, chunk_rows):
+def test_waiting_work_gets_at_most_a_batch_and_chunk_ahead(takes, chunk_rows):
     batcher, target = Batcher(8, 10_000), linear(rows=8)
     divided(batcher, 5000, chunk_rows, target)
     given, most = [0, 0], 8 + chunk_rows
@@ -67,7 +67,7 @@ def test_while_both_wait_neither_is_given_more_than_a_batch_and_a_piece_ahead_of
         assert abs(given[0] - given[1]) <= most
 
 
-def test_large_requests_that_are_alike_are_done_one_after_the_other_and_a_smaller_one_goes_before():
+def test_equal_large_requests_run_in_order_and_smaller_ones_first():
     batcher, target = Batcher(4, 1000), linear()
     first, second = divided(batcher, 12, 4, target), divided(batcher, 12, 4, target)
     batcher.take(0.0)
@@ -81,7 +81,7 @@ def test_large_requests_that_are_alike_are_done_one_after_the_other_and_a_smalle
     assert done[6] is second
 
 
-def test_nothing_goes_before_a_large_request_that_comes_after_as_much_work_as_it_is_itself():
+def test_large_request_is_overtaken_by_at_most_its_own_work():
     batcher, target = Batcher(4, 1 << 20), linear()
     large = divided(batcher, 40, 4, target)
     before = 0
@@ -93,7 +93,7 @@ def test_nothing_goes_before_a_large_request_that_comes_after_as_much_work_as_it
         assert before <= 40 + 5 + 4
 
 
-def test_a_large_request_of_another_model_takes_turns_with_it_and_its_small_ones_like_any_work():
+def test_large_request_takes_turns_with_another_model():
     batcher, busy, light = Batcher(4, 1000), linear(), linear()
     divided(batcher, 400, 4, busy)
     waiting = put(batcher, *[4] * 20, target=light)
@@ -101,7 +101,7 @@ def test_a_large_request_of_another_model_takes_turns_with_it_and_its_small_ones
     assert len([t for t in left if t in waiting]) == 10
 
 
-def test_a_hurry_takes_no_model_more_than_the_patience_ahead_of_another():
+def test_urgency_puts_no_model_ahead_beyond_the_patience_limit():
     batcher, tight, loose = Batcher(4, 1000), linear(0.1, 1), linear(0.1, 1)
     patient = put(batcher, 1, target=loose, deadline_s=1e9)
     taken, now_s = [], 0.0
@@ -113,7 +113,7 @@ def test_a_hurry_takes_no_model_more_than_the_patience_ahead_of_another():
     assert now_s > PATIENCE_S / 2, "until then those in a hurry went before"
 
 
-def test_a_large_request_that_cannot_be_done_in_time_any_more_expires_with_what_is_left_of_it():
+def test_large_request_that_cannot_finish_in_time_expires():
     batcher, target = Batcher(4, 1000), linear(1.0)
     large = divided(batcher, 12, 4, target, deadline_s=13.0)
     assert pieces(batcher, 1) == [(0, 4)]
@@ -129,7 +129,7 @@ def test_a_large_request_that_cannot_be_done_in_time_any_more_expires_with_what_
         assert not batcher.take(5.5, sessions=2).expired
 
 
-def test_what_is_divided_and_what_is_not_have_room_of_their_own():
+def test_divided_and_undivided_requests_have_separate_queue_limits():
     batcher = Batcher(4, 10)
     large = divided(batcher, 1000, 4)
     batcher.check_capacity(10, 0.0, None, 1, 0.0)
@@ -140,7 +140,7 @@ def test_what_is_divided_and_what_is_not_have_room_of_their_own():
     assert batcher.queue_rows == large.rows + 10
 
 
-def test_a_queue_is_full_of_ids_as_it_is_of_rows_and_one_request_of_more_finds_room_in_an_empty_one():
+def test_queue_limits_ids_and_admits_one_oversized_request_when_empty():
     batcher = Batcher(4, 1000, max_queue_ids=100)
     batcher.check_capacity(1, 0.0, None, 1, 0.0, ids=101)
     batcher.put(Owned(1, 101, target=TARGETS[0]), TARGETS[0], 0.0)
@@ -151,7 +151,7 @@ def test_a_queue_is_full_of_ids_as_it_is_of_rows_and_one_request_of_more_finds_r
     batcher.check_capacity(1, 0.0, None, 1, 0.0, ids=40)
 
 
-def test_rows_of_very_many_ids_do_not_pile_up_in_one_batch():
+def test_rows_with_many_ids_do_not_share_one_batch():
     batcher, target = Batcher(256, 1 << 20), linear()
     heavy = int(target.costs.heavy_ids) // 2
     tickets = [Owned(1, heavy, target=target) for _ in range(5)]
@@ -160,7 +160,7 @@ def test_rows_of_very_many_ids_do_not_pile_up_in_one_batch():
     assert [batcher.take(0.0).batch for _ in range(3)] == [tickets[:2], tickets[2:4], tickets[4:]]
 
 
-def test_ids_that_all_rows_share_are_the_first_pieces():
+def test_shared_ids_are_charged_to_the_first_chunks():
     batcher, target = Batcher(4, 1000), linear()
     whole = Owned(10, 1020, None, 4, 1000, target=target)
     batcher.put(whole, target, 0.0)
@@ -169,7 +169,7 @@ def test_ids_that_all_rows_share_are_the_first_pieces():
     assert [t.cost_s for t in taken] == [pytest.approx(target.costs.amortised_s(t.rows, t.ids)) for t in taken]
 
 
-def test_what_is_promised_counts_the_turns_of_large_requests_and_no_more_of_them_than_that():
+def test_predicted_wait_counts_only_the_turns_of_large_requests():
     batcher, target = Batcher(4, 1 << 20), linear()
     put(batcher, 4, 4, target=target, deadline_s=0.5)
     alone_s = batcher.work_before_s(0.5)

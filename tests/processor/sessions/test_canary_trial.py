@@ -77,7 +77,7 @@ def out(processor):
 
 
 @pytest.mark.parametrize("options", [{"sessions": 2}, {"compute": "inline"}])
-def test_both_have_scored_what_is_compared(opened, options):
+def test_canary_and_baseline_scores_cover_the_same_requests(opened, options):
     processor = opened(options=options)
     key = canarys_key(processor)
     found = until(
@@ -91,7 +91,7 @@ def test_both_have_scored_what_is_compared(opened, options):
     assert found.canary.rows == 4 * found.canary.requests
 
 
-def test_who_asks_for_a_version_or_a_label_is_no_witness(opened):
+def test_explicit_version_or_label_requests_are_no_canary_evidence(opened):
     processor = opened(canary=broken)
     processor.host.look()
     for n in range(30):
@@ -106,7 +106,7 @@ def test_who_asks_for_a_version_or_a_label_is_no_witness(opened):
     assert out(processor)["2"]["reason"].startswith("nonfinite: 32 of 32 scores are NaN or infinite")
 
 
-def test_what_is_no_number_with_the_baseline_either_is_no_evidence(opened):
+def test_scores_non_finite_on_the_baseline_too_are_no_evidence(opened):
     processor = opened(baseline=broken, canary=broken)
     key = canarys_key(processor)
     processor.host.look()
@@ -128,7 +128,7 @@ def bearing(factor):
     return weights
 
 
-def test_only_rows_that_the_baseline_bears_count(opened):
+def test_only_rows_with_finite_baseline_scores_count(opened):
     processor = opened(canary=bearing(1e34))
     key = canarys_key(processor)
     inputs = make_inputs([0, 1, 2, 3])
@@ -142,7 +142,7 @@ def test_only_rows_that_the_baseline_bears_count(opened):
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["the first request", "the last"])
-def test_a_number_that_the_one_network_just_bears_and_the_other_does_not_is_no_evidence(opened, first):
+def test_number_at_the_overflow_limit_is_no_evidence(opened, first):
     processor = opened(canary=bearing(1e12))
     key = canarys_key(processor)
     processor.host.look()
@@ -160,7 +160,7 @@ def test_a_number_that_the_one_network_just_bears_and_the_other_does_not_is_no_e
     assert out(processor) == {}
 
 
-def test_infinite_numbers_are_the_clients_mistake_and_count_for_nobody(opened):
+def test_infinite_numbers_are_client_errors_and_no_evidence(opened):
     processor = opened()
     key = canarys_key(processor)
     processor.host.look()
@@ -177,7 +177,7 @@ def fail(*_):
     raise RuntimeError("a broken executable")
 
 
-def test_a_failure_counts_once_the_baseline_has_answered(opened, monkeypatch, caplog):
+def test_failure_counts_once_the_baseline_has_answered(opened, monkeypatch, caplog):
     processor = opened()
     key = canarys_key(processor)
     caplog.set_level("CRITICAL")
@@ -191,7 +191,7 @@ def test_a_failure_counts_once_the_baseline_has_answered(opened, monkeypatch, ca
     assert evidence(processor).canary.failed == 9
 
 
-def test_a_key_on_the_canarys_side_does_not_choose_what_it_is_compared_with(opened):
+def test_client_chosen_keys_do_not_bias_the_comparison(opened):
     processor = opened(guard={"min_requests": 20, "min_scores": 80})
     key = canarys_key(processor)
     processor.host.look()
@@ -206,7 +206,7 @@ def test_a_key_on_the_canarys_side_does_not_choose_what_it_is_compared_with(open
     assert out(processor) == {}
 
 
-def test_what_waits_for_the_baseline_is_bounded(opened, monkeypatch):
+def test_queue_for_the_baseline_is_bounded(opened, monkeypatch):
     processor = opened(canary=broken)
     key, gate = canarys_key(processor), threading.Event()
     monkeypatch.setattr(processor.predictor._trials, "_score_on_baseline", lambda exhibit: gate.wait(GIVE_UP_S))
@@ -216,7 +216,7 @@ def test_what_waits_for_the_baseline_is_bounded(opened, monkeypatch):
     gate.set()
 
 
-def test_memory_that_waits_for_the_baseline_is_bounded(opened, monkeypatch):
+def test_memory_waiting_for_the_baseline_is_bounded(opened, monkeypatch):
     processor = opened(canary=broken)
     key, gate = canarys_key(processor), threading.Event()
     monkeypatch.setattr(processor.predictor._trials, "_score_on_baseline", lambda exhibit: gate.wait(GIVE_UP_S))
@@ -227,7 +227,7 @@ def test_memory_that_waits_for_the_baseline_is_bounded(opened, monkeypatch):
     gate.set()
 
 
-def test_the_baseline_is_asked_for_a_share_of_the_time(opened, monkeypatch):
+def test_baseline_scoring_takes_a_limited_share_of_the_time(opened, monkeypatch):
     processor, rests = opened(), []
     key = canarys_key(processor)
     monkeypatch.setattr(processor.predictor._trials._worker, "rest", rests.append)
@@ -240,7 +240,7 @@ def test_the_baseline_is_asked_for_a_share_of_the_time(opened, monkeypatch):
     assert rests[2] == pytest.approx(0.01 * (1 / trials.SHARE - 1))
 
 
-def test_a_trial_ends_with_its_canary_and_begins_anew_with_another_baseline(opened):
+def test_trial_ends_with_its_canary_and_restarts_per_baseline(opened):
     processor = opened()
     key = canarys_key(processor)
     until(processor, lambda e: e.baseline.requests >= 1, lambda: processor.process(request(key=key)))

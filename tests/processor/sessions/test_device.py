@@ -77,7 +77,7 @@ def idle(replica):
     st.integers(1, 2),
 )
 @settings(max_examples=25, deadline=None)
-def test_every_request_gets_its_own_rows_in_order_however_batches_fall(requests, sessions, stages):
+def test_every_request_gets_its_own_rows_in_any_batching(requests, sessions, stages):
     replica, answers = Device({1: 1.0, 2: 1.2, 4: 1.5}), Answers()
     rows = sum(map(len, requests))
     with group(sessions, max_queue_rows=rows, device_stages=stages) as running:
@@ -92,7 +92,7 @@ def test_every_request_gets_its_own_rows_in_order_however_batches_fall(requests,
     assert idle(replica)
 
 
-def test_what_is_filled_while_the_device_runs_is_one_batch():
+def test_rows_filled_while_the_device_runs_become_one_batch():
     replica, answers = Device({1: 1.0, 8: 1.1}), Answers()
     replica.log.hold = threading.Event()
     with group(2, device_stages=1) as running:
@@ -110,7 +110,7 @@ def test_what_is_filled_while_the_device_runs_is_one_batch():
         assert_answers(got[number], [number])
 
 
-def test_a_run_that_fails_fails_the_requests_of_its_tray_and_no_other():
+def test_failing_run_fails_only_the_requests_of_its_staging_buffer():
     replica, answers = Device(), Answers()
     with group(1, device_stages=1) as running:
         replica.log.error = ZeroDivisionError("/secret/path")
@@ -125,7 +125,7 @@ def test_a_run_that_fails_fails_the_requests_of_its_tray_and_no_other():
     assert idle(replica)
 
 
-def test_a_run_that_fails_fails_a_split_request_once():
+def test_failing_run_fails_a_split_request_once():
     replica, answers = Device(), Answers()
     with group(1, device_stages=2) as running:
         replica.log.error = ZeroDivisionError()
@@ -135,7 +135,7 @@ def test_a_run_that_fails_fails_a_split_request_once():
     assert idle(replica)
 
 
-def test_rows_that_cannot_be_filled_fail_their_request_and_not_those_beside_it():
+def test_rows_that_cannot_be_filled_fail_only_their_request():
     replica, answers = Device({1: 1.0, 8: 1.1}), Answers()
     replica.broken = {13: NotReady("no rows"), 14: ValueError("/secret/path")}
     replica.log.hold = threading.Event()
@@ -154,7 +154,7 @@ def test_rows_that_cannot_be_filled_fail_their_request_and_not_those_beside_it()
     assert idle(replica)
 
 
-def test_a_state_is_never_mixed_and_a_flip_is_seen_by_what_is_filled_after_it():
+def test_states_are_never_mixed_and_later_fills_see_a_flip():
     replica, answers = Device({1: 1.0, 8: 1.1}), Answers()
     replica.log.hold = threading.Event()
     with group(1, device_stages=1) as running:
@@ -172,7 +172,7 @@ def test_a_state_is_never_mixed_and_a_flip_is_seen_by_what_is_filled_after_it():
     assert idle(replica)
 
 
-def test_sessions_wait_for_a_tray_and_the_rest_waits_in_the_queue():
+def test_sessions_wait_for_a_staging_buffer_and_requests_stay_queued():
     replica, answers = Device({4: 1.0}), Answers()
     replica.log.hold = threading.Event()
     with group(1, device_stages=1, max_batch_rows=4) as running:
@@ -186,7 +186,7 @@ def test_sessions_wait_for_a_tray_and_the_rest_waits_in_the_queue():
         assert_answers(got[number], [number] * 4)
 
 
-def test_closing_answers_what_is_queued_and_what_is_filled():
+def test_closing_answers_queued_and_filled_requests():
     replica, answers = Device(), Answers()
     replica.log.hold = threading.Event()
     with group(2, device_stages=2, max_batch_rows=4) as running:
@@ -200,7 +200,7 @@ def test_closing_answers_what_is_queued_and_what_is_filled():
     assert idle(replica)
 
 
-def test_versions_have_trays_of_their_own_and_go_with_their_last_request():
+def test_versions_have_own_staging_buffers_freed_with_their_last_request():
     answers = Answers()
     with group(2, device_stages=1) as running:
         replicas = [Device(), Device({1: 1.0, 16: 3.0})]
@@ -217,7 +217,7 @@ def test_versions_have_trays_of_their_own_and_go_with_their_last_request():
         until(lambda: not any(ref() for ref in gone))
 
 
-def test_a_request_too_large_for_a_tray_needs_a_word_of_its_own():
+def test_request_larger_than_a_staging_buffer_needs_a_free_reader():
     replica, answers = Device(), Answers()
     with group(1, device_stages=1) as running:
         running._free_readers.clear()
@@ -227,7 +227,7 @@ def test_a_request_too_large_for_a_tray_needs_a_word_of_its_own():
         assert_answers(answers.wait(1)[1], range(4))
 
 
-def test_a_tray_that_cannot_be_opened_fails_its_requests_and_the_next_finds_it_free():
+def test_staging_buffer_that_fails_to_open_is_free_again():
     replica, answers = Device(), Answers()
     borrow_buffers, replica.borrow_buffers = replica.borrow_buffers, None
     with group(1, device_stages=1) as running:
@@ -241,7 +241,7 @@ def test_a_tray_that_cannot_be_opened_fails_its_requests_and_the_next_finds_it_f
     assert idle(replica)
 
 
-def test_sessions_come_and_go_beside_the_stages():
+def test_resizing_sessions_works_with_device_stages():
     replica, answers = Device(), Answers()
     with group(1, device_stages=1) as running:
         for round_, sessions in enumerate((3, 1, 2)):
@@ -261,7 +261,7 @@ def test_inline_sessions_have_no_stages(tmp_path):
 
 
 @pytest.mark.parametrize("stages", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_the_engine_gives_the_same_scores_under_deltas_as_they_come(tmp_path, stages):
+def test_engine_scores_equally_while_deltas_arrive(tmp_path, stages):
     """Requests of many sizes from several threads while deltas of rows and of dense weights are applied: every reply is
     what its own generation gives, to the last row."""
     write_package(tmp_path)
@@ -309,7 +309,7 @@ def test_the_engine_gives_the_same_scores_under_deltas_as_they_come(tmp_path, st
     assert seen == set(range(steps + 1))
 
 
-def test_the_engine_with_stages_equals_the_engine_without(tmp_path):
+def test_engine_with_device_stages_equals_engine_without(tmp_path):
     write_package(tmp_path)
     random = np.random.default_rng(0)
     requests = [

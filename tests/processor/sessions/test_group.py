@@ -24,7 +24,7 @@ from tests.processor.sessions.fakes import (
 from tests.support.waiting import until
 
 
-def test_an_expired_request_is_answered_and_never_computed():
+def test_expired_request_is_answered_and_never_computed():
     clock, replica, answers = FakeClock(), FakeReplica(), Answers()
     with group(clock=clock) as sessions:
         with held(replica, sessions, answers):
@@ -39,7 +39,7 @@ def test_an_expired_request_is_answered_and_never_computed():
     assert replica.runs == [(4, 2)]
 
 
-def test_a_queue_of_nothing_but_expired_requests_leaves_the_session_waiting_for_work():
+def test_queue_of_expired_requests_leaves_the_session_idle():
     clock, replica, answers = FakeClock(now_s=10.0), FakeReplica(), Answers()
     with group(clock=clock) as sessions:
         for number in range(3):
@@ -49,7 +49,7 @@ def test_a_queue_of_nothing_but_expired_requests_leaves_the_session_waiting_for_
         assert_answers(answers.wait(1)[3], [2])
 
 
-def test_a_full_queue_sheds_and_what_it_holds_is_answered():
+def test_full_queue_sheds_load_and_its_requests_are_answered():
     replica, answers = FakeReplica(), Answers()
     with group(max_queue_rows=4) as sessions:
         with held(replica, sessions, answers):
@@ -62,7 +62,7 @@ def test_a_full_queue_sheds_and_what_it_holds_is_answered():
         assert answers.wait(3).keys() == {-1, 0, 1}
 
 
-def test_closing_answers_what_is_queued_and_takes_nothing_more():
+def test_closing_answers_queued_requests_and_refuses_new_ones():
     replica, answers = FakeReplica(), Answers()
     with group() as sessions:
         gate = FakeReplica(hold=threading.Event())
@@ -83,7 +83,7 @@ def test_closing_answers_what_is_queued_and_takes_nothing_more():
     sessions.close()
 
 
-def test_sessions_work_at_the_same_time():
+def test_sessions_run_concurrently():
     barrier = threading.Barrier(3)
 
     class Meeting(FakeReplica):
@@ -100,7 +100,7 @@ def test_sessions_work_at_the_same_time():
         assert_answers(got[number], [number])
 
 
-def test_inline_a_batch_is_what_has_arrived_and_is_answered_in_the_thread_that_runs_it():
+def test_inline_batch_runs_in_the_calling_thread():
     replica, answers = FakeReplica(), Answers()
     threads = []
     with group(compute="inline") as sessions:
@@ -119,7 +119,7 @@ def test_inline_a_batch_is_what_has_arrived_and_is_answered_in_the_thread_that_r
     assert set(threads) == {threading.get_ident()}
 
 
-def test_inline_the_owner_is_asked_once_a_turn_and_again_while_something_waits():
+def test_inline_owner_is_called_once_a_turn_while_work_waits():
     replica, answers, asked = FakeReplica(), Answers(), []
     with group(compute="inline", max_batch_rows=2) as sessions:
         assert sessions.set_owner(asked.append, call)
@@ -136,7 +136,7 @@ def test_inline_the_owner_is_asked_once_a_turn_and_again_while_something_waits()
         assert answers.wait(5).keys() == set(range(5))
 
 
-def test_inline_what_was_queued_before_there_was_an_owner_is_asked_for():
+def test_inline_owner_is_called_for_work_queued_before_it():
     replica, answers, asked = FakeReplica(), Answers(), []
     with group(compute="inline") as sessions:
         sessions.enqueue(answers.work(replica, 0, [1]))
@@ -145,7 +145,7 @@ def test_inline_what_was_queued_before_there_was_an_owner_is_asked_for():
     assert_answers(answers.wait(1)[0], [1])
 
 
-def test_inline_a_window_has_the_owner_come_back_when_it_ends():
+def test_inline_batch_window_schedules_the_owner_at_its_end():
     clock, replica, answers, asked = FakeClock(), FakeReplica({1: 1e-6, 4: 2e-6}), Answers(), []
     with group(compute="inline", batch_window_us=5e5, clock=clock) as sessions:
         sessions.set_owner(asked.append, call)
@@ -157,7 +157,7 @@ def test_inline_a_window_has_the_owner_come_back_when_it_ends():
         assert_answers(answers.wait(1)[0], [1])
 
 
-def test_inline_an_owner_whose_loop_has_closed_leaves_the_work_to_whoever_waits():
+def test_inline_waiter_computes_after_the_owner_loop_has_closed():
     def closed(delay_s):
         raise RuntimeError("Event loop is closed")
 
@@ -170,7 +170,7 @@ def test_inline_an_owner_whose_loop_has_closed_leaves_the_work_to_whoever_waits(
         assert_answers(answers.wait(1)[0], [1])
 
 
-def test_inline_closing_answers_what_is_queued():
+def test_inline_closing_answers_queued_requests():
     replica, answers = FakeReplica(), Answers()
     with group(compute="inline", batch_window_us=1e8) as sessions:
         for number in range(3):
@@ -181,7 +181,7 @@ def test_inline_closing_answers_what_is_queued():
             sessions.enqueue(answers.work(replica, 3, [1]))
 
 
-def test_sessions_with_threads_have_no_owner_and_are_not_driven():
+def test_threaded_sessions_have_no_owner():
     with group() as sessions:
         assert not sessions.set_owner(print, call)
         assert not sessions.driven
@@ -211,7 +211,7 @@ class Home:
         return work
 
 
-def test_inline_a_large_request_is_shared_with_a_helper_and_answered_on_the_owners_thread():
+def test_inline_helper_shares_a_large_request_and_the_owner_answers():
     replica, answers, home = FakeReplica(), Answers(), Home()
     barrier = threading.Barrier(2)
 
@@ -232,7 +232,7 @@ def test_inline_a_large_request_is_shared_with_a_helper_and_answered_on_the_owne
     assert home.threads == [threading.get_ident()]
 
 
-def test_inline_what_waits_is_taken_by_a_helper_and_its_replies_come_home():
+def test_inline_helper_takes_waiting_work_and_the_owner_answers():
     replica, answers, home = FakeReplica(hold=threading.Event()), Answers(), Home()
     with group(compute="inline", sessions=2, max_batch_rows=4) as sessions:
         until(lambda: sessions._queues[0].idle)
@@ -255,7 +255,7 @@ def test_inline_what_waits_is_taken_by_a_helper_and_its_replies_come_home():
 
 
 @pytest.mark.parametrize("values", [[[1, 2, 3, 4, 5, 6, 7, 8]], [[1, 2, 3, 4], [5, 6, 7, 8]]])
-def test_inline_nobody_helps_while_another_process_computes_on_the_core(values):
+def test_inline_helper_stays_idle_while_another_process_uses_the_core(values):
     replica, answers, words = FakeReplica(), Answers(), np.array([0, 1], np.int64)
     with group(compute="inline", sessions=2, max_batch_rows=4, occupancy=Occupancy(2, words, 0)) as sessions:
         until(lambda: sessions._queues[0].idle)
@@ -270,7 +270,7 @@ def test_inline_nobody_helps_while_another_process_computes_on_the_core(values):
     assert words.tolist() == [0, 1]
 
 
-def test_inline_what_is_less_than_a_hand_over_is_computed_by_the_owner_alone():
+def test_inline_owner_alone_computes_work_below_the_handover_cost():
     replica, answers = FakeReplica({1: 1e-5, 4: 2e-5}), Answers()
     with group(compute="inline", sessions=2, max_batch_rows=4) as sessions:
         until(lambda: sessions._queues[0].idle)
@@ -280,7 +280,7 @@ def test_inline_what_is_less_than_a_hand_over_is_computed_by_the_owner_alone():
         assert_answers(answers.wait(1)[0], range(8))
 
 
-def test_inline_what_expires_with_a_helper_is_told_at_home():
+def test_inline_request_expiring_at_a_helper_is_answered_by_owner():
     clock, replica, answers, home = FakeClock(), FakeReplica(hold=threading.Event()), Answers(), Home()
     with group(compute="inline", sessions=2, max_batch_rows=4, clock=clock) as sessions:
         until(lambda: sessions._queues[0].idle)
@@ -301,7 +301,7 @@ def test_inline_what_expires_with_a_helper_is_told_at_home():
         assert isinstance(answers.wait(3)[2], Expired)
 
 
-def test_inline_helpers_come_and_go_and_the_owner_stays():
+def test_inline_resizing_changes_helpers_and_keeps_the_owner():
     replica, answers = FakeReplica(), Answers()
     with group(compute="inline") as sessions:
         for count in (3, 1, 2):
@@ -321,7 +321,7 @@ def many(answers, replica, count, **options):
 
 
 @pytest.mark.parametrize("policy", ["shared", "round-robin", "mod", "least-loaded"])
-def test_every_policy_answers_every_request_once_with_its_own_rows(policy):
+def test_every_policy_answers_each_request_once_with_its_own_rows(policy):
     replica, answers = FakeReplica(), Answers()
     with group(sessions=3, policy=policy, max_queue_rows=10_000) as sessions:
         for work in many(answers, replica, 200):
@@ -354,16 +354,16 @@ def queues_used(policy, callers, sessions=3):
     return used
 
 
-def test_round_robin_takes_the_queues_in_turn():
+def test_round_robin_uses_the_queues_in_turn():
     used = queues_used("round-robin", [None] * 6)
     assert sorted(used[:3]) == sorted(used[3:]) == [0, 1, 2]
 
 
-def test_mod_sends_a_caller_to_the_same_queue_always():
+def test_mod_policy_always_sends_a_caller_to_the_same_queue():
     assert queues_used("mod", [0, 1, 2, 3, 4, 4, 4, 7]) == [0, 1, 2, 0, 1, 1, 1, 1]
 
 
-def test_least_loaded_sends_a_request_where_the_least_work_is():
+def test_least_loaded_policy_picks_the_queue_with_least_work():
     used = queues_used("least-loaded", [None] * 6)
     assert sorted(used[:3]) == sorted(used[3:]) == [0, 1, 2]
 
@@ -390,21 +390,21 @@ def test_resizing_under_load_loses_no_request_and_no_count(policy):
 
 
 @pytest.mark.parametrize("wrong", [0, -1, SESSION_READERS + 1])
-def test_a_number_of_sessions_that_cannot_be_is_refused(wrong):
+def test_invalid_number_of_sessions_is_refused(wrong):
     with group() as sessions:
         with pytest.raises(BadInput, match="sessions: expected 1 to 1024"):
             sessions.resize(wrong)
         assert len(sessions) == 1
 
 
-def test_a_group_that_has_closed_is_not_resized():
+def test_closed_group_cannot_be_resized():
     with group() as sessions:
         sessions.close()
         with pytest.raises(NotReady):
             sessions.resize(2)
 
 
-def test_a_request_that_cannot_be_answered_in_time_is_refused_before_and_after_it_is_read():
+def test_request_that_cannot_be_in_time_is_refused_before_reading():
     clock, replica, answers = FakeClock(), FakeReplica({1: 1.0}), Answers()
     with group(clock=clock) as sessions:
         with held(replica, sessions, answers):
@@ -426,7 +426,7 @@ def test_a_request_that_cannot_be_answered_in_time_is_refused_before_and_after_i
 
 
 @pytest.mark.parametrize("options", [{}, {"compute": "inline"}])
-def test_an_overload_of_requests_that_are_alike_is_refused_before_they_are_read(options):
+def test_overload_of_equal_requests_is_refused_before_reading(options):
     """Whatever check_room() lets pass, enqueue() takes, once it has seen what is asked for."""
     clock, replica, answers = FakeClock(), FakeReplica({1: 1.0}), Answers()
     with group(clock=clock, max_queue_rows=10_000, **options) as sessions:
@@ -451,7 +451,7 @@ def test_an_overload_of_requests_that_are_alike_is_refused_before_they_are_read(
         answers.wait(taken + (not options))
 
 
-def test_what_waited_too_long_to_be_read_is_refused_though_nothing_is_queued():
+def test_request_unread_for_too_long_is_refused():
     with group() as sessions:
         sessions.check_room(0.034, 0.066)
         with pytest.raises(Overloaded, match="before the request was read") as caught:
@@ -460,7 +460,7 @@ def test_what_waited_too_long_to_be_read_is_refused_though_nothing_is_queued():
         assert sum(stats.refused_late for stats in sessions.statistics()) == 1
 
 
-def test_waits_are_counted_as_predicted_and_as_they_were():
+def test_predicted_and_actual_waits_are_counted():
     clock, replica, answers = FakeClock(), FakeReplica({1: 1.0}), Answers()
     with group(clock=clock) as sessions:
         with held(replica, sessions, answers):

@@ -3,7 +3,7 @@ import numpy as np
 from freshet_serving.processor.sessions.occupancy import Occupancy
 
 
-def test_each_process_tells_of_itself_and_sees_all():
+def test_each_process_reports_its_load_and_sees_all():
     words = np.zeros(3, np.int64)
     ours, theirs = Occupancy(4, words, 0), Occupancy(4, words, 2)
     ours.change(2)
@@ -14,13 +14,13 @@ def test_each_process_tells_of_itself_and_sees_all():
     assert theirs.spare == 2
 
 
-def test_a_process_alone_has_all_cores():
+def test_single_process_has_all_cores():
     occupancy = Occupancy(2)
     occupancy.change(1)
     assert occupancy.spare == 1
 
 
-def test_a_process_that_gets_on_moves_its_own_word_alone():
+def test_heartbeat_advances_only_the_counter_of_its_process():
     beats = np.zeros(3, np.int64)
     occupancy = Occupancy(4, np.zeros(3, np.int64), 1, beats)
     for _ in range(2):

@@ -15,13 +15,13 @@ def planned(allowed=CORES, nodes=(), **options):
     return plan(SessionConfig(**options), allowed, nodes)
 
 
-def test_without_groups_one_has_every_model_and_a_session_a_core():
+def test_default_group_has_every_model_and_a_session_per_core():
     ((name, (models, options)),) = planned().items()
     assert (name, models) == ("default", ("*",))
     assert (options.sessions, options.cpus, options.threads_per_session, options.batch_window_us) == (4, (), 1, 0.0)
 
 
-def test_a_group_keeps_its_cores_and_every_other_group_is_kept_off_them():
+def test_other_groups_are_kept_off_the_cores_of_a_group():
     plans = planned(groups={"baseline": GroupConfig(["ctr"], cpus="0-1"), "rest": GroupConfig(["*"], sessions=3)})
     models, options = plans["baseline"]
     assert (models, options.sessions, options.cpus) == (("ctr",), 2, (frozenset({0, 1}),))
@@ -36,11 +36,11 @@ def test_models_that_no_group_names_go_to_the_default_group():
     assert (models, options.cpus, options.sessions) == (("*",), (frozenset({0, 1, 2}),), 3)
 
 
-def test_a_group_without_models_serves_the_model_of_its_name():
+def test_group_without_models_serves_the_model_of_its_name():
     assert planned(groups={"ctr": GroupConfig()})["ctr"][0] == ("ctr",)
 
 
-def test_groups_have_their_own_options_and_else_those_of_the_process():
+def test_groups_override_the_options_of_the_process():
     own = GroupConfig(["a"], sessions=2, threads_per_session=3, policy="mod", batch_window_us=500.0, max_queue_rows=7)
     own = replace(own, device_stages=3)
     plans = planned(
@@ -59,7 +59,7 @@ def test_groups_have_their_own_options_and_else_those_of_the_process():
     )
 
 
-def test_sessions_of_a_process_take_their_cpusets_in_turn_less_what_is_dedicated():
+def test_sessions_take_cpusets_in_turn_without_dedicated_cores():
     assert planned(cpus="0-1;2-3")["default"][1].cpus == (frozenset({0, 1}), frozenset({2, 3}))
     plans = planned(cpus="0-1;2-3", groups={"a": GroupConfig(["a"], cpus="1;2")})
     assert plans["a"][1].cpus == (frozenset({1}), frozenset({2}))
@@ -73,12 +73,12 @@ def test_sessions_are_spread_over_memory_nodes():
     assert plans["default"][1].cpus == (frozenset({0, 1}),)
 
 
-def test_inline_there_is_one_session_and_as_many_helpers_as_were_asked_for():
+def test_inline_group_has_one_session_and_configured_helpers():
     assert planned(compute="inline")["default"][1].sessions == 1
     assert planned(compute="inline", sessions=8)["default"][1].sessions == 8
 
 
-def test_there_are_no_more_sessions_than_cores_that_can_be_kept_busy():
+def test_session_count_never_exceeds_the_usable_cores():
     config = SessionConfig()
     assert plan(config, frozenset(range(8)), (), 3)["default"][1].sessions == 3
     assert plan(config, frozenset(range(2)), (), 3)["default"][1].sessions == 2
@@ -110,6 +110,6 @@ def test_there_are_no_more_sessions_than_cores_that_can_be_kept_busy():
         ),
     ],
 )
-def test_what_contradicts_itself_is_refused(options, message):
+def test_contradictory_placement_options_are_refused(options, message):
     with pytest.raises(BadInput, match=message):
         planned(**options)

@@ -23,7 +23,7 @@ from tests.support.packages import make_inputs, make_weights, reference, tag_id,
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 15, 16, 17, 33, 255, 256, 257, 1000])
-def test_a_request_of_any_size_is_answered_in_order(open_processor, rows):
+def test_request_of_any_size_is_answered_in_order(open_processor, rows):
     users = [n % 30 for n in range(rows)]
     assert_reply(open_processor().process(request(users)), "1.0", scores(users))
 
@@ -44,7 +44,7 @@ def test_one_user_is_broadcast_to_all_candidates(open_processor):
 @pytest.mark.parametrize(
     "options", [{"sessions": 1}, {"sessions": 3}, {"compute": "inline"}, {"sessions": 2, "device_stages": 1}]
 )
-def test_a_request_with_infinite_numbers_is_refused_and_its_batch_is_not(open_processor, options):
+def test_infinite_number_fails_its_request_and_not_its_batch(open_processor, options):
     def with_float(row, column, value, users=(1, 2, 3)):
         made = request(list(users))
         made.inputs["floats"][row, column] = value
@@ -76,7 +76,7 @@ def test_a_request_with_infinite_numbers_is_refused_and_its_batch_is_not(open_pr
     assert stats.failed == 0
 
 
-def test_a_batch_mixes_replies_and_errors_each_in_its_place(open_processor):
+def test_batch_returns_replies_and_errors_in_request_order(open_processor):
     requests = [
         request([1, 2]),
         request([1], model="nobody"),
@@ -106,7 +106,7 @@ def test_requests_of_two_models_in_one_batch_do_not_mix(root, open_processor):
     assert [r.model for r in replies[:2]] == ["small", "other"]
 
 
-def test_done_is_called_once_for_each_request_on_a_session_thread(open_processor):
+def test_done_is_called_once_per_request_on_a_session_thread(open_processor):
     processor, replies = open_processor(), Replies()
     for number in range(50):
         processor.predictor.submit(request([number]), replies.done(number))
@@ -117,7 +117,7 @@ def test_done_is_called_once_for_each_request_on_a_session_thread(open_processor
     assert all(name.startswith("freshet-session-") for name in replies.threads)
 
 
-def test_an_invalid_request_raises_at_once_and_done_is_never_called(open_processor):
+def test_invalid_request_raises_at_once_and_never_calls_done(open_processor):
     processor, replies = open_processor(), Replies()
     for bad, error in [
         (request([1], model="x" * 1000), NotFound),
@@ -132,7 +132,7 @@ def test_an_invalid_request_raises_at_once_and_done_is_never_called(open_process
     assert replies.calls == []
 
 
-def test_a_request_whose_deadline_passes_in_the_queue_expires(open_processor):
+def test_request_whose_deadline_passes_in_the_queue_expires(open_processor):
     clock, replies = FakeClock(), Replies()
     processor = open_processor(clock, sessions=1)
     replies.hold(processor)
@@ -147,12 +147,12 @@ def test_a_request_whose_deadline_passes_in_the_queue_expires(open_processor):
     assert_reply(got["patient"], "1.0", scores([3]))
 
 
-def test_a_timeout_of_zero_is_always_too_late(open_processor):
+def test_zero_timeout_always_expires(open_processor):
     with pytest.raises(Expired, match="deadline passed"):
         open_processor().process(request([1], timeout_s=0.0))
 
 
-def test_a_full_queue_sheds_and_answers_what_it_holds(open_processor):
+def test_full_queue_sheds_load_and_answers_its_requests(open_processor):
     processor, replies = open_processor(sessions=1, max_queue_rows=10), Replies()
     replies.hold(processor)
     processor.predictor.submit(request(range(6)), replies.done(0))
@@ -162,7 +162,7 @@ def test_a_full_queue_sheds_and_answers_what_it_holds(open_processor):
     assert_reply(replies.wait(1)[0], "1.0", scores(range(6)))
 
 
-def test_inline_the_thread_that_waits_computes_whatever_waits(open_processor):
+def test_inline_waiting_thread_computes_all_waiting_requests(open_processor):
     processor, replies = open_processor(compute="inline"), Replies()
     processor.predictor.submit(request([4]), replies.done("before"))
     assert not replies.calls
@@ -189,7 +189,7 @@ def test_inline_many_threads_may_wait_at_once(open_processor):
     assert not wrong
 
 
-def test_inline_an_owner_computes_in_its_thread_whoever_asks(open_processor):
+def test_inline_owner_computes_requests_of_any_caller(open_processor):
     processor, calls, threads = open_processor(compute="inline"), queue.Queue(), []
 
     def own():

@@ -25,7 +25,7 @@ from tests.processor.sessions.fakes import (
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 9, 100])
-def test_a_request_of_any_size_gets_its_own_rows_back(rows):
+def test_request_of_any_size_gets_its_own_rows_back(rows):
     replica, answers = FakeReplica(), Answers()
     with group() as sessions:
         sessions.enqueue(answers.work(replica, 0, range(1, rows + 1)))
@@ -34,7 +34,7 @@ def test_a_request_of_any_size_gets_its_own_rows_back(rows):
     assert sum(filled for _, filled in replica.runs) == rows
 
 
-def test_requests_that_queue_up_share_a_batch_and_each_gets_its_own_rows():
+def test_queued_requests_share_a_batch_and_get_their_own_rows():
     replica, answers = FakeReplica(), Answers()
     wanted = {0: [1, 2, 3], 1: [4], 2: [5, 6, 7]}
     with group() as sessions:
@@ -60,7 +60,7 @@ def test_statistics_count_batches_requests_rows_and_padding():
     np.testing.assert_array_equal(sessions.counts(replica), [[15, 6]])
 
 
-def test_what_one_batch_left_in_the_buffers_is_not_in_the_next():
+def test_stale_buffer_contents_never_reach_the_next_batch():
     replica, answers = FakeReplica({4: 1.0}), Answers()
     with group() as sessions:
         for number, values in enumerate([[9, 9, 9, 9], [1], [2, 3]]):
@@ -68,7 +68,7 @@ def test_what_one_batch_left_in_the_buffers_is_not_in_the_next():
             assert_answers(answers.wait(1)[number], values)
 
 
-def test_replies_do_not_change_when_later_batches_use_the_same_buffers():
+def test_replies_are_unchanged_when_later_batches_reuse_their_buffers():
     replica, answers = FakeReplica({4: 1.0}), Answers()
     with group() as sessions:
         sessions.enqueue(answers.work(replica, 0, [1, 2]))
@@ -78,7 +78,7 @@ def test_replies_do_not_change_when_later_batches_use_the_same_buffers():
     assert_answers(first, [1, 2])
 
 
-def test_every_reply_names_the_generation_that_was_pinned():
+def test_every_reply_names_the_pinned_generation():
     replica, answers = FakeReplica(), Answers()
     with group() as sessions:
         for step in (1, 2, 3):
@@ -88,7 +88,7 @@ def test_every_reply_names_the_generation_that_was_pinned():
     assert set(replica.pins.values()) == {None}
 
 
-def test_an_error_in_one_batch_ends_neither_the_session_nor_touches_other_batches(caplog):
+def test_error_in_one_batch_leaves_session_and_other_batches_unharmed(caplog):
     replica, other, answers = FakeReplica(), FakeReplica(), Answers()
     replica.broken = {13: ZeroDivisionError("/secret/path")}
     with group() as sessions:
@@ -110,7 +110,7 @@ def test_an_error_in_one_batch_ends_neither_the_session_nor_touches_other_batche
     assert set(replica.pins.values()) == {None}
 
 
-def test_an_error_of_ours_is_answered_as_it_is():
+def test_freshet_error_is_returned_unchanged():
     replica, answers = FakeReplica(), Answers()
     replica.broken = {13: BadInput("ids: too many")}
     with group() as sessions:
@@ -120,7 +120,7 @@ def test_an_error_of_ours_is_answered_as_it_is():
     assert str(got) == "ids: too many"
 
 
-def test_a_version_that_cannot_be_pinned_is_an_error_of_its_requests_alone():
+def test_version_that_cannot_be_pinned_fails_only_its_requests():
     replica, answers = FakeReplica(), Answers()
     replica.pin = lambda session: (_ for _ in ()).throw(RuntimeError("no"))
     replica.unpin = None
@@ -131,7 +131,7 @@ def test_a_version_that_cannot_be_pinned_is_an_error_of_its_requests_alone():
         assert_answers(answers.wait(1)[1], [2])
 
 
-def test_a_callback_that_raises_ends_neither_the_session_nor_its_neighbours_replies(caplog):
+def test_raising_callback_leaves_session_and_other_replies_unharmed(caplog):
     replica, answers = FakeReplica(), Answers()
     caplog.set_level(logging.CRITICAL, logger="freshet.sessions")
     with group() as sessions:
@@ -145,7 +145,7 @@ def test_a_callback_that_raises_ends_neither_the_session_nor_its_neighbours_repl
         assert_answers(answers.wait(1)[2], [3])
 
 
-def test_runs_are_bound_again_only_when_the_executable_changes():
+def test_runs_are_rebound_only_when_the_executable_changes():
     replica, answers = FakeReplica({4: 1.0}), Answers()
     executable = SimpleNamespace(bucket=4, bind_buffers=replica.binder(4))
     state = SimpleNamespace(generation=Generation(1, 1), tables=None, epoch=1, executables={SCORE: {4: executable}})
@@ -161,7 +161,7 @@ def test_runs_are_bound_again_only_when_the_executable_changes():
         assert replica.log.binds == 2
 
 
-def test_an_idle_session_does_not_keep_a_version_that_nobody_serves():
+def test_idle_session_does_not_keep_an_unserved_version_alive():
     replica, answers, gone = FakeReplica(), Answers(), threading.Event()
     with group() as sessions:
         sessions.enqueue(answers.work(replica, 0, [1, 2]))
@@ -173,7 +173,7 @@ def test_an_idle_session_does_not_keep_a_version_that_nobody_serves():
 
 
 @pytest.mark.parametrize("in_thread", [True, False])
-def test_what_a_run_waits_for_a_core_does_not_make_its_bucket_dear(in_thread):
+def test_waiting_for_a_core_does_not_raise_the_bucket_cost(in_thread):
     clock, answers, replica = FakeClock(), Answers(), FakeReplica({1: 0.01})
     had_s = [0.0]
     clock.core_s = lambda: had_s[0]
@@ -196,7 +196,7 @@ def test_what_a_run_waits_for_a_core_does_not_make_its_bucket_dear(in_thread):
     assert replica.costs.cost[1] == pytest.approx(0.01 if in_thread else 0.05, rel=0.1)
 
 
-def test_a_cut_through_a_batch_names_each_requests_first_row_and_rows():
+def test_slice_of_a_batch_lists_first_row_and_count():
     answers, replica = Answers(), FakeReplica()
     works = [answers.work(replica, 0, [0] * n) for n in (3, 1, 5)]
     session = Session(0, FakeClock())

@@ -63,7 +63,7 @@ def calm(monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{"sessions": 2}, {"compute": "inline"}])
-def test_a_shadow_of_equal_weights_differs_by_nothing(opened, calm, options):
+def test_shadow_with_equal_weights_has_zero_difference(opened, calm, options):
     processor = opened(options=options)
     replies = ask(processor, 20)
     assert {str(reply.generation) for reply in replies} == {"1.0"}
@@ -76,7 +76,7 @@ def test_a_shadow_of_equal_weights_differs_by_nothing(opened, calm, options):
     assert (one.sketch.requests, two.sketch.requests) == (20, 0)
 
 
-def test_differences_are_the_shadows_score_less_the_answered_one(opened, calm):
+def test_difference_is_the_shadow_score_minus_the_answered_one(opened, calm):
     processor = opened(seed=5)
     inputs = make_inputs([0, 1, 2], seed=0)
     (reply,) = ask(processor)
@@ -87,7 +87,7 @@ def test_differences_are_the_shadows_score_less_the_answered_one(opened, calm):
     assert scores.total == pytest.approx(float(apart.sum()), abs=1e-6)
 
 
-def test_a_shadow_that_answers_nonsense_is_told_of(opened, calm):
+def test_shadow_with_non_finite_scores_is_reported(opened, calm):
     def broken(seed):
         weights = make_weights(seed)
         weights["mlp_out/kernel"][:] = np.nan
@@ -98,7 +98,7 @@ def test_a_shadow_that_answers_nonsense_is_told_of(opened, calm):
     assert wait_for(processor, 2).differences.scores(0).lost == 6
 
 
-def test_a_share_of_the_requests_is_copied_and_none_that_names_its_version(opened, calm):
+def test_share_of_unversioned_requests_is_copied_to_the_shadow(opened, calm):
     processor = opened(shadow_share=0.25)
     ask(processor, 20, version=1)
     ask(processor, 20, label="stable")
@@ -114,14 +114,14 @@ def test_copies_are_dropped_while_requests_wait(opened, calm, monkeypatch):
     assert (found.dropped, found.differences.requests) == (5, 0)
 
 
-def test_copies_are_dropped_while_the_front_is_busy(opened, monkeypatch):
+def test_copies_are_dropped_while_the_http_front_is_busy(opened, monkeypatch):
     processor = opened()
     monkeypatch.setattr(ThreadCpuUsage, "share", lambda self: 0.99)
     ask(processor, 5)
     assert wait_for(processor, 5).dropped == 5
 
 
-def test_no_more_copies_wait_than_there_is_room_for_and_no_request_waits_for_them(opened, monkeypatch):
+def test_waiting_copies_are_bounded_and_delay_no_request(opened, monkeypatch):
     processor = opened()
     gate = threading.Event()
     monkeypatch.setattr(ThreadCpuUsage, "share", lambda self: gate.wait(GIVE_UP_S) and 0.0)
@@ -132,7 +132,7 @@ def test_no_more_copies_wait_than_there_is_room_for_and_no_request_waits_for_the
     wait_for(processor, count)
 
 
-def test_a_shadow_comes_and_goes_with_the_policy(opened, calm):
+def test_shadow_starts_and_ends_with_the_policy(opened, calm):
     processor = opened()
     ask(processor)
     wait_for(processor, 1)
@@ -144,7 +144,7 @@ def test_a_shadow_comes_and_goes_with_the_policy(opened, calm):
     assert wait_for(processor, 1).differences.requests == 1
 
 
-def test_deltas_and_shadows_do_not_wait_for_each_other(opened, calm):
+def test_deltas_and_shadow_scoring_do_not_block_each_other(opened, calm):
     processor = opened()
     for _ in range(5):
         ask(processor, 5)
@@ -153,7 +153,7 @@ def test_deltas_and_shadows_do_not_wait_for_each_other(opened, calm):
     wait_for(processor, 25)
 
 
-def test_busy_is_the_share_of_time_that_a_thread_ran_or_waited_for_a_core():
+def test_busy_time_includes_running_and_waiting_for_a_core():
     clock, ran = FakeClock(), {7: 0.0}
     busy = ThreadCpuUsage(clock, ran.get)
     busy.thread = 7

@@ -46,7 +46,7 @@ class Partly(FakeReplica):
 @pytest.mark.parametrize("policy", ["shared", "round-robin", "mod", "least-loaded"])
 # Of what is more than a batch of 8 no part has more than a bucket of 4.
 @pytest.mark.parametrize(("rows", "parts"), [(1, 1), (4, 1), (7, 2), (8, 2), (9, 3), (12, 3), (33, 9), (1200, 300)])
-def test_a_large_request_is_split_rejoined_in_order_and_of_one_generation(policy, rows, parts):
+def test_large_request_is_split_and_rejoined_in_order_and_generation(policy, rows, parts):
     replica, answers = Partly(), Answers()
     with group(sessions=3, policy=policy) as sessions:
         until(lambda: sum(len(queue.idle) for queue in sessions._queues) == 3)
@@ -61,7 +61,7 @@ def test_a_large_request_is_split_rejoined_in_order_and_of_one_generation(policy
     assert stats.batches == parts
 
 
-def test_parts_of_a_request_run_at_the_same_time():
+def test_chunks_of_a_request_run_concurrently():
     barrier = threading.Barrier(2)
 
     class Meeting(Partly):
@@ -75,7 +75,7 @@ def test_parts_of_a_request_run_at_the_same_time():
         assert_answers(answers.wait(1)[0], range(8))
 
 
-def test_one_session_and_a_process_without_free_holds_split_nothing_that_fits_into_a_batch():
+def test_request_that_fits_a_batch_needs_free_readers_to_split():
     replica, answers = Partly(), Answers()
     with group(sessions=1) as sessions:
         sessions.enqueue(answers.work(replica, 0, range(8)))
@@ -90,7 +90,7 @@ def test_one_session_and_a_process_without_free_holds_split_nothing_that_fits_in
 
 
 @pytest.mark.parametrize("options", [{"compute": "inline"}, {"sessions": 1}])
-def test_a_large_request_gives_way_after_every_piece_and_is_answered_in_order_under_one_state(options):
+def test_large_request_yields_between_chunks_and_keeps_its_state(options):
     """Between two of its pieces a small request comes and the state moves on: the small ones see it, it does not."""
     replica, answers = Partly(), Answers()
     order, small = [], iter(range(1, 100))
@@ -128,7 +128,7 @@ class Looking:
 
 
 @pytest.mark.parametrize("options", [{"sessions": 1}, {"sessions": 3}, {"sessions": 2, "device_stages": 1}])
-def test_what_is_the_same_for_every_row_is_looked_up_once_part_by_part_and_before_the_rows(options, monkeypatch):
+def test_row_invariant_features_are_looked_up_once_in_parts_first(options, monkeypatch):
     replica, answers, order, filled = Partly(), Answers(), [], []
     monkeypatch.setattr(CostTable, "record_fill", lambda self, runs, rows, ids, seconds: filled.append((runs, rows)))
 
@@ -150,7 +150,7 @@ def test_what_is_the_same_for_every_row_is_looked_up_once_part_by_part_and_befor
 
 
 @pytest.mark.parametrize("done", range(4))
-def test_rows_are_filled_once_all_is_looked_up_that_is_the_same_however_much_of_it_was(done):
+def test_rows_are_filled_after_all_row_invariant_lookups(done):
     replica, order = Partly(), []
     row_invariants = RowInvariants(
         4, [Looking(n, order) for n in (1, 2, 3)], SimpleNamespace(fill=lambda *given: order.append("rows"))
@@ -165,7 +165,7 @@ def test_rows_are_filled_once_all_is_looked_up_that_is_the_same_however_much_of_
     assert (out == 6).all()
 
 
-def test_a_share_is_not_begun_once_another_one_has_failed():
+def test_chunk_is_not_started_after_another_one_failed():
     replica, answers = Partly(), Answers()
     split_request = SplitRequest(answers.work(replica, 0, range(8)), 2, 8, [SESSION_READERS])
     split_request.splits(2)
@@ -177,7 +177,7 @@ def test_a_share_is_not_begun_once_another_one_has_failed():
     assert replica.pins == {SESSION_READERS: None}
 
 
-def test_a_request_whose_shares_one_session_computed_says_how_long_it_took_and_one_of_many_does_not():
+def test_timing_is_reported_only_for_a_request_of_one_session():
     replica, answers = Partly(), Answers()
     with group(sessions=1) as sessions:
         sessions.enqueue(answers.work(replica, 0, range(20)))
@@ -193,7 +193,7 @@ def test_a_request_whose_shares_one_session_computed_says_how_long_it_took_and_o
     assert answers.wait(1)[1].timing is None
 
 
-def test_a_request_of_few_rows_and_very_many_ids_gives_way_as_well_but_for_a_single_row():
+def test_request_with_many_ids_yields_between_rows():
     replica, answers = FakeReplica({1: 1.9e-5, 8: 2e-5}), Answers()
     with group(sessions=1, max_queue_ids=1 << 30) as sessions:
         for number, rows in enumerate((8, 1)):
@@ -204,7 +204,7 @@ def test_a_request_of_few_rows_and_very_many_ids_gives_way_as_well_but_for_a_sin
     assert [filled for _, filled in replica.runs] == [2, 2, 2, 2, 1]
 
 
-def test_a_part_that_fails_fails_the_request_and_lets_go_of_the_pin(caplog):
+def test_failing_chunk_fails_the_request_and_releases_the_pin(caplog):
     replica, answers = Partly(), Answers()
     replica.broken = {13: ZeroDivisionError()}
     with group(sessions=2) as sessions, caplog.at_level(logging.CRITICAL, logger="freshet.sessions"):
@@ -218,7 +218,7 @@ def test_a_part_that_fails_fails_the_request_and_lets_go_of_the_pin(caplog):
     assert set(replica.pins.values()) == {None}
 
 
-def test_a_part_that_expires_expires_the_request_and_the_rest_of_it_is_not_run():
+def test_expiring_chunk_expires_the_request_and_cancels_the_rest():
     clock, replica, answers = FakeClock(), Partly(), Answers()
     with group(sessions=2, clock=clock) as sessions:
         gate = threading.Event()
@@ -244,7 +244,7 @@ def test_a_part_that_expires_expires_the_request_and_the_rest_of_it_is_not_run()
     sessions=st.integers(1, 3),
     policy=st.sampled_from(["shared", "round-robin", "mod", "least-loaded"]),
 )
-def test_nothing_is_lost_doubled_or_out_of_order_whatever_is_split_batched_or_late(requests, sessions, policy):
+def test_splitting_never_loses_duplicates_or_reorders_rows(requests, sessions, policy):
     replica, answers = Partly(), Answers()
     replica.costs = CostTable({1: 1e-4, 4: 1.5e-4})
     refused, clock = set(), SystemClock()

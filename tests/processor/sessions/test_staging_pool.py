@@ -13,7 +13,7 @@ def spans(staging_pool, *rows, target="m", tag=1):
     return [staging_pool.reserve(target, tag, n, CAPACITY) for n in rows]
 
 
-def test_writers_fill_one_tray_side_by_side_and_a_reader_takes_it_whole():
+def test_writers_fill_one_staging_buffer_for_one_reader():
     staging_pool = StagingPool(2)
     first, second = spans(staging_pool, 3, 4)
     assert (first, second) == (Span(1, 0, 3, True), Span(1, 3, 4, False))
@@ -24,7 +24,7 @@ def test_writers_fill_one_tray_side_by_side_and_a_reader_takes_it_whole():
     assert not staging_pool.busy
 
 
-def test_a_reader_that_waits_closes_the_tray_to_those_who_come_later():
+def test_waiting_reader_closes_the_staging_buffer_to_later_writers():
     staging_pool = StagingPool(2)
     (early,) = spans(staging_pool, 3)
     assert staging_pool.take() is None
@@ -34,7 +34,7 @@ def test_a_reader_that_waits_closes_the_tray_to_those_who_come_later():
     assert staging_pool.take() == early.staging
 
 
-def test_without_a_reader_a_tray_fills_up():
+def test_staging_buffer_fills_up_without_a_reader():
     staging_pool = StagingPool(2)
     taken = spans(staging_pool, 3, 3, 2, 1)
     assert [span.staging for span in taken] == [1, 1, 1, 0]
@@ -42,7 +42,7 @@ def test_without_a_reader_a_tray_fills_up():
     assert [staging_pool.take(), staging_pool.take()] == [1, 0]
 
 
-def test_another_tag_or_target_never_shares_a_tray():
+def test_different_tag_or_target_never_shares_a_staging_buffer():
     staging_pool = StagingPool(3)
     (old,) = spans(staging_pool, 1)
     (new,) = spans(staging_pool, 1, tag=2)
@@ -50,7 +50,7 @@ def test_another_tag_or_target_never_shares_a_tray():
     assert len({old.staging, new.staging, other.staging}) == 3
 
 
-def test_who_finds_no_tray_free_comes_again_when_one_is():
+def test_reserve_returns_none_until_a_staging_buffer_is_free():
     staging_pool = StagingPool(1)
     (full,) = spans(staging_pool, CAPACITY)
     assert spans(staging_pool, 1) == [None]
@@ -61,7 +61,7 @@ def test_who_finds_no_tray_free_comes_again_when_one_is():
     assert spans(staging_pool, 1) == [Span(0, 0, 1, True)]
 
 
-def test_a_tray_that_could_not_be_opened_is_free_again():
+def test_staging_buffer_that_fails_to_open_is_free_again():
     staging_pool = StagingPool(1)
     for rows in (1, CAPACITY):
         (span,) = spans(staging_pool, rows)
@@ -147,7 +147,7 @@ TestHandover = Machine.TestCase
 
 
 @given(st.lists(st.integers(1, CAPACITY), max_size=20))
-def test_trays_are_read_in_the_order_in_which_they_were_ready(rows):
+def test_staging_buffers_are_read_in_the_order_they_became_ready(rows):
     staging_pool = StagingPool(len(rows) + 1)
     ready = []
     for n in rows:

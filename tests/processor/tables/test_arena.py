@@ -58,7 +58,7 @@ class Life(RuleBasedStateMachine):
 TestLife = Life.TestCase
 
 
-def test_fresh_slots_are_given_out_only_when_none_came_back():
+def test_freed_slots_are_reused_before_fresh_ones():
     slots = SlotAllocator(CAPACITY, "arena")
     slots.free(slots.allocate(3))
     assert slots.allocate(2).tolist() == [0, 1]

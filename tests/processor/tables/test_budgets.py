@@ -27,11 +27,11 @@ USERS = range(50)
         (" ctr/user = 1T", 1 << 40),
     ],
 )
-def test_a_size_is_read_with_its_unit(text, nbytes, tmp_path):
+def test_size_is_parsed_with_its_unit(text, nbytes, tmp_path):
     assert Budgets.parse([text], tmp_path).of("ctr", "user") == nbytes
 
 
-def test_a_table_that_is_named_goes_before_those_of_its_model(tmp_path):
+def test_table_budget_overrides_the_budget_of_its_model(tmp_path):
     budgets = Budgets.parse(["ctr/*=1M", "ctr/user=2M"], tmp_path)
     assert budgets.of("ctr", "user") == 2 << 20
     assert budgets.of("ctr", "item") == 1 << 20
@@ -42,18 +42,18 @@ def test_a_table_that_is_named_goes_before_those_of_its_model(tmp_path):
     "text",
     ["ctr", "ctr/user", "ctr=1M", "ctr/user=", "ctr/user=-1M", "ctr/user=1X", "ctr/../x=1M", "*/a=1M", "a/b=9"],
 )
-def test_what_is_no_budget_is_refused(text, tmp_path):
+def test_malformed_budget_is_refused(text, tmp_path):
     with pytest.raises(BadInput, match="table_memory"):
         Budgets.parse([text], tmp_path)
 
 
-def test_scratch_must_be_a_folder_only_where_it_is_needed(tmp_path):
+def test_scratch_folder_is_required_only_when_used(tmp_path):
     Budgets.parse([], tmp_path / "missing")
     with pytest.raises(BadInput, match="scratch"):
         Budgets.parse(["a/b=1M"], tmp_path / "missing")
 
 
-def test_a_version_under_a_budget_holds_what_one_without_holds_through_deltas_and_rollbacks(tmp_path):
+def test_version_with_a_budget_equals_one_without(tmp_path):
     package = write_package(tmp_path, users=USERS)
     plain = ServedVersion(VersionReader(package), 2, SystemClock())
     # Less than one row's worth beside the books: every settled row is cold. Smaller than a user may write.
@@ -78,7 +78,7 @@ def test_a_version_under_a_budget_holds_what_one_without_holds_through_deltas_an
     assert tight.tables["user"]._tier._log._live.any(), "rows that deltas changed have gone to disk"
 
 
-def test_a_closed_version_is_tended_no_more(tmp_path):
+def test_closed_version_is_not_maintained(tmp_path):
     package = write_package(tmp_path, users=USERS)
     version = ServedVersion(VersionReader(package), 0, SystemClock(), budgets=Budgets({"small/*": 1}, tmp_path))
     version.attach_replicas(connect(version))
@@ -87,7 +87,7 @@ def test_a_closed_version_is_tended_no_more(tmp_path):
     assert not version.maintain()
 
 
-def test_a_processor_with_budgets_keeps_serving_the_same_scores_while_its_keeper_works(tmp_path):
+def test_processor_with_budgets_keeps_scores_during_maintenance(tmp_path):
     folder = write_package(tmp_path, users=USERS)
     for step in range(1, 6):
         write_delta(folder / "deltas" / f"{step}.safetensors", make_delta(step, list(USERS), tag=step))

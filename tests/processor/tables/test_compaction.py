@@ -56,7 +56,7 @@ def started(version):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
-def test_a_start_from_a_snapshot_holds_the_bits_that_the_deltas_lead_to(tmp_path, dtype):
+def test_start_from_a_snapshot_equals_applying_the_deltas(tmp_path, dtype):
     version, change_log, served = chained(tmp_path, dtype)
     told = []
 
@@ -71,7 +71,7 @@ def test_a_start_from_a_snapshot_holds_the_bits_that_the_deltas_lead_to(tmp_path
     assert held(started(version)) == held(served)
 
 
-def test_a_snapshot_on_a_snapshot_holds_the_same_bits_and_goes_back_to_before_the_first(tmp_path):
+def test_second_snapshot_equals_the_deltas_and_allows_earlier_rollback(tmp_path):
     version, change_log, served = chained(tmp_path, "int8")
     compact(version, change_log)
     extend(change_log, served, [3, 40], [4], 9)
@@ -87,7 +87,7 @@ def test_a_snapshot_on_a_snapshot_holds_the_same_bits_and_goes_back_to_before_th
     assert held(started(version)) == held(served)
 
 
-def test_where_there_is_nothing_to_fold_nothing_is_written(tmp_path):
+def test_nothing_is_written_when_there_is_nothing_to_fold(tmp_path):
     version, change_log, served = chained(tmp_path, plan=[])
     assert compact(version, change_log) is None
     extend(change_log, served, [1])
@@ -96,7 +96,7 @@ def test_where_there_is_nothing_to_fold_nothing_is_written(tmp_path):
     assert len(list((version.folder / "snapshots").iterdir())) == 1
 
 
-def test_behind_a_gate_what_is_served_is_folded_and_what_waits_is_not(tmp_path):
+def test_compaction_folds_only_served_deltas_and_not_held_ones(tmp_path):
     version, change_log, served = chained(tmp_path, plan=PLAN[:2])
     change_log.hold("for a look")
     before = held(served)
@@ -107,7 +107,7 @@ def test_behind_a_gate_what_is_served_is_folded_and_what_waits_is_not(tmp_path):
     assert held(started(version)) == before
 
 
-def test_a_key_keeps_how_often_it_was_met_and_a_new_one_was_met_once(tmp_path):
+def test_existing_key_keeps_its_frequency_and_new_ones_have_one(tmp_path):
     keys, tags = np.arange(10, dtype=np.int64), np.array([tag_id("a")], np.int64)
     with VersionWriter(tmp_path, "small", 1) as writer:
         writer.tensors(table_file("user"), packed(keys, rows_of(keys, 0), "int8", (keys * 7).astype(np.uint32)))
@@ -131,7 +131,7 @@ class Killed(BaseException):
     """Stands for kill -9: nothing that catches Exception may catch it."""
 
 
-def test_killed_ahead_of_any_write_the_chain_is_whole_and_folds_again(tmp_path, monkeypatch):
+def test_compaction_killed_before_any_write_can_be_repeated(tmp_path, monkeypatch):
     version, change_log, served = chained(tmp_path / "whole", "int8", PLAN)
     wanted, moments, real = held(served), [], os.fsync
     disks = tmp_path / "disks"
@@ -155,7 +155,7 @@ def test_killed_ahead_of_any_write_the_chain_is_whole_and_folds_again(tmp_path, 
         assert held(started(left)) == wanted
 
 
-def test_a_generation_that_is_rolled_back_meanwhile_leaves_no_snapshot(tmp_path):
+def test_generation_rolled_back_during_compaction_leaves_no_snapshot(tmp_path):
     version, change_log, _ = chained(tmp_path)
     with pytest.raises(Conflict, match="not on the current line"):
         compact(version, change_log, lambda done, whole: ChangeLog.of(version).rollback(2) if done == 1 else None)
@@ -163,7 +163,7 @@ def test_a_generation_that_is_rolled_back_meanwhile_leaves_no_snapshot(tmp_path)
     assert compact(version, change_log).step == 2
 
 
-def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+def test_full_disk_is_reported_in_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     version, change_log, served = chained(tmp_path)
 
     def full(fd):
@@ -183,9 +183,7 @@ STEPS = st.lists(st.one_of(st.tuples(KEYS, KEYS), st.just("fold"), st.integers(0
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, dtype=st.sampled_from(["float32", "int8"]))
-def test_whatever_is_published_folded_and_rolled_back_a_start_holds_what_the_deltas_alone_lead_to(
-    tmp_path_factory, steps, dtype
-):
+def test_start_equals_the_deltas_after_any_mix_of_changes(tmp_path_factory, steps, dtype):
     version, change_log, _ = chained(tmp_path_factory.mktemp("any"), dtype, plan=[])
     whole = {0: held(started(version))}
     for step in steps:

@@ -27,12 +27,12 @@ def back(rows, dtype):
 
 
 @given(rows=matrices(float(np.finfo(F32).max)))
-def test_float32_is_kept_as_it_is(rows):
+def test_float32_is_stored_unchanged(rows):
     assert back(rows, "float32").tobytes() == rows.tobytes()
 
 
 @given(rows=matrices(65504.0))
-def test_float16_is_what_numpy_rounds_to(rows):
+def test_float16_rounds_like_numpy(rows):
     assert quantise(rows, "float16").rows.tobytes() == rows.astype(np.float16).tobytes()
     assert back(rows, "float16").tobytes() == rows.astype(np.float16).astype(F32).tobytes()
     assert (np.abs(back(rows, "float16") - rows) <= np.abs(rows) * F32(2**-11) + F32(2**-25)).all()
@@ -52,7 +52,7 @@ def test_bfloat16_is_the_nearest_upper_half_of_a_float32(rows):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_every_finite_value_of_a_half_type_comes_back_as_it_was(dtype):
+def test_every_finite_half_precision_value_round_trips(dtype):
     stored = HALVES.view(ROW_TYPES[dtype].dtype).reshape(-1, 16)
     values = dequantise(StoredRows(stored, np.empty(0, F32)), dtype)
     finite = np.isfinite(values).all(axis=1)
@@ -61,7 +61,7 @@ def test_every_finite_value_of_a_half_type_comes_back_as_it_was(dtype):
 
 
 @given(rows=matrices(1e30))
-def test_int8_rows_are_steps_of_their_scale_within_half_a_step(rows):
+def test_int8_rounding_error_is_at_most_half_a_step(rows):
     stored = quantise(rows, "int8")
     most = np.abs(rows).max(axis=1)
     np.testing.assert_array_equal(stored.scales, most / F32(127))
@@ -74,7 +74,7 @@ def test_int8_rows_are_steps_of_their_scale_within_half_a_step(rows):
 
 
 @given(rows=matrices(1e-37))
-def test_int8_rows_of_the_smallest_numbers_stay_within_the_largest(rows):
+def test_int8_rows_of_subnormal_numbers_never_exceed_their_maximum(rows):
     got = np.abs(back(rows, "int8").astype(np.float64)).max(axis=1)
     assert (got <= np.abs(rows).max(axis=1).astype(np.float64) + 127 * 2.0**-149).all()
 
@@ -84,7 +84,7 @@ def test_rows_of_types_without_a_scale_have_none(dtype):
     assert quantise(np.ones((3, 2), F32), dtype).scales.shape == (0,)
 
 
-def test_a_row_of_zeros_has_scale_0_and_stays_zero():
+def test_row_of_zeros_has_scale_0_and_stays_zero():
     rows = np.zeros((2, 5), F32)
     rows[1, 3] = 2
     assert quantise(rows, "int8").scales.tolist() == [0, float(F32(2) / F32(127))]
@@ -95,18 +95,18 @@ def test_a_row_of_zeros_has_scale_0_and_stays_zero():
     ("dtype", "value"),
     [("float16", 65520.0), ("bfloat16", 3.4e38), ("float32", np.inf), ("int8", np.nan), ("float16", -np.inf)],
 )
-def test_numbers_that_a_type_cannot_hold_are_refused(dtype, value):
+def test_values_that_a_type_cannot_represent_are_refused(dtype, value):
     with pytest.raises(BadInput, match=f"for {dtype}"):
         quantise(F32([[0, value]]), dtype)
 
 
 @pytest.mark.parametrize(("dtype", "largest"), [("float16", 65519.9), ("bfloat16", 3.396e38)])
-def test_the_largest_numbers_that_a_type_can_hold_stay_finite(dtype, largest):
+def test_largest_representable_values_stay_finite(dtype, largest):
     assert np.isfinite(back(F32([[largest, -largest]]), dtype)).all()
 
 
 @pytest.mark.parametrize("dtype", ROW_TYPES)
-def test_rows_that_lie_apart_and_tables_without_rows_are_taken_too(dtype):
+def test_strided_rows_and_empty_tables_are_accepted(dtype):
     rows = np.random.default_rng(0).standard_normal((8, 9)).astype(F32)
     assert back(rows[::2, 1:], dtype).tobytes() == back(np.ascontiguousarray(rows[::2, 1:]), dtype).tobytes()
     assert back(rows[:0], dtype).shape == (0, 9)

@@ -61,14 +61,14 @@ steps = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(base=st.sets(keys, max_size=20), steps=steps, settle=st.integers(1, 40), data=st.data())
-def test_any_mix_of_deltas_undos_and_retirements_equals_a_dict_at_every_visible_epoch(base, steps, settle, data):
+def test_any_mix_of_changes_equals_a_dict_at_every_epoch(base, steps, settle, data):
     with mock.patch.object(table_module, "SETTLE_ROWS", settle):
         live_through(served(base), base, steps, data)
 
 
 @settings(max_examples=150, deadline=None)
 @given(base=st.integers(1, 140), steps=steps, settle=st.integers(1, 40), data=st.data())
-def test_rows_by_number_equal_a_dict_and_the_index_at_every_visible_epoch(base, steps, settle, data):
+def test_rows_by_number_equal_the_index_at_every_epoch(base, steps, settle, data):
     table = served(range(base))
     assert table.by_row_number
     with mock.patch.object(table_module, "SETTLE_ROWS", settle):
@@ -118,7 +118,7 @@ def live_through(table, base, steps, data):
         assert table.rows == len(models[-1])
 
 
-def test_only_keys_that_are_row_numbers_in_order_are_read_by_number(monkeypatch, tmp_path):
+def test_only_keys_equal_to_row_numbers_skip_the_index(monkeypatch, tmp_path):
     monkeypatch.setattr("freshet_serving.processor.memory.PIECE_NBYTES", 16)
     assert served(range(7)).by_row_number
     for keys in ([], [1, 2, 3], [0, 1, 2, 3, 5], [-1, 0, 1]):
@@ -127,14 +127,14 @@ def test_only_keys_that_are_row_numbers_in_order_are_read_by_number(monkeypatch,
     assert not ServedTable(TableEntry("t", DIM, 3), arrays, budget_nbytes=1 << 20, scratch=tmp_path).by_row_number
 
 
-def test_an_untouched_row_is_found_without_the_index_and_a_changed_one_is_not():
+def test_untouched_rows_skip_the_index_and_changed_ones_do_not():
     table = served(range(70))
     table.apply(delta([5, 64], [6], 1), 1)
     table.arrays["index"][:, 1] = hash_index.EMPTY
     assert refs_of(table, np.array([4, 5, 6, 63, 64, 65, 70, -1]), 1) == [4, -2, -2, 63, -2, 65, -2, -2]
 
 
-def test_rows_of_ids_that_are_row_numbers_are_packed_in_their_order():
+def test_rows_of_dense_ids_are_packed_in_key_order():
     keys = np.array([2, 0, 3, 1])
     rows = np.array([row_of(key, 0) for key in keys])
     arrays = packed(keys, rows, "int8", frequencies=(keys * 10).astype(np.uint32))
@@ -148,7 +148,7 @@ def test_rows_of_ids_that_are_row_numbers_are_packed_in_their_order():
     assert packed(kept, rows)["keys"].tolist() == kept.tolist()
 
 
-def test_slots_of_superseded_rows_are_used_again_once_their_readers_are_gone():
+def test_slots_of_superseded_rows_are_reused_after_their_readers_leave():
     table = served([1])
     for tag in range(1, 200):
         table.reclaim(tag, tag + 1)
@@ -165,7 +165,7 @@ def retired_thrice(rows):
     return table, lambda: 3 * rows - sum(len(versions.keys) for _, versions in table._retired)
 
 
-def test_a_small_delta_settles_twice_its_rows_of_the_large_ones_before_it():
+def test_small_delta_reclaims_twice_its_rows_of_earlier_large_ones():
     table, settled = retired_thrice(1000)
     table.reclaim(10, 11)
     assert settled() == table_module.SETTLE_ROWS
@@ -181,7 +181,7 @@ def test_a_small_delta_settles_twice_its_rows_of_the_large_ones_before_it():
     assert table.nbytes["arena"] == 3000 * (DIM * 4 + 16)
 
 
-def test_where_the_arena_would_be_full_all_is_settled(monkeypatch):
+def test_full_arena_reclaims_all_retired_rows(monkeypatch):
     monkeypatch.setattr(table_module, "MIN_ARENA_SLOTS", 3100)
     table, _ = retired_thrice(1000)
     table.reclaim(10, 11, 2000)
@@ -189,7 +189,7 @@ def test_where_the_arena_would_be_full_all_is_settled(monkeypatch):
     assert table.rows == 3001
 
 
-def test_a_reader_of_an_old_epoch_sees_old_rows_while_the_index_grows():
+def test_reader_of_an_old_epoch_sees_old_rows_during_growth():
     table = served(range(10))
     before, _kept = np.array(table.descriptor()), table.arrays
     table.apply(delta(list(range(5, 5000)), [0], 1), 1)
@@ -203,7 +203,7 @@ def test_a_reader_of_an_old_epoch_sees_old_rows_while_the_index_grows():
     assert row_kernels.resolve(after.ctypes.data, 4000, 1) >= 0
 
 
-def test_the_spec_and_the_arrays_are_all_that_a_reader_elsewhere_needs():
+def test_reader_in_another_process_needs_only_spec_and_arrays():
     table = served(range(10))
     table.apply(delta([3, 50], [4], 1), 1)
     elsewhere = {name: array.copy() for name, array in table.arrays.items() if name not in ("arena", "meta")}
@@ -219,7 +219,7 @@ def test_the_spec_and_the_arrays_are_all_that_a_reader_elsewhere_needs():
     assert len(found) == 10
 
 
-def test_ids_that_come_and_go_do_not_grow_the_index_for_ever():
+def test_index_does_not_grow_when_ids_come_and_go():
     table = served(range(100))
     previous = []
     for tag in range(1, 120):
@@ -242,7 +242,7 @@ def test_ids_that_come_and_go_do_not_grow_the_index_for_ever():
         lambda a: a.update(index=a["index"][:3]),
     ],
 )
-def test_a_table_file_that_does_not_fit_the_manifest_is_refused(break_it):
+def test_table_file_that_does_not_match_the_manifest_is_refused(break_it):
     arrays = table_arrays(range(5))
     break_it(arrays)
     with pytest.raises(Corrupt):
@@ -250,7 +250,7 @@ def test_a_table_file_that_does_not_fit_the_manifest_is_refused(break_it):
 
 
 @pytest.mark.parametrize("dtype", ROW_TYPES)
-def test_a_table_and_its_deltas_hold_the_bits_of_the_table_published_whole(dtype):
+def test_table_with_deltas_equals_the_table_published_whole(dtype):
     random = np.random.default_rng(3)
     keys = np.arange(60, dtype=np.int64)
     rows = random.standard_normal((60, DIM)).astype(np.float32)
@@ -268,7 +268,7 @@ def test_a_table_and_its_deltas_hold_the_bits_of_the_table_published_whole(dtype
 
 @pytest.mark.parametrize("dtype", ROW_TYPES)
 @pytest.mark.parametrize(("rows", "dim"), [(5, 3), (0, 4), (33, 1)])
-def test_every_tensor_of_a_table_file_can_be_mapped_as_it_lies(tmp_path, dtype, rows, dim):
+def test_every_tensor_of_a_table_file_can_be_mapped_directly(tmp_path, dtype, rows, dim):
     arrays = packed(np.arange(rows), np.ones((rows, dim), np.float32), dtype)
     with open(tmp_path / "t.safetensors", "wb") as file:
         write_tensors(file, arrays, {})
@@ -293,7 +293,7 @@ def test_every_tensor_of_a_table_file_can_be_mapped_as_it_lies(tmp_path, dtype, 
     ],
     ids=["none", "too few", "a matrix", "float64", "NaN", "negative", "infinite"],
 )
-def test_scales_that_cannot_be_an_exports_are_refused(scales):
+def test_invalid_scales_are_refused(scales):
     arrays = packed(np.arange(5), np.ones((5, DIM), np.float32), "int8")
     arrays.pop("scales")
     if scales is not None:
@@ -302,7 +302,7 @@ def test_scales_that_cannot_be_an_exports_are_refused(scales):
         ServedTable(TableEntry("t", DIM, 5, "int8"), arrays)
 
 
-def test_scales_beside_rows_that_have_none_and_rows_of_another_type_are_refused():
+def test_unexpected_scales_or_wrong_row_type_are_refused():
     plain = packed(np.arange(5), np.ones((5, DIM), np.float32))
     with pytest.raises(Corrupt, match="expected 0 float32 scales for float32"):
         ServedTable(TableEntry("t", DIM, 5), plain | {"scales": np.ones(5, np.float32)})
@@ -311,11 +311,11 @@ def test_scales_beside_rows_that_have_none_and_rows_of_another_type_are_refused(
             ServedTable(TableEntry("t", DIM, 5, dtype), plain)
 
 
-def test_a_model_without_tables_has_one_row_of_zeros_for_a_descriptor():
+def test_model_without_tables_has_one_zero_descriptor_row():
     assert descriptors([]).tolist() == [[0] * TABLE_FIELDS]
 
 
-def test_a_tombstones_slot_is_used_again_only_once_every_reader_has_met_a_later_flip():
+def test_tombstone_slot_is_reused_only_after_a_later_flip():
     table = served([1])
     tombstone = table.apply(delta([], [1], 1), 1)
     table.retire(tombstone, 2)
@@ -326,7 +326,7 @@ def test_a_tombstones_slot_is_used_again_only_once_every_reader_has_met_a_later_
     assert set(tombstone.slots) == set(table.apply(delta([6], [], 3), 3).slots)
 
 
-def test_nothing_is_settled_before_every_reader_sees_it():
+def test_rows_are_reclaimed_only_when_every_reader_sees_them():
     table = served([1])
     table.retire(table.apply(delta([1], [], 1), 1), 5)
     table.reclaim(4, 6)

@@ -193,7 +193,7 @@ actions = st.sampled_from(
     steps=st.lists(st.tuples(actions, st.lists(keys, unique=True, max_size=20)), max_size=40),
     data=st.data(),
 )
-def test_rows_are_the_same_at_any_budget_whatever_moves(tmp_path_factory, base, budget, dtype, steps, data):
+def test_rows_are_equal_for_any_budget_and_any_moves(tmp_path_factory, base, budget, dtype, steps, data):
     table = make_table(base, budget, tmp_path_factory.getbasetemp(), dtype)
     world, books = World(table, dtype), table._tier
     for action, chosen in steps:
@@ -235,7 +235,7 @@ def test_rows_are_the_same_at_any_budget_whatever_moves(tmp_path_factory, base, 
     assert log_rows(table) == sum(r >= row_kernels.LOGGED for r in held)
 
 
-def test_training_frequencies_choose_the_first_hot_rows(tmp_path):
+def test_training_frequencies_choose_the_initial_hot_rows(tmp_path):
     frequencies = np.array([5, 900, 1, 7, 900, 0], np.uint32)
     table = make_table(range(6), 3, tmp_path, frequencies=frequencies)
     assert table.tier.hot_rows == 3
@@ -247,7 +247,7 @@ def test_training_frequencies_choose_the_first_hot_rows(tmp_path):
     assert table.tier.cold_lookups == pytest.approx(1920, abs=16)
 
 
-def test_what_is_read_often_moves_into_memory_and_what_is_not_moves_out(tmp_path, moved):
+def test_frequently_read_rows_move_into_memory_and_others_move_out(tmp_path, moved):
     table = make_table(range(100), 10, tmp_path, frequencies=np.arange(100, dtype=np.uint32))
     publish_seq = 1
     for _ in range(60):
@@ -262,7 +262,7 @@ def test_what_is_read_often_moves_into_memory_and_what_is_not_moves_out(tmp_path
     assert before.log_nbytes == 0, "rows of the file go back without being written"
 
 
-def test_another_process_needs_the_spec_and_the_arrays_and_writes_only_what_it_may(tmp_path):
+def test_other_process_needs_only_spec_and_arrays_and_limited_writes(tmp_path):
     """Maps the same files again, for reading only where readers may not write: a stray store would be the end of it."""
     table = make_table(range(30), 4, tmp_path)
     table.retire(table.apply(TableDelta(np.arange(10), rows_of(range(10), 1), np.empty(0, np.int64)), 1), 2)
@@ -285,14 +285,14 @@ def test_another_process_needs_the_spec_and_the_arrays_and_writes_only_what_it_m
 
 
 @pytest.mark.parametrize("period", [1, 2, 8, 26, 64])
-def test_every_place_of_a_repeated_request_is_sampled_alike(period):
+def test_sampling_is_uniform_over_the_positions_of_a_repeated_request(period):
     drawn = np.zeros(period, np.int64)
     for lookups in range(period * 2000):
         drawn[lookups % period] += tiers.sampled(lookups)
     np.testing.assert_allclose(drawn / 2000, 1 / tiers.SAMPLE, atol=0.02)
 
 
-def test_without_a_flip_nothing_more_is_given_up_than_a_slice(tmp_path):
+def test_maintenance_without_a_flip_frees_at_most_one_slice(tmp_path):
     table = make_table(range(100), 10, tmp_path, frequencies=np.arange(100, dtype=np.uint32))
     for _ in range(60):
         look_up(table, np.repeat(np.arange(10), 64))
@@ -301,7 +301,7 @@ def test_without_a_flip_nothing_more_is_given_up_than_a_slice(tmp_path):
     assert table.tier.hot_rows >= 10 - 2 * tier.MOVES
 
 
-def test_the_log_does_not_grow_for_ever_under_deltas(tmp_path):
+def test_log_stays_bounded_under_deltas(tmp_path):
     table = make_table(range(40), 4, tmp_path)
     sizes, publish_seq = [], 1
     for tag in range(1, 120):
@@ -318,7 +318,7 @@ def test_the_log_does_not_grow_for_ever_under_deltas(tmp_path):
     assert max(sizes) <= 24 * 8 * (16 + 24), "twice what lives, the tail, and what waits for a flip"
 
 
-def test_a_full_disk_keeps_rows_in_memory_and_serves_them(tmp_path, monkeypatch):
+def test_full_disk_keeps_rows_in_memory_and_serves_them(tmp_path, monkeypatch):
     table = make_table(range(20), 2, tmp_path)
     keys = np.arange(20, dtype=np.int64)
     table.retire(table.apply(TableDelta(keys, rows_of(keys, 1), np.empty(0, np.int64)), 1), 2)
@@ -355,7 +355,7 @@ def test_dropping_the_pages_of_a_mapped_file_changes_no_row(tmp_path):
     np.testing.assert_array_equal(look_up(table, keys), rows_of(keys, 0))
 
 
-def test_a_budget_needs_a_folder_that_can_be_written_to(tmp_path):
+def test_budget_requires_a_writable_folder(tmp_path):
     with pytest.raises(BadInput, match="a memory budget requires a scratch folder"):
         make_table(range(3), 2, None)
     with pytest.raises(BadInput, match="scratch folder is not writable"):
@@ -363,7 +363,7 @@ def test_a_budget_needs_a_folder_that_can_be_written_to(tmp_path):
 
 
 @pytest.mark.parametrize("frequencies", [np.ones(4, np.uint32), np.ones(3, np.int64), np.ones((3, 1), np.uint32)])
-def test_frequencies_that_do_not_fit_the_keys_are_refused(tmp_path, frequencies):
+def test_frequencies_that_do_not_match_the_keys_are_refused(tmp_path, frequencies):
     arrays = packed(np.arange(3), rows_of(range(3), 0))
     with pytest.raises(Corrupt, match="expected 3 uint32 frequencies"):
         ServedTable(TableEntry("t", DIM, 3), arrays | {"frequencies": frequencies})
@@ -372,7 +372,7 @@ def test_frequencies_that_do_not_fit_the_keys_are_refused(tmp_path, frequencies)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_readers_never_meet_another_row_while_everything_moves(tmp_path, moved, dtype):
+def test_readers_never_see_a_wrong_row_while_rows_move(tmp_path, moved, dtype):
     """Deltas write the values that keys have had all along, so a reader of any state must find those and no others."""
     keys = np.arange(300, dtype=np.int64)
     wanted = dequantise(quantise(rows_of(keys, 0), dtype), dtype)
@@ -433,7 +433,7 @@ def test_readers_never_meet_another_row_while_everything_moves(tmp_path, moved, 
     assert moved["demote"] > 100
 
 
-def test_a_segment_is_not_used_again_while_a_reader_stands_at_the_flip_at_which_it_was_emptied(tmp_path, monkeypatch):
+def test_segment_is_not_reused_while_readers_may_see_it(tmp_path, monkeypatch):
     table = make_table(range(40), 4, tmp_path)
     log, emptied, publish_seq = table._tier._log, {}, 1
     free_segment = log.free_segment
@@ -454,7 +454,7 @@ def test_a_segment_is_not_used_again_while_a_reader_stands_at_the_flip_at_which_
     assert len(emptied) > 3
 
 
-def test_of_what_was_noted_more_than_once_the_last_count_says_how_often_it_was_read(tmp_path):
+def test_drained_counts_equal_the_repetitions_of_each_row(tmp_path):
     books = make_table(range(10), 4, tmp_path)._tier
     notes = [3, 7, 7, 3, 7, 5]
     books.arrays["ring"][row_kernels.RING_HEADER : row_kernels.RING_HEADER + len(notes)] = notes

@@ -44,7 +44,7 @@ def publish(control):
     control.publish(publish_seq, entry_of(publish_seq))
 
 
-def test_words_start_at_flip_0_with_nobody_reading():
+def test_control_words_start_at_flip_0_without_pins():
     control = ControlWords.reserve(3)
     assert len(control.words) == PINS + 3 * WORDS
     assert (control.publish_seq, control.entry(0)) == (0, (0, 0, 0, 0, 0))
@@ -53,7 +53,7 @@ def test_words_start_at_flip_0_with_nobody_reading():
     assert control.words.ctypes.data % 64 == PINS * 8 % 64 == 0, "what readers write shares no line with what they read"
 
 
-def test_an_entry_carries_the_digest_of_its_generation():
+def test_entry_contains_the_digest_of_its_generation():
     control = ControlWords.reserve(1)
     for digest in ("ff" * 16, "00" * 16, "0123456789abcdef" * 2, "80" + "00" * 15):
         control.publish(control.publish_seq + 1, ControlEntry.of(1, 2, Generation(3, 4, digest)))
@@ -62,7 +62,7 @@ def test_an_entry_carries_the_digest_of_its_generation():
     assert ControlEntry.of(0, 0, Generation(1, 0)).digest == "00" * 16
 
 
-def test_each_process_pins_by_words_of_its_own_and_clearing_one_leaves_the_others():
+def test_each_process_pins_in_own_words_and_is_cleared_separately():
     control = ControlWords.reserve(3)
     for process in range(3):
         for reader in (0, READERS - 1, Pins.ASKING):
@@ -73,7 +73,7 @@ def test_each_process_pins_by_words_of_its_own_and_clearing_one_leaves_the_other
     assert np.flatnonzero(control.words[PINS:] != IDLE).tolist() == [a for a in at.tolist() if a // WORDS != 1]
 
 
-def test_there_is_room_for_every_flip_but_the_one_that_a_pinned_entry_would_make_way_for():
+def test_flip_has_room_until_it_would_overwrite_a_pinned_entry():
     control = ControlWords.reserve(1)
     pins = Pins(control, 0)
     pins.pin(0)
@@ -139,7 +139,7 @@ TestMachine.settings = settings(max_examples=40, stateful_step_count=25, deadlin
     after=st.lists(st.integers(0, 2 * ENTRIES), min_size=1, max_size=4),
     behind=st.integers(0, ENTRIES),
 )
-def test_whatever_is_published_between_any_two_steps_of_a_pin_its_entry_stands(before, after, behind):
+def test_pinned_entry_survives_flips_between_any_steps_of_the_pin(before, after, behind):
     """before, after: flips that the writer makes before the reader's announcement is visible and just after, at each of
     its tries. behind: flips made before."""
     control, pins = ControlWords.reserve(1), None
@@ -199,7 +199,7 @@ print(*read(ControlWords(words), process, 0, float(sys.argv[4])), flush=True)
 """
 
 
-def test_readers_of_several_processes_and_threads_meet_whole_entries_while_flips_follow_each_other():
+def test_concurrent_readers_see_whole_entries_during_flips():
     control = ControlWords.reserve(3)
     mapping = control.words.base
     while not hasattr(mapping, "fd"):
@@ -238,7 +238,7 @@ def test_readers_of_several_processes_and_threads_meet_whole_entries_while_flips
 
 
 @pytest.mark.parametrize("reader", [0, READERS - 1, SHADOW_READER, Pins.ASKING])
-def test_every_reader_of_a_process_pins_in_a_word_of_its_own_process(reader):
+def test_every_reader_pins_in_a_word_of_its_own_process(reader):
     control = ControlWords.reserve(3)
     Pins(control, 1).pin(reader)
     for other in (0, 2):
@@ -248,7 +248,7 @@ def test_every_reader_of_a_process_pins_in_a_word_of_its_own_process(reader):
     assert control.oldest_pin() == IDLE
 
 
-def test_each_thread_with_a_word_of_its_own_shares_it_with_nobody():
+def test_reserved_reader_words_are_distinct():
     words = (SHADOW_READER, TRIAL_READER, Pins.ASKING)
     assert len(set(words)) == len(words)
     assert SHADOW_READER < TRIAL_READER < READERS == Pins.ASKING < WORDS, (

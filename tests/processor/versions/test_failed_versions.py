@@ -47,7 +47,7 @@ def mend(folder):
         return
 
 
-def test_at_a_start_what_cannot_be_read_is_told_of_in_one_line_and_the_rest_is_served(root, open_processor, caplog):
+def test_unreadable_model_at_start_is_logged_and_the_rest_served(root, open_processor, caplog):
     damage(write_package(root, users=USERS, model="broken"))
     damage(write_package(root, 2, users=USERS))
     processor = open_processor()
@@ -61,7 +61,7 @@ def test_at_a_start_what_cannot_be_read_is_told_of_in_one_line_and_the_rest_is_s
         processor.process(request([1], model="broken"))
 
 
-def test_a_strict_start_ends_with_one_line_that_names_every_model_that_cannot_be_served(root, open_processor):
+def test_strict_start_fails_naming_every_unservable_model_in_one_line(root, open_processor):
     for name in ("other", "third"):
         damage(write_package(root, users=USERS, model=name))
     damage(write_package(root, 2, users=USERS))
@@ -70,14 +70,14 @@ def test_a_strict_start_ends_with_one_line_that_names_every_model_that_cannot_be
     assert str(refused.value) == f"model 'other' version 1: {BROKEN}; model 'third' version 1: {BROKEN}"
 
 
-def test_where_nothing_can_be_read_nothing_is_ready(root, open_processor):
+def test_server_is_not_ready_when_every_model_is_unreadable(root, open_processor):
     damage(root / "small" / "1")
     processor = open_processor()
     assert not processor.host.ready
     assert processor.host.pending_models == []
 
 
-def test_a_model_that_was_named_and_cannot_be_read_holds_up_nobody_and_one_that_is_to_come_does(root, open_processor):
+def test_only_missing_named_models_block_readiness(root, open_processor):
     damage(write_package(root, users=USERS, model="broken"))
     assert open_processor(models=["small", "broken"]).host.ready
     processor = open_processor(models=["small", "later"])
@@ -85,7 +85,7 @@ def test_a_model_that_was_named_and_cannot_be_read_holds_up_nobody_and_one_that_
     assert processor.host.pending_models == ["later"]
 
 
-def test_what_is_mended_is_served_by_itself_once_it_has_settled(root, open_processor):
+def test_repaired_version_is_served_once_its_files_settle(root, open_processor):
     folder, clock = write_package(root, users=USERS, model="broken"), FakeClock()
     damage(folder)
     processor = open_processor(clock=clock)
@@ -99,7 +99,7 @@ def test_what_is_mended_is_served_by_itself_once_it_has_settled(root, open_proce
     assert_reply(processor.process(request([1], model="broken")), "1.0", scores([1]))
 
 
-def test_another_try_does_not_make_readiness_wait_again(root, open_processor):
+def test_retry_of_a_failed_version_does_not_reset_readiness(root, open_processor):
     write_package(root, users=USERS, model="broken")
     damage(root / "broken" / "1")
     processor = open_processor()
@@ -109,7 +109,7 @@ def test_another_try_does_not_make_readiness_wait_again(root, open_processor):
     assert processor.host.ready
 
 
-def test_readiness_waits_for_what_is_being_imported_until_it_is_refused(root, open_processor):
+def test_readiness_waits_for_a_running_import_until_it_is_refused(root, open_processor):
     (root / "keras" / "1").mkdir(parents=True)
     (root / "keras" / "1" / "model.keras").write_text("zip")
     processor = open_processor()
@@ -123,7 +123,7 @@ def test_readiness_waits_for_what_is_being_imported_until_it_is_refused(root, op
 
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("gone", ["keras", "keras/1"])
-def test_readiness_does_not_wait_for_what_has_gone(root, open_processor, gone, told):
+def test_readiness_does_not_wait_for_a_deleted_model(root, open_processor, gone, told):
     (root / "keras" / "1").mkdir(parents=True)
     processor = open_processor()
     if told:
@@ -135,7 +135,7 @@ def test_readiness_does_not_wait_for_what_has_gone(root, open_processor, gone, t
     assert processor.host.ready
 
 
-def test_readiness_waits_for_an_import_though_an_older_package_was_refused(root, open_processor):
+def test_readiness_waits_for_an_import_after_an_older_refused_package(root, open_processor):
     damage(write_package(root, users=USERS, model="mixed"))
     (root / "mixed" / "2").mkdir()
     processor = open_processor()
@@ -147,7 +147,7 @@ def test_readiness_waits_for_an_import_though_an_older_package_was_refused(root,
     assert processor.host.ready
 
 
-def test_a_refused_model_whose_folder_has_gone_is_forgotten(root, open_processor):
+def test_refused_model_whose_folder_is_deleted_is_forgotten(root, open_processor):
     damage(write_package(root, users=USERS, model="broken"))
     processor = open_processor()
     shutil.rmtree(root / "broken")
@@ -156,7 +156,7 @@ def test_a_refused_model_whose_folder_has_gone_is_forgotten(root, open_processor
     assert processor.host.ready
 
 
-def test_a_refused_version_is_forgotten_once_it_has_gone_or_a_newer_one_is_served(root, open_processor):
+def test_refused_version_is_forgotten_once_deleted_or_superseded(root, open_processor):
     damage(write_package(root, 2, users=USERS))
     processor = open_processor()
     write_package(root, 3, users=USERS)
@@ -170,7 +170,7 @@ def test_a_refused_version_is_forgotten_once_it_has_gone_or_a_newer_one_is_serve
     assert [s.version for s in processor.host.status("small") if s.error] == []
 
 
-def test_versions_that_are_asked_for_and_not_there_are_told_of(root, open_processor):
+def test_status_lists_requested_versions_that_are_missing(root, open_processor):
     policy = ModelPolicy.parse({"versions": [1, 9], "labels": {"stable": 7}}, "model.small")
     processor = open_processor(policies={"small": policy})
     why = "it is not in the repository, which holds 1"
@@ -189,12 +189,12 @@ def test_versions_that_are_asked_for_and_not_there_are_told_of(root, open_proces
     assert "small 7.0 loaded" in processor.poll()
 
 
-def test_a_policy_of_a_model_that_is_not_there_is_told_of(root, open_processor, caplog):
+def test_policy_for_a_missing_model_is_logged(root, open_processor, caplog):
     open_processor(policies={"nope": ModelPolicy()})
     assert "model.nope: the repository does not contain this model yet" in caplog.text
 
 
-def test_a_model_that_cannot_even_be_looked_at_rests_and_the_others_go_on(root, open_processor, monkeypatch):
+def test_model_with_read_errors_backs_off_and_the_others_continue(root, open_processor, monkeypatch):
     write_package(root, users=USERS, model="a-stuck")
     clock = FakeClock()
     processor = open_processor(clock=clock)
@@ -223,7 +223,7 @@ def test_a_model_that_cannot_even_be_looked_at_rests_and_the_others_go_on(root, 
         (MemoryError("of 9 GiB"), "not enough memory"),
     ],
 )
-def test_what_the_system_refuses_is_one_line_without_a_path(root, open_processor, monkeypatch, caplog, error, why):
+def test_system_error_is_reported_in_one_line_without_a_path(root, open_processor, monkeypatch, caplog, error, why):
     def fail(self, names=None):
         raise error
 
@@ -234,7 +234,7 @@ def test_what_the_system_refuses_is_one_line_without_a_path(root, open_processor
     assert "Traceback" not in caplog.text
 
 
-def test_a_file_that_is_still_being_copied_is_not_tried(tmp_path):
+def test_file_still_being_copied_is_not_loaded(tmp_path):
     clock, folder = FakeClock(), tmp_path / "1"
     folder.mkdir()
     (folder / "model.json").write_text("{}")
@@ -257,7 +257,7 @@ def test_a_file_that_is_still_being_copied_is_not_tried(tmp_path):
         assert not refusals.changed()
 
 
-def test_what_waits_is_tried_later_and_later_and_at_once_after_it_was_served(tmp_path):
+def test_waiting_version_is_retried_with_backoff_that_resets_once_served(tmp_path):
     clock, folder = FakeClock(), tmp_path / "1"
     folder.mkdir()
     (folder / "model.json").write_text("{}")
@@ -284,9 +284,7 @@ def test_what_waits_is_tried_later_and_later_and_at_once_after_it_was_served(tmp
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(12, "Cannot allocate memory"), OSError(24, "Too many")])
-def test_a_version_that_the_server_is_too_short_for_is_served_once_it_is_not_though_no_file_changes(
-    root, open_processor, monkeypatch, error
-):
+def test_version_refused_for_lack_of_resources_is_served_later(root, open_processor, monkeypatch, error):
     clock = FakeClock()
     processor = open_processor(clock=clock)
     real, tried = VersionReader.verify, []

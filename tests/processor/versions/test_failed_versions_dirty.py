@@ -6,7 +6,7 @@ from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.versions.failed_versions import DirtyVersions
 
 
-def test_only_a_failure_nobody_planned_has_the_log_read_again():
+def test_only_unexpected_failures_reload_the_log():
     read = []
     doubts = DirtyVersions(read.append)
     with doubts.changing(1):
@@ -24,7 +24,7 @@ def test_only_a_failure_nobody_planned_has_the_log_read_again():
     assert read == [1]
 
 
-def test_a_log_that_cannot_be_read_again_stays_doubted():
+def test_log_that_cannot_be_reloaded_stays_marked_dirty():
     reads = []
 
     def reload_log(number):

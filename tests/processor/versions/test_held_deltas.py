@@ -20,11 +20,11 @@ def steps(deltas):
     return [one.step for one in deltas]
 
 
-def test_a_delta_of_other_rows_is_apart_and_one_of_the_same_is_not():
+def test_delta_is_independent_only_with_disjoint_rows():
     assert steps(apart_from(delta(1, {1, 2}), [delta(2, {3}), delta(3, {2, 4})])) == [2]
 
 
-def test_what_stands_on_what_stands_on_it_is_not_apart():
+def test_dependence_on_a_bad_delta_is_transitive():
     assert steps(apart_from(delta(1, {1}), [delta(2, {1, 2}), delta(3, {2, 3}), delta(4, {4})])) == [4]
 
 
@@ -32,17 +32,17 @@ def test_removals_count_as_changes():
     assert steps(apart_from(delta(1, removed={1}), [delta(2, {1}), delta(3, removed={1}), delta(4, {2})])) == [4]
 
 
-def test_rows_of_another_table_are_other_rows():
+def test_same_ids_in_a_different_table_are_independent():
     assert steps(apart_from(delta(1, {1}), [delta(2, {1}, table="item")])) == [2]
 
 
-def test_dense_weights_that_the_bad_one_changed_are_no_longer_to_be_trusted():
+def test_changed_dense_weights_make_later_deltas_dependent():
     assert steps(apart_from(delta(1, {1}, dense=True), [delta(2, {2}, dense=True), delta(3, {3})])) == [3]
     assert steps(apart_from(delta(1, {1}), [delta(2, {2}, dense=True)])) == [2]
 
 
 @given(DELTAS, st.sets(st.integers(0, 5)), st.booleans())
-def test_nothing_that_is_kept_shares_anything_with_what_is_not(later, bad, dense):
+def test_kept_deltas_share_no_rows_with_undone_ones(later, bad, dense):
     first = delta(1, bad, dense=dense)
     made = [delta(n, users, removed, weights) for n, (users, removed, weights) in enumerate(later, 2)]
     kept = apart_from(first, made)

@@ -45,7 +45,7 @@ def kinds(root):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_hold_ends_with_the_delta_that_mends_it(tmp_path, stream, fault):
+def test_hold_is_released_by_the_delta_that_repairs_it(tmp_path, stream, fault):
     model = held(tmp_path, stream, fault)
     publish_seq = model.pick().change.publish_seq
     publish_all(tmp_path, [stream.mended()])
@@ -67,7 +67,7 @@ def test_a_hold_ends_with_the_delta_that_mends_it(tmp_path, stream, fault):
     assert served(model) == f"1.{GOOD + 3}"
 
 
-def test_what_a_person_has_released_is_theirs(tmp_path, stream):
+def test_manual_release_is_recorded_as_manual(tmp_path, stream):
     model, other = held(tmp_path, stream), opened(tmp_path)
     model.release(1, "a table that is not used")
     other.poll()
@@ -75,7 +75,7 @@ def test_what_a_person_has_released_is_theirs(tmp_path, stream):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_deltas_that_mend_nothing_release_nothing(tmp_path, stream, fault):
+def test_deltas_that_repair_nothing_do_not_release_the_hold(tmp_path, stream, fault):
     model = held(tmp_path, stream, fault)
     for _ in range(20):
         publish_all(tmp_path, [stream.few()])
@@ -84,7 +84,7 @@ def test_deltas_that_mend_nothing_release_nothing(tmp_path, stream, fault):
     assert "release" not in kinds(tmp_path)
 
 
-def test_looks_that_find_it_unsound_leave_no_frame_behind(tmp_path, stream):
+def test_checks_that_keep_the_hold_leave_no_frame_behind(tmp_path, stream):
     model = held(tmp_path, stream, "times_1.5")
     frames = []
     for _ in range(6):
@@ -100,7 +100,7 @@ def test_looks_that_find_it_unsound_leave_no_frame_behind(tmp_path, stream):
     assert model.chain(1).state == "CURRENT"
 
 
-def test_of_two_servers_one_writes_and_both_serve(tmp_path, stream):
+def test_one_of_two_servers_writes_the_release_and_both_serve(tmp_path, stream):
     model = held(tmp_path, stream)
     other = opened(tmp_path)
     publish_all(tmp_path, [stream.mended()])
@@ -110,7 +110,7 @@ def test_of_two_servers_one_writes_and_both_serve(tmp_path, stream):
     assert other.guard_stats.released == 0
 
 
-def test_a_head_that_has_moved_on_meanwhile_is_not_released(tmp_path, stream, monkeypatch):
+def test_head_that_moved_during_the_check_is_not_released(tmp_path, stream, monkeypatch):
     model = held(tmp_path, stream)
     publish_all(tmp_path, [stream.mended()])
     pre_deploy_check = model._log_appliers[1].pre_deploy_check
@@ -128,7 +128,7 @@ def test_a_head_that_has_moved_on_meanwhile_is_not_released(tmp_path, stream, mo
     assert "release" not in kinds(tmp_path)
 
 
-def test_a_hold_of_a_person_or_a_trainer_is_theirs_to_lift(tmp_path, stream):
+def test_manual_or_trainer_hold_is_released_only_manually(tmp_path, stream):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
     chain(tmp_path).hold("AUC fell from 0.76 to 0.61")
@@ -137,7 +137,7 @@ def test_a_hold_of_a_person_or_a_trainer_is_theirs_to_lift(tmp_path, stream):
     assert (served(model), model.chain(1).state) == (f"1.{GOOD}", "HELD")
 
 
-def test_a_persons_hold_that_a_guard_moved_back_stays_a_persons(tmp_path, stream):
+def test_manual_hold_moved_back_by_a_guard_stays_manual(tmp_path, stream):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
     chain(tmp_path).publish(stream.good())
@@ -149,7 +149,7 @@ def test_a_persons_hold_that_a_guard_moved_back_stays_a_persons(tmp_path, stream
     assert model.chain(1).state == "HELD"
 
 
-def test_a_server_that_knows_nothing_releases_by_the_floors_alone(tmp_path, stream):
+def test_server_without_history_releases_within_the_floors(tmp_path, stream):
     held(tmp_path, stream, "hundredfold")
     late = opened(tmp_path, asked=False)
     publish_all(tmp_path, [stream.mended()])
@@ -160,7 +160,7 @@ def test_a_server_that_knows_nothing_releases_by_the_floors_alone(tmp_path, stre
     assert served(late) == f"1.{GOOD + 3}"
 
 
-def test_a_server_that_knows_nothing_releases_nothing_beyond_the_floors(tmp_path, stream):
+def test_server_without_history_releases_nothing_beyond_the_floors(tmp_path, stream):
     held(tmp_path, stream, "times_1.1")
     late = opened(tmp_path)
     publish_all(tmp_path, [stream.few()])
@@ -168,7 +168,7 @@ def test_a_server_that_knows_nothing_releases_nothing_beyond_the_floors(tmp_path
     assert late.chain(1).state == "HELD"
 
 
-def test_it_is_looked_at_only_when_something_has_come_and_time_has_passed(tmp_path, stream, monkeypatch):
+def test_held_delta_is_rechecked_only_after_changes_and_a_pause(tmp_path, stream, monkeypatch):
     clock = FakeClock()
     model = ServedModel("small", Repository(tmp_path), lambda files: ServedVersion(files, 4, clock), connect, clock)
     model.poll()
@@ -198,7 +198,7 @@ def test_it_is_looked_at_only_when_something_has_come_and_time_has_passed(tmp_pa
     assert len(looks) == 2
 
 
-def test_where_nothing_can_be_written_it_is_released_here_alone(tmp_path, stream, monkeypatch):
+def test_read_only_repository_releases_the_hold_locally(tmp_path, stream, monkeypatch):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
     publish_all(tmp_path, [stream.fault("zeroed")])
@@ -216,7 +216,7 @@ def test_where_nothing_can_be_written_it_is_released_here_alone(tmp_path, stream
     assert (served(model), model.chain(1).state) == (f"1.{GOOD + 2}", "CURRENT")
 
 
-def test_reject_publishes_anew_what_does_not_stand_on_the_bad_delta(tmp_path, stream):
+def test_reject_republishes_deltas_independent_of_the_bad_one(tmp_path, stream):
     model = held(tmp_path, stream)
     tags = stream._keys["tag"][:40], stream._rows["tag"][:40]
     apart = Delta("small", 1, GOOD + 2, GOOD + 1, {"tag": TableDelta(*tags, NONE)}, published_at=5.0, events=7)
@@ -235,7 +235,7 @@ def test_reject_publishes_anew_what_does_not_stand_on_the_bad_delta(tmp_path, st
     np.testing.assert_array_equal(again.tables["tag"].rows, tags[1])
 
 
-def test_reject_of_what_a_person_has_held_undoes_all_of_it(tmp_path, stream):
+def test_reject_of_a_manual_hold_undoes_all_held_deltas(tmp_path, stream):
     model = opened(tmp_path)
     feed(tmp_path, model, stream, 1)
     chain(tmp_path).hold("wait for the meeting")
@@ -245,7 +245,7 @@ def test_reject_of_what_a_person_has_held_undoes_all_of_it(tmp_path, stream):
     assert (str(done.generation), done.kept, done.next_step) == ("1.1", (), 4)
 
 
-def test_what_is_published_anew_is_judged_as_well(tmp_path, stream):
+def test_republished_delta_is_checked_too(tmp_path, stream):
     model = held(tmp_path, stream)
     tags = stream._keys["tag"], 100 * np.ones_like(stream._rows["tag"])
     publish_all(tmp_path, [Delta("small", 1, GOOD + 2, GOOD + 1, {"tag": TableDelta(*tags, NONE)}, published_at=5.0)])
@@ -284,17 +284,17 @@ GUARD = "1.3 held: the mean score would move"
         ([(HOLD, 2, GUARD), (HOLD, 1, "I have to look at it")], False),
     ],
 )
-def test_whose_a_gate_is_follows_from_the_reasons_of_all_holds_that_set_it(records, ours):
+def test_hold_owner_follows_from_the_reasons_of_its_records(records, ours):
     assert set_by_guard(history(*records)) is ours
 
 
-def test_a_reason_of_a_guard_is_known_by_how_it_begins_and_is_no_longer_than_a_record_takes():
+def test_guard_reason_is_recognised_by_prefix_and_fits_a_record():
     reason = held_reason(Generation(3, 17), "x" * 10_000)
     assert BY_GUARD.match(reason)
     assert len(reason) == MAX_REASON
 
 
-def test_looks_take_a_twentieth_of_the_time():
+def test_checks_take_five_percent_of_the_time():
     looks = ReleaseBackoff()
     assert looks.due(("a", "b"), 0.0)
     looks.looked(("a", "b"), 0.0, 3.0)

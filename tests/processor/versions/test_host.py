@@ -43,7 +43,7 @@ from tests.support.waiting import until
 LONG_AGO_S = 1_600_000_000
 
 
-def test_a_delta_in_the_folder_is_served_after_a_poll(root, open_processor):
+def test_delta_in_the_folder_is_served_after_a_poll(root, open_processor):
     processor = open_processor()
     publish(root, 1, [1, 500], removed=[2], tags=["zz"], tag=3, dense_seed=4)
     assert processor.poll() == ["small 1.1 served"]
@@ -52,7 +52,7 @@ def test_a_delta_in_the_folder_is_served_after_a_poll(root, open_processor):
     assert processor.poll() == []
 
 
-def test_an_uploaded_delta_is_served_when_the_call_returns_and_after_a_restart(root, open_processor, tmp_path):
+def test_uploaded_delta_is_served_on_return_and_after_a_restart(root, open_processor, tmp_path):
     write_delta(tmp_path / "upload", make_delta(1, [1], tag=6))
     processor = open_processor()
     applied = processor.apply_delta("small", data=(tmp_path / "upload").read_bytes())
@@ -66,7 +66,7 @@ def test_an_uploaded_delta_is_served_when_the_call_returns_and_after_a_restart(r
         assert_reply(opened.process(request([1, 2])), "1.1", scores([1, 2], {1: 6}))
 
 
-def test_a_delta_by_path_is_served_relative_or_absolute(root, open_processor):
+def test_delta_given_by_relative_or_absolute_path_is_served(root, open_processor):
     processor = open_processor()
     publish(root, 1, [1], tag=1)
     publish(root, 2, [2], tag=2).rename(root / "upload")
@@ -79,7 +79,7 @@ def test_a_delta_by_path_is_served_relative_or_absolute(root, open_processor):
 
 
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "small/../../secret", "nowhere", "small", "", "a" * 300])
-def test_a_path_outside_the_repository_is_not_found(root, open_processor, path):
+def test_path_outside_the_repository_is_not_found(root, open_processor, path):
     write_delta(root.parent / "secret", make_delta(1, [1]))
     processor = open_processor()
     with pytest.raises(NotFound, match="expected a file inside the repository"):
@@ -87,7 +87,7 @@ def test_a_path_outside_the_repository_is_not_found(root, open_processor, path):
     assert_reply(processor.process(request([1])), "1.0", scores([1]))
 
 
-def test_a_delta_that_is_refused_says_why_and_changes_nothing(root, open_processor):
+def test_refused_delta_gives_its_reason_and_changes_nothing(root, open_processor):
     processor = open_processor()
     data = publish(root, 2, [1]).read_bytes()
     for arguments, error, message in [
@@ -103,7 +103,7 @@ def test_a_delta_that_is_refused_says_why_and_changes_nothing(root, open_process
     assert_reply(processor.process(request([1])), "1.0", scores([1]))
 
 
-def test_a_broken_delta_in_the_folder_does_not_stop_the_server(root, open_processor):
+def test_broken_delta_in_the_folder_does_not_stop_the_server(root, open_processor):
     processor = open_processor()
     path = publish(root, 1, [1], tag=6)
     good = path.read_bytes()
@@ -118,7 +118,7 @@ def test_a_broken_delta_in_the_folder_does_not_stop_the_server(root, open_proces
 
 
 @pytest.mark.parametrize("undo_depth", [16, 1])
-def test_a_rollback_is_served_at_once_and_after_a_restart(root, open_processor, undo_depth):
+def test_rollback_is_served_at_once_and_after_a_restart(root, open_processor, undo_depth):
     for step in (1, 2, 3):
         publish(root, step, [step], tag=step, dense_seed=step)
     processor = open_processor(undo_depth=undo_depth)
@@ -131,7 +131,7 @@ def test_a_rollback_is_served_at_once_and_after_a_restart(root, open_processor, 
         processor.rollback("small", Generation(1, 3))
 
 
-def test_a_new_version_takes_over_and_requests_queued_for_the_old_one_are_still_answered(root, open_processor):
+def test_requests_queued_for_a_replaced_version_are_still_answered(root, open_processor):
     processor, replies = open_processor(sessions=1), Replies()
     replies.hold(processor)
     processor.predictor.submit(request([1]), replies.done("old"))
@@ -144,7 +144,7 @@ def test_a_new_version_takes_over_and_requests_queued_for_the_old_one_are_still_
     assert_reply(got["new"], "2.0", scores([1], dense_seed=2))
 
 
-def test_a_version_that_is_served_no_more_is_freed_with_its_last_batch(root, open_processor):
+def test_unserved_version_is_freed_after_its_last_batch(root, open_processor):
     processor, gone = open_processor(), threading.Event()
     processor.batch_process([request([n]) for n in range(20)])
     weakref.finalize(processor.host.catalogue["small"].pick(), gone.set)
@@ -173,7 +173,7 @@ def test_requests_may_name_a_version_or_a_label(root, open_processor):
         processor.process(request([1], version=1))
 
 
-def test_a_model_whose_folder_was_empty_at_first_is_served_once_a_version_is_there(root, open_processor):
+def test_model_with_an_initially_empty_folder_is_served_later(root, open_processor):
     (root / "late").mkdir()
     for folder in (root, root / "late"):
         os.utime(folder, (LONG_AGO_S, LONG_AGO_S))
@@ -186,7 +186,7 @@ def test_a_model_whose_folder_was_empty_at_first_is_served_once_a_version_is_the
     assert processor.poll() == []
 
 
-def test_a_new_model_is_served_and_one_that_cannot_be_loaded_disturbs_nobody(root, open_processor):
+def test_new_model_is_served_and_an_unloadable_one_ignored(root, open_processor):
     processor = open_processor()
     damage(write_package(root, users=USERS, model="a-broken"))
     write_package(root, users=USERS, model="good", seed=5)
@@ -202,7 +202,7 @@ def test_a_new_model_is_served_and_one_that_cannot_be_loaded_disturbs_nobody(roo
         processor.process(request([1], model="a-broken"))
 
 
-def test_a_model_behind_a_link_that_leads_out_disturbs_nobody(root, open_processor):
+def test_model_linked_from_outside_harms_no_other(root, open_processor):
     outside = write_package(root.parent / "outside", users=USERS, model="evil").parent
     processor = open_processor()
     (root / "evil").symlink_to(outside)
@@ -213,7 +213,7 @@ def test_a_model_behind_a_link_that_leads_out_disturbs_nobody(root, open_process
     ]
 
 
-def test_a_poll_lists_no_folder_while_nothing_changes(root, open_processor, monkeypatch):
+def test_poll_lists_no_folder_while_nothing_changes(root, open_processor, monkeypatch):
     (root / "empty").mkdir()
     processor = open_processor()
     for folder in (root, root / "empty", root / "small", root / "small" / "1" / "deltas"):
@@ -223,7 +223,7 @@ def test_a_poll_lists_no_folder_while_nothing_changes(root, open_processor, monk
     assert processor.poll() == []
 
 
-def test_only_the_models_that_were_asked_for_are_served(root, open_processor):
+def test_only_requested_models_are_served(root, open_processor):
     write_package(root, users=USERS, model="other")
     damage(write_package(root, users=USERS, model="third"))
     processor = open_processor(models=["other"])
@@ -232,7 +232,7 @@ def test_only_the_models_that_were_asked_for_are_served(root, open_processor):
         processor.process(request([1]))
 
 
-def test_an_empty_repository_is_open_for_models_to_come(tmp_path):
+def test_empty_repository_accepts_later_models(tmp_path):
     with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
         assert processor.host.models() == []
         assert processor.host.catalogue == {}
@@ -241,7 +241,7 @@ def test_an_empty_repository_is_open_for_models_to_come(tmp_path):
         assert processor.host.ready
 
 
-def test_a_processor_is_ready_when_every_model_that_was_named_is(root, open_processor):
+def test_processor_is_ready_when_every_named_model_is(root, open_processor):
     processor = open_processor(models=["small", "later"])
     assert not processor.host.ready
     assert processor.process(request([1])).generation == Generation(1, 0)
@@ -250,14 +250,14 @@ def test_a_processor_is_ready_when_every_model_that_was_named_is(root, open_proc
     assert processor.host.ready
 
 
-def test_a_model_that_is_added_later_and_broken_leaves_the_processor_ready(root, open_processor):
+def test_broken_model_added_later_leaves_the_processor_ready(root, open_processor):
     processor = open_processor()
     damage(write_package(root, users=USERS, model="later"))
     processor.poll()
     assert processor.host.ready
 
 
-def test_a_version_that_is_told_of_is_listed_by_its_state_until_it_is_there(root, open_processor):
+def test_announced_version_is_listed_by_its_state_until_it_loads(root, open_processor):
     processor = open_processor()
     processor.host.tell("small", VersionStatus(7, "LOADING"))
     processor.host.tell("new", VersionStatus(1, "END", "source: variables are missing"))
@@ -275,7 +275,7 @@ def test_a_version_that_is_told_of_is_listed_by_its_state_until_it_is_there(root
     assert processor.host.status("new") == [VersionStatus(1, "AVAILABLE")]
 
 
-def test_one_model_whose_files_cannot_be_looked_at_ends_the_look_at_no_other(root, open_processor, monkeypatch, caplog):
+def test_examine_error_of_one_model_does_not_stop_the_others(root, open_processor, monkeypatch, caplog):
     write_package(root, users=USERS, model="a-stuck")
     table = root / "small" / "1" / "tables" / "user.safetensors"
     with unleased(table):
@@ -291,7 +291,7 @@ def test_one_model_whose_files_cannot_be_looked_at_ends_the_look_at_no_other(roo
     assert processor.host.ready, "one that cannot be read keeps nobody waiting"
 
 
-def test_a_model_that_loads_delays_neither_deltas_of_others_nor_what_is_told_of_it(root, open_processor, monkeypatch):
+def test_loading_model_does_not_delay_deltas_of_others(root, open_processor, monkeypatch):
     write_package(root, users=USERS, model="other")
     processor = open_processor()
     other = processor.host.catalogue["other"]
@@ -323,9 +323,7 @@ def test_a_model_that_loads_delays_neither_deltas_of_others_nor_what_is_told_of_
     assert_reply(processor.process(request([1], model="other")), "2.0", scores([1]))
 
 
-def test_what_goes_wrong_with_one_model_keeps_nobody_from_looking_at_the_others(
-    root, open_processor, monkeypatch, caplog
-):
+def test_canary_check_error_of_one_model_spares_the_others(root, open_processor, monkeypatch, caplog):
     write_package(root, model="able", users=USERS)
     processor = open_processor()
     sketch = processor.host.sketch
@@ -344,9 +342,7 @@ def test_what_goes_wrong_with_one_model_keeps_nobody_from_looking_at_the_others(
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of order"), NotReady("no room"), OSError(28, "No space left")])
-def test_what_goes_wrong_with_one_models_tables_keeps_nobody_from_tending_the_others(
-    root, open_processor, monkeypatch, caplog, error
-):
+def test_maintenance_error_of_one_model_does_not_stop_the_others(root, open_processor, monkeypatch, caplog, error):
     write_package(root, model="able", users=USERS)
     processor = open_processor()
 
@@ -360,7 +356,7 @@ def test_what_goes_wrong_with_one_models_tables_keeps_nobody_from_tending_the_ot
     assert "cannot maintain the tables of able" in caplog.text
 
 
-def test_looking_outlives_a_rollback_that_nothing_in_memory_reaches(root, open_processor):
+def test_monitoring_continues_after_a_rollback_beyond_memory(root, open_processor):
     for step in (1, 2, 3):
         publish(root, step, [step], tag=step, dense_seed=step)
     processor = open_processor(undo_depth=1)
@@ -377,7 +373,7 @@ def test_looking_outlives_a_rollback_that_nothing_in_memory_reaches(root, open_p
 
 
 @pytest.mark.parametrize("error", [NotReady("a reader stands still"), TooLarge("the arena is full")])
-def test_tables_that_cannot_be_tended_keep_no_others_from_it(error, caplog):
+def test_table_maintenance_error_does_not_stop_other_tables(error, caplog):
     tended = []
 
     def fail():
@@ -394,7 +390,7 @@ def test_tables_that_cannot_be_tended_keep_no_others_from_it(error, caplog):
     assert f"cannot maintain the tables of a: {error}" in caplog.text
 
 
-def test_the_judge_of_a_version_that_is_no_canary_any_more_goes(root, open_processor):
+def test_judge_of_a_former_canary_is_removed(root, open_processor):
     write_package(root, 2, users=USERS)
     policy = {"labels": {"stable": 1, "canary": 2}, "split": {"stable": 1, "canary": 1}}
     processor = open_processor(clock=FakeClock(), policies={"small": ModelPolicy.parse(policy, "model.small")})
@@ -405,7 +401,7 @@ def test_the_judge_of_a_version_that_is_no_canary_any_more_goes(root, open_proce
     assert not processor.host._canary_judges
 
 
-def test_a_start_without_its_store_is_not_ready_until_that_has_said_what_there_is(tmp_path, monkeypatch):
+def test_start_without_its_store_waits_for_the_store(tmp_path, monkeypatch):
     bucket = Bucket()
     sides.publish(sides.opened(bucket, tmp_path / "trainer"), tmp_path, users=USERS)
     repository = sides.opened(bucket, tmp_path / "server", serving=True)

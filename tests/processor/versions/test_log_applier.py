@@ -42,7 +42,7 @@ def looked(model, times=8):
     return [line for _ in range(times) for line in model.poll()]
 
 
-def test_a_recorded_delta_is_served_at_the_next_look_and_its_digest_is_the_chains(root):
+def test_recorded_delta_is_served_on_the_next_poll(root):
     model = open_model(root)
     link = record(root, 1, [1])
     assert model.poll() == ["small 1.1 served"]
@@ -51,7 +51,7 @@ def test_a_recorded_delta_is_served_at_the_next_look_and_its_digest_is_the_chain
     assert open_model(root).pick().digest == link.digest
 
 
-def test_what_cannot_be_read_for_now_and_what_cannot_be_served_are_obstacles_of_their_kinds(root):
+def test_unreadable_and_refused_deltas_are_distinct_obstacles(root):
     model = open_model(root)
     follower = model._log_appliers[1]
     for say, obstacle in ((follower.wait, "unreadable"), (follower.unreachable, "refused")):
@@ -61,7 +61,7 @@ def test_what_cannot_be_read_for_now_and_what_cannot_be_served_are_obstacles_of_
         assert (status.state, status.reason, status.obstacle) == ("WAITING", "delta 1: no descriptors", obstacle)
 
 
-def test_who_has_uploaded_or_rolled_back_is_told_the_next_step_at_once(root):
+def test_upload_and_rollback_return_the_next_step_at_once(root):
     model = open_model(root)
     model.apply_bytes(delta_bytes(root, 1, [1]))
     assert (model.chain(1).next_step, model.chain(1).digest) == (2, model.pick().digest)
@@ -70,7 +70,7 @@ def test_who_has_uploaded_or_rolled_back_is_told_the_next_step_at_once(root):
     assert (model.chain(1).next_step, model.chain(1).digest) == (3, model.pick().digest)
 
 
-def test_a_rollback_on_one_server_reaches_the_other_and_both_go_on_under_a_new_step(root):
+def test_rollback_on_one_server_reaches_the_other(root):
     # The last row is longer by far than those before.
     unguarded = ModelPolicy.parse({"delta_guard": {"mode": "off"}}, "model.small")
     one, other = open_model(root, policy=unguarded), open_model(root, undo_depth=1, policy=unguarded)
@@ -87,7 +87,7 @@ def test_a_rollback_on_one_server_reaches_the_other_and_both_go_on_under_a_new_s
         assert model.chain(1).state == "CURRENT"
 
 
-def test_deltas_that_were_undone_before_they_were_seen_are_never_read(root, monkeypatch):
+def test_deltas_undone_before_being_seen_are_never_read(root, monkeypatch):
     model = open_model(root)
     for step in (1, 2, 3):
         record(root, step, [step], tag=step)
@@ -99,7 +99,7 @@ def test_deltas_that_were_undone_before_they_were_seen_are_never_read(root, monk
     assert read == [1, 1]
 
 
-def test_a_server_far_behind_a_rollback_builds_itself_anew_beside_what_it_serves(root):
+def test_server_far_behind_a_rollback_rebuilds_while_serving(root):
     model = open_model(root, undo_depth=1)
     for step in range(1, 6):
         record(root, step, [step], tag=step)
@@ -112,7 +112,7 @@ def test_a_server_far_behind_a_rollback_builds_itself_anew_beside_what_it_serves
     assert model.poll() == []
 
 
-def test_what_is_held_waits_for_its_release(root):
+def test_held_delta_waits_for_its_release(root):
     model, change_log = open_model(root), ledger_of(root)
     record(root, 1, [1])
     change_log.hold("AUC fell from 0.76 to 0.61")
@@ -128,7 +128,7 @@ def test_what_is_held_waits_for_its_release(root):
     assert model.chain(1).state == "CURRENT"
 
 
-def test_a_dropped_file_gets_its_record_once_what_is_held_is_released(root):
+def test_dropped_file_is_recorded_after_the_hold_is_released(root):
     model, change_log = open_model(root), ledger_of(root)
     record(root, 1, [1])
     change_log.hold()
@@ -141,7 +141,7 @@ def test_a_dropped_file_gets_its_record_once_what_is_held_is_released(root):
     assert looked(model) == ["small 1.2 served", "small 1.3 served"]
 
 
-def test_nothing_is_put_on_a_dropped_delta_that_cannot_be_served(root, monkeypatch):
+def test_no_delta_is_applied_on_an_unservable_dropped_delta(root, monkeypatch):
     model = open_model(root)
     publish(root, 2, [1], parent=0, compacted=True)
     publish(root, 3, [3], parent=2)
@@ -156,7 +156,7 @@ def test_nothing_is_put_on_a_dropped_delta_that_cannot_be_served(root, monkeypat
         assert (status.records, status.behind) == (1, 1)
 
 
-def test_records_that_cannot_be_read_for_now_are_told_of_once_and_read_later(root):
+def test_temporarily_unreadable_records_are_reported_once_and_read_later(root):
     model = open_model(root)
     record(root, 1, [1])
     with few_descriptors():
@@ -165,7 +165,7 @@ def test_records_that_cannot_be_read_for_now_are_told_of_once_and_read_later(roo
     assert looked(model) == ["small 1.1 served"]
 
 
-def test_what_waits_behind_a_gate_is_rejected_by_a_rollback_to_it(root):
+def test_rollback_to_a_hold_rejects_the_deltas_after_it(root):
     model, change_log = open_model(root), ledger_of(root)
     record(root, 1, [1])
     change_log.hold()
@@ -178,7 +178,7 @@ def test_what_waits_behind_a_gate_is_rejected_by_a_rollback_to_it(root):
     assert model.poll() == ["small 1.3 served"]
 
 
-def test_a_recorded_delta_that_cannot_be_served_is_told_once_and_a_rollback_heals_it(root, monkeypatch):
+def test_unservable_recorded_delta_is_reported_once_and_fixed_by_rollback(root, monkeypatch):
     monkeypatch.setattr(table_module, "MIN_ARENA_SLOTS", 30)
     model = open_model(root)
     record(root, 1, range(100, 131))
@@ -195,7 +195,7 @@ def test_a_recorded_delta_that_cannot_be_served_is_told_once_and_a_rollback_heal
     assert model.poll() == ["small 1.2 served"]
 
 
-def test_a_file_that_continues_nothing_is_a_state_until_it_goes(root):
+def test_file_that_continues_nothing_is_reported_until_it_is_deleted(root):
     model = open_model(root)
     path = publish(root, 9, parent=8)
     assert len(looked(model)) == 1
@@ -210,7 +210,7 @@ def replace_delta(root, step, **changes):
     write_delta(deltas_folder(root) / f"{step}.safetensors", make_delta(step, [step], **changes))
 
 
-def test_a_served_delta_that_is_replaced_leaves_what_is_served_and_takes_nothing_further(root):
+def test_replaced_served_delta_stops_following_and_keeps_serving(root):
     model = open_model(root)
     for step in (1, 2):
         record(root, step, [step], tag=step)
@@ -228,7 +228,7 @@ def test_a_served_delta_that_is_replaced_leaves_what_is_served_and_takes_nothing
     assert_serves(model, "1.2", {1: 1, 2: 2})
 
 
-def test_a_served_delta_that_is_put_back_as_it_was_is_followed_by_what_came_since(root):
+def test_restored_served_delta_resumes_following(root):
     model = open_model(root)
     record(root, 1, [1])
     record(root, 2, [2])
@@ -246,7 +246,7 @@ def test_a_served_delta_that_is_put_back_as_it_was_is_followed_by_what_came_sinc
     assert model.chain(1).state == "CURRENT"
 
 
-def test_a_recorded_delta_that_cannot_be_read_for_want_of_descriptors_is_served_once_there_are_some(root, monkeypatch):
+def test_recorded_delta_unreadable_for_lack_of_descriptors_is_served_later(root, monkeypatch):
     model = open_model(root)
     record(root, 1, [1])
     real = patrol_module.read_delta_file
@@ -263,7 +263,7 @@ def test_a_recorded_delta_that_cannot_be_read_for_want_of_descriptors_is_served_
     assert_serves(model, "1.1", {1: 1})
 
 
-def test_a_rollback_that_is_built_anew_waits_for_memory_and_is_tried_later_and_later(root, monkeypatch):
+def test_rollback_rebuild_without_memory_is_retried_with_backoff(root, monkeypatch):
     model, change_log = open_model(root, undo_depth=1), ledger_of(root)
     for step in range(1, 6):
         record(root, step, [step], tag=step)
@@ -284,7 +284,7 @@ def test_a_rollback_that_is_built_anew_waits_for_memory_and_is_tried_later_and_l
     assert looked(model) == []
 
 
-def test_a_recorded_delta_whose_file_comes_late_is_served_then(root):
+def test_recorded_delta_whose_file_arrives_late_is_served_then(root):
     model = open_model(root)
     link = record(root, 1, [1])
     path = deltas_folder(root) / "1.safetensors"
@@ -296,7 +296,7 @@ def test_a_recorded_delta_whose_file_comes_late_is_served_then(root):
     assert model.pick().digest == link.digest
 
 
-def test_a_restart_does_not_serve_another_content_under_a_name_that_was_served(root):
+def test_restart_does_not_serve_different_content_under_a_served_name(root):
     for step in (1, 2):
         record(root, step, [step], tag=step)
     replace_delta(root, 2, tag=9)
@@ -305,7 +305,7 @@ def test_a_restart_does_not_serve_another_content_under_a_name_that_was_served(r
     assert model.chain(1).state == "DIVERGED"
 
 
-def test_a_diverged_version_is_served_anew_from_what_is_there_when_it_is_told_to(root):
+def test_diverged_version_is_served_again_after_an_explicit_load(root):
     model = open_model(root)
     for step in (1, 2):
         record(root, step, [step], tag=step)
@@ -322,7 +322,7 @@ def test_a_diverged_version_is_served_anew_from_what_is_there_when_it_is_told_to
     assert model.chain(1).state == "CURRENT"
 
 
-def test_records_that_are_no_chain_are_followed_as_far_as_they_are_one(root):
+def test_invalid_record_is_not_followed_and_earlier_ones_are(root):
     for step in (1, 2, 3):
         record(root, step, [step], tag=step)
     path = root / "small" / "1" / "chain" / "0000000003.json"
@@ -344,7 +344,7 @@ def read_only(monkeypatch):
     make_read_only(monkeypatch)
 
 
-def test_on_a_read_only_copy_dropped_files_are_served_and_rolled_back_here_alone(root, read_only):
+def test_read_only_copy_serves_and_rolls_back_dropped_files_locally(root, read_only):
     for step in (1, 2, 3):
         publish(root, step, [step], tag=step)
     model = open_model(root)
@@ -357,7 +357,7 @@ def test_on_a_read_only_copy_dropped_files_are_served_and_rolled_back_here_alone
     assert model.chain(1).state == "HELD"
 
 
-def test_on_a_read_only_copy_a_rollback_of_somebody_else_is_followed(root, monkeypatch):
+def test_read_only_copy_follows_a_recorded_rollback(root, monkeypatch):
     for step in (1, 2, 3):
         record(root, step, [step], tag=step)
     model, change_log = open_model(root, undo_depth=1), ledger_of(root)
@@ -368,7 +368,7 @@ def test_on_a_read_only_copy_a_rollback_of_somebody_else_is_followed(root, monke
     assert_serves(model, "1.1", {1: 1})
 
 
-def test_a_rollback_here_alone_ends_with_the_next_one_of_the_repository(root, monkeypatch):
+def test_local_rollback_ends_with_the_next_recorded_rollback(root, monkeypatch):
     for step in (1, 2, 3):
         record(root, step, [step], tag=step)
     model = open_model(root)
@@ -383,7 +383,7 @@ def test_a_rollback_here_alone_ends_with_the_next_one_of_the_repository(root, mo
 
 
 @pytest.mark.parametrize("undo_depth", [8, 1], ids=("in memory", "built anew"))
-def test_a_rollback_here_alone_ends_once_the_same_server_can_write_it(root, monkeypatch, undo_depth):
+def test_local_rollback_is_recorded_once_the_repository_is_writable(root, monkeypatch, undo_depth):
     for step in (1, 2, 3):
         record(root, step, [step], tag=step)
     model = open_model(root, undo_depth=undo_depth)
@@ -397,7 +397,7 @@ def test_a_rollback_here_alone_ends_once_the_same_server_can_write_it(root, monk
     assert model.poll() == ["small 1.4 served"]
 
 
-def test_a_version_that_was_rolled_back_here_alone_serves_its_chain_when_it_is_loaded_anew(root, monkeypatch):
+def test_version_with_a_local_rollback_serves_its_log_after_loading(root, monkeypatch):
     for step in (1, 2, 3):
         record(root, step, [step], tag=step)
     model = open_model(root)
@@ -409,7 +409,7 @@ def test_a_version_that_was_rolled_back_here_alone_serves_its_chain_when_it_is_l
     assert model.chain(1).state == "CURRENT"
 
 
-def test_watching_lists_no_folder_however_many_deltas_are_recorded(root, monkeypatch):
+def test_polling_lists_no_folder_for_any_number_of_recorded_deltas(root, monkeypatch):
     model = open_model(root)
     for step in range(1, 20):
         record(root, step, [step % 6])
@@ -423,7 +423,7 @@ def test_watching_lists_no_folder_however_many_deltas_are_recorded(root, monkeyp
     assert listed == []
 
 
-def test_a_generation_that_cannot_be_built_is_told_of_once_and_what_is_served_goes_on(root, monkeypatch):
+def test_generation_that_cannot_be_built_is_reported_once(root, monkeypatch):
     model, change_log = open_model(root, undo_depth=1), ledger_of(root)
     for step in range(1, 6):
         record(root, step, [step], tag=step)
@@ -454,7 +454,7 @@ def mended(root, first):
     return repair(ChangeLog(Repository(root).version("small", 1)), first)
 
 
-def test_a_server_that_is_diverged_goes_on_with_the_look_after_a_repair(root):
+def test_diverged_server_continues_on_the_poll_after_a_repair(root):
     broken(root)
     model = open_model(root)
     assert (model.chain(1).state, model.chain(1).reason) == ("DIVERGED", "record 3: at, reason or top out of bounds")
@@ -470,7 +470,7 @@ def test_a_server_that_is_diverged_goes_on_with_the_look_after_a_repair(root):
     assert open_model(root).pick().digest == model.pick().digest
 
 
-def test_what_a_server_has_served_before_its_record_was_damaged_is_undone_by_the_repair(root):
+def test_repair_undoes_served_deltas_whose_record_was_damaged(root):
     model = open_model(root)
     for step in (1, 2, 3):
         record(root, step, [step])
@@ -486,7 +486,7 @@ def test_what_a_server_has_served_before_its_record_was_damaged_is_undone_by_the
     assert open_model(root).pick().digest == model.pick().digest
 
 
-def test_an_upload_in_milliseconds_is_refused_and_the_next_good_one_served(root, monkeypatch):
+def test_upload_with_millisecond_times_is_refused_and_the_next_served(root, monkeypatch):
     model = open_model(root)
     with monkeypatch.context() as unchecked:
         unchecked.setattr(Delta, "check_manifest", lambda self: None)
@@ -505,7 +505,7 @@ def test_an_upload_in_milliseconds_is_refused_and_the_next_good_one_served(root,
     assert (model.chain(1).state, open_model(root).chain(1).state) == ("CURRENT", "CURRENT")
 
 
-def test_labels_are_taken_of_generations_that_were(root):
+def test_labels_are_accepted_only_for_existing_generations(root):
     model = open_model(root)
     record(root, 1, [1])
     looked(model)

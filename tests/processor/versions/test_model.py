@@ -38,7 +38,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_the_newest_version_is_served_and_older_ones_stay_on_disk(root):
+def test_newest_version_is_served_and_older_ones_stay_on_disk(root):
     write_package(root, 2, users=USERS)
     write_package(root, 10, users=USERS)
     model = open_model(root)
@@ -48,7 +48,7 @@ def test_the_newest_version_is_served_and_older_ones_stay_on_disk(root):
         model.pick(2)
 
 
-def test_a_model_without_a_version_is_not_ready(tmp_path):
+def test_model_without_a_version_is_not_ready(tmp_path):
     (tmp_path / "small").mkdir()
     model = open_model(tmp_path)
     assert not model.ready
@@ -56,7 +56,7 @@ def test_a_model_without_a_version_is_not_ready(tmp_path):
         model.pick()
 
 
-def test_a_new_version_takes_over_with_its_own_deltas_and_the_old_one_goes(root):
+def test_new_version_with_deltas_replaces_and_unloads_the_old_one(root):
     model = open_model(root)
     publish(root, 1)
     model.poll()
@@ -68,7 +68,7 @@ def test_a_new_version_takes_over_with_its_own_deltas_and_the_old_one_goes(root)
     assert model.poll() == []
 
 
-def test_an_older_version_that_appears_later_is_not_loaded(root):
+def test_older_version_that_appears_later_is_not_loaded(root):
     write_package(root, 3, users=USERS)
     model = open_model(root)
     write_package(root, 2, users=USERS)
@@ -81,7 +81,7 @@ def damage(folder):
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
 
 
-def test_a_broken_version_is_refused_once_and_the_one_that_serves_goes_on(root, monkeypatch):
+def test_broken_version_is_refused_once_and_the_served_one_continues(root, monkeypatch):
     model = open_model(root)
     damage(write_package(root, 2, users=USERS))
     (line,) = model.poll()
@@ -96,7 +96,7 @@ def test_a_broken_version_is_refused_once_and_the_one_that_serves_goes_on(root, 
         assert model.poll() == []
 
 
-def test_a_broken_version_is_served_once_it_was_published_anew(root):
+def test_broken_version_is_served_once_republished(root):
     model = open_model(root)
     folder = write_package(root, 2, users=USERS)
     damage(folder)
@@ -107,7 +107,7 @@ def test_a_broken_version_is_served_once_it_was_published_anew(root):
     assert_serves(model, "2.0")
 
 
-def test_a_half_built_version_is_never_touched(root, monkeypatch):
+def test_incomplete_version_is_never_touched(root, monkeypatch):
     model = open_model(root)
     shutil.copytree(root / "small" / "1", root / "small" / ".2.abcd.tmp")
     (root / "small" / "3").mkdir()
@@ -115,7 +115,7 @@ def test_a_half_built_version_is_never_touched(root, monkeypatch):
     assert model.poll() == []
 
 
-def test_a_version_that_fails_in_an_unforeseen_way_is_refused_without_its_inner_words(root, monkeypatch, caplog):
+def test_version_failing_unexpectedly_is_refused_without_internal_details(root, monkeypatch, caplog):
     model = open_model(root)
     caplog.set_level("CRITICAL", logger="freshet.model")
 
@@ -128,7 +128,7 @@ def test_a_version_that_fails_in_an_unforeseen_way_is_refused_without_its_inner_
     assert_serves(model, "1.0")
 
 
-def test_a_version_behind_a_link_that_leads_out_is_refused_and_the_others_go_on(root, tmp_path_factory):
+def test_version_linked_from_outside_is_refused_and_others_continue(root, tmp_path_factory):
     outside = write_package(tmp_path_factory.mktemp("outside"), 2, users=USERS)
     model = open_model(root)
     (root / "small" / "2").symlink_to(outside)
@@ -149,7 +149,7 @@ def test_nothing_is_listed_or_opened_while_nothing_changes(root, monkeypatch):
     assert model.poll() == []
 
 
-def test_a_version_loaded_by_hand_stays_beside_the_newest(root):
+def test_manually_loaded_version_stays_next_to_the_newest(root):
     write_package(root, 2, users=USERS)
     model = open_model(root)
     model.load(1)
@@ -159,7 +159,7 @@ def test_a_version_loaded_by_hand_stays_beside_the_newest(root):
     assert model.pick().generation == Generation(3, 0)
 
 
-def test_a_version_loaded_by_hand_while_it_serves_anyway_stays_when_a_newer_one_comes(root):
+def test_manually_loaded_newest_version_stays_when_a_newer_one_arrives(root):
     model = open_model(root)
     model.load(1)
     write_package(root, 2, users=USERS)
@@ -178,7 +178,7 @@ def test_deltas_reach_every_loaded_version(root):
     assert_serves(model, "2.1", {2: 6}, version=2)
 
 
-def test_loading_what_is_not_there_or_broken_is_refused(root):
+def test_loading_a_missing_or_broken_version_is_refused(root):
     model = open_model(root)
     with pytest.raises(NotFound, match="version 9 of model 'small' is not in the repository"):
         model.load(9)
@@ -189,7 +189,7 @@ def test_loading_what_is_not_there_or_broken_is_refused(root):
     assert sorted(model.served) == [1]
 
 
-def test_an_unloaded_version_is_not_loaded_again_until_somebody_asks(root):
+def test_unloaded_version_is_reloaded_only_on_request(root):
     write_package(root, 2, users=USERS)
     model = open_model(root)
     model.load(1)
@@ -202,7 +202,7 @@ def test_an_unloaded_version_is_not_loaded_again_until_somebody_asks(root):
     assert model.pick().generation == Generation(2, 0)
 
 
-def test_a_label_is_kept_over_a_restart_and_holds_its_version(root):
+def test_label_survives_a_restart_and_keeps_its_version_loaded(root):
     model = open_model(root)
     model.set_label("stable", 1)
     write_package(root, 2, users=USERS)
@@ -214,7 +214,7 @@ def test_a_label_is_kept_over_a_restart_and_holds_its_version(root):
         assert opened.pick().generation == Generation(2, 0)
 
 
-def test_a_label_loads_the_old_version_that_it_names(root):
+def test_label_loads_the_old_version_that_it_names(root):
     write_package(root, 2, users=USERS)
     publish(root, 1, [3], tag=9)
     model = open_model(root)
@@ -222,7 +222,7 @@ def test_a_label_loads_the_old_version_that_it_names(root):
     assert_serves(model, "1.1", {3: 9}, version=1)
 
 
-def test_a_labelled_version_cannot_be_unloaded_and_goes_when_its_label_moves_on(root):
+def test_labelled_version_cannot_be_unloaded_until_its_label_moves(root):
     model = open_model(root)
     model.set_label("stable", 1)
     model.set_label("canary", 1)
@@ -236,7 +236,7 @@ def test_a_labelled_version_cannot_be_unloaded_and_goes_when_its_label_moves_on(
     assert model.pick(label="canary").generation == Generation(2, 0)
 
 
-def test_a_label_that_cannot_be_set_changes_nothing(root, monkeypatch):
+def test_label_that_cannot_be_set_changes_nothing(root, monkeypatch):
     model = open_model(root)
     for label in ("", "a/b", "..", "a" * 129):
         with pytest.raises(BadInput, match="label: expected a name of letters"):
@@ -266,7 +266,7 @@ class Absent(Replica):
         super().prepare(change)
 
 
-def test_what_nobody_was_there_to_serve_is_tried_again_and_not_refused(root, monkeypatch):
+def test_version_without_a_worker_is_retried_and_not_refused(root, monkeypatch):
     def attach(version):
         return Absent(version.files, version.control, 0, 1, SystemClock())
 
@@ -295,7 +295,7 @@ def test_what_nobody_was_there_to_serve_is_tried_again_and_not_refused(root, mon
     assert told[-1].pick().generation == Generation(2, 0)
 
 
-def test_what_is_published_while_no_folder_can_be_listed_is_served_once_it_can(root):
+def test_version_published_while_folders_are_unlistable_is_served_later(root):
     model = open_model(root)
     write_package(root, version=2, users=USERS)
     os.utime(root / "small", (LONG_AGO_S, LONG_AGO_S))
@@ -329,18 +329,18 @@ def three(root):
 @pytest.mark.parametrize(
     ("versions", "served"), [("latest:1", [3]), ("latest:2", [2, 3]), ("all", [1, 2, 3]), ([1, 2], [1, 2])]
 )
-def test_the_policy_says_which_versions_are_served(three, versions, served):
+def test_policy_says_which_versions_are_served(three, versions, served):
     assert sorted(open_with(three, versions=versions).served) == served
 
 
-def test_the_newest_of_a_policy_pushes_the_oldest_out(three):
+def test_newest_version_of_a_policy_replaces_the_oldest(three):
     model = open_with(three, versions="latest:2")
     write_package(three, 4, users=USERS)
     assert model.poll() == ["small 4.0 loaded", "small version 2 unloaded"]
     assert sorted(model.served) == [3, 4]
 
 
-def test_a_newest_version_that_cannot_be_served_pushes_nobody_out(three):
+def test_unservable_newest_version_replaces_nothing(three):
     model = open_with(three, versions="latest:2")
     folder = write_package(three, 4, users=USERS)
     (folder / "dense.safetensors").write_bytes(b"broken")
@@ -349,7 +349,7 @@ def test_a_newest_version_that_cannot_be_served_pushes_nobody_out(three):
     assert sorted(model.served) == [2, 3]
 
 
-def test_specific_versions_are_served_and_no_others_even_when_they_are_missing(three):
+def test_specific_versions_policy_serves_only_those_even_if_missing(three):
     model = open_with(three, versions=[7])
     assert not model.ready
     write_package(three, 7, users=USERS)
@@ -357,7 +357,7 @@ def test_specific_versions_are_served_and_no_others_even_when_they_are_missing(t
     assert sorted(model.served) == [7]
 
 
-def test_each_version_that_is_asked_for_and_is_not_there_is_told_of_once(three):
+def test_each_requested_missing_version_is_reported_once(three):
     model = open_with(three, versions=[7])
     model.set_policy({"versions": [7, 8]})
     told = [str(event) for event in model.poll()]
@@ -366,7 +366,7 @@ def test_each_version_that_is_asked_for_and_is_not_there_is_told_of_once(three):
     assert model.poll() == []
 
 
-def test_configured_labels_are_loaded_and_those_that_were_set_count_over_them(three):
+def test_configured_labels_are_loaded_and_saved_ones_override_them(three):
     model = open_with(three, labels={"stable": 1, "canary": 2})
     assert sorted(model.served) == [1, 2, 3]
     model.set_label("canary", 3)
@@ -374,7 +374,7 @@ def test_configured_labels_are_loaded_and_those_that_were_set_count_over_them(th
     assert again.labels == {"stable": 2, "canary": 3}
 
 
-def test_a_policy_that_is_set_is_kept_and_keeps_every_sticky_key_where_it_was(three):
+def test_saved_policy_persists_and_keeps_every_sticky_key_in_place(three):
     model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 95, "canary": 5})
     model.set_policy({"split": {"stable": 80, "canary": 20}, "versions": "all"})
     assert sorted(model.served) == [2, 3]
@@ -388,7 +388,7 @@ def test_a_policy_that_is_set_is_kept_and_keeps_every_sticky_key_where_it_was(th
     assert again.policy.versions.spelled == "latest:1"
 
 
-def test_a_policy_that_is_wrong_changes_nothing(three):
+def test_invalid_policy_changes_nothing(three):
     model = open_with(three)
     for changes in ({"split": {"a": -1}}, {"nonsense": 1}, {"labels": {"a": 1}}, []):
         with pytest.raises(BadInput):
@@ -396,7 +396,7 @@ def test_a_policy_that_is_wrong_changes_nothing(three):
     assert model.policy.to_json() == {}
 
 
-def test_a_version_that_was_taken_out_stays_out_until_it_is_readmitted(three):
+def test_ejected_version_stays_out_until_readmitted(three):
     model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 1, "canary": 1})
     model.eject(3, "nonfinite: all of them")
     assert model.routes.shares() == {2: 1.0}
@@ -409,7 +409,7 @@ def test_a_version_that_was_taken_out_stays_out_until_it_is_readmitted(three):
         again.readmit(3)
 
 
-def test_a_version_is_taken_out_while_another_one_loads_and_where_nothing_can_be_kept(three, monkeypatch, caplog):
+def test_version_is_ejected_during_a_load_and_without_write_access(three, monkeypatch, caplog):
     model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 1, "canary": 1})
 
     def refuse(*_):
@@ -425,7 +425,7 @@ def test_a_version_is_taken_out_while_another_one_loads_and_where_nothing_can_be
     assert "only until a restart" in caplog.text
 
 
-def test_traffic_that_is_not_ours_is_told_of_and_left_alone(three, caplog):
+def test_malformed_traffic_file_is_logged_and_left_unchanged(three, caplog):
     (three / "small" / "traffic.json").write_text('{"policy": {"nonsense": 1}, "out": 7}')
     assert open_with(three).routes.shares() == {3: 1.0}
     assert "cannot read the saved traffic policy" in caplog.text
@@ -453,7 +453,7 @@ def cut(root, version=1):
     ]
 
 
-def test_a_version_whose_mapped_file_was_cut_short_goes_at_once_and_the_one_before_it_is_served(root):
+def test_version_with_a_truncated_mapped_file_is_unloaded_at_once(root):
     write_package(root, 2, users=USERS)
     publish(root, 1, [1], tag=5)
     model = open_unleased(root, 2)
@@ -470,7 +470,7 @@ def test_a_version_whose_mapped_file_was_cut_short_goes_at_once_and_the_one_befo
     assert model.examine(SIZES) == model.poll() == []
 
 
-def test_a_version_that_was_overwritten_in_place_is_not_served_unverified(root):
+def test_version_overwritten_in_place_is_not_served_unverified(root):
     model = open_unleased(root)
     path = users_of(root)
     whole = path.read_bytes()
@@ -482,7 +482,7 @@ def test_a_version_that_was_overwritten_in_place_is_not_served_unverified(root):
     assert not model.ready
 
 
-def test_a_version_whose_file_is_sound_again_by_the_next_look_is_served_again(root):
+def test_version_whose_file_is_restored_is_served_again(root):
     model = open_unleased(root)
     publish(root, 1, [1], tag=5)
     model.poll()
@@ -495,7 +495,7 @@ def test_a_version_whose_file_is_sound_again_by_the_next_look_is_served_again(ro
     assert_serves(model, "1.1", {1: 5})
 
 
-def test_a_damaged_version_goes_though_somebody_else_is_at_work_on_the_model(root):
+def test_damaged_version_is_unloaded_while_the_model_lock_is_held(root):
     model, held, done = open_unleased(root), threading.Event(), threading.Event()
 
     def work():
@@ -515,7 +515,7 @@ def test_a_damaged_version_goes_though_somebody_else_is_at_work_on_the_model(roo
         worker.join()
 
 
-def test_no_delta_is_put_on_a_version_that_is_served_no_more(root):
+def test_delta_on_an_unserved_version_is_refused(root):
     model = open_unleased(root)
     version = model.pick()
     cut(root)
@@ -524,7 +524,7 @@ def test_no_delta_is_put_on_a_version_that_is_served_no_more(root):
         version.apply(make_delta(1, [1]))
 
 
-def test_what_deltas_and_dense_files_brought_is_served_though_the_files_are_cut_short(root):
+def test_loaded_deltas_and_dense_weights_survive_truncated_files(root):
     publish(root, 1, [1, 2], tag=5, dense_seed=3)
     model = open_model(root)
     for name in ("dense.safetensors", "deltas/1.safetensors", "compiled/onnxruntime-cpu/b1.onnx"):
@@ -536,7 +536,7 @@ def test_what_deltas_and_dense_files_brought_is_served_though_the_files_are_cut_
 @pytest.mark.parametrize(
     "name", ["model.json", "chain/0000000001.json", "chain/0000000002.json", "deltas/1.safetensors"]
 )
-def test_a_pipe_in_the_place_of_a_served_or_awaited_file_holds_up_no_look(root, name):
+def test_pipe_replacing_a_served_file_does_not_block_polling(root, name):
     publish(root, 1, [1], tag=5)
     model = open_model(root)
     path = root / "small" / "1" / name
@@ -548,7 +548,7 @@ def test_a_pipe_in_the_place_of_a_served_or_awaited_file_holds_up_no_look(root, 
     assert_serves(model, "1.1", {1: 5})
 
 
-def test_pipes_in_the_place_of_what_is_kept_of_a_model_hold_up_no_start(root):
+def test_pipes_replacing_model_state_do_not_block_a_start(root):
     for name in ("labels.json", "traffic.json"):
         os.mkfifo(root / "small" / name)
     write_package(root, 2, users=USERS)
@@ -557,7 +557,7 @@ def test_pipes_in_the_place_of_what_is_kept_of_a_model_hold_up_no_start(root):
     assert list(open_model(root).served) == [1]
 
 
-def test_a_policy_that_cannot_be_kept_changes_nothing(three, monkeypatch):
+def test_policy_that_cannot_be_saved_changes_nothing(three, monkeypatch):
     model = open_with(three, labels={"stable": 2, "canary": 3}, split={"stable": 95, "canary": 5})
     policy, shares = model.policy, model.routes.shares()
 

@@ -58,7 +58,7 @@ def files(folder):
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
 
-def test_a_delta_file_is_served_at_the_next_look(root):
+def test_delta_file_is_served_on_the_next_poll(root):
     model = open_model(root)
     publish(root, 1, [1, 50], removed=[2], tag=3, dense_seed=8)
     assert model.poll() == ["small 1.1 served"]
@@ -69,7 +69,7 @@ def test_a_delta_file_is_served_at_the_next_look(root):
     assert_serves(model, "1.3", {1: 3, 50: 3, 2: 4, 3: 5}, dense_seed=8)
 
 
-def test_a_restart_replays_the_whole_chain(root):
+def test_restart_replays_the_whole_change_log(root):
     model = open_model(root, undo_depth=2)
     for step in range(1, 9):
         publish(root, step, [step], tag=step, dense_seed=step if step in (3, 5) else None)
@@ -80,7 +80,7 @@ def test_a_restart_replays_the_whole_chain(root):
         assert opened.pick().position.undoable == [6, 7]
 
 
-def test_a_hidden_temporary_file_is_never_opened(root, reads):
+def test_hidden_temporary_file_is_never_opened(root, reads):
     model = open_model(root)
     path = publish(root, 1)
     half = path.with_name(".2.safetensors.a1b2c3d4.tmp")
@@ -91,7 +91,7 @@ def test_a_hidden_temporary_file_is_never_opened(root, reads):
     assert reads == ["1.safetensors"]
 
 
-def test_a_corrupt_delta_is_refused_once_and_served_once_it_is_replaced_by_a_good_one(root, reads):
+def test_corrupt_delta_is_refused_once_and_served_once_replaced(root, reads):
     model = open_model(root)
     publish(root, 1)
     model.poll()
@@ -108,7 +108,7 @@ def test_a_corrupt_delta_is_refused_once_and_served_once_it_is_replaced_by_a_goo
     assert_serves(model, "1.2", {0: 1, 1: 6})
 
 
-def test_a_delta_that_is_replaced_while_the_bad_one_is_read_is_not_taken_for_the_bad_one(root, monkeypatch):
+def test_delta_replaced_during_the_read_is_not_refused(root, monkeypatch):
     model = open_model(root)
     path = publish(root, 1, [1], tag=6)
     good, read = path.read_bytes(), ledger_module.read_delta_file
@@ -128,7 +128,7 @@ def test_a_delta_that_is_replaced_while_the_bad_one_is_read_is_not_taken_for_the
     assert served + model.poll() == ["small 1.1 served"]
 
 
-def test_a_gap_waits_unread_and_is_served_when_the_missing_delta_arrives(root, reads):
+def test_delta_after_a_gap_is_served_when_the_missing_arrives(root, reads):
     model = open_model(root)
     publish(root, 2, [2], tag=2)
     publish(root, 3, [3], tag=3)
@@ -144,7 +144,7 @@ def test_a_gap_waits_unread_and_is_served_when_the_missing_delta_arrives(root, r
     assert_serves(model, "1.3", {1: 1, 2: 2, 3: 3})
 
 
-def test_a_gap_is_closed_by_an_upload_too(root):
+def test_gap_is_also_closed_by_an_upload(root):
     model = open_model(root)
     publish(root, 2, [2], tag=2)
     model.poll()
@@ -153,7 +153,7 @@ def test_a_gap_is_closed_by_an_upload_too(root):
     assert_serves(model, "1.2", {1: 1, 2: 2})
 
 
-def test_a_compacted_delta_steps_over_a_broken_or_missing_run(root):
+def test_compacted_delta_skips_a_broken_or_missing_run(root):
     model = open_model(root)
     publish(root, 1).write_bytes(b"broken")
     publish(root, 3, [1, 2, 3], parent=0, tag=9, compacted=True)
@@ -173,7 +173,7 @@ def test_a_compacted_delta_steps_over_a_broken_or_missing_run(root):
         (dict(step=1, users=[1, 1]), "delta 1 refused: .* more than once"),
     ],
 )
-def test_a_delta_that_does_not_belong_where_it_lies_is_refused(root, delta, message):
+def test_delta_with_the_wrong_step_or_parent_is_refused(root, delta, message):
     model = open_model(root)
     write_delta(deltas_folder(root) / "1.safetensors", make_delta(**{"users": [0], **delta}))
     (line,) = model.poll()
@@ -183,7 +183,7 @@ def test_a_delta_that_does_not_belong_where_it_lies_is_refused(root, delta, mess
     assert_serves(model, "1.0")
 
 
-def test_a_delta_of_another_model_is_refused(root):
+def test_delta_of_a_different_model_is_refused(root):
     write_package(root, model="other", users=USERS)
     data = delta_bytes(root, 1, [0])
     (root / "other" / "1" / "deltas" / "1.safetensors").write_bytes(data)
@@ -194,7 +194,7 @@ def test_a_delta_of_another_model_is_refused(root):
         other.apply_bytes(data)
 
 
-def test_a_folder_of_deltas_that_appears_later_is_watched(root):
+def test_delta_folder_that_appears_later_is_watched(root):
     deltas_folder(root).rmdir()
     model = open_model(root)
     model.poll()
@@ -203,7 +203,7 @@ def test_a_folder_of_deltas_that_appears_later_is_watched(root):
     assert model.poll() == ["small 1.1 served"]
 
 
-def test_an_upload_is_served_kept_and_there_after_a_restart(root):
+def test_upload_is_served_stored_and_present_after_a_restart(root):
     model = open_model(root)
     data = delta_bytes(root, 1, [1, 2], [3], tag=4, dense_seed=2)
     applied = model.apply_bytes(data)
@@ -228,7 +228,7 @@ def test_an_upload_is_served_kept_and_there_after_a_restart(root):
         (lambda root: delta_bytes(root, 1, [0, 0]), BadInput),
     ],
 )
-def test_an_upload_that_is_refused_leaves_no_trace(root, make, error):
+def test_refused_upload_leaves_no_trace(root, make, error):
     model = open_model(root)
     with pytest.raises(error):
         model.apply_bytes(make(root))
@@ -236,7 +236,7 @@ def test_an_upload_that_is_refused_leaves_no_trace(root, make, error):
     assert_serves(model, "1.0")
 
 
-def test_an_upload_that_is_served_already_is_a_conflict_and_keeps_the_file(root):
+def test_upload_of_a_served_step_conflicts_and_keeps_the_file(root):
     model = open_model(root)
     data = delta_bytes(root, 1, [1], tag=1)
     model.apply_bytes(data)
@@ -247,7 +247,7 @@ def test_an_upload_that_is_served_already_is_a_conflict_and_keeps_the_file(root)
 
 
 @pytest.mark.parametrize("name", ["give_name", "exclusive_file"])
-def test_an_upload_that_cannot_be_kept_is_not_served(root, monkeypatch, name):
+def test_upload_that_cannot_be_stored_is_not_served(root, monkeypatch, name):
     model = open_model(root)
 
     def refuse(*_):
@@ -261,7 +261,7 @@ def test_an_upload_that_cannot_be_kept_is_not_served(root, monkeypatch, name):
     assert model.poll() == []
 
 
-def test_an_upload_beyond_the_arena_never_becomes_part_of_the_chain(root, monkeypatch):
+def test_upload_exceeding_the_arena_never_enters_the_change_log(root, monkeypatch):
     monkeypatch.setattr(table_module, "MIN_ARENA_SLOTS", 30)
     model = open_model(root)
     with pytest.raises(TooLarge, match="table 'user': the arena of 30 rows is full"):
@@ -274,7 +274,7 @@ def test_an_upload_beyond_the_arena_never_becomes_part_of_the_chain(root, monkey
     assert [r.kind for r in records(root)] == ["delta"]
 
 
-def test_a_file_elsewhere_in_the_repository_is_copied_into_the_chain(root):
+def test_file_elsewhere_in_the_repository_is_copied_into_the_log(root):
     model = open_model(root)
     path = root / "uploads" / "d"
     path.parent.mkdir()
@@ -285,7 +285,7 @@ def test_a_file_elsewhere_in_the_repository_is_copied_into_the_chain(root):
         assert_serves(opened, "1.1", {1: 4})
 
 
-def test_a_file_in_its_place_is_applied_in_place_and_may_be_applied_again(root):
+def test_file_in_the_delta_folder_is_applied_in_place_repeatedly(root):
     model = open_model(root)
     path = publish(root, 1, [1], tag=4)
     before = path.stat().st_ino
@@ -298,14 +298,14 @@ def test_a_file_in_its_place_is_applied_in_place_and_may_be_applied_again(root):
     assert model.apply_file(path).apply_ms == 0
 
 
-def test_a_file_that_the_watcher_was_faster_to_serve_answers_as_applied(root):
+def test_file_already_served_by_the_watcher_is_reported_as_applied(root):
     model = open_model(root)
     path = publish(root, 1, [1], tag=4)
     model.poll()
     assert model.apply_file(path).generation == Generation(1, 1)
 
 
-def test_another_delta_of_the_served_step_is_a_conflict(root):
+def test_different_delta_of_the_served_step_is_a_conflict(root):
     model = open_model(root)
     publish(root, 1, [1], tag=4)
     model.poll()
@@ -331,7 +331,7 @@ def dense_of(step):
 
 @pytest.mark.parametrize("undo_depth", [16, 2, 0])
 @pytest.mark.parametrize("step", [4, 3, 1, 0])
-def test_a_rollback_serves_the_earlier_generation_in_or_out_of_the_undo_window(chained, undo_depth, step):
+def test_rollback_serves_the_earlier_generation_at_any_undo_depth(chained, undo_depth, step):
     model = open_model(chained, undo_depth)
     before = files(deltas_folder(chained))
     done = model.rollback(Generation(1, step))
@@ -344,7 +344,7 @@ def test_a_rollback_serves_the_earlier_generation_in_or_out_of_the_undo_window(c
     assert model.poll() == []
 
 
-def test_after_a_rollback_the_chain_goes_on_from_there_under_a_new_step(chained):
+def test_change_log_continues_after_a_rollback_under_a_new_step(chained):
     # The new row is longer by far than those before.
     model = open_model(chained, policy=ModelPolicy.parse({"delta_guard": {"mode": "off"}}, "model.small"))
     model.rollback(Generation(1, 3))
@@ -356,7 +356,7 @@ def test_after_a_rollback_the_chain_goes_on_from_there_under_a_new_step(chained)
         assert_serves(opened, "1.7", content(3) | {4: 400}, dense_seed=3)
 
 
-def test_a_step_that_was_undone_is_never_used_for_anything_else(chained):
+def test_undone_step_is_never_reused(chained):
     model = open_model(chained)
     model.rollback(Generation(1, 3))
     publish(chained, 4, [4], tag=40)
@@ -366,7 +366,7 @@ def test_a_step_that_was_undone_is_never_used_for_anything_else(chained):
     assert_serves(model, "1.3", content(3), dense_seed=3)
 
 
-def test_the_undone_delta_itself_may_be_applied_again(chained):
+def test_undone_delta_may_be_applied_again(chained):
     model = open_model(chained)
     digest = model.pick().digest
     undone = [(deltas_folder(chained) / f"{n}.safetensors").read_bytes() for n in (4, 5)]
@@ -378,7 +378,7 @@ def test_the_undone_delta_itself_may_be_applied_again(chained):
         assert_serves(opened, "1.5", content(5), dense_seed=5)
 
 
-def test_a_rollback_leaves_files_that_wait_where_they_are(chained):
+def test_rollback_leaves_waiting_files_in_place(chained):
     model = open_model(chained)
     path = publish(chained, 9, parent=8)
     model.poll()
@@ -395,7 +395,7 @@ def test_a_rollback_leaves_files_that_wait_where_they_are(chained):
         ("2.0", NotFound, "version 2 of model 'small' is not loaded"),
     ],
 )
-def test_a_rollback_to_what_never_was_changes_nothing(chained, generation, error, message):
+def test_rollback_to_a_nonexistent_generation_changes_nothing(chained, generation, error, message):
     model = open_model(chained)
     before = files(deltas_folder(chained))
     with pytest.raises(error, match=message):
@@ -404,7 +404,7 @@ def test_a_rollback_to_what_never_was_changes_nothing(chained, generation, error
     assert_serves(model, "1.5", content(5), dense_seed=5)
 
 
-def test_a_step_inside_a_compacted_run_is_no_generation(root):
+def test_step_inside_a_compacted_run_is_not_a_generation(root):
     publish(root, 5, [1], parent=0, tag=5, compacted=True)
     model = open_model(root)
     with pytest.raises(NotFound, match=r"generation 1\.3 of model 'small' does not exist"):
@@ -412,7 +412,7 @@ def test_a_step_inside_a_compacted_run_is_no_generation(root):
     assert_serves(model, "1.5", {1: 5})
 
 
-def test_a_rollback_that_the_disk_cannot_rebuild_changes_nothing(chained):
+def test_rollback_that_cannot_be_rebuilt_from_disk_changes_nothing(chained):
     model = open_model(chained, undo_depth=1)
     (deltas_folder(chained) / "2.safetensors").unlink()
     before = files(chained)
@@ -423,7 +423,7 @@ def test_a_rollback_that_the_disk_cannot_rebuild_changes_nothing(chained):
     assert [(s.version, s.state, s.error) for s in model.status()] == [(1, "AVAILABLE", "")]
 
 
-def test_a_rollback_in_memory_needs_no_old_files(chained):
+def test_rollback_in_memory_needs_no_old_files(chained):
     model = open_model(chained)
     for step in (1, 2, 3):
         (deltas_folder(chained) / f"{step}.safetensors").unlink()

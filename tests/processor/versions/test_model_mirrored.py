@@ -59,7 +59,7 @@ def replica(bucket, trainer, tmp_path):
     return Replica(bucket, tmp_path / "server")
 
 
-def test_a_version_that_found_no_room_comes_once_there_is_some(bucket, replica, tmp_path):
+def test_version_without_disk_space_loads_once_there_is_some(bucket, replica, tmp_path):
     publish(opened(bucket, tmp_path / "trainer"), tmp_path, version=2, users=range(20))
 
     def full(call, key):
@@ -77,9 +77,7 @@ def test_a_version_that_found_no_room_comes_once_there_is_some(bucket, replica, 
 
 
 @pytest.mark.parametrize("poison", ["files", "notes"])
-def test_a_manifest_that_cannot_be_brought_is_refused_once_and_the_version_before_it_is_served(
-    bucket, trainer, tmp_path, poison
-):
+def test_version_with_an_undownloadable_manifest_is_refused_once(bucket, trainer, tmp_path, poison):
     manifest = json.loads(bucket.objects["small/1/model.json"]) | {"version": 9}
     if poison == "files":
         manifest["files"] |= {name: {"nbytes": 1, "crc32": "00000000"} for name in ("zzz", "zzz/a")}
@@ -103,7 +101,7 @@ def test_a_manifest_that_cannot_be_brought_is_refused_once_and_the_version_befor
     assert replica.generation == "1.1"
 
 
-def test_what_has_diverged_is_looked_at_for_as_long_as_it_is_served(bucket, trainer, replica):
+def test_diverged_replica_is_checked_as_long_as_it_is_served(bucket, trainer, replica):
     trainer.publish(make_delta(1, [1]))
     trainer.publish(make_delta(2, [2]))
     replica.go()
@@ -118,7 +116,7 @@ def test_what_has_diverged_is_looked_at_for_as_long_as_it_is_served(bucket, trai
     assert (replica.model.chain(1).state, replica.generation) == ("CURRENT", "1.2")
 
 
-def test_a_record_whose_answer_got_lost_keeps_its_file(bucket, trainer, replica, tmp_path):
+def test_record_with_a_lost_reply_keeps_its_file(bucket, trainer, replica, tmp_path):
     from freshet_serving.processor.errors import NotReady
 
     def lost(call, key):
@@ -137,9 +135,7 @@ def test_a_record_whose_answer_got_lost_keeps_its_file(bucket, trainer, replica,
     assert other.read_delta(other.history.head).step == 1
 
 
-def test_a_version_that_ended_and_came_again_under_its_number_is_loaded_when_told_to(
-    bucket, trainer, replica, tmp_path
-):
+def test_version_republished_under_its_number_is_loaded_on_request(bucket, trainer, replica, tmp_path):
     for step in range(1, 6):
         trainer.publish(make_delta(step, [step]))
     replica.go()
@@ -154,7 +150,7 @@ def test_a_version_that_ended_and_came_again_under_its_number_is_loaded_when_tol
 
 
 @pytest.mark.parametrize("shortage", [MemoryError(), RuntimeError("can't start new thread")])
-def test_what_the_process_is_short_of_passes(bucket, replica, tmp_path, shortage):
+def test_local_resource_shortage_is_retried(bucket, replica, tmp_path, shortage):
     publish(opened(bucket, tmp_path / "trainer"), tmp_path, version=2, users=range(20))
 
     def short(call, key):
@@ -167,7 +163,7 @@ def test_what_the_process_is_short_of_passes(bucket, replica, tmp_path, shortage
     assert (replica.generation, replica.errors()) == ("2.0", {})
 
 
-def test_a_version_whose_manifest_is_copied_before_its_tables_waits_for_them(bucket, replica, tmp_path):
+def test_version_whose_manifest_arrives_first_waits_for_its_tables(bucket, replica, tmp_path):
     publish(opened(bucket, tmp_path / "trainer"), tmp_path, version=2, users=range(20))
     late = {key: bucket.objects.pop(key) for key in list(bucket.objects) if key.startswith("small/2/tables")}
     replica.go(30, 1.0)
@@ -178,7 +174,7 @@ def test_a_version_whose_manifest_is_copied_before_its_tables_waits_for_them(buc
     assert (replica.generation, replica.errors()) == ("2.0", {})
 
 
-def test_a_version_that_was_refused_is_tried_again_once_its_manifest_is_another(bucket, trainer, tmp_path):
+def test_refused_version_is_retried_once_its_manifest_changes(bucket, trainer, tmp_path):
     private, public, _ = new_key(str(tmp_path / "prod"))
     replica = Replica(bucket, tmp_path / "server", Keyring.of(trust=[public]))
     assert "got none" in replica.errors()[1]
@@ -188,9 +184,7 @@ def test_a_version_that_was_refused_is_tried_again_once_its_manifest_is_another(
     assert (replica.generation, replica.errors()) == ("1.0", {})
 
 
-def test_records_that_a_later_manifest_vouches_for_come_though_nobody_can_check_them_yet(
-    bucket, trainer, tmp_path, monkeypatch
-):
+def test_records_approved_by_a_later_manifest_arrive_before_verification(bucket, trainer, tmp_path, monkeypatch):
     monkeypatch.setattr("freshet_serving.processor.repository.mirror.mirrored_storage.WALKED", 2)
     (old, old_public, _), (new, new_public, _) = new_key(str(tmp_path / "old")), new_key(str(tmp_path / "new"))
     re_sign(opened(bucket, tmp_path / "owner").with_keys(Keyring.of(old)), "small", 1, unsigned=True)
@@ -207,7 +201,7 @@ def test_records_that_a_later_manifest_vouches_for_come_though_nobody_can_check_
 
 
 @pytest.mark.parametrize("damage", [b"{}", b"", b"x" * 20_000], ids=["no record", "empty", "too large"])
-def test_a_repair_in_the_store_brings_a_diverged_replica_back(bucket, replica, tmp_path, damage):
+def test_repair_in_the_store_restores_a_diverged_replica(bucket, replica, tmp_path, damage):
     for step in (1, 2, 3):
         writer = ChangeLog.of(opened(bucket, tmp_path / "trainer").version("small"))
         writer.publish(make_delta(step, [step]))
@@ -226,7 +220,7 @@ def test_a_repair_in_the_store_brings_a_diverged_replica_back(bucket, replica, t
     assert Replica(bucket, tmp_path / "another").generation == "1.6"
 
 
-def test_a_replica_follows_a_repair_of_a_record_that_it_has_a_sound_copy_of(bucket, replica, tmp_path):
+def test_replica_follows_a_repair_despite_its_own_sound_record(bucket, replica, tmp_path):
     for step in (1, 2, 3):
         ChangeLog.of(opened(bucket, tmp_path / "trainer").version("small")).publish(make_delta(step, [step]))
     replica.go()

@@ -183,7 +183,7 @@ def every(start, folder, change, injector_of, stride, begin=begin, replicas=own)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("error", [MemoryError, OSError])
 @pytest.mark.parametrize("count", [1, None])
-def test_a_failed_change_leaves_nothing_behind(start, tmp_path, change, error, count):
+def test_failed_change_leaves_nothing_behind(start, tmp_path, change, error, count):
     stride = 23 if change in (rebuilding, switching) else STRIDE
     assert every(start, tmp_path, change, lambda number: Calls(number, error, count), stride) > 2
 
@@ -192,7 +192,7 @@ def test_a_failed_change_leaves_nothing_behind(start, tmp_path, change, error, c
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("error", [MemoryError, OSError])
 @pytest.mark.parametrize("count", [1, None])
-def test_a_change_that_fails_anywhere_leaves_nothing_behind(start, tmp_path, change, error, count):
+def test_change_failing_at_any_call_leaves_nothing_behind(start, tmp_path, change, error, count):
     assert every(start, tmp_path, change, lambda number: Calls(number, error, count), 1) > 20
 
 
@@ -200,7 +200,7 @@ def test_a_change_that_fails_anywhere_leaves_nothing_behind(start, tmp_path, cha
 @pytest.mark.skipif(not Objects.available, reason="this build of Python has no _testcapi")
 @pytest.mark.parametrize("change", [applying, following, rolling_back])
 @pytest.mark.parametrize("count", [1, 60])
-def test_every_object_python_cannot_make_leaves_nothing_behind(start, tmp_path, change, count):
+def test_failed_object_creation_leaves_nothing_behind(start, tmp_path, change, count):
     """The interpreter does not say whether it has failed a request, so the end is many successes in a row."""
     ends = Counter()
     number, quiet = 1, 0
@@ -245,7 +245,7 @@ moves = st.lists(
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(moves=moves)
-def test_any_mix_of_changes_that_fail_ends_as_a_fresh_server(start, tmp_path_factory, moves):
+def test_any_mix_of_failing_changes_ends_like_a_fresh_server(start, tmp_path_factory, moves):
     model, root = begin(start, tmp_path_factory.mktemp("mix"))
     logging.disable(logging.CRITICAL)
     try:
@@ -288,7 +288,7 @@ def test_refused_rows_are_not_served_by_the_next_delta(start, tmp_path, monkeypa
     assert after[0] == before[0]
 
 
-def test_a_version_whose_undo_fails_is_opened_anew(start, tmp_path, monkeypatch):
+def test_version_whose_undo_fails_is_reopened(start, tmp_path, monkeypatch):
     model, root = begin(start, tmp_path)
     version = model.pick()
     with monkeypatch.context() as patch:
@@ -307,7 +307,7 @@ def test_a_version_whose_undo_fails_is_opened_anew(start, tmp_path, monkeypatch)
     assert_as_a_fresh_server(model, root)
 
 
-def test_an_undo_that_fails_in_one_table_is_made_in_the_others(tmp_path, monkeypatch):
+def test_failing_undo_of_one_table_is_completed_in_the_others(tmp_path, monkeypatch):
     version = open_version(write_package(tmp_path, users=range(20)))
     undone = []
     for name, table in version.tables.items():
@@ -325,7 +325,7 @@ def test_an_undo_that_fails_in_one_table_is_made_in_the_others(tmp_path, monkeyp
     assert undone == ["user", "tag"]
 
 
-def test_a_remote_table_takes_back_a_delta_staged_in_part(monkeypatch):
+def test_remote_table_undoes_a_partly_staged_delta(monkeypatch):
     table = RemoteTable(TableEntry("t", 4, 0))
     rows = np.ones((3, 4), np.float32)
     table.apply(TableDelta(np.array([1, 2, 3]), rows, np.array([9])), 1)
@@ -345,7 +345,7 @@ def test_a_remote_table_takes_back_a_delta_staged_in_part(monkeypatch):
     assert not table.torn
 
 
-def test_a_record_that_stands_keeps_its_delta_file(start, tmp_path, monkeypatch):
+def test_committed_record_keeps_its_delta_file(start, tmp_path, monkeypatch):
     model, root = begin(start, tmp_path)
 
     def short(*_):

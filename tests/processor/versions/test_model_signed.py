@@ -56,7 +56,7 @@ def change_log(root, keyring=NO_KEYS):
     return ChangeLog.of(Repository(root).with_keys(keyring).version("small", 1))
 
 
-def test_what_a_trusted_key_has_signed_is_served_and_followed(root):
+def test_content_signed_by_a_trusted_key_is_served_and_followed(root):
     model = open_model(root, keyring=reads())
     signed_delta(root, 1, [1])
     assert model.poll() == ["small 1.1 served"]
@@ -66,14 +66,14 @@ def test_what_a_trusted_key_has_signed_is_served_and_followed(root):
     assert open_model(root).pick().digest == model.pick().digest, "signed or not, the same content has the same name"
 
 
-def test_a_version_that_nobody_or_a_stranger_has_signed_is_not_served(root, tmp_path):
+def test_unsigned_or_foreign_version_is_not_served(root, tmp_path):
     first, other = signer().id, signer("other").id
     assert refused(root, reads("other")) == f"manifest: expected a signature by key {other}, got key {first}"
     write_package(tmp_path / "bare", users=USERS)
     assert refused(tmp_path / "bare", reads()) == f"manifest: expected a signature by key {first}, got none"
 
 
-def test_a_newer_version_of_a_stranger_is_refused_and_the_trusted_one_goes_on(root):
+def test_newer_foreign_version_is_refused_while_the_trusted_one_serves(root):
     model = open_model(root, keyring=reads())
     write_package(root, 2, users=USERS, keyring=writes("stranger"))
     assert looked(model) == [
@@ -84,7 +84,7 @@ def test_a_newer_version_of_a_stranger_is_refused_and_the_trusted_one_goes_on(ro
 
 
 @pytest.mark.parametrize("who", ["nobody", "stranger"])
-def test_a_record_of_somebody_else_is_refused_with_one_line_and_the_trusted_state_goes_on(root, who):
+def test_foreign_record_is_refused_while_the_trusted_state_serves(root, who):
     model = open_model(root, keyring=reads())
     signed_delta(root, 1, [1])
     model.poll()
@@ -110,7 +110,7 @@ def test_a_record_of_somebody_else_is_refused_with_one_line_and_the_trusted_stat
     assert "small 1.2 served" in looked(model)
 
 
-def test_a_file_that_is_dropped_without_a_record_is_not_adopted_by_anybody_with_keys(root):
+def test_file_dropped_without_a_record_is_not_adopted_with_keys(root):
     model, writer = open_model(root, keyring=reads()), open_model(root, keyring=writes())
     publish(root, 1, [1])
     for one in (model, writer):
@@ -125,7 +125,7 @@ def test_a_file_that_is_dropped_without_a_record_is_not_adopted_by_anybody_with_
     assert_serves(model, "1.1", {2: 1})
 
 
-def test_uploads_are_signed_by_a_server_with_a_key_and_refused_by_one_without(root, tmp_path):
+def test_uploads_need_a_server_with_a_signing_key(root, tmp_path):
     one, other = open_model(root, keyring=writes()), open_model(root, keyring=reads())
     data = delta_bytes(tmp_path, 1, [1])
     with pytest.raises(
@@ -138,7 +138,7 @@ def test_uploads_are_signed_by_a_server_with_a_key_and_refused_by_one_without(ro
     assert change_log(root).history.head.record.key == signer().id
 
 
-def test_a_rollback_asked_of_a_server_without_a_key_holds_there_alone_and_ends_with_the_next_signed_one(root):
+def test_rollback_without_a_key_is_local_and_temporary(root):
     signed_delta(root, 1, [1])
     one, other = open_model(root, keyring=reads()), open_model(root, keyring=reads())
     done = one.rollback(Generation(1, 0))
@@ -150,7 +150,7 @@ def test_a_rollback_asked_of_a_server_without_a_key_holds_there_alone_and_ends_w
     assert_serves(one, "1.1", {1: 1})
 
 
-def test_nobody_without_a_key_writes_to_what_is_signed(root):
+def test_writing_to_a_signed_repository_needs_a_key(root):
     version = Repository(root).version("small", 1)
     for write in (
         lambda: change_log(root).publish(make_delta(1, [1])),
@@ -177,7 +177,7 @@ def put_back(root, copy):
     shutil.copytree(copy, root)
 
 
-def test_a_chain_that_was_cut_is_refused_after_a_restart_and_goes_on_in_memory(root, tmp_path, memory):
+def test_truncated_log_is_refused_after_a_restart_while_memory_serves(root, tmp_path, memory):
     signed_delta(root, 1, [1])
     copy = snapshot_of(root, tmp_path)
     signed_delta(root, 2, [2])
@@ -192,7 +192,7 @@ def test_a_chain_that_was_cut_is_refused_after_a_restart_and_goes_on_in_memory(r
     assert_serves(open_model(root, keyring=reads(memory=memory)), "1.1", {1: 1})
 
 
-def test_another_record_under_a_number_that_was_trusted_is_refused_though_it_is_signed(root, tmp_path, memory):
+def test_replaced_record_under_a_trusted_number_is_refused_although_signed(root, tmp_path, memory):
     copy = snapshot_of(root, tmp_path)
     signed_delta(root, 1, [1])
     open_model(root, keyring=reads(memory=memory))
@@ -203,7 +203,7 @@ def test_another_record_under_a_number_that_was_trusted_is_refused_though_it_is_
     )
 
 
-def test_an_older_version_that_is_served_beside_does_not_take_the_place_of_one_that_is_removed(root, memory):
+def test_older_served_version_does_not_replace_a_deleted_newer_one(root, memory):
     write_package(root, 2, users=USERS, keyring=writes())
     both = ModelPolicy.parse({"versions": "latest:2"}, "policy")
     model = open_model(root, keyring=reads(memory=memory), policy=both)
@@ -214,7 +214,7 @@ def test_an_older_version_that_is_served_beside_does_not_take_the_place_of_one_t
 
 
 @pytest.mark.parametrize("how", ["removed", "damaged"])
-def test_an_older_version_is_not_served_in_the_place_of_a_newer_one_that_was(root, memory, how):
+def test_older_version_never_replaces_a_newer_served_one(root, memory, how):
     write_package(root, 2, users=USERS, keyring=writes())
     model = open_model(root, keyring=reads(memory=memory))
     assert model.pick().manifest.version == 2
@@ -237,7 +237,7 @@ def test_an_older_version_is_not_served_in_the_place_of_a_newer_one_that_was(roo
     assert open_model(root, keyring=reads(memory=memory), policy=named).pick().manifest.version == 1
 
 
-def test_an_older_edition_of_a_manifest_is_refused_and_so_is_another_version_under_the_number(root, tmp_path, memory):
+def test_older_manifest_edition_or_replaced_version_is_refused(root, tmp_path, memory):
     before = (folder(root) / MANIFEST).read_bytes()
     add_file(Repository(root).with_keys(writes()).version("small", 1), WARMUP, b"more")
     open_model(root, keyring=reads(memory=memory))
@@ -251,7 +251,7 @@ def test_an_older_edition_of_a_manifest_is_refused_and_so_is_another_version_und
     assert "expected version 1 as trusted here before, got a different one" in refused(root, reads(memory=memory))
 
 
-def test_records_of_another_version_or_repository_of_the_same_key_are_none_of_this_one(root, tmp_path):
+def test_records_of_another_version_or_repository_are_refused(root, tmp_path):
     other = tmp_path / "other"
     write_package(other, users=USERS, seed=1, keyring=writes())
     signed_delta(other, 1, [1])
@@ -266,7 +266,7 @@ def test_records_of_another_version_or_repository_of_the_same_key_are_none_of_th
     assert "a signature that does not match the content" in model.chain(1).reason
 
 
-def test_labels_and_traffic_of_a_stranger_are_passed_over_and_older_ones_too(root, memory, caplog):
+def test_foreign_or_older_labels_and_traffic_are_ignored(root, memory, caplog):
     keyring = reads(memory=memory)
     repository = Repository(root).with_keys(writes())
     path = root / "small" / "labels.json"
@@ -316,7 +316,7 @@ def prefixes(root):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_byte_that_is_flipped_anywhere_is_never_served(made, tmp_path_factory, data):
+def test_flipped_byte_is_never_served(made, tmp_path_factory, data):
     root = tmp_path_factory.mktemp("flipped") / "repository"
     shutil.copytree(made, root)
     files = sorted(p for p in folder(root).rglob("*") if p.is_file())
@@ -338,7 +338,7 @@ def test_a_byte_that_is_flipped_anywhere_is_never_served(made, tmp_path_factory,
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.randoms(use_true_random=False))
-def test_a_trusting_follower_always_has_a_prefix_of_what_was_signed(made, tmp_path_factory, seed):
+def test_trusting_follower_always_serves_a_prefix_of_signed_records(made, tmp_path_factory, seed):
     """Records are removed, swapped, doubled, taken from strangers, while somebody follows."""
     root = tmp_path_factory.mktemp("followed") / "repository"
     shutil.copytree(made, root)
@@ -365,7 +365,7 @@ def test_a_trusting_follower_always_has_a_prefix_of_what_was_signed(made, tmp_pa
 # Rotation.
 
 
-def test_two_keys_are_trusted_at_once_and_the_old_one_is_dropped_once_the_new_one_vouches(root, tmp_path, memory):
+def test_key_rotation_trusts_two_keys_and_then_drops_the_old(root, tmp_path, memory):
     signed_delta(root, 1, [1])
     version = Repository(root).with_keys(writes()).version("small", 1)
     compact(version, ChangeLog.of(version))
@@ -393,7 +393,7 @@ def test_two_keys_are_trusted_at_once_and_the_old_one_is_dropped_once_the_new_on
     assert "the manifest names" in open_model(copy, keyring=reads("second")).chain(1).reason
 
 
-def test_a_repository_that_nobody_has_signed_is_vouched_for_as_it_lies_there(tmp_path):
+def test_unsigned_repository_is_signed_in_place(tmp_path):
     root = tmp_path / "bare"
     write_package(root, users=USERS)
     before = open_model(root)
@@ -411,7 +411,7 @@ def test_a_repository_that_nobody_has_signed_is_vouched_for_as_it_lies_there(tmp
     assert (looked(before), looked(after)) == (["small 1.2 served"], ["small 1.2 served"])
 
 
-def test_what_is_not_signed_is_written_to_the_byte_as_before(tmp_path):
+def test_unsigned_files_are_byte_for_byte_unchanged(tmp_path):
     write_package(tmp_path, users=USERS)
     manifest = json.loads((folder(tmp_path) / MANIFEST).read_bytes())
     assert not manifest.keys() & {"key", "signature", "edition", "vouched"}
@@ -420,7 +420,7 @@ def test_what_is_not_signed_is_written_to_the_byte_as_before(tmp_path):
     assert b'"format":"freshet-record/1"' in (folder(tmp_path) / record_name(1)).read_bytes()
 
 
-def test_a_signed_manifest_is_of_one_spelling(root):
+def test_signed_manifest_has_one_canonical_form(root):
     data = (folder(root) / MANIFEST).read_bytes()
     assert Manifest.from_json(data).to_json() == data
     (folder(root) / MANIFEST).write_bytes(data.rstrip() + b" \n")

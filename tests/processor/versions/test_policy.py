@@ -26,7 +26,7 @@ def parse(raw):
     return ModelPolicy.parse(raw, "model.ctr")
 
 
-def test_a_policy_is_read_and_written_in_the_same_words():
+def test_policy_round_trips_through_json():
     policy = parse(WHOLE)
     assert policy.versions == VersionPolicy(2)
     assert policy.guard == CanaryBounds(10.0, 20)
@@ -35,11 +35,11 @@ def test_a_policy_is_read_and_written_in_the_same_words():
     assert parse({}).to_json() == parse({}).limits == {}
 
 
-def test_every_request_may_go_to_the_shadow():
+def test_shadow_share_may_be_all_requests():
     assert parse({"shadow": "canary", "shadow_share": 1}).shadow_share == 1.0
 
 
-def test_a_list_of_versions_is_those_alone_ascending_and_all_is_no_number():
+def test_version_list_is_sorted_and_all_means_no_limit():
     assert parse({"versions": [7, 3, 7]}).versions == VersionPolicy(0, (3, 7))
     assert parse({"versions": "all"}).versions == VersionPolicy(0)
 
@@ -48,12 +48,12 @@ def test_a_list_of_versions_is_those_alone_ascending_and_all_is_no_number():
     ("spelled", "chosen"),
     [("latest:1", {9}), ("latest:2", {7, 9}), ("latest:99", {3, 7, 9}), ("all", {3, 7, 9}), ([3, 9, 11], {3, 9})],
 )
-def test_versions_are_chosen_of_those_that_are_there(spelled, chosen):
+def test_policy_chooses_among_the_existing_versions(spelled, chosen):
     assert parse({"versions": spelled}).versions.choose([3, 7, 9]) == chosen
     assert parse({"versions": spelled}).versions.choose([]) == set()
 
 
-def test_what_was_told_counts_over_the_file_until_it_is_taken_back():
+def test_saved_policy_overrides_the_file_until_it_is_reset():
     file, told = parse(WHOLE), parse({}).changed({"split": {"stable": 1}, "shadow": ""}, "policy")
     both = told.over(file)
     assert both.split == {"stable": 1}
@@ -88,6 +88,6 @@ def test_what_was_told_counts_over_the_file_until_it_is_taken_back():
         ({"guard": {"x": 1}}, "model.ctr.guard: unknown key 'x'"),
     ],
 )
-def test_what_is_wrong_is_named(raw, words):
+def test_invalid_policy_field_is_named(raw, words):
     with pytest.raises(BadInput, match=words):
         parse(raw)

@@ -58,7 +58,7 @@ def until_told(rounds, line):
     raise AssertionError(told)
 
 
-def test_a_round_looks_at_everybody_in_order_on_one_thread(rounds, looked):
+def test_round_polls_every_model_in_order_on_one_thread(rounds, looked):
     assert rounds.go(["a", "b", "c"], PATIENT_S) == ["a looked at", "b looked at", "c looked at"]
     runner = rounds._runner
     assert rounds.go(["c", "a"], PATIENT_S) == ["c looked at", "a looked at"]
@@ -66,7 +66,7 @@ def test_a_round_looks_at_everybody_in_order_on_one_thread(rounds, looked):
     assert rounds._runner is runner
 
 
-def test_one_that_takes_its_time_is_left_out_until_it_has_ended_and_is_told_of_then(rounds, looked):
+def test_slow_model_is_skipped_and_reported_once_it_ends(rounds, looked):
     gate = looked.hold("slow")
     assert rounds.go(["a", "slow", "b"], IMPATIENT_S) == ["a looked at", "b looked at"]
     assert rounds.at_work("slow")
@@ -78,7 +78,7 @@ def test_one_that_takes_its_time_is_left_out_until_it_has_ended_and_is_told_of_t
     assert rounds.go(["slow", "a"], PATIENT_S) == ["slow looked at", "a looked at"]
 
 
-def test_several_may_be_slow_and_beyond_a_number_the_others_wait(rounds, looked, monkeypatch):
+def test_models_wait_when_too_many_are_slow(rounds, looked, monkeypatch):
     monkeypatch.setattr(rounds_module, "MOST_SLOW", 2)
     first, second = looked.hold("s1"), looked.hold("s2")
     assert rounds.go(["s1", "s2", "a"], IMPATIENT_S) == []
@@ -90,7 +90,7 @@ def test_several_may_be_slow_and_beyond_a_number_the_others_wait(rounds, looked,
     assert rounds.go(["a", "s1"], PATIENT_S) == ["a looked at", "s1 looked at"]
 
 
-def test_nothing_begins_once_rounds_are_closed(rounds, looked):
+def test_nothing_starts_after_rounds_are_closed(rounds, looked):
     rounds.close()
     assert rounds.go(["a"], PATIENT_S) == []
     assert looked.names == []

@@ -82,7 +82,7 @@ def test_two_hundred_good_deltas_are_served(tmp_path, stream):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_that_is_published_is_held_by_a_record(tmp_path, stream, fault):
+def test_each_published_fault_is_held_by_a_record(tmp_path, stream, fault):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
     drop(tmp_path, stream.fault(fault))
@@ -100,7 +100,7 @@ def test_each_fault_that_is_published_is_held_by_a_record(tmp_path, stream, faul
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_that_is_uploaded_is_refused_and_kept_behind_a_gate(tmp_path, stream, fault):
+def test_each_uploaded_fault_is_refused_and_held(tmp_path, stream, fault):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
     data = as_bytes(tmp_path, stream.fault(fault))
@@ -117,7 +117,7 @@ def test_each_fault_that_is_uploaded_is_refused_and_kept_behind_a_gate(tmp_path,
 
 
 @pytest.mark.parametrize("fault", ["zeroed", "swapped", "hundredfold"])
-def test_without_any_request_rows_and_weights_that_have_moved_are_held(tmp_path, stream, fault):
+def test_moved_rows_and_weights_are_held_without_any_request(tmp_path, stream, fault):
     model = opened(tmp_path, asked=False)
     feed(tmp_path, model, stream)
     drop(tmp_path, stream.fault(fault))
@@ -126,7 +126,7 @@ def test_without_any_request_rows_and_weights_that_have_moved_are_held(tmp_path,
     assert model.chain(1).state == "HELD"
 
 
-def test_what_is_released_is_served_everywhere_and_not_judged_again(tmp_path, stream):
+def test_released_delta_is_served_everywhere_without_another_check(tmp_path, stream):
     model, other = opened(tmp_path), opened(tmp_path)
     feed(tmp_path, model, stream)
     other.poll()
@@ -146,7 +146,7 @@ def test_what_is_released_is_served_everywhere_and_not_judged_again(tmp_path, st
         model.release(1)
 
 
-def test_what_is_rejected_is_undone_everywhere_and_its_step_not_used_again(tmp_path, stream):
+def test_rejected_delta_is_undone_everywhere_and_its_step_never_reused(tmp_path, stream):
     model, other = opened(tmp_path), opened(tmp_path)
     feed(tmp_path, model, stream)
     drop(tmp_path, stream.fault("zeroed"))
@@ -163,7 +163,7 @@ def test_what_is_rejected_is_undone_everywhere_and_its_step_not_used_again(tmp_p
         model.reject(1)
 
 
-def test_deltas_that_follow_what_is_held_wait_with_it(tmp_path, stream):
+def test_deltas_after_a_held_one_wait_with_it(tmp_path, stream):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
     drop(tmp_path, stream.fault("zeroed"))
@@ -176,7 +176,7 @@ def test_deltas_that_follow_what_is_held_wait_with_it(tmp_path, stream):
     assert served(model) == f"1.{GOOD + 2}"
 
 
-def test_a_server_that_starts_on_a_chain_that_is_held_serves_what_comes_before(tmp_path, stream):
+def test_server_starting_on_a_held_log_serves_what_precedes_it(tmp_path, stream):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
     drop(tmp_path, stream.fault("zeroed"))
@@ -185,7 +185,7 @@ def test_a_server_that_starts_on_a_chain_that_is_held_serves_what_comes_before(t
     assert (served(started), started.chain(1).state) == (f"1.{GOOD}", "HELD")
 
 
-def test_a_start_judges_nothing_that_others_have_served(tmp_path, stream):
+def test_start_does_not_check_deltas_already_served_elsewhere(tmp_path, stream):
     model = opened(tmp_path, delta_guard={"mode": "off"})
     feed(tmp_path, model, stream)
     drop(tmp_path, stream.fault("zeroed"))
@@ -200,7 +200,7 @@ def publish_all(root, deltas):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_with_eight_deltas_behind_it_is_held_like_one_alone(tmp_path, stream, fault):
+def test_fault_followed_by_eight_deltas_is_held_like_one_alone(tmp_path, stream, fault):
     """What A3 found: nine that came together were judged by nobody."""
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
@@ -216,7 +216,7 @@ def test_a_fault_with_eight_deltas_behind_it_is_held_like_one_alone(tmp_path, st
     assert (served(model), model.chain(1).state, model.chain(1).behind) == (f"1.{GOOD}", "HELD", 9)
 
 
-def test_a_fault_in_the_middle_of_a_run_is_held_and_what_is_before_it_served(tmp_path, stream):
+def test_fault_inside_a_run_is_held_and_earlier_deltas_served(tmp_path, stream):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
     publish_all(tmp_path, [stream.good() for _ in range(4)])
@@ -227,7 +227,7 @@ def test_a_fault_in_the_middle_of_a_run_is_held_and_what_is_before_it_served(tmp
     assert (served(model), model.chain(1).state) == (f"1.{GOOD + 4}", "HELD")
 
 
-def test_a_long_run_of_good_deltas_is_served_by_one_flip(tmp_path, stream):
+def test_long_run_of_good_deltas_is_served_by_one_flip(tmp_path, stream):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
     publish_seq = model.pick().change.publish_seq
@@ -238,7 +238,7 @@ def test_a_long_run_of_good_deltas_is_served_by_one_flip(tmp_path, stream):
     assert [entry.verdict for entry in entries.values()] == ["in line"] * (GOOD + 20)
 
 
-def test_a_run_is_the_same_to_the_bit_as_its_deltas_in_turn(tmp_path, stream):
+def test_run_equals_its_deltas_applied_in_turn_bitwise(tmp_path, stream):
     together, in_turn = opened(tmp_path), opened(tmp_path)
     for _ in range(12):
         publish_all(tmp_path, [stream.good()])
@@ -253,7 +253,7 @@ def test_a_run_is_the_same_to_the_bit_as_its_deltas_in_turn(tmp_path, stream):
         np.testing.assert_array_equal(dense[name], weights[name])
 
 
-def test_a_fault_that_the_next_deltas_mend_is_never_served_nor_held(tmp_path, stream):
+def test_fault_repaired_by_the_next_deltas_is_never_held(tmp_path, stream):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
     publish_all(tmp_path, [stream.fault("zeroed")])
@@ -264,7 +264,7 @@ def test_a_fault_that_the_next_deltas_mend_is_never_served_nor_held(tmp_path, st
     assert model.guard_stats.held.total() == 0
 
 
-def test_a_run_is_served_up_to_the_delta_that_cannot_be_read(tmp_path, stream):
+def test_run_is_served_up_to_the_unreadable_delta(tmp_path, stream):
     model = opened(tmp_path)
     feed(tmp_path, model, stream, 2)
     publish_all(tmp_path, [stream.good() for _ in range(4)])
@@ -274,7 +274,7 @@ def test_a_run_is_served_up_to_the_delta_that_cannot_be_read(tmp_path, stream):
     assert "DIVERGED" in events[1]
 
 
-def test_small_steps_that_add_up_are_held(tmp_path, stream):
+def test_small_steps_that_accumulate_are_held(tmp_path, stream):
     """What A5 found: fifty deltas of 4.9 %."""
     model = opened(tmp_path)
     feed(tmp_path, model, stream, 2)
@@ -290,7 +290,7 @@ def test_small_steps_that_add_up_are_held(tmp_path, stream):
     assert "within the last hour, limit 3 times" in model.chain(1).reason
 
 
-def test_rows_that_nobody_asked_for_are_held_where_they_are_far_too_long(tmp_path, stream):
+def test_unrequested_rows_are_held_when_far_too_long(tmp_path, stream):
     """What A5 found: 31 rows at 10^6 had no figure at all."""
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
@@ -303,7 +303,7 @@ def test_rows_that_nobody_asked_for_are_held_where_they_are_far_too_long(tmp_pat
 
 
 @pytest.mark.parametrize(("times", "reached"), [(25, GOOD), (4, GOOD + 1)])
-def test_rows_that_nobody_asked_for_are_held_beyond_five_times_their_length(tmp_path, stream, times, reached):
+def test_unrequested_rows_are_held_beyond_five_times_their_length(tmp_path, stream, times, reached):
     """What A5 found: times 25. What passes is named in docs/how-to/guard.md."""
     model = opened(tmp_path, asked=False)
     replica = model.pick().replicas
@@ -319,7 +319,7 @@ def test_rows_that_nobody_asked_for_are_held_beyond_five_times_their_length(tmp_
     assert served(model) == f"1.{reached}"
 
 
-def test_a_flood_of_new_ids_is_held_and_a_launch_is_not(tmp_path, stream):
+def test_flood_of_new_ids_is_held_and_launches_are_not(tmp_path, stream):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
     for count, state in ((10_000, "CURRENT"), (30_000, "HELD")):
@@ -333,7 +333,7 @@ def test_a_flood_of_new_ids_is_held_and_a_launch_is_not(tmp_path, stream):
     assert "times the existing rows, limit 1 times" in model.chain(1).reason
 
 
-def test_most_of_a_table_that_nobody_asked_for_is_not_removed(tmp_path, stream):
+def test_removal_of_most_unrequested_rows_is_held(tmp_path, stream):
     model = opened(tmp_path, asked=False)
     feed(tmp_path, model, stream)
     gone = {"user": TableDelta(np.empty(0, np.int64), np.empty((0, DIM), np.float32), np.arange(120))}
@@ -345,7 +345,7 @@ def test_most_of_a_table_that_nobody_asked_for_is_not_removed(tmp_path, stream):
     )
 
 
-def test_what_came_behind_a_rollback_is_judged_though_the_version_is_built_anew(tmp_path, stream):
+def test_delta_after_a_rollback_is_checked_when_the_version_rebuilds(tmp_path, stream):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
     chain(tmp_path).rollback(1)
@@ -355,7 +355,7 @@ def test_what_came_behind_a_rollback_is_judged_though_the_version_is_built_anew(
     assert (served(model), model.chain(1).state) == ("1.1", "HELD")
 
 
-def test_where_nothing_can_be_written_it_is_held_in_memory_and_says_so(tmp_path, stream, monkeypatch):
+def test_read_only_repository_holds_in_memory_and_says_so(tmp_path, stream, monkeypatch):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
     drop(tmp_path, stream.fault("zeroed"))
@@ -375,7 +375,7 @@ def test_where_nothing_can_be_written_it_is_held_in_memory_and_says_so(tmp_path,
     assert served(model) == f"1.{GOOD + 1}"
 
 
-def test_off_holds_nothing(tmp_path, stream):
+def test_mode_off_holds_nothing(tmp_path, stream):
     model = opened(tmp_path, delta_guard={"mode": "off"})
     feed(tmp_path, model, stream)
     for step, fault in enumerate(FAULTS):
@@ -385,7 +385,7 @@ def test_off_holds_nothing(tmp_path, stream):
         stream.good()
 
 
-def test_strict_scores_every_row_that_there_is(tmp_path, stream):
+def test_mode_strict_scores_every_sampled_row(tmp_path, stream):
     model = opened(tmp_path, delta_guard={"mode": "strict"}, asked=False)
     replica = model.pick().replicas
     feed(tmp_path, model, stream, 1)
@@ -399,7 +399,7 @@ def test_strict_scores_every_row_that_there_is(tmp_path, stream):
     assert looked[0].rows == 800
 
 
-def test_a_preview_that_fails_costs_the_delta_nothing(tmp_path, stream):
+def test_failing_preview_does_not_affect_the_delta(tmp_path, stream):
     model = opened(tmp_path)
     replica = model.pick().replicas
     replica.preview = lambda *_: 1 / 0
@@ -407,7 +407,7 @@ def test_a_preview_that_fails_costs_the_delta_nothing(tmp_path, stream):
     assert served(model) == "1.2"
 
 
-def test_what_is_served_and_turns_out_to_be_bad_is_taken_back_once(tmp_path, stream):
+def test_served_bad_delta_is_rolled_back_once(tmp_path, stream):
     model, other = opened(tmp_path), opened(tmp_path)
     feed(tmp_path, model, stream)
     other.poll()
@@ -426,7 +426,7 @@ def test_what_is_served_and_turns_out_to_be_bad_is_taken_back_once(tmp_path, str
     assert dict(model.guard_stats.auto_rollbacks) == {"shift": 1}
 
 
-def test_an_upload_that_could_not_be_kept_either_is_refused_and_recorded_nowhere(tmp_path, stream, monkeypatch):
+def test_unstorable_faulty_upload_is_refused_and_not_recorded(tmp_path, stream, monkeypatch):
     model = opened(tmp_path)
     feed(tmp_path, model, stream)
     data = as_bytes(tmp_path, stream.fault("zeroed"))

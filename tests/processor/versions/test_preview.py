@@ -66,7 +66,7 @@ def _answer(replica, inputs):
     return answers[0].outputs["score"]
 
 
-def test_it_scores_what_will_be_answered_and_what_was(version):
+def test_preview_scores_equal_the_scores_before_and_after_serving(version):
     replica, stream = sampled(version), Stream()
     before, delta = scored(replica, 10), stream.good(rate=30.0)
     told = previewed(version, delta)
@@ -79,7 +79,7 @@ def test_it_scores_what_will_be_answered_and_what_was(version):
     assert bias > 0
 
 
-def test_nothing_of_it_is_counted(version):
+def test_preview_changes_no_counters_and_leaves_no_pin(version):
     replica = sampled(version)
     previewed(version, Stream().good())
     assert replica.costs.cost.keys() == {1, 4, 16}
@@ -87,7 +87,7 @@ def test_nothing_of_it_is_counted(version):
     assert version.control.oldest_pin() > version.change.publish_seq
 
 
-def test_what_the_newest_scored_is_what_the_next_is_compared_with(version):
+def test_newest_scores_are_reused_for_the_next_comparison(version):
     replica, stream = sampled(version), Stream()
     looked = []
     score = replica.sample._score
@@ -97,7 +97,7 @@ def test_what_the_newest_scored_is_what_the_next_is_compared_with(version):
     assert len(looked) == 4
 
 
-def test_what_was_previewed_and_not_served_is_not_compared_with(version):
+def test_previewed_but_unserved_delta_is_not_compared_with(version):
     replica, stream = sampled(version), Stream()
     previewed(version, stream.fault("times_1.7"))
     told = previewed(version, stream.good())
@@ -105,18 +105,18 @@ def test_what_was_previewed_and_not_served_is_not_compared_with(version):
     assert str(replica.generation) == "1.0"
 
 
-def test_with_few_rows_nobody_can_tell(version):
+def test_preview_needs_enough_sample_rows(version):
     sampled(version, requests=3)
     assert previewed(version, Stream().good()) is None
 
 
-def test_before_anybody_reads_the_version_nobody_can_tell(tmp_path):
+def test_preview_without_a_replica_returns_nothing(tmp_path):
     version = open_version(write_guarded(tmp_path))
     version._replicas = None
     assert version.preview(version.change, 256, 1.0) is None
 
 
-def test_no_more_is_gathered_than_is_wanted_and_anew_after_a_while(version):
+def test_sampling_stops_when_full_and_restarts_later(version):
     replica, clock = version.replicas, Clock()
     sample = replica.sample
     sample._clock = clock
@@ -134,27 +134,27 @@ def test_no_more_is_gathered_than_is_wanted_and_anew_after_a_while(version):
     assert sample.wanted
 
 
-def test_a_request_that_holds_much_is_not_kept(version):
+def test_request_with_too_many_ids_is_not_sampled(version):
     sample = version.replicas.sample
     sample.take(version.replicas.plan.bind_inputs(as_inputs(8))._replace(ids=IDS_OF_ONE + 1))
     assert sample._gathered == []
 
 
 @given(st.integers(0, 5000), st.floats(1e-6, 1.0))
-def test_rows_are_whole_runs_that_fit_the_time(rows, max_s):
+def test_sampled_rows_are_whole_runs_within_the_time_limit(rows, max_s):
     bucket, fit = extent(COSTS, rows, max_s)
     assert bucket == 16
     assert fit <= rows
     assert fit == rows or fit == 32 or (fit % bucket == 0 and fit / bucket * COSTS[bucket] <= max_s)
 
 
-def test_of_buckets_that_others_may_wait_for_none_is_taken_where_there_is_a_smaller():
+def test_preview_prefers_a_smaller_bucket_over_one_others_wait_for():
     assert extent({1: 1e-4, 64: 1e-3, 256: 1e-3}, 256, 0.002) == (64, 128)
     assert extent({256: 1e-3}, 100, 0.002) == (256, 100)
 
 
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=40), st.integers(1, 100), st.sampled_from([1, 4, 16]))
-def test_every_row_is_in_one_run_and_in_order(counts, most, bucket):
+def test_every_sampled_row_is_in_one_run_in_order(counts, most, bucket):
     sample = [SampleRows(number, count) for number, count in enumerate(counts)]
     rows = min(most, sum(counts))
     seen = []
@@ -165,7 +165,7 @@ def test_every_row_is_in_one_run_and_in_order(counts, most, bucket):
     assert seen == [(number, row) for number, count in enumerate(counts) for row in range(count)][:rows]
 
 
-def test_rows_that_a_delta_leaves_alone_are_not_run_again(version):
+def test_rows_unchanged_by_a_delta_are_not_scored_again(version):
     replica, stream = sampled(version), Stream()
     sample, ran = replica.sample, []
     sample._buffers = replica._buffers()

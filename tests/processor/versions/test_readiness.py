@@ -33,12 +33,12 @@ def held():
     thread.join(10)
 
 
-def test_a_free_lock_is_held_for_no_time(held):
+def test_free_lock_has_zero_hold_time(held):
     watch, _, _ = held
     assert watch.look(5.0) == 0.0
 
 
-def test_a_lock_is_held_since_the_look_that_first_found_it(held):
+def test_lock_hold_time_starts_at_the_first_check(held):
     watch, lock, ask = held
     ask(lambda: (lock.acquire(), watch.turn()))
     assert [watch.look(now_s) for now_s in (10.0, 40.0, 75.0)] == [0.0, 30.0, 65.0]
@@ -47,7 +47,7 @@ def test_a_lock_is_held_since_the_look_that_first_found_it(held):
     assert watch.look(80.0) == 0.0
 
 
-def test_another_turn_begins_the_count_anew(held):
+def test_new_turn_restarts_the_hold_time(held):
     watch, lock, ask = held
     ask(lock.acquire)
     watch.look(0.0)
@@ -56,7 +56,7 @@ def test_another_turn_begins_the_count_anew(held):
     ask(lock.release)
 
 
-def test_loading_a_version_may_take_its_time(held):
+def test_loading_a_version_is_excluded_from_the_hold_time(held):
     watch, lock, ask = held
     ask(lambda: (lock.acquire(), watch.turn()))
     with watch.excused():

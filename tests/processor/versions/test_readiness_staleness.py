@@ -23,7 +23,7 @@ STALENESSES = st.lists(
 
 
 @given(STALENESSES, st.floats(0.001, 1e6))
-def test_who_is_named_is_beyond_the_bound_and_nobody_is_farther_beyond(found, bound_s):
+def test_stalest_model_beyond_the_limit_is_named(found, bound_s):
     stale = find_stale(found, bound_s)
     if stale is None:
         assert all(each.seconds <= bound_s for each in found)
@@ -40,7 +40,7 @@ def staleness_of(processor):
     return processor.host.catalogue["small"].staleness_s(1)
 
 
-def test_each_look_that_finds_nothing_newer_makes_it_nothing_and_time_makes_it_grow(open_processor, clock):
+def test_staleness_grows_with_time_and_resets_on_each_poll(open_processor, clock):
     processor = open_processor(clock)
     assert staleness_of(processor) == 0.0
     clock.advance(3.0)
@@ -50,9 +50,7 @@ def test_each_look_that_finds_nothing_newer_makes_it_nothing_and_time_makes_it_g
     assert processor.host.catalogue["small"].staleness_s(9) == 0.0
 
 
-def test_what_is_refused_makes_a_version_stale_from_when_on_it_is_behind_until_it_is_undone(
-    root, open_processor, clock
-):
+def test_refused_delta_makes_a_version_stale_until_it_is_undone(root, open_processor, clock):
     processor = open_processor(clock)
     path = publish(root, 1, [1])
     path.write_bytes(path.read_bytes()[:-1])
@@ -68,7 +66,7 @@ def test_what_is_refused_makes_a_version_stale_from_when_on_it_is_behind_until_i
     assert staleness_of(processor) == 0.0
 
 
-def test_a_version_whose_files_were_replaced_is_stale(root, open_processor, clock):
+def test_version_whose_files_were_replaced_is_stale(root, open_processor, clock):
     path = publish(root, 1, [1])
     processor = open_processor(clock)
     path.write_bytes(b"replaced")
@@ -79,7 +77,7 @@ def test_a_version_whose_files_were_replaced_is_stale(root, open_processor, cloc
     assert staleness_of(processor) > 0
 
 
-def test_what_a_person_holds_is_not_stale(root, open_processor, clock):
+def test_manually_held_version_is_not_stale(root, open_processor, clock):
     processor = open_processor(clock)
     model = processor.host.catalogue["small"]
     model._log_appliers[1].change_log.hold("to look at")
@@ -89,7 +87,7 @@ def test_what_a_person_holds_is_not_stale(root, open_processor, clock):
     assert (model.chain(1).state, staleness_of(processor)) == ("HELD", 0.0)
 
 
-def test_seconds_in_which_a_repository_could_not_be_asked_count(open_processor, clock, monkeypatch):
+def test_time_without_repository_access_counts_as_staleness(open_processor, clock, monkeypatch):
     seen_s = [0.0]
     monkeypatch.setattr(Repository, "seen_s", lambda self: seen_s[0])
     processor = open_processor(clock)
@@ -104,9 +102,7 @@ def test_seconds_in_which_a_repository_could_not_be_asked_count(open_processor, 
     assert not processor.host.reachable
 
 
-def test_beyond_the_bound_a_server_is_not_ready_and_says_why_and_with_the_next_good_look_it_is(
-    open_processor, clock, caplog
-):
+def test_server_beyond_the_staleness_limit_is_not_ready(open_processor, clock, caplog):
     processor = open_processor(clock, max_staleness_s=5.0)
     assert processor.host.ready
     assert processor.host.stale == ""
@@ -129,14 +125,14 @@ def test_beyond_the_bound_a_server_is_not_ready_and_says_why_and_with_the_next_g
     ]
 
 
-def test_without_a_bound_no_age_makes_a_server_unready(open_processor, clock):
+def test_staleness_without_a_limit_never_makes_a_server_unready(open_processor, clock):
     processor = open_processor(clock)
     clock.advance(1e6)
     assert processor.host.ready
     assert processor.host.stale == ""
 
 
-def test_a_refused_delta_is_a_concern_and_leaves_the_server_ready(root, open_processor, clock):
+def test_refused_delta_is_a_concern_and_leaves_the_server_ready(root, open_processor, clock):
     processor = open_processor(clock)
     assert processor.host.concerns == ()
     path = publish(root, 1, [1])
@@ -152,14 +148,14 @@ def test_a_refused_delta_is_a_concern_and_leaves_the_server_ready(root, open_pro
     assert processor.host.concerns == ()
 
 
-def test_a_repository_that_cannot_be_listed_is_a_concern_and_unreadies_nobody(open_processor, clock, monkeypatch):
+def test_unlistable_repository_is_a_concern_and_leaves_the_server_ready(open_processor, clock, monkeypatch):
     processor = open_processor(clock)
     monkeypatch.setattr(type(processor.host.repository), "concern", lambda self: "repository: no listing ends")
     assert processor.host.concerns == ("repository: no listing ends",)
     assert processor.host.ready
 
 
-def test_a_gap_and_a_damaged_chain_are_concerns_by_their_kinds(root, open_processor, clock):
+def test_gap_and_damaged_log_are_reported_as_distinct_concerns(root, open_processor, clock):
     processor = open_processor(clock)
     publish(root, 3, [1])
     publish(root, 5, [1]).write_bytes(b"not a delta")
@@ -174,9 +170,7 @@ def test_a_gap_and_a_damaged_chain_are_concerns_by_their_kinds(root, open_proces
     assert processor.host.ready
 
 
-def test_a_model_that_came_later_and_a_version_nobody_is_sent_to_keep_nobody_from_being_ready(
-    root, open_processor, clock
-):
+def test_late_models_and_unrouted_versions_do_not_block_readiness(root, open_processor, clock):
     write_package(root, 2, users=USERS)
     processor = open_processor(clock, max_staleness_s=5.0)
     processor.host.load("small", 1)
@@ -192,7 +186,7 @@ def test_a_model_that_came_later_and_a_version_nobody_is_sent_to_keep_nobody_fro
     assert processor.host.ready
 
 
-def test_a_server_has_followed_the_chain_to_its_end_before_it_is_ready(root, open_processor, clock, monkeypatch):
+def test_server_is_ready_only_at_the_end_of_the_log(root, open_processor, clock, monkeypatch):
     """What comes while a version is loaded and warmed is served before the first look ends."""
     for step in range(1, 4):
         publish(root, step, [step], tag=step)
@@ -211,7 +205,7 @@ def test_a_server_has_followed_the_chain_to_its_end_before_it_is_ready(root, ope
 
 
 @pytest.mark.parametrize("gone", ["", "small/1"], ids=["repository", "version"])
-def test_where_the_folder_has_gone_what_is_served_grows_old(root, open_processor, clock, gone):
+def test_deleted_folder_makes_the_served_state_stale(root, open_processor, clock, gone):
     processor = open_processor(clock)
     shutil.move(root / gone, root.parent / "elsewhere")
     clock.advance(4.0)
@@ -222,7 +216,7 @@ def test_where_the_folder_has_gone_what_is_served_grows_old(root, open_processor
     assert staleness_of(processor) == 0.0
 
 
-def test_a_change_that_hangs_for_a_minute_makes_a_server_unready(open_processor, clock, caplog):
+def test_change_hanging_for_a_minute_makes_a_server_unready(open_processor, clock, caplog):
     processor = open_processor(clock)
     model = processor.host.catalogue["small"]
     held, go = threading.Event(), threading.Event()
@@ -254,7 +248,7 @@ def test_a_change_that_hangs_for_a_minute_makes_a_server_unready(open_processor,
     assert [r.message for r in caplog.records] == [f"not ready: {wanted}", "changes are no longer blocked"]
 
 
-def test_closing_does_not_wait_for_a_change_that_hangs(open_processor, clock):
+def test_closing_does_not_wait_for_a_hanging_change(open_processor, clock):
     processor = open_processor(clock)
     slow = PeriodicThread(lambda: threading.Event().wait(60))
     slow.start()

@@ -29,7 +29,7 @@ class Refusing:
         raise BadInput("no")
 
 
-def test_what_is_prepared_is_served_by_nobody_until_the_flip(package):
+def test_prepared_state_is_not_served_before_the_flip(package):
     version = open_version(package)
     change = version._next(Generation(1, 9), 1, dict(version.dense, **make_weights(9)))
     version.replicas.prepare(change.frame)
@@ -43,7 +43,7 @@ def test_what_is_prepared_is_served_by_nobody_until_the_flip(package):
     assert version.replicas.generation == Generation(1, 9)
 
 
-def test_a_pin_is_seen_by_the_writer_and_gone_after(package):
+def test_pin_is_visible_to_the_writer_and_gone_after_release(package):
     version = open_version(package)
     version.apply(make_delta(1, [1]))
     with version.replicas.pinned(5):
@@ -51,7 +51,7 @@ def test_a_pin_is_seen_by_the_writer_and_gone_after(package):
     assert version.control.oldest_pin() == IDLE
 
 
-def test_replicas_of_two_processes_flip_together_and_pin_apart(package):
+def test_replicas_of_two_processes_flip_together_and_pin_separately(package):
     version = ServedVersion(VersionReader(package), 4, SystemClock(), processes=2)
     replicas = [Replica(version.files, version.control, n, 1, SystemClock()) for n in range(2)]
 
@@ -72,7 +72,7 @@ def test_replicas_of_two_processes_flip_together_and_pin_apart(package):
         assert np.flatnonzero(version.control.words[PINS:] != IDLE).tolist() == [WORDS]
 
 
-def test_a_delta_that_a_reader_cannot_prepare_changes_nothing_and_the_next_one_goes_on(package):
+def test_delta_that_a_replica_cannot_prepare_changes_nothing(package):
     version = open_version(package)
     replica = version._replicas
     version._replicas = Refusing(replica)
@@ -87,7 +87,7 @@ def test_a_delta_that_a_reader_cannot_prepare_changes_nothing_and_the_next_one_g
     assert replica.generation == Generation(1, 1)
 
 
-def test_deltas_before_open_are_served_from_the_first_batch_on(package):
+def test_deltas_applied_before_open_are_served_from_the_first_batch(package):
     version = ServedVersion(VersionReader(package), 4, SystemClock())
     version.apply(make_delta(1, [1], dense_seed=3))
     with pytest.raises(NotReady, match="is not open"):
@@ -97,14 +97,14 @@ def test_deltas_before_open_are_served_from_the_first_batch_on(package):
         assert state.generation == Generation(1, 1)
 
 
-def test_frames_are_forgotten_once_the_flip_has_passed_every_reader(package):
+def test_frames_are_forgotten_after_every_reader_passed_the_flip(package):
     version = open_version(package)
     for step in range(1, 6):
         version.apply(make_delta(step, [1], dense_seed=step))
         assert list(version.replicas._frames) == [version.change.frame.number]
 
 
-def test_deltas_of_rows_are_new_states_over_the_frame_that_is_there(package):
+def test_row_deltas_reuse_the_existing_frame(package):
     version = open_version(package)
     replica = version._replicas
     version._replicas = Refusing(replica)
@@ -123,7 +123,7 @@ def test_deltas_of_rows_are_new_states_over_the_frame_that_is_there(package):
     assert len({id(state.tables) for state in seen}) == len({id(state.executables) for state in seen}) == 1
 
 
-def test_an_index_that_grew_for_a_refused_delta_is_offered_with_the_next_flip(package):
+def test_index_grown_for_a_refused_delta_is_published_later(package):
     version = open_version(package)
     replica = version._replicas
     version._replicas = Refusing(replica)
@@ -136,7 +136,7 @@ def test_an_index_that_grew_for_a_refused_delta_is_offered_with_the_next_flip(pa
         assert state.tables[0, 0] == version.tables["user"].arrays["index"].ctypes.data
 
 
-def test_a_process_that_answers_nothing_keeps_nothing_of_a_frame_that_was_forgotten(package):
+def test_idle_process_keeps_nothing_of_a_forgotten_frame(package):
     version = open_version(package)
     with version.replicas.pinned(0):
         pass
@@ -145,9 +145,7 @@ def test_a_process_that_answers_nothing_keeps_nothing_of_a_frame_that_was_forgot
     assert version.replicas._newest is None
 
 
-def test_a_session_that_stands_still_keeps_its_state_and_refuses_the_change_that_would_overwrite_it(
-    package, monkeypatch
-):
+def test_stalled_session_keeps_its_state_and_blocks_overwriting_changes(package, monkeypatch):
     monkeypatch.setattr(served, "GRACE_TIMEOUT_S", -1.0)
     version = open_version(package)
     replica = version.replicas

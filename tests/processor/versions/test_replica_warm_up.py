@@ -27,7 +27,7 @@ def buffers_of(processor):
 
 
 @pytest.mark.parametrize("options", [{"sessions": 3}, {"compute": "inline"}, {"sessions": 2, "policy": "mod"}])
-def test_every_session_has_run_every_bucket_before_a_request_comes(root, options):
+def test_every_session_runs_every_bucket_before_the_first_request(root, options):
     with Processor.initialize(ProcessorConfig(repository=str(root), **options)) as processor:
         found = buffers_of(processor)
         assert len(found) == options.get("sessions", 1)
@@ -41,7 +41,7 @@ def test_every_session_has_run_every_bucket_before_a_request_comes(root, options
         assert len(buffers_of(processor)) == len(found)
 
 
-def test_recorded_requests_are_what_it_is_warmed_with(root, monkeypatch, caplog):
+def test_warmup_uses_the_recorded_requests(root, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "freshet.replica")
     requests = [make_inputs([n, n + 1], seed=n) for n in range(30)]
     add_file(VersionReader(root / "small" / "1"), WARMUP, dump_warmup(requests))
@@ -60,7 +60,7 @@ def test_recorded_requests_are_what_it_is_warmed_with(root, monkeypatch, caplog)
     assert "small version 1 is warm: 30 requests, 3 buckets, 2 sessions" in caplog.text
 
 
-def test_a_version_whose_requests_are_not_its_own_is_refused(root):
+def test_version_with_a_mismatched_warmup_file_is_refused(root):
     write_package(root, 2, users=USERS)
     add_file(
         VersionReader(root / "small" / "2"), WARMUP, dump_warmup([make_inputs([1]) | {"user": np.zeros(1, np.float32)}])
@@ -72,7 +72,7 @@ def test_a_version_whose_requests_are_not_its_own_is_refused(root):
 
 
 @pytest.mark.parametrize("value", [np.inf, 3.3e38])
-def test_what_was_recorded_with_numbers_that_are_refused_by_now_refuses_no_version(root, value):
+def test_warmup_requests_with_non_finite_numbers_refuse_no_version(root, value):
     requests = [make_inputs([1]), make_inputs([2])]
     requests[1]["floats"][0, 0] = value
     add_file(VersionReader(root / "small" / "1"), WARMUP, dump_warmup(requests))

@@ -18,11 +18,11 @@ def routed(tmp_path):
     return model
 
 
-def test_nothing_is_served_before_a_version_is(routed):
+def test_model_without_versions_is_not_ready_and_has_no_status(routed):
     assert (routed.ready, routed.refused, routed.status(), dict(routed.labels)) == (False, "", [], {})
 
 
-def test_a_policy_counts_at_once_is_told_of_and_outlasts_the_process(routed, tmp_path):
+def test_policy_takes_effect_at_once_and_survives_a_restart(routed, tmp_path):
     routed.set_policy({"delta_guard": {"mode": "off"}})
     assert routed.policy.delta_guard.mode == "off"
     assert routed.told_of == [1]
@@ -32,7 +32,7 @@ def test_a_policy_counts_at_once_is_told_of_and_outlasts_the_process(routed, tmp
     assert again.policy.delta_guard.mode == "on"
 
 
-def test_a_policy_that_is_none_changes_nothing(routed):
+def test_invalid_policy_changes_nothing(routed):
     with pytest.raises(BadInput, match=r"policy\.delta_guard\.mode: expected one of off, on, strict, got 'loud'"):
         routed.set_policy({"delta_guard": {"mode": "loud"}})
     with pytest.raises(BadInput, match="set each label by itself"):
@@ -40,7 +40,7 @@ def test_a_policy_that_is_none_changes_nothing(routed):
     assert (routed.policy, routed.told_of) == (ModelPolicy(), [])
 
 
-def test_what_was_taken_out_is_readmitted_once(routed):
+def test_ejected_version_is_readmitted_once(routed):
     routed.eject(3, "errors: too many")
     assert routed.routes.traffic.out[3].reason == "errors: too many"
     routed.readmit(3)

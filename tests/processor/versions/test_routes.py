@@ -12,7 +12,7 @@ from freshet_serving.processor.versions.traffic import EjectedVersion, Traffic, 
 ROUTES = Routes("ctr", {3: "three", 7: "seven"}, {"stable": 3, "lost": 5})
 
 
-def test_the_newest_version_answers_unless_a_number_or_a_label_says_otherwise():
+def test_newest_version_answers_unless_a_number_or_label_is_given():
     assert ROUTES.pick() == "seven"
     assert ROUTES.pick(3) == "three"
     assert ROUTES.pick(label="stable") == "three"
@@ -28,18 +28,18 @@ def test_the_newest_version_answers_unless_a_number_or_a_label_says_otherwise():
         (Routes("ctr"), None, None, NotReady, "no version of model 'ctr' is loaded"),
     ],
 )
-def test_what_does_not_answer_is_named(routes, version, label, error, words):
+def test_error_names_the_version_or_label_that_cannot_answer(routes, version, label, error, words):
     with pytest.raises(error) as caught:
         routes.pick(version, label)
     assert str(caught.value) == words
 
 
-def test_versions_stand_newest_first():
+def test_versions_are_listed_newest_first():
     states = {n: VersionStatus(n, END) for n in (2, 9, 4)}
     assert [s.version for s in Routes("ctr", states=states).status()] == [9, 4, 2]
 
 
-def test_an_unknown_model_is_named_and_cut_beside_those_that_there_are():
+def test_unknown_model_error_quotes_the_name_and_lists_the_known():
     with pytest.raises(NotFound, match=r"^model 'x{64}' is not in the repository, which holds nothing$"):
         find({}, "x" * 100)
     models = dict.fromkeys([f"m{n:02}" for n in range(13)], 1)
@@ -47,7 +47,7 @@ def test_an_unknown_model_is_named_and_cut_beside_those_that_there_are():
         find(models, "x")
 
 
-def test_what_nothing_is_served_for_says_why_unless_something_loads():
+def test_unserved_model_reports_its_refusal_unless_a_version_loads():
     refused = {1: VersionStatus(1, END, "too old"), 2: VersionStatus(2, END, "no manifest")}
     routes = Routes("ctr", states=refused)
     with pytest.raises(NotReady, match=r"^no version of model 'ctr' is loaded: version 2: no manifest$"):
@@ -76,7 +76,7 @@ def answers(routes, count=100):
     return Counter(routes.route().version for _ in range(count))
 
 
-def test_a_split_answers_who_names_no_version_and_nobody_else():
+def test_split_answers_only_requests_without_an_explicit_version():
     routes = split_routes()
     assert answers(routes) == {3: pytest.approx(50, abs=2), 4: pytest.approx(50, abs=2)}
     assert {routes.route(key=b"user-1").version for _ in range(50)} == {routes.route(key=b"user-1").version}
@@ -88,14 +88,14 @@ def test_a_split_answers_who_names_no_version_and_nobody_else():
     )
 
 
-def test_what_is_out_answers_only_who_names_it_and_its_share_goes_to_the_baseline():
+def test_ejected_version_answers_only_explicit_requests():
     routes = split_routes(out=[4])
     assert answers(routes) == {3: 100}
     assert (routes.shares(), routes.active(), routes.trials()) == ({3: 1.0}, {"stable": 3}, [])
     assert (routes.route(4).version, routes.route(label="canary").version) == (4, 4)
 
 
-def test_a_label_that_leads_nowhere_and_a_version_with_other_inputs_leave_their_share_to_the_baseline():
+def test_missing_label_or_different_inputs_leave_share_to_the_baseline():
     assert answers(split_routes(labels={"stable": 3})) == {3: 100}
     assert answers(split_routes(labels={"stable": 3, "canary": 5})) == {3: 100}
     routes = split_routes(canary=Version(4, "user and item"))
@@ -103,26 +103,26 @@ def test_a_label_that_leads_nowhere_and_a_version_with_other_inputs_leave_their_
     assert routes.active() == {"stable": 3}
 
 
-def test_without_a_baseline_the_newest_stands_for_it_and_nobody_is_judged():
+def test_newest_version_replaces_a_missing_baseline_without_trials():
     routes = split_routes(labels={"canary": 4}, weights=(3, 1))
     assert answers(routes) == {9: pytest.approx(75, abs=2), 4: pytest.approx(25, abs=2)}
     assert (routes.active(), routes.trials()) == ({}, [])
 
 
-def test_each_version_but_the_baseline_is_on_trial_once():
+def test_each_version_except_the_baseline_is_on_trial_once():
     labels = {"stable": 3, "canary": 4, "again": 4, "newest": 9, "same": 3}
     routes = split_routes(split=labels, weights=(1, 1, 1, 1, 1), labels=labels)
     assert [(a.version, b.version) for a, b in routes.trials()] == [(4, 3), (9, 3)]
 
 
-def test_without_a_split_the_newest_that_is_not_out_answers():
+def test_without_a_split_the_newest_version_not_ejected_answers():
     served = {3: Version(3), 4: Version(4)}
     out = {4: EjectedVersion("why", 0.0)}
     assert Routes("ctr", served, traffic=Traffic(out=out)).route().version == 3
     assert Routes("ctr", {4: served[4]}, traffic=Traffic(out=out)).route().version == 4
 
 
-def test_the_shadow_is_a_label_beside_the_default():
+def test_shadow_is_a_labelled_version_besides_the_default():
     labels = {"canary": 4}
     served = {3: Version(3), 4: Version(4)}
     traffic = Traffic(TrafficSplit.of({"stable": 1}, 5), shadow="canary", shadow_share=1.0)

@@ -77,7 +77,7 @@ moves = st.lists(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=moves)
-def test_any_chain_of_deltas_and_rollbacks_serves_exactly_what_a_full_export_at_that_step_holds(package, moves):
+def test_any_mix_of_deltas_and_rollbacks_equals_a_full_export(package, moves):
     version = load(package)
     history = [(0, dict.fromkeys(USERS, 0), 0, None)]
     content = 0
@@ -127,7 +127,7 @@ def test_any_chain_of_deltas_and_rollbacks_serves_exactly_what_a_full_export_at_
     assert generation == Generation(1, step)
 
 
-def test_a_delta_is_staged_while_it_is_made_durable_and_served_only_then(package):
+def test_delta_is_staged_while_being_persisted_and_served_only_afterwards(package):
     version = load(package)
     before, _ = scores(version, [3])
     staged, durable = threading.Event(), threading.Event()
@@ -150,7 +150,7 @@ def test_a_delta_is_staged_while_it_is_made_durable_and_served_only_then(package
     assert users_of(version)[3] == tuple(row_of(3, 5))
 
 
-def test_what_cannot_be_made_durable_is_taken_back_and_the_next_delta_is_served(package):
+def test_delta_that_cannot_be_persisted_is_undone(package):
     version = load(package)
     everything, content = users_of(version), scores(version, [3, 7, 33])
 
@@ -168,7 +168,7 @@ def test_what_cannot_be_made_durable_is_taken_back_and_the_next_delta_is_served(
     assert users_of(version)[3] == tuple(row_of(3, 6))
 
 
-def test_a_rollback_beyond_the_undo_log_is_not_possible_in_memory(package):
+def test_rollback_beyond_the_undo_log_is_impossible_in_memory(package):
     version = load(package, undo_depth=2)
     for step in range(1, 5):
         version.apply(make_delta(step, [1]))
@@ -186,7 +186,7 @@ def test_a_rollback_beyond_the_undo_log_is_not_possible_in_memory(package):
         (dict(version=2), "version 2"),
     ],
 )
-def test_a_delta_that_contradicts_the_model_changes_nothing(package, change, message):
+def test_delta_that_contradicts_the_model_changes_nothing(package, change, message):
     version = load(package)
     before = users_of(version)
     with pytest.raises(BadInput if "once" in message else Conflict, match=message):
@@ -214,7 +214,7 @@ def test_nan_infinity_and_wrong_shapes_are_refused(package):
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_truncated_or_bit_flipped_file_is_always_refused(package, tmp_path_factory, data):
+def test_truncated_or_bit_flipped_file_is_always_refused(package, tmp_path_factory, data):
     path = tmp_path_factory.mktemp("delta") / "1.safetensors"
     write_delta(path, make_delta(1, [1, 2, 3], [4], tags=["a"], dense_seed=1))
     raw = bytearray(path.read_bytes())
@@ -227,7 +227,7 @@ def test_a_truncated_or_bit_flipped_file_is_always_refused(package, tmp_path_fac
         parse_delta(bytes(raw))
 
 
-def test_readers_never_see_a_mixture_while_deltas_and_rollbacks_run(package):
+def test_readers_never_see_mixed_states_during_deltas_and_rollbacks(package):
     version = open_version(package)
     probe = list(range(12))
     tags = [["a", "zz", "b", "c"][: u % 5] for u in range(len(probe))]
@@ -263,7 +263,7 @@ def test_readers_never_see_a_mixture_while_deltas_and_rollbacks_run(package):
     assert len(seen) > 1
 
 
-def test_what_a_rollback_took_back_is_not_written_over_while_a_reader_stands_at_its_flip(package):
+def test_rolled_back_slots_are_not_overwritten_under_a_reader(package):
     version = load(package)
     version.apply(make_delta(1, [3, 33], tag=5))
     table, pins, seen = version.tables["user"], Pins(version.control, 0), {}
@@ -289,7 +289,7 @@ def test_what_a_rollback_took_back_is_not_written_over_while_a_reader_stands_at_
     assert seen["undone"] == seen["written"]
 
 
-def test_a_version_is_as_fresh_as_what_it_serves(package):
+def test_freshness_times_follow_the_served_generation(package):
     version = load(package)
     seen = [(version.published_at, version.event_time)]
     for step, event_time in ((1, (5.0, 6.0)), (2, None), (3, (7.0, 8.0))):
@@ -302,7 +302,7 @@ def test_a_version_is_as_fresh_as_what_it_serves(package):
 
 
 @pytest.mark.parametrize("ends", [NotReady, OSError, KeyboardInterrupt])
-def test_a_rollback_that_a_reader_holds_up_changes_nothing_and_can_be_repeated(package, monkeypatch, ends):
+def test_rollback_blocked_by_a_reader_changes_nothing_and_is_repeatable(package, monkeypatch, ends):
     version = load(package)
     version.apply(make_delta(1, [3, 33], [7], tag=5, dense_seed=2))
     served, pins = users_of(version), Pins(version.control, 0)
@@ -323,7 +323,7 @@ def test_a_rollback_that_a_reader_holds_up_changes_nothing_and_can_be_repeated(p
     assert users_of(version) == expected_users(dict.fromkeys(USERS, 0) | {4: 6})
 
 
-def test_what_an_older_step_stands_on_is_what_a_rollback_to_it_serves(package, monkeypatch):
+def test_state_as_of_a_step_equals_a_rollback_to_it(package, monkeypatch):
     monkeypatch.setattr(served_version_module, "STAMPS", 3)
     version = load(package, undo_depth=2)
     for step in range(1, 5):

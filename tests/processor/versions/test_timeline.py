@@ -23,14 +23,14 @@ def shown(model, most=MOST):
     return [(e["kind"], e["generation"], e.get("state")) for e in model.timeline(1, most)["entries"]]
 
 
-def test_a_version_without_deltas_has_no_entries(model):
+def test_version_without_deltas_has_no_entries(model):
     told = model.timeline(1, MOST)
     assert (told["generation"], told["first"], told["gate"], told["entries"]) == ("1.0", "1.0", None, [])
     with pytest.raises(NotFound, match="version 2"):
         model.timeline(2, MOST)
 
 
-def test_each_delta_tells_what_it_brought_and_how_long_it_took(model, tmp_path):
+def test_entry_shows_what_a_delta_changed_and_its_duration(model, tmp_path):
     drop(tmp_path, make_delta(1, [1, 2, 3], [4], dense_seed=1))
     model.poll()
     (entry,) = model.timeline(1, MOST)["entries"]
@@ -42,7 +42,7 @@ def test_each_delta_tells_what_it_brought_and_how_long_it_took(model, tmp_path):
     assert entry["nbytes"] > 0
 
 
-def test_a_rollback_is_an_entry_and_what_it_undid_says_so(model, tmp_path):
+def test_rollback_is_an_entry_and_undone_entries_say_so(model, tmp_path):
     for step in (1, 2, 3):
         drop(tmp_path, make_delta(step, [step]))
         model.poll()
@@ -60,7 +60,7 @@ def test_a_rollback_is_an_entry_and_what_it_undid_says_so(model, tmp_path):
     assert shown(model)[-1] == ("delta", "1.1", "served")
 
 
-def test_a_start_replays_and_says_so(model, tmp_path):
+def test_start_marks_its_deltas_as_replayed(model, tmp_path):
     for step in range(1, 41):
         drop(tmp_path, make_delta(step, [step]))
     model.poll()
@@ -70,7 +70,7 @@ def test_a_start_replays_and_says_so(model, tmp_path):
     assert len(verdicts) == 40
 
 
-def test_a_delta_that_is_held_waits_behind_its_gate_with_the_reason(tmp_path):
+def test_held_delta_is_shown_with_its_reason(tmp_path):
     write_guarded(tmp_path)
     stream = Stream()
     model = opened(tmp_path)
@@ -94,7 +94,7 @@ def test_a_delta_that_is_held_waits_behind_its_gate_with_the_reason(tmp_path):
     assert ("delta", delta["generation"], "undone") in shown(model)
 
 
-def test_rows_of_a_file_are_counted_by_its_head_and_a_broken_one_has_none(tmp_path):
+def test_rows_are_counted_from_the_header_and_broken_files_refused(tmp_path):
     path = tmp_path / "1.safetensors"
     write_delta(path, make_delta(1, [1, 2, 3], [4], tags=["a"]))
     assert rows_of_file(path) == 4

@@ -24,14 +24,14 @@ def wanted(parts: dict[str, float]) -> dict[str, float]:
 
 
 @given(weights)
-def test_every_label_has_its_share_of_the_line(parts):
+def test_every_label_gets_its_share_of_the_buckets(parts):
     split = TrafficSplit.of(parts, 7)
     assert split.shares() == pytest.approx(wanted(parts), abs=1e-9)
     assert sum(split.sizes().values()) == BUCKETS
 
 
 @given(st.lists(weights, min_size=2, max_size=6))
-def test_a_change_of_weights_moves_only_the_share_that_it_must(history):
+def test_weight_change_moves_only_the_necessary_share(history):
     split = TrafficSplit.of(history[0], 7)
     for parts in history[1:]:
         after = split.reweighted(parts)
@@ -52,7 +52,7 @@ def test_equal_weights_move_nothing(parts):
 
 
 @given(weights, st.lists(st.binary(max_size=40), max_size=20))
-def test_a_key_is_answered_by_one_label_wherever_it_is_asked(parts, keys):
+def test_key_is_routed_to_the_same_label_in_every_process(parts, keys):
     split = TrafficSplit.of(parts, 7)
     here = Router(split, split.owners, new_turns())
     there = TrafficSplit.from_json(json.loads(json.dumps(split.to_json())))
@@ -61,7 +61,7 @@ def test_a_key_is_answered_by_one_label_wherever_it_is_asked(parts, keys):
         assert here.pick(key) == split.pick(split.bucket(key)) == there.pick(there.bucket(key))
 
 
-def test_sticky_keys_never_switch_while_weights_stay_and_only_the_needed_share_moves_when_they_change():
+def test_sticky_keys_switch_only_as_far_as_weights_require():
     keys = [b"user-%d" % n for n in range(20_000)]
     split = TrafficSplit.of({"stable": 95, "canary": 5}, 11)
     first = [split.pick(split.bucket(key)) for key in keys]
@@ -76,14 +76,14 @@ def test_sticky_keys_never_switch_while_weights_stay_and_only_the_needed_share_m
 
 
 @pytest.mark.parametrize("sticky", [False, True])
-def test_a_canary_at_five_percent_gets_five_percent_of_100000_requests(sticky):
+def test_canary_at_five_percent_gets_five_percent_of_100000_requests(sticky):
     split = TrafficSplit.of({"stable": 95, "canary": 5}, 11)
     table = Router(split, split.owners, new_turns())
     picked = [table.pick(b"user-%d" % n if sticky else None) for n in range(100_000)]
     assert abs(picked.count("canary") / 1000 - 5) <= 0.3
 
 
-def test_another_salt_deals_keys_anew():
+def test_different_salt_reassigns_keys():
     a, b = (TrafficSplit.of({"stable": 1, "canary": 1}, salt) for salt in (1, 2))
     keys = [b"%d" % n for n in range(1000)]
     differ = sum(a.pick(a.bucket(key)) != b.pick(b.bucket(key)) for key in keys)
@@ -101,12 +101,12 @@ def test_another_salt_deals_keys_anew():
         ({str(n): 1 for n in range(17)}, "expected 1 to 16 labels, got 17"),
     ],
 )
-def test_weights_that_are_none_are_refused(parts, words):
+def test_invalid_weights_are_refused(parts, words):
     with pytest.raises(BadInput, match=words):
         TrafficSplit.of(parts, 0)
 
 
-def test_what_was_kept_is_checked_before_it_is_believed():
+def test_saved_split_is_validated_when_read():
     good = TrafficSplit.of({"a": 1, "b": 1}, 3).to_json()
     for broken in (
         None, {}, good | {"ends": []}, good | {"ends": [5, 4]}, good | {"ends": [1, 2]}, good | {"owners": ["a"]},
@@ -116,7 +116,7 @@ def test_what_was_kept_is_checked_before_it_is_believed():
             TrafficSplit.from_json(broken)
 
 
-def test_traffic_reaches_another_process_as_it_is():
+def test_traffic_round_trips_between_processes():
     traffic = Traffic(
         TrafficSplit.of({"a": 1, "b": 2}, 3),
         "user",

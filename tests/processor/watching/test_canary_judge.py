@@ -43,7 +43,7 @@ def look(judge, baseline, canary, now_s=1.0, bounds=BOUNDS):
     return judge.look(bounds, now_s, baseline.sketch, canary.sketch)
 
 
-def test_a_canary_like_the_baseline_stays(sides):
+def test_canary_like_the_baseline_stays(sides):
     judge, baseline, canary = sides
     for second in range(1, 200):
         baseline.serve(100)
@@ -51,7 +51,7 @@ def test_a_canary_like_the_baseline_stays(sides):
         assert look(judge, baseline, canary, second) is None
 
 
-def test_failures_beyond_the_bound_are_named(sides):
+def test_verdict_names_failures_beyond_the_limit(sides):
     judge, baseline, canary = sides
     verdict = look(judge, baseline.serve(1000), canary.serve(200, failed=10))
     assert verdict is not None
@@ -59,18 +59,18 @@ def test_failures_beyond_the_bound_are_named(sides):
     assert verdict.reason == "10 of 210 requests failed; limit 2.0% more than the baseline's 0.0%"
 
 
-def test_failures_that_the_baseline_has_too_are_no_fault_of_the_canary(sides):
+def test_failures_shared_with_the_baseline_do_not_count(sides):
     judge, baseline, canary = sides
     assert look(judge, baseline.serve(1000, failed=100), canary.serve(200, failed=10)) is None
 
 
-def test_what_cannot_come_right_any_more_is_not_waited_for(sides):
+def test_unrecoverable_canary_is_judged_before_the_window_ends(sides):
     judge, baseline, canary = sides
     assert look(judge, baseline, canary.serve(0, failed=2, scores=[])) is None
     assert look(judge, baseline, canary.serve(0, failed=1, scores=[])).kind == "errors"
 
 
-def test_one_score_that_is_no_number_is_enough(sides):
+def test_one_non_finite_score_suffices(sides):
     judge, baseline, canary = sides
     verdict = look(judge, baseline.serve(100), canary.serve(1, scores=[0.1, np.nan]))
     assert verdict.kind == "nonfinite"
@@ -86,7 +86,7 @@ def test_shifted_scores_are_named_once_both_sides_have_enough(sides):
     assert "over 400 scores" in verdict.reason
 
 
-def test_a_window_is_closed_when_it_is_old_and_full_so_old_sins_are_forgotten(sides):
+def test_old_failures_are_forgotten_when_a_full_window_closes(sides):
     judge, baseline, canary = sides
     lenient = CanaryBounds(60, 100, 100, max_error_share=0.05)
     assert look(judge, baseline.serve(100), canary.serve(100, failed=5), 61.0, lenient) is None
@@ -94,7 +94,7 @@ def test_a_window_is_closed_when_it_is_old_and_full_so_old_sins_are_forgotten(si
     assert look(judge, baseline.serve(0, scores=[]), canary.serve(0, failed=3, scores=[]), 63.0, lenient) is not None
 
 
-def test_with_little_traffic_a_window_goes_on_until_it_is_full(sides):
+def test_window_continues_until_it_is_full_under_little_traffic(sides):
     judge, baseline, canary = sides
     verdicts = [
         look(judge, baseline.serve(100), canary.serve(10, scores=np.full(40, 0.9)), 100.0 * n) for n in range(1, 11)
@@ -103,13 +103,13 @@ def test_with_little_traffic_a_window_goes_on_until_it_is_full(sides):
     assert verdicts[-1].kind == "shift"
 
 
-def test_counting_anew_is_no_reason_to_go(sides):
+def test_counter_reset_is_not_a_verdict(sides):
     judge, baseline, _ = sides
     assert look(judge, baseline.serve(100), Side().serve(10)) is None
 
 
 @pytest.mark.parametrize("anew", [("canary",), ("baseline",), ("baseline", "canary")])
-def test_counting_anew_is_seen_though_more_has_been_counted_by_now(sides, anew):
+def test_counter_reset_is_detected_even_when_counts_are_higher(sides, anew):
     judge, *there = sides
     now = dict(zip(("baseline", "canary"), there)) | {name: Side() for name in anew}
     for side in now.values():
@@ -120,7 +120,7 @@ def test_counting_anew_is_seen_though_more_has_been_counted_by_now(sides, anew):
     assert look(judge, now["baseline"], now["canary"]) is None, "what there was before is no part of it"
 
 
-def test_a_share_of_scores_is_of_all_that_the_canary_has_scored(sides):
+def test_non_finite_share_is_of_all_canary_scores(sides):
     judge, baseline, canary = sides
     lenient = CanaryBounds(60, 100, 100, max_nonfinite_share=0.01)
     canary.block.done(1000, rows=4000)
@@ -141,18 +141,18 @@ def test_a_share_of_scores_is_of_all_that_the_canary_has_scored(sides):
         ({"window_s": 0}, "guard.window_s: expected 1 to"),
     ],
 )
-def test_bounds_are_checked(raw, words):
+def test_invalid_bounds_are_refused(raw, words):
     with pytest.raises(BadInput, match=words):
         CanaryBounds.parse(raw, "guard")
 
 
-def test_bounds_are_read():
+def test_bounds_are_parsed():
     assert CanaryBounds.parse({"window_s": 10, "max_error_share": 1}, "guard") == CanaryBounds(
         10.0, max_error_share=1.0
     )
 
 
-def test_a_baseline_that_is_counted_anew_begins_a_window(sides):
+def test_counter_reset_of_the_baseline_starts_a_window(sides):
     judge, _, canary = sides
     baseline = Side().serve(10)
     assert look(judge, baseline, canary.serve(10)) is None
@@ -160,7 +160,7 @@ def test_a_baseline_that_is_counted_anew_begins_a_window(sides):
     assert verdict.kind == "shift"
 
 
-def test_a_canary_that_nobody_has_asked_is_judged_on_nothing():
+def test_canary_without_requests_gets_no_verdict():
     judge, none = CanaryJudge(), CanaryEvidence.none(2)
     assert none.canary.requests == none.baseline.requests == 0
     for now_s in (0.0, 61.0):

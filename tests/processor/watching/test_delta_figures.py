@@ -44,18 +44,18 @@ def figures_of(keys, rows, old, removed=NONE, dense=None, weights=None, random=0
     return {(f.kind, f.what): f.value for f in found if f.value or f.kind not in ("new", "removed")}
 
 
-def test_a_delta_that_changes_nothing_has_figures_of_nought():
+def test_delta_without_changes_has_zero_figures():
     old = stored()
     found = figures_of(range(100), old[:100], old)
     assert found == {("moved", "user"): 0.0, ("size", "user"): 0.0}
 
 
-def test_rows_that_are_new_have_not_moved_and_are_counted():
+def test_new_rows_are_counted_and_do_not_count_as_moved():
     found = figures_of(range(ROWS, ROWS + 100), stored()[:100], stored())
     assert found == {("new", "user"): pytest.approx(100 / MANY_ROWS)}
 
 
-def test_new_ids_are_counted_by_the_table_they_come_to():
+def test_new_ids_are_counted_for_their_table():
     old, count = stored(), 50_000
     found = figures_of(range(ROWS, ROWS + count), np.zeros((count, 4)), old, there=20_000)
     assert found["new", "user"] == pytest.approx(2.5)
@@ -64,14 +64,14 @@ def test_new_ids_are_counted_by_the_table_they_come_to():
 
 
 @given(st.integers(0, 999), st.integers(1, 3000))
-def test_one_long_row_is_seen_wherever_it_lies(seed, count):
+def test_one_long_row_is_detected_at_any_position(seed, count):
     rows = np.ones((count, 4), np.float32)
     rows[seed % count] = 1e6
     found = figures_of(range(count), rows, stored(), random=seed, longest=4.0)
     assert found["longest", "user"] == pytest.approx(5e5, rel=1e-5)
 
 
-def test_many_long_rows_are_drawn_that_a_stride_would_miss():
+def test_sampling_finds_long_rows_that_a_stride_would_miss():
     """1,500 of 2,000 rows, but none that every fourth would show."""
     old = stored()
     new = old.copy()
@@ -81,7 +81,7 @@ def test_many_long_rows_are_drawn_that_a_stride_would_miss():
 
 
 @given(st.integers(0, 999))
-def test_the_order_of_a_deltas_rows_changes_its_figures_by_chance_alone(seed):
+def test_row_order_of_a_delta_changes_figures_only_by_chance(seed):
     old = stored()
     new = old * np.random.default_rng(1).choice([0.5, 1.5], (ROWS, 1)).astype(np.float32)
     order = np.random.default_rng(seed).permutation(ROWS)
@@ -91,71 +91,71 @@ def test_the_order_of_a_deltas_rows_changes_its_figures_by_chance_alone(seed):
         assert other[key] == pytest.approx(value, abs=0.1)
 
 
-def test_which_rows_are_looked_at_follows_from_the_generator_alone():
+def test_sampled_rows_depend_only_on_the_generator():
     old, new = stored(), stored(seed=1)
     found = [figures_of(range(ROWS), new, old, random=seed)["moved", "user"] for seed in (1, 1, 2)]
     assert found[0] == found[1] != found[2]
 
 
-def test_zeroed_rows_have_moved_by_their_own_length_and_have_none_left():
+def test_zeroed_rows_moved_by_their_full_length():
     old = stored()
     found = figures_of(range(100), np.zeros((100, 4)), old)
     assert found["moved", "user"] == pytest.approx(1.0)
     assert found["size", "user"] > 10
 
 
-def test_rows_of_another_table_have_moved_by_more_than_their_length_and_kept_it():
+def test_rows_of_a_different_table_moved_but_kept_their_length():
     old = stored()
     found = figures_of(range(1000), stored(seed=1)[:1000], old)
     assert found["moved", "user"] == pytest.approx(2**0.5, rel=0.1)
     assert found["size", "user"] < 0.1
 
 
-def test_of_a_large_delta_rows_all_over_it_are_looked_at():
+def test_large_delta_is_sampled_across_all_its_rows():
     old = stored()
     new = old.copy()
     new[ROWS // 2 :] *= 2
     assert figures_of(range(ROWS), new, old)["moved", "user"] == pytest.approx(0.7, abs=0.1)
 
 
-def test_of_a_few_rows_only_the_longest_is_told():
+def test_few_rows_report_only_the_longest():
     found = figures_of(range(31), np.full((31, 4), 1e6), stored(), longest=4.0)
     assert found == {("longest", "user"): pytest.approx(5e5)}
     assert figures_of(range(31), np.zeros((31, 4)), stored()) == {}
 
 
-def test_removed_rows_are_a_share_of_the_table():
+def test_removed_rows_are_reported_as_a_share_of_the_table():
     found = figures_of(NONE, np.empty((0, 4)), stored(), removed=np.arange(500))
     assert found == {("removed", "user"): 0.25}
 
 
-def test_a_few_removals_are_a_large_share_of_a_small_table():
+def test_few_removals_are_a_large_share_of_a_small_table():
     found = figures_of(NONE, np.empty((0, 4)), stored(), removed=np.arange(31), there=40)
     assert found == {("removed", "user"): 31 / 40}
     tiny = figures_of(NONE, np.empty((0, 4)), stored(), removed=np.arange(2), there=3)
     assert tiny["removed", "user"] < 0.1
 
 
-def test_of_rows_that_nobody_can_count_no_share_is_told():
+def test_share_is_not_reported_for_uncountable_rows():
     found = figures_of(range(ROWS, ROWS + 50), np.ones((50, 4)), stored(), removed=np.arange(31), there=math.inf)
     assert found == {}
 
 
-def test_dense_weights_move_by_their_length_together():
+def test_dense_weights_move_by_their_combined_length():
     weights = {"a": np.ones((3, 3), np.float32), "b": np.zeros(4, np.float32)}
     dense = {"a": np.ones((3, 3), np.float32), "b": np.full(4, 1.5, np.float32)}
     found = figures_of(NONE, np.empty((0, 4)), stored(), dense=dense, weights=weights)
     assert found == {("dense", ""): pytest.approx(1.0)}
 
 
-def test_numbers_too_large_to_be_measured_have_moved_as_far_as_can_be_said():
+def test_overflowing_numbers_moved_by_the_maximum_distance():
     old = stored()
     found = figures_of(range(100), np.full((100, 4), 3e38), old)
     assert found["moved", "user"] == 1e6
 
 
 @given(st.floats(1.01, 3.0), st.integers(0, 100))
-def test_scores_that_are_so_many_times_as_high_have_moved_by_that(times, seed):
+def test_scaled_scores_moved_by_their_factor(times, seed):
     scores = np.random.default_rng(seed).random((64, 1)).astype(np.float32)
     found = {f.kind: f.value for f in score_figures({"s": scores}, {"s": (scores * times).astype(np.float32)})}
     assert found["bias"] == pytest.approx(times - 1, rel=1e-3)
@@ -164,7 +164,7 @@ def test_scores_that_are_so_many_times_as_high_have_moved_by_that(times, seed):
     assert found["nonfinite"] == 0
 
 
-def test_scores_that_are_no_numbers_any_more_are_told_and_the_others_compared():
+def test_new_non_finite_scores_are_reported_and_others_compared():
     old = np.linspace(0, 1, 64, dtype=np.float32)
     new = old.copy()
     new[:16] = np.nan
@@ -173,18 +173,18 @@ def test_scores_that_are_no_numbers_any_more_are_told_and_the_others_compared():
     assert found["bias"] == found["disorder"] == 0
 
 
-def test_scores_that_were_no_numbers_before_are_nobodys_change():
+def test_previously_non_finite_scores_are_not_a_change():
     old = np.full(64, np.nan, np.float32)
     assert [f.value for f in score_figures({"s": old}, {"s": old})] == [0.0]
 
 
-def test_scores_that_are_all_alike_have_no_order():
+def test_equal_scores_have_no_rank_order():
     old = np.full(64, 0.5, np.float32)
     found = {f.kind: f.value for f in score_figures({"s": old}, {"s": old + np.float32(0.05)})}
     assert found == {"nonfinite": 0.0, "bias": pytest.approx(0.1, rel=1e-3), "evidence": 1.0}
 
 
-def test_four_rows_that_are_asked_all_the_time_tell_of_no_drift():
+def test_four_repeated_rows_count_as_evidence_of_four():
     old = np.tile(np.array([0.1, 0.2, 0.3, 0.4], np.float32), 16)
     found = {f.kind: f.value for f in score_figures({"s": old}, {"s": 2 * old})}
     assert found.keys() == {"nonfinite", "bias", "spread", "disorder", "evidence"}
@@ -192,20 +192,20 @@ def test_four_rows_that_are_asked_all_the_time_tell_of_no_drift():
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=60).filter(lambda counts: sum(counts) >= LEAST_ROWS))
-def test_rows_asked_again_and_again_are_less_evidence(counts):
+def test_repeated_rows_count_as_less_evidence(counts):
     old = np.repeat(np.linspace(0.1, 0.9, len(counts)), counts).astype(np.float32)
     found = {f.kind: f.value for f in score_figures({"s": old}, {"s": old})}
     assert 1 <= found["evidence"] <= len(counts) * (1 + 1e-9)
     assert (found["evidence"] == pytest.approx(len(counts))) == (len(set(counts)) == 1)
 
 
-def test_one_row_that_is_nearly_all_the_traffic_is_hardly_more_than_one():
+def test_one_row_dominating_the_traffic_counts_as_hardly_more():
     old = np.concatenate([np.full(200, 0.5), np.linspace(0, 0.4, 56)]).astype(np.float32)
     found = {f.kind: f.value for f in score_figures({"s": old}, {"s": old})}
     assert 1 < found["evidence"] < 2
 
 
-def test_rows_that_one_output_or_state_tells_apart_are_different():
+def test_rows_distinguished_by_any_output_or_state_are_different():
     alike, apart = np.full(64, 0.5, np.float32), np.linspace(0, 1, 64, dtype=np.float32)
     for before, after in (
         ({"a": alike, "b": apart}, {"a": alike, "b": apart}),
@@ -217,7 +217,7 @@ def test_rows_that_one_output_or_state_tells_apart_are_different():
 
 
 @given(arrays(np.float32, 40, elements=st.floats(-10, 10, width=32), unique=True), st.integers(0, 99), st.booleans())
-def test_a_step_back_is_as_long_as_the_step_there(old, seed, positive):
+def test_step_and_its_reverse_have_equal_length(old, seed, positive):
     new = (old * np.random.default_rng(seed).uniform(-2, 2)).astype(np.float32)
     if positive:
         old, new = np.exp(old / 4), np.exp(new / 4)
@@ -230,7 +230,7 @@ def test_a_step_back_is_as_long_as_the_step_there(old, seed, positive):
 
 
 @given(arrays(np.float64, 40, elements=st.floats(-1e3, 1e3), unique=True))
-def test_the_rank_correlation_is_that_of_the_order_alone(values):
+def test_rank_correlation_depends_only_on_the_order(values):
     assert rank_correlation(values, np.arange(40.0)[np.argsort(np.argsort(values))]) == pytest.approx(1.0)
     assert rank_correlation(values, -values) == pytest.approx(-1.0)
 

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from freshet_serving.processor.watching.delta_figures import GROWTH, HOUR_S, RowLengths
 
 
-def test_of_a_table_that_nobody_has_looked_at_nothing_is_known():
+def test_unsampled_table_has_no_known_row_length():
     lengths = RowLengths()
     lengths.served("user", 3.0, 0.0)
     assert lengths.longest("user") is None
 
 
-def test_it_grows_with_what_is_served_and_never_shrinks():
+def test_row_length_grows_with_served_rows_and_never_shrinks():
     lengths = RowLengths()
     lengths.begin("user", 2.0, 0.0)
     lengths.served("user", 1.5, 1.0)
@@ -21,7 +21,7 @@ def test_it_grows_with_what_is_served_and_never_shrinks():
 
 
 @given(st.lists(st.tuples(st.floats(1, 100), st.floats(0, 600)), max_size=100))
-def test_within_an_hour_it_doubles_at_most(served):
+def test_row_length_at_most_doubles_within_an_hour(served):
     lengths, now_s = RowLengths(), 0.0
     lengths.begin("user", 1.0, now_s)
     for times, seconds in served:

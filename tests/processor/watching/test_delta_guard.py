@@ -39,18 +39,18 @@ def figures(value, **other):
     return [*found, *(Figure(kind, "user", other.get(kind, value)) for kind in OTHERS)]
 
 
-def test_what_is_usual_is_served():
+def test_usual_delta_is_served():
     assert guard().judge(BOUNDS, figures(0.02)) is None
 
 
 @pytest.mark.parametrize("kind", SCORES)
-def test_a_figure_of_scores_beyond_its_floor_and_what_is_usual_is_held(kind):
+def test_score_figure_beyond_its_floor_and_usual_range_is_held(kind):
     verdict = guard().judge(BOUNDS, figures(0.01, **{kind: 2.5}))
     assert verdict.kind == kind
     assert "is usual" in verdict.reason
 
 
-def test_the_reason_names_figure_bound_and_what_is_usual():
+def test_reason_names_figure_limit_and_usual_value():
     verdict = guard().judge(BOUNDS, figures(0.01, bias=0.1))
     assert verdict.reason == "the mean score of 'score' would move by 10%, limit 5% (0.999% is usual)"
 
@@ -76,53 +76,53 @@ def test_figure_and_limit_are_in_the_same_unit(kind, value, reason):
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_rows_and_weights_that_have_moved_are_held_where_nobody_can_tell_what_they_score(kind):
+def test_moved_rows_are_held_when_their_scores_are_unknown(kind):
     odd = [f for f in figures(0.01, **{kind: 5.0}) if f.kind not in SCORES]
     assert guard().judge(BOUNDS, odd).kind == kind
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_and_served_where_scores_are_as_before(kind):
+def test_moved_rows_are_served_when_scores_are_unchanged(kind):
     assert guard().judge(BOUNDS, figures(0.01, **{kind: 0.99 * LOUD[kind]})) is None
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_but_not_beyond_what_no_quiet_delta_is_like(kind):
+def test_moved_rows_beyond_the_quiet_limit_are_held(kind):
     assert guard().judge(BOUNDS, figures(0.01, **{kind: 1.01 * LOUD[kind]})).kind == kind
 
 
 @pytest.mark.parametrize("kind", ALWAYS)
-def test_long_rows_and_floods_are_held_whatever_scores_do(kind):
+def test_long_rows_and_id_floods_are_held_for_any_scores(kind):
     seen = [*figures(0.01), Figure(kind, "user", 1.01 * CEILINGS[kind])]
     assert guard().judge(BOUNDS, seen).kind == kind
     assert DeltaGuard().judge(BOUNDS, seen).kind == kind
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_and_held_where_scores_have_moved_beyond_a_floor(kind):
+def test_moved_rows_are_held_when_scores_moved_beyond_a_floor(kind):
     lively = guard(usual=0.04)
     assert lively.judge(BOUNDS, figures(0.04, bias=0.06)) is None
     assert lively.judge(BOUNDS, figures(0.04, bias=0.06, **{kind: 5.0})).kind == kind
 
 
-def test_scores_that_are_no_numbers_are_held_from_the_first_delta_on():
+def test_non_finite_scores_are_held_from_the_first_delta():
     verdict = DeltaGuard().judge(BOUNDS, [Figure("nonfinite", "score", 0.01)])
     assert verdict.reason == "1% of the scores of 'score' would be NaN or infinite, limit 0% (for any delta)"
 
 
 @pytest.mark.parametrize("kind", [kind for kind, ceiling in CEILINGS.items() if ceiling < math.inf])
-def test_until_something_is_usual_only_what_no_delta_is_like_is_held(kind):
+def test_only_figures_beyond_the_ceiling_are_held_while_learning(kind):
     fresh = guard(deltas=BOUNDS.learn - 1)
     assert fresh.judge(BOUNDS, [Figure(kind, "x", CEILINGS[kind])]) is None
     assert fresh.judge(BOUNDS, [Figure(kind, "x", CEILINGS[kind] * 1.01)]) is not None
 
 
 @pytest.mark.parametrize("kind", ["moved", "dense"])
-def test_young_rows_and_weights_may_move_by_any_share_of_their_length(kind):
+def test_rows_and_weights_may_move_by_any_share_while_learning(kind):
     assert guard(deltas=BOUNDS.learn - 1).judge(BOUNDS, [Figure(kind, "x", 1e6)]) is None
 
 
-def test_one_odd_delta_makes_nothing_usual():
+def test_one_unusual_delta_does_not_become_usual():
     once = guard()
     once.learn(figures(0.3))
     assert once.judge(BOUNDS, figures(0.01, bias=0.1)) is not None
@@ -130,7 +130,7 @@ def test_one_odd_delta_makes_nothing_usual():
     assert once.judge(BOUNDS, figures(0.01, bias=0.1)) is None
 
 
-def test_what_is_usual_fades():
+def test_usual_value_decays():
     usual = DecayedMaxima(1.0, 1.0, 10)
     for _ in range(HALF_LIFE):
         usual = usual.after(0.0)
@@ -138,7 +138,7 @@ def test_what_is_usual_fades():
 
 
 @given(st.lists(st.floats(0.0, 0.049), max_size=60))
-def test_below_every_floor_nothing_is_ever_held(values):
+def test_figures_below_every_floor_are_never_held(values):
     any_stream = DeltaGuard()
     for value in values:
         assert any_stream.judge(BOUNDS, figures(value)) is None
@@ -146,7 +146,7 @@ def test_below_every_floor_nothing_is_ever_held(values):
 
 
 @given(st.floats(0.001, 0.3), st.lists(st.floats(1.0, 2.5), max_size=200))
-def test_a_stream_whose_deltas_are_alike_is_never_held(scale, times):
+def test_stream_of_similar_deltas_is_never_held(scale, times):
     stream = DeltaGuard()
     for value in times:
         assert stream.judge(BOUNDS, figures(scale * value)) is None
@@ -154,7 +154,7 @@ def test_a_stream_whose_deltas_are_alike_is_never_held(scale, times):
 
 
 @pytest.mark.parametrize("scale", [0.005, 0.02, 0.1])
-def test_a_good_stream_whose_figures_have_long_tails_is_not_held(scale):
+def test_good_stream_with_log_normal_figures_is_not_held(scale):
     """Log-normal: of 4,000 deltas the largest moves scores five times as far as most."""
     random, stream = np.random.default_rng(5), DeltaGuard()
     for value in (scale * np.exp(0.4 * random.standard_normal(4000))).tolist():
@@ -169,14 +169,14 @@ def worked(events, rows):
     return made
 
 
-def test_a_delta_of_many_events_may_move_things_as_many_times_as_far():
+def test_delta_with_more_events_may_move_proportionally_further():
     usual = worked(1000, 500)
     assert usual.judge(BOUNDS, figures(0.01, bias=0.16), 1000, 500).kind == "bias"
     assert usual.judge(BOUNDS, figures(0.01, bias=0.16), 10_000, 5000) is None
     assert usual.judge(BOUNDS, figures(0.01, bias=1.1), 100_000, 50_000).kind == "bias"
 
 
-def test_events_that_its_rows_do_not_bear_out_are_no_excuse():
+def test_event_count_unsupported_by_rows_does_not_widen_the_limit():
     """What A5 found: 10^12 of them let a permuted table pass."""
     usual = worked(1000, 500)
     for rows in (500, 5000, 500_000):
@@ -185,7 +185,7 @@ def test_events_that_its_rows_do_not_bear_out_are_no_excuse():
 
 
 @given(st.integers(0, 10**15), st.integers(0, 10**9), st.floats(0, 10))
-def test_what_a_delta_says_of_itself_widens_a_bound_four_times_at_most(events, rows, value):
+def test_metadata_of_a_delta_widens_a_limit_at_most_fourfold(events, rows, value):
     usual = worked(1000, 500)
     held = usual.judge(BOUNDS, [Figure("bias", "score", value)], events, rows) is not None
     # 3 x 1.4 x what is usual, four times.
@@ -193,7 +193,7 @@ def test_what_a_delta_says_of_itself_widens_a_bound_four_times_at_most(events, r
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=300), st.sampled_from(sorted(CEILINGS)))
-def test_nothing_that_is_learned_lifts_a_bound_above_its_ceiling(values, kind):
+def test_learning_never_raises_a_limit_above_its_ceiling(values, kind):
     """What A5 found: usual was learned from deltas that crept up."""
     if CEILINGS[kind] == math.inf:
         return
@@ -209,7 +209,7 @@ def test_nothing_that_is_learned_lifts_a_bound_above_its_ceiling(values, kind):
 
 
 @given(st.lists(st.floats(0, 1), min_size=20, max_size=20), st.floats(0, 2), st.floats(1, 3), st.sampled_from(SCORES))
-def test_what_moves_further_is_held_if_what_moves_less_is(learned, value, times, kind):
+def test_larger_figure_is_held_when_a_smaller_one_is(learned, value, times, kind):
     stream = DeltaGuard()
     for one in learned:
         stream.learn(figures(one))
@@ -217,7 +217,7 @@ def test_what_moves_further_is_held_if_what_moves_less_is(learned, value, times,
         assert stream.judge(BOUNDS, figures(0.0, **{kind: value * times})) is not None
 
 
-def test_with_caution_the_floors_are_the_bounds_of_what_is_not_known():
+def test_caution_uses_the_floors_as_limits_for_unknown_figures():
     fresh = DeltaGuard()
     assert fresh.judge(BOUNDS, figures(0.01, bias=0.5)) is None
     assert fresh.judge(BOUNDS, figures(0.01, bias=0.5), caution=True).kind == "bias"
@@ -226,11 +226,11 @@ def test_with_caution_the_floors_are_the_bounds_of_what_is_not_known():
     assert guard().knows(BOUNDS)
 
 
-def test_rows_are_no_excuse_where_events_are_told():
+def test_row_count_does_not_widen_the_limit_with_known_events():
     assert worked(1000, 500).judge(BOUNDS, figures(0.01, bias=0.3), 1000, 500_000).kind == "bias"
 
 
-def test_rows_count_by_their_root_where_no_delta_tells_of_events():
+def test_row_count_widens_the_limit_by_its_root_without_events():
     usual = worked(0, 500)
     assert usual.judge(BOUNDS, figures(0.01, bias=0.16), 0, 50_000) is None
     assert usual.judge(BOUNDS, figures(0.01, bias=0.16), 0, 2500).kind == "bias"
@@ -240,7 +240,7 @@ def scored(rows, usual=0.01, **other):
     return [*figures(usual, **other), Figure(EVIDENCE, "", rows)]
 
 
-def test_of_four_rows_two_that_change_places_are_served():
+def test_rank_swap_among_four_rows_is_served():
     """A shop whose one client asked the same four rows was held by that, again and again."""
     assert guard().judge(BOUNDS, scored(4, disorder=0.2)) is None
     assert guard().judge(BOUNDS, scored(4, disorder=1.0)).kind == "disorder"
@@ -248,7 +248,7 @@ def test_of_four_rows_two_that_change_places_are_served():
 
 
 @pytest.mark.parametrize("kind", SCORES)
-def test_fewer_rows_widen_a_floor_and_never_what_is_usual(kind):
+def test_fewer_rows_widen_a_floor_but_not_the_usual_range(kind):
     floor = getattr(BOUNDS, kind)
     limits = [floor * (LEAST_ROWS / rows) ** WIDENS[kind] for rows in (4, 8, 16, 32)]
     for rows, limit in zip((4, 8, 16, 32, 256), [*limits, floor]):
@@ -261,14 +261,14 @@ def test_fewer_rows_widen_a_floor_and_never_what_is_usual(kind):
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_what_few_rows_score_does_not_vouch_for_rows_and_weights(kind):
+def test_scores_of_few_rows_do_not_excuse_moved_rows(kind):
     odd = 0.99 * LOUD[kind]
     assert guard().judge(BOUNDS, scored(LEAST_ROWS, **{kind: odd})) is None
     assert guard().judge(BOUNDS, scored(LEAST_ROWS - 1, **{kind: odd})).kind == kind
 
 
 @pytest.mark.parametrize(("power", "most"), [(2.0, 2.0), (3.0, 1.0)])
-def test_good_streams_with_long_tails_are_held_once_in_a_thousand(power, most):
+def test_good_heavy_tailed_streams_are_held_once_in_a_thousand(power, most):
     held, streams, deltas = 0, 12, 3000
     for seed in range(streams):
         stream = DeltaGuard()
@@ -281,7 +281,7 @@ def test_good_streams_with_long_tails_are_held_once_in_a_thousand(power, most):
     assert held <= most * streams * deltas / 1000
 
 
-def test_it_is_quiet_where_the_scores_are_known_to_stay():
+def test_delta_is_quiet_only_when_its_scores_are_known_unchanged():
     assert is_quiet(BOUNDS, figures(0.01, moved=3.0))
     assert not is_quiet(BOUNDS, figures(0.01, bias=0.06))
     assert not is_quiet(BOUNDS, [Figure("moved", "user", 0.0)])
@@ -298,12 +298,12 @@ def test_it_is_quiet_where_the_scores_are_known_to_stay():
         ({"factor": 0.5}, "model.ctr.delta_guard.factor: expected 1 to"),
     ],
 )
-def test_bounds_that_are_none_are_refused_in_one_line(raw, message):
+def test_invalid_bounds_are_refused_in_one_line(raw, message):
     with pytest.raises(BadInput) as refused:
         DeltaBounds.parse(raw, "model.ctr.delta_guard")
     assert str(refused.value).startswith(message)
 
 
-def test_bounds_are_read_with_their_defaults():
+def test_bounds_are_parsed_with_their_defaults():
     parsed = DeltaBounds.parse({"mode": "strict", "bias": 1, "learn": 20}, "x")
     assert parsed == dataclasses.replace(BOUNDS, mode="strict", bias=1.0, learn=20)

@@ -31,7 +31,7 @@ class Served:
         return True
 
 
-def test_fifty_deltas_of_five_percent_are_held_at_twice_the_mean():
+def test_fifty_small_deltas_are_held_at_double_the_mean():
     """What A5 found: the mean score ten times as high, and none held."""
     stream = Served()
     served = [stream.step(math.log(1.049)) for _ in range(50)]
@@ -39,7 +39,7 @@ def test_fifty_deltas_of_five_percent_are_held_at_twice_the_mean():
     assert stream.at <= math.log(2)
 
 
-def test_steps_that_are_hours_apart_are_held_at_four_times_the_mean_of_a_day():
+def test_hourly_steps_are_held_at_four_times_the_daily_mean():
     stream = Served()
     served = [stream.step(math.log(1.049), seconds=1500) for _ in range(57)]
     assert False in served
@@ -47,7 +47,7 @@ def test_steps_that_are_hours_apart_are_held_at_four_times_the_mean_of_a_day():
 
 
 @pytest.mark.parametrize("times", [1.5, 2.0])
-def test_a_tide_of_a_day_is_never_held(times):
+def test_daily_cycle_is_never_held(times):
     stream, deltas = Served(), int(DAY_S / 60)
     level = [math.log(times) / 2 * math.sin(2 * math.pi * n / deltas) for n in range(3 * deltas)]
     assert all(stream.step(b - a, seconds=60) for a, b in zip(level, level[1:]))
@@ -56,7 +56,7 @@ def test_a_tide_of_a_day_is_never_held(times):
 @given(
     st.lists(st.tuples(st.floats(-0.8, 0.8), st.floats(0, 3000)), max_size=120), st.sampled_from(("shift", "stretch"))
 )
-def test_no_steps_that_are_served_go_beyond_the_bound_of_a_day(steps, kind):
+def test_served_steps_never_exceed_the_daily_limit(steps, kind):
     stream = Served(kind)
     places = [(0.0, 0.0)]
     for log, seconds in steps:
@@ -71,7 +71,7 @@ def test_no_steps_that_are_served_go_beyond_the_bound_of_a_day(steps, kind):
                 assert abs(there - place) <= math.log(2.0) + 1e-9
 
 
-def test_after_an_hour_there_is_room_again():
+def test_limit_has_room_again_after_an_hour():
     stream = Served()
     while stream.step(0.1):
         pass
@@ -79,7 +79,7 @@ def test_after_an_hour_there_is_room_again():
     assert stream.step(0.1, seconds=HOUR_S + 2 * SLOT_S)
 
 
-def test_a_step_back_is_served_at_the_bound():
+def test_step_back_is_served_at_the_limit():
     stream = Served()
     while stream.step(0.1):
         pass
@@ -102,7 +102,7 @@ def moved(kind, steps, step, place):
 
 
 @pytest.mark.parametrize("kind", PLACE_OF)
-def test_steps_that_only_add_up_are_no_drift(kind):
+def test_steps_starting_where_the_last_ended_are_no_drift(kind):
     """Rows that are asked for before they are learned from: each sample begins where the last one did."""
     assert moved(kind, 2000, 0.01, lambda n: -3.0) is None
     assert moved(kind, 2000, 0.01, lambda n: -3 + 0.5 * math.sin(n)) is None
@@ -110,17 +110,17 @@ def test_steps_that_only_add_up_are_no_drift(kind):
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("kind", PLACE_OF)
-def test_scores_that_move_step_by_step_are_held(kind, sign):
+def test_scores_that_drift_step_by_step_are_held(kind, sign):
     most = int(math.log(MOST_TIMES[kind]) / 0.1)
     assert moved(kind, 100, sign * 0.1, lambda n: -3 + sign * 0.1 * (n + 1)) in (most, most + 1)
 
 
 @pytest.mark.parametrize("kind", PLACE_OF)
-def test_scores_of_other_rows_are_no_drift(kind):
+def test_scores_of_different_rows_are_no_drift(kind):
     assert moved(kind, 200, 0.0, lambda n: -3 + 0.1 * n) is None
 
 
-def test_after_a_rollback_the_steps_that_were_undone_do_not_count():
+def test_undone_steps_do_not_count_after_a_rollback():
     stream = Served()
     for _ in range(6):
         assert stream.step(0.1)
@@ -129,7 +129,7 @@ def test_after_a_rollback_the_steps_that_were_undone_do_not_count():
     assert all(stream.step(0.1) for _ in range(5))
 
 
-def test_what_was_released_beyond_the_bound_begins_the_record_anew():
+def test_release_beyond_the_limit_restarts_the_record():
     stream = Served()
     assert stream.step(0.1)
     far = [Figure("shift", "score", 2.0)]
@@ -146,13 +146,13 @@ def test_what_was_released_beyond_the_bound_begins_the_record_anew():
         ("stretch", 3.0, "the width of the scores of 'score' would be 20.1 times what it was within the last day, lim"),
     ],
 )
-def test_the_reason_says_how_far_and_what_the_limit_is(kind, log, reason):
+def test_reason_states_the_distance_and_the_limit(kind, log, reason):
     verdict = Drift().judge([Figure(kind, "score", log)], "", 0.0, 2.0, 4.0)
     assert verdict.kind == "drift"
     assert verdict.reason.startswith(reason)
 
 
-def test_what_it_keeps_is_bounded():
+def test_drift_record_is_bounded():
     stream = Served()
     for _ in range(2 * GENERATIONS):
         stream.step(0.0, seconds=SLOT_S)

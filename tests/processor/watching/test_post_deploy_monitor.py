@@ -17,7 +17,7 @@ FIRST, SECOND, THIRD = (Generation(1, step, f"{step:032x}") for step in (1, 2, 3
 @pytest.mark.parametrize(
     "sums", [(1e300, 0, 20_000), (0, 1e300, 20_000), (-1, 0, 5), (float("nan"), 0, 5), (0, float("inf"), 5), (0, 6, 5)]
 )
-def test_sums_that_no_rows_can_have_are_refused(sums):
+def test_impossible_label_sums_are_refused(sums):
     with pytest.raises(BadInput, match=r"(scores|labels): expected a sum from 0 to \d+, the number of rows, got "):
         LabelSums(*sums).validate()
     LabelSums(5.0, 5.0, 5).validate()
@@ -55,85 +55,85 @@ def served():
     return made
 
 
-def test_what_scores_as_before_stays(served):
+def test_generation_with_unchanged_scores_stays(served):
     assert served.post_deploy_monitor.monitored(SECOND)
     for _ in range(20):
         assert served.serve().look(SECOND) is None
 
 
-def test_scores_that_lie_elsewhere_are_taken_back_to_what_was_served_before(served):
+def test_shifted_scores_roll_back_to_the_previous_generation(served):
     assert served.serve(high=2).look(SECOND) is not None
     back = served.serve(high=2).look(SECOND)
     assert (back.bad, back.good, back.verdict.kind) == (SECOND, FIRST, "shift")
     assert "limit 1:" in back.verdict.reason
 
 
-def test_scores_that_lie_elsewhere_by_other_requests_stay(served):
+def test_score_shift_explained_by_the_preview_stays(served):
     served.moved = 1
     assert served.serve(high=2).look(SECOND) is None
 
 
-def test_failures_and_scores_that_are_no_numbers_are_taken_back_whatever_was_previewed(served):
+def test_failures_and_non_finite_scores_roll_back_despite_the_preview(served):
     served.moved = 1
     assert served.serve(requests=200, failed=300).look(SECOND).verdict.kind == "errors"
     assert Served().serve().look(SECOND) is None
 
 
-def test_scores_that_are_no_numbers_are_taken_back_where_they_are_many(served):
+def test_many_non_finite_scores_roll_back(served):
     assert served.serve(lost=5).look(SECOND) is None
     assert served.serve(lost=500).look(SECOND).verdict.kind == "nonfinite"
 
 
-def test_generations_that_come_too_fast_are_taken_together_and_back(served):
+def test_generations_arriving_too_fast_are_judged_and_undone_together(served):
     served.serve(requests=10, high=2).look(THIRD)
     back = served.serve(high=2).look(THIRD)
     assert (back.bad, back.good) == (SECOND, FIRST)
 
 
-def test_a_generation_that_has_stood_its_test_is_what_is_gone_back_to(served):
+def test_rollback_goes_to_the_last_generation_that_passed(served):
     served.serve().look(SECOND)
     served.look(THIRD)
     back = served.serve(high=2).look(THIRD)
     assert (back.bad, back.good) == (THIRD, SECOND)
 
 
-def test_after_a_while_nothing_is_doubtful_any_more(served):
+def test_generation_is_trusted_after_the_monitoring_period(served):
     served.serve().look(SECOND, after_s=BOUNDS.watch_s + 1)
     assert not served.post_deploy_monitor.monitored(served.newest)
     assert served.serve(high=2).look(SECOND) is None
 
 
-def test_what_a_person_has_released_is_good(served):
+def test_manually_released_generation_is_trusted(served):
     served.vouched = THIRD.step
     assert served.look(THIRD) is None
     assert not served.post_deploy_monitor.monitored(served.newest)
     assert served.serve(high=2).look(THIRD) is None
 
 
-def test_without_requests_it_stays_doubtful(served):
+def test_generation_without_requests_stays_monitored(served):
     served.look(SECOND, after_s=1000)
     assert served.post_deploy_monitor.monitored(SECOND)
 
 
-def test_a_generation_that_was_gone_back_to_is_good(served):
+def test_rolled_back_to_generation_is_trusted(served):
     assert served.look(FIRST) is None
     assert not served.post_deploy_monitor.monitored(served.newest)
     assert served.serve(high=2).look(FIRST) is None
 
 
-def test_counting_anew_begins_anew(served):
+def test_counter_reset_restarts_the_monitoring(served):
     served.block = StatsBlock(1)
     assert served.look(SECOND) is None
     assert not served.post_deploy_monitor.monitored(served.newest)
 
 
-def test_before_anything_was_scored_there_is_nothing_to_compare_with():
+def test_generation_without_a_scored_predecessor_is_not_compared():
     first = Served()
     first.look(SECOND)
     assert first.serve(high=2).look(SECOND) is None
 
 
-def test_labels_that_are_off_by_more_than_before_take_a_generation_back(served):
+def test_worse_label_calibration_rolls_back(served):
     served.post_deploy_monitor.tell(FIRST, LabelSums(1300.0, 1000.0, 20_000))
     served.post_deploy_monitor.tell(SECOND, LabelSums(1430.0, 1000.0, 20_000))
     assert served.look(SECOND) is None
@@ -143,13 +143,13 @@ def test_labels_that_are_off_by_more_than_before_take_a_generation_back(served):
     assert back.verdict.reason.startswith("scores are 1.81 times the labels of 60000 rows, and were 1.30 times")
 
 
-def test_a_few_labels_are_chance(served):
+def test_few_labels_are_treated_as_chance(served):
     served.post_deploy_monitor.tell(FIRST, LabelSums(1000.0, 1000.0, 20_000))
     served.post_deploy_monitor.tell(SECOND, LabelSums(100.0, 70.0, 2000))
     assert served.look(SECOND) is None
 
 
-def test_labels_of_good_generations_are_what_others_are_measured_by(served):
+def test_labels_of_good_generations_are_the_reference(served):
     served.post_deploy_monitor.tell(SECOND, LabelSums(1000.0, 1000.0, 20_000))
     served.serve().look(SECOND, after_s=BOUNDS.watch_s + 1)
     served.look(THIRD)

@@ -23,7 +23,7 @@ def note(block, rows=1, requests=1, scores=(0.5,), queue_s=0.0, sparse_s=0.0, de
 
 
 @given(st.lists(floats, max_size=50))
-def test_every_score_is_counted_once_and_the_finite_ones_summed(values):
+def test_every_score_is_counted_once_and_finite_ones_summed(values):
     array = np.array(values, np.float32)
     scores = Scores.of(array)
     finite = array[np.isfinite(array)]
@@ -32,7 +32,7 @@ def test_every_score_is_counted_once_and_the_finite_ones_summed(values):
 
 
 @given(st.lists(st.floats(-3000, 3000, width=32), min_size=1, max_size=50), st.floats(0, 1))
-def test_a_quantile_lies_in_the_bin_of_the_score_that_it_is(values, share):
+def test_quantile_lies_in_the_bin_of_its_score(values, share):
     array = np.sort(np.array(values, np.float32))
     found = Scores.of(array).quantile(share)
     low, high = (float(np.quantile(array, share, method=m)) for m in ("lower", "higher"))
@@ -50,7 +50,7 @@ def test_quantiles_of_many_scores_are_close():
     assert math.isnan(Scores.of(np.empty(0, np.float32)).mean)
 
 
-def test_a_shift_tells_other_scores_from_the_same():
+def test_shift_distinguishes_different_scores_from_equal_ones():
     random = np.random.default_rng(1)
     base = Scores.of(random.beta(1, 20, 20_000))
     assert base.shift(base) == 0
@@ -62,13 +62,13 @@ def test_a_shift_tells_other_scores_from_the_same():
 
 
 @given(st.floats(0, 1e9))
-def test_a_time_lies_between_the_bounds_of_its_bin(seconds):
+def test_time_lies_between_the_bounds_of_its_bin(seconds):
     k = time_bin(seconds)
     assert (TIME_BOUNDS_S[k - 1] if k else 0) <= seconds
     assert k == len(TIME_BOUNDS_S) or seconds < TIME_BOUNDS_S[k]
 
 
-def test_a_batch_is_noted_with_its_stages_and_its_size():
+def test_batch_is_recorded_with_its_stages_and_size():
     block = StatsBlock(1)
     note(block, rows=5, requests=3, scores=[0.1] * 5, queue_s=0.001, sparse_s=0.01, dense_s=0.1, padded=3)
     note(block, rows=1, requests=1, queue_s=0.003)
@@ -86,7 +86,7 @@ def test_a_batch_is_noted_with_its_stages_and_its_size():
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 255, 256, 257, 4096, 100_000])
-def test_a_batch_lies_below_the_bound_of_its_size(rows):
+def test_batch_is_counted_in_the_bin_of_its_size(rows):
     block = StatsBlock(1)
     note(block, rows=rows)
     (at,) = np.flatnonzero(Sketch.total(1, [block]).sizes)
@@ -94,7 +94,7 @@ def test_a_batch_lies_below_the_bound_of_its_size(rows):
     assert at == 0 or rows > ROW_BOUNDS[at - 1]
 
 
-def test_sketches_add_up_subtract_and_travel():
+def test_sketches_add_subtract_and_serialise():
     blocks = [StatsBlock(2) for _ in range(3)]
     for n, block in enumerate(blocks):
         for _ in range(n + 1):

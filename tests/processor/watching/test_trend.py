@@ -15,7 +15,7 @@ def serve(block, scores):
     return Sketch.total(1, [block])
 
 
-def test_drift_is_told_once_two_generations_have_scored_enough():
+def test_drift_is_reported_once_two_generations_have_scored_enough():
     block, trend = StatsBlock(1), Trend()
     trend.look(0, Generation(1, 0), serve(block, []))
     trend.look(1, Generation(1, 0), serve(block, RANDOM.beta(2, 20, MIN_SCORES)))
@@ -29,7 +29,7 @@ def test_drift_is_told_once_two_generations_have_scored_enough():
     assert trend.drift[0] > 0.5
 
 
-def test_generations_that_come_too_fast_are_taken_together():
+def test_generations_arriving_too_fast_are_combined():
     block, trend = StatsBlock(1), Trend()
     for step in range(20):
         trend.look(step, Generation(1, step), serve(block, RANDOM.beta(2, 20, MIN_SCORES // 4)))
@@ -37,7 +37,7 @@ def test_generations_that_come_too_fast_are_taken_together():
     assert trend.drift[0] < 0.1
 
 
-def test_scores_are_those_of_the_last_full_window():
+def test_scores_come_from_the_last_full_window():
     block, trend = StatsBlock(1), Trend()
     trend.look(0, Generation(1, 0), serve(block, []))
     trend.look(1, Generation(1, 0), serve(block, [0.25] * 10))
@@ -49,7 +49,7 @@ def test_scores_are_those_of_the_last_full_window():
     assert trend.scores[0].mean == 0.75
 
 
-def test_counting_anew_begins_anew():
+def test_counter_reset_restarts_the_trend():
     trend = Trend()
     trend.look(0, Generation(1, 0), serve(StatsBlock(1), [0.5] * 9))
     block = StatsBlock(1)

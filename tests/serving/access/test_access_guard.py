@@ -19,13 +19,13 @@ def guarded(limits=ANY, address=ANY, expires_s=float("inf"), scopes=("predict",)
 
 
 @pytest.mark.parametrize("sent", [None, b"", b"Bearer", b"Bearer x", b"Basic abc", b"bearer  "])
-def test_without_a_valid_key_nothing_is_let_in(sent):
+def test_request_without_a_valid_key_is_refused(sent):
     _, guard, _ = guarded()
     with pytest.raises(Unauthenticated, match="expected a valid bearer token"):
         guard.acquire("predict", sent, "10.0.0.1")
 
 
-def test_a_key_opens_what_its_scopes_say_and_probes_need_none():
+def test_key_allows_its_scopes_and_probes_need_none():
     _, guard, key = guarded()
     guard.acquire("predict", key, "10.0.0.1")
     guard.acquire("predict", key.replace(b"Bearer ", b"bearer   "), "10.0.0.1")
@@ -34,7 +34,7 @@ def test_a_key_opens_what_its_scopes_say_and_probes_need_none():
         guard.acquire("metrics", key, "10.0.0.1")
 
 
-def test_a_key_ends_at_its_time():
+def test_key_expires_at_its_time():
     clock, guard, key = guarded(expires_s=1_700_000_060.0)
     clock.advance(59.0)
     guard.acquire("predict", key, "")
@@ -43,7 +43,7 @@ def test_a_key_ends_at_its_time():
         guard.acquire("predict", key, "")
 
 
-def test_a_key_that_is_taken_away_is_refused_at_once_and_what_it_began_goes_on():
+def test_revoked_key_is_refused_while_its_running_requests_finish():
     _, guard, key = guarded(RateLimits(concurrency=1))
     admission = guard.acquire("predict", key, "")
     guard.keys = ApiKeys()
@@ -52,7 +52,7 @@ def test_a_key_that_is_taken_away_is_refused_at_once_and_what_it_began_goes_on()
     admission.end()
 
 
-def test_beyond_the_rate_of_a_key_the_time_to_wait_is_told():
+def test_rate_limit_error_states_the_time_to_wait():
     clock, guard, key = guarded(RateLimits(rate=2.0))
     for _ in range(2):
         guard.acquire("predict", key, "")
@@ -62,7 +62,7 @@ def test_beyond_the_rate_of_a_key_the_time_to_wait_is_told():
     guard.acquire("predict", key, "")
 
 
-def test_whoever_guesses_keys_is_slowed_down_by_address_and_nobody_else_is():
+def test_guessing_keys_slows_down_only_that_address():
     _, guard, key = guarded(address=RateLimits(rate=3.0))
     for _ in range(3):
         with pytest.raises(Unauthenticated):
@@ -75,7 +75,7 @@ def test_whoever_guesses_keys_is_slowed_down_by_address_and_nobody_else_is():
         guard.acquire("predict", key, "")
 
 
-def test_what_is_refused_for_want_of_a_scope_takes_nothing_of_the_keys_rate():
+def test_missing_scope_does_not_use_up_the_rate_limit():
     _, guard, key = guarded(RateLimits(rate=1.0))
     for _ in range(3):
         with pytest.raises(Forbidden):
@@ -84,7 +84,7 @@ def test_what_is_refused_for_want_of_a_scope_takes_nothing_of_the_keys_rate():
 
 
 @pytest.mark.parametrize("limits", [{"limits": RateLimits(concurrency=2)}, {"address": RateLimits(concurrency=2)}])
-def test_as_many_are_in_flight_as_may_be_and_each_leaves_once(limits):
+def test_concurrency_limit_is_enforced_and_released_once(limits):
     _, guard, key = guarded(**limits)
     one, other = guard.acquire("predict", key, "10.0.0.1"), guard.acquire("predict", key, "10.0.0.1")
     with pytest.raises(Overloaded, match="expected at most 2 requests in flight"):
@@ -98,7 +98,7 @@ def test_as_many_are_in_flight_as_may_be_and_each_leaves_once(limits):
     third.end()
 
 
-def test_who_is_refused_for_the_key_leaves_the_place_of_the_address():
+def test_refusal_by_key_releases_the_slot_of_the_address():
     _, guard, key = guarded(RateLimits(concurrency=1), RateLimits(concurrency=2))
     held = guard.acquire("predict", key, "10.0.0.1")
     for _ in range(3):

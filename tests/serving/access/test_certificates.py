@@ -21,12 +21,12 @@ def files(chain, key, client_ca=b""):
     return {"tls_cert": chain, "tls_key": key, "tls_client_ca": client_ca}
 
 
-def test_no_certificate_is_no_tls():
+def test_no_certificate_means_no_tls():
     assert Certificates.of({}) is None
     assert Certificates.of(files(b"", b"")) is None
 
 
-def test_1_2_at_least_and_a_client_brings_a_certificate_where_it_has_to(authority):
+def test_tls_1_2_is_the_minimum_and_client_certificates_optional(authority):
     made = Certificates.of(files(*authority.issue("server")))
     assert made.context.minimum_version is ssl.TLSVersion.TLSv1_2
     assert made.context.verify_mode is ssl.CERT_NONE
@@ -34,7 +34,7 @@ def test_1_2_at_least_and_a_client_brings_a_certificate_where_it_has_to(authorit
     assert made.context.verify_mode is ssl.CERT_REQUIRED
 
 
-def test_what_is_no_pair_is_refused_in_one_line(authority):
+def test_invalid_certificate_pair_is_refused_in_one_line(authority):
     chain, key = authority.issue("server")
     _, other = authority.issue("other")
     locked = pem_of(ec.generate_private_key(ec.SECP256R1()), b"password")
@@ -53,7 +53,7 @@ def test_what_is_no_pair_is_refused_in_one_line(authority):
             Certificates.of(wrong)
 
 
-def test_a_new_pair_is_taken_and_a_broken_one_leaves_the_old(authority, caplog):
+def test_new_certificate_pair_is_loaded_and_a_broken_one_ignored(authority, caplog):
     chain, key = authority.write()
     access = AccessControl("", rate_limiter_memory(2))
     held = CredentialFiles({"tls_cert": str(chain), "tls_key": str(key)}, access.take)
@@ -76,7 +76,7 @@ def test_a_new_pair_is_taken_and_a_broken_one_leaves_the_old(authority, caplog):
     assert access.certificates().chain == chain.read_bytes()
 
 
-def test_the_key_is_private_and_the_certificate_is_not(authority):
+def test_key_is_private_and_the_certificate_is_not(authority):
     chain, key = authority.write("modes")
     chain.chmod(0o644)
     access = AccessControl("", rate_limiter_memory(2))

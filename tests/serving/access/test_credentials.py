@@ -34,7 +34,7 @@ def settle(files):
     files.poll_once()
 
 
-def test_keys_that_come_and_go_are_taken_while_serving(keyed, access):
+def test_added_and_revoked_keys_take_effect_while_serving(keyed, access):
     early = access.guard(0)
     files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)
     assert lets_in(early, keyed, "predict")
@@ -51,7 +51,7 @@ def test_keys_that_come_and_go_are_taken_while_serving(keyed, access):
     assert files.counters() == {"access_reloads": 2, "access_reload_failures": 0}
 
 
-def test_a_change_is_taken_only_once_it_stands_still(keyed, access):
+def test_changed_file_is_loaded_only_once_it_is_stable(keyed, access):
     guard = access.guard(0)
     files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)
     for number in range(3):
@@ -63,7 +63,7 @@ def test_a_change_is_taken_only_once_it_stands_still(keyed, access):
     assert files.reloads == 1
 
 
-def test_a_broken_file_changes_nothing_and_says_so_once(keyed, access, caplog):
+def test_broken_file_changes_nothing_and_is_reported_once(keyed, access, caplog):
     guard = access.guard(0)
     files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)
     whole = keyed.path.read_bytes()
@@ -83,7 +83,7 @@ def test_a_broken_file_changes_nothing_and_says_so_once(keyed, access, caplog):
     assert files.counters() == {"access_reloads": 1, "access_reload_failures": 2}
 
 
-def test_a_file_that_others_may_read_is_taken_once_that_is_put_right(keyed, access):
+def test_file_readable_by_others_is_loaded_once_made_private(keyed, access):
     keyed.path.chmod(0o644)
     with pytest.raises(BadInput, match=r"api_keys: .* chmod 600"):
         CredentialFiles({"api_keys": str(keyed.path)}, access.take)
@@ -97,7 +97,7 @@ def test_a_file_that_others_may_read_is_taken_once_that_is_put_right(keyed, acce
     assert files.reloads == 1
 
 
-def test_another_process_goes_by_the_same_bytes_and_by_no_older_ones(keyed, access):
+def test_other_process_uses_the_same_keys_and_no_older_ones(keyed, access):
     there, told = AccessControl("", rate_limiter_memory(2)), []
     files = CredentialFiles({"api_keys": str(keyed.path)}, access.take)
     access.pass_on(lambda credentials: told.append(credentials.message()))
@@ -112,14 +112,14 @@ def test_another_process_goes_by_the_same_bytes_and_by_no_older_ones(keyed, acce
     assert lets_in(guard, keyed, "all")
 
 
-def test_without_files_nothing_is_read_and_no_thread_is_begun(access):
+def test_without_files_nothing_is_read_and_no_thread_starts(access):
     files = CredentialFiles({"api_keys": ""}, access.take)
     files.start()
     assert not files._thread.is_alive()
     files.close()
 
 
-def test_the_thread_looks_by_itself_and_ends(keyed, access, monkeypatch):
+def test_thread_polls_without_being_called_and_ends(keyed, access, monkeypatch):
     from tests.support.waiting import until
 
     monkeypatch.setattr("freshet_serving.serving.access.credentials.LOOK_S", 0.01)
@@ -132,7 +132,7 @@ def test_the_thread_looks_by_itself_and_ends(keyed, access, monkeypatch):
     assert not files._thread.is_alive()
 
 
-def test_the_admin_token_opens_what_a_key_with_the_admin_scopes_does(keyed):
+def test_admin_token_equals_a_key_with_the_admin_scopes(keyed):
     access = AccessControl("t0ken", rate_limiter_memory(2))
     guard = access.guard(0)
     CredentialFiles({"api_keys": str(keyed.path)}, access.take)

@@ -34,13 +34,13 @@ keys = st.lists(
 
 
 @given(keys, limits)
-def test_what_is_written_is_read_again(found, address):
+def test_key_file_round_trips(found, address):
     told = ApiKeys(tuple(found), address)
     assert ApiKeys.parse(told.text().encode()) == told
 
 
 @given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: (KEY + text).encode())))
-def test_any_bytes_are_keys_or_are_refused_in_one_line(data):
+def test_arbitrary_bytes_are_keys_or_refused_in_one_line(data):
     told = ""
     try:
         ApiKeys.parse(data)
@@ -70,12 +70,12 @@ def test_any_bytes_are_keys_or_are_refused_in_one_line(data):
         ("[[keys]]\n" * 5000, "expected at most 4096 keys, got 5000"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_field(text, said):
+def test_invalid_key_file_is_refused_with_its_field(text, said):
     with pytest.raises(BadInput, match=said):
         ApiKeys.parse(text.encode())
 
 
-def test_a_key_is_found_by_its_hash_and_no_other_text_is():
+def test_key_is_found_by_its_hash_only():
     known, secret = ApiKeys().added("web", ["predict"])
     assert known.find(secret.encode()).name == "web"
     for wrong in (
@@ -88,7 +88,7 @@ def test_a_key_is_found_by_its_hash_and_no_other_text_is():
         assert known.find(wrong) is None
 
 
-def test_no_two_keys_have_one_secret_and_the_file_holds_none():
+def test_secrets_are_unique_and_not_stored_in_the_file():
     known = ApiKeys()
     secrets = []
     for number in range(20):
@@ -99,7 +99,7 @@ def test_no_two_keys_have_one_secret_and_the_file_holds_none():
     assert hashlib.sha256(secrets[0].encode()).hexdigest() in known.text()
 
 
-def test_a_name_is_given_once_and_a_key_that_is_not_there_is_not_revoked():
+def test_duplicate_name_and_revoking_a_missing_key_are_refused():
     known, _ = ApiKeys().added("web", ["predict"])
     with pytest.raises(Conflict, match="'web' already exists"):
         known.added("web", ["metrics"])
@@ -110,12 +110,12 @@ def test_a_name_is_given_once_and_a_key_that_is_not_there_is_not_revoked():
     assert known.without("web") == ApiKeys()
 
 
-def test_the_admin_token_is_a_key_with_both_admin_scopes():
+def test_admin_token_is_a_key_with_both_admin_scopes():
     assert ApiKeys().with_admin_token("") == ApiKeys()
     assert ApiKeys().with_admin_token("t0ken").find(b"t0ken").scopes == {"admin:read", "admin:write"}
 
 
-def test_the_file_is_its_owners_alone_and_is_replaced_whole(tmp_path):
+def test_key_file_is_private_and_replaced_atomically(tmp_path):
     path = tmp_path / "keys.toml"
     with changing(path) as held:
         held[0], _ = held[0].added("web", ["predict"])
@@ -129,7 +129,7 @@ def test_the_file_is_its_owners_alone_and_is_replaced_whole(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o666])
-def test_a_file_that_others_may_read_or_write_is_refused_with_the_command_that_helps(tmp_path, mode):
+def test_file_accessible_to_others_is_refused_with_a_fix_command(tmp_path, mode):
     path = tmp_path / "key.pem"
     path.write_bytes(b"secret")
     path.chmod(mode)
@@ -139,7 +139,7 @@ def test_a_file_that_others_may_read_or_write_is_refused_with_the_command_that_h
     assert read_private(path, "tls_key", 100) == b"secret"
 
 
-def test_a_file_of_another_owner_may_be_read_by_its_group(tmp_path, monkeypatch):
+def test_file_of_a_different_owner_may_be_group_readable(tmp_path, monkeypatch):
     path = tmp_path / "key.pem"
     path.write_bytes(b"secret")
     monkeypatch.setattr("os.geteuid", lambda: path.stat().st_uid + 1)
@@ -150,7 +150,7 @@ def test_a_file_of_another_owner_may_be_read_by_its_group(tmp_path, monkeypatch)
         read_private(path, "tls_key", 100)
 
 
-def test_what_is_no_file_or_too_large_is_refused(tmp_path):
+def test_missing_or_oversized_file_is_refused(tmp_path):
     with pytest.raises(BadInput, match=r"api_keys: .*No such file"):
         read_private(tmp_path / "none", "api_keys", 100)
     tmp_path.chmod(0o700)

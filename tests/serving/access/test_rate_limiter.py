@@ -19,7 +19,7 @@ def rate_limiter(places=1):
     st.floats(0.01, 1000.0),
     st.lists(st.tuples(st.floats(0.0, 5.0), st.integers(1, 20)), max_size=60),
 )
-def test_in_any_window_no_more_are_let_in_than_the_rate_and_one_burst(rate, arrivals):
+def test_any_window_admits_at_most_the_rate_and_one_burst(rate, arrivals):
     clock, (one,) = rate_limiter()
     let_in = []
     for pause_s, count in arrivals:
@@ -32,7 +32,7 @@ def test_in_any_window_no_more_are_let_in_than_the_rate_and_one_burst(rate, arri
 
 
 @given(st.floats(0.01, 1000.0), st.integers(1, 2000))
-def test_whoever_waits_as_long_as_was_said_is_let_in_and_not_before(rate, tries):
+def test_request_is_admitted_exactly_after_the_announced_wait(rate, tries):
     clock, (one,) = rate_limiter()
     waits = [one.take_token(WHO, rate) for _ in range(tries)]
     wait_s = next((wait_s for wait_s in waits if wait_s), 0.0)
@@ -45,14 +45,14 @@ def test_whoever_waits_as_long_as_was_said_is_let_in_and_not_before(rate, tries)
     assert one.take_token(WHO, rate) == 0.0
 
 
-def test_a_full_bucket_holds_a_second_and_no_more_after_any_time_at_rest():
+def test_full_bucket_holds_one_second_after_any_idle_time():
     clock, (one,) = rate_limiter()
     for rest_s in (0.0, 3600.0):
         clock.advance(rest_s)
         assert [bool(one.take_token(WHO, 5.0)) for _ in range(6)] == [False] * 5 + [True]
 
 
-def test_a_rate_below_one_a_second_lets_one_in_at_a_time():
+def test_rate_below_one_per_second_admits_one_at_a_time():
     _, (one,) = rate_limiter()
     assert one.take_token(WHO, 0.1) == 0.0
     assert round(one.take_token(WHO, 0.1), 6) == 10.0
@@ -65,7 +65,7 @@ def test_two_processes_share_one_rate():
     ] * 2
 
 
-def test_two_processes_share_one_concurrency_and_the_dead_hold_nothing():
+def test_two_processes_share_one_concurrency_limit_without_dead_holders():
     memory = rate_limiter_memory(2)
     one, other = (RateLimiter(memory, place, FakeClock()) for place in range(2))
     assert [one.try_acquire(WHO, 2), other.try_acquire(WHO, 2), one.try_acquire(WHO, 2), other.try_acquire(WHO, 2)] == [
@@ -80,7 +80,7 @@ def test_two_processes_share_one_concurrency_and_the_dead_hold_nothing():
     assert [one.try_acquire(WHO, 2), one.try_acquire(WHO, 2), one.try_acquire(WHO, 2)] == [True, True, False]
 
 
-def test_who_shares_one_slot_with_a_busy_one_does_not_notice():
+def test_sharing_one_slot_with_a_busy_client_has_no_effect():
     _, (one,) = rate_limiter()
     busy, neighbour = (7, 8), (7, 9)
     while not one.take_token(busy, 3.0):
@@ -90,7 +90,7 @@ def test_who_shares_one_slot_with_a_busy_one_does_not_notice():
     assert one.try_acquire(neighbour, 1)
 
 
-def test_an_address_has_its_own_slots_in_all_processes_and_others_after_a_start():
+def test_address_slots_are_equal_across_processes_and_change_per_start():
     _, (one, other) = rate_limiter(2)
     assert one.address_slots("10.0.0.1") == other.address_slots("10.0.0.1") != one.address_slots("10.0.0.2")
     _, (anew,) = rate_limiter()
@@ -98,7 +98,7 @@ def test_an_address_has_its_own_slots_in_all_processes_and_others_after_a_start(
     assert all(0 <= slot < SLOTS for slot in one.address_slots("10.0.0.1"))
 
 
-def test_a_host_counts_as_one_whichever_address_of_its_network_it_takes():
+def test_host_counts_as_one_for_all_addresses_of_its_network():
     _, (one,) = rate_limiter()
     assert one.address_slots("2001:db8:1:2:3::4") == one.address_slots("2001:db8:1:2::9")
     assert one.address_slots("2001:db8:1:3::4") != one.address_slots("2001:db8:1:2::9")
@@ -106,7 +106,7 @@ def test_a_host_counts_as_one_whichever_address_of_its_network_it_takes():
     assert one.address_slots("fe80::1%eth0") == one.address_slots("fe80::2%eth1")
 
 
-def test_memory_begins_empty_and_is_as_large_as_its_places():
+def test_memory_starts_empty_and_scales_with_its_places():
     small, large = rate_limiter_memory(1), rate_limiter_memory(3)
     assert large.nbytes - small.nbytes == 2 * 2 * SLOTS * 4
     assert not np.any(small[64:])

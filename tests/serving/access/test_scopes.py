@@ -19,7 +19,7 @@ from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.serving.rpc.live import rpc_services
 
 
-def test_every_scope_is_one_that_a_key_can_have():
+def test_every_scope_can_be_given_to_a_key():
     assert set(HTTP_SCOPES.values()) | set(RPC_SCOPES.values()) | set(ADMIN_SCOPES.values()) <= {OPEN, *SCOPES}
 
 
@@ -50,7 +50,7 @@ def test_every_route_of_the_admin_port_has_a_scope():
 
 
 @pytest.mark.parametrize("route", ADMIN_SCOPES)
-def test_a_path_has_the_scope_of_its_route(route):
+def test_path_has_the_scope_of_its_route(route):
     method, _, path = route.partition(" ")
     filled = path.replace("{name}", "m.x-1").replace("{version}", "3").replace("{label}", "l").replace("{group}", "g")
     assert admin_scope(method, filled) == ADMIN_SCOPES[route]
@@ -69,5 +69,5 @@ def test_a_path_has_the_scope_of_its_route(route):
         ("POST", "/admin/models/a/b/explain", ADMIN_WRITE),
     ],
 )
-def test_what_is_no_route_is_never_open(method, path, scope):
+def test_unknown_route_is_never_open(method, path, scope):
     assert admin_scope(method, path) == scope

@@ -9,11 +9,11 @@ class Wanted(StrictModel):
     sessions: int
 
 
-def test_a_body_that_is_too_long_is_refused_before_it_is_read():
+def test_body_that_is_too_long_is_refused_before_reading():
     reply = Client()("PUT", "/admin/sessions", content=b"{" + b" " * MAX_JSON_NBYTES)
     assert (reply.status_code, f"at most {MAX_JSON_NBYTES}" in reply.json()["error"]) == (413, True)
 
 
-def test_a_body_is_described():
+def test_body_schema_is_documented():
     content = documented(Wanted)["requestBody"]["content"]
     assert content["application/json"]["schema"]["required"] == ["sessions"]

@@ -22,7 +22,7 @@ def test_models_are_listed_with_their_requests():
     }
 
 
-def test_health_names_what_is_refused():
+def test_health_names_refused_versions():
     client = Client()
     client.processor.concerns = ("model 'ctr' version 3: WAITING: delta 32 refused",)
     wanted = {"live": True, "ready": True, "reasons": ["model 'ctr' version 3: WAITING: delta 32 refused"]}
@@ -36,7 +36,7 @@ def test_health_is_answered_before_models_are_loaded():
     assert client("GET", "/admin/models").status_code == 503
 
 
-def test_large_deltas_and_loads_run_on_threads_of_their_own_and_nothing_else_does():
+def test_only_large_deltas_and_loads_run_on_bulk_threads():
     with ThreadPoolExecutor(1) as bulk:
         client = Client(bulk=bulk)
         submitted, submit = [], bulk.submit
@@ -53,7 +53,7 @@ def test_large_deltas_and_loads_run_on_threads_of_their_own_and_nothing_else_doe
         assert (reply.status_code, len(submitted)) == (404, 3), "what it raises is answered as ever"
 
 
-def test_a_delta_is_applied_from_an_upload_in_a_worker_thread(caplog):
+def test_uploaded_delta_is_applied_in_a_worker_thread(caplog):
     client = Client()
     with caplog.at_level(logging.INFO, "freshet.admin"):
         reply = client("POST", "/admin/models/ctr/deltas", content=b"delta", headers=OCTETS)
@@ -62,20 +62,20 @@ def test_a_delta_is_applied_from_an_upload_in_a_worker_thread(caplog):
     assert "apply delta to 'ctr': upload of 5 bytes: done" in caplog.text
 
 
-def test_an_upload_is_taken_under_whatever_content_type_a_client_gives_it():
+def test_upload_is_accepted_with_any_content_type():
     client = Client()
     for headers in ({}, {"content-type": "application/x-www-form-urlencoded"}):
         assert client("POST", "/admin/models/ctr/deltas", content=b"delta", headers=headers).status_code == 200
     assert len(client.processor.calls) == 2
 
 
-def test_a_delta_is_applied_from_a_path():
+def test_delta_is_applied_from_a_path():
     client = Client()
     assert client("POST", "/admin/models/ctr/deltas", json={"path": "ctr/3/deltas/18.safetensors"}).status_code == 200
     assert client.processor.calls[0][:4] == ("apply_delta", "ctr", None, "ctr/3/deltas/18.safetensors")
 
 
-def test_a_delta_that_does_not_continue_the_chain_is_409_and_in_the_log(caplog):
+def test_delta_that_does_not_continue_the_log_is_409(caplog):
     client = Client()
     reply = client("POST", "/admin/models/ctr/deltas", content=b"conflict", headers=OCTETS)
     assert reply.status_code == 409
@@ -83,7 +83,7 @@ def test_a_delta_that_does_not_continue_the_chain_is_409_and_in_the_log(caplog):
     assert "refused" in caplog.text
 
 
-def test_an_upload_is_bounded_while_it_is_read():
+def test_upload_size_is_limited_while_reading():
     client = Client(max_delta_nbytes=10)
     reply = client("POST", "/admin/models/ctr/deltas", content=b"x" * 11, headers=OCTETS)
     assert (reply.status_code, reply.json()) == (413, {"error": "body: expected at most 10 bytes, got 11"})
@@ -129,7 +129,7 @@ def test_an_upload_is_bounded_while_it_is_read():
         ("DELETE", "/admin/models", {}, 405, "Method Not Allowed"),
     ],
 )
-def test_a_request_that_is_wrong_is_one_error_in_json(method, path, request_, status, message):
+def test_invalid_request_is_one_json_error(method, path, request_, status, message):
     client = Client()
     reply = client(method, path, **request_)
     assert reply.status_code == status
@@ -160,7 +160,7 @@ def test_rollback_load_unload_and_labels_reach_the_processor():
     ]
 
 
-def test_what_is_held_is_released_or_rejected_and_labels_are_told():
+def test_held_deltas_are_released_or_rejected_and_labels_reported():
     client = Client()
     released = client("POST", "/admin/models/ctr/release", json={"reason": "seen"})
     assert released.json() == {"model": "ctr", "generation": "3.18"}
@@ -178,28 +178,28 @@ def test_what_is_held_is_released_or_rejected_and_labels_are_told():
 
 
 @pytest.mark.parametrize("changed", [{"scores": -1}, {"rows": 0}, {"labels": "2"}, {"generation": "3"}, {"more": 1}])
-def test_sums_of_labels_that_are_none_are_refused(changed):
+def test_invalid_label_sums_are_refused(changed):
     client = Client()
     sums = {"generation": "3.17", "scores": 12.5, "labels": 10.0, "rows": 100} | changed
     assert client("POST", "/admin/models/ctr/calibration", json=sums).status_code == 400
     assert client.processor.calls == []
 
 
-def test_a_name_cannot_forge_a_line_of_the_log(caplog):
+def test_name_cannot_forge_a_log_line(caplog):
     client = Client()
     with caplog.at_level(logging.INFO, "freshet.admin"):
         client("POST", "/admin/models/a%0Aforged/versions/1/load")
     assert "\n" not in caplog.records[0].message
 
 
-def test_an_unforeseen_error_shows_nothing_of_itself():
+def test_unexpected_error_reveals_no_details():
     client = Client()
     client.processor.info = lambda: {}["/secret"]
     reply = client("GET", "/admin/models")
     assert (reply.status_code, reply.json()) == (500, {"error": "internal error"})
 
 
-def test_the_console_is_one_page_that_loads_nothing_else():
+def test_console_is_one_page_without_external_resources():
     reply = Client()("GET", "/")
     assert reply.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in reply.headers["content-security-policy"]
@@ -208,7 +208,7 @@ def test_the_console_is_one_page_that_loads_nothing_else():
         assert unsafe not in reply.text
 
 
-def test_sessions_are_resized_in_every_group_or_in_one():
+def test_sessions_are_resized_in_one_or_all_groups():
     client = Client()
     assert client("PUT", "/admin/sessions", json={"sessions": 3}).json() == {"groups": {"default": 3}}
     assert client("PUT", "/admin/groups/default", json={"sessions": 1}).json() == {"groups": {"default": 1}}

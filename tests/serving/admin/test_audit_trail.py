@@ -6,7 +6,7 @@ from tests.serving.admin.fakes import Client
 OCTETS = {"content-type": "application/octet-stream"}
 
 
-def test_changes_and_refusals_are_told_the_newest_first():
+def test_changes_and_refusals_are_listed_newest_first():
     client = Client()
     assert client("GET", "/admin/audit").json() == {"entries": []}
     client("POST", "/admin/models/ctr/rollback", json={"generation": "3.16", "reason": "late"})
@@ -17,7 +17,7 @@ def test_changes_and_refusals_are_told_the_newest_first():
     assert refused["took_ms"] >= 0
 
 
-def test_what_only_reads_is_not_told_and_the_oldest_go():
+def test_reads_are_not_listed_and_the_oldest_entries_are_dropped():
     client = Client()
     client("GET", "/admin/models")
     for n in range(MOST_ENTRIES + 5):
@@ -27,7 +27,7 @@ def test_what_only_reads_is_not_told_and_the_oldest_go():
     assert all(len(e["what"]) <= MOST_LETTERS for e in entries)
 
 
-def test_who_has_brought_a_key_stands_there_by_its_name():
+def test_entry_shows_the_name_of_the_key_used():
     client = Client(token="s3cret")
     client("POST", "/admin/models/ctr/versions/3/load", headers={"authorization": "Bearer s3cret"})
     (entry,) = client("GET", "/admin/audit", headers={"authorization": "Bearer s3cret"}).json()["entries"]

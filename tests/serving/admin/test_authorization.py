@@ -5,7 +5,7 @@ import pytest
 from tests.serving.admin.fakes import Client
 
 
-def test_with_a_token_every_route_wants_it():
+def test_every_route_requires_the_configured_token():
     client = Client(token="s3cret", host="0.0.0.0", base="http://freshet.example:8502")
     for headers in (
         {},
@@ -24,17 +24,17 @@ def test_with_a_token_every_route_wants_it():
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[", "10.0.0.1:8502"])
-def test_without_a_token_a_name_that_others_can_rebind_is_refused(host):
+def test_without_a_token_a_rebindable_host_name_is_refused(host):
     reply = Client()("GET", "/admin/models", headers={"host": host})
     assert (reply.status_code, list(reply.json())) == (403, ["error"])
 
 
 @pytest.mark.parametrize("host", ["localhost:8502", "127.0.0.1", "[::1]:8502", "LOCALHOST"])
-def test_without_a_token_loopback_names_are_served(host):
+def test_without_a_token_loopback_names_are_accepted(host):
     assert Client()("GET", "/admin/models", headers={"host": host}).status_code == 200
 
 
-def test_other_sites_cannot_use_a_browser_to_get_in():
+def test_cross_site_browser_requests_are_refused():
     for token in ("", "s3cret"):
         client = Client(token=token)
         headers = {"authorization": f"Bearer {token}"}
@@ -51,7 +51,7 @@ def test_other_sites_cannot_use_a_browser_to_get_in():
         assert client.processor.calls == []
 
 
-def test_a_page_of_another_site_changes_nothing_though_its_browser_names_no_origin():
+def test_cross_site_change_is_refused_without_an_origin_header():
     client = Client()
     reply = client("POST", "/admin/models/ctr/versions/1/load", headers={"sec-fetch-site": "cross-site"})
     assert (reply.status_code, client.processor.calls) == (403, [])
@@ -59,6 +59,6 @@ def test_a_page_of_another_site_changes_nothing_though_its_browser_names_no_orig
 
 
 @pytest.mark.parametrize("given", ["", " ", " s3", " s3cret2", " s3cret s3cret", " S3CRET"])
-def test_a_part_of_the_token_or_more_than_it_is_no_token(given):
+def test_partial_or_extended_token_is_refused(given):
     client = Client(token="s3cret", host="0.0.0.0", base="http://freshet.example:8502")
     assert client("GET", "/admin/models", headers={"authorization": f"Bearer{given}"}).status_code == 401

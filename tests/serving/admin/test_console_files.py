@@ -15,7 +15,7 @@ def client():
     return Client()
 
 
-def test_the_page_is_served_at_the_root_under_a_strict_policy(client):
+def test_page_is_served_at_the_root_under_a_strict_policy(client):
     reply = client("GET", "/")
     assert (reply.status_code, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
     policy = reply.headers["content-security-policy"]
@@ -26,7 +26,7 @@ def test_the_page_is_served_at_the_root_under_a_strict_policy(client):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_file_has_its_type_and_its_tag(client, name):
+def test_every_file_has_its_content_type_and_etag(client, name):
     reply = client("GET", f"/console/{name}")
     wanted = "text/css" if name.endswith(".css") else "text/javascript"
     assert (reply.status_code, reply.headers["content-type"].partition(";")[0]) == (200, wanted)
@@ -51,14 +51,14 @@ def test_every_file_has_its_type_and_its_tag(client, name):
         "console.css ",
     ],
 )
-def test_no_other_name_leads_anywhere(client, path):
+def test_unknown_file_name_is_not_found(client, path):
     reply = client("GET", f"/console/{path}")
     assert reply.status_code in (404, 307)
     assert b"import" not in reply.content
     assert client("POST", "/console/app.js").status_code == 405
 
 
-def test_the_folder_holds_these_files_and_each_names_only_others_of_them():
+def test_console_files_refer_only_to_each_other():
     folder = ConsoleFiles()._files
     assert folder.keys() == {INDEX, *FILES}
     for name, file in folder.items():
@@ -70,11 +70,11 @@ def test_the_folder_holds_these_files_and_each_names_only_others_of_them():
     assert not re.search(r"<style|<script(?! type=\"module\" src=)|\son\w+=|style=", index)
 
 
-def test_the_page_is_small():
+def test_page_is_small():
     assert ConsoleFiles().nbytes < MAX_NBYTES
 
 
-def test_the_page_may_be_had_without_the_token_and_nothing_that_it_asks_for_may():
+def test_page_needs_no_token_but_its_data_requests_do():
     client = Client(token="s3cret")
     assert client("GET", "/").status_code == 200
     assert client("GET", "/console/app.js").status_code == 200
@@ -91,5 +91,5 @@ def test_the_page_may_be_had_without_the_token_and_nothing_that_it_asks_for_may(
     assert client("GET", "/console/../admin/models").status_code == 401
 
 
-def test_the_policy_forbids_html_made_of_strings():
+def test_policy_forbids_html_built_from_strings():
     assert "require-trusted-types-for 'script'" in HEADERS["content-security-policy"]

@@ -31,21 +31,21 @@ def body(told):
     ).encode()
 
 
-def test_what_is_made_up_is_a_request_whose_ids_have_rows(version, processor):  # noqa: F811
+def test_generated_example_is_a_request_whose_ids_have_rows(version, processor):  # noqa: F811
     told = ExampleRequests().signature(version)
     inputs, _ = decode(body(told), {}, version.manifest, DEFAULTS)
     processor.process(PredictRequest("small", inputs, version=1))
     assert processor.host.lookups(version)[0].tolist() == [3, 0]
 
 
-def test_request_that_was_asked_lately_comes_before_one_that_is_made_up(version, processor):  # noqa: F811
+def test_recent_request_is_preferred_over_a_generated_one(version, processor):  # noqa: F811
     processor.process(PredictRequest("small", make_inputs([7, 8], tags=[["a"], ["seen", "b"]]), version=1))
     told = ExampleRequests().signature(version)
     assert told["source"] == "asked lately"
     assert [i["example"] for i in told["inputs"]][:2] == ["[7,8]", '[["a"],["seen","b"]]']
 
 
-def test_a_recorded_request_comes_first(version, tmp_path):
+def test_recorded_request_is_preferred_over_others(version, tmp_path):
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 20, "w0")
     inputs = make_inputs([7, 8])
     reply = PredictReply({"score": np.zeros((2, 1), np.float32)}, Generation(1, 0), "small")
@@ -56,14 +56,14 @@ def test_a_recorded_request_comes_first(version, tmp_path):
     assert told["inputs"][0]["example"] == "[7,8]"
 
 
-def test_a_folder_of_rubbish_is_an_example_less(version, tmp_path):
+def test_unreadable_recordings_give_a_generated_example(version, tmp_path):
     (tmp_path / "small-x.parquet").write_bytes(b"PAR1rubbish")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "small-y.parquet")
     assert ExampleRequests(str(tmp_path)).signature(version)["source"] == "made up"
     assert ExampleRequests(str(tmp_path / "none")).signature(version)["source"] == "made up"
 
 
-def test_values_are_json_to_the_last_digit_and_few():
+def test_example_values_are_exact_json_and_few():
     ids = np.array([2**63 - 1, -(2**63), 2**53 + 1, 4], np.int64)
     assert text_of(ids, Input("user", "int64")) == "[9223372036854775807,-9223372036854775808,9007199254740993]"
     ragged = Ragged(np.arange(100, dtype=np.int64), np.array([0, 90, 95, 100]))
@@ -75,7 +75,7 @@ def test_values_are_json_to_the_last_digit_and_few():
     assert text_of(floats, Input("f", "float32", columns=2)) == "[[0.1,0.0],[0.0,2.0]]"
 
 
-def test_a_table_gives_ids_that_it_has(tmp_path, version):
+def test_example_ids_of_a_table_exist(tmp_path, version):
     assert set(version.tables["user"].some_keys(5).tolist()) <= set(range(20))
     assert len(version.tables["user"].some_keys(5)) == 5
     write_package(tmp_path / "empty", users=())

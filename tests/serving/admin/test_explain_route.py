@@ -57,7 +57,7 @@ def error_of(reply, status):
     return reply.json()["error"]
 
 
-def test_columns_and_rows_are_explained_alike(ask, processor):
+def test_columns_and_rows_give_the_same_explanation(ask, processor):
     instances = [dict(zip(REQUEST, row)) for row in zip(*REQUEST.values())]
     by_columns, by_rows = (
         ask(json=body) for body in ({"inputs": REQUEST, "row": 1}, {"instances": instances, "row": 1})
@@ -71,7 +71,7 @@ def test_columns_and_rows_are_explained_alike(ask, processor):
     assert by_columns.headers["cache-control"] == "no-store"
 
 
-def test_it_is_compared_with_a_generation_that_was_served_before(ask):
+def test_explanation_compares_with_an_earlier_served_generation(ask):
     answer = ask(json={"inputs": REQUEST, "against": "1.1"}).json()
     assert [side["generation"] for side in answer["sides"]] == ["1.2", "1.1"]
     assert {m["feature"] for m in answer["moved"]} == {"user", "tags"}
@@ -79,14 +79,14 @@ def test_it_is_compared_with_a_generation_that_was_served_before(ask):
     np.testing.assert_allclose(swapped["change"]["score"], -np.array(answer["change"]["score"]), atol=1e-7)
 
 
-def test_generation_that_was_undone_is_told_with_the_record_that_did_it(ask, processor):
+def test_undone_generation_error_names_the_record_that_undid_it(ask, processor):
     processor.rollback("small", Generation.parse("1.1"), "bad labels")
     told = error_of(ask(json={"inputs": REQUEST, "against": "1.2"}), 409)
     assert told.startswith("generation 1.2 was undone by record 3, a rollback to 1.1; `freshet evaluate")
     assert "delta rollback" not in told
 
 
-def test_the_scores_are_those_that_are_served(ask, processor):
+def test_explained_scores_equal_the_served_ones(ask, processor):
     inputs = make_inputs([3, 4, 99], tags=[["a"], ["zz"], []])
     served = processor.process(PredictRequest("small", inputs)).outputs["score"]
     sent = {"user": [3, 4, 99], "tags": [["a"], ["zz"], []], "floats": inputs["floats"].tolist()}
@@ -117,24 +117,24 @@ def test_the_scores_are_those_that_are_served(ask, processor):
         ([], 400, "expected an object"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_in_a_line(ask, body, status, message):
+def test_unanswerable_explanation_is_refused_in_one_line(ask, body, status, message):
     assert message in error_of(ask(json=body), status)
 
 
-def test_bytes_that_are_no_request_are_refused(ask):
+def test_bytes_that_are_not_a_request_are_refused(ask):
     assert "JSON" in error_of(ask(content=b"\x00"), 400)
     assert "at most" in error_of(ask(content=b" " * (5 << 20)), 413)
     assert "nobody" in error_of(ask("/admin/models/nobody/explain", json={"inputs": REQUEST}), 404)
 
 
-def test_a_row_of_too_many_ids_is_refused(ask, monkeypatch):
+def test_row_with_too_many_ids_is_refused(ask, monkeypatch):
     many = {**REQUEST, "tags": [["a"] * 5000, []]}
     assert ask(json={"inputs": many}).status_code == 200, "three of a list count, and are read"
     monkeypatch.setattr("freshet_serving.processor.explaining.explanation.MAX_IDS", 2)
     assert "expected a row of at most 2 ids, got 4" in error_of(ask(json={"inputs": many}), 413)
 
 
-def test_a_recorded_request_is_explained_by_its_id(tmp_path, processor):
+def test_recorded_request_is_explained_by_its_id(tmp_path, processor):
     pytest.importorskip("pyarrow", reason="recording needs pyarrow")
     from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
 
@@ -160,7 +160,7 @@ def test_a_recorded_request_is_explained_by_its_id(tmp_path, processor):
     assert [side["generation"] for side in out_of_reach["sides"]] == ["1.4"]
 
 
-def test_one_is_made_at_a_time_and_few_wait(ask, monkeypatch):
+def test_one_explanation_runs_at_a_time_and_few_wait(ask, monkeypatch):
     begun, leave, most = threading.Semaphore(0), threading.Event(), []
     running = []
 

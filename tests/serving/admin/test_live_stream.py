@@ -46,7 +46,7 @@ async def soon(condition):
     raise AssertionError("waited too long")
 
 
-def test_a_stream_begins_with_what_there_was_and_goes_on():
+def test_stream_starts_with_past_samples_and_continues():
     async def read():
         server, reader = Watched(), Reader()
         streams = LiveStreams(server.samples)
@@ -66,7 +66,7 @@ def test_a_stream_begins_with_what_there_was_and_goes_on():
     asyncio.run(read())
 
 
-def test_a_server_without_samples_says_something_at_once():
+def test_server_without_samples_sends_something_at_once():
     async def read():
         server, reader = Watched(), Reader()
         task = await begun(LiveStreams(server.samples), reader)
@@ -78,7 +78,7 @@ def test_a_server_without_samples_says_something_at_once():
     asyncio.run(read())
 
 
-def test_there_are_so_many_streams_and_a_place_is_free_again_once_one_ends():
+def test_number_of_streams_is_limited_and_places_are_freed():
     async def read():
         server = Watched()
         streams, readers = LiveStreams(server.samples), [Reader() for _ in range(MOST_STREAMS)]
@@ -97,7 +97,7 @@ def test_there_are_so_many_streams_and_a_place_is_free_again_once_one_ends():
     asyncio.run(read())
 
 
-def test_many_that_come_at_the_same_moment_are_no_more_than_there_may_be():
+def test_simultaneous_streams_stay_within_the_limit():
     async def read():
         server = Watched()
         streams, reader = LiveStreams(server.samples), Reader()
@@ -114,7 +114,7 @@ def test_many_that_come_at_the_same_moment_are_no_more_than_there_may_be():
     asyncio.run(read())
 
 
-def test_who_takes_nothing_is_left(monkeypatch):
+def test_reader_that_takes_nothing_is_dropped(monkeypatch):
     monkeypatch.setattr(live_stream, "SEND_S", 0.02)
 
     async def read():
@@ -128,7 +128,7 @@ def test_who_takes_nothing_is_left(monkeypatch):
     asyncio.run(read())
 
 
-def test_a_slow_reader_gets_what_came_meanwhile_at_once():
+def test_slow_reader_gets_missed_samples_at_once():
     async def read():
         server, reader = Watched(), Reader()
         task = await begun(LiveStreams(server.samples), reader)

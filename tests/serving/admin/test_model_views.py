@@ -38,7 +38,7 @@ def client(processor):
     return Real(processor, data_address=("127.0.0.1", 8501))
 
 
-def test_a_timeline_is_of_the_version_that_stands_for_the_model_unless_another_is_named(client, tmp_path):
+def test_timeline_defaults_to_the_default_version_of_the_model(client, tmp_path):
     write_delta(tmp_path / "delta", make_delta(1, [1, 2]))
     assert client("POST", "/admin/models/small/deltas", content=(tmp_path / "delta").read_bytes()).status_code == 200
     told = client("GET", "/admin/models/small/timeline").json()
@@ -47,7 +47,7 @@ def test_a_timeline_is_of_the_version_that_stands_for_the_model_unless_another_i
     assert client("GET", "/admin/models/small/timeline?version=2").json()["entries"] == []
 
 
-def test_tables_tell_of_rows_memory_and_lookups(client, processor):
+def test_tables_show_rows_memory_and_lookups(client, processor):
     processor.process(PredictRequest("small", make_inputs([1, 2, 999], [["a"], ["zz"], []]), version=1))
     tables = {t["name"]: t for t in client("GET", "/admin/models/small/tables").json()["tables"]}
     assert (tables["user"]["rows"], tables["user"]["dim"], tables["user"]["dtype"]) == (20, 4, "float32")
@@ -56,7 +56,7 @@ def test_tables_tell_of_rows_memory_and_lookups(client, processor):
     assert tables["user"]["nbytes"].keys() >= {"rows", "index", "arena"}
 
 
-def test_canaries_are_told_with_both_sides_and_the_bounds(client, processor):
+def test_canaries_are_shown_with_both_sides_and_the_bounds(client, processor):
     for n in range(6):
         processor.process(PredictRequest("small", make_inputs([n])))
     told = client("GET", "/admin/models/small/canaries").json()
@@ -66,7 +66,7 @@ def test_canaries_are_told_with_both_sides_and_the_bounds(client, processor):
     assert told["bounds"]["min_requests"] == 200
 
 
-def test_a_signature_has_an_example_that_the_model_answers(client, processor):
+def test_signature_has_an_example_that_the_model_answers(client, processor):
     told = client("GET", "/admin/models/small/signature").json()
     assert (told["source"], told["data_port"]) == ("made up", 8501)
     assert [i["name"] for i in told["inputs"]] == ["user", "tags", "floats"]
@@ -92,6 +92,6 @@ def test_a_signature_has_an_example_that_the_model_answers(client, processor):
         ("..%2f..%2fetc/tables", 404),
     ],
 )
-def test_what_is_wrong_is_one_error(client, path, status):
+def test_invalid_request_is_one_error(client, path, status):
     reply = client("GET", f"/admin/models/{path}")
     assert (reply.status_code, list(reply.json())) == (status, ["error"])

@@ -51,7 +51,7 @@ def tried(port, path="/admin/models/ctr/try", body=b'{"inputs": [900719925474099
     return Client(data_address=port.address, **options)("POST", path, content=body)
 
 
-def test_the_body_goes_on_as_it_came_and_the_generation_comes_back(port):
+def test_body_is_forwarded_unchanged_and_the_generation_returned(port):
     reply = tried(port)
     assert reply.status_code == 200
     told = reply.json()
@@ -60,7 +60,7 @@ def test_the_body_goes_on_as_it_came_and_the_generation_comes_back(port):
     assert port.asked == [("/v1/models/ctr:predict", b'{"inputs": [9007199254740993]}')]
 
 
-def test_a_version_or_a_label_may_be_named_and_names_stay_one_segment(port):
+def test_version_or_label_is_forwarded_as_one_path_segment(port):
     tried(port, "/admin/models/ctr/try?version=4")
     tried(port, "/admin/models/ctr/try?label=canary")
     tried(port, "/admin/models/a%20b%3Fx/try?label=..%2f..%2fv2")
@@ -75,7 +75,7 @@ def test_a_version_or_a_label_may_be_named_and_names_stay_one_segment(port):
     assert len(port.asked) == 3
 
 
-def test_what_a_prediction_is_refused_for_refuses_this_one(port):
+def test_refused_prediction_refuses_the_trial_call(port):
     port.status = 400
     reply = tried(port)
     assert (reply.status_code, reply.json()) == (400, {"error": "inputs: no"})
@@ -89,7 +89,7 @@ def test_bodies_and_replies_are_bounded(port, monkeypatch):
     assert tried(port).status_code == 413
 
 
-def test_there_are_so_many_at_once(port):
+def test_number_of_concurrent_calls_is_limited(port):
     port.wait, client = threading.Event(), Client(data_address=port.address)
 
     async def ask():
@@ -107,12 +107,12 @@ def test_there_are_so_many_at_once(port):
     assert tried(port).status_code == 200
 
 
-def test_a_data_port_that_is_not_there_is_503(port):
+def test_missing_data_port_is_503(port):
     assert Client()("POST", "/admin/models/ctr/try", content=b"{}").status_code == 503
     gone = Client(data_address=("127.0.0.1", 1))("POST", "/admin/models/ctr/try", content=b"{}")
     assert (gone.status_code, gone.json()) == (503, {"error": "try: the data port does not answer"})
 
 
-def test_a_port_that_is_bound_to_every_address_is_asked_on_loopback(port):
+def test_port_bound_to_every_address_is_called_on_loopback(port):
     port.address = ("0.0.0.0", port.address[1])
     assert tried(port).status_code == 200

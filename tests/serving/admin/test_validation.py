@@ -12,7 +12,7 @@ class Sample(StrictModel):
     share: dict[str, int | float] | None = None
 
 
-def test_a_document_becomes_its_model():
+def test_json_document_becomes_its_model():
     assert validated({"count": 3}, Sample).count == 3
 
 
@@ -30,6 +30,6 @@ def test_a_document_becomes_its_model():
         (["count"], "body: expected an object, got a list"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_field(document, message):
+def test_invalid_field_is_refused_by_name(document, message):
     with pytest.raises(BadInput, match=message):
         validated(document, Sample)

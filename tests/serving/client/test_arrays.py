@@ -23,16 +23,16 @@ def one(values):
         ([b"\xff", b""], "BYTES", (2,), b"\x01\0\0\0\xff\0\0\0\0"),
     ],
 )
-def test_values_travel_as_what_numpy_makes_of_them(values, datatype, shape, data):
+def test_values_are_encoded_as_numpy_would_convert_them(values, datatype, shape, data):
     assert one(values)[1:] == (datatype, shape, data)
 
 
-def test_arrays_of_any_layout_travel_row_by_row():
+def test_arrays_of_any_layout_are_encoded_row_by_row():
     array = np.arange(6, dtype=">i4").reshape(2, 3).T
     assert one(array).data == np.ascontiguousarray(array, "<i8").tobytes()
 
 
-def test_ragged_values_travel_as_two_tensors():
+def test_ragged_values_are_encoded_as_two_tensors():
     values, splits = tensors({"seen": Ragged.of([[1, 2], [], [3]])})
     assert (values.name, values.shape, splits.name) == ("seen", (3,), "seen.row_splits")
     assert np.frombuffer(splits.data, "<i8").tolist() == [0, 2, 2, 3]
@@ -50,18 +50,18 @@ def test_ragged_values_travel_as_two_tensors():
         (1j, "got complex128"),
     ],
 )
-def test_what_the_protocol_has_no_word_for_is_refused(values, message):
+def test_values_unsupported_by_the_protocol_are_refused(values, message):
     with pytest.raises(BadInput, match=message):
         one(values)
 
 
-def test_a_users_values_are_inputs_of_one_row():
+def test_user_values_become_single_row_inputs():
     rows = of_user({"id": 7, "name": "ann", "floats": [0.5, 1.0], "row": [[1, 2]], "seen": Ragged.of([[1, 2]])})
     assert [np.shape(rows[name]) for name in ("id", "name", "floats", "row")] == [(1,), (1,), (1, 2), (1, 2)]
     assert len(rows["seen"]) == 1
 
 
 @pytest.mark.parametrize("values", [[[1], [2]], Ragged.of([[1], [2]])])
-def test_a_user_of_two_rows_is_refused(values):
+def test_user_with_two_rows_is_refused(values):
     with pytest.raises(BadInput, match="expected one row, got 2"):
         of_user({"id": values})

@@ -73,20 +73,20 @@ SHED = (429, {"retry-after": "0"}, b'{"error": "full"}')
 
 
 @both
-def test_a_request_that_was_shed_is_sent_again(predict):
+def test_request_refused_by_load_shedding_is_retried(predict):
     with Script([SHED, (503, {}, b'{"error": "loading"}'), (200, *ANSWER)]) as script:
         assert predict(script.address).scores().tolist() == [0.25, 0.5]
         assert len(script.asked) == 3
 
 
 @both
-def test_a_lost_connection_is_made_again(predict):
+def test_lost_connection_is_reopened(predict):
     with Script([None, (200, *ANSWER)]) as script:
         assert isinstance(predict(script.address), Prediction)
 
 
 @both
-def test_what_is_left_of_the_deadline_is_sent_along(predict):
+def test_remaining_deadline_is_sent_to_the_server(predict):
     with Script([SHED, (200, *ANSWER)]) as script:
         predict(script.address)
         first, second = (float(headers["x-request-timeout-ms"]) for headers in script.asked)
@@ -94,7 +94,7 @@ def test_what_is_left_of_the_deadline_is_sent_along(predict):
 
 
 @both
-def test_the_last_error_is_raised_when_nothing_helps(predict):
+def test_last_error_is_raised_when_retries_fail(predict):
     with Script([SHED] * 2) as script, pytest.raises(Overloaded, match="full"):
         predict(script.address, Retry(attempts=2))
     with Script([(400, {}, b'{"error": "x: wanted"}')]) as script, pytest.raises(BadInput, match="x: wanted"):
@@ -102,7 +102,7 @@ def test_the_last_error_is_raised_when_nothing_helps(predict):
 
 
 @both
-def test_nobody_there_is_a_lost_connection(predict):
+def test_refused_connection_is_reported_as_connection_lost(predict):
     with Script([]) as script:
         address = script.address
     with pytest.raises(ConnectionLost, match=f"^{re.escape(address)}: .*; is freshet serve running there"):
@@ -110,7 +110,7 @@ def test_nobody_there_is_a_lost_connection(predict):
 
 
 @both
-def test_a_server_that_is_silent_is_left_at_the_deadline(predict):
+def test_unresponsive_server_is_abandoned_at_the_deadline(predict):
     release = threading.Event()
 
     class Silent(Script):
@@ -131,7 +131,7 @@ def test_a_server_that_is_silent_is_left_at_the_deadline(predict):
             release.set()
 
 
-def test_a_ranking_is_of_one_user_and_its_candidates():
+def test_ranking_has_one_user_and_its_candidates():
     with Script([(200, *ANSWER)]) as script, Client(script.address) as client:
         scores = client.rank("ctr", {"user": 7}, {"item": [1, 2]})
         assert scores.tolist() == [0.25, 0.5]
@@ -140,14 +140,14 @@ def test_a_ranking_is_of_one_user_and_its_candidates():
 
 
 @pytest.mark.parametrize("address", ["localhost:8501", "ftp://host:1", "http://", "grpc://host:1/path"])
-def test_addresses_that_are_none_are_refused(address):
+def test_invalid_addresses_are_refused(address):
     for kind in (Client, AsyncClient):
         with pytest.raises(BadInput, match="address"):
             kind(address)
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
-def test_a_server_that_is_not_there_is_not_ready(scheme):
+def test_unreachable_server_is_not_ready(scheme):
     with Script([]) as script:
         port = script.address.rpartition(":")[2]
     with Client(f"{scheme}://127.0.0.1:{port}") as client:

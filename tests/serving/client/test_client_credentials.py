@@ -54,7 +54,7 @@ def predict_async(address, **options):
 
 @pytest.mark.parametrize("ask", [predict, predict_async])
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_client_with_a_key_and_a_certificate_is_answered(live, ask, which):
+def test_client_with_a_key_and_a_certificate_is_answered(live, ask, which):
     addresses, told, keyed = live
     assert ask(addresses[which], key=keyed.secrets["predict"], **told) == [4.0]
     with pytest.raises(FreshetError, match="expected a valid bearer token"):
@@ -68,7 +68,7 @@ def test_a_client_with_a_key_and_a_certificate_is_answered(live, ask, which):
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_client_without_what_the_server_or_itself_wants_gets_no_connection(live, which):
+def test_client_without_required_credentials_gets_no_connection(live, which):
     addresses, told, keyed = live
     key = keyed.secrets["predict"]
     for lacking in ({**told, "ca": ""}, {"ca": told["ca"]}):
@@ -76,7 +76,7 @@ def test_a_client_without_what_the_server_or_itself_wants_gets_no_connection(liv
             predict(addresses[which], **{**lacking, "key": key, "timeout_s": 3.0})
 
 
-def test_a_key_is_nowhere_to_be_read():
+def test_key_is_never_printed():
     assert "s3cret" not in repr(ClientCredentials("s3cret"))
 
 
@@ -89,7 +89,7 @@ def test_a_key_is_nowhere_to_be_read():
         ({"ca": "/nowhere.pem"}, "expected PEM files, got no such file or directory"),
     ],
 )
-def test_what_cannot_be_shown_is_refused_before_anything_is_sent(options, said):
+def test_unusable_credentials_are_refused_before_sending(options, said):
     for address in ("https://localhost:1", "grpcs://localhost:1"):
         with pytest.raises(BadInput, match=said):
             Client(address, **options)

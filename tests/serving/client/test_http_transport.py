@@ -22,7 +22,7 @@ def score(nbytes=8, **others):
     return {"name": "score", "datatype": "FP32", "shape": [2, 1], "parameters": {"binary_data_size": nbytes}} | others
 
 
-def test_a_call_is_a_binary_infer_request():
+def test_call_is_sent_as_a_binary_infer_request():
     call = ClientCall("a b", 3, tensors({"x": [1, 2]}), ("score",), (("x-sticky-key", "ann"),))
     path, headers, body = encode(call, 0.05)
     assert path == "/v2/models/a%20b/versions/3/infer"
@@ -37,18 +37,18 @@ def test_a_call_is_a_binary_infer_request():
     assert np.frombuffer(body[at:], "<i8").tolist() == [1, 2]
 
 
-def test_without_a_deadline_none_is_sent():
+def test_request_without_a_deadline_sends_none():
     assert "x-request-timeout-ms" not in encode(ClientCall("m", None, [], (), ()), None)[1]
 
 
-def test_a_reply_is_a_prediction():
+def test_reply_becomes_a_prediction():
     prediction = decode(200, *reply([score()], np.array([0.25, 0.5], "<f4").tobytes()))
     assert (prediction.model, prediction.version, prediction.generation) == ("ctr", 3, "3.17")
     assert prediction.scores().tolist() == [0.25, 0.5]
     assert prediction.outputs["score"].shape == (2, 1)
 
 
-def test_errors_are_those_that_the_server_raised():
+def test_server_errors_are_raised_as_their_types():
     with pytest.raises(NotFound, match="no such model"):
         decode(404, {}, b'{"error": "no such model"}')
     with pytest.raises(Overloaded) as caught:
@@ -74,18 +74,18 @@ def test_errors_are_those_that_the_server_raised():
         ({"score": 1}, bytes(8)),
     ],
 )
-def test_replies_whose_parts_do_not_fit_are_refused(outputs, data):
+def test_replies_with_inconsistent_parts_are_refused(outputs, data):
     with pytest.raises(FreshetError, match="reply"):
         decode(200, *reply(outputs, data))
 
 
 @given(st.binary(max_size=80), st.sampled_from(["", "0", "5", "80", "-1", "99999999999", "x"]))
-def test_a_reply_of_any_bytes_is_refused_and_nothing_else(body, length):
+def test_arbitrary_reply_bytes_are_refused_cleanly(body, length):
     with pytest.raises(FreshetError):
         decode(200, {HEADER_LENGTH: length}, body)
 
 
-def test_a_server_that_cannot_be_reached_is_named_by_its_address():
+def test_unreachable_server_error_names_its_address():
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{reserved.getsockname()[1]}"

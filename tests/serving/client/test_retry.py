@@ -19,21 +19,21 @@ def attempts(timeout_s=10.0, jitter=1.0, clock=None, **retry):
 
 
 @pytest.mark.parametrize("error", [Overloaded("full", 0.5), NotReady("loading"), ConnectionLost("gone")])
-def test_what_may_pass_is_tried_again(error):
+def test_retryable_error_is_retried(error):
     tries = attempts()
     tries.begin()
     assert tries.wait_s(error) >= 0
 
 
 @pytest.mark.parametrize("error", [BadInput("no"), NotFound("no"), Expired("late"), FreshetError("broken")])
-def test_what_will_not_pass_is_raised(error):
+def test_permanent_error_is_raised(error):
     tries = attempts()
     tries.begin()
     with pytest.raises(type(error)):
         tries.wait_s(error)
 
 
-def test_a_server_is_not_asked_sooner_than_it_says():
+def test_retry_waits_at_least_as_long_as_the_server_asks():
     tries = attempts(jitter=0.0)
     tries.begin()
     assert tries.wait_s(Overloaded("full", 1.5)) == 1.5
@@ -48,7 +48,7 @@ def test_waits_double():
     assert waits == pytest.approx([0.1, 0.2, 0.4])
 
 
-def test_the_last_attempts_error_is_raised():
+def test_error_of_the_last_attempt_is_raised():
     tries = attempts(attempts=2)
     tries.begin()
     tries.wait_s(ConnectionLost("first"))
@@ -57,14 +57,14 @@ def test_the_last_attempts_error_is_raised():
         tries.wait_s(ConnectionLost("second"))
 
 
-def test_a_server_that_asks_for_longer_than_is_worth_it_is_not_waited_for():
+def test_overlong_retry_after_is_not_waited_for():
     tries = attempts(max_wait_s=2.0)
     tries.begin()
     with pytest.raises(Overloaded):
         tries.wait_s(Overloaded("full", 3.0))
 
 
-def test_no_attempt_is_made_that_could_not_be_answered_in_time():
+def test_attempt_that_cannot_finish_in_time_is_not_made():
     clock = Clock()
     tries = attempts(timeout_s=1.0, clock=clock)
     assert tries.begin() == 1.0
@@ -75,7 +75,7 @@ def test_no_attempt_is_made_that_could_not_be_answered_in_time():
         tries.begin()
 
 
-def test_without_a_deadline_an_attempt_may_take_any_time():
+def test_attempt_without_a_deadline_has_no_time_limit():
     assert attempts(timeout_s=None).begin() is None
 
 

@@ -25,7 +25,7 @@ def columns(given, context=None, manifest=PACKED):
     return examples.columns(*examples.of_json(given, context or {}), manifest)
 
 
-def test_features_are_gathered_into_the_columns_of_packed_inputs():
+def test_features_are_gathered_into_packed_input_columns():
     given = [{"user": 1, "item": [2], "a": 0.5, "b": 1}, {"user": [3], "item": 4, "x": [7, 8]}]
     inputs = columns(given[:1])
     assert inputs["ids"].tolist() == [[1, 2]]
@@ -35,7 +35,7 @@ def test_features_are_gathered_into_the_columns_of_packed_inputs():
         columns(given)
 
 
-def test_what_only_the_context_names_is_one_row():
+def test_feature_named_only_in_the_context_has_one_row():
     inputs = columns([{"x": [0, 1]}, {"x": [2, 3]}], {"user": 1, "item": 2})
     assert inputs["ids"].tolist() == [[1, 2]]
     assert inputs["x"].tolist() == [[0, 1], [2, 3]]
@@ -43,14 +43,14 @@ def test_what_only_the_context_names_is_one_row():
     assert overridden["ids"].tolist() == [[5, 2], [1, 2]]
 
 
-def test_a_ragged_feature_may_be_absent():
+def test_ragged_feature_may_be_absent():
     inputs = columns([{"user": 1, "seen": [1, 2], "tags": "a"}, {"user": 2}], manifest=RAGGED)
     assert isinstance(inputs["seen"], Ragged)
     assert inputs["seen"].row_splits.tolist() == [0, 2, 2]
     assert inputs["tags"].values.tolist() == [b"a"]
 
 
-def test_examples_of_a_message_are_those_of_json():
+def test_examples_of_a_message_equal_those_of_json():
     given = message("tensorflow.serving.Input")()
     for user, price, city in ((1, 0.5, b"x"), (2, 1.5, b"\xff")):
         features = given.example_list.examples.add().features.feature
@@ -65,7 +65,7 @@ def test_examples_of_a_message_are_those_of_json():
         examples.of_message(message("tensorflow.serving.Input")())
 
 
-def test_results_need_outputs_that_mean_them():
+def test_results_need_matching_outputs():
     assert examples.regressions(SCORES).tolist() == [0.5, 0.25]
     assert examples.classes(SCORES).tolist() == [[0.5], [0.25]]
     two = {"outputs": SCORES["score"], "scores": np.ones((2, 3), np.float32)}
@@ -87,7 +87,7 @@ JSON = st.recursive(
 
 
 @given(JSON, JSON)
-def test_any_json_is_read_or_refused_with_an_error_of_ours(given, context):
+def test_arbitrary_json_is_read_or_refused_with_a_freshet_error(given, context):
     for manifest in (PACKED, FLAT, RAGGED):
         try:
             columns(given, context, manifest)
@@ -95,14 +95,14 @@ def test_any_json_is_read_or_refused_with_an_error_of_ours(given, context):
             continue
 
 
-def test_examples_that_differ_in_nothing_have_a_row_each():
+def test_equal_examples_keep_a_row_each():
     given = columns([{}, {}, {}], {"ids": [1, 2], "x": [0.5, 1]})
     assert max(len(column) for column in given.values()) == 3
     # One of them is enough: the other is sent, and looked up, once.
     assert sorted(len(column) for column in given.values()) == [1, 3]
 
 
-def test_a_null_is_missing_as_in_training_and_an_object_is_named():
+def test_null_is_missing_as_in_training_and_objects_are_refused():
     found, _ = examples.of_json([{"x": [10, None], "name": ["a", None]}], {})
     assert found[0]["name"] == [b"a", b""]
     assert found[0]["x"][0] == 10
@@ -113,7 +113,7 @@ def test_a_null_is_missing_as_in_training_and_an_object_is_named():
         examples.of_json([{"x": [10, "a"]}], {})
 
 
-def test_booleans_are_whole_numbers_in_examples():
+def test_booleans_are_integers_in_examples():
     found, _ = examples.of_json([{"x": [1, True, False]}, {"x": True}], {})
     assert [e["x"] for e in found] == [[1, 1, 0], [1]]
     with pytest.raises(BadInput, match=r"examples\[0\]\.x"):

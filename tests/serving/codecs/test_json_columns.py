@@ -30,7 +30,7 @@ def outcome(spec, values, plain):
 
 
 @given(VALUES | GOOD)
-def test_the_short_way_reads_and_refuses_what_the_long_way_does(values):
+def test_fast_path_reads_and_refuses_like_the_slow_path(values):
     body = json.dumps(values).encode()
     if has_booleans(body):
         return
@@ -39,12 +39,12 @@ def test_the_short_way_reads_and_refuses_what_the_long_way_does(values):
 
 
 @pytest.mark.parametrize("body", [b"true", b"[1,false]", b'{"price_rub":1}', b'"also"'])
-def test_a_body_that_may_hold_booleans_is_told(body):
+def test_body_that_may_hold_booleans_is_detected(body):
     assert has_booleans(body)
 
 
 @pytest.mark.parametrize("body", [b"", b"r", b'{"user":[1,2.5e3,null],"floats":[]}'])
-def test_a_body_that_cannot_is_told_too(body):
+def test_body_without_booleans_is_detected(body):
     assert not has_booleans(body)
 
 
@@ -52,33 +52,33 @@ NUMBERS = st.sampled_from([math.nan, math.inf, -math.inf, 1.5, 7, 3e38])
 
 
 @given(st.lists(st.lists(NUMBERS, min_size=2, max_size=2), min_size=1, max_size=5), st.booleans())
-def test_nan_and_infinity_are_read_as_what_they_are(values, plain):
+def test_nan_and_infinity_are_parsed_as_numbers(values, plain):
     read = column(SPECS[3], load_json(json.dumps({"x": values}).encode())["x"], plain)
     np.testing.assert_array_equal(read, np.float32(values))
 
 
 @pytest.mark.parametrize("number", [b"7e307", b"8.5e307", b"-8e307", b"1e300", b"7" + b"0" * 307])
-def test_a_number_that_no_float32_holds_is_refused_beside_nan_too(number):
+def test_number_exceeding_float32_is_refused_even_next_to_nan(number):
     for others in (b"1", b"NaN, -Infinity"):
         values = load_json(b'{"x": [%b, %b]}' % (number, others))["x"]
         with pytest.raises(BadInput, match="without loss of precision"):
             column(SPECS[2], values, True)
 
 
-def test_what_stands_for_nan_is_shown_as_nan_and_is_no_string():
+def test_nan_placeholder_is_shown_as_nan_and_not_a_string():
     for spec in (SPECS[0], Input("x", "string")):
         with pytest.raises(BadInput, match=r"JSON Value: NaN \(a number, value 0\)"):
             column(spec, load_json(b'{"x": [NaN]}')["x"], True)
 
 
-def test_columns_are_whole():
+def test_columns_are_read_whole():
     assert column(SPECS[1], [[1, 2], [3, 4]], True).tolist() == [[1, 2], [3, 4]]
     assert column(SPECS[3], [[0.1, 2]], True).tolist() == [[np.float32(0.1), 2]]
     assert column(SPECS[1], [], True).shape == (0, 2)
 
 
 @pytest.mark.parametrize(("value", "shown"), [(None, "null"), (True, "true"), ("a", '"a"'), (1.0, "1.0")])
-def test_a_value_of_another_type_is_shown_as_json_writes_it(value, shown):
+def test_value_of_the_wrong_type_is_shown_as_json(value, shown):
     with pytest.raises(BadInput, match=re.escape(f"ids: JSON Value: {shown} (")):
         column(Input("ids", "int64"), [value])
 
@@ -95,7 +95,7 @@ def test_null_is_a_missing_float_string_or_list():
 
 
 @pytest.mark.parametrize("spec", [Input("id", "int64"), Input("id", "int64", ragged=True)])
-def test_null_is_no_id(spec):
+def test_null_id_is_refused(spec):
     with pytest.raises(BadInput) as caught:
         column(spec, [[1, None]] if spec.ragged else [1, None])
     assert str(caught.value) == (

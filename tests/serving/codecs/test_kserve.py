@@ -22,12 +22,12 @@ from tests.serving.fakes import PACKED, SINGLE, TWO_OUTPUTS, manifest_of
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"-1", b"1.5", b"99999", b"1" * 30])
-def test_a_header_length_beyond_the_body_is_refused(value):
+def test_header_length_beyond_the_body_is_refused(value):
     with pytest.raises(BadInput, match="inference-header-content-length: expected a whole number from 0 to 2"):
         kserve.decode(b"{}", {LENGTH: value}, PACKED)
 
 
-def test_the_json_of_a_body_is_as_long_as_its_header_says_where_that_can_be_believed():
+def test_json_length_comes_from_a_plausible_header():
     for digits, wanted in ((2, 12), (MAX_DIGITS, 12), (MAX_DIGITS + 1, 100)):
         headers = {kserve.HEADER_LENGTH: b"12".rjust(digits, b"0")}
         assert kserve.parsed_nbytes(100, headers) == wanted
@@ -35,7 +35,7 @@ def test_the_json_of_a_body_is_as_long_as_its_header_says_where_that_can_be_beli
         assert kserve.parsed_nbytes(100, {kserve.HEADER_LENGTH: text}) == 100
 
 
-def test_a_raw_binary_request_is_the_one_input_of_a_model():
+def test_raw_binary_request_is_the_only_input_of_a_model():
     values = np.arange(6, dtype=np.float32)
     inputs, options = kserve.decode(values.tobytes(), {LENGTH: b"0"}, SINGLE)
     np.testing.assert_array_equal(inputs["x"], values.reshape(3, 2))
@@ -47,14 +47,14 @@ def test_a_raw_binary_request_is_the_one_input_of_a_model():
             kserve.decode(values.tobytes(), {LENGTH: b"0"}, manifest)
 
 
-def test_the_shorter_of_two_timeouts_counts():
+def test_shorter_of_two_timeouts_applies():
     header = {b"x-request-timeout-ms": b"20"}
     assert decode_json(inputs=PACKED_JSON, parameters={"timeout": 5000})[1].timeout_s == 0.005
     assert decode_json(inputs=PACKED_JSON, parameters={"timeout": 50000}, headers=header)[1].timeout_s == 0.02
     assert decode_json(inputs=PACKED_JSON, parameters={"timeout": 0}, headers=header)[1].timeout_s == 0.02
 
 
-def test_outputs_come_in_the_order_and_encoding_that_were_asked_for():
+def test_outputs_have_the_requested_order_and_encoding():
     _, options = decode_json(
         TWO_OUTPUTS,
         inputs=[tensor("user", "INT64", [2], [1, 2])],
@@ -74,7 +74,7 @@ def test_outputs_come_in_the_order_and_encoding_that_were_asked_for():
     assert body[at:] == outputs["click"].tobytes()
 
 
-def test_a_reply_without_binary_outputs_is_json_alone():
+def test_reply_without_binary_outputs_is_pure_json():
     options = kserve.InferOptions((kserve.RequestedOutput("score", False),), "q7")
     body, headers = kserve.encode({"score": np.array([[np.nan], [0.5]], np.float32)}, options, "ctr", 3)
     assert headers == ((b"content-type", b"application/json"),)
@@ -83,13 +83,13 @@ def test_a_reply_without_binary_outputs_is_json_alone():
 
 
 @given(st.binary(max_size=200), st.none() | st.integers(0, 200))
-def test_any_bytes_are_refused_with_an_error_of_ours(body, length):
+def test_arbitrary_bytes_are_refused_with_a_freshet_error(body, length):
     headers = {} if length is None else {LENGTH: b"%d" % length}
     with pytest.raises(FreshetError):
         kserve.decode(body, headers, PACKED)
 
 
-def test_a_header_seen_before_is_read_for_the_manifest_and_the_body_at_hand():
+def test_cached_header_is_checked_against_manifest_and_body():
     floats = tensor("floats", "FP32", [2, 2], nbytes=16)
     first, headers = binary([tensor("ids", "INT64", [2, 3], nbytes=48), floats], [b"\1" * 48, b"\0" * 16])
     again, _ = binary([tensor("ids", "INT64", [2, 3], nbytes=48), floats], [b"\2" * 48, b"\0" * 16])
@@ -104,7 +104,7 @@ def test_a_header_seen_before_is_read_for_the_manifest_and_the_body_at_hand():
         kserve.decode(first, headers, other)
 
 
-def test_headers_that_hold_values_or_an_id_are_not_kept():
+def test_headers_with_values_or_an_id_are_not_cached():
     kserve._kept.clear()
     floats = tensor("floats", "FP32", [1, 2], nbytes=8)
     with_values, headers = binary([tensor("ids", "INT64", [1, 3], data=[1, 2, 3]), floats], [b"\0" * 8])
@@ -114,7 +114,7 @@ def test_headers_that_hold_values_or_an_id_are_not_kept():
     assert not kserve._kept
 
 
-def test_few_headers_are_kept(monkeypatch):
+def test_header_cache_is_bounded(monkeypatch):
     monkeypatch.setattr(kserve, "MAX_KEPT", 4)
     kserve._kept.clear()
     for rows in range(1, 10):
@@ -125,7 +125,7 @@ def test_few_headers_are_kept(monkeypatch):
 
 
 @pytest.mark.parametrize(("room", "fits"), [(7, False), (8, True), (16, True)])
-def test_an_output_is_written_to_shared_memory_only_where_its_span_has_room_for_it(room, fits):
+def test_output_is_written_to_shared_memory_only_if_it_fits(room, fits):
     written = []
     memory = SimpleNamespace(write=lambda span, data: written.append((span, data)))
     scores = np.array([[0.25], [0.5]], np.float32)

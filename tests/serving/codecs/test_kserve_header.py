@@ -40,7 +40,7 @@ def test_binary_tensors_follow_the_json_at_any_alignment(pad):
     assert inputs["ids"].flags.aligned
 
 
-def test_an_aligned_binary_tensor_is_a_view_of_the_body():
+def test_aligned_binary_tensor_is_a_view_of_the_body():
     one_float, views = manifest_of([Input("x", "float32", 1)]), []
     for pad in range(8):
         body, headers = binary([tensor("x", "FP32", [1, 1], nbytes=4)], [b"\0\0\x80?"], pad)
@@ -48,7 +48,7 @@ def test_an_aligned_binary_tensor_is_a_view_of_the_body():
     assert any(views)
 
 
-def test_json_and_binary_inputs_mix_and_n_by_1_counts_as_n():
+def test_json_and_binary_inputs_mix_with_column_vectors_accepted():
     tensors = [
         tensor("user", "INT64", [2, 1], [1, 2]),
         tensor("price", "FP32", [1], nbytes=4),
@@ -61,7 +61,7 @@ def test_json_and_binary_inputs_mix_and_n_by_1_counts_as_n():
     assert inputs["city"].tolist() == [b"", b"abc"]
 
 
-def test_a_ragged_input_is_two_tensors():
+def test_ragged_input_is_two_tensors():
     tensors = [
         tensor("user", "INT64", [2], [1, 2]),
         tensor("seen", "INT64", [3], nbytes=24),
@@ -76,7 +76,7 @@ def test_a_ragged_input_is_two_tensors():
     assert inputs["tags"].values.tolist() == [b"a"]
 
 
-def test_an_empty_tensor_may_be_of_any_type():
+def test_empty_tensor_may_have_any_type():
     tensors = [
         tensor("user", "INT64", [1], [1]),
         tensor("seen", "FP32", [0], []),
@@ -88,7 +88,7 @@ def test_an_empty_tensor_may_be_of_any_type():
 
 
 @pytest.mark.parametrize("splits", [[], [1, 3], [0, 2], [0, 3, 2, 3], [0, 4]])
-def test_row_splits_that_do_not_fit_are_refused(splits):
+def test_invalid_row_splits_are_refused(splits):
     message = refusal(
         RAGGED,
         inputs=[
@@ -111,7 +111,7 @@ def test_row_splits_that_do_not_fit_are_refused(splits):
         ({}, False),
     ],
 )
-def test_a_reply_that_is_nothing_but_outputs_is_told_apart(document, plain):
+def test_reply_with_outputs_only_is_recognised(document, plain):
     header = read_header({"inputs": PACKED_JSON, **document}, PACKED, DEFAULTS)
     assert header.plain is plain
 
@@ -157,11 +157,11 @@ def changed(**fields):
         (changed(parameters={"binary_data_size": 8}), "one of data, binary_data_size"),
     ],
 )
-def test_a_malformed_input_is_refused_by_name(inputs, message):
+def test_malformed_input_is_refused_by_name(inputs, message):
     assert message in refusal(inputs=inputs)
 
 
-def test_binary_sizes_must_agree_with_shape_and_body():
+def test_binary_sizes_must_match_shape_and_body():
     floats = tensor("floats", "FP32", [2, 2], FLOATS.tolist())
     for size, body_nbytes, message in (
         (40, 48, "expected 48, got 40"),
@@ -176,7 +176,7 @@ def test_binary_sizes_must_agree_with_shape_and_body():
 
 
 @pytest.mark.parametrize("name", ["FP16", "BF16"])
-def test_halves_become_float32(name):
+def test_half_precision_tensors_become_float32(name):
     values = np.array([[0.5, -2.0], [1.5, 65504.0 if name == "FP16" else 2.0**100]], np.float32)
     raw = values.astype("<f2") if name == "FP16" else (values.view("<u4") >> 16).astype("<u2")
     tensors = [tensor("ids", "INT64", [2, 3], nbytes=48), tensor("floats", name, [2, 2], nbytes=8)]
@@ -222,7 +222,7 @@ def test_halves_become_float32(name):
         ({"parameters": {"priority": 2**64}}, "priority: expected a whole number"),
     ],
 )
-def test_a_malformed_option_is_refused_by_name(document, message):
+def test_malformed_option_is_refused_by_name(document, message):
     assert message in refusal(inputs=PACKED_JSON, **document)
 
 
@@ -252,5 +252,5 @@ TENSORS = st.fixed_dictionaries(
         {"inputs": st.lists(TENSORS, max_size=6) | VALUES}, optional={"outputs": VALUES, "parameters": VALUES}
     )
 )
-def test_any_document_is_decoded_or_refused_with_an_error_of_ours(document):
+def test_arbitrary_document_is_decoded_or_refused_with_a_freshet_error(document):
     assert len(outcome(lambda: decode_json(RAGGED, **document))) < 1000

@@ -23,7 +23,7 @@ from tests.serving.fakes import FLAT
         (prefixed([b"ab", b"cd"])[:-1], 2, "element 1 extends beyond"),
     ],
 )
-def test_a_bytes_tensor_that_does_not_fit_is_refused(raw, count, message):
+def test_mismatched_bytes_tensor_is_refused(raw, count, message):
     tensors = [
         tensor("user", "INT64", [1], [1]),
         tensor("price", "FP32", [1], [1]),
@@ -35,7 +35,7 @@ def test_a_bytes_tensor_that_does_not_fit_is_refused(raw, count, message):
 
 
 @given(st.lists(st.binary(max_size=12), max_size=30), st.integers(0, 7))
-def test_any_strings_survive_the_binary_layout(values, pad):
+def test_any_strings_round_trip_through_the_binary_layout(values, pad):
     raw = prefixed(values)
     tensors = [
         tensor("user", "INT64", [1], [1]),
@@ -49,7 +49,7 @@ def test_any_strings_survive_the_binary_layout(values, pad):
 
 
 @given(st.binary(max_size=120), st.integers(0, 40))
-def test_any_bytes_tensor_is_decoded_or_refused_with_an_error_of_ours(raw, count):
+def test_arbitrary_bytes_tensor_is_decoded_or_refused_with_freshet_error(raw, count):
     tensors = [
         tensor("user", "INT64", [1], [1]),
         tensor("price", "FP32", [1], [1]),
@@ -63,7 +63,7 @@ def test_any_bytes_tensor_is_decoded_or_refused_with_an_error_of_ours(raw, count
     assert prefixed(city.tolist()) == raw
 
 
-def test_an_element_that_takes_the_room_of_the_lengths_after_it_is_refused():
+def test_element_overlapping_the_next_length_is_refused():
     """The 8 bytes are enough for two lengths; the first one says that it is followed by what should be the second."""
     with pytest.raises(BadInput, match="element 0 extends beyond the tensor's 8 bytes"):
         decode_bytes(np.frombuffer(b"\4\0\0\0abcd", np.uint8), 2, "city")

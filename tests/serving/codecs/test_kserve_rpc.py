@@ -36,7 +36,7 @@ def refusal(made, manifest=PACKED):
     return str(caught.value)
 
 
-def test_raw_tensors_are_columns():
+def test_raw_tensors_become_columns():
     inputs, params = decode(request(model_version="3", id="q"))
     np.testing.assert_array_equal(inputs["ids"], IDS)
     np.testing.assert_array_equal(inputs["floats"], FLOATS)
@@ -48,7 +48,7 @@ def test_raw_tensors_are_columns():
     )
 
 
-def test_typed_contents_are_columns():
+def test_typed_contents_become_columns():
     made = Request(model_name="ctr")
     made.inputs.add(name="user", datatype="INT64", shape=[2]).contents.int64_contents.extend([7, -8])
     made.inputs.add(name="price", datatype="FP32", shape=[2, 1]).contents.fp32_contents.extend([0.5, 2])
@@ -61,7 +61,7 @@ def test_typed_contents_are_columns():
     assert "inputs[user].contents: expected int64_contents, got int64_contents, fp32_contents" in refusal(made, FLAT)
 
 
-def test_a_ragged_input_is_two_tensors():
+def test_ragged_input_is_two_tensors():
     made = Request(model_name="ctr")
     made.inputs.add(name="user", datatype="INT64", shape=[2]).contents.int64_contents.extend([1, 2])
     made.inputs.add(name="seen", datatype="INT64", shape=[3]).contents.int64_contents.extend([4, 5, 6])
@@ -74,7 +74,7 @@ def test_a_ragged_input_is_two_tensors():
     assert inputs["seen"].row_splits.tolist() == [0, 1, 3]
 
 
-def test_a_request_like_one_seen_before_is_read_where_it_lies():
+def test_request_like_an_earlier_one_is_read_in_place():
     templates = Templates()
     first, _ = decode(request(), templates=templates)
     assert not (isinstance(first, PackedColumns) and first.buffer.startswith(b"\n\x03ctr"))
@@ -88,7 +88,7 @@ def test_a_request_like_one_seen_before_is_read_where_it_lies():
     assert params.outputs == (RequestedOutput("score", True),)
 
 
-def test_a_like_request_for_another_manifest_is_read_anew():
+def test_similar_request_for_a_different_manifest_is_decoded_again():
     templates = Templates()
     decode(request(), templates=templates)
     other = manifest_of([Input("ids", "int64", 3), Input("floats", "float32", 3)])
@@ -118,18 +118,18 @@ def test_a_like_request_for_another_manifest_is_read_anew():
         ),
     ],
 )
-def test_a_malformed_request_is_refused_by_name(change, message_part):
+def test_malformed_request_is_refused_by_name(change, message_part):
     made = request()
     change(made)
     assert message_part in refusal(made)
 
 
-def test_a_version_is_a_number():
+def test_version_is_a_number():
     with pytest.raises(BadInput, match="model_version: expected a whole number, got 'latest'"):
         decode(request(model_version="latest"))
 
 
-def test_a_reply_is_what_the_runtime_would_write():
+def test_reply_equals_the_protobuf_runtime_encoding():
     outputs = {"click": np.array([[0.25], [0.5]], np.float32), "topic": np.arange(4, dtype=np.float32).reshape(2, 2)}
     params = kserve_rpc.InferParams(
         "ctr", None, outputs=(RequestedOutput("topic", True), RequestedOutput("click", True))
@@ -147,7 +147,7 @@ def test_a_reply_is_what_the_runtime_would_write():
 
 
 @given(st.integers(1, 40), st.integers(0, 7), st.booleans())
-def test_templates_read_what_the_runtime_reads(rows, seed, renamed):
+def test_templates_decode_like_the_protobuf_runtime(rows, seed, renamed):
     random, templates = np.random.default_rng(seed), Templates()
     for _ in range(3):
         ids = random.integers(-(2**63), 2**63 - 1, (rows, 3), np.int64)
@@ -161,7 +161,7 @@ def test_templates_read_what_the_runtime_reads(rows, seed, renamed):
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_decoded_or_refused_with_an_error_of_ours(data):
+def test_arbitrary_bytes_are_decoded_or_refused_with_a_freshet_error(data):
     try:
         kserve_rpc.InferDecoder(data, Templates()).columns(PACKED)
     except FreshetError:
@@ -169,7 +169,7 @@ def test_any_bytes_are_decoded_or_refused_with_an_error_of_ours(data):
 
 
 @given(st.data())
-def test_a_changed_request_is_decoded_or_refused_with_an_error_of_ours(data):
+def test_changed_request_is_decoded_or_refused_with_a_freshet_error(data):
     templates = Templates()
     made = bytearray(request().SerializeToString())
     kserve_rpc.InferDecoder(bytes(made), templates).columns(PACKED)
@@ -185,7 +185,7 @@ def test_a_changed_request_is_decoded_or_refused_with_an_error_of_ours(data):
     assert outcomes[0] == outcomes[1]
 
 
-def test_outputs_of_two_are_those_asked_for():
+def test_only_requested_outputs_are_returned():
     made = Request(model_name="ctr")
     made.inputs.add(name="user", datatype="INT64", shape=[1]).contents.int64_contents.append(1)
     made.outputs.add(name="topic")

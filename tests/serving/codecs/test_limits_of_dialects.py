@@ -121,13 +121,13 @@ IDS = {
 
 
 @pytest.mark.parametrize("ask", ROWS.values(), ids=ROWS)
-def test_too_many_rows_are_refused_before_values_are_looked_at(ask):
+def test_too_many_rows_are_refused_before_values_are_read(ask):
     with pytest.raises(TooLarge, match="max_rows: expected at most 10 rows per request, got"):
         ask()
 
 
 @pytest.mark.parametrize("ask", IDS.values(), ids=IDS)
-def test_too_many_ids_are_refused_before_values_are_looked_at(ask):
+def test_too_many_ids_are_refused_before_values_are_read(ask):
     with pytest.raises(TooLarge, match="max_ids: expected at most 60 ids and strings per request, got 61"):
         ask()
 
@@ -155,7 +155,7 @@ def empties(field, count):
     ],
     ids=["KServe, gRPC", "TensorFlow Serving, gRPC", "DeepRec", "REST", "KServe"],
 )
-def test_what_a_parser_would_make_too_much_of_is_refused_before_it_is_parsed(parse):
+def test_input_exceeding_max_nodes_is_refused_before_parsing(parse):
     """None of these is a request, nor all of them JSON; nobody has come so far as to say so."""
     with pytest.raises(TooLarge, match=r"max_nodes: expected at most 200 .*, got 20[14];"):
         parse()
@@ -203,7 +203,7 @@ def strange_predict():
     return made.SerializeToString()
 
 
-def test_a_message_of_much_that_no_model_has_is_refused_at_little_cost():
+def test_message_full_of_unknown_inputs_is_refused_cheaply():
     """Counted in memory: what is made of it on the way to the error is not much more than the message itself."""
     cases = {
         strange_infer(): lambda data: kserve_rpc.InferDecoder(data, Templates()).columns(PACKED),
@@ -220,7 +220,7 @@ def test_a_message_of_much_that_no_model_has_is_refused_at_little_cost():
         assert len(str(caught.value)) < 1000
 
 
-def test_names_that_a_model_does_not_have_are_named_up_to_a_few():
+def test_unknown_input_names_are_listed_up_to_a_limit():
     names = {f"n{n}": 0 for n in range(STRANGE)}
     given = {"inputs": {"ids": [[1, 2, 3]], "floats": [[1, 2]], **names}}
     _, options = tfs_rest.decode(json.dumps(given).encode(), {}, PACKED)

@@ -3,7 +3,7 @@ import pytest
 from freshet_serving.serving.codecs.messages import POOL, message
 
 
-def test_clients_with_messages_of_the_same_names_live_in_the_same_process():
+def test_clients_with_equally_named_messages_share_the_process():
     triton = pytest.importorskip("tritonclient.grpc.service_pb2")
     theirs, ours = triton.ModelInferRequest, message("inference.ModelInferRequest")
     assert theirs is not ours
@@ -14,7 +14,7 @@ def test_clients_with_messages_of_the_same_names_live_in_the_same_process():
     assert (read.model_name, read.inputs[0].name, read.parameters["timeout"].int64_param) == ("m", "x", 7)
 
 
-def test_fields_have_the_numbers_that_tritons_clients_use():
+def test_field_numbers_equal_those_of_triton():
     triton = pytest.importorskip("tritonclient.grpc.service_pb2")
     config = pytest.importorskip("tritonclient.grpc.model_config_pb2")
     for name, kind in POOL.FindFileByName("inference.proto").message_types_by_name.items():
@@ -30,7 +30,7 @@ def same(ours, theirs):
         same(nested, theirs.nested_types_by_name[name])
 
 
-def test_fields_have_the_numbers_that_tensorflows_clients_use():
+def test_field_numbers_equal_those_of_tensorflow_serving():
     pytest.importorskip("tensorflow_serving")
     from tensorflow.core.example import example_pb2, feature_pb2
     from tensorflow.core.framework import tensor_pb2, tensor_shape_pb2

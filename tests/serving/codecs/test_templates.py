@@ -13,7 +13,7 @@ def learn(known, data, start, content, name="x", rows=1, manifest=SINGLE, params
     known.learn(data, params, manifest, {name: place}, {name: Placeholder(start, content)})
 
 
-def test_a_message_of_the_same_length_and_literals_is_known_by_its_holes():
+def test_message_with_equal_length_and_literals_matches_its_template():
     known = Templates()
     learn(known, b"head12345678tail", 4, b"12345678")
     found = known.find(b"headABCDEFGHtail")
@@ -23,7 +23,7 @@ def test_a_message_of_the_same_length_and_literals_is_known_by_its_holes():
     assert known.find(b"headABCDEFGHtail.") is None
 
 
-def test_what_lies_elsewhere_than_it_was_read_is_not_learned():
+def test_misplaced_or_overlapping_values_make_no_template():
     known = Templates()
     learn(known, b"head12345678tail", 5, b"12345678")
     learn(known, b"head12345678tail", 4, b"1234567")
@@ -35,7 +35,7 @@ def test_what_lies_elsewhere_than_it_was_read_is_not_learned():
     assert known.find(b"head12345678tail") is known.find(b"12345678") is known.find(b"123456789012") is None
 
 
-def test_few_messages_are_kept(monkeypatch):
+def test_template_cache_is_bounded(monkeypatch):
     monkeypatch.setattr(templates, "MAX_KEPT", 4)
     monkeypatch.setattr(templates, "MAX_ALIKE", 2)
     known = Templates()
@@ -51,11 +51,11 @@ def test_few_messages_are_kept(monkeypatch):
     assert known.find(long + b"12345678") is None
 
 
-def test_fields_are_the_length_delimited_ones_of_a_message():
+def test_fields_yields_the_length_delimited_fields():
     data = b"\x08\x96\x01" + b"\x12\x02ab" + b"\x1d\0\0\0\0" + b"\x21" + bytes(8) + b"\x12\x00" + b"\xa2\x06\x01c"
     assert [(n, data[a:b]) for n, a, b in fields(data, 0, len(data))] == [(2, b"ab"), (2, b""), (100, b"c")]
 
 
-def test_a_filler_is_cut_out():
+def test_filler_is_removed():
     assert len(filler(12)) == 12
     assert cut(b"ab" + filler(8) + b"cd", filler(8)) == (b"ab", b"cd")

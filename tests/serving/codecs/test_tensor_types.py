@@ -63,7 +63,7 @@ def columns(templates=None, manifest=MANIFEST, **changed):
     return tfs_rpc.PredictDecoder(rpc(**sent), templates or Templates()).columns(manifest)
 
 
-def test_declared_types_come_over_grpc_as_they_are():
+def test_declared_types_are_accepted_over_grpc():
     found = columns()
     assert found["hour"].tolist() == [3, 4]
     assert found["flag"].tolist() == [1, 0]
@@ -73,7 +73,7 @@ def test_declared_types_come_over_grpc_as_they_are():
     }  # fmt: skip
 
 
-def test_other_types_are_taken_where_nothing_is_lost():
+def test_lossless_conversions_are_accepted():
     found = columns(hour=np.array([3, 4]), weight=np.array([1.5, 2.0]), flag=np.array([1, 0], np.int8))
     assert found["hour"].tolist() == [3, 4]
     assert found["weight"].tolist() == [1.5, 2.0]
@@ -91,19 +91,19 @@ def test_other_types_are_taken_where_nothing_is_lost():
         ({"weight": np.array([1, (1 << 24) + 1])}, "weight: expected values that DT_FLOAT holds, got 16777217"),
     ],
 )
-def test_what_would_be_lost_is_refused_by_name(changed, told):
+def test_lossy_conversions_are_refused_by_name(changed, told):
     with pytest.raises(BadInput) as caught:
         columns(**changed)
     assert told in str(caught.value)
 
 
-def test_a_converted_request_leaves_no_template():
+def test_converted_request_makes_no_template():
     templates = Templates()
     columns(templates)
     assert columns(templates, hour=np.array([5, 6], np.int32))["hour"].tolist() == [5, 6]
 
 
-def test_kserve_takes_the_same_types_binary_typed_and_as_json():
+def test_kserve_accepts_the_same_types_in_every_encoding():
     sent = {
         "hour": ("INT32", np.array([3, 4], np.int32)),
         "flag": ("BOOL", np.array([True, False])),
@@ -134,7 +134,7 @@ def test_kserve_takes_the_same_types_binary_typed_and_as_json():
     assert found["flag"].tolist() == [1, 0]
 
 
-def test_kserve_refuses_an_int64_that_an_int32_does_not_hold():
+def test_kserve_refuses_an_int64_that_exceeds_int32():
     manifest = make_manifest([Input("hour", "int64", declared="int32")])
     header = {"name": "hour", "datatype": "INT64", "shape": [1], "parameters": {"binary_data_size": 8}}
     text = json.dumps({"inputs": [header]}).encode()
@@ -145,7 +145,7 @@ def test_kserve_refuses_an_int64_that_an_int32_does_not_hold():
             )
 
 
-def test_json_takes_booleans_where_they_are_declared_and_nowhere_else():
+def test_json_accepts_booleans_only_where_declared():
     row = {"hour": 3, "flag": True, "price": [0.1, 2], "weight": 1}
     found, _ = tfs_rest.decode(json.dumps({"instances": [row]}).encode(), {}, MANIFEST)
     assert found["flag"].tolist() == [1]
@@ -155,7 +155,7 @@ def test_json_takes_booleans_where_they_are_declared_and_nowhere_else():
         tfs_rest.decode(json.dumps({"instances": [row | {"hour": 1 << 31}]}).encode(), {}, MANIFEST)
 
 
-def test_replies_have_the_models_own_shapes_and_types():
+def test_replies_have_the_declared_shapes_and_types():
     found = as_declared(COMPUTED, MANIFEST)
     row, column = tfs_rest.PredictOptions(row=True), tfs_rest.PredictOptions(row=False)
     assert json.loads(tfs_rest.encode(found, row))["predictions"] == [
@@ -180,7 +180,7 @@ def test_replies_have_the_models_own_shapes_and_types():
     assert np.frombuffer(rpc_reply.raw_output_contents[1], "<i8").tolist() == [7, -2]
 
 
-def test_metadata_name_the_declared_types():
+def test_metadata_lists_the_declared_types():
     described = catalog.model_metadata(MANIFEST, "ctr", [1])
     assert [(i["name"], i["datatype"]) for i in described["inputs"]] == [
         ("hour", "INT32"), ("flag", "BOOL"), ("price", "FP64"), ("weight", "FP32"),
@@ -194,13 +194,13 @@ def test_metadata_name_the_declared_types():
     assert catalog.model_config(MANIFEST, "ctr")["output"][1]["data_type"] == "TYPE_INT64"
 
 
-def test_outputs_of_a_model_of_ours_are_handed_on_as_they_are():
+def test_outputs_of_native_models_are_returned_unchanged():
     computed = {"score": np.zeros((2, 1), np.float32)}
     assert as_declared(computed, make_manifest(outputs=[Output("score")])) is computed
 
 
 @given(st.data())
-def test_what_is_taken_is_what_was_sent_or_is_refused(data):
+def test_accepted_values_equal_the_sent_ones(data):
     spec = data.draw(st.sampled_from([Input("x", "int64", declared=d) for d in ("", "int8", "uint32", "bool")] + [
         Input("x", "float32"), Input("x", "float32", declared="float16"),
     ]))  # fmt: skip
@@ -228,7 +228,7 @@ NESTED = make_manifest([Input("x", "float32", 12, dims=[2, 3, 2]), Input("one", 
 VALUES = np.arange(24, dtype=np.float32).reshape(2, 2, 3, 2)
 
 
-def test_rows_of_several_dimensions_are_taken_in_their_own_shape_and_as_columns():
+def test_multidimensional_rows_are_accepted_in_both_shapes():
     wanted = VALUES.reshape(2, 12)
     for x, one in ((VALUES, np.array([[1], [2]])), (wanted, np.array([1, 2]))):
         document = json.dumps({"inputs": {"x": x.tolist(), "one": one.tolist()}}).encode()
@@ -257,6 +257,6 @@ def test_rows_of_several_dimensions_are_taken_in_their_own_shape_and_as_columns(
         [[[1]]],
     ],
 )
-def test_rows_of_another_shape_are_refused(rows):
+def test_rows_with_a_wrong_shape_are_refused(rows):
     with pytest.raises(BadInput, match=r"x: .* shape|x: Encountered list"):
         tfs_rest.decode(json.dumps({"inputs": {"x": rows, "one": [1, 2]}}).encode(), {}, NESTED)

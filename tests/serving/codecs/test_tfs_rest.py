@@ -43,14 +43,14 @@ def test_rows_of_named_inputs_become_one_column_each():
     assert options == tfs_rest.PredictOptions(row=True)
 
 
-def test_columns_are_taken_as_they_are_and_unknown_keys_are_ignored():
+def test_columns_are_accepted_and_unknown_keys_ignored():
     inputs, options = decode({"inputs": {"ids": [[1, 2, 3]], "floats": [[1, 2], [3, 4]], "other": "x"}})
     assert inputs.keys() == {"ids", "floats"}
     assert inputs["ids"].shape == (1, 3)
     assert not options.row
 
 
-def test_an_input_of_shape_n_also_takes_n_by_1():
+def test_input_of_shape_n_also_accepts_n_by_1():
     document = {"inputs": {"user": [[1], [2]], "price": [1.5, 2], "city": [["a"], [{"b64": "gA=="}]]}}
     inputs, _ = decode(document, FLAT)
     assert inputs["user"].tolist() == [1, 2]
@@ -68,7 +68,7 @@ def test_ragged_inputs_are_nested_lists():
     assert isinstance(inputs["tags"], Ragged)
 
 
-def test_a_model_of_one_input_takes_plain_values():
+def test_model_with_one_input_accepts_plain_values():
     rows, _ = decode({"instances": [[1, 2], [3, 4]]}, SINGLE)
     columns, _ = decode({"inputs": [[1, 2], [3, 4]]}, SINGLE)
     assert rows["x"].tolist() == columns["x"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
@@ -112,7 +112,7 @@ def test_nan_and_infinity_are_numbers():
         ({"signature_name": "other", "inputs": []}, "not found in signature def"),
     ],
 )  # fmt: skip
-def test_a_malformed_request_is_refused_in_tensorflow_servings_words(document, message):
+def test_malformed_request_gives_the_tensorflow_serving_error(document, message):
     assert message in refusal(document)
 
 
@@ -126,7 +126,7 @@ def test_a_malformed_request_is_refused_in_tensorflow_servings_words(document, m
         ([1, 2], "unexpected size"),
     ],
 )
-def test_a_value_that_is_no_string_is_refused(city, message):
+def test_value_that_is_not_a_string_is_refused(city, message):
     assert message in refusal({"inputs": {"user": [1], "price": [1], "city": [city]}}, FLAT)
 
 
@@ -140,25 +140,25 @@ def test_ragged_rows_must_be_lists():
     )
 
 
-def test_a_number_of_thousands_of_digits_is_not_echoed():
+def test_number_with_thousands_of_digits_is_not_echoed():
     message = refusal(b'{"instances": [[NaN, ' + b"9" * 4000 + b"]]}", SINGLE)
     assert len(message) < 200
 
 
-def test_a_lone_surrogate_is_refused():
+def test_lone_surrogate_is_refused():
     for price in (b"1", b"NaN"):
         body = b'{"inputs": {"user": [1], "price": [%b], "city": ["\\ud800"]}}' % price
         assert "JSON Parse error" in refusal(body, FLAT)
 
 
-def test_the_timeout_header_is_read_in_milliseconds():
+def test_timeout_header_is_read_in_milliseconds():
     document = {"instances": [[1, 2]]}
     assert decode(document, SINGLE, {b"x-request-timeout-ms": b"250"})[1].timeout_s == 0.25
     for wrong in (b"0", b"-1", b"nan", b"inf", b"soon", b"1" * 40, b""):
         assert "x-request-timeout-ms" in refusal(document, SINGLE, {b"x-request-timeout-ms": wrong})
 
 
-def test_one_output_is_written_as_bare_values():
+def test_single_output_is_written_as_bare_values():
     outputs = {"score": np.array([[0.1], [2.0]], np.float32)}
     assert tfs_rest.encode(outputs, tfs_rest.PredictOptions(True)) == b'{"predictions":[[0.1],[2.0]]}'
     assert tfs_rest.encode(outputs, tfs_rest.PredictOptions(False)) == b'{"outputs":[[0.1],[2.0]]}'
@@ -177,7 +177,7 @@ def test_several_outputs_are_written_as_objects():
     }
 
 
-def test_values_that_are_not_finite_are_written_as_tensorflow_serving_does():
+def test_non_finite_values_are_written_like_tensorflow_serving():
     outputs = {"score": np.array([[np.nan], [np.inf], [-np.inf], [0.1]], np.float32)}
     assert (
         tfs_rest.encode(outputs, tfs_rest.PredictOptions(True))
@@ -185,7 +185,7 @@ def test_values_that_are_not_finite_are_written_as_tensorflow_serving_does():
     )
 
 
-def test_a_column_of_a_wider_matrix_can_be_written():
+def test_column_of_a_wider_matrix_can_be_written():
     wide = np.arange(6, dtype=np.float32).reshape(3, 2)
     assert (
         tfs_rest.encode({"score": wide[:, 1:]}, tfs_rest.PredictOptions(True)) == b'{"predictions":[[1.0],[3.0],[5.0]]}'
@@ -197,7 +197,7 @@ FLOATS = st.floats(width=32)
 
 
 @given(st.lists(st.tuples(INT64S, FLOATS, st.text(st.characters(codec="utf-8"), max_size=5)), min_size=1, max_size=20))
-def test_what_a_client_writes_is_what_the_model_reads(rows):
+def test_client_values_reach_the_model_unchanged(rows):
     body = json.dumps({"instances": [{"user": u, "price": p, "city": c} for u, p, c in rows]}).encode()
     inputs, _ = tfs_rest.decode(body, {}, FLAT)
     assert inputs["user"].tolist() == [u for u, _, _ in rows]
@@ -206,7 +206,7 @@ def test_what_a_client_writes_is_what_the_model_reads(rows):
 
 
 @given(st.lists(st.binary(max_size=8), min_size=1, max_size=10))
-def test_any_bytes_travel_as_base64(values):
+def test_any_bytes_round_trip_as_base64(values):
     cities = [{"b64": base64.b64encode(v).decode()} for v in values]
     body = json.dumps({"inputs": {"user": [1], "price": [1], "city": cities}}).encode()
     inputs, _ = tfs_rest.decode(body, {}, FLAT)
@@ -215,7 +215,7 @@ def test_any_bytes_travel_as_base64(values):
 
 
 @given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=20), st.booleans())
-def test_what_the_model_writes_is_what_a_client_reads(rows, row_form):
+def test_model_outputs_reach_the_client_unchanged(rows, row_form):
     array = np.array(rows, np.float32)
     document = json.loads(tfs_rest.encode({"score": array}, tfs_rest.PredictOptions(row_form)))
     np.testing.assert_array_equal(np.array(document["predictions" if row_form else "outputs"], np.float32), array)
@@ -232,12 +232,12 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["instances", "inputs", "signature_name"]), JSON, max_size=2))
-def test_any_json_is_decoded_or_refused_with_an_error_of_ours(document):
+def test_arbitrary_json_is_decoded_or_refused_with_a_freshet_error(document):
     for manifest in (PACKED, FLAT, RAGGED, SINGLE, TWO_OUTPUTS):
         assert len(outcome(document, manifest)) < 1000
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_decoded_or_refused_with_an_error_of_ours(body):
+def test_arbitrary_bytes_are_decoded_or_refused_with_a_freshet_error(body):
     with pytest.raises(FreshetError):
         tfs_rest.decode(body, {}, PACKED)

@@ -48,13 +48,13 @@ def refusal(made, manifest=PACKED):
 
 
 @pytest.mark.parametrize("content", [True, False])
-def test_tensors_come_as_content_or_as_values(content):
+def test_tensors_arrive_as_content_or_as_values(content):
     inputs = decode(request(content=content))
     np.testing.assert_array_equal(inputs["ids"], IDS)
     np.testing.assert_array_equal(inputs["floats"], FLOATS)
 
 
-def test_fewer_values_are_filled_up_with_the_last():
+def test_missing_values_repeat_the_last_one():
     made = Request()
     made.model_spec.name = "ctr"
     tensor(made.inputs["user"], DT_INT64, [3], int64_val=[7])
@@ -80,7 +80,7 @@ def test_fewer_values_are_filled_up_with_the_last():
     assert inputs["city"].tolist() == [b""] * 3
 
 
-def test_a_ragged_input_is_one_tensor_of_rows_or_values_and_row_splits():
+def test_ragged_input_is_a_row_tensor_or_values_and_splits():
     made = Request()
     made.model_spec.name = "ctr"
     tensor(made.inputs["user"], DT_INT64, [2], int64_val=[1, 2])
@@ -93,7 +93,7 @@ def test_a_ragged_input_is_one_tensor_of_rows_or_values_and_row_splits():
 
 
 @pytest.mark.parametrize("content", [True, False])
-def test_a_request_like_one_seen_before_is_read_where_it_lies(content):
+def test_request_like_an_earlier_one_is_read_in_place(content):
     templates = Templates()
     decode(request(content=content), templates=templates)
     data = request(IDS + 1, FLOATS + 1, content).SerializeToString()
@@ -104,7 +104,7 @@ def test_a_request_like_one_seen_before_is_read_where_it_lies(content):
     np.testing.assert_array_equal(inputs["floats"], FLOATS + 1)
 
 
-def test_versions_labels_and_signatures_are_asked_for():
+def test_version_label_and_signature_are_read():
     made = request()
     made.model_spec.version.value = 3
     made.model_spec.signature_name = "serving_default"
@@ -140,13 +140,13 @@ def test_versions_labels_and_signatures_are_asked_for():
         (lambda r: r.output_filter.extend(["score", "score"]), "duplicate output tensor alias: 'score'"),
     ],
 )
-def test_a_malformed_request_is_refused_by_name(change, part):
+def test_malformed_request_is_refused_by_name(change, part):
     made = request()
     change(made)
     assert part in refusal(made)
 
 
-def test_a_reply_is_what_the_runtime_would_write():
+def test_reply_equals_the_protobuf_runtime_encoding():
     outputs = {"click": np.array([[0.25], [0.5]], np.float32), "topic": np.arange(4, dtype=np.float32).reshape(2, 2)}
     reply = Response.FromString(tfs_rpc.encode(outputs, tfs_rpc.PredictParams("ctr", signature="serving_default"), 3))
     assert reply.model_spec.name == "ctr"
@@ -162,7 +162,7 @@ def test_a_reply_is_what_the_runtime_would_write():
 
 
 @given(st.integers(1, 30), st.integers(0, 7), st.booleans())
-def test_templates_read_what_the_runtime_reads(rows, seed, content):
+def test_templates_decode_like_the_protobuf_runtime(rows, seed, content):
     random, templates = np.random.default_rng(seed), Templates()
     for _ in range(3):
         ids = random.integers(-(2**63), 2**63 - 1, (rows, 3), np.int64)
@@ -173,7 +173,7 @@ def test_templates_read_what_the_runtime_reads(rows, seed, content):
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_decoded_or_refused_with_an_error_of_ours(data):
+def test_arbitrary_bytes_are_decoded_or_refused_with_a_freshet_error(data):
     try:
         tfs_rpc.PredictDecoder(data, Templates()).columns(PACKED)
     except FreshetError:
@@ -181,7 +181,7 @@ def test_any_bytes_are_decoded_or_refused_with_an_error_of_ours(data):
 
 
 @given(st.data())
-def test_a_changed_request_is_read_the_same_with_and_without_a_template(data):
+def test_changed_request_decodes_equally_with_and_without_template(data):
     templates = Templates()
     made = bytearray(request(content=data.draw(st.booleans())).SerializeToString())
     tfs_rpc.PredictDecoder(bytes(made), templates).columns(PACKED)
@@ -198,7 +198,7 @@ def test_a_changed_request_is_read_the_same_with_and_without_a_template(data):
     assert outcomes[0] == outcomes[1]
 
 
-def test_one_output_of_two_can_be_asked_for():
+def test_one_output_of_two_can_be_requested():
     made = Request()
     made.model_spec.name = "ctr"
     tensor(made.inputs["user"], DT_INT64, [1], int64_val=[1])

@@ -20,13 +20,13 @@ def test_gzip_and_deflate_bodies_are_inflated():
     assert wire.inflate(b"abc", {}) == b"abc"
 
 
-def test_another_content_coding_is_answered_415():
+def test_unknown_content_encoding_is_answered_415():
     with pytest.raises(wire.UnsupportedEncoding, match="expected gzip or deflate, got 'br'") as caught:
         wire.inflate(b"abc", {b"content-encoding": b"br"})
     assert caught.value.http_status == 415
 
 
-def test_a_small_body_that_inflates_to_a_large_one_is_refused():
+def test_small_body_that_inflates_to_a_large_one_is_refused():
     bomb = gzip.compress(b"\0" * 1_000_000)
     assert len(bomb) < 2000
     with pytest.raises(TooLarge, match="after inflation"):
@@ -36,7 +36,7 @@ def test_a_small_body_that_inflates_to_a_large_one_is_refused():
     )
 
 
-def test_a_body_beyond_the_limit_is_refused_before_it_is_inflated():
+def test_body_over_the_limit_is_refused_before_inflation():
     with pytest.raises(TooLarge, match="expected at most 2 bytes, got 3"):
         wire.inflate(b"abc", {}, wire.SizeLimit(2))
 
@@ -44,13 +44,13 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_inflated():
 @pytest.mark.parametrize(
     "body", [b"", b"abc", gzip.compress(b"abc", mtime=0)[:-1], gzip.compress(b"abc", mtime=0) + b"x"]
 )
-def test_a_broken_stream_is_refused(body):
+def test_broken_compressed_stream_is_refused(body):
     with pytest.raises(BadInput, match="gzip stream"):
         wire.inflate(body, {b"content-encoding": b"gzip"})
 
 
 @given(st.binary(max_size=60), st.sampled_from([b"gzip", b"deflate"]))
-def test_any_bytes_are_inflated_or_refused_with_an_error_of_ours(body, coding):
+def test_arbitrary_bytes_are_inflated_or_refused_with_a_freshet_error(body, coding):
     with contextlib.suppress(FreshetError):
         wire.inflate(body, {b"content-encoding": coding})
 
@@ -62,7 +62,7 @@ def test_json_nested_too_deeply_is_refused():
         wire.load_json(b'{"a":[NaN,' + b"[" * 100_000 + b"]" * 100_000 + b"]}")
 
 
-def test_a_compressed_body_may_become_so_many_times_its_length_and_no_less_than_a_small_one():
+def test_inflation_is_limited_by_ratio_with_a_free_minimum():
     headers = {b"content-encoding": b"gzip"}
     small = gzip.compress(bytes(FREE_NBYTES))
     assert len(wire.inflate(small, headers)) == FREE_NBYTES
@@ -75,7 +75,7 @@ def test_a_compressed_body_may_become_so_many_times_its_length_and_no_less_than_
     assert len(wire.inflate(dull, headers)) == 720_000
 
 
-def test_a_bomb_takes_no_more_memory_than_its_limit():
+def test_ratio_limit_bounds_the_memory_of_a_bomb():
     bomb = gzip.compress(bytes(64 << 20))
     tracemalloc.start()
     try:
@@ -86,12 +86,12 @@ def test_a_bomb_takes_no_more_memory_than_its_limit():
         tracemalloc.stop()
 
 
-def test_only_utf_8_is_read():
+def test_only_utf_8_is_accepted():
     with pytest.raises(BadInput):
         wire.load_json('{"a": NaN}'.encode("utf-16"))
 
 
-def test_a_bomb_is_inflated_no_further_than_its_limit():
+def test_size_limit_bounds_the_memory_of_a_bomb():
     bomb = gzip.compress(b"\0" * (64 << 20), 1)
     tracemalloc.start()
     try:
@@ -112,7 +112,7 @@ def test_a_bomb_is_inflated_no_further_than_its_limit():
         ('{"ü": x1}'.encode(), "JSON Parse error: unexpected character, expected a JSON value at offset: 6, got 'x1}'"),
     ],
 )
-def test_a_parse_error_says_what_was_met(body, told):
+def test_parse_error_quotes_the_unexpected_input(body, told):
     with pytest.raises(BadInput) as caught:
         wire.load_json(body)
     assert str(caught.value) == told

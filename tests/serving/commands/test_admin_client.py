@@ -18,7 +18,7 @@ def admin():
         yield there
 
 
-def test_the_servers_own_message_reaches_the_user(admin, tmp_path):
+def test_server_error_message_reaches_the_user(admin, tmp_path):
     address, _ = admin
     file = tmp_path / "x"
     file.write_bytes(b"conflict")
@@ -30,14 +30,14 @@ def test_the_servers_own_message_reaches_the_user(admin, tmp_path):
         run("delta", "apply", "ctr", str(tmp_path / "none"), "--admin", address)
 
 
-def test_a_server_that_does_not_answer_is_one_line():
+def test_unresponsive_server_gives_a_one_line_error():
     with pytest.raises(NotReady, match=r"^admin: no answer from http://127\.0\.0\.1:1: Connection refused; is freshet"):
         run("delta", "rollback", "ctr", "3.1", "--admin", "http://127.0.0.1:1")
     with pytest.raises(FreshetError, match="http:// or https://"):
         run("delta", "rollback", "ctr", "3.1", "--admin", "file:///etc")
 
 
-def test_over_tls_the_server_is_believed_by_its_authority_and_shown_a_certificate(tmp_path, monkeypatch):
+def test_tls_checks_the_server_and_sends_a_client_certificate(tmp_path, monkeypatch):
     authority = Authority(tmp_path)
     chain, key = map(str, authority.write())
     options = {"tls_cert": chain, "tls_key": key, "tls_client_ca": str(authority.path), "admin_token": "t"}

@@ -15,7 +15,7 @@ def path(tmp_path, monkeypatch):
     return tmp_path / "api-keys.toml"
 
 
-def test_a_key_is_made_listed_and_revoked(path):
+def test_key_is_created_listed_and_revoked(path):
     made = ("key", "create", "web", "--scope", "predict", "--scope", "metrics", "--expires", "2030-01-01")
     secret = run(*made, "--rate", "100", "--concurrency", "8").strip()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -29,7 +29,7 @@ def test_a_key_is_made_listed_and_revoked(path):
     assert ApiKeys.parse(path.read_bytes()) == ApiKeys()
 
 
-def test_addresses_are_limited_and_let_go_again(path):
+def test_address_limits_can_be_set_and_removed(path):
     run("key", "create", "web", "--scope", "predict")
     assert run("key", "address", "--rate", "50") == "each address: rate=50.0 concurrency=any\n"
     assert "each address: rate=50.0 concurrency=any" in run("key", "list")
@@ -48,7 +48,7 @@ def test_addresses_are_limited_and_let_go_again(path):
         (("revoke", "other"), NotFound),
     ],
 )
-def test_what_cannot_be_done_changes_nothing(path, arguments, error):
+def test_failing_command_changes_nothing(path, arguments, error):
     run("key", "create", "there", "--scope", "predict")
     before = path.read_bytes()
     with pytest.raises(error):

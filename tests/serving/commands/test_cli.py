@@ -2,14 +2,14 @@ import subprocess
 import sys
 
 
-def test_a_mistake_on_the_command_line_is_one_line_and_code_2():
+def test_command_line_mistake_gives_one_line_and_code_2():
     command = [sys.executable, "-m", "freshet_serving", "serve", "--repository", "r", "--workers", "-1"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
     assert result.stderr == "freshet: workers: expected 0 (what is best here) to 256, got -1\n"
 
 
-def test_serving_imports_nothing_of_training():
+def test_serving_does_not_import_training_libraries():
     code = (
         "import sys, freshet_serving.serving.commands.cli, freshet_serving.serving.server\n"
         "import freshet_serving.serving.http.app, freshet_serving.serving.admin.api\n"

@@ -7,7 +7,7 @@ from freshet_serving.processor.extras import how_to_install
 from tests.serving.commands.running import run
 
 
-def test_compile_says_what_serves_each_batch_size_and_what_was_not_compiled(tmp_path, monkeypatch):
+def test_compile_reports_the_backend_per_batch_size_and_skipped_ones(tmp_path, monkeypatch):
     pytest.importorskip("tensorflow", reason="compiling needs the train extra")
     from freshet_serving.models.bench import write_model
 
@@ -42,6 +42,6 @@ def test_compile_says_what_serves_each_batch_size_and_what_was_not_compiled(tmp_
         (("m", "--buckets", "1", "--sample", "s"), "--buckets, --sample: expected one of them, got both"),
     ],
 )
-def test_compile_refuses_what_it_cannot_read(arguments, message):
+def test_compile_refuses_unreadable_input(arguments, message):
     with pytest.raises(FreshetError, match=message):
         run("compile", *arguments)

@@ -53,20 +53,20 @@ def test_commands_and_options_are_completed():
     assert completed("freshet serve --undo") == ["--undo-depth"]
 
 
-def test_models_are_those_of_the_repository_that_is_named(repository):
+def test_models_of_the_given_repository_are_completed(repository):
     assert completed(f"freshet inspect --repository {repository} ") == ["ads", "ctr"]
     assert completed("freshet delta rollback c", repository) == ["ctr"]
     assert completed("freshet repository prune --model a", repository) == ["ads"]
 
 
 @pytest.mark.long
-def test_generations_are_those_that_can_be_gone_back_to_newest_first(repository):
+def test_reachable_rollback_generations_are_completed_newest_first(repository):
     assert completed("freshet delta rollback ctr ", repository) == ["2.2", "2.1", "2.0"]
     assert completed("freshet delta rollback ctr 2.1", repository) == ["2.1"]
 
 
 @pytest.mark.long
-def test_what_cannot_be_read_completes_to_nothing(repository):
+def test_unreadable_repository_completes_to_nothing(repository):
     assert completed("freshet inspect ") == []
     assert completed("freshet inspect ", repository / "none") == []
     assert completed("freshet delta rollback nobody ", repository) == []
@@ -76,12 +76,12 @@ def test_what_cannot_be_read_completes_to_nothing(repository):
 
 @pytest.mark.long
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_are_told_the_same(repository, shell):
+def test_other_shells_get_the_same_completions(repository, shell):
     assert "ctr" in " ".join(completed("freshet inspect c", repository, shell))
 
 
 @pytest.mark.long
-def test_bash_completes_a_model_by_the_script_that_it_is_given(repository, tmp_path):
+def test_bash_completes_a_model_with_the_generated_script(repository, tmp_path):
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("bash is not here")

@@ -12,7 +12,7 @@ def convert(*arguments):
     return CliRunner().invoke(app, ["convert", *map(str, arguments)])
 
 
-def test_what_is_printed_reads_the_same_batches_from_the_copy(tmp_path):
+def test_printed_configuration_reads_equal_batches_from_the_copy(tmp_path):
     line = "\t".join(["1", *["3"] * 13, *["68fd1e64"] * 26])
     (tmp_path / "train.txt").write_text(f"{line}\n" * 20)
     before = {"model": {"name": "ads"}, "data": {"path": str(tmp_path / "train.txt"), "format": "criteo"}}
@@ -29,7 +29,7 @@ def test_what_is_printed_reads_the_same_batches_from_the_copy(tmp_path):
     assert batches[0] == batches[1]
 
 
-def test_own_features_are_not_told_again_and_a_file_is_not_replaced_unasked(tmp_path):
+def test_existing_file_is_not_replaced_and_features_not_repeated(tmp_path):
     (tmp_path / "x.csv").write_text("user,click,ts,w\n1,0,5,1\n2,1,6,2\n")
     (tmp_path / "x.toml").write_text(
         f'[model]\nname = "x"\n[data]\npath = "{tmp_path}/x.csv"\nlabel = "click"\ntime = "ts"\nweight = "w"\n'
@@ -47,7 +47,7 @@ def test_own_features_are_not_told_again_and_a_file_is_not_replaced_unasked(tmp_
     assert convert("--config", tmp_path / "x.toml", tmp_path / "x.parquet", "--overwrite").exit_code == 0
 
 
-def test_a_copy_among_the_data_is_refused(tmp_path):
+def test_copy_into_the_data_folder_is_refused(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x.csv").write_text("user,click\n1,0\n")
     (tmp_path / "x.toml").write_text(

@@ -19,7 +19,7 @@ def admin():
         yield there
 
 
-def test_a_delta_is_applied_and_rolled_back_on_a_running_server(admin, tmp_path):
+def test_delta_is_applied_and_rolled_back_on_a_running_server(admin, tmp_path):
     address, processor = admin
     file = tmp_path / "18.safetensors"
     file.write_bytes(b"delta")
@@ -38,7 +38,7 @@ def version(tmp_path):
     return Repository(tmp_path).version("small", 1)
 
 
-def test_repair_shows_then_cuts_what_ends_a_chain(version, tmp_path):
+def test_repair_shows_and_then_cuts_the_damage(version, tmp_path):
     damaged_chain(version, good=3, behind=2)
     where = ("small", "--repository", str(tmp_path))
     with pytest.raises(Diverged):
@@ -68,7 +68,7 @@ def test_repair_shows_then_cuts_what_ends_a_chain(version, tmp_path):
     assert "written as a snapshot" in run("delta", "compact", *where)
 
 
-def test_a_reason_that_others_wrote_is_escaped(version, tmp_path):
+def test_unprintable_reason_is_escaped(version, tmp_path):
     change_log = ChangeLog.of(version, whole=True)
     change_log.publish(make_delta(1, [1]))
     bad = "\x1b[2J\u202e\nserved: 1.99, digest deadbeef"
@@ -81,7 +81,7 @@ def test_a_reason_that_others_wrote_is_escaped(version, tmp_path):
     assert not any(line.startswith("served: 1.99") for line in listed.splitlines())
 
 
-def test_compact_where_nothing_can_be_written_is_one_line(version, tmp_path, monkeypatch):
+def test_compact_of_a_read_only_repository_gives_one_line(version, tmp_path, monkeypatch):
     ChangeLog.of(version).publish(make_delta(1, [1]))
 
     def read_only(self, *args, **options):

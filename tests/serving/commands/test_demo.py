@@ -15,12 +15,12 @@ def listening():
         yield server.getsockname()[1]
 
 
-def test_beside_a_running_server_each_port_is_the_next_free_one_and_no_two_are_the_same(listening):
+def test_busy_ports_are_replaced_by_distinct_free_ones(listening):
     data, admin = free_ports(listening, listening)
     assert listening < data < admin
 
 
-def test_free_ports_are_taken_as_they_are(listening):
+def test_free_ports_are_used_unchanged(listening):
     (port,) = free_ports(listening + 1) if listening < 65000 else free_ports(listening - 500)
     assert free_ports(port) == [port]
 

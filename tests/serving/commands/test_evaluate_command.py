@@ -35,7 +35,7 @@ def config(evaluated, tmp_path):  # noqa: F811
     return str(path)
 
 
-def test_a_training_file_says_what_to_score_and_tables_what_came_of_it(config):
+def test_training_file_selects_what_to_score_and_tables_the_results(config):
     told = run("evaluate", "--config", config, "--generation", "1.1")
     assert "mixed 1.1 on " in told
     assert "over 400 rows; predicted 0." in told
@@ -44,7 +44,7 @@ def test_a_training_file_says_what_to_score_and_tables_what_came_of_it(config):
     assert "(empty)" in told
 
 
-def test_what_the_file_publishes_and_how_its_data_are_named_is_no_matter(config, evaluated, tmp_path):  # noqa: F811
+def test_publish_settings_and_data_names_do_not_matter(config, evaluated, tmp_path):  # noqa: F811
     path = tmp_path / "train.toml"
     text = path.read_text().replace("[publish]", "[publish]\ndelta_seconds = 2")
     path.write_text(text.replace("[data]", '[data]\nformat = "parquet"'))
@@ -53,7 +53,7 @@ def test_what_the_file_publishes_and_how_its_data_are_named_is_no_matter(config,
     assert "over 400 rows" in run("evaluate", "--config", config, "--data", str(copy))
 
 
-def test_a_model_of_the_repository_needs_no_training_file_and_json_is_a_line_each(evaluated):  # noqa: F811
+def test_model_is_evaluated_without_training_file_as_json_lines(evaluated):  # noqa: F811
     given = ("--repository", str(evaluated.repository), "--data", evaluated.data.path, "--label", "clicked")
     told = run("evaluate", "mixed", *given, "--by", "hour", "--skip", "50", "--rows", "300", "--json")
     lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
@@ -71,6 +71,6 @@ def test_a_model_of_the_repository_needs_no_training_file_and_json_is_a_line_eac
         (("mixed", "--generation", "x"), r"generation: expected 'version\.step' such as '3\.17'"),
     ],
 )
-def test_what_is_missing_is_told_in_one_line(arguments, message):
+def test_missing_input_is_reported_in_one_line(arguments, message):
     with pytest.raises(BadInput, match=message):
         run("evaluate", *arguments)

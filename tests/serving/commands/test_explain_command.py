@@ -85,7 +85,7 @@ def explain(*arguments, stdin=None):
     return CliRunner().invoke(app, ["explain", "ctr", *arguments], input=stdin)
 
 
-def test_a_request_of_a_file_is_sent_with_what_was_asked_of_it(server, tmp_path):
+def test_request_file_is_sent_with_the_chosen_options(server, tmp_path):
     (tmp_path / "request.json").write_text('{"inputs": {"user": [9007199254740993]}, "other": 1}')
     result = explain("--request", str(tmp_path / "request.json"), "--row", "2", "--against", "1.12", "--version", "1")
     assert result.exit_code == 0, result.output
@@ -95,7 +95,7 @@ def test_a_request_of_a_file_is_sent_with_what_was_asked_of_it(server, tmp_path)
     assert call[2] == wanted
 
 
-def test_a_side_is_printed_with_where_its_rows_come_from(server):
+def test_one_side_is_printed_with_its_row_origins(server):
     out = explain("--request-id", "r1").stdout
     assert server.calls[0][2] == {"request_id": "r1", "row": 0, "vectors": False}
     assert "ctr, row 0 of 3" in out
@@ -122,7 +122,7 @@ def test_two_sides_are_printed_with_what_moved_the_score(server):
     assert "\x1b" not in out
 
 
-def test_the_reply_is_printed_as_it_came(server):
+def test_json_reply_is_printed_unchanged(server):
     server.answer = COMPARED
     assert json.loads(explain("--request-id", "r1", "--json").stdout) == COMPARED
 
@@ -137,7 +137,7 @@ def test_the_reply_is_printed_as_it_came(server):
         (("--request", "-"), "[]", "a JSON object"),
     ],
 )
-def test_what_is_no_request_is_refused(server, arguments, stdin, message):
+def test_file_that_is_not_a_request_is_refused(server, arguments, stdin, message):
     result = explain(*arguments, stdin=stdin)
     assert message in str(result.exception)
     assert server.calls == []

@@ -49,21 +49,21 @@ def invoke(*arguments, **env):
     return result.exit_code, result.output
 
 
-def test_a_fleet_that_is_well_is_a_table_and_a_zero(answers):
+def test_healthy_fleet_prints_a_table_and_exits_with_0(answers):
     told, asked = answers
     told.append([said("a"), said("b", state="HELD", staleness_s=12.5)])
     assert invoke("a:1", "b:1", "a:1", "--timeout", "3", FRESHET_ADMIN_TOKEN="t") == (0, WELL)
     assert asked == [(["a:1", "b:1"], "t", 3.0, None)]
 
 
-def test_what_is_wrong_is_said_below_the_table_and_ends_with_1(answers):
+def test_problems_are_listed_below_the_table_with_exit_1(answers):
     told, _ = answers
     gone = fleet_polling.ReplicaStatus("http://c:1", problem="unreachable: Connection refused")
     told.append([said("http://a:1"), said("http://b:1", step=5, ready=False, staleness_s=None), gone])
     assert invoke("http://a:1", "http://b:1", "http://c:1") == (1, ILL)
 
 
-def test_json_says_all_of_it(answers):
+def test_json_contains_the_whole_report(answers):
     told, _ = answers
     told.append([said("a"), said("b", step=5)])
     code, output = invoke("a:1", "b:1", "--json", "--model", "ctr")
@@ -81,7 +81,7 @@ def test_json_says_all_of_it(answers):
     assert document["replicas"][0] == {"replica": "a", "ready": True, "problem": ""}
 
 
-def test_wait_looks_until_all_are_well_and_no_longer(answers):
+def test_wait_polls_until_all_replicas_are_healthy(answers):
     told, asked = answers
     told += [[said("a"), said("b", step=5)], [said("a"), said("b", step=6)], [said("a"), said("b")]]
     assert invoke("a:1", "b:1", "--wait", "60")[0] == 0
@@ -92,7 +92,7 @@ def test_wait_looks_until_all_are_well_and_no_longer(answers):
     assert output.count("replica") == 1
 
 
-def test_watch_goes_on_until_it_is_ended(answers, monkeypatch):
+def test_watch_continues_until_interrupted(answers, monkeypatch):
     told, asked = answers
     told += [[said("a"), said("b", step=5)], [said("a"), said("b")]]
     stops = []
@@ -104,7 +104,7 @@ def test_watch_goes_on_until_it_is_ended(answers, monkeypatch):
     assert len(asked) == 2
 
 
-def test_the_addresses_of_a_service_are_looked_up_at_every_look(answers, monkeypatch):
+def test_service_addresses_are_resolved_on_every_poll(answers, monkeypatch):
     told, asked = answers
     told += [[said("a")], [said("a")]]
     found = [[], [fleet_polling.AdminAddress("http://10.0.0.1:8502", "10.0.0.1", 8502)]]
@@ -117,7 +117,7 @@ def test_the_addresses_of_a_service_are_looked_up_at_every_look(answers, monkeyp
     assert [where for where, *_ in asked] == [[], ["http://10.0.0.1:8502"]]
 
 
-def test_a_service_without_an_address_is_not_well(answers, monkeypatch):
+def test_service_without_an_address_is_unhealthy(answers, monkeypatch):
     told, _ = answers
     told.append([])
 
@@ -139,6 +139,6 @@ def test_a_service_without_an_address_is_not_well(answers, monkeypatch):
         (("--service", "nowhere"), "HOST:PORT of an admin port"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_in_one_line(arguments, why):
+def test_unusable_address_is_refused_in_one_line(arguments, why):
     with pytest.raises(BadInput, match=why):
         run("fleet", *arguments)

@@ -30,7 +30,7 @@ def wrong(report):
     return {line.where: line.wrong for line in report.lines if line.wrong}
 
 
-def test_replicas_at_one_digest_are_well():
+def test_replicas_at_one_digest_are_healthy():
     report = compare([said("a"), said("b"), said("c")])
     assert report.healthy
     assert [(line.where, line.behind, line.wrong) for line in report.lines] == [
@@ -40,14 +40,14 @@ def test_replicas_at_one_digest_are_well():
     ]
 
 
-def test_who_serves_an_older_generation_is_behind_by_so_many_records():
+def test_replica_with_an_older_generation_is_behind_by_its_records():
     report = compare([said("a", step=7), said("b", step=4), said("c", step=7)])
     assert not report.healthy
     assert [(line.behind, line.wrong) for line in report.lines] == [(0, ""), (3, "BEHIND"), (0, "")]
     assert report.problems == ("b: behind at ctr 3.4, the newest is 3.7",)
 
 
-def test_version_that_has_a_label_elsewhere_is_missed_where_it_is_not_served():
+def test_labelled_version_missing_on_a_replica_is_reported():
     def of(where, *versions, **labels):
         served_there = {str(version): served() for version in versions}
         return read_report(where, {"ready": True, "models": {"ctr": {"served": served_there, "labels": labels}}})
@@ -57,14 +57,14 @@ def test_version_that_has_a_label_elsewhere_is_missed_where_it_is_not_served():
     assert compare([of("a", 1, 2, stable=2), of("b", 2)]).healthy
 
 
-def test_a_rollback_is_newer_than_what_it_undoes_though_its_step_is_lower():
+def test_rollback_is_newer_than_what_it_undoes():
     undone = said("b", step=7)
     back = said("a", step=5, records=8)
     report = compare([undone, back])
     assert report.problems == ("b: behind at ctr 3.7, the newest is 3.5",)
 
 
-def test_two_digests_of_one_generation_are_diverged_and_the_few_are_named():
+def test_minority_digest_of_one_generation_is_reported_diverged():
     replicas = [said("a"), said("b"), said("c", digest="other")]
     report = compare(replicas)
     assert wrong(report) == {"c": "DIVERGED"}
@@ -72,12 +72,12 @@ def test_two_digests_of_one_generation_are_diverged_and_the_few_are_named():
     assert wrong(compare(replicas[1:])) == {"b": "DIVERGED", "c": "DIVERGED"}, "of two, nobody knows which"
 
 
-def test_who_says_of_itself_that_it_has_diverged_is_believed_and_is_nobodys_measure():
+def test_self_reported_divergence_is_believed_and_not_a_reference():
     report = compare([said("a", step=9, state="DIVERGED", reason="delta 9: replaced"), said("b", step=7)])
     assert report.problems == ("a: DIVERGED at ctr 3.9: delta 9: replaced",)
 
 
-def test_what_waits_is_a_problem_and_what_is_held_is_none():
+def test_waiting_is_a_problem_and_held_is_not():
     waits = {"state": "WAITING", "reason": "delta 8 refused", "records": 8, "behind": 1}
     held = {"state": "HELD", "reason": "to look at", "records": 9, "behind": 1}
     assert compare([said("a", **waits), said("b", **waits)]).problems == (
@@ -87,7 +87,7 @@ def test_what_waits_is_a_problem_and_what_is_held_is_none():
     assert compare([said("a", **held), said("b", **held)]).healthy
 
 
-def test_one_that_refuses_what_another_serves_is_behind_and_its_reason_is_told():
+def test_replica_refusing_a_served_delta_is_behind_with_its_reason():
     report = compare([
         said("a", step=8),
         said("b", step=7, state="WAITING", reason="delta 8 refused: x", records=8, behind=1),
@@ -95,13 +95,13 @@ def test_one_that_refuses_what_another_serves_is_behind_and_its_reason_is_told()
     assert report.problems == ("b: behind at ctr 3.7, the newest is 3.8: delta 8 refused: x",)
 
 
-def test_a_newer_version_that_a_replica_does_not_serve_is_missed_and_an_older_one_is_not():
+def test_missing_newer_version_is_reported_and_an_older_is_not():
     both = {"ready": True, "models": {"ctr": {"served": {"3": served(), "4": served()}}}}
     report = compare([read_report("a", both), said("b", version=3), said("c", version=4)])
     assert report.problems == ("b: does not serve version 4 of ctr",)
 
 
-def test_a_model_that_nobody_serves_is_told_where_it_is_asked_for():
+def test_requested_model_that_no_replica_serves_is_reported():
     report = compare(
         [ReplicaStatus("a", ready=True), ReplicaStatus("b", problem="unreachable: Connection refused")], "ctr"
     )
@@ -111,12 +111,12 @@ def test_a_model_that_nobody_serves_is_told_where_it_is_asked_for():
     )
 
 
-def test_one_that_is_not_ready_and_one_that_does_not_answer_are_problems():
+def test_unready_or_unresponsive_replica_is_a_problem():
     report = compare([said("a", ready=False), said("b"), ReplicaStatus("c", problem="unreachable: no route")])
     assert report.problems == ("c: unreachable: no route", "a: not ready")
 
 
-def test_no_replica_at_all_is_not_well():
+def test_empty_fleet_is_unhealthy():
     assert compare([]).problems == ("no replicas found",)
 
 
@@ -138,18 +138,18 @@ def test_no_replica_at_all_is_not_well():
         {"ready": True, "models": {f"m{n}": {"served": {}} for n in range(10_001)}},
     ],
 )
-def test_what_is_no_report_is_refused(document):
+def test_malformed_report_is_refused(document):
     with pytest.raises(BadInput, match="expected"):
         read_report("a", document)
 
 
-def test_a_replica_without_a_chain_or_a_staleness_still_has_a_digest():
+def test_replica_without_a_log_or_staleness_has_a_digest():
     old = {"ready": True, "models": {"ctr": {"served": {"3": {"generation": "3.7", "digest": "d7", "chain": None}}}}}
     (line,) = compare([read_report("a", old)]).lines
     assert (line.standing.step, line.standing.state, line.standing.staleness_s) == (7, "", None)
 
 
-def test_text_of_a_replica_is_short_and_printable():
+def test_replica_text_is_shortened_and_printable():
     report = compare([said("a", state="DIVERGED", reason="\x1b[31m" + "x" * 10_000)])
     assert len(report.problems[0]) < 300
     assert report.problems[0].isprintable()
@@ -164,7 +164,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_no_json_whatever_is_anything_but_a_report_or_refused(document):
+def test_arbitrary_json_is_a_report_or_refused(document):
     try:
         told = read_report("a", document)
     except BadInput:
@@ -194,7 +194,7 @@ FLEETS = st.lists(
 
 
 @given(FLEETS, st.randoms())
-def test_what_is_found_does_not_depend_on_the_order_of_replicas(replicas, random):
+def test_result_does_not_depend_on_replica_order(replicas, random):
     report = compare(replicas)
     shuffled = list(replicas)
     random.shuffle(shuffled)
@@ -207,7 +207,7 @@ def judged(line):
 
 
 @given(FLEETS)
-def test_well_means_that_every_replica_answers_is_ready_and_serves_one_digest_of_each_version(replicas):
+def test_healthy_means_all_replicas_are_ready_with_equal_digests(replicas):
     report = compare(replicas)
     digests = {(line.model, line.version, line.standing.digest) for line in report.lines if line.standing}
     versions = {(line.model, line.version) for line in report.lines}
@@ -223,14 +223,14 @@ def test_well_means_that_every_replica_answers_is_ready_and_serves_one_digest_of
 
 
 @given(FLEETS)
-def test_of_every_version_somebody_sound_is_not_behind(replicas):
+def test_every_version_has_a_replica_that_is_not_behind(replicas):
     report = compare(replicas)
     for key in {(line.model, line.version) for line in report.lines}:
         found = [line for line in report.lines if (line.model, line.version) == key and line.standing]
         assert any(line.wrong != "BEHIND" for line in found)
 
 
-def test_a_report_reads_what_a_server_says():
+def test_report_parses_the_server_overview():
     """The keys are those of processor.overview.describe."""
     document = json.loads(json.dumps({"ready": True, "models": {"ctr": {"served": {"3": served()}}}, "more": 1}))
     assert read_report("a", document, model="ctr").versions["ctr", 3].records == 7

@@ -52,7 +52,7 @@ def asked(*answers, timeout_s=0.4, token="", model=None):
     return asyncio.run(ask())
 
 
-def test_every_replica_is_asked_and_answers_in_the_order_asked():
+def test_every_replica_is_polled_and_listed_in_order():
     said = asked(reply(GOOD), reply(GOOD.replace(b"true", b"false")))
     assert [(each.ready, each.problem, list(each.versions)) for each in said] == [
         (True, "", [("ctr", 3)]),
@@ -104,14 +104,14 @@ async def pour_head(reader, writer):
         (reply(b"[]", 302), "answered 302"),
     ],
 )
-def test_one_that_is_broken_or_hostile_is_a_line_and_the_others_are_heard(answer, problem, monkeypatch):
+def test_broken_or_hostile_replica_does_not_affect_the_others(answer, problem, monkeypatch):
     began_s = time.monotonic()
     said = asked(reply(GOOD), answer, reply(GOOD))
     assert [each.problem for each in said] == ["", problem, ""]
     assert time.monotonic() - began_s < 5
 
 
-def test_nobody_there_is_out_of_reach():
+def test_refused_connection_is_unreachable():
     async def ask():
         async with replicas(b"") as (gone,):
             pass
@@ -120,7 +120,7 @@ def test_nobody_there_is_out_of_reach():
     assert asyncio.run(ask())[0].problem == "unreachable: Connection refused"
 
 
-def test_the_token_and_the_name_of_the_host_are_said():
+def test_token_and_host_name_are_sent():
     heard = []
 
     async def listen(reader, writer):
@@ -136,7 +136,7 @@ def test_the_token_and_the_name_of_the_host_are_said():
     assert head[1].startswith("Host: 127.0.0.1:")
 
 
-def test_no_more_than_so_many_are_asked_at_a_time_and_in_all(monkeypatch):
+def test_number_of_concurrent_and_total_polls_is_limited(monkeypatch):
     monkeypatch.setattr(fleet_polling, "AT_ONCE", 2)
     at_work, most = [0], [0]
 
@@ -156,7 +156,7 @@ def test_no_more_than_so_many_are_asked_at_a_time_and_in_all(monkeypatch):
         asyncio.run(poll_all([AdminAddress.parse("a:1")] * 1025, "", 1.0))
 
 
-def test_a_name_is_every_address_that_it_has():
+def test_name_resolves_to_all_its_addresses():
     async def both(host, port, **options):
         return [(0, 0, 0, "", (address, port)) for address in ("10.0.0.2", "10.0.0.1", "10.0.0.2", "fe80::1")]
 
@@ -171,7 +171,7 @@ def test_a_name_is_every_address_that_it_has():
     ]
 
 
-def test_a_name_without_an_address_has_none():
+def test_unresolvable_name_gives_no_address():
     async def look():
         async def nobody(host, port, **options):
             raise OSError("no such name")
@@ -196,17 +196,17 @@ def test_a_name_without_an_address_has_none():
         "a\nb:1",
     ],
 )
-def test_what_is_no_address_of_an_admin_port_is_refused(text):
+def test_invalid_admin_address_is_refused(text):
     with pytest.raises(BadInput, match="HOST:PORT of an admin port"):
         AdminAddress.parse(text)
 
 
-def test_addresses_with_and_without_a_scheme_and_of_version_6_are_read():
+def test_addresses_with_or_without_scheme_and_ipv6_are_parsed():
     assert AdminAddress.parse("host:8502").port == 8502
     assert AdminAddress.parse("https://host:8502/").secure
     assert AdminAddress.parse("http://[::1]:8502").authority == "[::1]:8502"
 
 
-def test_a_token_that_would_be_another_header_is_refused():
+def test_token_with_a_line_break_is_refused():
     with pytest.raises(BadInput, match="expected printable ASCII"):
         check_token("a\r\nX: y")

@@ -38,21 +38,21 @@ def commands(command, words=()):
         yield from commands(inner, (*words, word))
 
 
-def test_help_leaves_out_what_is_folded_and_says_last_how_many_there_are(program):
+def test_help_hides_rare_options_and_states_their_number(program):
     text = run(program, "--help").output
     assert "--common" in text
     assert "--rare" not in text
     assert text.strip().splitlines()[-1].strip() == "--help-all shows 1 more options."
 
 
-def test_help_all_shows_everything_and_does_nothing(program):
+def test_help_all_option_shows_everything_and_runs_nothing(program):
     done = run(program, "--rare", "x", "--help-all")
     assert done.exit_code == 0
     assert {"--common", "--rare"} <= set(done.output.split())
     assert "more options" not in done.output
 
 
-def test_a_folded_option_is_taken(program):
+def test_hidden_option_is_accepted(program):
     assert run(program, "--rare", "x", "--common", "y").output == "y x\n"
 
 
@@ -61,7 +61,7 @@ def test_no_help_is_longer_than_a_screen(words):
     assert len(run(app, *words, "--help").output.splitlines()) <= SCREEN_LINES
 
 
-def test_help_all_of_serve_shows_every_option_and_help_those_of_the_first_week():
+def test_serve_help_shows_common_options_and_help_all_every_option():
     flags = {f"--{field.name.replace('_', '-')}": option.folded for field, option in OPTIONS}
     text = run(app, "serve", "--help").output
     shown = set(re.findall(r"│ (--[\w-]+)", text))
@@ -70,7 +70,7 @@ def test_help_all_of_serve_shows_every_option_and_help_those_of_the_first_week()
     assert set(re.findall(r"│ (--[\w-]+)", run(app, "serve", "--help-all").output)) >= set(flags)
 
 
-def test_help_is_read_on_a_narrow_terminal_too():
+def test_help_fits_a_narrow_terminal():
     text = run(app, "serve", "--help", columns=80).output
     assert max(map(len, text.splitlines())) <= 80
     assert "--max-body-bytes" in text

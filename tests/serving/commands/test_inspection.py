@@ -45,7 +45,7 @@ def repository(tmp_path):
     return tmp_path
 
 
-def test_tables_that_a_program_reads_are_not_wrapped(repository, monkeypatch, capsys):
+def test_tables_in_piped_output_are_not_wrapped(repository, monkeypatch, capsys):
     monkeypatch.delenv("COLUMNS", raising=False)
     inspection.describe_deltas(str(repository), "ctr", None)
     (row,) = (line for line in capsys.readouterr().out.splitlines() if " 3.1 " in line)
@@ -62,18 +62,18 @@ def test_inspect_describes_the_newest_version(repository):
     assert "every file matches its checksum" in text
 
 
-def test_inspect_takes_a_model_and_a_version(repository):
+def test_inspect_accepts_a_model_and_a_version(repository):
     assert "ctr version 1" in run("inspect", "--repository", str(repository), "ctr", "--version", "1")
     with pytest.raises(NotFound, match="'ctr' version 2 is not in the repository"):
         run("inspect", "--repository", str(repository), "ctr", "--version", "2")
 
 
-def test_an_empty_repository_is_not_found(tmp_path):
+def test_empty_repository_is_not_found(tmp_path):
     with pytest.raises(NotFound, match="no model"):
         run("inspect", "--repository", str(tmp_path))
 
 
-def test_a_model_that_cannot_be_read_is_named_after_the_others(tmp_path, capfd):
+def test_unreadable_model_is_named_after_the_others(tmp_path, capfd):
     write_package(tmp_path, model="good")
     (write_package(tmp_path, model="bad") / "model.json").write_text("[")
     with pytest.raises(BadInput, match=r"^bad: manifest: not valid JSON$"):
@@ -89,7 +89,7 @@ def test_deltas_are_listed_and_a_broken_one_is_named(repository):
     assert "2023-11-14" in text
 
 
-def test_the_dates_of_deltas_are_whole_in_a_narrow_terminal(repository):
+def test_delta_dates_are_complete_in_a_narrow_terminal(repository):
     text = run("delta", "list", "--repository", str(repository), "ctr", columns=80)
     assert "2023-11-14 22:13:20" in text
     assert max(map(len, text.splitlines())) <= 80

@@ -40,7 +40,7 @@ def told_by(admin, times=1):
     return out.getvalue().splitlines()
 
 
-def test_each_generation_is_told_by_its_sums():
+def test_label_sums_are_reported_per_generation():
     admin = Admin()
     assert told_by(admin) == []
     route = "/admin/models/a%20b/calibration"
@@ -50,19 +50,19 @@ def test_each_generation_is_told_by_its_sums():
     ]
 
 
-def test_what_is_refused_of_one_generation_holds_up_no_other_and_is_said_once():
+def test_refused_generation_does_not_block_others_and_is_logged_once():
     admin = Admin(**{"1.7": FreshetError("version 1 of model 'a b' is not loaded")})
     assert told_by(admin, times=2) == ["could not report calibration: version 1 of model 'a b' is not loaded"]
     assert [document["generation"] for _, _, document in admin.told] == ["2.0", "2.0"]
 
 
-def test_a_server_that_does_not_answer_is_asked_once_a_file():
+def test_unresponsive_server_is_contacted_once_per_file():
     admin = Admin(**{"1.7": NotReady("admin: no answer")})
     assert told_by(admin) == ["could not report calibration: admin: no answer"]
     assert admin.told == []
 
 
-def test_the_page_learns_the_features_that_the_readme_serves_by_options_that_there_are():
+def test_joining_page_matches_the_readme_features_and_existing_options():
     page = (ROOT / "docs" / "how-to" / "label-joining.md").read_text()
     (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     raw = tomllib.loads(text)

@@ -22,7 +22,7 @@ def shown(name):
     return run("keys", "show", name).strip()
 
 
-def test_a_repository_goes_from_no_key_to_one_and_on_to_the_next(keys):
+def test_repository_moves_from_unsigned_to_a_key_and_the_next(keys):
     write_package(keys / "repository", users=USERS)
     old, new = shown("old.pub"), shown("new.key")
     re_sign = ("keys", "resign", "small", "--repository", "repository")
@@ -40,7 +40,7 @@ def test_a_repository_goes_from_no_key_to_one_and_on_to_the_next(keys):
     assert f"small 1: manifest: expected a signature by key {old}, got key {new}" in failed
 
 
-def test_keys_are_not_replaced_and_resigning_wants_one(keys):
+def test_keys_are_not_replaced_and_resigning_needs_one(keys):
     with pytest.raises(Conflict, match="never replaced"):
         run("keys", "new", "--out", "old")
     write_package(keys / "repository", users=USERS)
@@ -48,7 +48,7 @@ def test_keys_are_not_replaced_and_resigning_wants_one(keys):
         run("keys", "resign", "small", "--repository", "repository")
 
 
-def test_what_was_trusted_is_forgotten_on_request(keys):
+def test_accept_forgets_the_trusted_state(keys):
     TrustMemory(keys / "memory").note_record("small", 1, 3, "ab" * 32)
     accept = ("keys", "accept", "small", "--trust-memory", "memory")
     assert run(*accept) == "small: forgot what was trusted\n"

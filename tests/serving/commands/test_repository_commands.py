@@ -18,7 +18,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_a_chain_was_folded_into_is_kept_and_what_came_before_it_goes(tmp_path):
+def test_prune_keeps_the_snapshot_and_removes_earlier_deltas(tmp_path):
     write_chain(tmp_path, 3)
     assert run("delta", "compact", "small", "--repository", str(tmp_path)) == "small 1.3: written as a snapshot\n"
     assert "nothing to fold" in run("delta", "compact", "small", "--repository", str(tmp_path), "--version", "1")
@@ -36,13 +36,13 @@ def test_what_a_chain_was_folded_into_is_kept_and_what_came_before_it_goes(tmp_p
     assert ChangeLog.of(Repository(tmp_path).version("small")).history.head.step == 3
 
 
-def test_by_default_the_newest_generations_can_still_be_rolled_back(tmp_path):
+def test_prune_by_default_keeps_the_newest_generations_reachable(tmp_path):
     write_chain(tmp_path, 3)
     run("delta", "compact", "small", "--repository", str(tmp_path))
     assert run("repository", "prune", "--repository", str(tmp_path)) == "0 bytes were freed\n"
 
 
-def test_a_model_that_is_not_there_is_named(tmp_path):
+def test_missing_model_is_named(tmp_path):
     write_chain(tmp_path, 1)
     with pytest.raises(NotFound, match="'other'"):
         run("repository", "prune", "--repository", str(tmp_path), "--model", "other")

@@ -12,20 +12,20 @@ from freshet_serving.serving.serve_config import ENV_PREFIX, HEADINGS, KINDS, OP
 from tests.serving.commands.running import run
 
 
-def test_every_field_of_the_configuration_is_an_option_but_for_what_no_line_can_hold():
+def test_every_configuration_field_except_sections_is_an_option():
     fields = set(inspect.signature(ServeConfig).parameters)
     assert fields - {field.name for field, _ in OPTIONS} == {*SECTIONS, "version"}
     assert [p for p in inspect.signature(command.serve).parameters if p not in ("config", "help_all")] == list(KINDS)
 
 
-def test_every_option_says_what_it_is_under_one_of_the_headings():
+def test_every_option_has_help_under_a_known_heading():
     for field, option in options_of(ServeConfig):
         assert option.help, field.name
         assert option.heading in HEADINGS, field.name
         assert not option.help.endswith("."), field.name
 
 
-def test_help_shows_the_options_by_heading_with_unit_values_and_default():
+def test_help_groups_options_with_unit_values_and_default():
     text = CliRunner().invoke(app, ["serve", "--help-all"], env={"COLUMNS": "220", "NO_COLOR": "1"}).output
     assert re.findall(r"─ (\w[\w ]*\w) ─", text) == ["Options", *HEADINGS]
     assert "Deadline of requests that set none. Milliseconds, 0 (none) to 3600000. [0]" in text
@@ -33,7 +33,7 @@ def test_help_shows_the_options_by_heading_with_unit_values_and_default():
     assert "Serve only these models, separated by commas. [all]" in text
 
 
-def test_options_reach_the_server_from_the_line_and_from_the_environment(monkeypatch, tmp_path):
+def test_options_are_read_from_command_line_and_environment(monkeypatch, tmp_path):
     made = []
 
     class Server:
@@ -66,7 +66,7 @@ def test_options_reach_the_server_from_the_line_and_from_the_environment(monkeyp
     assert config.strict
 
 
-def test_a_name_that_the_repository_does_not_have_ends_the_command_with_one_line_that_names_what_there_is(tmp_path):
+def test_unknown_model_name_error_lists_the_existing_models(tmp_path):
     for name in ("ads", "ctr"):
         (tmp_path / name).mkdir()
     with pytest.raises(NotFound, match=r"^model 'nope' is not in the repository, which holds ads, ctr$"):

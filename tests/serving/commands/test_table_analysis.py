@@ -48,7 +48,7 @@ def trained(tmp_path, quick):
     return tmp_path, training, before
 
 
-def test_the_newest_generation_is_told_by_the_trainers_own_counts_and_its_changes_since_step_0(trained):
+def test_newest_generation_uses_trainer_counts_and_changes_since_step_0(trained):
     repository, training, before = trained
     progress = Progress()
     found = analyse_tables(str(repository), "mixed", "", "", progress)
@@ -72,7 +72,7 @@ def test_the_newest_generation_is_told_by_the_trainers_own_counts_and_its_change
     assert found.changes[0].gone > 0
 
 
-def test_any_generation_is_told_from_the_repository_alone(trained):
+def test_any_generation_is_analysed_from_the_repository_alone(trained):
     repository, _, before = trained
     found = analyse_tables(str(repository), "mixed", "1.2", "1.1", Progress())
     assert found.title == "mixed 1.2"
@@ -88,13 +88,13 @@ def test_any_generation_is_told_from_the_repository_alone(trained):
         analyse_tables(str(repository), "mixed", "x", "", Progress())
 
 
-def test_a_table_whose_keys_are_row_numbers_is_said_to_be_read_by_them(tmp_path):
+def test_table_with_dense_keys_is_shown_as_read_by_number(tmp_path):
     write_package(tmp_path, users=[2, 0, 1])
     found = analyse_tables(str(tmp_path), "small", "", "", Progress())
     assert {s.name: s.read_by for s in found.summaries} == {"user": "row number", "tag": "hash"}
 
 
-def test_the_command_prints_tables_and_writes_a_page(trained, capsys):
+def test_command_prints_tables_and_writes_a_page(trained, capsys):
     repository, _training, _ = trained
     inspect("mixed", str(repository), tables=True, html=repository / "page.html")
     told = capsys.readouterr().out
@@ -112,7 +112,7 @@ def test_the_command_prints_tables_and_writes_a_page(trained, capsys):
             inspect(repository=str(repository), **arguments)
 
 
-def test_a_checkpoint_of_another_version_or_none_is_not_asked(trained):
+def test_missing_or_foreign_checkpoint_is_not_used(trained):
     repository, _, _ = trained
     assert map_newest(repository / "nowhere") is None
     folder = repository / ".checkpoints" / "mixed"
@@ -121,7 +121,7 @@ def test_a_checkpoint_of_another_version_or_none_is_not_asked(trained):
     assert map_newest(folder).state.version == 1
 
 
-def test_rows_of_strings_are_not_compared_where_an_older_version_hashes_them_otherwise(tmp_path, quick):
+def test_string_rows_with_a_different_hash_seed_are_not_compared(tmp_path, quick):
     for start_options in (None, StartOptions(new_version=True, from_scratch=True)):
         config = make_config(tmp_path, delta_rows=0, seed=None)
         TrainingRun(config, MixedSource(256), start_options=start_options).full()

@@ -43,7 +43,7 @@ def test_tables_are_pushed_and_dropped(repository):
         server.close()
 
 
-def test_what_cannot_be_pushed_or_dropped_is_said_in_one_line(repository):
+def test_failing_push_or_drop_is_reported_in_one_line(repository):
     to = ["--url", f"redis://127.0.0.1:{free_ports(1)[0]}"]
     with pytest.raises(NotReady, match=r"^the row store cannot be reached$"):
         run("push", "small", "--repository", repository, *to)

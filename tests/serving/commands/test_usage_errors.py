@@ -25,7 +25,7 @@ from freshet_serving.serving.commands.cli import main
         ("explain a b", "got unexpected extra argument"),
     ],
 )
-def test_mistake_on_the_command_line_is_one_line_and_code_2(line, told, monkeypatch, capsys):
+def test_command_line_mistake_gives_one_line_and_code_2(line, told, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["freshet", *line.split()])
     monkeypatch.delenv("FRESHET_REPOSITORY", raising=False)
     with pytest.raises(SystemExit) as end:

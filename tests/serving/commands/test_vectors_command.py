@@ -17,7 +17,7 @@ def vectors(folder, *more):
     return CliRunner().invoke(app, ["vectors", "mixed", "--repository", str(folder / "repository"), *options, *more])
 
 
-def test_it_says_what_it_wrote_and_of_which_generation(story):  # noqa: F811
+def test_command_reports_the_rows_and_generation_written(story):  # noqa: F811
     folder, _ = story
     for more, generation in (((), "1.1"), (("--generation", "1.0", "--id", "item"), "1.0")):
         result = vectors(folder, *more)
@@ -26,7 +26,7 @@ def test_it_says_what_it_wrote_and_of_which_generation(story):  # noqa: F811
         assert pq.read_metadata(folder / "out.parquet").num_rows == 2500
 
 
-def test_what_cannot_be_is_an_error_of_one_line_and_leaves_no_file(story):  # noqa: F811
+def test_invalid_request_gives_one_line_and_leaves_no_file(story):  # noqa: F811
     folder, _ = story
     (folder / "out.parquet").unlink(missing_ok=True)
     for more in (("--generation", "one"), ("--output", "nothing"), ("--id", "user"), ("--generation", "2.0")):

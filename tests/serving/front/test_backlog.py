@@ -15,7 +15,7 @@ def listener():
         yield made
 
 
-def test_what_waits_is_accepted_in_its_order_and_does_not_block(listener):
+def test_waiting_connections_are_accepted_in_order_and_nonblocking(listener):
     clients = [socket.create_connection(listener.getsockname()) for _ in range(3)]
     for n, client in enumerate(clients):
         client.sendall(b"%d" % n)
@@ -28,7 +28,7 @@ def test_what_waits_is_accepted_in_its_order_and_does_not_block(listener):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the filter is Linux's")
-def test_newcomers_get_no_answer_while_those_who_are_there_go_on_talking(listener):
+def test_new_connections_are_refused_while_existing_ones_continue(listener):
     address = listener.getsockname()
     with socket.create_connection(address) as queued:
         refuse_new_connections(listener)
@@ -45,7 +45,7 @@ def test_newcomers_get_no_answer_while_those_who_are_there_go_on_talking(listene
             assert list(waiting(listener)) == [], "it has not got through"
 
 
-def test_a_listener_that_has_gone_has_nobody_waiting():
+def test_closed_listener_has_no_waiting_connections():
     listener = socket.create_server(("127.0.0.1", 0))
     listener.close()
     refuse_new_connections(listener)

@@ -14,7 +14,7 @@ def test_metadata_lists_a_ragged_input_as_two_tensors():
     assert document["outputs"] == [{"name": "score", "datatype": "FP32", "shape": [-1, 1]}]
 
 
-def test_a_configuration_is_batched_where_every_input_has_its_rows_first():
+def test_model_config_is_batched_when_rows_come_first():
     assert catalog.model_config(PACKED, "m")["input"] == [
         {"name": "ids", "data_type": "TYPE_INT64", "dims": [3]},
         {"name": "floats", "data_type": "TYPE_FP32", "dims": [2]},
@@ -34,14 +34,14 @@ def test_status_writes_the_version_as_a_string():
     ]
 
 
-def test_a_signature_names_its_tensors_as_the_model_does():
+def test_signature_names_its_tensors_as_the_model_does():
     signature = catalog.signatures(RAGGED)["signature_def"]["serving_default"]
     assert signature["inputs"]["tags"]["dtype"] == "DT_STRING"
     assert [d["size"] for d in signature["inputs"]["seen"]["tensor_shape"]["dim"]] == ["-1", "-1"]
     assert signature["outputs"]["score"]["dtype"] == "DT_FLOAT"
 
 
-def test_an_index_says_of_each_version_whether_it_answers_and_why_not():
+def test_repository_index_gives_state_and_reason_per_version():
     known = [VersionStatus(5, "LOADING"), VersionStatus(4, "END", "broken"), VersionStatus(3, "AVAILABLE")]
     index = catalog.repository_index([("ctr", [*known, VersionStatus(2, "END")])], ready=False)
     assert [(i["version"], i["state"], i["reason"]) for i in index] == [
@@ -53,7 +53,7 @@ def test_an_index_says_of_each_version_whether_it_answers_and_why_not():
     assert [i["version"] for i in catalog.repository_index([("ctr", known)], ready=True)] == ["3"]
 
 
-def test_no_document_of_the_data_ports_shows_the_seed_of_the_hashes_of_strings():
+def test_data_port_documents_never_reveal_the_hash_seed():
     seed = 0x1234567890ABCDEF
     manifest = dataclasses.replace(RAGGED, tables=[TableEntry("tags", 4, 0, hash_seed=seed)])
     documents = [

@@ -50,7 +50,7 @@ class Inline(FakeProcessor):
         self.release()
 
 
-def test_inline_what_a_turn_of_the_loop_has_read_is_computed_at_its_end_without_a_hand_over():
+def test_inline_requests_of_a_loop_turn_are_computed_without_handover():
     app, processor, _, _ = serve(Inline())
 
     async def scenario():
@@ -66,7 +66,7 @@ def test_inline_what_a_turn_of_the_loop_has_read_is_computed_at_its_end_without_
     assert wakeups == []
 
 
-def test_inline_the_owner_is_woken_from_other_threads_and_after_a_while():
+def test_inline_owner_is_woken_from_other_threads_and_later():
     app, processor, _, _ = serve(Inline())
 
     async def scenario():
@@ -79,7 +79,7 @@ def test_inline_the_owner_is_woken_from_other_threads_and_after_a_while():
     asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
-def test_inline_every_loop_that_serves_becomes_the_owner():
+def test_inline_every_serving_loop_becomes_the_owner():
     app, processor, _, _ = serve(Inline())
     owners = set()
     for _ in range(2):
@@ -104,7 +104,7 @@ def answers(app, count):
     return noted
 
 
-def test_a_turn_that_reads_for_long_answers_what_is_ready_before_it_reads_on(monkeypatch):
+def test_long_turn_answers_ready_replies_before_reading_on(monkeypatch):
     app, processor, _, _ = serve()
     processor.hold, hands = True, Hands(monkeypatch)
 
@@ -127,7 +127,7 @@ def test_a_turn_that_reads_for_long_answers_what_is_ready_before_it_reads_on(mon
     assert [status for status, _, _ in late] == [200, 200]
 
 
-def test_inline_what_a_long_turn_reads_is_one_batch(monkeypatch):
+def test_inline_requests_of_a_long_turn_form_one_batch(monkeypatch):
     app, processor, _, _ = serve(Inline())
     hands = Hands(monkeypatch)
 

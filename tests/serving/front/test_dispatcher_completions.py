@@ -26,7 +26,7 @@ def test_no_reply_is_lost_between_threads():
     assert asyncio.run(scenario()) == list(range(2000))
 
 
-def test_a_reply_after_the_loop_has_closed_is_dropped():
+def test_reply_after_the_loop_has_closed_is_dropped():
     loop = asyncio.new_event_loop()
     wakeups, results = CompletionQueue(loop), []
     loop.close()
@@ -34,7 +34,7 @@ def test_a_reply_after_the_loop_has_closed_is_dropped():
     assert results == []
 
 
-def test_a_reply_that_cannot_be_handed_over_does_not_stand_in_the_way_of_the_next(caplog):
+def test_failing_reply_does_not_block_the_next(caplog):
     async def scenario():
         wakeups, future = CompletionQueue(asyncio.get_running_loop()), asyncio.get_running_loop().create_future()
         wakeups.post(lambda result: 1 / 0, 1)

@@ -92,7 +92,7 @@ class Room:
         return {of: (successes, rows, failures) for of, (successes, _, rows, failures, *_) in counts.items()}
 
 
-def test_an_answered_prediction_counts_for_what_answered_it():
+def test_answered_prediction_is_counted_for_its_version():
     room = Room()
     reply = room.ask()
     assert reply.outputs["score"].shape == (2, 1)
@@ -101,7 +101,7 @@ def test_an_answered_prediction_counts_for_what_answered_it():
 
 
 @pytest.mark.parametrize("servable", [False, True])
-def test_what_is_refused_before_it_is_admitted_counts_for_no_model(servable):
+def test_request_refused_before_admission_counts_for_no_model(servable):
     room = Room()
     with pytest.raises(NotFound, match="Servable not found" if servable else "not in the repository"):
         room.ask(OTHER, servable=servable)
@@ -116,7 +116,7 @@ def test_what_is_refused_before_it_is_admitted_counts_for_no_model(servable):
     assert room.predicted == {}
 
 
-def test_what_is_admitted_and_not_answered_counts_as_failed_once():
+def test_admitted_but_unanswered_request_counts_as_failed_once():
     room = Room()
     with pytest.raises(BadInput, match="no such column"):
         room.ask(source=BadInput("no such column"))
@@ -131,7 +131,7 @@ def test_what_is_admitted_and_not_answered_counts_as_failed_once():
     assert room.predicted == {}
 
 
-def test_a_request_says_who_asks_and_how_long_it_may_take():
+def test_request_carries_its_caller_and_deadline():
     room = Room(default_timeout_ms=2000.0)
     room.ask(headers={b"x-sticky-key": b"k", b"x-request-id": b"r", b"x-caller-id": b"c"})
     room.ask(source=(INPUTS, 0.5))
@@ -142,7 +142,7 @@ def test_a_request_says_who_asks_and_how_long_it_may_take():
 
 
 @pytest.mark.parametrize("servable", [False, True])
-def test_waiting_to_be_read_counts_towards_a_deadline_as_waiting_in_the_queue_does(servable):
+def test_time_unread_counts_towards_the_deadline(servable):
     room = Room(default_timeout_ms=2000.0)
     room.ask(servable=servable, unread_s=1.0)
     room.ask(servable=servable, timeout_s=8.0, source=(INPUTS, 8.0), unread_s=2.0)
@@ -152,7 +152,7 @@ def test_waiting_to_be_read_counts_towards_a_deadline_as_waiting_in_the_queue_do
         room.ask(servable=servable, unread_s=2.0)
 
 
-def test_reading_and_encoding_are_timed_of_one_request_in_some_and_encoding_only_where_there_was_some():
+def test_parse_and_encode_times_are_sampled():
     room = Room()
     for _ in range(TIMED_EVERY):
         room.ask()
@@ -163,7 +163,7 @@ def test_reading_and_encoding_are_timed_of_one_request_in_some_and_encoding_only
     assert room.timed == {"encode": 1, "parse": 2}
 
 
-def test_a_trace_knows_how_far_its_request_came():
+def test_trace_records_how_far_its_request_came():
     tracer = FakeTrail()
     room = Room(tracer=tracer)
     reply = room.ask()
@@ -208,7 +208,7 @@ def long_room():
         room.dispatcher.close()
 
 
-def test_what_is_long_is_read_and_submitted_on_another_thread_and_answered_on_the_loop(long_room):
+def test_long_request_is_read_on_another_thread(long_room):
     tracer = FakeTrail()
     room = long_room(tracer=tracer)
     for _ in range(TIMED_EVERY):
@@ -220,7 +220,7 @@ def test_what_is_long_is_read_and_submitted_on_another_thread_and_answered_on_th
 
 
 @pytest.mark.parametrize("error", [BadInput("no such column"), Overloaded("full")], ids=["read", "submitted"])
-def test_an_error_of_what_is_long_is_answered_and_counted_once(error, long_room):
+def test_error_in_a_long_request_is_answered_and_counted_once(error, long_room):
     room = long_room()
     if isinstance(error, Overloaded):
         room.processor.refuse = error
@@ -230,7 +230,7 @@ def test_an_error_of_what_is_long_is_answered_and_counted_once(error, long_room)
     assert room.served == {"ctr/3": (0, 0, 1)}
 
 
-def test_what_waits_to_be_read_counts_towards_its_deadline_and_is_not_read_too_late(monkeypatch, long_room):
+def test_read_queue_time_counts_towards_the_deadline(monkeypatch, long_room):
     clock_s = iter([0.0, 0.25] * 2 + [0.0, 5.0])
     monkeypatch.setattr(offload_executor, "time", SimpleNamespace(monotonic=lambda: next(clock_s)))
     room = long_room(default_timeout_ms=1000.0)
@@ -242,7 +242,7 @@ def test_what_waits_to_be_read_counts_towards_its_deadline_and_is_not_read_too_l
     assert Long.threads == []
 
 
-def test_what_a_request_may_cost_is_its_models_to_say():
+def test_request_limits_come_from_the_model():
     limits = RequestLimits(max_rows=7)
     room, seen = Room(FakeProcessor(limit=limits)), []
 

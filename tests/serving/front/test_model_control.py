@@ -74,7 +74,7 @@ def config(name, policy="latest", count=1, versions=(), labels=None, base_path=N
     }  # fmt: skip
 
 
-def test_a_closed_gate_lets_nobody_through_and_an_open_one_asks_for_the_token():
+def test_model_control_is_refused_when_closed_and_needs_the_token():
     with pytest.raises(Forbidden, match="--model-control explicit"):
         ModelControlAuthorizer().authorize(b"Bearer x")
     ModelControlAuthorizer("explicit").authorize(None)
@@ -85,7 +85,7 @@ def test_a_closed_gate_lets_nobody_through_and_an_open_one_asks_for_the_token():
             guarded.authorize(wrong)
 
 
-def test_a_model_is_loaded_by_its_newest_version_and_unloaded_by_all(control, host):
+def test_load_uses_the_newest_version_and_unload_removes_all(control, host):
     control("unload", {"model": "ctr"})
     assert host.served["ctr"] == set()
     control("load", {"model": "ctr"})
@@ -96,7 +96,7 @@ def test_a_model_is_loaded_by_its_newest_version_and_unloaded_by_all(control, ho
         control("unload", {"model": "held"})
 
 
-def test_a_configuration_loads_first_then_labels_then_unloads(control, host):
+def test_reload_loads_first_then_labels_then_unloads(control, host):
     wanted = [config("ctr", "specific", versions=[1, 2], labels={"stable": 1}), config("held", "all")]
     control("reload", {"models": wanted})
     assert host.done == [
@@ -111,7 +111,7 @@ def test_a_configuration_loads_first_then_labels_then_unloads(control, host):
     ]
 
 
-def test_policies_name_versions(control, host):
+def test_policies_select_versions(control, host):
     control("reload", {"models": [config("ctr", "all"), config("cvr"), config("held", "all")]})
     assert host.served["ctr"] == {1, 2, 3}
     control("reload", {"models": [config("ctr", count=2), config("cvr"), config("held", "all")]})
@@ -134,20 +134,20 @@ def test_policies_name_versions(control, host):
         ([config("ctr", labels={"stable": 1})], BadInput, "version_labels: 'stable'"),
     ],
 )
-def test_a_configuration_that_is_wrong_changes_nothing(control, host, models, error, part):
+def test_invalid_configuration_changes_nothing(control, host, models, error, part):
     with pytest.raises(error, match=part):
         control("reload", {"models": [config("cvr"), *models]})
     assert host.done == []
 
 
-def test_an_absolute_base_path_may_be_the_models_own(control, host, tmp_path):
+def test_absolute_base_path_may_be_the_path_of_the_model(control, host, tmp_path):
     control(
         "reload", {"models": [config("ctr", base_path=str(tmp_path / "ctr")), config("cvr"), config("held", "all")]}
     )
     assert ("load", "held", 2, False) in host.done
 
 
-def test_statistics_are_those_of_a_models_versions_and_group(control):
+def test_statistics_combine_the_version_and_its_group(control):
     (ctr,) = control("statistics", {"model": "ctr", "version": None})["model_stats"]
     assert (ctr["inference_count"], ctr["execution_count"]) == (256, 2)
     assert ctr["inference_stats"]["success"] == {"count": 4, "ns": 1000}
@@ -166,6 +166,6 @@ def test_statistics_are_those_of_a_models_versions_and_group(control):
         control("statistics", {"model": "ctr", "version": 9})
 
 
-def test_a_process_without_models_controls_nothing():
+def test_process_without_models_refuses_model_control():
     with pytest.raises(Forbidden):
         no_model_control("load", {})

@@ -44,7 +44,7 @@ def no_thread_is_left_behind():
     gc.collect()
 
 
-def test_work_is_done_on_another_thread_and_answers_for_itself():
+def test_work_runs_on_another_thread_and_answers_itself():
     line, threads = Line(), []
     line.submit(lambda _: threads.append(threading.get_ident()))
     line.wait()
@@ -53,7 +53,7 @@ def test_work_is_done_on_another_thread_and_answers_for_itself():
 
 
 @pytest.mark.parametrize(("error", "told"), [(BadInput, BadInput), (RuntimeError, FreshetError)], ids=["its", "ours"])
-def test_an_error_of_it_is_posted_to_the_loop(error, told):
+def test_error_in_the_work_is_posted_to_the_loop(error, told):
     line = Line()
 
     def fail(_):
@@ -67,7 +67,7 @@ def test_an_error_of_it_is_posted_to_the_loop(error, told):
     assert "secret" not in str(result)
 
 
-def test_work_is_told_how_long_it_has_waited(monkeypatch):
+def test_work_receives_its_waiting_time(monkeypatch):
     now_s = iter([0.0, 5.0])
     monkeypatch.setattr(offload_executor.time, "monotonic", lambda: next(now_s))
     line, waited = Line(), []
@@ -76,7 +76,7 @@ def test_work_is_told_how_long_it_has_waited(monkeypatch):
     assert waited == [5.0]
 
 
-def test_no_more_than_so_many_wait(monkeypatch):
+def test_number_of_waiting_tasks_is_limited(monkeypatch):
     monkeypatch.setattr(offload_executor, "MAX_WAITING", 3)
     line, gate = Line(), threading.Event()
     for _ in range(3):
@@ -87,7 +87,7 @@ def test_no_more_than_so_many_wait(monkeypatch):
     line.wait(3)
 
 
-def test_no_more_than_so_many_bytes_wait_but_one_always_may(monkeypatch):
+def test_waiting_bytes_are_limited_but_one_task_always_fits(monkeypatch):
     monkeypatch.setattr(offload_executor, "MAX_WAITING_NBYTES", 100)
     line, gate = Line(), threading.Event()
     line.submit(lambda _: gate.wait(WAIT_S), 150)
@@ -97,7 +97,7 @@ def test_no_more_than_so_many_bytes_wait_but_one_always_may(monkeypatch):
     line.wait()
 
 
-def test_one_is_read_at_a_time_and_what_does_not_read_goes_beside_it():
+def test_one_task_reads_at_a_time_while_others_run_concurrently():
     line, gate, order = Line(), threading.Event(), []
     line.submit(lambda _: (gate.wait(WAIT_S), order.append("long")), 10)
     line.submit(lambda _: order.append("stage"))
@@ -109,7 +109,7 @@ def test_one_is_read_at_a_time_and_what_does_not_read_goes_beside_it():
     assert order == ["stage", "long", "long too"]
 
 
-def test_reading_is_not_looked_at_by_the_collector_and_an_error_keeps_nothing_that_was_read():
+def test_reading_pauses_garbage_collection_and_errors_keep_no_data():
     line, seen, kept = Line(), [], []
 
     class Document(list):
@@ -134,7 +134,7 @@ def test_reading_is_not_looked_at_by_the_collector_and_an_error_keeps_nothing_th
     assert kept[0]() is None
 
 
-def test_work_that_there_is_no_memory_for_a_thread_for_is_refused_and_never_done(monkeypatch):
+def test_work_without_a_thread_is_refused_and_never_runs(monkeypatch):
     line, done = Line(), []
 
     def start(thread):
@@ -149,7 +149,7 @@ def test_work_that_there_is_no_memory_for_a_thread_for_is_refused_and_never_done
     assert (done, line.posted) == (["second"], [])
 
 
-def test_work_that_memory_fails_for_is_told_as_that():
+def test_out_of_memory_in_the_work_is_reported_as_such():
     line = Line()
 
     def fail(_):

@@ -13,7 +13,7 @@ from freshet_serving.serving.front.resource_limits import (
 )
 
 
-def test_a_body_beyond_all_that_may_be_held_is_told_to_come_again():
+def test_body_exceeding_the_memory_limit_is_refused_as_retryable():
     bodies = BodyMemory(100)
     bodies.nbytes = 100
     bodies.check()
@@ -26,13 +26,13 @@ def test_a_body_beyond_all_that_may_be_held_is_told_to_come_again():
 
 
 @pytest.mark.parametrize("descriptors", [64, 256, 1024, 20_000, 1 << 20])
-def test_ports_leave_descriptors_to_the_servers_own_files(descriptors):
+def test_ports_leave_descriptors_for_files(descriptors):
     shares = ConnectionLimits.of(descriptors)
     assert all(share > 0 for share in shares)
     assert sum(shares) <= descriptors * 7 // 8
 
 
-def test_a_process_without_a_limit_has_one_here(monkeypatch):
+def test_unlimited_process_gets_a_default_descriptor_limit(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, resource.RLIM_INFINITY))
     assert descriptor_limit() == MAX_DESCRIPTORS
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))

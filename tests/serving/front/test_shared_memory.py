@@ -19,7 +19,7 @@ def regions(tmp_path, monkeypatch):
     made.unregister()
 
 
-def test_a_span_is_read_and_written_inside_its_region(regions, tmp_path):
+def test_span_is_read_and_written_inside_its_region(regions, tmp_path):
     assert regions.read(RegionSpan("a", 0, 8)) == b"456789ab"
     assert regions.read(RegionSpan("a", 6, 2)) == b"ab"
     regions.write(RegionSpan("a", 2, 4), b"XY")
@@ -31,12 +31,12 @@ def test_a_span_is_read_and_written_inside_its_region(regions, tmp_path):
 
 
 @pytest.mark.parametrize("key", ["", "/", "..", "/../x", "a/b", "/a.b", "/a b", "x" * 200, "a\0b", "//a"])
-def test_a_key_is_one_word(regions, key):
+def test_region_key_is_a_single_name(regions, key):
     with pytest.raises(BadInput, match="key: expected letters"):
         regions.register("b", key, 0, 8)
 
 
-def test_a_region_lies_inside_a_regular_object(regions, tmp_path):
+def test_region_must_lie_inside_a_regular_object(regions, tmp_path):
     with pytest.raises(BadInput, match="expected at most the object's 16 bytes, got 17"):
         regions.register("b", "in", 9, 8)
     with pytest.raises(BadInput, match="byte_size: expected above 0"):
@@ -55,7 +55,7 @@ def test_a_region_lies_inside_a_regular_object(regions, tmp_path):
             regions.register("b", key, 0, 8)
 
 
-def test_an_object_that_has_shrunk_makes_a_read_come_short(regions, tmp_path):
+def test_shrunken_object_gives_a_short_read_error(regions, tmp_path):
     os.truncate(tmp_path / "in", 6)
     with pytest.raises(BadInput, match="expected 8 bytes, got 2"):
         regions.read(RegionSpan("a", 0, 8))
@@ -63,7 +63,7 @@ def test_an_object_that_has_shrunk_makes_a_read_come_short(regions, tmp_path):
         regions.write(RegionSpan("a", 0, 8), b"x")
 
 
-def test_an_object_that_is_read_only_is_not_written(tmp_path, monkeypatch):
+def test_read_only_object_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(sharedmemory, "FOLDER", f"{tmp_path}/")
     (tmp_path / "in").write_bytes(b"01234567")
     refuse = os.open
@@ -82,7 +82,7 @@ def test_an_object_that_is_read_only_is_not_written(tmp_path, monkeypatch):
     regions.unregister("a")
 
 
-def test_status_names_what_is_registered(regions, tmp_path):
+def test_status_lists_registered_regions(regions, tmp_path):
     about = {"name": "a", "key": "/in", "offset": 4, "byte_size": 8}
     assert regions.status() == regions.status("a") == [about]
     with pytest.raises(NotFound, match="'b' is not registered"):
@@ -96,7 +96,7 @@ def test_status_names_what_is_registered(regions, tmp_path):
         regions.read(RegionSpan("a", 0, 1))
 
 
-def test_regions_are_bounded(regions, monkeypatch):
+def test_number_of_regions_is_limited(regions, monkeypatch):
     monkeypatch.setattr(sharedmemory, "MAX_REGIONS", 1)
     with pytest.raises(TooLarge):
         regions.register("b", "in", 0, 8)

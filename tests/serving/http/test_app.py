@@ -20,7 +20,7 @@ from tests.serving.fakes import FLAT, RAGGED, SINGLE, TWO_OUTPUTS, FakeProcessor
 from tests.serving.http.data_app import BODY, INFER, ROW, serve
 
 
-def test_a_prediction_names_its_generation():
+def test_prediction_names_its_generation():
     app, processor, _, _ = serve()
     reply = send(app, "POST", "/v1/models/ctr:predict", BODY)
     assert reply.status == 200
@@ -32,7 +32,7 @@ def test_a_prediction_names_its_generation():
     assert processor.requests[0].timeout_s is None
 
 
-def test_the_column_form_broadcasts_one_user_to_many_candidates():
+def test_column_form_broadcasts_one_user_to_many_candidates():
     app, _, _, _ = serve()
     body = json.dumps({"inputs": {"ids": [[1, 2, 3]], "floats": [[0, 0], [0, 1]]}}).encode()
     assert send(app, "POST", "/v1/models/ctr:predict", body).json() == {"outputs": [[6.0], [7.0]]}
@@ -45,7 +45,7 @@ def test_the_column_form_broadcasts_one_user_to_many_candidates():
         ("/v1/models/ctr/labels/stable:predict", None, "stable"),
     ],
 )
-def test_a_version_or_a_label_may_be_asked_for(path, version, label):
+def test_version_or_label_may_be_requested(path, version, label):
     app, processor, _, _ = serve()
     assert send(app, "POST", path, BODY).status == 200
     assert (processor.requests[0].version, processor.requests[0].label) == (version, label)
@@ -62,7 +62,7 @@ def test_infer_echoes_the_id_and_writes_binary_outputs():
     assert reply.headers["content-type"] == "application/octet-stream"
 
 
-def test_the_timeout_reaches_the_processor():
+def test_timeout_reaches_the_processor():
     app, processor, _, _ = serve()
     send(app, "POST", "/v1/models/ctr:predict", BODY, {"x-request-timeout-ms": "20"})
     send(app, "POST", "/v2/models/ctr/infer", json.dumps({**INFER, "parameters": {"timeout": 5000}}).encode())
@@ -92,7 +92,7 @@ def test_status_lists_versions_and_takes_one_by_number_or_label():
     assert missing.json() == {"error": "Could not find version 9 of model ctr"}
 
 
-def test_the_server_describes_itself():
+def test_server_metadata_describes_the_server():
     app, _, _, _ = serve()
     assert send(app, "GET", "/v2").json() == {
         "name": "freshet",
@@ -102,7 +102,7 @@ def test_the_server_describes_itself():
     assert send(app, "HEAD", "/v2/health/live").status == 200
 
 
-def test_ready_is_503_while_loading_and_while_draining_but_live_is_200():
+def test_ready_is_503_while_loading_or_draining_but_live_200():
     lifecycle = Lifecycle()
     app = DataApp(ServingContext(lifecycle, Metrics(lifecycle), FrontendOptions()))
     for path in ("/v2/health/ready", "/v2/models/ctr/ready", "/v1/models/ctr"):
@@ -125,7 +125,7 @@ def test_ready_is_503_while_loading_and_while_draining_but_live_is_200():
     assert send(app, "GET", "/v2/health/live").status == 200
 
 
-def test_a_refused_delta_is_named_by_a_server_that_stays_ready():
+def test_refused_delta_is_reported_by_a_server_that_stays_ready():
     lifecycle, processor = Lifecycle(), FakeProcessor()
     lifecycle.open(processor)
     app = DataApp(ServingContext(lifecycle, Metrics(lifecycle), FrontendOptions()))
@@ -155,7 +155,7 @@ def test_a_refused_delta_is_named_by_a_server_that_stays_ready():
         ("POST", "/v2/health/live", 405),
     ],
 )
-def test_what_is_not_there_is_answered_with_an_error_in_json(method, path, status):
+def test_missing_resource_is_a_json_error(method, path, status):
     app, _, _, _ = serve()
     reply = send(app, method, path, BODY)
     assert reply.status == status
@@ -163,13 +163,13 @@ def test_what_is_not_there_is_answered_with_an_error_in_json(method, path, statu
     assert ("allow" in reply.headers) == ("method: " in reply.json()["error"])
 
 
-def test_a_predict_route_that_is_asked_with_another_verb_says_which_it_wants():
+def test_wrong_method_on_a_predict_route_lists_the_allowed_one():
     app, _, _, _ = serve()
     assert send(app, "GET", "/v1/models/ctr:predict").headers["allow"] == "POST"
     assert send(app, "POST", "/v1/models/ctr/metadata").headers["allow"] == "GET, HEAD"
 
 
-def test_version_0_asks_for_the_newest():
+def test_version_0_requests_the_newest():
     app, processor, _, _ = serve()
     assert send(app, "POST", "/v1/models/ctr/versions/0:predict", BODY).headers["x-model-version"] == "3"
     assert processor.requests[0].version is None
@@ -177,7 +177,7 @@ def test_version_0_asks_for_the_newest():
     assert len(send(app, "GET", "/v1/models/ctr/versions/0").json()["model_version_status"]) == 2
 
 
-def test_inputs_that_the_model_does_not_have_are_named_in_a_header_where_they_are_passed_over():
+def test_ignored_inputs_are_listed_in_a_header():
     app, _, _, _ = serve()
     columns = {"ids": [[1, 2, 3]], "floats": [[0, 0]]}
     body = json.dumps({"inputs": {**columns, "color": 1, "a\r\nb": 2}}).encode()
@@ -190,7 +190,7 @@ def test_inputs_that_the_model_does_not_have_are_named_in_a_header_where_they_ar
     assert "x-ignored-inputs" not in send(app, "POST", "/v1/models/ctr:predict", body).headers
 
 
-def test_an_unforeseen_error_shows_nothing_of_itself(caplog):
+def test_unexpected_error_reveals_no_details(caplog):
     app, processor, _, _ = serve()
     processor.refuse = RuntimeError("/secret/path")
     with caplog.at_level(logging.ERROR, "freshet.http"):
@@ -199,7 +199,7 @@ def test_an_unforeseen_error_shows_nothing_of_itself(caplog):
     assert "/secret/path" in caplog.text
 
 
-def test_a_request_that_is_cancelled_while_it_waits_breaks_nothing():
+def test_request_cancelled_while_waiting_breaks_nothing():
     app, processor, _, _ = serve()
 
     async def scenario():
@@ -217,13 +217,13 @@ def test_a_request_that_is_cancelled_while_it_waits_breaks_nothing():
     assert asyncio.run(scenario()).status == 200
 
 
-def test_a_websocket_is_refused():
+def test_websocket_is_refused():
     app, _, _, _ = serve()
     with pytest.raises(RuntimeError, match="expected http"):
         asyncio.run(app({"type": "websocket"}, None, None))
 
 
-def test_an_overload_is_refused_before_the_body_is_read():
+def test_overload_is_refused_before_the_body_is_read():
     app, processor, _, _ = serve(FakeProcessor(full=Overloaded("queue: full", 1.2)))
     for path in ("/v1/models/ctr:predict", "/v2/models/ctr/infer"):
         reply = send(app, "POST", path, b"this is no JSON")
@@ -232,7 +232,7 @@ def test_an_overload_is_refused_before_the_body_is_read():
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/models/ctr:predict", ROW), ("/v2/models/ctr/infer", INFER)])
-def test_a_request_without_a_deadline_gets_the_servers_own_and_one_that_has_it_keeps_it(path, body):
+def test_request_without_a_deadline_gets_the_default_one(path, body):
     app, processor, _, _ = serve(default_timeout_ms=250.0)
     for headers in ({}, {"x-request-timeout-ms": "40"}):
         assert send(app, "POST", path, json.dumps(body).encode(), headers).status == 200
@@ -252,7 +252,7 @@ class FakeTrail:
         self.ended.append((trace, status))
 
 
-def test_a_traced_request_is_followed_to_its_end_whatever_that_is():
+def test_traced_request_is_followed_to_any_outcome():
     tracer = FakeTrail()
     app, processor, _, _ = serve(tracer=tracer)
     headers = {"traceparent": "x", "x-request-id": "abc"}
@@ -271,7 +271,7 @@ def test_a_traced_request_is_followed_to_its_end_whatever_that_is():
     assert tracer.ended[2][1] == 504
 
 
-def test_every_answer_can_have_its_line_in_the_access_log(caplog):
+def test_every_reply_can_be_logged_in_the_access_log(caplog):
     caplog.set_level(logging.INFO, "freshet.access")
     app, _, _, _ = serve(access=AccessLog(1.0))
     send(app, "POST", "/v1/models/ctr:predict", BODY, {"x-request-id": "abc"})
@@ -280,7 +280,7 @@ def test_every_answer_can_have_its_line_in_the_access_log(caplog):
     assert found == [("/v1/models/ctr:predict", 200, "abc"), ("/nowhere", 404, "")]
 
 
-def test_a_page_of_another_site_changes_nothing_and_a_client_that_is_no_browser_does():
+def test_cross_site_page_changes_nothing_but_a_client_may():
     lifecycle, asked = Lifecycle(), []
     lifecycle.open(FakeProcessor())
     options = FrontendOptions(model_control="explicit")
@@ -306,7 +306,7 @@ def test_a_page_of_another_site_changes_nothing_and_a_client_that_is_no_browser_
     assert asked == ["load", "unload"] * 2
 
 
-def test_no_reply_lets_a_page_of_another_site_read_it():
+def test_no_reply_allows_cross_site_reading():
     app, _, _, _ = serve()
     other = {"origin": "http://evil.example", "sec-fetch-site": "cross-site", "content-type": "text/plain"}
     for method, path, body, status in (

@@ -19,7 +19,7 @@ def test_errors_of_the_processor_keep_their_status():
     assert send(app, "POST", "/v1/models/ctr:predict", BODY).status == 504
 
 
-def test_bodies_may_be_compressed_and_may_come_in_pieces():
+def test_bodies_may_be_compressed_and_chunked():
     app, _, _, _ = serve()
     packed = gzip.compress(BODY)
     headers = {"content-encoding": "gzip"}
@@ -28,7 +28,7 @@ def test_bodies_may_be_compressed_and_may_come_in_pieces():
     assert send(app, "POST", "/v1/models/ctr:predict", BODY, {"content-encoding": "br"}).status == 415
 
 
-def test_a_body_that_is_too_large_is_refused_before_all_of_it_is_read():
+def test_too_large_body_is_refused_before_it_is_fully_read():
     app, _, _, _ = serve(max_body_bytes=100)
     declared = send(app, "POST", "/v1/models/ctr:predict", [b"x" * 10] * 2, {"content-length": "101"})
     assert (declared.status, declared.headers["connection"]) == (413, "close")
@@ -41,7 +41,7 @@ def test_a_body_that_is_too_large_is_refused_before_all_of_it_is_read():
     assert send(app, "POST", "/v1/models/ctr:predict", BODY, {"content-length": "3"}).status == 400
 
 
-def test_a_client_that_leaves_in_the_middle_of_its_body_gets_no_reply():
+def test_client_that_disconnects_mid_body_gets_no_reply():
     app, processor, _, metrics = serve()
     assert asyncio.run(call(app, "POST", "/v1/models/ctr:predict", [BODY[:5]], disconnect=True)) is None
     assert processor.requests == []

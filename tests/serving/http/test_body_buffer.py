@@ -11,7 +11,7 @@ from freshet_serving.serving.http.body_buffer import GROWTH_NBYTES, SHORT_NBYTES
     st.one_of(st.none(), st.integers(0, 4 * GROWTH_NBYTES)),
     st.integers(0, 255),
 )
-def test_a_body_is_its_pieces_in_their_order_whatever_its_length_is_said_to_be(lengths, told, seed):
+def test_body_joins_its_pieces_for_any_declared_length(lengths, told, seed):
     pieces = [bytes([(seed + n) % 256]) * length for n, length in enumerate(lengths)]
     body = BodyBuffer(pieces[0], told)
     for n, piece in enumerate(pieces[1:]):
@@ -21,14 +21,14 @@ def test_a_body_is_its_pieces_in_their_order_whatever_its_length_is_said_to_be(l
     assert bytes(whole) == b"".join(pieces)
 
 
-def test_nobody_can_write_to_a_body_that_is_whole():
+def test_complete_body_is_read_only():
     for nbytes in (10, 2 * SHORT_NBYTES):
         body = BodyBuffer(bytes(nbytes), None)
         body.add(bytes(nbytes))
         assert memoryview(body.whole()).readonly
 
 
-def test_a_length_that_is_only_said_costs_no_memory():
+def test_declared_length_alone_allocates_no_memory():
     def resident_nbytes():
         with open("/proc/self/statm") as statm:
             return int(statm.read().split()[1]) * 4096

@@ -37,7 +37,7 @@ def refused(*pieces):
     trailers=st.sampled_from([b"", b"x: 1\r\n", b"x: 1\r\ny: 2\r\n"]),
     cuts=st.lists(st.integers(0, 600), max_size=8),
 )
-def test_a_body_cut_anywhere_is_the_same_and_ends_where_it_ends(pieces, extension, trailers, cuts):
+def test_body_split_anywhere_is_equal_and_ends_at_its_end(pieces, extension, trailers, cuts):
     whole = chunked(pieces, extension, trailers)
     stream = whole + b"GET /next"
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
@@ -45,7 +45,7 @@ def test_a_body_cut_anywhere_is_the_same_and_ends_where_it_ends(pieces, extensio
     assert (body, left, ended) == (b"".join(pieces), b"GET /next", True)
 
 
-def test_a_byte_at_a_time_is_the_same():
+def test_body_read_bytewise_is_equal():
     whole = chunked([b"abc", b"d" * 300], b";x=y", b"t: 1\r\n")
     assert taken(whole[n : n + 1] for n in range(len(whole))) == (b"abc" + b"d" * 300, b"", True)
 
@@ -77,7 +77,7 @@ def test_a_byte_at_a_time_is_the_same():
         b"0\r\n x: 1\r\n\r\n",
     ],
 )
-def test_what_is_not_a_chunk_is_refused(data):
+def test_malformed_chunk_is_refused(data):
     assert refused(data) == 400
 
 
@@ -86,7 +86,7 @@ def test_trailers_are_bounded_in_number_and_bytes():
     assert refused(b"0\r\n", *[b"x" * 1000] * (MAX_HEAD_NBYTES // 1000 + 1)) == 431
 
 
-def test_so_many_chunks_are_taken_at_once_and_no_more():
+def test_number_of_chunks_taken_at_once_is_limited():
     unread, body, taking = bytearray(chunked([b"ab"] * (2 * CHUNKS_A_TURN))), bytearray(), ChunkedBody()
     assert not taking.take(unread, body)
     assert taking.more
@@ -96,7 +96,7 @@ def test_so_many_chunks_are_taken_at_once_and_no_more():
     assert body == b"ab" * (2 * CHUNKS_A_TURN)
 
 
-def test_a_body_may_come_in_tiny_chunks_but_not_for_ever():
+def test_tiny_chunks_are_accepted_up_to_a_framing_limit():
     tiny = b"1\r\na\r\n"
     fitting = MAX_FRAMING_NBYTES // (len(tiny) - 1)
     body, _, ended = taken([tiny * fitting, b"0\r\n\r\n"])

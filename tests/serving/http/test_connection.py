@@ -63,13 +63,13 @@ def predicting():
         yield made
 
 
-def test_a_request_is_what_it_says(echoing):
+def test_request_is_passed_to_the_application(echoing):
     echoing.send(post(b"body", b"/a%20b?q=1"))
     assert echoing.replies() == [(200, {"content-length": "20"}, b"POST /a%20b?q=1 body")]
 
 
 @pytest.mark.parametrize("more", [UPGRADE, b"connection: upgrade\r\nupgrade: websocket\r\n", b"upgrade: h2c\r\n"])
-def test_upgrade_is_ignored_and_a_body_in_a_segment_of_its_own_is_the_body(talk, more):
+def test_upgrade_is_ignored_and_a_separate_body_is_read(talk, more):
     for _ in range(3):
         head, end, body = talk.ask(BODY, more=more).partition(b"\r\n\r\n")
         assert talk.send(head + end, body).statuses() == [200]
@@ -77,21 +77,21 @@ def test_upgrade_is_ignored_and_a_body_in_a_segment_of_its_own_is_the_body(talk,
     assert not talk.ended
 
 
-def test_a_body_behind_an_upgrade_is_no_request(talk):
+def test_body_after_an_upgrade_is_not_a_request(talk):
     hidden = get(b"/hidden")
     talk.send(talk.ask(hidden, more=UPGRADE)[: -len(hidden)])
     talk.send(hidden)
     assert len(talk.replies()) == 1
 
 
-def test_chunks_behind_an_upgrade_are_the_body(echoing, predicting):
+def test_chunks_after_an_upgrade_are_the_body(echoing, predicting):
     echoing.send(chunked(b"a body", 2, more=UPGRADE))
     assert echoing.replies()[0][2] == b"POST /echo? a body"
     predicting.send(chunked(BODY, 5, b"/v1/models/ctr:predict", UPGRADE))
     assert json.loads(predicting.replies()[0][2]) == json.loads(SCORED)
 
 
-def test_a_connect_is_refused_and_what_follows_it_is_not_read(talk):
+def test_connect_is_refused_and_its_remainder_not_read(talk):
     talk.send(b"CONNECT x:80 HTTP/1.1\r\nhost: x:80\r\n\r\n" + get())
     assert talk.statuses() == [501]
     assert talk.ended
@@ -109,7 +109,7 @@ def test_a_connect_is_refused_and_what_follows_it_is_not_read(talk):
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ],
 )
-def test_what_is_no_request_is_refused_at_once_and_nothing_behind_it_is_one(talk, data):
+def test_malformed_request_is_refused_and_ends_the_connection(talk, data):
     talk.send(data, get())
     ((status, headers, body),) = talk.replies()
     assert status in (400, 505)
@@ -156,7 +156,7 @@ def answers(kind, stream, cuts, patience_s=0.0):
     which=st.lists(st.integers(0, 6), min_size=1, max_size=8),
     cuts=st.lists(st.integers(0, 1500), max_size=8),
 )
-def test_a_valid_stream_cut_anywhere_gives_the_same_requests_and_replies(kind, which, cuts):
+def test_valid_stream_split_anywhere_gives_equal_replies(kind, which, cuts):
     made = [kind[n % len(kind)]() for n in which]
     one_by_one = [reply for each in made for reply in answers(kind, each, [])]
     assert len(one_by_one) == len(made)
@@ -169,7 +169,7 @@ def test_a_valid_stream_cut_anywhere_gives_the_same_requests_and_replies(kind, w
     changes=st.lists(st.tuples(st.integers(0, 800), st.binary(max_size=3)), min_size=1, max_size=4),
     cuts=st.lists(st.integers(0, 1500), max_size=4),
 )
-def test_a_broken_stream_is_refused_once_and_that_is_its_end(which, changes, cuts):
+def test_broken_stream_is_refused_once_and_closed(which, changes, cuts):
     stream = bytearray(b"".join(PREDICTS[n]() for n in which))
     for at, put in changes:
         stream[at % len(stream) : at % len(stream) + len(put)] = put
@@ -178,20 +178,20 @@ def test_a_broken_stream_is_refused_once_and_that_is_its_end(which, changes, cut
     assert all(status in (200, 400, 404, 405, 408, 413, 415, 431, 501, 503, 504, 505) for status, _, _ in replies)
 
 
-def test_bytes_one_at_a_time_make_a_request(talk):
+def test_bytes_sent_one_at_a_time_make_a_request(talk):
     request = talk.ask(BODY, more=UPGRADE)
     talk.send(*[request[n : n + 1] for n in range(len(request))])
     assert talk.statuses() == [200]
     assert talk.loop.timers <= 4, "not one a byte"
 
 
-def test_a_head_is_bounded_in_bytes_and_in_fields(talk):
+def test_head_is_limited_in_bytes_and_fields(talk):
     talk.send(*[b"GET / HTTP/1.1\r\nhost: x\r\nx: ", *[b"y" * 1000] * (MAX_HEAD_NBYTES // 1000 + 1)])
     ((status, headers, _),) = talk.replies()
     assert (status, headers["connection"], talk.transport.said) == (431, "close", ["eof"])
 
 
-def test_a_head_of_many_fields_is_refused(talk):
+def test_head_with_many_fields_is_refused(talk):
     talk.send(get(more=b"x: 1\r\n" * MAX_FIELDS))
     assert talk.statuses() == [431]
 
@@ -203,7 +203,7 @@ def test_trailers_are_counted_and_never_headers(echoing):
     assert echoing.statuses() == [431]
 
 
-def test_one_request_is_in_flight_and_what_follows_is_not_read_before_its_reply(predicting):
+def test_pipelined_requests_are_read_one_at_a_time(predicting):
     predicting.processor.hold = True
     predicting.send(predict() + predict() + predict()[:50])
     assert len(predicting.processor.held) == 1
@@ -217,7 +217,7 @@ def test_one_request_is_in_flight_and_what_follows_is_not_read_before_its_reply(
     assert len(predicting.processor.held) == 1
 
 
-def test_the_next_request_waits_until_the_client_takes_its_replies(predicting):
+def test_next_request_waits_until_the_client_takes_its_replies(predicting):
     predicting.connection.pause_writing()
     predicting.send(predict(), predict())
     assert predicting.statuses() == []
@@ -226,7 +226,7 @@ def test_the_next_request_waits_until_the_client_takes_its_replies(predicting):
     assert predicting.statuses() == [200, 200]
 
 
-def test_a_connection_that_never_sends_anything_is_closed(talk):
+def test_connection_that_never_sends_is_closed(talk):
     talk.wait(KEEP_ALIVE_S - 1)
     assert not talk.ended
     talk.wait(1)
@@ -235,7 +235,7 @@ def test_a_connection_that_never_sends_anything_is_closed(talk):
     assert not talk.connections
 
 
-def test_a_connection_is_closed_once_it_has_been_idle_for_the_whole_keep_alive_time(talk):
+def test_idle_connection_is_closed_after_the_keep_alive_time(talk):
     for _ in range(10):
         assert talk.send(talk.ask(BODY)).statuses() == [200]
         talk.wait(10)
@@ -247,7 +247,7 @@ def test_a_connection_is_closed_once_it_has_been_idle_for_the_whole_keep_alive_t
     assert talk.replies() == []
 
 
-def test_a_head_is_waited_for_so_long_however_often_a_byte_of_it_comes(talk):
+def test_head_timeout_is_not_extended_by_single_bytes(talk):
     talk.wait(50)
     talk.send(b"POST ")
     for _ in range(int(HEAD_S) - 1):
@@ -259,14 +259,14 @@ def test_a_head_is_waited_for_so_long_however_often_a_byte_of_it_comes(talk):
     assert talk.transport.said == ["eof"]
 
 
-def test_empty_lines_keep_no_connection(talk):
+def test_empty_lines_do_not_keep_a_connection_open(talk):
     for _ in range(int(KEEP_ALIVE_S) + 1):
         talk.wait(1)
         talk.send(b"\r\n")
     assert talk.ended
 
 
-def test_a_body_is_waited_for_as_long_as_it_comes_fast_enough(talk):
+def test_body_is_awaited_while_it_arrives_fast_enough(talk):
     request = talk.ask(b" " * (2 * BODY_NBYTES_S))
     talk.send(request[:200])
     talk.wait(BODY_S - 1)
@@ -278,7 +278,7 @@ def test_a_body_is_waited_for_as_long_as_it_comes_fast_enough(talk):
     assert talk.bodies.nbytes == 0
 
 
-def test_a_body_that_drips_is_refused(talk):
+def test_slowly_dripping_body_is_refused(talk):
     talk.send(talk.ask(b" " * 1000)[:300])
     for _ in range(int(BODY_S)):
         talk.wait(1)
@@ -287,7 +287,7 @@ def test_a_body_that_drips_is_refused(talk):
     assert talk.statuses() == [408]
 
 
-def test_the_clock_of_a_body_stands_still_while_the_application_does_not_take_it():
+def test_body_timeout_pauses_while_the_application_does_not_read():
     async def slow(scope, receive, send):
         await scope["state"]["gate"].wait()
         await echo(scope, receive, send)
@@ -308,7 +308,7 @@ def test_the_clock_of_a_body_stands_still_while_the_application_does_not_take_it
         assert talk.statuses() == [200]
 
 
-def test_a_request_in_flight_is_not_hurried(predicting):
+def test_request_in_flight_has_no_connection_timeout(predicting):
     predicting.processor.hold = True
     predicting.send(predict())
     predicting.wait(10 * KEEP_ALIVE_S)
@@ -319,7 +319,7 @@ def test_a_request_in_flight_is_not_hurried(predicting):
 
 
 @pytest.mark.parametrize(("sent", "said"), [(b"", []), (b"GET", [408]), (b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", [])])
-def test_a_client_that_is_waited_for_is_hurried_when_others_want_its_place(echoing, sent, said):
+def test_waiting_connection_is_closed_sooner_under_pressure(echoing, sent, said):
     async def hurry(patience_s):
         echoing.connection.hurry(patience_s)
 
@@ -333,7 +333,7 @@ def test_a_client_that_is_waited_for_is_hurried_when_others_want_its_place(echoi
     assert (echoing.statuses(), echoing.ended) == (said, True)
 
 
-def test_a_request_in_flight_gives_its_place_to_nobody(predicting):
+def test_request_in_flight_is_not_closed_under_pressure(predicting):
     predicting.processor.hold = True
     predicting.send(predict())
     predicting.wait(50)
@@ -341,7 +341,7 @@ def test_a_request_in_flight_gives_its_place_to_nobody(predicting):
     assert not predicting.ended
 
 
-def test_a_body_that_comes_fast_enough_gives_its_place_to_nobody(talk):
+def test_fast_body_is_not_closed_under_pressure(talk):
     async def hurry():
         talk.connection.hurry(5.0)
 
@@ -358,7 +358,7 @@ def test_a_body_that_comes_fast_enough_gives_its_place_to_nobody(talk):
     assert talk.ended
 
 
-def test_a_client_that_half_closes_gets_its_replies(talk):
+def test_client_that_half_closes_gets_its_replies(talk):
     talk.send(talk.ask(BODY) + talk.ask(BODY) + talk.ask(BODY)[:10])
     assert talk.statuses() == [200, 200]
     talk.half_close()
@@ -366,7 +366,7 @@ def test_a_client_that_half_closes_gets_its_replies(talk):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_client_that_half_closes_while_it_waits_gets_its_replies(predicting, count):
+def test_client_that_half_closes_while_waiting_gets_its_replies(predicting, count):
     predicting.processor.hold = True
     predicting.send(predict() * count)
     predicting.half_close()
@@ -378,7 +378,7 @@ def test_a_client_that_half_closes_while_it_waits_gets_its_replies(predicting, c
     assert predicting.transport.said == ["close"]
 
 
-def test_a_client_that_half_closes_gets_its_refusals_as_well(predicting):
+def test_client_that_half_closes_gets_its_refusals_too(predicting):
     predicting.processor.hold = True
     predicting.send(predict() + predict(b"{") + chunked(b"{" * 2000, 1, b"/v1/models/ctr:predict") + predict(b"{"))
     predicting.half_close()
@@ -389,7 +389,7 @@ def test_a_client_that_half_closes_gets_its_refusals_as_well(predicting):
 
 
 @pytest.mark.parametrize("sent", [10, -5])
-def test_a_client_that_half_closes_in_the_middle_of_a_request_has_left(talk, sent):
+def test_client_that_half_closes_mid_request_has_disconnected(talk, sent):
     talk.send(talk.ask(BODY)[:sent])
     talk.half_close()
     assert talk.transport.is_closing()
@@ -397,7 +397,7 @@ def test_a_client_that_half_closes_in_the_middle_of_a_request_has_left(talk, sen
     assert talk.bodies.nbytes == 0
 
 
-def test_a_refused_client_may_finish_sending_but_not_for_ever(talk):
+def test_refused_client_may_finish_sending_within_a_time_limit(talk):
     talk.send(b"nonsense\r\n\r\n", *[b"y" * 1000] * 10)
     assert talk.statuses() == [400]
     assert talk.transport.said == ["eof"]
@@ -405,7 +405,7 @@ def test_a_refused_client_may_finish_sending_but_not_for_ever(talk):
     assert talk.transport.said == ["eof", "abort"]
 
 
-def test_a_client_that_takes_nothing_of_its_reply_is_let_go_and_one_that_reads_slowly_is_not(talk):
+def test_stalled_reader_is_dropped_and_a_slow_one_is_not(talk):
     talk.transport.unsent_nbytes = 100_000
     talk.send(talk.ask(BODY))
     for _ in range(5):
@@ -416,7 +416,7 @@ def test_a_client_that_takes_nothing_of_its_reply_is_let_go_and_one_that_reads_s
     assert talk.transport.said == ["abort"]
 
 
-def test_an_application_that_does_not_want_the_body_need_not_read_it():
+def test_application_may_leave_the_body_unread():
     async def refusing(scope, receive, send):
         await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
@@ -431,7 +431,7 @@ def test_an_application_that_does_not_want_the_body_need_not_read_it():
         assert (status, headers.get("connection"), talk.transport.said) == (401, None, [])
 
 
-def test_a_body_is_held_until_its_answer_and_no_longer(predicting):
+def test_body_is_kept_until_its_reply_and_no_longer(predicting):
     predicting.processor.hold = True
     body = BODY + b" " * 1000
     for sent in ([predict(body)], [predict(body)[:400], predict(body)[400:]], [predict(body)]):
@@ -443,7 +443,7 @@ def test_a_body_is_held_until_its_answer_and_no_longer(predicting):
         assert predicting.bodies.nbytes == 0
 
 
-def test_a_body_of_a_client_that_left_is_held_until_it_has_been_computed(predicting):
+def test_body_of_a_disconnected_client_is_kept_until_computed(predicting):
     predicting.processor.hold = True
     predicting.send(predict())
     predicting.transport.abort()
@@ -454,7 +454,7 @@ def test_a_body_of_a_client_that_left_is_held_until_it_has_been_computed(predict
     assert predicting.bodies.nbytes == 0
 
 
-def test_a_body_in_pieces_is_refused_when_all_together_are_too_many():
+def test_partial_bodies_are_refused_when_their_total_is_too_large():
     bodies = BodyMemory(1000)
     bodies.nbytes = 900
     with Talk(echo, bodies=bodies) as talk:
@@ -467,7 +467,7 @@ def test_a_body_in_pieces_is_refused_when_all_together_are_too_many():
         assert bodies.nbytes == 900
 
 
-def test_a_request_that_came_whole_has_room_when_halves_have_none(predicting):
+def test_complete_request_fits_when_partial_ones_are_refused(predicting):
     predicting.bodies.nbytes += 200 << 20
     predicting.send(predict())
     assert predicting.statuses() == [503]
@@ -478,7 +478,7 @@ def test_a_request_that_came_whole_has_room_when_halves_have_none(predicting):
         assert talk.statuses() == [200]
 
 
-def test_a_body_in_tiny_chunks_lets_others_have_their_turn(echoing):
+def test_body_in_tiny_chunks_yields_to_other_connections(echoing):
     body = bytes(range(256)) * 100
     request = chunked(body, 2)
     echoing.send(request)
@@ -487,7 +487,7 @@ def test_a_body_in_tiny_chunks_lets_others_have_their_turn(echoing):
     assert echoing.replies()[0][2] == b"POST /echo? " + body
 
 
-def test_a_client_of_tiny_chunks_cannot_make_unread_bytes_pile_up():
+def test_tiny_chunks_cannot_accumulate_unread_bytes():
     async def taking(scope, receive, send):
         while (await receive())["type"] != "http.disconnect":
             pass
@@ -501,7 +501,7 @@ def test_a_client_of_tiny_chunks_cannot_make_unread_bytes_pile_up():
             assert len(talk.connection._unread) <= MAX_UNREAD_NBYTES + (256 << 10)
 
 
-def test_who_is_asked_to_leave_says_so_in_the_last_reply(talk):
+def test_draining_connection_says_so_in_its_last_reply(talk):
     talk.connection.draining = True
     talk.send(talk.ask(BODY) + talk.ask(BODY))
     assert [headers.get("connection") for _, headers, _ in talk.replies()] == [None, "close"]
@@ -509,7 +509,7 @@ def test_who_is_asked_to_leave_says_so_in_the_last_reply(talk):
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")], ids=["own", "mmap"])
-def test_a_body_that_there_is_no_memory_for_is_answered_in_words(error, predicting, monkeypatch):
+def test_body_that_exceeds_memory_is_answered_with_503(error, predicting, monkeypatch):
     def add(self, piece):
         raise error
 

@@ -161,7 +161,7 @@ def replies(transport):
     return [CLOSES in head for head in heads]
 
 
-def test_an_idle_connection_is_left_alone_for_a_moment_then_gets_fin_and_nobody_waits_for_its_client(played):
+def test_idle_connection_is_closed_with_fin_after_a_moment(played):
     async def scene(port):
         _, transport = port.connect()
         ending = port.ending()
@@ -176,7 +176,7 @@ def test_an_idle_connection_is_left_alone_for_a_moment_then_gets_fin_and_nobody_
     played(scene)
 
 
-def test_a_request_that_comes_while_the_end_waits_is_answered_and_its_reply_says_so(played):
+def test_request_arriving_while_draining_is_answered_as_the_last(played):
     async def scene(port):
         connection, transport = port.connect()
         ending = port.ending()
@@ -193,7 +193,7 @@ def test_a_request_that_comes_while_the_end_waits_is_answered_and_its_reply_says
     played(scene)
 
 
-def test_patience_begins_anew_with_every_sign_of_the_client(played):
+def test_client_activity_restarts_the_idle_time(played):
     async def scene(port):
         connection, transport = port.connect()
         ending = port.ending()
@@ -213,7 +213,7 @@ def test_patience_begins_anew_with_every_sign_of_the_client(played):
     played(scene)
 
 
-def test_what_is_in_flight_is_waited_for_and_its_reply_is_the_last(played):
+def test_request_in_flight_is_awaited_and_its_reply_is_last(played):
     async def scene(port):
         connection, transport = port.connect()
         connection.data_received(GET % b"slow")
@@ -230,7 +230,7 @@ def test_what_is_in_flight_is_waited_for_and_its_reply_is_the_last(played):
 
 
 @pytest.mark.parametrize("where", ["queued", "begun", "in the kernel"])
-def test_a_reply_with_something_behind_it_is_not_the_last(played, where):
+def test_reply_with_a_further_request_is_not_the_last(played, where):
     async def scene(port):
         connection, transport = port.connect()
         connection.data_received(GET % b"slow")
@@ -258,7 +258,7 @@ def test_a_reply_with_something_behind_it_is_not_the_last(played, where):
     played(scene)
 
 
-def test_after_its_time_requests_are_cancelled_and_what_is_left_is_cut(played):
+def test_remaining_requests_are_cancelled_after_the_timeout(played):
     async def scene(port):
         connection, transport = port.connect()
         connection.data_received(GET % b"never")
@@ -274,7 +274,7 @@ def test_after_its_time_requests_are_cancelled_and_what_is_left_is_cut(played):
     played(scene)
 
 
-def test_an_end_in_a_hurry_cuts_everything_at_once(played):
+def test_immediate_end_cuts_every_connection(played):
     async def scene(port):
         connection, transport = port.connect()
         connection.data_received(GET % b"never")
@@ -288,7 +288,7 @@ def test_an_end_in_a_hurry_cuts_everything_at_once(played):
     played(scene)
 
 
-def test_a_connection_that_leaves_for_another_reason_than_the_end_may_be_idle_for_ever(played):
+def test_individually_drained_connection_may_idle_forever(played):
     async def scene(port):
         connection, transport = port.connect()
         connection.draining = True
@@ -323,7 +323,7 @@ def finished(port):
     return lingering, transport, protocol
 
 
-def test_a_finished_connection_reads_on_drops_it_and_closes_with_its_client(played):
+def test_finished_connection_discards_input_and_closes_with_its_client(played):
     async def scene(port):
         lingering, transport, protocol = finished(port)
         assert lingering.is_closing()
@@ -340,7 +340,7 @@ def test_a_finished_connection_reads_on_drops_it_and_closes_with_its_client(play
     played(scene)
 
 
-def test_a_client_that_takes_nothing_of_its_last_reply_is_not_waited_for_for_ever(played):
+def test_client_that_never_reads_its_last_reply_is_dropped(played):
     async def scene(port):
         _, transport, protocol = finished(port)
         transport.buffered = 1000
@@ -354,7 +354,7 @@ def test_a_client_that_takes_nothing_of_its_last_reply_is_not_waited_for_for_eve
     played(scene)
 
 
-def test_what_a_finished_client_still_sends_is_bounded(played):
+def test_bytes_sent_after_the_last_reply_are_limited(played):
     async def scene(port):
         _, transport, protocol = finished(port)
         for _ in range(SENDING_NBYTES >> 20):
@@ -367,7 +367,7 @@ def test_what_a_finished_client_still_sends_is_bounded(played):
     played(scene)
 
 
-def test_a_finished_client_that_goes_on_sending_is_heard_for_a_while(played):
+def test_client_still_sending_after_the_last_reply_is_dropped_eventually(played):
     async def scene(port):
         _, transport, protocol = finished(port)
         for _ in range(int(SENDING_S) - 2):
@@ -382,7 +382,7 @@ def test_a_finished_client_that_goes_on_sending_is_heard_for_a_while(played):
     played(scene)
 
 
-def test_a_client_that_had_finished_before_is_not_waited_for(played):
+def test_client_that_already_finished_is_not_awaited(played):
     async def scene(port):
         transport = NotingTransport(Told())
         port.transports.append(transport)
@@ -392,7 +392,7 @@ def test_a_client_that_had_finished_before_is_not_waited_for(played):
     played(scene)
 
 
-def test_a_client_that_never_finishes_is_waited_for_no_longer_than_it_reads(played):
+def test_silent_client_is_dropped_once_it_has_its_reply(played):
     async def scene(port):
         _, transport, protocol = finished(port)
         transport.buffered = 1

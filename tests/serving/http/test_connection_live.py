@@ -44,7 +44,7 @@ def talk(address, *pieces):
         return connection.makefile("rb").read()
 
 
-def test_a_body_of_its_own_behind_an_upgrade_is_read_on_both_ports(server):
+def test_separate_body_after_an_upgrade_is_read_on_both_ports(server):
     label = json.dumps({"version": 3}).encode()
     put = b"PUT /admin/models/ctr/labels/x HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n"
     asked = (
@@ -72,14 +72,14 @@ def test_a_body_of_its_own_behind_an_upgrade_is_read_on_both_ports(server):
         b"x: 1\ncontent-length: 3\r\n",
     ],
 )
-def test_what_could_smuggle_a_request_ends_the_connection_on_both_ports(server, head):
+def test_possible_request_smuggling_ends_the_connection_on_both_ports(server, head):
     for port in (server.http_address, server.admin_address):
         said = talk(port, b"POST / HTTP/1.1\r\nhost: localhost\r\n" + head + b"\r\n0\r\n\r\nGET / HTTP/1.1\r\n\r\n")
         assert said.startswith(b"HTTP/1.1 400 ")
         assert said.count(b"HTTP/1.1 ") == 1
 
 
-def test_a_refusal_is_read_by_a_client_that_sends_everything_first(address):
+def test_client_reads_its_refusal_after_sending_everything(address):
     for _ in range(5):
         said = talk(address, post(bytes(8 * LARGE)), bytes(8 * LARGE))
         assert said.startswith(b"HTTP/1.1 413 ")
@@ -89,13 +89,13 @@ def test_a_refusal_is_read_by_a_client_that_sends_everything_first(address):
         connection.close()
 
 
-def test_a_head_without_an_end_is_refused_on_both_ports(server):
+def test_endless_head_is_refused_on_both_ports(server):
     for port in (server.http_address, server.admin_address):
         assert talk(port, b"GET / HTTP/1.1\r\nx: ", *[b"y" * 1000] * 80).startswith(b"HTTP/1.1 431 ")
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_client_that_half_closes_gets_its_replies(address, count):
+def test_half_closed_client_gets_its_replies(address, count):
     with connect(address) as connection:
         connection.sendall(post() * count)
         connection.shutdown(socket.SHUT_WR)
@@ -104,7 +104,7 @@ def test_a_client_that_half_closes_gets_its_replies(address, count):
         assert file.read() == b""
 
 
-def test_a_client_that_half_closes_after_another_question_gets_its_reply(server):
+def test_half_closed_client_of_a_page_gets_its_reply(server):
     for port in (server.http_address, server.admin_address):
         with connect(port) as connection:
             connection.sendall(b"GET /docs HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -112,7 +112,7 @@ def test_a_client_that_half_closes_after_another_question_gets_its_reply(server)
             assert connection.makefile("rb").read().startswith(b"HTTP/1.1 200 ")
 
 
-def test_who_waits_for_a_word_gets_it_before_the_body_or_a_refusal(address):
+def test_expect_continue_is_answered_before_the_body_or_refused(address):
     head = post(expect=b"100-continue")[: -len(BODY)]
     with connect(address) as connection:
         file = connection.makefile("rb")
@@ -127,7 +127,7 @@ def test_who_waits_for_a_word_gets_it_before_the_body_or_a_refusal(address):
     assert talk(address, large).startswith(b"HTTP/1.1 413 ")
 
 
-def test_many_slow_clients_keep_nobody_from_an_answer(address):
+def test_many_slow_clients_do_not_block_replies(address):
     slow = [connect(address) for _ in range(50)]
     for n, connection in enumerate(slow):
         connection.sendall(post()[: 20 + n])

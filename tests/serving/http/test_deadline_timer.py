@@ -20,7 +20,7 @@ def passing(loop, seconds):
         loop.turn(2)
 
 
-def test_it_is_over_once_at_its_deadline(waiting):
+def test_timer_fires_once_at_its_deadline(waiting):
     loop, patience, over = waiting
     patience.wait(75.0)
     passing(loop, 74)
@@ -29,7 +29,7 @@ def test_it_is_over_once_at_its_deadline(waiting):
     assert over == [75.0]
 
 
-def test_a_deadline_that_moves_away_sets_no_timer_until_the_old_one_goes_off(waiting):
+def test_postponed_deadline_reuses_the_running_timer(waiting):
     loop, patience, over = waiting
     for _ in range(1000):
         patience.wait(75.0)
@@ -43,7 +43,7 @@ def test_a_deadline_that_moves_away_sets_no_timer_until_the_old_one_goes_off(wai
     assert over == [274.0]
 
 
-def test_a_deadline_that_is_nearer_is_kept(waiting):
+def test_earlier_deadline_replaces_the_timer(waiting):
     loop, patience, over = waiting
     patience.wait(75.0)
     patience.wait(20.0)
@@ -56,7 +56,7 @@ def test_a_deadline_that_is_nearer_is_kept(waiting):
     assert over == [30.0, 45.0]
 
 
-def test_after_its_end_nothing_is_waited_for(waiting):
+def test_ended_timer_never_fires(waiting):
     loop, patience, over = waiting
     patience.wait(5.0)
     patience.end()

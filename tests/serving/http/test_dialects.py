@@ -49,7 +49,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize(("name", "body", "headers"), BODIES.values(), ids=BODIES)
-def test_a_body_is_read_alike_whether_it_is_bytes_or_a_view_that_nobody_writes_to(name, body, headers):
+def test_body_is_decoded_equally_as_bytes_or_read_only_view(name, body, headers):
     decode = DIALECTS[name].decode
     for sent, told in ((body, headers), (gzip.compress(body), {**headers, b"content-encoding": b"gzip"})):
         read = []
@@ -62,7 +62,7 @@ def test_a_body_is_read_alike_whether_it_is_bytes_or_a_view_that_nobody_writes_t
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
-def test_a_dialect_of_the_table_has_its_paths(dialect):
+def test_every_dialect_has_its_paths(dialect):
     model = "/v1/models/m" if dialect.servable else "/v2/models/m"
     for where, route in (("", Route(dialect.name, "m")), ("/versions/3", Route(dialect.name, "m", 3))):
         path = model + where + dialect.suffix

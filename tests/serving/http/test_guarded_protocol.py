@@ -97,18 +97,18 @@ def call_on(connection, route, headers=None, body=BODY):
         return status, headers, text
 
 
-def test_there_is_a_path_of_every_action():
+def test_every_action_has_a_test_path():
     assert set(PATHS) == set(HTTP_SCOPES)
 
 
 @pytest.mark.parametrize("action", HTTP_SCOPES)
-def test_a_route_of_the_data_port_wants_a_key_its_scope_and_a_rate(served, action):
+def test_data_port_route_requires_key_scope_and_rate(served, action):
     server, keyed = served
     check(server.http_address, PATHS[action], HTTP_SCOPES[action], keyed)
 
 
 @pytest.mark.parametrize("route", ADMIN_SCOPES)
-def test_a_route_of_the_admin_port_wants_a_key_its_scope_and_a_rate(served, route):
+def test_admin_port_route_requires_key_scope_and_rate(served, route):
     server, keyed = served
     check(server.admin_address, " ".join(asked(route)), ADMIN_SCOPES[route], keyed)
 
@@ -137,13 +137,13 @@ def lacking(scope):
 @pytest.mark.parametrize(
     "route", ["GET /nowhere", "POST /v2/models/ctr/explode", "GET /V2/HEALTH/READY", "GET //healthz"]
 )
-def test_what_is_no_route_is_told_to_nobody_without_a_key(served, route):
+def test_unknown_route_is_401_without_a_key(served, route):
     server, keyed = served
     assert call(server.http_address, route)[0] == 401
     assert call(server.http_address, route, keyed.headers("predict"))[0] in (400, 404)
 
 
-def test_a_head_that_is_known_lets_nobody_in_whose_key_is_gone(tmp_path, monkeypatch):
+def test_cached_head_does_not_admit_a_revoked_key(tmp_path, monkeypatch):
     monkeypatch.setattr("freshet_serving.serving.access.credentials.LOOK_S", 0.01)
     keyed = Keyed(tmp_path)
     with running(lambda config: FakeProcessor(), api_keys=str(keyed.path)) as (server, _, _):
@@ -157,7 +157,7 @@ def test_a_head_that_is_known_lets_nobody_in_whose_key_is_gone(tmp_path, monkeyp
             assert call_on(connection, PATHS["predict"], keyed.headers("all"))[2] == SCORED
 
 
-def test_a_refused_body_is_dropped_and_the_connection_goes_on_unless_it_is_long(served):
+def test_refused_short_body_is_dropped_and_the_connection_kept(served):
     server, keyed = served
     before = len(keyed.processor.requests)
     with socket.create_connection(server.http_address, timeout=30) as connection:
@@ -170,7 +170,7 @@ def test_a_refused_body_is_dropped_and_the_connection_goes_on_unless_it_is_long(
     assert len(keyed.processor.requests) == before
 
 
-def test_a_chunked_body_of_nobody_is_not_read(served):
+def test_unauthenticated_chunked_body_is_not_read(served):
     server, _ = served
     with socket.create_connection(server.http_address, timeout=30) as connection:
         connection.sendall(b"POST /v2/repository/index HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\n")
@@ -178,7 +178,7 @@ def test_a_chunked_body_of_nobody_is_not_read(served):
     assert (status, headers["connection"]) == (401, "close")
 
 
-def test_as_many_are_in_flight_as_a_key_may_have_and_those_that_leave_are_counted_until_they_are_done(tmp_path):
+def test_concurrency_counts_disconnected_requests_until_they_finish(tmp_path):
     keyed = Keyed(tmp_path)
     two = keyed.add("two", ["predict"], RateLimits(concurrency=2))
     processor = FakeProcessor(hold=True)
@@ -210,7 +210,7 @@ def test_as_many_are_in_flight_as_a_key_may_have_and_those_that_leave_are_counte
         assert replies == [200]
 
 
-def test_the_admin_token_is_a_key_of_every_port(tmp_path):
+def test_admin_token_is_valid_on_every_port(tmp_path):
     keyed = Keyed(tmp_path)
     token = {"authorization": "Bearer t0ken"}
     options = {"api_keys": str(keyed.path), "admin_token": "t0ken", "model_control": "explicit"}

@@ -27,13 +27,13 @@ def kept(data, headers):
     return heads.split(data)
 
 
-def test_a_request_with_a_known_head_is_split_without_a_parser():
+def test_request_with_a_cached_head_is_split_without_a_parser():
     headers = {b"content-length": b"4"}
     known, body = kept(head(4) + b"body", headers)
     assert (known.route, known.headers, body) == (ROUTE, headers, b"body")
 
 
-def test_a_known_head_before_another_length_of_body_is_left_to_the_parser():
+def test_cached_head_with_a_different_body_length_is_parsed():
     heads = HeadCache()
     heads.keep(head(4) + b"body", ROUTE, {b"content-length": b"4"})
     for rest in (b"", b"bod", b"body+", b"bodybody"):
@@ -53,11 +53,11 @@ def test_a_known_head_before_another_length_of_body_is_left_to_the_parser():
         (head(4, b"x: %b\r\n" % (b"y" * MAX_HEAD_NBYTES)) + b"body", {b"content-length": b"4"}),
     ],
 )
-def test_what_is_not_one_whole_request_of_a_declared_length_is_not_kept(data, headers):
+def test_only_whole_requests_with_a_declared_length_are_cached(data, headers):
     assert kept(data, headers) is None
 
 
-def test_what_is_kept_is_bounded():
+def test_head_cache_is_bounded():
     heads = HeadCache()
     for n in range(10 * MAX_KEPT):
         heads.keep(head(1, b"x-request-id: %d\r\n" % n) + b"1", ROUTE, {b"content-length": b"1"})
@@ -92,7 +92,7 @@ def metadata(_):
     asked=st.lists(st.tuples(st.sampled_from([row, row, row, chunked, metadata]), st.integers(0, 9)), max_size=12),
     cuts=st.lists(st.integers(0, 2000), max_size=6),
 )
-def test_a_stream_of_requests_cut_anywhere_is_answered_in_order(address, asked, cuts):
+def test_request_stream_split_anywhere_is_answered_in_order(address, asked, cuts):
     stream = b"".join(make(n) for make, n in asked)
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     with socket.create_connection(address, timeout=30) as connection:
@@ -106,7 +106,7 @@ def test_a_stream_of_requests_cut_anywhere_is_answered_in_order(address, asked, 
             assert make is metadata or reply == {"predictions": [[6.5 + n]]}
 
 
-def test_a_head_with_an_id_of_its_own_is_not_kept():
+def test_head_with_a_request_id_is_not_cached():
     for name in (b"x-request-id", b"x-sticky-key", b"traceparent"):
         heads = HeadCache()
         data = b"POST /v2/models/ctr/infer HTTP/1.1\r\ncontent-length: 1\r\n%b: abc\r\n\r\nx" % name

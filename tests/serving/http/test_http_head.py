@@ -27,7 +27,7 @@ def refused(data):
     return caught.value.http_status
 
 
-def test_a_head_is_its_line_its_fields_and_the_length_behind_it():
+def test_head_has_its_line_fields_and_body_length():
     read = read_head(head(b"Content-Length: 12", b"X-A:  b c\t ", b"X-A: d"))
     assert (read.method, read.target, read.version) == (b"POST", b"/a", "1.1")
     assert read.fields == [(b"host", b"x"), (b"content-length", b"12"), (b"x-a", b"b c"), (b"x-a", b"d")]
@@ -35,7 +35,7 @@ def test_a_head_is_its_line_its_fields_and_the_length_behind_it():
     assert (read.keep_alive, read.expects, read.nbytes) == (True, False, 12)
 
 
-def test_a_body_is_of_a_length_or_chunked_or_not_there():
+def test_body_has_a_length_or_is_chunked_or_absent():
     assert read_head(head()).nbytes == 0
     assert read_head(head(b"content-length: 007")).nbytes == 7
     assert read_head(head(b"transfer-encoding: Chunked")).nbytes is None
@@ -53,16 +53,16 @@ def test_a_body_is_of_a_length_or_chunked_or_not_there():
         ((b"connection: keep-alive, close",), b"GET / HTTP/1.0", False),
     ],
 )
-def test_a_connection_is_kept_as_its_client_says(lines, line, kept):
+def test_connection_persistence_follows_the_client(lines, line, kept):
     assert read_head(head(*lines, line=line)).keep_alive is kept
 
 
-def test_upgrade_is_a_field_like_any_other():
+def test_upgrade_is_an_ordinary_field():
     read = read_head(head(b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"content-length: 3"))
     assert (read.keep_alive, read.nbytes) == (True, 3)
 
 
-def test_who_waits_for_a_word_before_the_body_is_known():
+def test_expect_continue_is_recognised():
     assert read_head(head(b"expect: 100-Continue", b"content-length: 3")).expects
     assert not read_head(head(b"expect: 100-continue", line=b"GET / HTTP/1.0")).expects
 
@@ -132,16 +132,16 @@ def test_who_waits_for_a_word_before_the_body_is_known():
         b"\r\n\r\n",
     ],
 )
-def test_what_somebody_else_could_read_in_another_way_is_refused(data):
+def test_ambiguous_head_is_refused(data):
     assert refused(data) == 400
 
 
 @pytest.mark.parametrize("version", [b"0.9", b"1.2", b"2.0", b"3.0"])
-def test_another_version_of_http_is_named(version):
+def test_unsupported_http_version_is_named(version):
     assert refused(head(line=b"POST / HTTP/" + version)) == 505
 
 
-def test_fields_are_bounded_in_number():
+def test_number_of_fields_is_limited():
     lines = [b"x: %d" % n for n in range(MAX_FIELDS)]
     assert len(read_head(head(*lines[1:])).fields) == MAX_FIELDS
     assert refused(head(*lines)) == 431
@@ -157,12 +157,12 @@ def test_fields_are_bounded_in_number():
         (b"HTTPS://u@somewhere:1/a", b"/a", b""),
     ],
 )
-def test_a_target_is_a_path_and_a_query(target, path, query):
+def test_target_is_a_path_and_a_query(target, path, query):
     assert split_target(target) == (path, query)
 
 
 @pytest.mark.parametrize("target", [b"*", b"a", b"host:80", b"ftp://x/a", b"?a", b"http://x"])
-def test_a_target_without_a_path_is_refused(target):
+def test_target_without_a_path_is_refused(target):
     with pytest.raises(HttpProtocolError):
         split_target(target)
 
@@ -173,7 +173,7 @@ def test_trailers_are_header_fields(lines):
 
 
 @pytest.mark.parametrize("lines", [b"x\r\n", b" x: 1\r\n", b"x: 1\ny: 2\r\n", b"x : 1\r\n", b"GET / HTTP/1.1\r\n"])
-def test_trailers_that_are_not_are_refused(lines):
+def test_invalid_trailers_are_refused(lines):
     with pytest.raises(HttpProtocolError):
         check_trailers(lines)
 
@@ -185,14 +185,14 @@ VALUES = st.text(st.characters(min_codepoint=33, max_codepoint=255, exclude_char
 
 
 @given(st.lists(st.tuples(TOKENS, VALUES, st.sampled_from([b"", b" ", b"\t ", b"   "])), max_size=20))
-def test_any_fields_come_back_as_they_were_written(fields):
+def test_any_fields_round_trip(fields):
     written = [b"x-" + name + b":" + pad + value + pad for name, value, pad in fields]
     read = read_head(head(*written))
     assert read.fields[1:] == [(b"x-" + name.lower(), value) for name, value, _ in fields]
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_head_or_unacceptable(data):
+def test_arbitrary_bytes_are_a_head_or_a_protocol_error(data):
     for made in (data, head(data), b"POST " + data + b" HTTP/1.1\r\n" + HOST + b"\r\n"):
         with contextlib.suppress(HttpProtocolError):
             read_head(made)

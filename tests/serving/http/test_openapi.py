@@ -12,7 +12,7 @@ DOCUMENT = json.loads(document("0.1.0"))
 
 
 @pytest.mark.parametrize("path", OPERATIONS)
-def test_every_path_is_a_route_of_that_action_and_method(path):
+def test_every_path_is_a_route_with_that_action_and_method(path):
     route = parse(path.format(**NAMES).encode())
     assert route.action == OPERATIONS[path].action
     assert set(DOCUMENT["paths"][path]) == {route.method.lower()}
@@ -24,7 +24,7 @@ def test_every_action_has_a_path():
     assert described >= {"status", "metadata", "model"}
 
 
-def test_every_name_in_a_path_is_a_parameter_and_every_reference_is_defined():
+def test_path_names_are_parameters_and_references_are_defined():
     for path, methods in DOCUMENT["paths"].items():
         for told in methods.values():
             names = {p["name"] for p in told["parameters"] if p["in"] == "path"}
@@ -34,12 +34,12 @@ def test_every_name_in_a_path_is_a_parameter_and_every_reference_is_defined():
         assert piece.partition('"')[0] in SCHEMAS
 
 
-def test_every_operation_has_a_name_of_its_own():
+def test_every_operation_has_a_unique_name():
     names = [told["operationId"] for methods in DOCUMENT["paths"].values() for told in methods.values()]
     assert len(names) == len(set(names))
 
 
-def test_what_clients_may_be_forbidden_says_so_and_nothing_else_does():
+def test_only_model_control_operations_document_403():
     forbidden = {
         path
         for path, methods in DOCUMENT["paths"].items()
@@ -49,7 +49,7 @@ def test_what_clients_may_be_forbidden_says_so_and_nothing_else_does():
     assert forbidden == {f"/v2/repository/models/{{model}}/{word}" for word in ("load", "unload")}
 
 
-def test_every_operation_but_health_says_which_key_it_wants():
+def test_every_operation_except_health_documents_its_key():
     told = json.loads(document("9"))
     assert told["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     operations = {path: operation for path, item in told["paths"].items() for operation in item.values()}

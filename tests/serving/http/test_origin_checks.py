@@ -23,18 +23,18 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("headers", OWN)
-def test_what_no_page_sends_and_what_an_own_page_sends_is_taken(headers):
+def test_same_site_and_non_browser_requests_are_accepted(headers):
     assert origin_checks.cross_site_refusal({b"host": b"localhost:8501", **headers}, changes=True) == ""
 
 
 @pytest.mark.parametrize("headers", OTHERS)
-def test_what_another_sites_page_sends_is_refused(headers):
+def test_cross_site_page_request_is_refused(headers):
     headers = {b"host": b"localhost:8501", **headers}
     assert origin_checks.cross_site_refusal(headers, changes=True).endswith("requests from other sites are refused")
     assert origin_checks.from_browser(headers)
 
 
-def test_a_link_from_another_site_may_be_followed():
+def test_link_from_a_different_site_may_be_followed():
     assert (
         origin_checks.cross_site_refusal({b"host": b"localhost:8502", b"sec-fetch-site": b"cross-site"}, changes=False)
         == ""
@@ -44,7 +44,7 @@ def test_a_link_from_another_site_may_be_followed():
 @pytest.mark.parametrize(
     "host", [b"localhost:1", b"127.0.0.1", b"127.1.2.3:80", b"[::1]:8501", b"LocalHost", b"box:8501"]
 )
-def test_names_of_this_machine_are_its_own(host):
+def test_names_of_this_machine_are_same_site(host):
     assert origin_checks.rebinding_refusal({b"host": host}, own="box") == ""
 
 
@@ -56,6 +56,6 @@ def test_names_of_this_machine_are_its_own(host):
         b"evil.example/localhost", b"2130706434",
     ],
 )  # fmt: skip
-def test_names_that_others_can_point_here_are_not(host):
+def test_rebindable_names_are_refused(host):
     assert origin_checks.rebinding_refusal({b"host": host}) == "host: expected this server's own name"
     assert origin_checks.rebinding_refusal({}) == "host: expected this server's own name"

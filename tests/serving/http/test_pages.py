@@ -11,7 +11,7 @@ from tests.serving.fakes import send
 from tests.serving.http.data_app import serve
 
 
-def test_the_root_says_what_this_is_and_where_things_are():
+def test_root_page_describes_the_server_and_its_links():
     app, _, _, _ = serve()
     reply = send(app, "GET", "/").json()
     assert (reply["name"], reply["version"], reply["ready"]) == ("freshet", "9", True)
@@ -20,7 +20,7 @@ def test_the_root_says_what_this_is_and_where_things_are():
         assert parse(path.format(model="m").encode()).method == method
 
 
-def test_the_page_that_reads_openapi_is_small_and_asks_its_own_port_for_nothing_but_the_document():
+def test_openapi_page_is_small_and_loads_only_its_document():
     app, _, _, _ = serve()
     data, admin = send(app, "GET", "/docs"), Client()("GET", "/docs")
     assert data.headers["content-type"] == admin.headers["content-type"] == "text/html; charset=utf-8"
@@ -34,7 +34,7 @@ def test_the_page_that_reads_openapi_is_small_and_asks_its_own_port_for_nothing_
     assert json.loads(send(app, "GET", "/openapi.json").body)["paths"]["/docs"]
 
 
-def test_the_admin_ports_page_can_be_read_without_the_token_that_its_document_wants():
+def test_admin_docs_page_needs_no_token_but_its_document_does():
     client = Client(token="t")
     assert client("GET", "/docs").status_code == 200
     assert client("GET", "/admin/openapi.json").status_code == 401

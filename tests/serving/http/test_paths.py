@@ -55,7 +55,7 @@ from freshet_serving.serving.http.paths import Route, parse
         ("/v2/models/infer", Route("model", "infer")),
     ],
 )
-def test_a_path_names_an_action_and_its_model(path, route):
+def test_path_names_an_action_and_its_model(path, route):
     assert parse(path.encode()) == route
 
 
@@ -68,7 +68,7 @@ def test_a_path_names_an_action_and_its_model(path, route):
         "/v1/models/%ff", "/v1/models/m:Classify", "/v1/models/m/metadata:predict",
     ],
 )  # fmt: skip
-def test_another_path_below_v1_is_a_malformed_request(path):
+def test_unknown_path_below_v1_is_a_malformed_request(path):
     with pytest.raises(BadInput):
         parse(path.encode())
 
@@ -88,12 +88,12 @@ def test_another_path_below_v1_is_a_malformed_request(path):
         "/admin/models",
     ],
 )
-def test_another_path_elsewhere_is_not_found(path):
+def test_unknown_path_elsewhere_is_not_found(path):
     with pytest.raises(NotFound):
         parse(path.encode())
 
 
-def test_a_path_of_any_length_is_bounded():
+def test_path_length_is_limited():
     with pytest.raises(BadInput, match="at most 2048 bytes"):
         parse(b"/v1/models/" + b"m" * 5000)
 
@@ -118,6 +118,6 @@ def test_a_path_of_any_length_is_bounded():
         )
     )
 )
-def test_any_path_is_routed_or_refused_with_an_error_of_ours(parts):
+def test_arbitrary_path_is_routed_or_refused_with_a_freshet_error(parts):
     with contextlib.suppress(FreshetError):
         parse(b"".join(parts))

@@ -19,7 +19,7 @@ GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 WAIT_S = 30
 
 
-def test_a_port_that_is_taken_is_one_clear_line():
+def test_busy_port_gives_a_one_line_error():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BadInput, match=f"127.0.0.1:{port}: cannot listen"):
@@ -64,7 +64,7 @@ class Client:
         await self.writer.wait_closed()
 
 
-def test_beyond_so_many_connections_the_next_waits_until_one_has_left():
+def test_connection_beyond_the_limit_waits_until_one_closes():
     async def main():
         async with serving(most=2) as (port, address):
             clients = [await Client.of(address) for _ in range(3)]
@@ -82,7 +82,7 @@ def test_beyond_so_many_connections_the_next_waits_until_one_has_left():
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n12"])
-def test_a_connection_whose_client_is_waited_for_makes_room(monkeypatch, sent):
+def test_waiting_connection_makes_room_for_a_new_one(monkeypatch, sent):
     monkeypatch.setattr(port_module, "PRESSED_S", 1e9)
     monkeypatch.setattr(port_module, "ROOM_S", 0.01)
 
@@ -108,7 +108,7 @@ def test_a_connection_whose_client_is_waited_for_makes_room(monkeypatch, sent):
     asyncio.run(main())
 
 
-def test_room_is_made_too_where_all_that_fill_it_came_at_once(monkeypatch):
+def test_room_is_made_when_all_connections_arrived_at_once(monkeypatch):
     monkeypatch.setattr(port_module, "PRESSED_S", 0.2)
     monkeypatch.setattr(port_module, "ROOM_S", 0.01)
     monkeypatch.setattr(port_module, "RETRY_S", 0.01)
@@ -127,7 +127,7 @@ def test_room_is_made_too_where_all_that_fill_it_came_at_once(monkeypatch):
         connection.close()
 
 
-def test_a_port_without_descriptors_takes_who_waits_once_it_has_some(caplog, monkeypatch):
+def test_port_without_descriptors_accepts_again_later(caplog, monkeypatch):
     monkeypatch.setattr(port_module, "RETRY_S", 0.001)
 
     async def main():

@@ -58,7 +58,7 @@ def read_reply(file):
     return status, headers, json.loads(file.read(int(headers["content-length"])))
 
 
-def test_a_long_request_is_read_off_the_loop_and_others_are_answered_meanwhile(processor):
+def test_long_request_does_not_block_other_replies(processor):
     """Another connection's request is answered while a document is read; the connection's own waits its turn."""
     with running(lambda config: processor) as (server, _, _):
         address = server.http_address
@@ -85,7 +85,7 @@ def test_a_long_request_is_read_off_the_loop_and_others_are_answered_meanwhile(p
         assert elsewhere == [8000]
 
 
-def test_a_request_that_waited_unread_beyond_its_deadline_is_not_computed(processor):
+def test_request_unread_beyond_its_deadline_is_not_computed(processor):
     """Its time counts from when the kernel had it: here, while another request holds up the loop."""
     with running(lambda config: processor) as (server, _, _):
         address = server.http_address
@@ -116,7 +116,7 @@ def test_a_request_that_waited_unread_beyond_its_deadline_is_not_computed(proces
         assert [asked.timeout_s is None or asked.timeout_s < 30.0 for asked in processor.requests] == [True, True]
 
 
-def test_a_request_is_answered_with_its_generation(address):
+def test_request_is_answered_with_its_generation(address):
     ((status, headers, scores),) = request(address, post())
     assert (status, scores) == (200, SCORED)
     assert headers["x-model-generation"] == "3.17"
@@ -125,11 +125,11 @@ def test_a_request_is_answered_with_its_generation(address):
 
 
 @pytest.mark.parametrize("pieces", [1, 7, 61])
-def test_a_request_that_arrives_in_pieces_is_whole(address, pieces):
+def test_request_that_arrives_in_pieces_is_whole(address, pieces):
     assert request(address, post(), pieces=pieces)[0][2] == SCORED
 
 
-def test_a_connection_carries_one_request_after_another(address, processor):
+def test_connection_carries_successive_requests(address, processor):
     with socket.create_connection(address, timeout=30) as connection:
         file = connection.makefile("rb")
         for _ in range(5):
@@ -138,7 +138,7 @@ def test_a_connection_carries_one_request_after_another(address, processor):
     assert len(processor.requests) == 5
 
 
-def test_pipelined_requests_are_answered_in_order_whatever_they_ask_for(address):
+def test_pipelined_requests_are_answered_in_order(address):
     bodies = [json.dumps({"instances": [{"ids": [i, 0, 0], "floats": [0, 0]}]}).encode() for i in range(4)]
     get = b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n"
     data = post(bodies[0]) + post(bodies[1]) + get + post(bodies[2]) + post(bodies[3])
@@ -148,7 +148,7 @@ def test_pipelined_requests_are_answered_in_order_whatever_they_ask_for(address)
     assert replies[2][2] == {"live": True}
 
 
-def test_connection_close_is_kept(address):
+def test_connection_close_is_honoured(address):
     with socket.create_connection(address, timeout=30) as connection:
         connection.sendall(post(connection=b"close"))
         data = b""
@@ -158,7 +158,7 @@ def test_connection_close_is_kept(address):
     assert data.endswith(b"[[7.5]]}")
 
 
-def test_a_connection_that_is_shed_says_so_in_its_next_reply_and_only_then_ends(processor):
+def test_shed_connection_announces_close_in_its_next_reply(processor):
     with running(lambda config: processor) as (server, _, _):
         until(lambda: request(server.http_address, post())[0][0] == 200)
         with contextlib.ExitStack() as stack:
@@ -184,7 +184,7 @@ def test_a_connection_that_is_shed_says_so_in_its_next_reply_and_only_then_ends(
             assert files[staying].read() == b""
 
 
-def test_a_reply_that_is_known_at_once_is_not_the_last_while_another_request_came_with_it(processor):
+def test_immediate_reply_is_not_last_when_another_request_follows(processor):
     with running(lambda config: processor) as (server, _, _):
         until(lambda: request(server.http_address, post())[0][0] == 200)
         with socket.create_connection(server.http_address, timeout=30) as connection:
@@ -198,7 +198,7 @@ def test_a_reply_that_is_known_at_once_is_not_the_last_while_another_request_cam
             assert file.read() == b""
 
 
-def test_a_client_reads_its_refusal_although_it_was_still_sending(address):
+def test_client_reads_its_refusal_while_still_sending(address):
     with socket.create_connection(address, timeout=30) as connection:
         head = post(b"").replace(b"content-length: 0", b"content-length: 1000000")
         connection.sendall(head)
@@ -209,7 +209,7 @@ def test_a_client_reads_its_refusal_although_it_was_still_sending(address):
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-def test_older_http_and_expect_continue_go_through_asgi_with_the_same_answer(address, version):
+def test_older_http_and_expect_continue_give_the_same_reply(address, version):
     with socket.create_connection(address, timeout=30) as connection:
         head, _, body = post(version=version, expect=b"100-continue", connection=b"close").partition(b"\r\n\r\n")
         connection.sendall(head + b"\r\n\r\n" + body)
@@ -219,7 +219,7 @@ def test_older_http_and_expect_continue_go_through_asgi_with_the_same_answer(add
     assert data.endswith(b"[[7.5]]}")
 
 
-def test_http_1_0_keeps_its_connection_where_it_asks_for_that(address):
+def test_http_1_0_keeps_its_connection_on_request(address):
     with socket.create_connection(address, timeout=30) as connection:
         file = connection.makefile("rb")
         for _ in range(2):
@@ -231,7 +231,7 @@ def test_http_1_0_keeps_its_connection_where_it_asks_for_that(address):
         assert file.read() == b""
 
 
-def test_a_gzip_body_and_the_other_protocol_are_read(address):
+def test_gzip_body_and_the_kserve_protocol_are_read(address):
     assert request(address, post(gzip.compress(BODY), content_encoding=b"gzip"))[0][2] == SCORED
     infer = {
         "inputs": [
@@ -255,7 +255,7 @@ def test_a_gzip_body_and_the_other_protocol_are_read(address):
         (post(path=b"/v1/models//x:predict"), 400, "Malformed"),
     ],
 )
-def test_errors_have_their_status_and_the_server_goes_on(address, data, status, words):
+def test_errors_have_their_status_and_the_server_continues(address, data, status, words):
     ((got, _, reply),) = request(address, data)
     assert got == status
     assert words in reply["error"]
@@ -280,7 +280,7 @@ def test_errors_have_their_status_and_the_server_goes_on(address, data, status, 
         ),
     ],
 )
-def test_json_that_says_that_it_is_too_long_is_refused_before_it_comes(processor, path, headers, wanted):
+def test_json_with_an_excessive_declared_length_is_refused_early(processor, path, headers, wanted):
     with running(lambda config: processor, max_json_bytes=100) as (server, _, _):
         head = post(b"", path, **headers).replace(b"content-length: 0\r\n", b"content-length: 4000\r\n")
         [(status, _, body)] = request(server.http_address, head)
@@ -295,14 +295,14 @@ def test_json_that_says_that_it_is_too_long_is_refused_before_it_comes(processor
         (b"/v2/models/ctr/infer", {"inference-header-content-length": b"100"}),
     ],
 )
-def test_what_is_not_json_alone_may_be_as_long_as_any_body(processor, path, headers):
+def test_binary_body_may_exceed_the_json_limit(processor, path, headers):
     with running(lambda config: processor, max_json_bytes=100, max_body_bytes=5000) as (server, _, _):
         until(lambda: request(server.http_address, post())[0][0] == 200)
         [(status, _, body)] = request(server.http_address, post(bytes(4000), path, **headers))
         assert (status, "max_" in body["error"]) == (400, False), body
 
 
-def test_json_in_chunks_is_refused_once_it_is_too_long(processor):
+def test_chunked_json_is_refused_once_it_is_too_long(processor):
     with running(lambda config: processor, max_json_bytes=100) as (server, _, _):
         head = post(b"", **{"transfer-encoding": b"chunked"}).replace(b"content-length: 0\r\n", b"")
         [(status, _, body)] = request(server.http_address, head + b"65\r\n" + b" " * 101)
@@ -321,7 +321,7 @@ def test_json_in_chunks_is_refused_once_it_is_too_long(processor):
         ({"name": "nobody", "datatype": "INT64", "shape": [1]}, (400, "unexpected inference input")),
     ],
 )
-def test_a_long_request_whose_beginning_tells_that_it_is_refused_is_not_waited_for(tensor, wanted):
+def test_long_request_refused_by_its_header_is_not_awaited(tensor, wanted):
     nbytes = 1 << 22
     described = {"inputs": [{**tensor, "parameters": {"binary_data_size": nbytes}}]}
     text = json.dumps(described).encode()
@@ -336,7 +336,7 @@ def test_a_long_request_whose_beginning_tells_that_it_is_refused_is_not_waited_f
             assert headers["connection"] == "close"
 
 
-def test_a_client_that_leaves_while_it_waits_breaks_nothing(address, processor):
+def test_client_that_disconnects_while_waiting_breaks_nothing(address, processor):
     processor.hold = True
     connection = socket.create_connection(address, timeout=30)
     connection.sendall(post())
@@ -348,7 +348,7 @@ def test_a_client_that_leaves_while_it_waits_breaks_nothing(address, processor):
     assert request(address, post())[0][2] == SCORED
 
 
-def test_a_reply_that_cannot_be_written_is_a_500_and_not_a_silence(address, monkeypatch):
+def test_reply_that_cannot_be_encoded_is_a_500(address, monkeypatch):
     from freshet_serving.serving.codecs import tfs_rest
 
     with monkeypatch.context() as broken:
@@ -358,14 +358,14 @@ def test_a_reply_that_cannot_be_written_is_a_500_and_not_a_silence(address, monk
     assert request(address, post())[0][2] == SCORED
 
 
-def test_bytes_that_are_not_http_are_refused_and_the_server_goes_on(address):
+def test_invalid_http_is_refused_and_the_server_continues(address):
     with socket.create_connection(address, timeout=30) as connection:
         connection.sendall(b"\x00\x01nonsense\r\n\r\n")
         assert b"400" in connection.recv(4096)
     assert request(address, post())[0][2] == SCORED
 
 
-def test_a_request_id_comes_back_whichever_way_the_request_takes(address, processor):
+def test_request_id_is_returned_by_every_path(address, processor):
     for version in (b"1.1", b"1.0"):
         ((status, headers, _),) = request(address, post(version=version, x_request_id=b"abc-1"))
         assert (status, headers["x-request-id"]) == (200, "abc-1")
@@ -375,7 +375,7 @@ def test_a_request_id_comes_back_whichever_way_the_request_takes(address, proces
     assert "x-request-id" not in request(address, post())[0][1]
 
 
-def test_a_known_head_that_closes_closes_again(address):
+def test_cached_head_with_connection_close_closes_again(address):
     """Two connections with the very same bytes: what the first one taught must not keep the second one open."""
     closing = post(connection=b"close")
     for _ in range(2):

@@ -71,7 +71,7 @@ def test_requests_are_answered_on_both_ports(server, authority, version):
     assert ask(server.admin_address, context, "POST", "/admin/models/ctr/try")[1]["reply"] == SCORED
 
 
-def test_many_requests_go_over_one_connection_whole_in_pieces_and_behind_each_other(server, authority):
+def test_one_tls_connection_carries_whole_split_and_pipelined_requests(server, authority):
     with connected(server.http_address, authority.client()) as connection:
         file = connection.makefile("rb")
         for _ in range(3):
@@ -84,7 +84,7 @@ def test_many_requests_go_over_one_connection_whole_in_pieces_and_behind_each_ot
         assert [read_reply(file)[2] for _ in range(3)] == [SCORED] * 3
 
 
-def test_what_is_sent_right_behind_a_handshake_waits_for_it(server, authority, monkeypatch):
+def test_data_sent_right_after_a_handshake_waits_for_it(server, authority, monkeypatch):
     monkeypatch.setattr(tls_transport, "MAX_EARLY_NBYTES", 1000)
     step, pause, much = ssl.SSLObject.do_handshake, tls_transport.TlsTransport.pause_reading, threading.Event()
 
@@ -100,14 +100,14 @@ def test_what_is_sent_right_behind_a_handshake_waits_for_it(server, authority, m
         assert read_reply(connection.makefile("rb"))[0] == 200
 
 
-def test_a_long_body_comes_and_goes(server, authority):
+def test_long_body_is_received_and_returned(server, authority):
     rows = 20_000
     body = json.dumps({"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}] * rows}).encode()
     status, reply = ask(server.http_address, authority.client(), body=body)
     assert (status, len(reply["predictions"])) == (200, rows)
 
 
-def test_the_last_reply_ends_with_a_word_of_tls_and_not_with_a_cut(server, authority):
+def test_last_reply_ends_with_a_tls_close_notify(server, authority):
     context = authority.client()
     # With this a connection that is cut short raises.
     context.options &= ~getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
@@ -118,7 +118,7 @@ def test_the_last_reply_ends_with_a_word_of_tls_and_not_with_a_cut(server, autho
         assert connection.recv(1) == b""
 
 
-def test_old_versions_plain_text_and_nonsense_get_nothing_and_are_let_go(server, authority):
+def test_old_tls_versions_and_plain_text_are_dropped(server, authority):
     old = authority.client()
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -136,7 +136,7 @@ def test_old_versions_plain_text_and_nonsense_get_nothing_and_are_let_go(server,
     assert ask(server.http_address, authority.client()) == (200, SCORED)
 
 
-def test_only_clients_with_a_certificate_of_the_authority_get_through(authority, tmp_path):
+def test_only_clients_with_a_trusted_certificate_connect(authority, tmp_path):
     stranger = Authority(tmp_path, "stranger")
     with speaking(authority, name="strict", tls_client_ca=str(authority.path)) as server:
         context = authority.client(authority.write("client"))
@@ -149,7 +149,7 @@ def test_only_clients_with_a_certificate_of_the_authority_get_through(authority,
         assert ask(server.http_address, context) == (200, SCORED)
 
 
-def test_certificates_change_under_load_and_no_request_fails(authority, monkeypatch):
+def test_certificates_change_under_load_without_failed_requests(authority, monkeypatch):
     monkeypatch.setattr("freshet_serving.serving.access.credentials.LOOK_S", 0.01)
     with speaking(authority, name="rotating") as server:
         context = authority.client()
@@ -191,7 +191,7 @@ def test_certificates_change_under_load_and_no_request_fails(authority, monkeypa
         assert failed == []
 
 
-def test_whoever_connects_and_says_nothing_keeps_nobody_out(authority, monkeypatch):
+def test_silent_connections_do_not_block_new_handshakes(authority, monkeypatch):
     monkeypatch.setattr(tls_transport, "MOST_HANDSHAKES", 4)
     with speaking(authority, name="silent") as server, contextlib.ExitStack() as silent:
         context = authority.client()
@@ -202,7 +202,7 @@ def test_whoever_connects_and_says_nothing_keeps_nobody_out(authority, monkeypat
         assert gone(first[0])
 
 
-def test_a_handshake_has_its_time(authority, monkeypatch):
+def test_handshake_has_a_timeout(authority, monkeypatch):
     monkeypatch.setattr(tls_transport, "HANDSHAKE_S", 0.05)
     with speaking(authority, name="slow") as server:
         with socket.create_connection(server.http_address, timeout=30) as silent:
@@ -212,7 +212,7 @@ def test_a_handshake_has_its_time(authority, monkeypatch):
             assert gone(half)
 
 
-def test_a_server_ends_while_handshakes_wait(authority):
+def test_server_ends_while_handshakes_wait(authority):
     with speaking(authority, name="ending") as server, contextlib.ExitStack() as silent:
         for sent in (b"", b"\x16\x03\x01\x02\x00\x01"):
             one = silent.enter_context(socket.create_connection(server.http_address, timeout=30))

@@ -77,7 +77,7 @@ def put(root, model="ctr", version=1, text="graph"):
     return folder
 
 
-def test_a_savedmodel_is_imported_once_it_has_settled_and_its_state_is_told(root, start):
+def test_stable_savedmodel_is_imported_and_its_state_reported(root, start):
     folder = put(root)
     bench = start()
 
@@ -93,7 +93,7 @@ def test_a_savedmodel_is_imported_once_it_has_settled_and_its_state_is_told(root
     assert len(bench.processes) == 1
 
 
-def test_a_source_that_is_still_being_copied_is_left_alone(root, start):
+def test_source_still_being_copied_is_left_alone(root, start):
     folder = put(root)
     bench = start()
     for i in range(4):
@@ -105,7 +105,7 @@ def test_a_source_that_is_still_being_copied_is_left_alone(root, start):
     assert len(bench.processes) == 1
 
 
-def test_a_failure_is_told_in_its_own_words_and_not_repeated_until_the_source_changes(root, start):
+def test_import_failure_is_reported_once_until_the_source_changes(root, start):
     put(root)
     bench = start()
     bench.look()
@@ -120,7 +120,7 @@ def test_a_failure_is_told_in_its_own_words_and_not_repeated_until_the_source_ch
     assert bench.look(SETTLED_S) == ["importing ctr version 1"]
 
 
-def test_a_crash_is_told_without_what_it_printed(root, start, caplog):
+def test_import_crash_is_reported_without_its_output(root, start, caplog):
     put(root)
     bench = start()
     bench.look()
@@ -131,7 +131,7 @@ def test_a_crash_is_told_without_what_it_printed(root, start, caplog):
     assert "secret" in caplog.text
 
 
-def test_one_import_that_stands_still_holds_up_nobody_and_is_ended_and_told_of(root, start):
+def test_stalled_import_is_killed_and_does_not_block_others(root, start):
     for model in ("a-stuck", "other", "third"):
         put(root, model=model)
     put(root, model="a-stuck", version=2)
@@ -173,7 +173,7 @@ def test_only_the_newest_version_above_the_packages_is_imported(root, start):
     assert [p.arguments[1] for p in bench.processes] == wanted
 
 
-def test_an_onnx_file_whose_weights_beside_it_are_still_being_copied_is_left_alone(root, start):
+def test_onnx_file_with_weights_still_being_copied_is_left_alone(root, start):
     folder = root / "torch" / "1"
     folder.mkdir(parents=True)
     (folder / "model.onnx").write_text("graph")
@@ -188,7 +188,7 @@ def test_an_onnx_file_whose_weights_beside_it_are_still_being_copied_is_left_alo
     assert [p.arguments[1] for p in bench.processes] == [str(folder / "model.onnx")]
 
 
-def test_a_source_that_is_put_into_a_folder_long_after_that_was_made_is_found(root, start):
+def test_source_added_to_an_old_folder_is_found(root, start):
     folder = root / "torch" / "1"
     folder.mkdir(parents=True)
     long_ago = time.time() - 100
@@ -205,7 +205,7 @@ def test_a_source_that_is_put_into_a_folder_long_after_that_was_made_is_found(ro
     assert [p.arguments[1] for p in bench.processes] == [str(folder / "model.onnx")]
 
 
-def test_only_wanted_models_are_looked_at_and_unfinished_folders_are_not(root, start):
+def test_only_configured_models_and_finished_folders_are_imported(root, start):
     put(root, model="other")
     os.rename(put(root, version=2), root / "ctr" / ".2.tmp")
     bench = start(models=["ctr"])
@@ -214,7 +214,7 @@ def test_only_wanted_models_are_looked_at_and_unfinished_folders_are_not(root, s
     assert bench.processes == []
 
 
-def test_closing_ends_an_import_at_work(root, start):
+def test_closing_ends_a_running_import(root, start):
     put(root)
     bench = start()
     bench.look()
@@ -223,7 +223,7 @@ def test_closing_ends_an_import_at_work(root, start):
     assert bench.processes[0].ended
 
 
-def test_an_older_source_is_imported_where_the_newest_cannot_be_and_there_is_no_package(root, start):
+def test_older_source_is_imported_when_the_newest_fails(root, start):
     put(root, version=1)
     put(root, version=2)
     bench = start()
@@ -238,7 +238,7 @@ def test_an_older_source_is_imported_where_the_newest_cannot_be_and_there_is_no_
     assert [p.arguments[1] for p in bench.processes[1:]] == [str(root / "ctr" / "1")]
 
 
-def test_a_folder_that_holds_no_model_is_refused_in_words_that_say_what_is_wanted(root, start):
+def test_folder_without_a_model_is_refused_with_the_expected_files(root, start):
     (root / "ctr" / "4").mkdir(parents=True)
     bench = start()
     assert bench.importer.announce() == []
@@ -255,7 +255,7 @@ def test_a_folder_that_holds_no_model_is_refused_in_words_that_say_what_is_wante
     assert bench.look(SETTLED_S) == ["importing ctr version 4"]
 
 
-def test_a_folder_that_cannot_be_read_is_refused(root, start, monkeypatch):
+def test_folder_that_cannot_be_read_is_refused(root, start, monkeypatch):
     folder, listdir = put(root).parent / "7", os.listdir
     folder.mkdir()
 
@@ -271,7 +271,7 @@ def test_a_folder_that_cannot_be_read_is_refused(root, start, monkeypatch):
     assert told[0] == "ctr version 7 refused: cannot read its folder: Permission denied"
 
 
-def test_what_the_system_refuses_is_told_of_and_tried_again_later(root, start):
+def test_system_error_is_reported_and_the_import_retried(root, start):
     put(root)
     bench = start()
     bench.look()
@@ -287,7 +287,7 @@ def test_what_the_system_refuses_is_told_of_and_tried_again_later(root, start):
 
 
 @pytest.mark.parametrize("announced", [False, True])
-def test_a_model_that_lies_in_no_versions_folder_is_told_of_once(root, start, caplog, announced):
+def test_model_outside_a_version_folder_is_reported_once(root, start, caplog, announced):
     (root / "ctr").mkdir()
     (root / "ctr" / "saved_model.pb").write_text("graph")
     (root / "notes").mkdir()
@@ -302,7 +302,7 @@ def test_a_model_that_lies_in_no_versions_folder_is_told_of_once(root, start, ca
     assert bench.look() == []
 
 
-def test_a_package_that_is_still_being_copied_is_not_called_foreign(root, start):
+def test_package_still_being_copied_is_not_reported_as_foreign(root, start):
     tables = root / "ctr" / "1" / "tables"
     tables.mkdir(parents=True)
     bench = start()
@@ -311,7 +311,7 @@ def test_a_package_that_is_still_being_copied_is_not_called_foreign(root, start)
         assert bench.look(SETTLED_S) == []
 
 
-def test_a_pipe_in_the_place_of_a_manifest_is_called_what_it_is(root, start):
+def test_pipe_in_place_of_a_manifest_is_reported_as_such(root, start):
     (root / "ctr" / "1").mkdir(parents=True)
     os.mkfifo(root / "ctr" / "1" / "model.json")
     bench = start()
@@ -320,7 +320,7 @@ def test_a_pipe_in_the_place_of_a_manifest_is_called_what_it_is(root, start):
     assert line.endswith("file, got model.json (not a regular file)")
 
 
-def test_what_is_passed_over_of_a_config_pbtxt_is_said_once_a_version(root, start):
+def test_ignored_config_pbtxt_fields_are_reported_once_per_version(root, start):
     write_package(root)
     (root / "small" / "config.pbtxt").write_text('max_batch_size: 8\noutput { name: "OUTPUT0" }\n')
     bench = start()

@@ -39,36 +39,36 @@ def outcome(running, now_s=100.0):
     return running.ended(now_s)
 
 
-def test_an_import_that_ends_well_or_says_why_not_is_told_so(run):
+def test_import_result_or_its_error_is_reported(run):
     assert outcome(run("")) == ""
     said = "import sys; print('noise', file=sys.stderr); sys.exit('freshet: source: variables are missing')"
     assert outcome(run(said)) == "source: variables are missing"
 
 
-def test_an_import_that_takes_too_long_is_ended(run):
+def test_import_exceeding_the_wall_time_is_killed(run):
     running = run("import time; time.sleep(3600)")
     assert running.ended(100.0 + LIMITS.wall_s - 1) is None
     running.ended(100.0 + LIMITS.wall_s)
     assert "took more than 600 s and was stopped" in outcome(running)
 
 
-def test_an_import_that_computes_too_long_is_ended_by_the_system(run):
+def test_import_exceeding_the_cpu_limit_is_killed_by_the_system(run):
     why = outcome(run("while True: pass", ImportLimits(600.0, 1, 1 << 30)))
     assert why == "the import took more than 1 s of processor time and was stopped; raise --import-cpu-s"
 
 
-def test_an_import_that_wants_too_much_memory_is_ended(run, caplog):
+def test_import_exceeding_the_memory_limit_is_killed(run, caplog):
     why = outcome(run("bytearray(1 << 30)", ImportLimits(600.0, 60, 1 << 28)))
     assert why == f"the import needed more than {1 << 28} bytes of memory; raise --import-memory-bytes"
     assert "MemoryError" in caplog.text
 
 
-def test_an_import_that_crashes_or_is_killed_is_told_without_what_it_printed(run):
+def test_crashed_or_killed_import_is_reported_without_its_output(run):
     assert outcome(run("import os; os.kill(os.getpid(), 9)")) == KILLED
     assert outcome(run("print(open('/somewhere/secret'))")) == UNKNOWN
 
 
-def test_the_temporary_files_of_an_import_go_with_it_however_it_ends(run):
+def test_temporary_files_of_an_import_are_always_removed(run):
     program = "import os, tempfile; tempfile.mkdtemp(); os.kill(os.getpid(), 9)"
     running = run(program)
     folder = running._folder.name
@@ -78,7 +78,7 @@ def test_the_temporary_files_of_an_import_go_with_it_however_it_ends(run):
     assert not os.path.exists(folder)
 
 
-def test_of_what_an_import_has_said_the_end_is_read(run, monkeypatch):
+def test_end_of_the_import_output_is_read(run, monkeypatch):
     monkeypatch.setattr(import_process, "SAID_NBYTES", 100)
     said = "import sys; sys.stderr.write('x' * 10000); sys.exit('\\nfreshet: why')"
     assert outcome(run(said)) == "why"
@@ -100,7 +100,7 @@ class Undying:
         raise subprocess.TimeoutExpired("import", timeout)
 
 
-def test_an_import_that_nobody_can_end_is_told_of_and_left_to_itself(caplog):
+def test_unkillable_import_is_reported_and_abandoned(caplog):
     process = Undying()
     running = RunningImport("ctr", 1, [], LIMITS, lambda *_: process, 0.0)
     assert running.ended(LIMITS.wall_s) is None
@@ -110,7 +110,7 @@ def test_an_import_that_nobody_can_end_is_told_of_and_left_to_itself(caplog):
     assert "an import did not stop after it was killed" in caplog.text
 
 
-def test_a_limit_that_holds_for_the_server_is_not_raised_for_an_import():
+def test_resource_limit_of_the_server_is_not_raised_for_imports():
     import resource
 
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -125,7 +125,7 @@ def test_a_limit_that_holds_for_the_server_is_not_raised_for_an_import():
         child.wait()
 
 
-def test_an_import_gets_no_secret_of_its_server(run, monkeypatch):
+def test_import_inherits_no_secrets(run, monkeypatch):
     for name in ("FRESHET_ADMIN_TOKEN", "FRESHET_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "REDIS_URL"):
         monkeypatch.setenv(name, "secret-value")
     monkeypatch.setenv("TF_API_KEY", "secret-value")

@@ -15,7 +15,7 @@ def priority():
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
-def test_bulk_threads_and_those_that_they_start_give_way_and_the_others_do_not():
+def test_bulk_threads_and_their_children_have_lower_priority():
     before = priority()
     found = []
 
@@ -31,7 +31,7 @@ def test_bulk_threads_and_those_that_they_start_give_way_and_the_others_do_not()
     assert priority() == before
 
 
-def test_where_it_is_forbidden_the_thread_works_on_as_it_is(monkeypatch):
+def test_thread_continues_when_changing_priority_is_forbidden(monkeypatch):
     def refuse(*args):
         raise PermissionError
 

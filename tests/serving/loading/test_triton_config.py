@@ -25,7 +25,7 @@ parameters: { key: "c" value: { string_value: "d" } }
 """
 
 
-def test_a_text_is_read_as_fields_and_repeated_ones():
+def test_text_is_parsed_as_single_and_repeated_fields():
     fields = parse(TEXT)
     assert fields["name"] == ["ctr"]
     assert [i["name"] for i in fields["input"]] == [["ids"], ["floats"]]
@@ -34,7 +34,7 @@ def test_a_text_is_read_as_fields_and_repeated_ones():
     assert len(fields["parameters"]) == 2
 
 
-def test_what_is_passed_over_is_named_in_one_line_with_what_there_is_instead():
+def test_ignored_fields_are_listed_in_one_line_with_alternatives():
     ((wrong, line),) = remarks(TEXT, PACKED)
     assert not wrong
     assert line.startswith("config.pbtxt is only checked for names; ignored: max_batch_size (")
@@ -42,7 +42,7 @@ def test_what_is_passed_over_is_named_in_one_line_with_what_there_is_instead():
     assert "instance_group (set the server's sessions and workers)" in line
 
 
-def test_names_that_the_model_has_not_are_said():
+def test_names_missing_from_the_model_are_reported():
     said = remarks(TEXT.replace('"score"', '"OUTPUT0"').replace('"ids"', '"INPUT0"'), PACKED)
     assert [line for wrong, line in said if wrong] == [
         "config.pbtxt: expected inputs of the model, ids, floats, got 'INPUT0'",
@@ -64,7 +64,7 @@ def test_names_that_the_model_has_not_are_said():
         ("a {" * (MAX_DEPTH + 2), f"expected at most {MAX_DEPTH} levels"),
     ],
 )
-def test_a_text_that_is_none_is_passed_over_with_the_reason(text, told):
+def test_malformed_text_is_ignored_with_the_reason(text, told):
     with pytest.raises(BadInput) as caught:
         parse(text)
     assert told in str(caught.value)
@@ -74,6 +74,6 @@ def test_a_text_that_is_none_is_passed_over_with_the_reason(text, told):
 
 
 @given(st.text(max_size=80) | st.text("{}[]<>:,\"'# \nab1", max_size=80))
-def test_any_text_gives_lines_and_no_other_error(text):
+def test_arbitrary_text_gives_only_remarks(text):
     for _, line in remarks(text, PACKED):
         assert len(line) < 2000

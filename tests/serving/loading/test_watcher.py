@@ -18,7 +18,7 @@ class Countdown:
         self.looks = 0
 
 
-def test_every_look_that_finds_something_is_logged_and_passed_on(caplog):
+def test_every_poll_with_events_is_logged_and_forwarded(caplog):
     found, seen = [["ctr: now 3.18"], [], ["a", "b"]], []
     stop = Countdown(3)
     with caplog.at_level(logging.INFO, "freshet.watcher"):
@@ -28,7 +28,7 @@ def test_every_look_that_finds_something_is_logged_and_passed_on(caplog):
     assert stop.waits == [0.05, 0.05, 0.05]
 
 
-def test_an_error_is_one_line_and_the_next_look_comes_later(caplog):
+def test_poll_error_is_one_line_and_the_next_poll_delayed(caplog):
     answers = iter([OSError("disk\ngone"), OSError("disk"), [], OSError("disk"), []])
 
     def poll():
@@ -43,19 +43,19 @@ def test_an_error_is_one_line_and_the_next_look_comes_later(caplog):
     assert caplog.records[0].message == "OSError: disk gone; next attempt in 0.10 s"
 
 
-def test_waits_between_failing_looks_are_bounded():
+def test_waits_after_failing_polls_are_bounded():
     stop = Countdown(100)
     Watcher(lambda: 1 / 0, 0.05, stop=stop).run()
     assert max(stop.waits) == stop.waits[-1] == MAX_BACKOFF_S
 
 
-def test_a_listener_that_fails_does_not_end_the_watch():
+def test_failing_listener_does_not_end_the_watcher():
     stop = Countdown(2)
     Watcher(lambda: ["x"], 0.05, lambda lines: 1 / 0, stop).run()
     assert len(stop.waits) == 2
 
 
-def test_the_thread_stops_promptly():
+def test_thread_stops_promptly():
     polled = threading.Event()
     watcher = Watcher(lambda: polled.set() or [], 3600.0)
     watcher.start()
@@ -64,11 +64,11 @@ def test_the_thread_stops_promptly():
     assert not any(t.name == "freshet-watcher" for t in threading.enumerate())
 
 
-def test_a_watcher_that_never_started_can_be_stopped():
+def test_watcher_that_never_started_can_be_stopped():
     Watcher(list, 1.0).stop()
 
 
-def test_it_begins_on_its_own_thread_before_the_first_look():
+def test_begin_runs_on_the_watcher_thread_before_the_first_poll():
     order, ended = [], threading.Event()
     watcher = Watcher(
         lambda: (order.append(("poll", threading.current_thread())), ended.set())[:0],

@@ -46,7 +46,7 @@ class Client:
         return [payload for got, payload in frames(self.data) if got == kind]
 
 
-def test_every_connection_gets_one_goaway_that_names_no_last_stream_also_one_that_the_queue_brings_late(monkeypatch):
+def test_every_connection_gets_one_goaway_even_when_accepted_late(monkeypatch):
     # The kernel would refuse it: what comes late was in the queue.
     monkeypatch.setattr(goaway, "refuse_new_connections", lambda listener: None)
     monkeypatch.setattr(goaway, "TOLD_S", WAIT_S)
@@ -66,13 +66,13 @@ def test_every_connection_gets_one_goaway_that_names_no_last_stream_also_one_tha
             client.connection.close()
 
 
-def test_a_port_without_connections_is_not_waited_for(monkeypatch):
+def test_port_without_connections_is_not_awaited(monkeypatch):
     monkeypatch.setattr(goaway, "TOLD_S", 10 * WAIT_S)
     with Live() as live:
         live.run(send_goaway_to_all(int(live.address.rsplit(":", 1)[1]), lambda: 0, math.inf))
 
 
-def test_no_call_fails_that_was_made_before_its_client_could_know():
+def test_no_call_made_before_the_goaway_fails():
     failed, answered, ended, clients = [], [], threading.Event(), 6
 
     def ask(address):

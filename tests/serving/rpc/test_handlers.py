@@ -15,7 +15,7 @@ from tests.serving.rpc.live import WAIT_S, Live, predict_request, refused, reque
 from tests.support.waiting import until
 
 
-def test_a_deadline_of_the_call_and_one_of_the_request_become_the_shorter():
+def test_shorter_of_call_and_request_deadline_applies():
     with Live(default_timeout_ms=20_000.0) as live:
         made = request()
         live.infer(made, timeout=10.0)
@@ -29,7 +29,7 @@ def test_a_deadline_of_the_call_and_one_of_the_request_become_the_shorter():
         assert told[2] == 5.0
 
 
-def test_a_long_message_is_read_off_the_loop_until_its_like_is_known():
+def test_long_message_is_read_off_the_loop_without_a_template():
     with Live(max_body_bytes=8 << 20) as live:
         elsewhere, submit = [], live.processor.submit
 
@@ -48,7 +48,7 @@ def test_a_long_message_is_read_off_the_loop_until_its_like_is_known():
         assert elsewhere == [True, False]
 
 
-def test_a_message_beyond_a_limit_is_resource_exhausted():
+def test_message_over_a_limit_is_resource_exhausted():
     with Live(FakeProcessor(limit=RequestLimits(max_rows=2)), max_nodes=1000) as live:
         error = refused(live.infer, request(rows=3))
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -57,7 +57,7 @@ def test_a_message_beyond_a_limit_is_resource_exhausted():
         assert error.details().startswith("max_nodes: expected at most 1000 fields and values, got 1002")
 
 
-def test_errors_become_statuses_of_the_same_meaning():
+def test_errors_become_equivalent_statuses():
     with Live() as live:
         assert refused(live.infer, request("other")).code() == grpc.StatusCode.NOT_FOUND
         error = refused(live.infer, request(outputs=[{"name": "x"}]))
@@ -79,7 +79,7 @@ def test_errors_become_statuses_of_the_same_meaning():
                        request()).code() == grpc.StatusCode.UNIMPLEMENTED  # fmt: skip
 
 
-def test_bytes_that_are_no_message_are_a_wrong_request():
+def test_malformed_message_is_an_invalid_argument():
     with Live() as live:
         for method in (
             "inference.GRPCInferenceService/ModelInfer",
@@ -92,7 +92,7 @@ def test_bytes_that_are_no_message_are_a_wrong_request():
             assert error.details().startswith("request: expected ")
 
 
-def test_a_client_that_leaves_costs_nothing_but_its_own_prediction():
+def test_disconnecting_client_cancels_only_its_own_prediction():
     processor = FakeProcessor(hold=True)
     with Live(processor) as live:
         calls = [live.infer.future(request(), timeout=WAIT_S) for _ in range(3)]
@@ -105,7 +105,7 @@ def test_a_client_that_leaves_costs_nothing_but_its_own_prediction():
         assert scores(live.infer(request(), timeout=WAIT_S)) == [4.0]
 
 
-def test_a_sticky_key_and_a_request_id_reach_the_processor_by_either_service():
+def test_sticky_key_and_request_id_reach_the_processor_by_grpc():
     with Live() as live:
         metadata = [("x-sticky-key", "user-7"), ("x-request-id", "abc")]
         live.infer(request(), metadata=metadata, timeout=WAIT_S)
@@ -115,7 +115,7 @@ def test_a_sticky_key_and_a_request_id_reach_the_processor_by_either_service():
         assert live.processor.keys == [b"user-7"] * 4
 
 
-def test_a_request_id_comes_back_with_replies_errors_and_streams():
+def test_request_id_is_returned_with_replies_errors_and_streams():
     with Live() as live:
         metadata, sent = [("x-request-id", "abc")], ("x-request-id", "abc")
         for call, made in ((live.infer, request()), (tfs_predict(live), predict_request())):
@@ -143,7 +143,7 @@ class FakeTrail:
         self.ended.append((trace, status))
 
 
-def test_a_traced_call_is_followed_to_its_end_whatever_that_is():
+def test_traced_call_is_followed_to_any_outcome():
     tracer, metadata = FakeTrail(), [("traceparent", "x")]
     with Live(tracer=tracer) as live:
         live.infer(request(), timeout=WAIT_S)
@@ -166,7 +166,7 @@ def test_a_traced_call_is_followed_to_its_end_whatever_that_is():
         assert len(tracer.ended) == 6
 
 
-def test_every_call_can_have_its_line_in_the_access_log(caplog):
+def test_every_call_can_be_logged_in_the_access_log(caplog):
     caplog.set_level(logging.INFO, "freshet.access")
     with Live(access=AccessLog(1.0)) as live:
         live.infer(request(), metadata=[("x-request-id", "abc")], timeout=WAIT_S)
@@ -180,7 +180,7 @@ def test_every_call_can_have_its_line_in_the_access_log(caplog):
         ]
 
 
-def test_reading_and_printing_are_timed_of_one_prediction_in_some():
+def test_parse_and_encode_times_are_sampled():
     with Live() as live:
         for _ in range(32):
             live.infer(request(), timeout=WAIT_S)

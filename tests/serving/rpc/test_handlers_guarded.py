@@ -80,7 +80,7 @@ def code_of(live, path, metadata=()):
 
 
 @pytest.mark.parametrize("path", METHODS)
-def test_a_method_wants_a_key_its_scope_and_a_rate(live, keys, path):
+def test_method_requires_key_scope_and_rate(live, keys, path):
     scope = RPC_SCOPES[path.rpartition("/")[2]]
     if scope == OPEN:
         assert code_of(live, path) is CODES.OK
@@ -102,7 +102,7 @@ def test_a_method_wants_a_key_its_scope_and_a_rate(live, keys, path):
     assert error is None or not error.details().startswith(("authorization", "key", "address"))
 
 
-def test_every_request_of_a_stream_is_asked_for_and_its_opening_takes_nothing(live, keys, guard):
+def test_every_request_of_a_stream_counts_but_not_its_opening(live, keys, guard):
     keys.add("three", ["predict"], RateLimits(rate=3.0, concurrency=64))
     guard.keys = keys.known
     replies = list(live.stream(iter([request() for _ in range(5)]), metadata=keys["three"], timeout=WAIT_S))
@@ -110,7 +110,7 @@ def test_every_request_of_a_stream_is_asked_for_and_its_opening_takes_nothing(li
     assert told == ["", "", "", *["key 'three': expected at most 3 requests a second, got more"] * 2]
 
 
-def test_a_key_that_goes_ends_no_stream_but_its_requests_are_refused(live, keys, guard):
+def test_revoked_key_keeps_its_stream_open_but_requests_are_refused(live, keys, guard):
     keys.add("going", ["predict"])
     guard.keys = keys.known
 
@@ -129,7 +129,7 @@ def test_a_key_that_goes_ends_no_stream_but_its_requests_are_refused(live, keys,
     assert second.error_message == "authorization: expected a valid bearer token"
 
 
-def test_a_call_is_in_flight_until_it_is_answered(live, keys, guard):
+def test_call_is_in_flight_until_it_is_answered(live, keys, guard):
     keys.add("one", ["predict"], RateLimits(concurrency=1))
     guard.keys = keys.known
     for _ in range(3):
@@ -149,7 +149,7 @@ def test_a_call_is_in_flight_until_it_is_answered(live, keys, guard):
     assert scores(live.infer(request(), metadata=keys["one"], timeout=WAIT_S)) == [4.0]
 
 
-def test_refusals_are_counted_like_any_reply(live, keys):
+def test_refusals_are_counted_like_replies(live, keys):
     def count():
         return sum(sum(numbers) for _, code, numbers, _ in live.metrics.own.series() if code == 401)
 
@@ -168,7 +168,7 @@ def test_refusals_are_counted_like_any_reply(live, keys):
         ("", ""),
     ],
 )
-def test_the_address_of_a_client(peer, address):
+def test_client_address_is_parsed_from_the_peer(peer, address):
     class Context:
         def peer(self):
             return peer

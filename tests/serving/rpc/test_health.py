@@ -4,7 +4,7 @@ from freshet_serving.serving.codecs.messages import message
 from tests.serving.rpc.live import WAIT_S, Live, refused, request, scores
 
 
-def test_while_models_load_calls_are_unavailable_and_health_says_so():
+def test_calls_are_unavailable_while_models_load_and_health_agrees():
     with Live(opened=False) as live:
         check = live.unary("/grpc.health.v1.Health/Check", "grpc.health.v1.HealthCheckResponse")
         asked = message("grpc.health.v1.HealthCheckRequest")()
@@ -17,7 +17,7 @@ def test_while_models_load_calls_are_unavailable_and_health_says_so():
         assert scores(live.infer(request(), timeout=WAIT_S)) == [4.0]
 
 
-def test_who_watches_health_is_told_of_changes():
+def test_health_watcher_is_notified_of_changes():
     with Live() as live:
         watch = live.channel.unary_stream(
             "/grpc.health.v1.Health/Watch",
@@ -34,7 +34,7 @@ def test_who_watches_health_is_told_of_changes():
         unknown.cancel()
 
 
-def test_a_watch_ends_with_its_port_having_told_the_last_status():
+def test_health_watch_ends_with_its_port_after_the_last_status():
     with Live(shutdown_timeout_s=2 * WAIT_S) as live:
         watch = live.channel.unary_stream(
             "/grpc.health.v1.Health/Watch",

@@ -70,7 +70,7 @@ def silent():
         yield make
 
 
-def test_a_newcomer_is_served_though_idle_connections_had_taken_all(pressed, silent):
+def test_new_connection_is_served_when_idle_ones_fill_the_port(pressed, silent):
     """They kept it out for ten minutes."""
     with Live() as live:
         silent(live, 20)
@@ -82,7 +82,7 @@ def test_a_newcomer_is_served_though_idle_connections_had_taken_all(pressed, sil
         until(asked)
 
 
-def test_who_makes_room_is_told_and_then_cut_off(pressed, silent, monkeypatch):
+def test_reaped_connection_gets_a_goaway_and_is_closed(pressed, silent, monkeypatch):
     monkeypatch.setattr(rpc_port.ConnectionLimits, "here", lambda: ConnectionLimits(8, 1, 8))
     with Live() as live:
         (client,) = silent(live)
@@ -90,7 +90,7 @@ def test_who_makes_room_is_told_and_then_cut_off(pressed, silent, monkeypatch):
         assert GOAWAY in client.heard()
 
 
-def test_a_call_that_is_being_answered_keeps_its_connection(pressed, silent):
+def test_connection_with_a_running_call_is_kept(pressed, silent):
     processor = FakeProcessor(hold=True)
     with Live(processor) as live:
         call = live.infer.future(request(), timeout=WAIT_S)
@@ -107,7 +107,7 @@ def test_a_call_that_is_being_answered_keeps_its_connection(pressed, silent):
         assert scores(call.result(WAIT_S)) == [4.0]
 
 
-def test_only_as_many_leave_as_are_too_many_the_longest_silent_first(pressed, silent, monkeypatch):
+def test_only_excess_connections_are_reaped_longest_idle_first(pressed, silent, monkeypatch):
     with Live() as live:
         live.loop.call_soon_threadsafe(live.port._keeping.cancel)
         room, port, clients = IdleReaper(ActiveCalls(), 8), int(live.address.rpartition(":")[2]), []
@@ -129,7 +129,7 @@ def test_only_as_many_leave_as_are_too_many_the_longest_silent_first(pressed, si
         assert not any(GOAWAY in client.heard() for client in clients[1:])
 
 
-def test_where_a_port_speaks_tls_nothing_is_written_between_its_frames(pressed, silent, monkeypatch):
+def test_no_goaway_is_written_between_tls_frames(pressed, silent, monkeypatch):
     monkeypatch.setattr(idle_reaper, "send_goaway", lambda each: pytest.fail("written"))
     with Live() as live:
         live.loop.call_soon_threadsafe(live.port._keeping.cancel)
@@ -140,7 +140,7 @@ def test_where_a_port_speaks_tls_nothing_is_written_between_its_frames(pressed, 
         until(lambda: room.reap(port) or room._told_s)
 
 
-def test_calls_that_are_answered_are_known_by_their_clients_ports():
+def test_running_calls_are_identified_by_client_port():
     class Context:
         def __init__(self, peer):
             self.peer = lambda: peer

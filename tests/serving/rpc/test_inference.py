@@ -5,7 +5,7 @@ from freshet_serving.serving.codecs.messages import message
 from tests.serving.rpc.live import WAIT_S, Live, refused, request, scores
 
 
-def test_a_prediction_names_what_answered_it():
+def test_prediction_names_the_answering_version():
     with Live() as live:
         for rows in (1, 2, 2, 2):
             reply, call = live.infer.with_call(request(rows=rows), metadata=[("x-caller-id", "me")], timeout=WAIT_S)
@@ -18,7 +18,7 @@ def test_a_prediction_names_what_answered_it():
         assert live.metrics.counts().snapshot()["predicted"] == {"ctr": [4, 7]}
 
 
-def test_a_stream_keeps_the_order_of_its_requests_and_its_errors_in_it():
+def test_stream_keeps_the_order_of_requests_and_errors():
     with Live() as live:
         made = [request(rows=1 + n % 3, model="ctr" if n != 3 else "other", id=str(n)) for n in range(9)]
         replies = list(live.stream(iter(made), timeout=WAIT_S))
@@ -31,7 +31,7 @@ def test_a_stream_keeps_the_order_of_its_requests_and_its_errors_in_it():
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
 
-def test_the_last_reply_of_a_stream_is_marked_where_the_client_asks_for_that():
+def test_last_reply_of_a_stream_is_marked_on_request():
     marked = request(rows=2)
     marked.parameters["triton_enable_empty_final_response"].bool_param = True
     with Live() as live:
@@ -53,7 +53,7 @@ def test_the_last_reply_of_a_stream_is_marked_where_the_client_asks_for_that():
         ("LogSettings", "set them with the option log_level"),
     ],
 )
-def test_what_triton_has_besides_is_refused_with_what_there_is_instead(method, told):
+def test_unsupported_triton_method_is_refused_with_an_alternative(method, told):
     with Live() as live:
         call = live.unary(f"/inference.GRPCInferenceService/{method}", "inference.ServerLiveResponse")
         error = refused(call, message("inference.ServerLiveRequest")())

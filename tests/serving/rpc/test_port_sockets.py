@@ -33,7 +33,7 @@ def peers(port):
     return found
 
 
-def test_the_sockets_of_a_port_are_found_as_duplicates(pair):
+def test_sockets_of_a_port_are_found_as_duplicates(pair):
     port, client, accepted = pair
     before = descriptors()
     assert peers(port) == [client.getsockname()[1]]
@@ -42,7 +42,7 @@ def test_the_sockets_of_a_port_are_found_as_duplicates(pair):
     assert client.recv(100) == b"still open"
 
 
-def test_what_has_not_been_read_and_how_long_a_client_is_silent_are_told(pair):
+def test_unread_bytes_and_idle_time_are_reported(pair):
     _, client, accepted = pair
     assert unread_nbytes(accepted) == 0
     client.sendall(b"abc")
@@ -53,14 +53,14 @@ def test_what_has_not_been_read_and_how_long_a_client_is_silent_are_told(pair):
     assert idle_s(accepted) < 30
 
 
-def test_a_client_is_told_by_a_frame_that_names_no_last_stream(pair):
+def test_goaway_frame_names_no_last_stream(pair):
     _, client, accepted = pair
     send_goaway(accepted)
     assert client.recv(100) == FRAME
     assert FRAME[9:] == b"\x7f\xff\xff\xff" + bytes(4)
 
 
-def test_where_descriptors_are_not_listed_there_are_none(pair, monkeypatch):
+def test_missing_descriptor_listing_gives_no_sockets(pair, monkeypatch):
     monkeypatch.setattr(port_sockets, "DESCRIPTORS", "/nowhere/at/all")
     assert descriptors() == 0
     assert peers(pair[0]) == []

@@ -16,13 +16,13 @@ from tests.serving.rpc.live import WAIT_S, Live, refused, request, scores
 from tests.support.waiting import until
 
 
-def test_a_message_beyond_the_limit_is_refused_by_its_length():
+def test_message_over_the_limit_is_refused_by_its_length():
     with Live(max_body_bytes=1000) as live:
         error = refused(live.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer"), bytes(100_000))
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_metadata_beyond_its_bound_is_refused():
+def test_metadata_over_the_limit_is_refused():
     with Live() as live:
         fitting, beyond = ((("x-a", "y" * nbytes),) for nbytes in (MAX_METADATA_NBYTES // 2, 2 * MAX_METADATA_NBYTES))
         assert scores(live.infer(request(), timeout=WAIT_S, metadata=fitting)) == [4.0]
@@ -31,7 +31,7 @@ def test_metadata_beyond_its_bound_is_refused():
         assert scores(live.infer(request(), timeout=WAIT_S)) == [4.0]
 
 
-def test_a_connection_that_never_says_anything_is_closed(monkeypatch):
+def test_connection_that_never_sends_is_closed(monkeypatch):
     monkeypatch.setattr(rpc_port, "HANDSHAKE_MS", 100)
     with Live() as live:
         host, _, port = live.address.rpartition(":")
@@ -40,7 +40,7 @@ def test_a_connection_that_never_says_anything_is_closed(monkeypatch):
                 pass
 
 
-def test_a_port_has_so_many_connections_and_no_more(monkeypatch):
+def test_number_of_connections_per_port_is_limited(monkeypatch):
     monkeypatch.setattr(rpc_port.ConnectionLimits, "here", lambda: ConnectionLimits(2, 2, 2))
     with Live() as live:
         assert scores(live.infer(request(), timeout=WAIT_S)) == [4.0]
@@ -59,7 +59,7 @@ def test_a_port_has_so_many_connections_and_no_more(monkeypatch):
             other.close()
 
 
-def test_an_end_waits_for_what_is_in_flight():
+def test_end_waits_for_calls_in_flight():
     processor = FakeProcessor(hold=True)
     with Live(processor, shutdown_timeout_s=WAIT_S) as live:
         call = live.infer.future(request(), timeout=WAIT_S)
@@ -70,7 +70,7 @@ def test_an_end_waits_for_what_is_in_flight():
         stopping.result(WAIT_S)
 
 
-def test_a_server_is_stopped_once_it_has_handed_over_all_calls_that_it_holds(monkeypatch):
+def test_server_stops_after_handing_over_all_its_calls(monkeypatch):
     monkeypatch.setattr(goaway, "LOOK_S", 0)
     order = []
     with Live() as live:

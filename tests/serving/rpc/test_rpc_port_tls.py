@@ -49,7 +49,7 @@ def shown(live, authority):
         return connection.getpeercert()["serialNumber"]
 
 
-def test_a_client_that_believes_the_authority_is_answered_and_old_versions_are_not(authority):
+def test_tls_client_is_answered_and_old_tls_versions_are_not(authority):
     made = certificates(authority)
     with Live(tls=lambda: made) as live:
         assert call(live, grpc.ssl_channel_credentials(authority.certificate)) > 0
@@ -65,7 +65,7 @@ def test_a_client_that_believes_the_authority_is_answered_and_old_versions_are_n
             pass
 
 
-def test_only_a_certificate_of_the_authority_gets_through(authority):
+def test_only_a_trusted_client_certificate_connects(authority):
     made = certificates(authority, authority.certificate)
     with Live(tls=lambda: made) as live:
         chain, key = authority.issue("client")
@@ -75,7 +75,7 @@ def test_only_a_certificate_of_the_authority_gets_through(authority):
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_newcomers_see_new_certificates_and_connections_that_are_there_go_on(authority):
+def test_new_connections_see_new_certificates_and_existing_ones_continue(authority):
     held = [certificates(authority)]
     with Live(tls=lambda: held[0]) as live:
         before = shown(live, authority)
@@ -90,7 +90,7 @@ def test_newcomers_see_new_certificates_and_connections_that_are_there_go_on(aut
             assert call(live, credentials) > 0
 
 
-def test_what_is_in_flight_at_the_end_is_answered(authority):
+def test_call_in_flight_at_the_end_is_answered(authority):
     made = certificates(authority)
     with Live(tls=lambda: made) as live:
         credentials = grpc.ssl_channel_credentials(authority.certificate)

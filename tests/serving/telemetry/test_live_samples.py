@@ -23,7 +23,7 @@ class Watched:
         return orjson.loads(self.samples.since(0)[-1].data)
 
 
-def test_a_sample_tells_of_the_time_since_the_one_before_it():
+def test_sample_covers_the_time_since_the_previous_one():
     server = Watched()
     first = server.take()
     assert (first["requests"], first["latency_ms"], first["since_s"]) == (0, None, 0)
@@ -60,7 +60,7 @@ def test_percentiles_lie_in_the_bin_of_their_request():
     assert _latencies_ms(counts) is None, "counting began anew"
 
 
-def test_five_minutes_are_kept_and_no_more():
+def test_only_five_minutes_of_samples_are_kept():
     server = Watched()
     for _ in range(400):
         server.take()
@@ -69,7 +69,7 @@ def test_five_minutes_are_kept_and_no_more():
     assert [s.number for s in server.samples.since(398)] == [399, 400]
 
 
-def test_many_models_make_no_long_sample():
+def test_sample_size_is_limited_for_many_models():
     server = Watched([f"m{n}" for n in range(200)])
     for _ in range(3):
         server.metrics.predicted("m150", 1)
@@ -78,7 +78,7 @@ def test_many_models_make_no_long_sample():
     assert "m150" in sample["models"], "those that are asked most are told of"
 
 
-def test_who_looks_is_told_of_each_sample_and_of_the_end():
+def test_subscriber_is_notified_of_each_sample_and_the_end():
     server, told = Watched(), []
     subscriber = server.samples.subscribe(lambda: told.append(1))
     server.take()
@@ -97,7 +97,7 @@ def test_nothing_is_sampled_while_models_load():
     assert samples.since(0) == []
 
 
-def test_a_sampler_takes_samples_until_it_is_closed():
+def test_sampler_runs_until_it_is_closed():
     server = Watched()
     server.samples.start()
     server.samples.close()

@@ -47,7 +47,7 @@ def record(message="%s was %d", args=("it", 7), **extra):
     return made
 
 
-def test_a_json_line_is_one_object_with_the_fields_beside_the_message():
+def test_json_line_is_one_object_with_extra_fields():
     line = json.loads(JsonFormatter("worker-1").format(record(fields={"request_id": "abc", "status": 500})))
     assert line.pop("time").endswith("+00:00")
     assert line == {
@@ -56,7 +56,7 @@ def test_a_json_line_is_one_object_with_the_fields_beside_the_message():
     }  # fmt: skip
 
 
-def test_an_exception_is_a_field_of_its_line():
+def test_exception_is_a_field_of_its_line():
     try:
         raise ValueError("why")
     except ValueError as error:
@@ -67,13 +67,13 @@ def test_an_exception_is_a_field_of_its_line():
 
 
 @pytest.mark.parametrize(("form", "seen"), [("json", '"message":"hello"'), ("text", "INFO freshet.x worker-1 hello")])
-def test_the_log_goes_to_standard_error(root, capsys, form, seen):
+def test_log_goes_to_standard_error(root, capsys, form, seen):
     log_to_stderr("info", form, "worker-1")
     logging.getLogger("freshet.x").info("hello")
     assert seen in capsys.readouterr().err
 
 
-def test_an_access_log_has_a_share_of_the_requests(caplog):
+def test_access_log_contains_a_share_of_the_requests(caplog):
     caplog.set_level(logging.INFO, "freshet.access")
     access = AccessLog(0.25)
     for n in range(8):
@@ -84,7 +84,7 @@ def test_an_access_log_has_a_share_of_the_requests(caplog):
     assert caplog.records[0].fields["request_id"] == "id-3"
 
 
-def test_a_process_that_dies_of_a_page_that_is_gone_says_so(tmp_path):
+def test_process_killed_by_a_missing_page_logs_a_traceback(tmp_path):
     (tmp_path / "table").write_bytes(bytes(1 << 16))
     program = (
         "import mmap, os, sys; from freshet_serving.serving.telemetry.logs import enable_faulthandler\n"
@@ -123,7 +123,7 @@ def written(formatter, *records):
 
 
 @given(TEXT, TEXT, TEXT)
-def test_a_record_is_one_line_without_control_characters_whatever_is_in_it(message, field, error):
+def test_record_is_one_line_without_control_characters(message, field, error):
     made = record("%s: %s", (message, field), fields={"path": field}, exc_info=raised(error))
     for formatter in (TextFormatter("worker-1"), JsonFormatter("worker-1")):
         line, end = written(formatter, made).partition("\n")[::2]
@@ -136,14 +136,14 @@ def test_a_record_is_one_line_without_control_characters_whatever_is_in_it(messa
 
 
 @given(TEXT)
-def test_what_prints_is_written_as_it_is(text):
+def test_printable_text_is_written_unchanged(text):
     assert printable(text).isprintable()
     assert printable(printable(text)) == printable(text)
     if text.isprintable():
         assert printable(text) == text
 
 
-def test_a_line_of_the_access_log_has_as_many_words_whatever_a_client_calls_itself(caplog):
+def test_access_log_line_has_a_fixed_number_of_fields(caplog):
     caplog.set_level(logging.INFO, "freshet.access")
     AccessLog(1)("http", "/v1/x 200 0.001 ms 5 bytes me\n", 404, 0.001, "'a b' 200", 9)
     assert caplog.records[0].getMessage() == (
@@ -177,7 +177,7 @@ class Flood:
         return [line.partition("freshet.x ")[2] for line in self.stream.getvalue().splitlines()]
 
 
-def test_a_flood_is_a_line_now_and_then_with_how_many_there_were():
+def test_repeated_messages_are_limited_with_a_count():
     flood = Flood()
     flood.log(1000)
     assert flood.lines == [f"bad request {n}" for n in range(BURST)]
@@ -190,7 +190,7 @@ def test_a_flood_is_a_line_now_and_then_with_how_many_there_were():
     assert flood.lines[BURST + 1 :] == ["again 0 (1 more like it)"]
 
 
-def test_after_a_quiet_time_lines_are_written_at_once_again():
+def test_messages_are_logged_at_once_again_after_a_pause():
     flood = Flood()
     flood.log(BURST)
     flood.clock.advance(BURST * INTERVAL_S)
@@ -200,7 +200,7 @@ def test_after_a_quiet_time_lines_are_written_at_once_again():
     assert flood.lines[-1] == f"bad request {BURST}"
 
 
-def test_other_lines_are_not_held_back_by_a_flood_and_information_never_is():
+def test_other_messages_and_information_are_never_limited():
     flood = Flood()
     flood.log(1000)
     flood.log(line=2, name="another place")
@@ -208,7 +208,7 @@ def test_other_lines_are_not_held_back_by_a_flood_and_information_never_is():
     assert flood.lines[BURST:] == ["another place 0", *(f"done {n}" for n in range(100))]
 
 
-def test_what_is_held_back_when_the_log_is_closed_is_written():
+def test_suppressed_messages_are_written_on_close():
     flood = Flood()
     flood.log(BURST + 5)
     flood.log(BURST + 1, line=2, name="other")
@@ -216,7 +216,7 @@ def test_what_is_held_back_when_the_log_is_closed_is_written():
     assert flood.lines[-2:] == [f"bad request {BURST} (4 more like it)", f"other {BURST}"]
 
 
-def test_where_no_thread_can_be_started_the_next_line_asks_again():
+def test_failed_thread_start_is_retried_with_the_next_message():
     flood = Flood()
 
     def refuse(*_):
@@ -230,7 +230,7 @@ def test_where_no_thread_can_be_started_the_next_line_asks_again():
     assert flood.lines[-1].endswith("(2 more like it)")
 
 
-def test_json_says_how_many_more_there_were():
+def test_json_line_contains_the_number_of_suppressed_messages():
     flood = Flood()
     flood.handler.setFormatter(JsonFormatter(""))
     flood.log(BURST + 3)
@@ -239,7 +239,7 @@ def test_json_says_how_many_more_there_were():
     assert (line["message"], line["more"]) == (f"bad request {BURST}", 2)
 
 
-def test_by_itself_what_is_held_back_follows(monkeypatch):
+def test_suppressed_messages_are_written_after_the_interval(monkeypatch):
     monkeypatch.setattr(logs, "INTERVAL_S", 0.01)
     followed = threading.Event()
 
@@ -256,7 +256,7 @@ def test_by_itself_what_is_held_back_follows(monkeypatch):
     assert followed.wait(60)
 
 
-def test_what_ends_a_thread_is_a_line_of_the_log(root, capsys):
+def test_exception_that_ends_a_thread_is_logged(root, capsys):
     log_to_stderr("info", "text")
 
     def fail():

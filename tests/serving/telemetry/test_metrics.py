@@ -21,7 +21,7 @@ def served(models=("ctr",)):
     return Metrics(lifecycle)
 
 
-def test_a_server_without_models_can_be_scraped():
+def test_server_without_models_can_be_scraped():
     samples = scraped(Metrics(Lifecycle()))
     assert samples[("freshet_ready",)] == 0
 
@@ -57,7 +57,7 @@ def test_models_report_generation_freshness_and_lookups_in_base_units():
     assert metrics.requests() == {"a": 2}
 
 
-def test_what_models_share_is_reported_once_a_group():
+def test_group_metrics_are_reported_once_per_group():
     samples = scraped(served(("a", "b")))
     assert samples[("freshet_session_rows_total", ("group", "default"))] == 70
     assert samples[("freshet_queue_rows", ("group", "default"))] == 2
@@ -69,7 +69,7 @@ def test_what_models_share_is_reported_once_a_group():
     assert samples[("freshet_session_runs_total", ("bucket", "64"), ("group", "default"))] == 4
 
 
-def test_a_processor_that_has_closed_does_not_break_a_scrape():
+def test_closed_processor_does_not_break_a_scrape():
     lifecycle = Lifecycle()
     lifecycle.open(FakeProcessor())
     metrics = Metrics(lifecycle)
@@ -77,11 +77,11 @@ def test_a_processor_that_has_closed_does_not_break_a_scrape():
     assert ("freshet_ready",) in scraped(metrics)
 
 
-def test_bounds_ascend():
+def test_histogram_bounds_ascend():
     assert list(BOUNDS_S) == sorted(set(BOUNDS_S))
 
 
-def test_nothing_is_lost_or_counted_twice_while_it_is_scraped():
+def test_nothing_is_lost_or_counted_twice_during_a_scrape():
     metrics = served()
     counted, stop = [], threading.Event()
 
@@ -101,7 +101,7 @@ def test_nothing_is_lost_or_counted_twice_while_it_is_scraped():
     assert counted == sorted(counted)
 
 
-def test_parsing_and_encoding_are_told_by_protocol_and_add_up_over_processes():
+def test_phase_times_are_reported_by_protocol_and_summed_across_processes():
     metrics = Metrics(Lifecycle())
     metrics.phase("kserve", "parse", 3e-6)
     metrics.phase("kserve", "encode", 1.0)

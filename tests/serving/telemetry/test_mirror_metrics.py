@@ -32,7 +32,7 @@ def metrics(repository):
     return Metrics(lifecycle)
 
 
-def test_what_is_asked_of_the_store_is_told_by_kind_and_outcome(bucket, repository, metrics, tmp_path):
+def test_store_requests_are_reported_by_kind_and_outcome(bucket, repository, metrics, tmp_path):
     ChangeLog.of(publish(repository, tmp_path, users=range(20))).publish(make_delta(1, [1]))
     before = scraped(metrics)
     put = ("freshet_store_requests_total", ("kind", "put"), ("outcome", "answered"))
@@ -48,7 +48,7 @@ def test_what_is_asked_of_the_store_is_told_by_kind_and_outcome(bucket, reposito
     assert after[put] == before[put]
 
 
-def test_the_disk_of_the_mirror_is_told_beside_its_bound(repository, metrics, tmp_path):
+def test_mirror_disk_use_is_reported_with_its_limit(repository, metrics, tmp_path):
     publish(repository, tmp_path, users=range(20))
     repository.mirror.tidy()
     samples = scraped(metrics)
@@ -58,11 +58,11 @@ def test_the_disk_of_the_mirror_is_told_beside_its_bound(repository, metrics, tm
     assert samples["freshet_store_listing_age_seconds",] == 0
 
 
-def test_a_folder_has_no_store(tmp_path):
+def test_folder_repository_has_no_store_metrics(tmp_path):
     assert not [key for key in scraped() if "store" in key[0] or "mirror" in key[0]]
 
 
-def test_every_one_is_documented(metrics):
+def test_every_metric_is_documented(metrics):
     text = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text()
     told = {line.split()[2] for line in metrics.scrape().decode().splitlines() if line.startswith("# TYPE freshet_")}
     ours = {name for name in told if "_store_" in name or "_mirror_" in name}

@@ -52,7 +52,7 @@ def spans_in(got):
     return [s for _, body in got for r in body["resourceSpans"] for scope in r["scopeSpans"] for s in scope["spans"]]
 
 
-def test_spans_arrive_with_their_times_parents_and_links(collector):
+def test_spans_arrive_with_times_parents_and_links(collector):
     address, got, _ = collector
     exporter = OtlpExporter(address, "w1")
     exporter.export(SPANS, 1000.0)
@@ -74,7 +74,7 @@ def test_spans_arrive_with_their_times_parents_and_links(collector):
     assert again == parse
 
 
-def test_every_field_is_one_of_opentelemetrys_own(collector):
+def test_every_field_is_defined_by_opentelemetry(collector):
     service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
     json_format = pytest.importorskip("google.protobuf.json_format")
     address, got, _ = collector
@@ -93,7 +93,7 @@ def test_every_field_is_one_of_opentelemetrys_own(collector):
     assert server.kind == server.SPAN_KIND_SERVER
 
 
-def test_a_collector_that_refuses_or_is_gone_is_told_of_and_tried_again(collector):
+def test_failing_collector_is_reported_and_retried(collector):
     address, got, answers = collector
     exporter = OtlpExporter(address, "w1")
     answers[0] = 503
@@ -111,14 +111,14 @@ def test_a_collector_that_refuses_or_is_gone_is_told_of_and_tried_again(collecto
 
 
 @pytest.mark.parametrize("endpoint", ["http://", "http://host:x", "http://:4318"])
-def test_an_address_that_is_none_is_refused(endpoint):
+def test_invalid_address_is_refused(endpoint):
     with pytest.raises(BadInput, match="trace_endpoint: expected an address such as"):
         OtlpExporter(endpoint, "w1")
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_live_server_sends_the_stages_of_a_request_and_its_batch(collector, tmp_path, workers):
+def test_live_server_exports_stages_of_a_request_and_batch(collector, tmp_path, workers):
     address, got, _ = collector
     write_package(tmp_path / "repository", users=range(6))
     options = ("--workers", workers, "--trace-endpoint", address, "--trace-share", "0", "--log-format", "json")

@@ -92,7 +92,7 @@ def about():
 
 
 @given(requests())
-def test_a_request_comes_back_as_it_was_sent(made):
+def test_recorded_request_round_trips(made):
     inputs, rows = made
     table = pa.Table.from_batches([batch_of(inputs, rows)])
     found = request_of(table, about()["features"], INPUTS)
@@ -100,13 +100,13 @@ def test_a_request_comes_back_as_it_was_sent(made):
 
 
 @given(requests())
-def test_it_takes_no_more_than_is_counted(made):
+def test_recorded_batch_uses_at_most_the_counted_bytes(made):
     inputs, rows = made
     held = RecordedColumns(MADE).held_nbytes(inputs, rows, len("abc") + len("1.0"))
     assert batch_of(inputs, rows).nbytes <= held
 
 
-def test_outputs_of_several_columns_are_lists():
+def test_multi_column_outputs_are_lists():
     inputs = {spec.name: column for spec, column in zip(INPUTS, plain_columns(2))}
     batch = batch_of(inputs, 2)
     assert batch["freshet.output.parts"].to_pylist() == [[0, 1, 2], [3, 4, 5]]
@@ -123,7 +123,7 @@ def plain_columns(rows):
     yield Ragged(Strings.of(["a"] * rows), np.arange(rows + 1))
 
 
-def test_recordings_from_before_repeat_what_was_sent_once_and_are_read_the_same():
+def test_older_recordings_with_repeated_columns_are_read_equally():
     inputs = {spec.name: column for spec, column in zip(INPUTS, plain_columns(3))}
     inputs["seen"] = Ragged(np.array([5, 6]), np.array([0, 2]))
     table = pa.Table.from_batches([batch_of(inputs, 3)])
@@ -134,7 +134,7 @@ def test_recordings_from_before_repeat_what_was_sent_once_and_are_read_the_same(
 
 
 @pytest.mark.parametrize("values", [[None, 1, 2], [1, None, 2], [None, None, None], [None, 1, None]])
-def test_nulls_that_no_recorder_writes_are_damage(values):
+def test_unexpected_nulls_are_corruption(values):
     inputs = {spec.name: column for spec, column in zip(INPUTS, plain_columns(3))}
     table = pa.Table.from_batches([batch_of(inputs, 3)])
     at = table.schema.get_field_index("u")

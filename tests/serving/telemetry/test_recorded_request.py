@@ -28,7 +28,7 @@ def folder(tmp_path):
     return tmp_path / "recordings"
 
 
-def test_a_request_is_found_with_its_inputs_its_scores_and_what_answered_it(folder):
+def test_recorded_request_is_found_with_inputs_scores_and_generation(folder):
     found = find_recorded(str(folder), "small", "r0-7")
     wanted = make_inputs(range(7, 10), seed=7)
     assert str(found.generation) == "1.0"
@@ -41,23 +41,23 @@ def test_a_request_is_found_with_its_inputs_its_scores_and_what_answered_it(fold
     assert "+00:00" in found.time
 
 
-def test_of_two_under_one_id_it_is_the_newer(folder):
+def test_newer_of_two_requests_with_one_id_is_found(folder):
     found = find_recorded(str(folder), "small", "r1")
     np.testing.assert_array_equal(found.inputs["floats"], make_inputs(range(1, 4), seed=101)["floats"])
 
 
-def test_what_was_not_recorded_is_none(folder):
+def test_unrecorded_request_is_not_found(folder):
     for model, request_id in (("small", "r0-99"), ("small", ""), ("other", "r0-7"), ("small", "' or 1=1")):
         assert find_recorded(str(folder), model, request_id) is None
     assert find_recorded(str(folder / "nowhere"), "small", "r1") is None
 
 
-def test_other_files_of_the_folder_are_passed_over(folder):
+def test_other_files_in_the_folder_are_ignored(folder):
     (folder / "small-x-1.parquet").write_bytes(b"PAR1 no parquet")
     (folder / "small-y-1.parquet").mkdir()
     assert find_recorded(str(folder), "small", "r0-7") is not None
 
 
-def test_a_search_ends_in_time(folder, monkeypatch):
+def test_search_ends_within_its_time_limit(folder, monkeypatch):
     monkeypatch.setattr(module, "MOST_S", -1.0)
     assert find_recorded(str(folder), "small", "r0-7") is None

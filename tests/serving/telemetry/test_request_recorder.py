@@ -68,7 +68,7 @@ def plain(inputs):
     }
 
 
-def test_a_row_a_candidate_with_what_was_answered(tmp_path, processor, recorder):
+def test_each_candidate_is_one_row_with_its_scores(tmp_path, processor, recorder):
     reply = processor.process(request(1, request_id="abc"))
     processor.process(request(2))
     finish(processor, recorder)
@@ -83,7 +83,7 @@ def test_a_row_a_candidate_with_what_was_answered(tmp_path, processor, recorder)
     assert recorder.counters() == {"recorded_requests": 2, "recorded_rows": 4, "recording_dropped": 0}
 
 
-def test_what_was_sent_once_is_in_the_first_row_alone_and_comes_back_as_one_row(tmp_path, processor, recorder):
+def test_user_columns_are_stored_once_and_read_as_one_row(tmp_path, processor, recorder):
     inputs = make_inputs([3, 4, 5])
     inputs["floats"] = inputs["floats"][:1]
     inputs["tags"] = Ragged(Strings.of(["x", "y"]), np.array([0, 2]))
@@ -101,7 +101,7 @@ def test_what_was_sent_once_is_in_the_first_row_alone_and_comes_back_as_one_row(
     assert len(body) < 1000
 
 
-def test_a_long_list_for_many_rows_takes_its_own_size(tmp_path, processor, recorder):
+def test_long_list_shared_by_many_rows_is_stored_once(tmp_path, processor, recorder):
     """It was repeated for every row, with the GIL held: 1.4 kB over the network made 5 GB."""
     inputs = make_inputs([n % 20 for n in range(2000)])
     inputs["tags"] = Ragged(Strings.of([f"tag-{n}" for n in range(2000)]), np.array([0, 2000]))
@@ -115,7 +115,7 @@ def test_a_long_list_for_many_rows_takes_its_own_size(tmp_path, processor, recor
     assert plain(found.inputs) == plain(inputs)
 
 
-def test_a_request_that_would_take_more_than_the_queue_is_dropped_and_counted(tmp_path, processor, monkeypatch):
+def test_request_larger_than_the_queue_is_dropped_and_counted(tmp_path, processor, monkeypatch):
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
     processor.predictor.intercept(recorder)
     inputs = make_inputs([n % 20 for n in range(1000)])
@@ -128,7 +128,7 @@ def test_a_request_that_would_take_more_than_the_queue_is_dropped_and_counted(tm
     assert recorder.counters() == {"recorded_requests": 1, "recorded_rows": 2, "recording_dropped": 1}
 
 
-def test_a_row_group_is_written_by_its_bytes_and_has_whole_requests(tmp_path, processor, monkeypatch):
+def test_row_group_is_limited_by_bytes_and_has_whole_requests(tmp_path, processor, monkeypatch):
     monkeypatch.setattr(recording, "GROUP_NBYTES", 1)
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
     processor.predictor.intercept(recorder)
@@ -139,7 +139,7 @@ def test_a_row_group_is_written_by_its_bytes_and_has_whole_requests(tmp_path, pr
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [2, 2, 2]
 
 
-def test_requests_are_put_together_again_as_they_were(tmp_path, processor, recorder, monkeypatch):
+def test_requests_are_reassembled_as_sent(tmp_path, processor, recorder, monkeypatch):
     monkeypatch.setattr(recording, "GROUP_ROWS", 3)
     sent = [make_inputs(list(range(n, n + 1 + n % 4)), seed=n) for n in range(20)]
     processor.batch_process([PredictRequest("small", inputs) for inputs in sent])
@@ -153,7 +153,7 @@ def test_requests_are_put_together_again_as_they_were(tmp_path, processor, recor
         read_requests(str(tmp_path / "recordings"), "other", manifest().inputs, 7)
 
 
-def test_what_is_no_feature_by_itself_is_recorded_too(tmp_path):
+def test_inputs_that_are_not_features_are_recorded_too(tmp_path):
     """As in imported models: a stage reads some inputs, a block of floats others, and one feature an output of it."""
     stage = StageEntry("runtime", "stage.pb", [Input("ids", "int64")])
     made = replace(
@@ -180,7 +180,7 @@ def test_what_is_no_feature_by_itself_is_recorded_too(tmp_path):
     assert len(recorded_payload(tmp_path / "recordings").bodies) == 1
 
 
-def test_the_training_side_reads_it(tmp_path, processor, recorder):
+def test_training_data_reader_reads_the_recording(tmp_path, processor, recorder):
     processor.batch_process([request(n) for n in range(5)])
     finish(processor, recorder)
     features = [Field("user", "id"), Field("tags", "strings"), Field("f0", "float")]
@@ -191,7 +191,7 @@ def test_the_training_side_reads_it(tmp_path, processor, recorder):
     assert sorted(batch.columns["user"].tolist()) == sorted([*range(5), *range(1, 6)])
 
 
-def test_it_is_a_payload_for_the_load_generators(tmp_path, processor, recorder):
+def test_recording_is_a_payload_for_the_load_generators(tmp_path, processor, recorder):
     sent = [make_inputs(list(range(n, n + 1 + n % 3)), seed=n) for n in range(6)]
     for inputs in sent:
         processor.process(PredictRequest("small", inputs))
@@ -205,7 +205,7 @@ def test_it_is_a_payload_for_the_load_generators(tmp_path, processor, recorder):
     assert len(recorded_payload(tmp_path / "recordings", 2).bodies) == 2
 
 
-def test_a_sample_is_an_even_share(tmp_path, processor):
+def test_sampling_is_evenly_spaced(tmp_path, processor):
     recorder = RequestRecorder(str(tmp_path / "recordings"), 0.25, 1 << 30, "w0")
     processor.predictor.intercept(recorder)
     processor.batch_process([request(n % 20) for n in range(40)])
@@ -213,7 +213,7 @@ def test_a_sample_is_an_even_share(tmp_path, processor):
     assert recorder.requests == 10
 
 
-def test_a_full_queue_drops_and_counts_and_never_waits(tmp_path, processor, monkeypatch):
+def test_full_queue_drops_and_counts_without_waiting(tmp_path, processor, monkeypatch):
     monkeypatch.setattr(recording, "MAX_QUEUED", 3)
     gate = threading.Event()
     write = RequestRecorder._write
@@ -231,7 +231,7 @@ def test_a_full_queue_drops_and_counts_and_never_waits(tmp_path, processor, monk
     assert (recorder.requests, recorder.dropped) == (3, 7)
 
 
-def test_files_rotate_and_the_oldest_make_room(tmp_path, processor, monkeypatch):
+def test_files_rotate_and_the_oldest_are_deleted(tmp_path, processor, monkeypatch):
     monkeypatch.setattr(recording, "ROTATE_S", 0.0)
     folder = tmp_path / "recordings"
     folder.mkdir()
@@ -252,7 +252,7 @@ def test_files_rotate_and_the_oldest_make_room(tmp_path, processor, monkeypatch)
     assert not list(folder.glob(".*"))
 
 
-def test_a_disk_that_cannot_be_written_costs_records_and_no_request(tmp_path, processor, monkeypatch, caplog):
+def test_unwritable_disk_loses_records_but_no_requests(tmp_path, processor, monkeypatch, caplog):
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
     processor.predictor.intercept(recorder)
 
@@ -269,7 +269,7 @@ def test_a_disk_that_cannot_be_written_costs_records_and_no_request(tmp_path, pr
     assert recorder.requests == 1
 
 
-def test_what_a_crash_left_is_cleared_away(tmp_path):
+def test_temporary_files_of_a_crash_are_removed(tmp_path):
     folder = tmp_path / "recordings"
     folder.mkdir()
     (folder / ".small-w0-1-1.tmp").write_bytes(b"cut")
@@ -280,7 +280,7 @@ def test_what_a_crash_left_is_cleared_away(tmp_path):
         RequestRecorder(str(folder / ".small-w1-1-1.tmp"), 1.0, 1 << 30, "w0")
 
 
-def test_what_has_been_written_makes_room_in_the_queue(tmp_path, processor, monkeypatch):
+def test_written_requests_free_queue_space(tmp_path, processor, monkeypatch):
     one = RecordedColumns(manifest()).held_nbytes(make_inputs([1, 2]), 2, 64)
     monkeypatch.setattr(recording, "MAX_QUEUED_NBYTES", 2 * one)
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")

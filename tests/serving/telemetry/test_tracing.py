@@ -70,7 +70,7 @@ def by_name(spans):
     return {span.name: span for span in spans}
 
 
-def test_a_client_that_sends_a_traceparent_decides(trails):
+def test_traceparent_of_the_client_decides_about_tracing(trails):
     tracer = trails(share=0.0)
     found = begin(tracer, {b"traceparent": TRACEPARENT})
     assert (found.trace_id, found.parent_id) == (TRACE_ID, PARENT_ID)
@@ -81,18 +81,18 @@ def test_a_client_that_sends_a_traceparent_decides(trails):
 @pytest.mark.parametrize(
     "header", [b"", b"00-0-0-01", b"01" + TRACEPARENT[2:], TRACEPARENT.upper(), b"00-" + b"0" * 32 + TRACEPARENT[35:]]
 )
-def test_what_is_no_traceparent_counts_for_nothing(trails, header):
+def test_malformed_traceparent_is_ignored(trails, header):
     assert begin(trails(share=0.0), {b"traceparent": header}) is None
     assert begin(trails(share=1.0), {b"traceparent": header}).parent_id == 0
 
 
-def test_of_the_others_a_share_is_traced(trails):
+def test_share_of_the_other_requests_is_traced(trails):
     tracer = trails(share=0.1)
     found = sum(begin(tracer, {}) is not None for _ in range(10_000))
     assert 800 < found < 1200
 
 
-def test_a_request_has_its_stages_and_a_link_to_its_batch():
+def test_request_has_its_stages_and_a_link_to_its_batch():
     made = timing()
     spans = by_name(spans_of([trace(1, made, parent_id=9)], itertools.count(1000).__next__))
     server = spans["predict ctr"]
@@ -111,7 +111,7 @@ def test_a_request_has_its_stages_and_a_link_to_its_batch():
     assert spans["dense"].ended_s == pytest.approx(1.006)
 
 
-def test_a_batch_is_one_span_that_links_to_all_its_requests():
+def test_batch_is_one_span_linking_all_its_requests():
     shared = timing()
     spans = spans_of([trace(1, shared), trace(2, shared), trace(3, timing())])
     batches = [span for span in spans if span.name == "batch"]
@@ -119,7 +119,7 @@ def test_a_batch_is_one_span_that_links_to_all_its_requests():
     assert len({span.span_id for span in spans}) == len(spans)
 
 
-def test_a_request_that_was_refused_has_what_it_got_to():
+def test_refused_request_has_the_stages_it_reached():
     refused = Trace(1, 2, 0, 0.5, "kserve", "ctr", "", 0.0, 0.0, 0.7, 429)
     (span,) = spans_of([refused])
     assert (span.name, span.failed) == ("predict ctr", False)
@@ -136,7 +136,7 @@ def test_traces_are_sent_and_counted(trails):
     assert by_name(tracer._exporter.spans).keys() == {"predict "}
 
 
-def test_a_full_queue_and_a_collector_that_is_gone_cost_traces_and_nothing_else(trails, monkeypatch, caplog):
+def test_full_queue_or_missing_collector_loses_only_traces(trails, monkeypatch, caplog):
     monkeypatch.setattr(tracing_module, "MAX_QUEUED", 2)
     tracer = trails()
     tracer._exporter.gate.clear()
@@ -151,7 +151,7 @@ def test_a_full_queue_and_a_collector_that_is_gone_cost_traces_and_nothing_else(
     assert "traces: ConnectionError" in caplog.text
 
 
-def test_what_is_left_is_sent_at_the_end(trails, monkeypatch):
+def test_remaining_traces_are_sent_at_the_end(trails, monkeypatch):
     monkeypatch.setattr(tracing_module, "EXPORT_INTERVAL_S", 3600.0)
     tracer = trails()
     tracer.end(begin(tracer, {}), 200)

@@ -17,7 +17,7 @@ def counts(at_s, *timings):
     return made.snapshot()
 
 
-def test_phases_last_inference_and_batches_move():
+def test_statistics_contain_phases_last_inference_and_batches():
     entry = document("ctr", 3, counts(7.5, BATCH, BATCH, None), GROUP)
     assert entry["last_inference"] == 7500
     assert entry["inference_stats"]["compute_input"] == {"count": 3, "ns": 4_000_000_000}
@@ -33,7 +33,7 @@ def test_phases_last_inference_and_batches_move():
     ]
 
 
-def test_snapshots_of_processes_add_up_and_the_newest_inference_counts():
+def test_snapshots_of_processes_add_up_with_the_newest_inference():
     whole = add(counts(7.5, BATCH, BATCH), counts(9.0, BATCH._replace(rows=1, requests=1)))
     entry = document("ctr", 3, whole, GROUP)
     assert entry["last_inference"] == 9000
@@ -41,6 +41,6 @@ def test_snapshots_of_processes_add_up_and_the_newest_inference_counts():
     assert [(b["batch_size"], b["compute_infer"]["count"]) for b in entry["batch_stats"]] == [(1, 1), (64, 1)]
 
 
-def test_a_model_that_nobody_has_asked_has_nothing():
+def test_unused_model_has_empty_statistics():
     entry = document("ctr", 3, {}, GROUP)
     assert (entry["last_inference"], entry["batch_stats"], entry["inference_count"]) == (0, [], 0)

@@ -36,7 +36,7 @@ def test_stages_of_a_version_are_histograms():
     assert samples[("freshet_version_padded_rows_total", *OF)] == 3
 
 
-def test_linter_of_exporters_finds_nothing(tmp_path):
+def test_prometheus_linter_reports_nothing(tmp_path):
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not here; Debian has it in the package prometheus")
@@ -48,7 +48,7 @@ def test_linter_of_exporters_finds_nothing(tmp_path):
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
-def test_scores_and_tables_are_told_by_version():
+def test_scores_and_tables_are_reported_by_version():
     samples = scraped()
     of = tuple(sorted((*OF, ("output", "score"))))
     assert abs(samples[("freshet_score_mean", *of)] - 1 / 3) < 1e-6
@@ -61,7 +61,7 @@ def test_scores_and_tables_are_told_by_version():
     assert samples[("freshet_table_default_rows_total", *table)] == 30
 
 
-def test_a_versions_place_in_the_traffic_is_told():
+def test_traffic_share_and_labels_are_reported_by_version():
     samples = scraped()
     assert samples[("freshet_version_share", *OF)] == 0.95
     assert samples[("freshet_version_ejected", *OF)] == 0
@@ -69,13 +69,13 @@ def test_a_versions_place_in_the_traffic_is_told():
     assert samples[("freshet_version_requests_total", *OF)] == 2
 
 
-def test_what_keeps_deltas_from_being_served_is_told_by_its_kind():
+def test_blocked_deltas_are_reported_by_kind():
     samples = scraped()
     found = {dict(key[1:])["kind"]: n for key, n in samples.items() if key[0] == "freshet_version_deltas_blocked"}
     assert found == {"held": 2, "refused": 0, "gap": 0, "unreadable": 0, "damaged": 0}
 
 
-def test_batch_sizes_are_told_by_the_precision_that_computes_them():
+def test_batch_sizes_are_reported_by_precision():
     samples = scraped()
     for precision, count in (("float32", 2), ("int8", 1)):
         labels = tuple(sorted((*OF, ("precision", precision))))

@@ -10,7 +10,7 @@ from tests.serving.workers.fakes import FakeFleet, FakeWorker
 from tests.support.descriptors import few_descriptors
 
 
-def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
+def test_connection_without_a_free_worker_waits_for_its_turn():
     worker_pool, worker = FakeFleet(), FakeWorker(7)
     worker_pool.hand_off = lambda connection: bool(worker_pool.workers) and worker.hand_off(connection)
     said = []
@@ -47,7 +47,7 @@ def test_a_connection_that_nobody_can_take_waits_and_is_taken_in_its_turn():
     assert said == ["abort", "end", "joined"]
 
 
-def test_at_the_end_who_waits_is_handed_out_before_the_workers_are_told(monkeypatch):
+def test_waiting_connections_are_handed_out_before_workers_end(monkeypatch):
     worker_pool, worker, told = FakeFleet(), FakeWorker(7), []
     worker_pool.hand_off = lambda connection: bool(worker_pool.workers) and worker.hand_off(connection)
     worker_pool.end = lambda: told.append(worker.handed)
@@ -72,7 +72,7 @@ def test_at_the_end_who_waits_is_handed_out_before_the_workers_are_told(monkeypa
     assert told == [5]
 
 
-def test_a_supervisor_without_descriptors_accepts_once_it_has_some(caplog):
+def test_supervisor_without_descriptors_accepts_again_later(caplog):
     worker_pool, worker = FakeFleet(), FakeWorker(7)
     worker_pool.hand_off, worker_pool.end, worker_pool.join = worker.hand_off, lambda: None, lambda: None
 
@@ -96,7 +96,7 @@ def test_a_supervisor_without_descriptors_accepts_once_it_has_some(caplog):
     assert caplog.text.count("cannot accept") == 1
 
 
-def test_newcomers_wait_while_counts_are_uneven_but_not_for_ever(monkeypatch):
+def test_new_connections_wait_briefly_while_counts_are_uneven(monkeypatch):
     worker_pool, worker, waited = FakeFleet(), FakeWorker(7), []
     worker_pool.hand_off, worker_pool.unbalanced, worker_pool.end, worker_pool.join = (
         worker.hand_off,

@@ -14,7 +14,7 @@ def ends():
         yield both
 
 
-def test_arrays_of_one_reservation_travel_as_one_descriptor_and_stay_the_same_memory(ends):
+def test_arrays_of_one_reservation_share_one_descriptor_and_memory(ends):
     here, other = ends
     memory = reserve(4096, "test")
     first, second = memory[:800].view(np.int64), memory[1024:1048].view(np.float32).reshape(2, 3)
@@ -39,7 +39,7 @@ def test_arrays_of_one_reservation_travel_as_one_descriptor_and_stay_the_same_me
     assert open_fds() == before
 
 
-def test_an_array_that_cannot_be_is_refused():
+def test_invalid_array_description_is_refused():
     with ArrayUnpacker([memfd(b"x" * 100)]) as unpacker:
         for packed in ([1, 0, "<i8", [1], False], [0, 96, "<i8", [1], False], [0, -8, "<i8", [1], False]):
             with pytest.raises((ValueError, IndexError)):

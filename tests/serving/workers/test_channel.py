@@ -24,7 +24,7 @@ def ends():
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 600), st.sampled_from([0, 10, 40_000, 300_000])), max_size=5))
-def test_messages_of_any_size_arrive_whole_in_order_with_their_descriptors(sizes):
+def test_messages_arrive_whole_in_order_with_their_descriptors(sizes):
     here, there = Channel.pair()
     other = Channel(there)
     before = settled_fds()
@@ -75,7 +75,7 @@ def test_messages_of_many_threads_do_not_mix(ends):
     assert all(numbers == list(range(50)) for numbers in seen.values())
 
 
-def test_nothing_yet_is_none_and_an_end_is_gone(ends):
+def test_empty_channel_returns_none_and_a_closed_one_raises(ends):
     here, other = ends
     assert other.receive(wait=False) is None
     here.close()
@@ -87,7 +87,7 @@ def test_nothing_yet_is_none_and_an_end_is_gone(ends):
         other.send_nowait({})
 
 
-def test_a_close_wakes_who_waits(ends):
+def test_close_wakes_a_waiting_receiver(ends):
     here, _ = ends
     gone = threading.Event()
 
@@ -103,7 +103,7 @@ def test_a_close_wakes_who_waits(ends):
     thread.join()
 
 
-def test_a_full_socket_is_not_waited_for(ends):
+def test_full_socket_does_not_block_the_sender(ends):
     here, _ = ends
     sent = 0
     while here.send_nowait({"n": sent}):
@@ -112,7 +112,7 @@ def test_a_full_socket_is_not_waited_for(ends):
 
 
 @pytest.mark.parametrize("packet", [b"?", b"J", b"J[1]", b"J{", b"M", b"Jx" * 40_000])
-def test_what_is_not_a_message_ends_the_talk_and_leaks_nothing(packet):
+def test_malformed_message_closes_the_channel_without_leaking_descriptors(packet):
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     other, fd = Channel(right), memfd(b"not json")
     before = settled_fds()
@@ -125,7 +125,7 @@ def test_what_is_not_a_message_ends_the_talk_and_leaks_nothing(packet):
     other.close()
 
 
-def test_a_message_beyond_the_bounds_is_never_sent_nor_read(ends, monkeypatch):
+def test_oversized_message_is_never_sent_or_read(ends, monkeypatch):
     here, other = ends
     monkeypatch.setattr(channel_module, "MAX_MESSAGE_NBYTES", 50_000)
     with pytest.raises(ValueError, match="too large"):
@@ -140,7 +140,7 @@ def test_a_message_beyond_the_bounds_is_never_sent_nor_read(ends, monkeypatch):
 @pytest.mark.parametrize(
     ("count", "nbytes", "room"), [(1, 10, 0), (5, 10, 3), (600, 10, 3), (5, 40_000, 3), (600, 40_000, 300)]
 )
-def test_a_message_whose_descriptors_do_not_fit_is_heard_without_them_and_so_is_the_next(ends, count, nbytes, room):
+def test_message_exceeding_free_descriptors_arrives_without_them(ends, count, nbytes, room):
     here, other = ends
     fd = memfd(b"x")
     message = {"op": "frame", "text": "x" * nbytes}
@@ -163,13 +163,13 @@ def test_a_message_whose_descriptors_do_not_fit_is_heard_without_them_and_so_is_
 @pytest.mark.parametrize(
     ("name", "kind"), [("Conflict", Conflict), ("KeyError", FreshetError), ("annotations", FreshetError)]
 )
-def test_an_error_of_a_worker_is_raised_as_what_it_was_there(name, kind):
+def test_worker_error_is_raised_with_its_type(name, kind):
     error = refusal(name, "why")
     assert type(error) is kind
     assert str(error) == "why"
 
 
-def test_an_end_that_another_process_has_as_well_can_be_let_go_of():
+def test_channel_end_duplicated_elsewhere_can_be_released():
     with channel_ends.ends() as (here, other):
         copy = Channel(other._sock.dup())
         copy.disown()

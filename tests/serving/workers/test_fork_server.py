@@ -36,7 +36,7 @@ def parent_of(pid):
         return int(file.read().rpartition(")")[2].split()[1])
 
 
-def test_a_worker_is_the_supervisors_child_and_its_end_is_certain(fork_server):
+def test_worker_is_a_killable_child_of_the_supervisor(fork_server):
     child, channel = born(fork_server)
     assert parent_of(child.pid) == os.getpid()
     assert not child.wait(0.0)
@@ -49,14 +49,14 @@ def test_a_worker_is_the_supervisors_child_and_its_end_is_certain(fork_server):
     channel.close()
 
 
-def test_a_worker_whose_supervisor_has_gone_ends_by_itself(fork_server):
+def test_worker_ends_when_its_supervisor_dies(fork_server):
     child, channel = born(fork_server)
     channel.close()
     assert child.wait(WAIT_S)
     assert child.signal == ""
 
 
-def test_the_signal_that_a_worker_died_of_is_known_though_it_is_killed_afterwards(fork_server):
+def test_first_fatal_signal_of_a_worker_is_reported(fork_server):
     child, channel = born(fork_server)
     os.kill(child.pid, signal.SIGBUS)
     with pytest.raises(ChannelClosed):
@@ -67,7 +67,7 @@ def test_the_signal_that_a_worker_died_of_is_known_though_it_is_killed_afterward
     channel.close()
 
 
-def test_signals_to_the_whole_group_reach_neither_nursery_nor_workers(fork_server):
+def test_group_signals_reach_neither_fork_server_nor_workers(fork_server):
     child, channel = born(fork_server)
     for pid in (child.pid, fork_server._process.pid):
         os.kill(pid, signal.SIGINT)
@@ -80,7 +80,7 @@ def test_signals_to_the_whole_group_reach_neither_nursery_nor_workers(fork_serve
     assert other.wait(WAIT_S)
 
 
-def test_workers_outlive_the_nursery_and_the_next_one_has_another(fork_server):
+def test_workers_survive_their_fork_server_and_new_ones_get_another(fork_server):
     child, channel = born(fork_server)
     fork_server._process.kill()
     with pytest.raises(ChannelClosed):
@@ -93,7 +93,7 @@ def test_workers_outlive_the_nursery_and_the_next_one_has_another(fork_server):
     assert other.wait(WAIT_S)
 
 
-def test_closing_does_not_wait_for_a_nursery_that_is_still_being_born():
+def test_closing_does_not_wait_for_a_starting_fork_server():
     fork_server, gone = ForkServer(), []
 
     def fork():

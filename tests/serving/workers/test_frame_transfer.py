@@ -33,7 +33,7 @@ def package(tmp_path_factory):
     return write_package(tmp_path_factory.mktemp("repository"), users=USERS)
 
 
-def test_a_damaged_executable_is_left_out_and_refused_by_whoever_would_run_it(tmp_path):
+def test_damaged_executable_is_omitted_and_refused_on_use(tmp_path):
     folder = write_package(tmp_path)
     reader = VersionReader(folder)
     version = ServedVersion(reader, 4, SystemClock(), processes=1)
@@ -50,7 +50,7 @@ def test_a_damaged_executable_is_left_out_and_refused_by_whoever_would_run_it(tm
         FrameReceiver(message, unpacker, lambda model: GroupOptions(), SystemClock())
 
 
-def test_an_executable_that_cannot_be_read_for_now_is_not_taken_for_a_damaged_one(tmp_path, monkeypatch):
+def test_temporarily_unreadable_executable_is_not_treated_as_damaged(tmp_path, monkeypatch):
     reader = VersionReader(write_package(tmp_path))
     version = ServedVersion(reader, 4, SystemClock(), processes=1)
 
@@ -140,7 +140,7 @@ moves = st.lists(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves)
-def test_every_process_serves_what_the_writer_does_after_any_deltas_refusals_and_rollbacks(package, moves):
+def test_every_process_serves_like_the_writer_after_any_changes(package, moves):
     version, far = open_far(package)
     history = [(0, dict.fromkeys(USERS, 0), 0)]
     for content, (move, with_dense, users) in enumerate(moves, 1):
@@ -168,7 +168,7 @@ def test_every_process_serves_what_the_writer_does_after_any_deltas_refusals_and
             np.testing.assert_allclose(got, wanted(model, seed), atol=1e-5)
 
 
-def test_a_frame_brings_only_what_is_new_and_rows_bring_none(package):
+def test_frame_contains_only_new_arrays_and_row_deltas_none(package):
     version, far = open_far(package, 1)
     first = far.brought[-1][1]
     version.apply(make_delta(1, [1, 2]))
@@ -179,7 +179,7 @@ def test_a_frame_brings_only_what_is_new_and_rows_bring_none(package):
     assert first == sum(len(t.arrays) for t in version.tables.values()) + len(version.dense)
 
 
-def test_rows_are_seen_where_they_lie_and_cannot_be_written_from_there(package):
+def test_rows_are_shared_in_place_and_read_only(package):
     version, far = open_far(package, 1)
     arrays = far.receivers[0]._arrays.values()
     assert not any(a.flags.writeable for a in arrays)
@@ -190,7 +190,7 @@ def test_rows_are_seen_where_they_lie_and_cannot_be_written_from_there(package):
     assert mine.any()
 
 
-def test_tables_with_a_memory_budget_are_read_and_counted_by_other_processes(package, tmp_path):
+def test_budgeted_tables_are_read_and_counted_across_processes(package, tmp_path):
     reader = VersionReader(package)
     version = ServedVersion(reader, 0, SystemClock())
     spec, files = version.manifest.tables[0], reader.tensors(table_file("user"))
@@ -213,7 +213,7 @@ def test_tables_with_a_memory_budget_are_read_and_counted_by_other_processes(pac
     assert table.tier.hot_lookups + table.tier.cold_lookups > 0, "and counted there"
 
 
-def test_an_index_that_has_grown_travels_and_the_old_one_goes(package):
+def test_grown_index_is_sent_and_the_old_one_released(package):
     version, far = open_far(package, 1)
     before = len(version.tables["user"].arrays["index"])
     held = len(far.receivers[0]._arrays)
@@ -225,14 +225,14 @@ def test_an_index_that_has_grown_travels_and_the_old_one_goes(package):
     np.testing.assert_allclose(got, wanted(dict.fromkeys(USERS, 0), 0), atol=1e-5)
 
 
-def test_each_process_pins_by_its_own_words(package):
+def test_each_process_pins_in_its_own_words(package):
     version, far = open_far(package)
     with far.receivers[1].replica.pinned(7):
         assert version.control.oldest_pin() == version.change.publish_seq
         assert version.control.words[PINS + WORDS + 7] == version.change.publish_seq
 
 
-def test_descriptors_do_not_pile_up(package):
+def test_descriptors_do_not_accumulate(package):
     version, _ = open_far(package, 1)
     version.apply(make_delta(1, [1], dense_seed=1))
     version.apply(make_delta(2, [1], dense_seed=2))

@@ -7,7 +7,7 @@ from freshet_serving.serving.workers.keyed_executor import KeyedExecutor
 WAIT_S = 30
 
 
-def test_a_task_waits_for_those_of_its_own_key_alone():
+def test_task_waits_only_for_tasks_of_its_key():
     done, gate, other = [], threading.Event(), threading.Event()
     sequences = KeyedExecutor(2, "freshet-test")
     sequences.submit("a", lambda: (gate.wait(WAIT_S), done.append("a1")))
@@ -22,7 +22,7 @@ def test_a_task_waits_for_those_of_its_own_key_alone():
     assert sequences._waiting == {}
 
 
-def test_every_task_of_many_keys_is_done_once_and_in_order():
+def test_tasks_of_many_keys_run_once_and_in_order():
     done = {key: [] for key in range(8)}
     sequences = KeyedExecutor(4, "freshet-test")
     for n in range(200):
@@ -31,7 +31,7 @@ def test_every_task_of_many_keys_is_done_once_and_in_order():
     assert done == {key: list(range(key, 200, 8)) for key in range(8)}
 
 
-def test_long_tasks_are_on_threads_of_their_own_in_the_same_order():
+def test_long_tasks_run_on_separate_threads_in_order():
     done, aside, gate = [], [], threading.Event()
     sequences = KeyedExecutor(1, "freshet-test", lambda: aside.append(threading.current_thread().name))
 

@@ -48,7 +48,7 @@ class Child:
 
 
 @pytest.mark.parametrize("undo_depth", [0, 2])
-def test_every_batch_of_another_process_is_of_one_generation_and_no_slot_is_reused_under_it(tmp_path, undo_depth):
+def test_every_batch_of_another_process_has_one_consistent_generation(tmp_path, undo_depth):
     version = ServedVersion(VersionReader(write_package(tmp_path, users=USERS)), undo_depth, SystemClock())
     child = Child(version)
     try:

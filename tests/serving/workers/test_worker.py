@@ -56,7 +56,7 @@ def predictor():
     return predictor
 
 
-def test_requests_are_answered_by_what_the_supervisor_names(predictor):
+def test_requests_are_answered_by_the_routed_version(predictor):
     assert predictor.ready
     assert predictor.models() == ["ctr", "new"]
     assert predictor.replica("ctr") == "twelve"
@@ -64,7 +64,7 @@ def test_requests_are_answered_by_what_the_supervisor_names(predictor):
     assert predictor.status("ctr")[-1] == VersionStatus(2, "END", "why")
 
 
-def test_a_models_own_limits_come_with_its_routes():
+def test_request_limits_of_a_model_arrive_with_its_routes():
     predictor = WorkerPredictor(None, FakeClock(), RequestLimits(max_ids=7))
     own = {"ctr": {**ROUTES["models"]["ctr"], "traffic": Traffic(limits={"max_rows": 3}).to_json()}}
     predictor.reroute({**ROUTES, "models": own}, {11: Held("three"), 14: Held("twelve")})
@@ -83,13 +83,13 @@ def test_a_models_own_limits_come_with_its_routes():
         (("ctr", None, "gold"), NotFound, "label 'gold' of model 'ctr' is not set"),
     ],
 )
-def test_what_is_not_served_is_refused_in_the_words_of_one_process(predictor, pick, error, words):
+def test_unserved_version_is_refused_as_in_a_single_process(predictor, pick, error, words):
     with pytest.raises(error) as caught:
         predictor.replica(*pick)
     assert str(caught.value) == words
 
 
-def test_routes_are_replaced_whole_and_a_version_unknown_here_replaces_nothing(predictor):
+def test_routes_with_an_unknown_version_replace_nothing(predictor):
     wrong = {**ROUTES, "models": {"ctr": {**ROUTES["models"]["ctr"], "served": {"13": 99}}}}
     with pytest.raises(KeyError):
         predictor.reroute(wrong, {11: Held("three")})
@@ -116,7 +116,7 @@ class Told:
         self.ended += 1
 
 
-def test_a_worker_without_descriptors_takes_connections_once_it_has_some(monkeypatch):
+def test_worker_without_descriptors_accepts_connections_again_later(monkeypatch):
     monkeypatch.setattr(worker_module, "STARVED_RETRY_S", 0.001)
 
     async def main():
@@ -138,7 +138,7 @@ def test_a_worker_without_descriptors_takes_connections_once_it_has_some(monkeyp
     assert (worker.acted, worker.ended) == (["adopt", "adopt"], 0)
 
 
-def test_a_worker_refuses_a_change_whose_descriptors_do_not_fit_and_serves_on(caplog):
+def test_change_exceeding_free_descriptors_is_refused_while_serving_continues(caplog):
     async def main():
         with channel_ends.ends() as (supervisor, channel), socket.socket() as some:
             worker = Told(channel, asyncio.get_running_loop())
@@ -180,9 +180,7 @@ class Changing(Told):
         (ValueError("a fault"), ["ValueError", "a worker could not apply the change"], True),
     ],
 )
-def test_what_a_worker_is_short_of_is_no_fault_of_the_change_and_a_fault_of_ours_is_logged(
-    caplog, fails, error, logged
-):
+def test_resource_shortage_is_reported_and_an_internal_error_logged(caplog, fails, error, logged):
     with channel_ends.ends() as (supervisor, channel):
         Changing(channel, None, fails)._change({"op": "frame", "version": "11", "id": 5}, [])
         answer, _ = supervisor.receive()
@@ -225,7 +223,7 @@ def listens(address):
         return client.connect_ex(address) == 0
 
 
-def test_a_worker_listens_for_calls_only_once_it_has_its_routes(born):
+def test_worker_accepts_calls_only_once_it_has_its_routes(born):
     channel, grpc = born
     heard(channel, "hello")
     assert not listens(grpc), "a client would be refused what another worker answers"

@@ -22,13 +22,13 @@ def flat(value, path=()):
 
 
 @given(reports, reports)
-def test_a_sum_has_every_number_of_both_sides(a, b):
+def test_sum_contains_every_number_of_both_sides(a, b):
     left, right, total = flat(a), flat(b), flat(add(a, b))
     assert total == {key: left.get(key, 0) + right.get(key, 0) for key in left | right}
 
 
 @given(st.lists(st.tuples(st.sampled_from(["report", "bury"]), st.integers(0, 2), st.integers(0, 5)), max_size=30))
-def test_counters_never_go_back_whoever_dies_and_gauges_go_with_the_dead(moves):
+def test_counters_survive_worker_exits_and_gauges_do_not(moves):
     totals, counted, before = Totals(), [0, 0, 0], 0
     for move, slot, more in moves:
         if move == "report":
@@ -43,7 +43,7 @@ def test_counters_never_go_back_whoever_dies_and_gauges_go_with_the_dead(moves):
         before = now
 
 
-def test_counts_survive_the_way_through_a_snapshot_and_add_up():
+def test_counts_survive_a_snapshot_and_add_up():
     parts = [Counts(), Counts()]
     for n, counts in enumerate(parts):
         counts.observe("kserve", 200, 0.003)
@@ -61,7 +61,7 @@ def test_counts_survive_the_way_through_a_snapshot_and_add_up():
     assert list(Counts.of({}).series()) == []
 
 
-def test_session_statistics_survive_json_and_add_up():
+def test_session_statistics_round_trip_and_add_up():
     stats = [SessionStats(batches=2, wait_s=0.5, buckets={"1": 3, "64": 1}), SessionStats(failed=1, buckets={"64": 2})]
     sent = [orjson.loads(orjson.dumps(asdict(s))) for s in stats]
     assert SessionStats(**add(*sent)) == SessionStats(batches=2, failed=1, wait_s=0.5, buckets={"1": 3, "64": 3})

@@ -111,7 +111,7 @@ def spawns(count):
         assert Mortal.spawned.acquire(timeout=WAIT_S)
 
 
-def test_every_seat_gets_a_process_and_the_fleet_is_complete_when_all_are_up(fleets):
+def test_every_slot_gets_a_process_before_the_pool_is_complete(fleets):
     worker_pool, owner = fleets(3)
     worker_pool.wait_complete()
     assert sorted(w.slot for w in worker_pool.available()) == [0, 1, 2]
@@ -119,7 +119,7 @@ def test_every_seat_gets_a_process_and_the_fleet_is_complete_when_all_are_up(fle
     assert [(i["up"], i["restarts"], i["connections"]) for i in worker_pool.info()] == [(True, 0, 0)] * 3
 
 
-def test_a_worker_gets_no_more_connections_than_its_descriptors_allow(fleets):
+def test_worker_gets_only_as_many_connections_as_its_descriptors_allow(fleets):
     worker_pool, _ = fleets()
     worker_pool.wait_complete()
     worker_pool._most = 2
@@ -132,7 +132,7 @@ def test_a_worker_gets_no_more_connections_than_its_descriptors_allow(fleets):
         assert sorted(w.handed for w in worker_pool.available()) == [2, 3]
 
 
-def test_a_dead_process_is_buried_once_and_replaced_in_its_slot(fleets):
+def test_dead_process_is_reaped_once_and_replaced_in_its_slot(fleets):
     worker_pool, owner = fleets()
     worker_pool.wait_complete()
     spawns(2)
@@ -147,7 +147,7 @@ def test_a_dead_process_is_buried_once_and_replaced_in_its_slot(fleets):
     assert worker_pool.complete
 
 
-def test_the_owner_is_told_what_a_process_died_of_before_its_seat_gets_another(fleets, caplog):
+def test_owner_learns_the_cause_of_death_before_the_replacement(fleets, caplog):
     worker_pool, owner = fleets(1)
     worker_pool.wait_complete()
     (victim,) = worker_pool.available()
@@ -160,7 +160,7 @@ def test_the_owner_is_told_what_a_process_died_of_before_its_seat_gets_another(f
     assert "worker 0, process 1000, has died of SIGBUS and is replaced" in caplog.text
 
 
-def test_an_owner_that_fails_to_look_into_a_death_keeps_no_seat_empty(fleets, monkeypatch, caplog):
+def test_failing_crash_handler_does_not_keep_a_slot_empty(fleets, monkeypatch, caplog):
     worker_pool, owner = fleets(1)
     worker_pool.wait_complete()
     monkeypatch.setattr(owner, "on_crash", lambda slot, signal: 1 / 0)
@@ -171,7 +171,7 @@ def test_an_owner_that_fails_to_look_into_a_death_keeps_no_seat_empty(fleets, mo
     assert "could not examine" in caplog.text
 
 
-def test_the_others_give_up_what_is_beyond_their_share_when_a_new_process_is_up(fleets):
+def test_workers_give_up_excess_connections_to_a_new_process(fleets):
     worker_pool, _ = fleets(3)
     worker_pool.wait_complete()
     victim, *others = sorted(worker_pool.available(), key=lambda w: w.slot)
@@ -183,7 +183,7 @@ def test_the_others_give_up_what_is_beyond_their_share_when_a_new_process_is_up(
     assert [{m["count"] for op, m in w.said if op == "shed"} for w in others] == [{3}, set()]
 
 
-def test_who_has_more_than_its_share_at_one_look_keeps_it_and_at_two_gives_up_the_fewer(fleets, monkeypatch):
+def test_excess_connections_are_given_up_after_two_checks(fleets, monkeypatch):
     counts = iter([5, 1, 5, 4, 1])
     begun, looked = threading.Event(), threading.Event()
 
@@ -204,7 +204,7 @@ def test_who_has_more_than_its_share_at_one_look_keeps_it_and_at_two_gives_up_th
 @pytest.mark.parametrize(
     "refuse", [None, FreshetError("no memory"), ChannelClosed("died"), TimeoutError(), KeyError("x")]
 )
-def test_a_seat_whose_process_cannot_serve_is_tried_again_and_never_offered(fleets, monkeypatch, refuse):
+def test_slot_whose_process_cannot_serve_is_retried_and_never_used(fleets, monkeypatch, refuse):
     monkeypatch.setattr(Mortal, "stillborn", refuse is None)
     monkeypatch.setattr(fleet_module, "START_TIMEOUT_S", 0.05)
     worker_pool, owner = fleets(1, refuse)
@@ -219,9 +219,7 @@ def test_a_seat_whose_process_cannot_serve_is_tried_again_and_never_offered(flee
 
 
 @pytest.mark.parametrize(("computing", "said"), [(1, "within a batch"), (0, "outside of a batch")])
-def test_a_process_that_shows_no_life_for_long_is_replaced_and_the_log_says_what_it_did(
-    fleets, caplog, computing, said
-):
+def test_silent_process_is_replaced_and_its_activity_logged(fleets, caplog, computing, said):
     worker_pool, owner = fleets(1)
     worker_pool.wait_complete()
     silent = worker_pool.available()[0]
@@ -235,7 +233,7 @@ def test_a_process_that_shows_no_life_for_long_is_replaced_and_the_log_says_what
     assert "no message and no progress for 30 s" in line
 
 
-def test_of_processes_that_all_hang_one_is_killed_at_a_time_and_the_next_when_its_successor_answers(fleets):
+def test_hanging_processes_are_replaced_one_at_a_time(fleets):
     worker_pool, owner = fleets(3)
     worker_pool.wait_complete()
     held = threading.Event()
@@ -259,7 +257,7 @@ def test_of_processes_that_all_hang_one_is_killed_at_a_time_and_the_next_when_it
     assert set(owner.dead) == set(hung)
 
 
-def test_a_process_shows_life_by_what_it_says_and_by_its_beats(monkeypatch):
+def test_heartbeat_is_any_message_or_beat(monkeypatch):
     now_s, beats = [100.0], [0]
     worker = WorkerProcess.__new__(WorkerProcess)
     worker.heard_s = worker._moved_s = 90.0
@@ -274,7 +272,7 @@ def test_a_process_shows_life_by_what_it_says_and_by_its_beats(monkeypatch):
     assert worker.heartbeat_age_s() == 1.0
 
 
-def test_a_process_that_shows_no_life_for_a_moment_gets_no_connections_until_it_is_heard_again(fleets):
+def test_suspect_process_gets_no_connections_until_it_responds(fleets):
     worker_pool, owner = fleets(2)
     worker_pool.wait_complete()
     silent, other = workers = sorted(worker_pool.available(), key=lambda w: w.slot)
@@ -303,7 +301,7 @@ def test_a_process_that_shows_no_life_for_a_moment_gets_no_connections_until_it_
     assert owner.suspicions[-1] == []
 
 
-def test_a_suspect_that_is_buried_is_none_any_more(fleets):
+def test_reaped_process_is_no_longer_suspect(fleets):
     worker_pool, owner = fleets(2)
     worker_pool.wait_complete()
     victim = worker_pool.available()[0]
@@ -314,7 +312,7 @@ def test_a_suspect_that_is_buried_is_none_any_more(fleets):
     assert owner.suspicions[-1] == []
 
 
-def test_after_the_end_nobody_is_replaced(fleets):
+def test_no_process_is_replaced_after_the_end(fleets):
     worker_pool, owner = fleets()
     worker_pool.wait_complete()
     workers = worker_pool.available()
@@ -325,7 +323,7 @@ def test_after_the_end_nobody_is_replaced(fleets):
     assert not worker_pool.available()
 
 
-def test_a_connection_goes_to_the_worker_that_has_the_fewest_and_past_one_that_is_full(fleets):
+def test_connection_goes_to_the_least_loaded_worker_with_room(fleets):
     worker_pool, _ = fleets(3)
     worker_pool.wait_complete()
     here, there = socket.socketpair()
@@ -354,7 +352,7 @@ def test_a_connection_goes_to_the_worker_that_has_the_fewest_and_past_one_that_i
     there.close()
 
 
-def test_a_process_that_dies_after_it_was_healthy_is_replaced_as_soon_as_the_first_was(monkeypatch):
+def test_restart_backoff_resets_after_a_healthy_run(monkeypatch):
     worker_pool, now_s, waited_s = WorkerPool(1, SETTINGS), [0.0], []
     lives_s = iter([1.0, 1.0, 1.0, fleet_module.HEALTHY_S + 1.0, 1.0])
 

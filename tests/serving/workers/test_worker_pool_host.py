@@ -65,7 +65,7 @@ def delta(tmp_path, step, **changes):
     return path.read_bytes()
 
 
-def test_every_worker_has_a_version_before_any_route_names_it(hosts):
+def test_every_worker_has_a_version_before_it_is_routed(hosts):
     host, workers = hosts()
     host.load_all()
     host.opened()
@@ -81,7 +81,7 @@ def test_every_worker_has_a_version_before_any_route_names_it(hosts):
         assert last["models"]["small"]["states"] == [[1, "AVAILABLE", ""]]
 
 
-def test_the_flip_comes_after_every_worker_has_prepared_it(hosts, tmp_path, monkeypatch):
+def test_flip_follows_the_preparation_by_every_worker(hosts, tmp_path, monkeypatch):
     host, _ = hosts()
     host.load_all()
     version = version_of(host)
@@ -97,7 +97,7 @@ def test_the_flip_comes_after_every_worker_has_prepared_it(hosts, tmp_path, monk
     assert version.control.publish_seq == 1
 
 
-def test_a_delta_of_rows_asks_workers_for_previews_alone(hosts, tmp_path):
+def test_row_delta_sends_only_previews_to_workers(hosts, tmp_path):
     def told():
         return [[op for op, *_ in worker.said if op != "preview"] for worker in workers]
 
@@ -111,7 +111,7 @@ def test_a_delta_of_rows_asks_workers_for_previews_alone(hosts, tmp_path):
     assert version_of(host).control.entry(version_of(host).control.publish_seq).step == 2
 
 
-def test_one_worker_that_refuses_refuses_for_all_and_the_next_delta_goes_on(hosts, tmp_path):
+def test_refusal_by_one_worker_refuses_the_delta(hosts, tmp_path):
     host, workers = hosts()
     host.load_all()
     workers[1].refuse = BadInput("cannot pack it")
@@ -126,7 +126,7 @@ def test_one_worker_that_refuses_refuses_for_all_and_the_next_delta_goes_on(host
     assert brought[1] == brought[2] > 0, "what it refused it does not hold"
 
 
-def test_a_worker_that_dies_while_it_prepares_is_buried_before_the_flip_and_does_not_refuse(hosts, tmp_path):
+def test_worker_that_dies_while_preparing_is_reaped_before_the_flip(hosts, tmp_path):
     host, workers = hosts()
     host.load_all()
     version = version_of(host)
@@ -140,7 +140,7 @@ def test_a_worker_that_dies_while_it_prepares_is_buried_before_the_flip_and_does
     assert workers[1].ops("frame")[-1] == ("frame", key, 1)
 
 
-def test_without_a_worker_a_frame_is_refused_rows_are_taken_and_nothing_is_lost(hosts, tmp_path, root):
+def test_without_workers_a_frame_is_refused_and_rows_are_accepted(hosts, tmp_path, root):
     host, workers = hosts()
     host.load_all()
     for worker in workers:
@@ -160,7 +160,7 @@ def test_without_a_worker_a_frame_is_refused_rows_are_taken_and_nothing_is_lost(
     assert version_of(host).generation == Generation(1, 2)
 
 
-def test_a_worker_that_dies_with_a_pin_between_two_deltas_of_rows_holds_up_neither(hosts, tmp_path):
+def test_pin_of_a_dead_worker_does_not_block_deltas(hosts, tmp_path):
     host, workers = hosts()
     host.load_all()
     version = version_of(host)
@@ -171,7 +171,7 @@ def test_a_worker_that_dies_with_a_pin_between_two_deltas_of_rows_holds_up_neith
     assert list(version.replicas._held) == [workers[0]]
 
 
-def test_a_version_that_nobody_is_there_to_open_is_loaded_once_somebody_is(hosts):
+def test_version_is_loaded_once_a_worker_is_up(hosts):
     host, _ = hosts(0)
     assert host.poll() == ["small version 1 waits: workers: no process is up; try again"]
     assert not host.ready
@@ -180,7 +180,7 @@ def test_a_version_that_nobody_is_there_to_open_is_loaded_once_somebody_is(hosts
     assert host.ready
 
 
-def test_a_new_worker_gets_every_version_at_the_frame_where_it_stands_then_routes_then_connections(hosts, tmp_path):
+def test_new_worker_gets_versions_then_routes_then_connections(hosts, tmp_path):
     host, _ = hosts()
     host.load_all()
     host.opened()
@@ -199,9 +199,7 @@ def test_a_new_worker_gets_every_version_at_the_frame_where_it_stands_then_route
     assert len([m["new"] for op, m in late.said if op == "frame"][-1]) == len(version.dense)
 
 
-def test_a_new_worker_gets_the_frame_that_is_served_and_not_one_that_was_prepared_and_refused(
-    hosts, tmp_path, monkeypatch
-):
+def test_new_worker_gets_the_served_frame_not_a_refused_one(hosts, tmp_path, monkeypatch):
     host, _ = hosts()
     host.load_all()
     host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
@@ -219,7 +217,7 @@ def test_a_new_worker_gets_the_frame_that_is_served_and_not_one_that_was_prepare
     assert [op for op, _, _ in late.ops("frame")] == ["frame"] * 2
 
 
-def test_a_version_is_closed_in_workers_after_no_route_names_it(hosts, root):
+def test_version_is_closed_in_workers_after_it_is_unrouted(hosts, root):
     host, workers = hosts()
     host.load_all()
     first = version_of(host).replicas.key
@@ -237,7 +235,7 @@ def test_a_version_is_closed_in_workers_after_no_route_names_it(hosts, root):
     assert late.ops("open") == [("open", second, None)]
 
 
-def test_a_version_that_is_served_no_more_is_freed_though_the_collector_never_looks(hosts, root):
+def test_unserved_version_is_freed_without_garbage_collection(hosts, root):
     host, _ = hosts()
     host.load_all()
     version = weakref.ref(version_of(host))
@@ -251,7 +249,7 @@ def test_a_version_that_is_served_no_more_is_freed_though_the_collector_never_lo
         gc.enable()
 
 
-def test_a_version_that_cannot_be_opened_is_closed_again_everywhere(hosts):
+def test_version_that_cannot_be_opened_is_closed_everywhere(hosts):
     host, workers = hosts()
     workers[1].refuse = BadInput("no such backend here")
     with pytest.raises(BadInput, match="no such backend here"):
@@ -262,7 +260,7 @@ def test_a_version_that_cannot_be_opened_is_closed_again_everywhere(hosts):
     assert late.ops("open") == []
 
 
-def test_a_worker_that_does_not_take_its_routes_is_buried(hosts):
+def test_worker_that_rejects_its_routes_is_reaped(hosts):
     host, workers = hosts()
     host.load_all()
     workers[0].dies_at = "routes"
@@ -271,7 +269,7 @@ def test_a_worker_that_does_not_take_its_routes_is_buried(hosts):
     assert workers[1].said[-1][0] == "routes"
 
 
-def test_a_drain_is_told_to_who_listens_and_waits_neither_for_routes_nor_for_a_silent_worker(hosts):
+def test_drain_waits_neither_for_routes_nor_silent_workers(hosts):
     host, workers = hosts()
     host.load_all()
     host._worker_pool.silent = [1]
@@ -287,7 +285,7 @@ def test_a_drain_is_told_to_who_listens_and_waits_neither_for_routes_nor_for_a_s
     assert [m["draining"] for op, m in workers[0].said if op == "routes"][-1]
 
 
-def test_a_silent_worker_makes_the_server_unready_and_the_others_say_so_until_it_is_heard(hosts):
+def test_silent_worker_makes_the_whole_server_unready(hosts):
     host, workers = hosts()
     host.load_all()
     assert host.ready
@@ -307,7 +305,7 @@ def test_a_silent_worker_makes_the_server_unready_and_the_others_say_so_until_it
     assert [worker.said[-1] for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2
 
 
-def test_what_workers_report_is_what_the_models_have_done(hosts):
+def test_worker_reports_are_summed_per_model(hosts):
     host, workers = hosts()
     host.load_all()
     key = str(version_of(host).replicas.key)
@@ -338,7 +336,7 @@ def test_what_workers_report_is_what_the_models_have_done(hosts):
     assert host.catalogue["small"].pick().replicas.user_split_thresholds == [64, 65]
 
 
-def test_what_workers_know_of_a_canary_adds_up(hosts):
+def test_canary_evidence_of_workers_adds_up(hosts):
     host, workers = hosts()
     host.load_all()
     version = version_of(host)
@@ -358,7 +356,7 @@ def test_what_workers_know_of_a_canary_adds_up(hosts):
     assert (baseline.requests, canary.requests, canary.rows) == (0, 7, 14)
 
 
-def test_a_scrape_is_answered_to_the_worker_that_asked_even_when_it_fails(hosts, caplog):
+def test_scrape_is_answered_to_its_worker_even_on_failure(hosts, caplog):
     host, workers = hosts()
     host.on_message(workers[1], {"op": "scrape", "id": 9})
     host.on_message(workers[0], {"op": "scrape", "id": 3})
@@ -370,7 +368,7 @@ def test_a_scrape_is_answered_to_the_worker_that_asked_even_when_it_fails(hosts,
     assert "could not render" in caplog.text
 
 
-def test_sessions_are_resized_in_every_worker_and_in_those_to_come(hosts):
+def test_resize_applies_to_current_and_future_workers(hosts):
     host, workers = hosts()
     host.load_all()
     host.resize(2, "default")
@@ -385,7 +383,7 @@ def test_sessions_are_resized_in_every_worker_and_in_those_to_come(hosts):
     assert ops.index("resize") < ops.index("routes"), "before it is offered"
 
 
-def test_a_size_that_is_refused_is_not_kept_and_without_a_worker_there_is_nobody_to_ask(hosts, monkeypatch):
+def test_refused_session_count_is_not_kept(hosts, monkeypatch):
     host, workers = hosts()
     host.load_all()
     for worker in workers:
@@ -401,9 +399,7 @@ def test_a_size_that_is_refused_is_not_kept_and_without_a_worker_there_is_nobody
     assert late.ops("resize") == []
 
 
-def test_a_damaged_version_goes_from_routes_and_workers_before_another_process_is_given_what_there_is(
-    hosts, root, caplog
-):
+def test_damaged_version_is_unrouted_before_a_worker_restarts(hosts, root, caplog):
     write_package(root, 2, users=USERS)
     host, workers = hosts()
     path = root / "small/2/tables/user.safetensors"
@@ -428,7 +424,7 @@ def test_a_damaged_version_goes_from_routes_and_workers_before_another_process_i
     assert [op for op, *_ in late.ops("open", "frame")] == ["open", "frame"]
 
 
-def test_a_death_by_sigbus_that_no_size_explains_has_every_mapped_byte_read(hosts, root, caplog):
+def test_unexplained_sigbus_checks_every_mapped_byte(hosts, root, caplog):
     host, _ = hosts()
     path = root / "small/1/tables/user.safetensors"
     with unleased(path):
@@ -445,7 +441,7 @@ def test_a_death_by_sigbus_that_no_size_explains_has_every_mapped_byte_read(host
     assert "no longer served: tables/user.safetensors: was overwritten while being served" in caplog.text
 
 
-def test_what_is_refused_is_told_to_every_worker_once(hosts):
+def test_refused_delta_is_reported_to_every_worker_once(hosts):
     host, workers = hosts()
     host.load_all()
     log_applier = host.catalogue["small"]._log_appliers[1]
@@ -459,7 +455,7 @@ def test_what_is_refused_is_told_to_every_worker_once(hosts):
     assert len(workers[0].said) == before + 1
 
 
-def test_what_is_too_old_is_told_to_every_worker_and_makes_no_route_unready(hosts):
+def test_stale_model_is_reported_to_workers_without_unrouting_it(hosts):
     host, workers = hosts()
     host.load_all()
     host._max_staleness_s = 5.0

@@ -113,7 +113,7 @@ def layout():
     layout.close()
 
 
-def test_both_workers_answer_with_every_change(start, tmp_path, layout):
+def test_both_workers_answer_after_every_change(start, tmp_path, layout):
     for change in (applying, rolling_back, switching):
         assert every(start, tmp_path, change, lambda _: Calls(10**9), 1, layout.begin, layout.replicas) == 0
 
@@ -122,7 +122,7 @@ def test_both_workers_answer_with_every_change(start, tmp_path, layout):
 @pytest.mark.parametrize("change", [applying, following, rolling_back, rebuilding, switching])
 @pytest.mark.parametrize("error", [MemoryError, OSError])
 @pytest.mark.parametrize("count", [1, None])
-def test_a_failed_change_leaves_nothing_behind(start, tmp_path, layout, change, error, count):
+def test_failed_change_leaves_nothing_behind(start, tmp_path, layout, change, error, count):
     points = every(
         start, tmp_path, change, lambda number: Calls(number, error, count), 5, layout.begin, layout.replicas
     )

@@ -30,7 +30,7 @@ def check(tmp_path, op, inputs, **more):
 
 @pytest.mark.parametrize("op", PLAIN)
 @pytest.mark.parametrize("opset", [11, 13, 21])
-def test_an_operator_of_one_tensor(op, opset, tmp_path):
+def test_unary_operators_equal_the_reference(op, opset, tmp_path):
     check(tmp_path, op, {"x": X}, opset=opset)
 
 
@@ -58,7 +58,7 @@ def test_an_operator_of_one_tensor(op, opset, tmp_path):
         ("IsInf", np.array([[np.inf], [-np.inf], [1.0]], np.float32), 13, {}),
     ],
 )
-def test_an_operator_of_one_tensor_with_attributes(op, x, opset, attributes, tmp_path):
+def test_unary_operators_with_attributes_equal_the_reference(op, x, opset, attributes, tmp_path):
     check(tmp_path, op, {"x": x}, opset=opset, **attributes)
 
 
@@ -75,12 +75,12 @@ def test_an_operator_of_one_tensor_with_attributes(op, x, opset, attributes, tmp
         ("CastLike", X, WHOLE),
     ],
 )
-def test_an_operator_of_two_tensors(op, x, y, tmp_path):
+def test_binary_operators_equal_the_reference(op, x, y, tmp_path):
     constants = ("y",) if len(y) != len(x) else ()
     check(tmp_path, op, {"x": x, "y": y}, constants=constants, opset=16)
 
 
-def test_operators_of_constants_and_of_many_tensors(tmp_path):
+def test_operators_with_constants_or_many_tensors_equal_the_reference(tmp_path):
     check(tmp_path, "Pow", {"x": X, "y": np.float32(2)}, constants=("y",))
     check(tmp_path, "Pow", {"x": X, "y": np.int64(3)}, constants=("y",))
     check(tmp_path, "Mod", {"x": X, "y": np.float32(0.7)}, constants=("y",), fmod=1)
@@ -95,7 +95,7 @@ def test_operators_of_constants_and_of_many_tensors(tmp_path):
     "op", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"]
 )
 @pytest.mark.parametrize(("axes", "keep"), [([1], 1), ([-1], 0), ([1, 2], 0)])
-def test_reductions_with_axes_as_an_attribute_and_as_an_input(op, axes, keep, tmp_path):
+def test_reduction_axes_may_be_attributes_or_inputs(op, axes, keep, tmp_path):
     by_input = {"x": CUBE, "axes": np.array(axes)}
     if op != "ReduceSum":
         check(tmp_path, op, {"x": CUBE}, axes=axes, keepdims=keep, opset=12)
@@ -105,7 +105,7 @@ def test_reductions_with_axes_as_an_attribute_and_as_an_input(op, axes, keep, tm
         check(tmp_path, op, by_input, constants=("axes",), keepdims=keep, opset=13)
 
 
-def test_other_reductions(tmp_path):
+def test_other_reductions_equal_the_reference(tmp_path):
     check(tmp_path, "ReduceSumSquare", {"x": CUBE}, axes=[2], opset=13)
     check(tmp_path, "ReduceLogSum", {"x": np.abs(CUBE)}, axes=[2], opset=13)
     check(tmp_path, "ReduceLogSumExp", {"x": CUBE}, axes=[2], opset=13)
@@ -116,12 +116,12 @@ def test_other_reductions(tmp_path):
 
 
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
-def test_softmax_of_all_that_follows_in_old_versions_and_of_one_axis_in_new_ones(op, tmp_path):
+def test_softmax_axis_follows_the_opset_version(op, tmp_path):
     for opset, attributes in ((11, {}), (11, {"axis": 2}), (11, {"axis": 1}), (13, {}), (13, {"axis": 1})):
         check(tmp_path, op, {"x": CUBE}, opset=opset, **attributes)
 
 
-def test_what_cannot_be_translated_is_refused_with_the_operators_name(tmp_path):
+def test_unsupported_operator_is_refused_by_name(tmp_path):
     for path in (
         made(tmp_path / "a.onnx", "Cast", {"x": X}, to=8, opset=13),
         made(tmp_path / "b.onnx", "IsInf", {"x": X}, detect_negative=0, opset=13),

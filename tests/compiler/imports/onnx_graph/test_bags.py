@@ -56,7 +56,7 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize(("text", "opset", "mode"), [s[1:] for s in SPELLINGS], ids=[s[0] for s in SPELLINGS])
-def test_each_spelling_is_one_bag_of_ids_and_offsets_and_pools_as_pytorch_does(text, opset, mode, tmp_path):
+def test_each_embedding_bag_spelling_is_recognised_and_pools_like_pytorch(text, opset, mode, tmp_path):
     path = written(tmp_path / "bag.onnx", text, opset, emb__weight=TABLE)
     last = ("size" in text and "bags = Sub (size" in text) or "same = Identity (off)" in text
 
@@ -70,7 +70,7 @@ def test_each_spelling_is_one_bag_of_ids_and_offsets_and_pools_as_pytorch_does(t
 
 
 @pytest.mark.parametrize(("reduce", "mode"), [("ReduceSum", "sum"), ("ReduceMean", "mean"), ("ReduceMax", "max")])
-def test_a_bag_whose_padding_counts_for_nothing(reduce, mode, tmp_path):
+def test_padding_id_of_a_bag_is_ignored(reduce, mode, tmp_path):
     path = written(tmp_path / "bag.onnx", PADDED.replace("REDUCE", reduce), 20, emb__weight=TABLE)
     (bag,), _ = found(path)
     assert bag.attributes["padding"] == 3
@@ -82,7 +82,7 @@ def test_a_bag_whose_padding_counts_for_nothing(reduce, mode, tmp_path):
 
 @pytest.mark.parametrize("opset", [11, 13, 18])
 @pytest.mark.parametrize("reduce", ["ReduceSum", "ReduceMean", "ReduceMax"])
-def test_a_matrix_of_ids_that_was_taken_apart_is_a_matrix_again(opset, reduce, tmp_path):
+def test_flattened_id_matrix_is_recognised_as_a_matrix(opset, reduce, tmp_path):
     path = written(tmp_path / "bag.onnx", torchscript_bag(reduce, matrix=5, opset=opset), opset, emb__weight=TABLE)
     (bag,), pairs = found(path)
 
@@ -90,7 +90,7 @@ def test_a_matrix_of_ids_that_was_taken_apart_is_a_matrix_again(opset, reduce, t
     check_same(path, {"ids": np.random.default_rng(0).integers(0, 20, (6, 5))})
 
 
-def test_offsets_that_something_else_uses_are_still_there(tmp_path):
+def test_offsets_used_elsewhere_are_kept(tmp_path):
     one = torchscript_bag()
     twice = (
         one[: one.rindex("}")].replace("y = Loop", "y1 = Loop")
@@ -107,7 +107,7 @@ def test_offsets_that_something_else_uses_are_still_there(tmp_path):
     np.testing.assert_allclose(got, pooled("sum", fed) + TABLE[fed["off"]], rtol=1e-5)
 
 
-def test_weights_of_entries_that_are_an_input_are_refused_with_what_to_do(tmp_path):
+def test_per_entry_weight_input_is_refused_with_advice(tmp_path):
     text = (
         dynamo_bag(SUM)
         .replace("int64[batch] off)", "int64[batch] off, float[n] w)")
@@ -126,7 +126,7 @@ def test_weights_of_entries_that_are_an_input_are_refused_with_what_to_do(tmp_pa
         ("row = ReduceSum <keepdims: int = 0> (rows, zero)", "row = ReduceL2 <keepdims: int = 0> (rows, zero)"),
     ],
 )
-def test_a_loop_that_is_no_bag_is_left_as_it_is(old, new, tmp_path):
+def test_loop_that_is_not_a_bag_is_left_unchanged(old, new, tmp_path):
     text = torchscript_bag()
     assert old in text
     assert found(written(tmp_path / "bag.onnx", text.replace(old, new), 18, emb__weight=TABLE)) == ([], [])

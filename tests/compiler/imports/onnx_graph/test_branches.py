@@ -34,18 +34,18 @@ def ops(body):
 
 
 @pytest.mark.parametrize(("mode", "wanted"), [(1, ["Neg"]), (2, ["Mul", "Abs"]), (0, ["Identity"])])
-def test_the_branch_that_a_constant_takes_stands_in_the_place_of_the_if(mode, wanted, tmp_path):
+def test_constant_condition_inlines_the_taken_branch(mode, wanted, tmp_path):
     path = written(tmp_path / "m.onnx", NESTED.replace("MODE", str(mode)), w=HALF)
     assert ops(decided(read_onnx(path).body)) == [*wanted, "Exp"]
     check_same(path, {"x": np.array([[1, -2], [3, 4]], np.float32)})
 
 
-def test_a_branch_that_is_the_result_of_the_graph(tmp_path):
+def test_branch_may_be_the_graph_output(tmp_path):
     text = NESTED.replace("z = If", "y = If").replace("    y = Exp (z)\n", "").replace("MODE", "1")
     check_same(written(tmp_path / "m.onnx", text, w=HALF), {"x": np.array([[1, -2]], np.float32)})
 
 
-def test_branches_inside_a_loop_are_taken_and_those_on_data_stay(tmp_path):
+def test_constant_branches_in_a_loop_are_inlined_and_others_stay(tmp_path):
     for mode, wanted in enumerate(("ReduceSum", "ReduceMean", "ReduceMax")):
         path = written(tmp_path / "m.onnx", unoptimised_bag(mode), 20, emb__weight=np.ones((20, 4), np.float32))
         found = ops(decided(read_onnx(path).body))
@@ -53,7 +53,7 @@ def test_branches_inside_a_loop_are_taken_and_those_on_data_stay(tmp_path):
         assert found.count("If") == 1
 
 
-def test_trained_numbers_are_never_computed_with_beforehand(tmp_path):
+def test_trained_weights_are_never_constant_folded(tmp_path):
     text = "g (float[batch, 2] x) => (float[batch, 2] y) { c = Add (a, b) y = Mul (x, c) }"
     path = written(tmp_path / "m.onnx", text, a=HALF, b=HALF)
     assert ops(decided(read_onnx(path).body)) == ["Add", "Mul"]

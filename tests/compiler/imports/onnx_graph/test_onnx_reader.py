@@ -45,12 +45,12 @@ def said(path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"not a message", b"\x08\x08", b"PK\x03\x04" + b"\0" * 64])
-def test_what_is_no_onnx_file_is_refused(content, path):
+def test_file_that_is_not_onnx_is_refused(content, path):
     path.write_bytes(content)
     assert "not an ONNX file" in refused(path)
 
 
-def test_a_file_that_was_cut_off_anywhere_is_refused_in_one_line(tmp_path):
+def test_file_truncated_anywhere_is_refused_in_one_line(tmp_path):
     whole = written(tmp_path / "whole.onnx", dynamo_bag(MEAN), 20, emb__weight=TABLE)
     size, taken = whole.stat().st_size, 0
     for nbytes in range(0, size, 37):
@@ -61,7 +61,7 @@ def test_a_file_that_was_cut_off_anywhere_is_refused_in_one_line(tmp_path):
     assert taken <= 2
 
 
-def test_bytes_that_were_changed_anywhere_are_refused_or_read_and_nothing_worse(tmp_path):
+def test_corrupted_bytes_are_refused_or_read_safely(tmp_path):
     whole = written(tmp_path / "whole.onnx", dynamo_bag(MEAN), 20, emb__weight=TABLE).read_bytes()
     random = np.random.default_rng(0)
     for _ in range(300):
@@ -72,7 +72,7 @@ def test_bytes_that_were_changed_anywhere_are_refused_or_read_and_nothing_worse(
         assert "\n" not in said(tmp_path / "model.onnx")
 
 
-def test_tree_ensembles_are_refused_by_name_whatever_opset_their_file_names(path):
+def test_tree_ensembles_are_refused_by_name_for_any_opset(path):
     def trees(proto):
         proto.graph.node[0].op_type, proto.graph.node[0].domain = "TreeEnsembleClassifier", "ai.onnx.ml"
         proto.opset_import[0].domain = "ai.onnx.ml"
@@ -82,13 +82,13 @@ def test_tree_ensembles_are_refused_by_name_whatever_opset_their_file_names(path
 
 
 @pytest.mark.parametrize("opset", [1, 9, 10, 99])
-def test_a_version_of_the_operators_that_is_not_read_is_refused_with_those_that_are(opset, path):
+def test_unsupported_opset_is_refused_with_the_supported_range(opset, path):
     changed(path, lambda proto: setattr(proto.opset_import[0], "version", opset))
     assert f"expected opset 11 to 24, got {opset}" in refused(path)
 
 
 @pytest.mark.parametrize("size", [1, 64])
-def test_a_batch_of_one_size_is_refused_with_how_to_export_it(size, path):
+def test_fixed_batch_size_is_refused_with_export_advice(size, path):
     def edit(proto):
         proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = size
 
@@ -98,7 +98,7 @@ def test_a_batch_of_one_size_is_refused_with_how_to_export_it(size, path):
     assert "dynamic_shapes={name: {0: torch.export.Dim('batch')}}" in said
 
 
-def test_an_input_without_dimensions_or_of_a_strange_type_is_refused(path):
+def test_input_without_dimensions_or_with_unknown_type_is_refused(path):
     def scalar(proto):
         del proto.graph.input[0].type.tensor_type.shape.dim[:]
 
@@ -112,12 +112,12 @@ def test_an_input_without_dimensions_or_of_a_strange_type_is_refused(path):
 
 
 @pytest.mark.parametrize("dims", [[1 << 40, 1 << 40], [4, 1 << 62], [-4], [-1, -4], [5], [2, 1], []])
-def test_an_initialiser_whose_shape_is_not_that_of_its_bytes_is_refused_before_anything_is_allocated(dims, path):
+def test_initialiser_with_mismatched_shape_is_refused_before_allocation(dims, path):
     changed(path, lambda proto: proto.graph.initializer[0].dims.__setitem__(slice(None), dims))
     assert "initialiser 'w'" in refused(path)
 
 
-def test_initialisers_of_strange_types_and_sparse_ones_are_refused(path):
+def test_initialisers_with_unknown_types_and_sparse_ones_are_refused(path):
     changed(path, lambda proto: setattr(proto.graph.initializer[0], "data_type", 14))
     assert "got complex64" in refused(path)
     changed(path, lambda proto: setattr(proto.graph.initializer[0], "data_type", 77))
@@ -126,7 +126,7 @@ def test_initialisers_of_strange_types_and_sparse_ones_are_refused(path):
     assert "expected dense initialisers" in refused(path)
 
 
-def test_operators_in_a_circle_or_out_of_order_are_refused(path):
+def test_cyclic_or_unordered_operators_are_refused(path):
     changed(path, lambda proto: proto.graph.node[0].input.__setitem__(1, "y"))
     assert "uses 'y' before any operator outputs it" in refused(path)
     changed(path, lambda proto: proto.graph.node[0].input.__setitem__(1, "a"))
@@ -145,12 +145,12 @@ def test_operators_in_a_circle_or_out_of_order_are_refused(path):
         lambda graph: graph.input.append(graph.input[0]),
     ],
 )
-def test_two_values_of_one_name_are_refused(edit, path):
+def test_two_values_with_one_name_are_refused(edit, path):
     changed(path, lambda proto: edit(proto.graph))
     assert "two values are called" in refused(path)
 
 
-def test_an_output_that_nothing_makes_is_refused(path):
+def test_output_that_nothing_computes_is_refused(path):
     changed(path, lambda proto: setattr(proto.graph.output[0], "name", "z"))
     assert "no operator outputs its output 'z'" in refused(path)
 
@@ -164,7 +164,7 @@ def outside(proto, location, **more):
         tensor.external_data.add(key=key, value=str(value))
 
 
-def test_data_beside_the_file_are_read(path):
+def test_external_data_next_to_the_file_is_read(path):
     (path.parent / "model.onnx.data").write_bytes(b"\0" * 8 + W.tobytes())
     changed(path, lambda proto: outside(proto, "model.onnx.data", offset=8, length=16))
     np.testing.assert_array_equal(read_onnx(path).body.weights["w"], W)
@@ -176,7 +176,7 @@ def test_data_beside_the_file_are_read(path):
     "location",
     ["../secret", "/etc/passwd", "", "..", ".", "link", "folder/../../secret", "a\0b", "x" * 5000, "missing"],
 )
-def test_data_that_lead_out_of_the_folder_are_refused(location, path, tmp_path):
+def test_external_data_outside_the_folder_is_refused(location, path, tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     (tmp_path / "secret").write_bytes(b"\0" * 16)
@@ -186,7 +186,7 @@ def test_data_that_lead_out_of_the_folder_are_refused(location, path, tmp_path):
     assert "outside the model's folder" in refused(folder / "model.onnx")
 
 
-def test_a_link_to_a_folder_and_a_pipe_are_no_files_of_data(path, tmp_path):
+def test_folder_link_or_pipe_is_refused_as_external_data(path, tmp_path):
     os.symlink("/etc", path.parent / "etc")
     os.mkfifo(path.parent / "pipe")
     for location in ("etc/passwd", "pipe"):
@@ -198,19 +198,19 @@ def test_a_link_to_a_folder_and_a_pipe_are_no_files_of_data(path, tmp_path):
     "more",
     [{"length": 8}, {"length": 1 << 50}, {"offset": 8}, {"offset": -8}, {"offset": "one"}, {"length": "9" * 40}],
 )
-def test_data_that_are_fewer_than_the_shape_wants_are_refused(more, path):
+def test_external_data_smaller_than_the_shape_is_refused(more, path):
     (path.parent / "data").write_bytes(W.tobytes())
     changed(path, lambda proto: outside(proto, "data", **more))
     assert "initialiser 'w'" in refused(path)
 
 
-def test_a_shape_that_asks_for_more_than_a_file_holds_is_refused_at_once(path):
+def test_shape_larger_than_the_data_is_refused_at_once(path):
     (path.parent / "data").write_bytes(W.tobytes())
     changed(path, lambda proto: (outside(proto, "data"), proto.graph.initializer[0].dims.__setitem__(0, 1 << 44)))
     assert "bytes of data inside its file" in refused(path)
 
 
-def test_one_file_of_data_that_is_named_over_and_over_is_refused(path):
+def test_repeatedly_referenced_data_file_is_refused(path):
     (path.parent / "data").write_bytes(W.tobytes())
 
     def edit(proto):
@@ -243,24 +243,24 @@ def functions(path, bodies, main):
     return path
 
 
-def test_functions_of_the_model_are_put_in_the_place_of_their_calls(path):
+def test_model_functions_are_inlined_at_their_calls(path):
     functions(path, {"twice": ["Neg", "Abs"], "more": ["twice", "Exp", "twice"]}, "more")
     assert [node.op for node in read_onnx(path).body.nodes] == ["Neg", "Abs", "Exp", "Neg", "Abs"]
 
 
-def test_functions_that_call_each_other_are_refused(path):
+def test_mutually_recursive_functions_are_refused(path):
     assert "calls itself" in refused(functions(path, {"f": ["g"], "g": ["f"]}, "f"))
     assert "calls itself" in refused(functions(path, {"f": ["f"]}, "f"))
 
 
-def test_functions_that_grow_without_bounds_are_refused_at_once(path):
+def test_functions_with_unbounded_growth_are_refused_at_once(path):
     bodies = {"f0": ["Neg"] * 10} | {f"f{i}": [f"f{i - 1}"] * 10 for i in range(1, 12)}
     begun = time.monotonic()
     assert "at most 10000 operators" in refused(functions(path, bodies, "f11"), TooLarge)
     assert time.monotonic() - begun < 5
 
 
-def test_bodies_that_are_nested_deeply_are_refused(path):
+def test_deeply_nested_bodies_are_refused(path):
     def branch(depth):
         given = helper.make_tensor_value_info(f"o{depth}", 1, None)
         if not depth:
@@ -276,12 +276,12 @@ def test_bodies_that_are_nested_deeply_are_refused(path):
         assert "nested at most 16" in refused(path)
 
 
-def test_so_many_operators_are_refused(path, monkeypatch):
+def test_too_many_operators_are_refused(path, monkeypatch):
     monkeypatch.setattr(onnx_reader, "MAX_NODES", 1)
     assert "expected at most 1 operators" in refused(path, TooLarge)
 
 
-def test_a_file_that_is_too_large_is_not_even_opened(path):
+def test_too_large_file_is_not_opened(path):
     with path.open("r+b") as file:
         file.truncate((2 << 30) + 1)
     begun = time.monotonic()
@@ -289,7 +289,7 @@ def test_a_file_that_is_too_large_is_not_even_opened(path):
     assert time.monotonic() - begun < 1
 
 
-def test_attributes_that_are_not_read_and_constants_without_a_value_are_refused(path):
+def test_unsupported_attributes_and_valueless_constants_are_refused(path):
     def edit(proto):
         attribute = proto.graph.node[0].attribute.add()
         attribute.name, attribute.type = "strange", onnx.AttributeProto.TYPE_PROTO
@@ -303,13 +303,13 @@ def test_attributes_that_are_not_read_and_constants_without_a_value_are_refused(
     assert "Constant '': expected one value of a supported type" in refused(path)
 
 
-def test_initialisers_that_old_files_list_among_the_inputs_are_no_inputs(path):
+def test_initialisers_listed_as_inputs_are_not_inputs(path):
     changed(path, lambda proto: proto.graph.input.append(helper.make_tensor_value_info("w", 1, [4])))
     assert [given.name for given in read_onnx(path).inputs] == ["x"]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "uint16", "int32", "int64", "bool"])
-def test_numbers_of_every_type_are_read_from_raw_bytes_and_from_lists(dtype, path):
+def test_numbers_of_every_type_are_read_from_bytes_or_lists(dtype, path):
     wanted = np.array([0, 1, 3, 1]).astype(dtype)
     changed(path, lambda proto: proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(wanted, "w")))
     np.testing.assert_array_equal(read_onnx(path).body.weights["w"], wanted)

@@ -20,22 +20,22 @@ def check(tmp_path, op, inputs, constants=AXES, **more):
 
 
 @pytest.mark.parametrize("shape", [[-1, 2, 2], [0, 4], [0, 2, 2], [-1, 4], [0, -1, 1], [0, 0, 1]])
-def test_reshape_with_sizes_that_stay_and_one_that_follows(shape, tmp_path):
+def test_reshape_keeps_or_infers_sizes(shape, tmp_path):
     check(tmp_path, "Reshape", {"x": X, "shape": shape})
 
 
 @pytest.mark.parametrize("perm", [[0, 2, 1], [2, 0, 1], [1, 2, 0], [2, 1, 0], [0, 1, 2]])
-def test_transpose_with_the_batch_anywhere(perm, tmp_path):
+def test_transpose_may_move_the_batch_anywhere(perm, tmp_path):
     check(tmp_path, "Transpose", {"x": CUBE}, perm=perm)
     check(tmp_path, "Transpose", {"x": CUBE})
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, 3, -1])
-def test_flatten(axis, tmp_path):
+def test_flatten_equals_the_reference(axis, tmp_path):
     check(tmp_path, "Flatten", {"x": CUBE}, axis=axis, opset=13)
 
 
-def test_squeeze_and_unsqueeze_in_both_spellings(tmp_path):
+def test_squeeze_and_unsqueeze_equal_the_reference_in_every_opset(tmp_path):
     one = X[:, None, :, None]
     for axes in ([1], [-1], [1, 3]):
         check(tmp_path, "Squeeze", {"x": one}, axes=axes, opset=11)
@@ -56,18 +56,18 @@ def test_squeeze_and_unsqueeze_in_both_spellings(tmp_path):
         {"starts": [0], "ends": [-1], "axes": [-1]},
     ],
 )
-def test_slice(parts, tmp_path):
+def test_slice_equals_the_reference(parts, tmp_path):
     check(tmp_path, "Slice", {"x": X, **parts})
 
 
-def test_split_by_sizes_and_by_number(tmp_path):
+def test_split_by_sizes_or_count_equals_the_reference(tmp_path):
     check(tmp_path, "Split", {"x": X}, outputs=2, axis=1, split=[1, 3], opset=11)
     check(tmp_path, "Split", {"x": X}, outputs=2, axis=1, opset=11)
     check(tmp_path, "Split", {"x": X, "split": [1, 3]}, outputs=2, axis=-1, opset=13)
     check(tmp_path, "Split", {"x": CUBE}, outputs=2, axis=1, num_outputs=2, opset=18)
 
 
-def test_concat_expand_and_tile(tmp_path):
+def test_concat_expand_and_tile_equal_the_reference(tmp_path):
     check(tmp_path, "Concat", {"x": X, "y": X * 2}, axis=-1)
     check(tmp_path, "Expand", {"x": X[:, :1], "shape": [1, 4]})
     check(tmp_path, "Expand", {"x": X, "shape": [3, 1, 1]})
@@ -75,7 +75,7 @@ def test_concat_expand_and_tile(tmp_path):
     check(tmp_path, "Tile", {"x": X, "shape": [1, 2]})
 
 
-def test_sizes_and_what_is_made_of_them(tmp_path):
+def test_shape_and_size_operators_equal_the_reference(tmp_path):
     check(tmp_path, "Shape", {"x": CUBE})
     check(tmp_path, "Shape", {"x": CUBE}, start=1, opset=15)
     check(tmp_path, "Shape", {"x": CUBE}, start=0, end=-1, opset=15)
@@ -84,11 +84,11 @@ def test_sizes_and_what_is_made_of_them(tmp_path):
 
 @pytest.mark.parametrize("indices", [2, -1, [0, 2], [[0], [-1]]])
 @pytest.mark.parametrize("axis", [1, 2, -1])
-def test_gather_by_constants(indices, axis, tmp_path):
+def test_gather_by_constants_equals_the_reference(indices, axis, tmp_path):
     check(tmp_path, "Gather", {"x": CUBE, "indices": indices}, axis=axis)
 
 
-def test_gather_by_the_requests_ids_counts_from_the_end_where_nothing_is_a_table(tmp_path):
+def test_gather_by_request_ids_accepts_negative_indices(tmp_path):
     at = np.array([[0], [1], [-1], [2], [-5]])
     check(tmp_path, "Gather", {"x": X, "at": at})
     check(tmp_path, "GatherElements", {"x": X, "at": np.mod(at, 4)}, axis=1, constants=())
@@ -97,7 +97,7 @@ def test_gather_by_the_requests_ids_counts_from_the_end_where_nothing_is_a_table
     check(tmp_path, "GatherND", {"x": CUBE, "indices": [[0, 1], [4, 2]]})
 
 
-def test_the_rest(tmp_path):
+def test_remaining_operators_equal_the_reference(tmp_path):
     check(tmp_path, "ScatterND", {"x": X, "at": np.array([[0], [2]]), "to": X[3:]}, constants=("at", "to"))
     for upper in (0, 1):
         check(tmp_path, "Trilu", {"x": CUBE}, upper=upper)
@@ -142,12 +142,12 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("spelling", PAIRS.values(), ids=PAIRS)
-def test_pairs_that_are_picked_of_a_matrix_leave_the_batch_where_it_is(spelling, tmp_path):
+def test_selecting_pairs_of_a_matrix_keeps_the_batch_axis(spelling, tmp_path):
     path = written(tmp_path / "m.onnx", f"g (float[batch, 3, 3] x) => (float[batch, 3] y) {{ {spelling} }}")
     check_same(path, {"x": RANDOM.standard_normal((5, 3, 3)).astype(np.float32)})
 
 
-def test_a_batch_that_was_moved_is_moved_for_whoever_needs_it_so(tmp_path):
+def test_moved_batch_axis_is_moved_back_for_its_consumers(tmp_path):
     text = """g (float[batch, 3, 3] x) => (float[3, 3, batch] y, float[a, b] z, float[c, d] w) {
         t = Transpose <perm: ints = [1, 2, 0]> (x)
         y = Neg (t)
@@ -172,11 +172,11 @@ EXPANDED = """g (float[batch, 1, 4] x) => (float[batch, 3, 4] y) {
 }"""
 
 
-def test_expand_as_pytorch_spells_it(tmp_path):
+def test_pytorch_expand_spellings_equal_the_reference(tmp_path):
     check_same(written(tmp_path / "m.onnx", EXPANDED), {"x": CUBE[:, :1]})
 
 
-def test_what_is_out_of_bounds_or_unknown_is_refused_with_the_operators_name(tmp_path):
+def test_invalid_attribute_is_refused_with_the_operator_name(tmp_path):
     path = tmp_path / "m.onnx"
     for op, inputs, more in (
         ("Slice", {"x": X, "starts": [0, 1], "ends": [1]}, {}),
@@ -203,7 +203,7 @@ def test_what_is_out_of_bounds_or_unknown_is_refused_with_the_operators_name(tmp
         ("OneHot", {"x": [1], "depth": 1 << 40, "values": [0, 1]}),
     ],
 )
-def test_nothing_large_is_made_of_constants(op, inputs, tmp_path):
+def test_large_constant_results_are_refused(op, inputs, tmp_path):
     inputs = {k: np.asarray(v) for k, v in inputs.items()}
     with pytest.raises(TooLarge, match=f"graph: {op} '': expected at most"):
         translated(made(tmp_path / "m.onnx", op, inputs, constants=AXES), inputs)

@@ -30,7 +30,7 @@ def rows_of(*lists):
     return np.stack([TABLE[list(part)].mean(0) if part else np.zeros(4) for part in lists]).astype(np.float32)
 
 
-def test_what_is_the_same_is_passed_over_and_what_differs_is_refused_with_how_far_it_is_off(tmp_path):
+def test_difference_from_onnx_runtime_is_refused_with_its_size(tmp_path):
     found = proof_of(made(tmp_path / "m.onnx", "Neg", {"x": X}))
     assert found.check([({"input/x": X}, {"out0": -X})]) == []
     with pytest.raises(BadInput, match=r"output 'out0' differs by 0\.5 from ONNX Runtime's"):
@@ -40,7 +40,7 @@ def test_what_is_the_same_is_passed_over_and_what_differs_is_refused_with_how_fa
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_rows_with_an_empty_bag_are_left_out_for_onnx_does_not_say_what_their_mean_is(last, tmp_path):
+def test_rows_with_an_empty_mean_bag_are_not_compared(last, tmp_path):
     path = written(tmp_path / "m.onnx", torchscript_bag("ReduceMean", last=last), emb__weight=TABLE)
     lists = ((), (1, 2), (), (3,), ())
     found = proof_of(path)
@@ -53,7 +53,7 @@ def test_rows_with_an_empty_bag_are_left_out_for_onnx_does_not_say_what_their_me
         found.check([(bags(*lists), {"y": wrong})])
 
 
-def test_a_file_that_onnx_runtime_does_not_take_is_said_to_be_uncompared(tmp_path):
+def test_file_rejected_by_onnx_runtime_is_reported_as_uncompared(tmp_path):
     unknown = made(tmp_path / "m.onnx", "Neg", {"x": X}, domain="com.example")
     (note,) = proof_of(unknown).check([({"input/x": X}, {"out0": -X})])
     assert note.startswith("not compared with ONNX Runtime, which rejects the file")
@@ -64,7 +64,7 @@ def test_a_file_that_onnx_runtime_does_not_take_is_said_to_be_uncompared(tmp_pat
     assert note.startswith("not compared with ONNX Runtime, which fails on samples")
 
 
-def test_what_the_outputs_do_not_need_is_never_run(tmp_path):
+def test_nodes_that_outputs_do_not_need_are_never_run(tmp_path):
     text = """g (float[batch, 2] x) => (float[batch, 2] y) {
         huge = Constant <value: tensor = int64[2] {9999999, 9999999}> ()
         bomb = ConstantOfShape (huge)
@@ -73,7 +73,7 @@ def test_what_the_outputs_do_not_need_is_never_run(tmp_path):
     assert proof_of(written(tmp_path / "m.onnx", text)).check([({"input/x": X}, {"y": -X})]) == []
 
 
-def test_a_file_that_goes_on_for_ever_is_stopped(tmp_path, monkeypatch):
+def test_endless_file_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(reference_check, "MAX_S", 0.5)
     text = """g (float[batch, 2] x) => (float[batch, 2] y) {
         forever = Constant <value: tensor = int64 {9223372036854775807}> ()
@@ -87,7 +87,7 @@ def test_a_file_that_goes_on_for_ever_is_stopped(tmp_path, monkeypatch):
     assert "fails on samples" in note
 
 
-def test_data_outside_of_the_file_are_those_that_were_checked(tmp_path):
+def test_external_data_is_that_which_was_checked(tmp_path):
     from tests.compiler.imports.onnx_graph.test_onnx_reader import outside
 
     text = "g (float[batch, 2] x) => (float[batch, 2] y) { y = Mul (x, w) }"

@@ -51,7 +51,7 @@ def imported(path, tmp_path, **options):
     return VersionReader(done.folder), done.report
 
 
-def test_tables_and_weights_keep_the_names_of_the_initialisers_and_columns_of_ids_need_no_stage(tmp_path):
+def test_tables_keep_initialiser_names_and_id_columns_need_no_stage(tmp_path):
     reader, report = imported(written(tmp_path / "m.onnx", FIELDS, **WEIGHTS), tmp_path)
     manifest = reader.manifest
 
@@ -90,7 +90,7 @@ def not_imported(path, tmp_path):
         (dynamo_bag(MEAN, last=True), 20, "mean"),
     ],
 )
-def test_ids_and_offsets_are_one_ragged_input_over_a_table_that_takes_deltas(text, opset, combiner, tmp_path):
+def test_ids_and_offsets_become_one_ragged_input_that_takes_deltas(text, opset, combiner, tmp_path):
     reader, report = imported(written(tmp_path / "m.onnx", text, opset, emb__weight=TABLE), tmp_path)
     manifest = reader.manifest
 
@@ -101,7 +101,7 @@ def test_ids_and_offsets_are_one_ragged_input_over_a_table_that_takes_deltas(tex
     assert report["notes"] == []
 
 
-def test_the_version_of_a_source_that_lies_in_the_repository_is_written_beside_it(tmp_path):
+def test_version_is_written_next_to_its_source_in_the_repository(tmp_path):
     path = tmp_path / "repository" / "model" / "3"
     path.mkdir(parents=True)
     written(path / "model.onnx", FIELDS, **WEIGHTS)
@@ -110,20 +110,20 @@ def test_the_version_of_a_source_that_lies_in_the_repository_is_written_beside_i
     assert (path / "model.onnx").is_file()
 
 
-def test_samples_of_ones_own_are_given_by_the_inputs_of_the_package(tmp_path):
+def test_user_samples_are_named_by_the_package_inputs(tmp_path):
     path = written(tmp_path / "m.onnx", dynamo_bag(SUM), 20, emb__weight=TABLE)
     samples = json.loads('{"ids": [[1, 2], [3], [4, 5, 6]]}')
     assert imported(path, tmp_path, samples=samples)[0].manifest.stage is None
 
 
-def test_what_is_no_onnx_file_or_half_of_one_is_refused_in_one_line(tmp_path):
+def test_invalid_or_truncated_onnx_file_is_refused_in_one_line(tmp_path):
     path = written(tmp_path / "m.onnx", FIELDS, **WEIGHTS)
     assert "not an ONNX file" in refused(truncated(path, 40))
     path.write_bytes(b"zip")
     assert "not an ONNX file" in refused(path)
 
 
-def test_a_loop_that_is_no_bag_is_refused_by_name_and_never_run(tmp_path):
+def test_loop_that_is_not_a_bag_is_refused_without_running(tmp_path):
     text = """g (float[batch, 2] x) => (float[batch, 2] y) {
         forever = Constant <value: tensor = int64 {9223372036854775807}> ()
         go = Constant <value: tensor = bool {1}> ()
@@ -137,32 +137,32 @@ def test_a_loop_that_is_no_bag_is_refused_by_name_and_never_run(tmp_path):
     assert time.monotonic() - begun < 10
 
 
-def test_a_model_whose_rows_depend_on_each_other_is_refused(tmp_path):
+def test_model_whose_rows_depend_on_each_other_is_refused(tmp_path):
     text = "g (float[batch, 2] x) => (float[batch, 2] y) { m = ReduceMean <axes: ints = [0]> (x) y = Sub (x, m) }"
     assert "depends on the other rows" in not_imported(written(tmp_path / "m.onnx", text), tmp_path)
 
 
 @pytest.mark.parametrize("made", ["y = ReduceSum <keepdims: int = 0> (x)", "z = Neg (x) y = Identity (w)"])
-def test_an_output_that_has_no_rows_is_refused(made, tmp_path):
+def test_output_without_rows_is_refused(made, tmp_path):
     path = written(tmp_path / "m.onnx", f"g (float[batch, 2] x) => (float y) {{ {made} }}", w=np.ones(2, np.float32))
     assert "output 'y': expected numbers for every row" in not_imported(path, tmp_path)
 
 
-def test_a_translation_that_gives_something_else_than_onnx_runtime_is_refused(tmp_path, monkeypatch):
+def test_translation_that_differs_from_onnx_runtime_is_refused(tmp_path, monkeypatch):
     from freshet_serving.compiler.imports.onnx_graph import translation
 
     monkeypatch.setitem(translation.TRANSLATORS, "Sigmoid", lambda call: call.x())
     assert "from ONNX Runtime's" in not_imported(written(tmp_path / "m.onnx", FIELDS, **WEIGHTS), tmp_path)
 
 
-def test_a_bag_whose_loop_does_something_else_in_between_is_refused(tmp_path):
+def test_bag_with_extra_work_in_its_loop_is_refused(tmp_path):
     """It has all that a bag has, and one number more."""
     text = dynamo_bag(SUM).replace("some = ReduceSum (rows, axis)", "s = ReduceSum (rows, axis)\n some = Add (s, ones)")
     assert "from ONNX Runtime's" in not_imported(written(tmp_path / "m.onnx", text, 20, emb__weight=TABLE), tmp_path)
 
 
 @pytest.mark.parametrize(("work", "staged"), [("Abs (ids)", True), ("Mod (ids, rows_of_it)", False)])
-def test_a_bag_of_ids_that_are_computed_with_is_pooled_whoever_computes_them(work, staged, tmp_path):
+def test_bag_of_computed_ids_is_pooled_by_stage_or_transform(work, staged, tmp_path):
     """PyTorch's `bag(ids.abs(), offsets)`, which a stage computes, and `bag(ids % 20, offsets)`, a transform."""
     text = dynamo_bag(SUM).replace(
         "indices_1d = Reshape (ids, neg_1)",
@@ -178,7 +178,7 @@ def test_a_bag_of_ids_that_are_computed_with_is_pooled_whoever_computes_them(wor
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8"])
-def test_ids_of_other_whole_types(dtype, tmp_path):
+def test_ids_may_have_any_integer_type(dtype, tmp_path):
     text = f'g ({dtype}[batch] id) => (float[batch, 4] y) {{ y = Gather <axis: int = 0> ("emb.weight", id) }}'
     if dtype == "uint8":
         text = text.replace("y = Gather", "i = Cast <to: int = 7> (id)\n y = Gather").replace(", id) }", ", i) }")
@@ -187,7 +187,7 @@ def test_ids_of_other_whole_types(dtype, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "double"])
-def test_models_of_other_floats_are_computed_in_them(dtype, tmp_path):
+def test_models_in_other_float_types_keep_their_type(dtype, tmp_path):
     text = f"g ({dtype}[batch, 2] x) => ({dtype}[batch, 2] y) {{ y = Mul (x, w) }}"
     weight = np.ones(2, np.float16 if dtype == "float16" else np.float64)
     reader, report = imported(written(tmp_path / "m.onnx", text, w=weight), tmp_path)
@@ -198,17 +198,17 @@ def test_models_of_other_floats_are_computed_in_them(dtype, tmp_path):
     assert any("computed as float32" in note for note in report["notes"])
 
 
-def test_two_inputs_whose_plain_names_are_the_same_are_refused(tmp_path):
+def test_inputs_with_colliding_plain_names_are_refused(tmp_path):
     text = 'g (float[n, 1] "a/b", float[n, 1] "a b") => (float[n, 1] y) { y = Add ("a/b", "a b") }'
     assert "two inputs would have this name" in refused(written(tmp_path / "m.onnx", text))
 
 
-def test_a_fixed_batch_is_refused_with_how_to_export_it(tmp_path):
+def test_fixed_batch_is_refused_with_export_advice(tmp_path):
     path = written(tmp_path / "m.onnx", FIELDS.replace("batch, 2", "1, 2"), **WEIGHTS)
     assert "got 1: export it with a batch of any size: dynamic_axes=" in refused(path)
 
 
-def test_inputs_are_fed_as_the_file_has_them_when_it_is_asked_itself(tmp_path):
+def test_reference_model_is_fed_with_its_original_inputs(tmp_path):
     """A bag that nobody names: offsets are made of the row splits that requests have."""
     fed = bags_of([2, 0, 1])
     assert fed["off"].tolist() == [0, 2, 2]

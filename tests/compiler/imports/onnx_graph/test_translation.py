@@ -28,7 +28,7 @@ FOLDED = """g (float[batch, 2, 4] x) => (float[batch, 2, 3] y) {
 }"""
 
 
-def test_a_weight_that_was_transposed_beforehand_gets_its_name_and_shape_back_from_its_bias(tmp_path):
+def test_pretransposed_weight_regains_its_name_and_shape_from_the_bias(tmp_path):
     for anonymous in ("onnx::MatMul_12", "val_5"):
         path = tmp_path / "m.onnx"
         written(path, FOLDED.replace("onnx::MatMul_12", anonymous), **{anonymous: W, "query__bias": B})
@@ -49,13 +49,13 @@ def test_a_weight_that_was_transposed_beforehand_gets_its_name_and_shape_back_fr
     ],
     ids=["no bias of a layer", "no sum", "not at once", "of another size"],
 )
-def test_a_weight_of_which_the_file_does_not_say_what_it_was_keeps_its_name(text, weights, tmp_path):
+def test_weight_of_unknown_origin_keeps_its_name(text, weights, tmp_path):
     found = names(written(tmp_path / "m.onnx", text, **{"onnx::MatMul_12": W, **weights}))
     assert "onnx__MatMul_12" in found
     np.testing.assert_array_equal(found["onnx__MatMul_12"], W)
 
 
-def test_a_weight_in_a_module_other_than_its_biass_keeps_its_name(tmp_path):
+def test_weight_in_a_different_module_keeps_its_name(tmp_path):
     from tests.compiler.imports.onnx_graph.spelled import changed
 
     path = written(tmp_path / "m.onnx", FOLDED, **{"onnx::MatMul_12": W, "query__bias": B})
@@ -70,7 +70,7 @@ def test_a_weight_in_a_module_other_than_its_biass_keeps_its_name(tmp_path):
     assert within("query") == {"query.weight", "query.bias"}
 
 
-def test_names_of_modules_in_modules_are_as_the_state_dict_has_them(tmp_path):
+def test_nested_module_names_equal_those_of_the_state_dict(tmp_path):
     from tests.compiler.imports.onnx_graph.spelled import changed
 
     text = FOLDED.replace("query.bias", "tower.layers.0.bias")
@@ -82,7 +82,7 @@ def test_names_of_modules_in_modules_are_as_the_state_dict_has_them(tmp_path):
     assert names(changed(path, edit)).keys() == {"tower.layers.0.bias", "onnx__MatMul_12"}
 
 
-def test_what_the_outputs_do_not_need_and_what_is_a_number_without_a_name_is_no_weight(tmp_path):
+def test_unused_initialisers_and_unnamed_numbers_are_not_weights(tmp_path):
     text = """g (float[batch, 4] x) => (float[batch, 4] y) {
         a = Mul (x, scale)
         y = Mul (a, val_3)
@@ -92,7 +92,7 @@ def test_what_the_outputs_do_not_need_and_what_is_a_number_without_a_name_is_no_
     assert names(written(tmp_path / "m.onnx", text, **weights)).keys() == {"scale"}
 
 
-def test_names_that_differ_only_in_letter_case_are_refused_for_deltas_could_not_tell_them_apart(tmp_path):
+def test_names_differing_only_in_case_are_refused(tmp_path):
     text = "g (float[batch, 3] x) => (float[batch, 3] y) { a = Add (x, Bias) y = Add (a, bias) }"
     with pytest.raises(BadInput, match="initialiser 'bias': another name"):
         names(written(tmp_path / "m.onnx", text, Bias=B, bias=B))
@@ -106,7 +106,7 @@ def test_names_that_differ_only_in_letter_case_are_refused_for_deltas_could_not_
         ("EmbeddingBag", "com.microsoft", "operator EmbeddingBag of com.microsoft"),
     ],
 )
-def test_an_operator_without_a_translation_is_refused_with_name_domain_and_opset(op, domain, said, tmp_path):
+def test_untranslatable_operator_is_refused_with_name_domain_and_opset(op, domain, said, tmp_path):
     path = made(tmp_path / "m.onnx", op, {"x": X}, domain=domain)
     with pytest.raises(BadInput) as refusal:
         translated(path, {"x": X})
@@ -114,7 +114,7 @@ def test_an_operator_without_a_translation_is_refused_with_name_domain_and_opset
     assert "\n" not in str(refusal.value)
 
 
-def test_sizes_that_are_known_are_numbers_wherever_a_graph_asks_for_them(tmp_path):
+def test_known_sizes_become_numbers_everywhere(tmp_path):
     text = """g (float[batch, 2, 4] x) => (float[batch, 8] y, float[batch, 4, 2] z) {
         s = Shape (x)
         zero = Constant <value: tensor = int64 {0}> ()
@@ -149,7 +149,7 @@ SQUEEZED = """g (float[batch, COLUMNS] x) => (float[a, b] y) {
 }"""
 
 
-def test_a_branch_on_a_size_that_is_known_is_taken(tmp_path):
+def test_branch_on_a_known_size_is_inlined(tmp_path):
     one = RANDOM.standard_normal((5, 1)).astype(np.float32)
     check_same(written(tmp_path / "m.onnx", SQUEEZED.replace("COLUMNS", "1")), {"x": one})
     three = RANDOM.standard_normal((5, 3)).astype(np.float32)
@@ -157,13 +157,13 @@ def test_a_branch_on_a_size_that_is_known_is_taken(tmp_path):
     np.testing.assert_array_equal(translated(path, {"x": three})[0], -three)
 
 
-def test_a_branch_on_data_is_refused(tmp_path):
+def test_branch_on_data_is_refused(tmp_path):
     text = SQUEEZED.replace("COLUMNS", "4").replace("Gather <axis: int = 0> (s, one)", "Cast <to: int = 7> (x)")
     with pytest.raises(BadInput, match=r"operator If of ai\.onnx"):
         translated(written(tmp_path / "m.onnx", text), {"x": X[:, 0]})
 
 
-def test_operators_that_double_what_they_get_are_refused_before_anything_runs(tmp_path):
+def test_repeatedly_doubling_operators_are_refused_before_running(tmp_path):
     steps = "".join(f"v{i} = Concat <axis: int = 1> (v{i - 1}, v{i - 1}) " for i in range(1, 40))
     text = f"g (float[batch, 4] x) => (float[batch, d] y) {{ v0 = Identity (x) {steps} y = Neg (v39) }}"
     with pytest.raises(TooLarge, match="graph: Concat '': expected at most 16777216 numbers"):
@@ -173,7 +173,7 @@ def test_operators_that_double_what_they_get_are_refused_before_anything_runs(tm
         translated(written(tmp_path / "m.onnx", constants, w=np.arange(4)), {"x": X[:, 0]})
 
 
-def test_ids_beyond_a_table_are_not_counted_from_the_end(tmp_path):
+def test_ids_beyond_a_table_do_not_wrap_around(tmp_path):
     """-1 is no row: it has none."""
     import tensorflow as tf
 
@@ -183,7 +183,7 @@ def test_ids_beyond_a_table_are_not_counted_from_the_end(tmp_path):
         translated(path, {"i": np.array([-1])})
 
 
-def test_a_single_number_taken_of_constants_is_a_constant_to_what_follows(tmp_path):
+def test_scalar_gathered_from_constants_is_a_constant(tmp_path):
     text = """g (float[batch, 6] x) => (float[batch, 3, 2] y) {
         size = Gather <axis = 0> (sizes, second)
         last = Unsqueeze (size, front)

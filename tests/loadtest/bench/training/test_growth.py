@@ -11,7 +11,7 @@ from loadtest.bench.training.race_shape import FEATURES
 pytestmark = pytest.mark.tensorflow
 
 
-def test_ranks_lie_all_over_the_rows_and_no_two_rows_have_one_id():
+def test_ranks_are_scattered_over_rows_with_unique_ids():
     places = scattered(np.arange(1000), 1000)
     assert np.array_equal(np.sort(places), np.arange(1000))
     assert np.abs(np.diff(places)).min() > 1
@@ -19,7 +19,7 @@ def test_ranks_lie_all_over_the_rows_and_no_two_rows_have_one_id():
 
 
 @pytest.mark.long
-def test_a_table_grows_by_what_it_is_filled_with_and_what_its_steps_bring():
+def test_table_grows_by_its_filling_and_its_steps():
     growth = Growth(common=500, batch_rows=64)
     new, rounds, steps = round(0.02 * FEATURES * 64), 2, 3
     sizes = [growth.measure(rows, rounds, steps) for rows in (500, 5000)]

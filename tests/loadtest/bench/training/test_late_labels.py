@@ -19,7 +19,7 @@ def world(rows=600):
     return pa.table({**columns, "user": pa.array(np.arange(rows))})
 
 
-def test_clicks_lie_there_as_they_come(tmp_path, monkeypatch):
+def test_clicks_are_written_as_they_arrive(tmp_path, monkeypatch):
     monkeypatch.setattr(late_labels, "WINDOW_ROWS", 100)
     rows = world()
     lay_out(tmp_path, rows, np.full(600, 0.2, np.float32), np.full(600, 10.0))
@@ -38,13 +38,13 @@ def results(auc, ratio):
     return {"seeds": seeds, "machine": machine, "origin": {"date": "today", "command": "make -C loadtest join"}}
 
 
-def test_aims_are_met_or_not():
+def test_goals_are_met_or_missed():
     assert passed(results(0.7485, 1.019))
     assert not passed(results(0.747, 1.0))
     assert not passed(results(0.75, 0.979))
 
 
-def test_a_report_has_a_table_for_each_pace():
+def test_report_has_a_table_for_each_pace():
     told = page(results(0.7485, 1.019))
     assert told.count("## ") == 2
     assert "| 30.0% | 30.0% | 0.7500 | -0.0015 (-0.0015 to -0.0015) |" in told

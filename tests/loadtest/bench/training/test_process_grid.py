@@ -18,19 +18,19 @@ def results(scores=1e-6, auc=0.7):
     return {"machine": machine, "origin": origin, "optimizers": {"ftrl": {"auc": 0.7, "processes": of}}}
 
 
-def test_scores_that_are_off_and_an_auc_that_is_off_are_misses():
+def test_deviating_scores_or_auc_are_misses():
     assert process_grid.passed(results())
     assert not process_grid.passed(results(scores=2e-5))
     assert not process_grid.passed(results(auc=0.7002))
 
 
-def test_the_page_has_a_line_for_every_optimizer():
+def test_page_has_a_line_for_every_optimizer():
     assert "| ftrl | 0.70000 | 1.0e-06, +0.000200 | 1.0e-06, +0.000200 | 1.0e-06, +0.000200 |" in process_grid.page(
         results(auc=0.7002)
     )
 
 
-def test_what_a_side_says_is_read_as_scores_and_an_auc(monkeypatch):
+def test_output_of_a_side_is_parsed_as_scores_and_auc(monkeypatch):
     def said(processes, *options):
         assert (processes, options) == (3, ("--rows", "512", "--optimizer", "sgd"))
         return {"scores": np.array([0.25, 0.5], np.float32).tobytes().hex(), "auc": "0.625"}
@@ -42,7 +42,7 @@ def test_what_a_side_says_is_read_as_scores_and_an_auc(monkeypatch):
 
 
 @pytest.mark.long
-def test_a_process_alone_says_scores_after_a_hundred_batches_and_an_auc(capfd):
+def test_single_process_prints_scores_and_an_auc(capfd):
     process_auc.learn_stream(256 * 102, "float32", "adagrad", None)
     first, second = (line.split() for line in capfd.readouterr().out.splitlines())
     assert (first[0], second[0]) == ("scores", "auc")

@@ -21,7 +21,7 @@ def turn(step_s, computed_s=0.0, sent=0, slices=0):
     return {"step_s": step_s, "spent": spent | {"cpu": step_s, "step bytes": sent, "slice bytes": slices}}
 
 
-def test_rows_are_drawn_by_a_power_law_and_tables_are_full():
+def test_rows_follow_a_power_law_and_tables_are_full():
     shape = ProcessShape(2, 3, 64, 1000, (4,))
     ids = shape.ids()
     assert ids.shape == (shape.held_batches, 2, 192)
@@ -31,12 +31,12 @@ def test_rows_are_drawn_by_a_power_law_and_tables_are_full():
     assert np.concatenate([piece.keys for piece in filled(1000, 4)]).tolist() == list(range(1000))
 
 
-def test_a_ratio_is_of_the_turns_of_one_round():
+def test_ratio_compares_turns_of_one_round():
     turns = {"one": [turn(4), turn(9)], "two": [turn(2), turn(3)]}
     assert process_race.ratios(turns, "one", "two")[1] == 2.5
 
 
-def test_on_paper_a_step_grows_with_messages_and_is_never_faster_than_the_readers_line():
+def test_modelled_step_grows_with_messages_and_the_reader_limits_it():
     turns = [turn(1, 0.030, 10_000_000, 1_250_000)]
     step_s, left = process_race.on_paper(turns, 2, 10)
     assert (step_s, left) == (pytest.approx(0.030 + 0.008 + 4e-5), 1.0)

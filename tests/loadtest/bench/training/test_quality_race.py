@@ -38,7 +38,7 @@ def made_up(ran):
     return side
 
 
-def test_the_first_seed_tries_the_ways_and_the_others_take_the_best_and_its_epochs(tmp_path, console):
+def test_first_seed_tries_settings_and_others_use_the_best(tmp_path, console):
     ran = []
     best = Runs(tmp_path, 100, console).of("deepfm", "Keras", (rates, other_batch), made_up(ran))
     tried = [(MANY, rate, 0, 0, 3) for rate in RATES] + [(FEW, MIDDLE / 2, 0, 0, 3)]
@@ -46,13 +46,13 @@ def test_the_first_seed_tries_the_ways_and_the_others_take_the_best_and_its_epoc
     assert best == {"batch": MANY, "rate": MIDDLE}
 
 
-def test_a_way_that_is_settled_is_tried_with_the_other_batch_and_a_regularizer(tmp_path, console):
+def test_fixed_setting_is_tried_with_other_batch_and_regularizer(tmp_path, console):
     ran, steps = [], (fixed({"batch": FEW, "rate": MIDDLE / 2}), other_batch, regularized)
     Runs(tmp_path, 100, console).of("dcn", "FuxiCTR", steps, made_up(ran))
     assert ran[:3] == [(FEW, MIDDLE / 2, 0, 0, 3), (MANY, MIDDLE, 0, 0, 3), (MANY, MIDDLE, REGULARIZERS[0], 0, 3)]
 
 
-def test_what_was_run_is_not_run_again_unless_it_was_of_other_rows(tmp_path, console):
+def test_finished_run_is_repeated_only_for_different_rows(tmp_path, console):
     first, again, other = [], [], []
     Runs(tmp_path, 100, console).of("dcn", "Keras", (rates, other_batch), made_up(first))
     Runs(tmp_path, 100, console).of("dcn", "Keras", (rates, other_batch), made_up(again))
@@ -60,7 +60,7 @@ def test_what_was_run_is_not_run_again_unless_it_was_of_other_rows(tmp_path, con
     assert (again, other) == ([], first)
 
 
-def test_the_page_has_a_line_a_peer_that_has_run_all_seeds(tmp_path, console):
+def test_page_has_a_line_per_peer_with_all_seeds(tmp_path, console):
     runs = Runs(tmp_path, 100, console)
     runs.of("dcn", "Freshet", (fixed({}),), lambda *_: {"auc": [0.76], "epochs": 1, "choosing": 0.7})
     runs.of("dcn", "Keras", (rates, other_batch), made_up([]))

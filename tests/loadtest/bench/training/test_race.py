@@ -34,14 +34,14 @@ def side(name, us):
     return TrainerVariant(name, f"{us} us a step", [sys.executable, "-c", SIDE.format(us=us)])
 
 
-def test_the_fastest_way_goes_into_the_race_and_one_that_ends_does_not(console):
+def test_fastest_variant_enters_the_race_and_a_failing_one_not(console):
     broken = TrainerVariant("Keras", "broken", [sys.executable, "-c", "raise SystemExit(1)"])
     assert best([side("Keras", 900), broken, side("Keras", 100)], console).settings == "100 us a step"
     assert best([broken], console) is None
     assert "Keras (broken) ended" in console.file.getvalue()
 
 
-def test_sides_take_turns_and_are_compared_round_by_round(console):
+def test_sides_take_turns_and_are_compared_by_round(console):
     result = race([side("Freshet", 100), side("Keras", 400)], rounds=2, seconds=0.02, console=console)
     assert {name: len(turns) for name, turns in result["turns"].items()} == {"Freshet": 2, "Keras": 2}
     assert all(wall_s >= 100e-6 for wall_s, _ in result["turns"]["Freshet"])
@@ -53,7 +53,7 @@ def test_sides_take_turns_and_are_compared_round_by_round(console):
     assert "| 512 | 1,000 | Keras | 400 us a step | 2500.00 | 205 | 2500.00 | **2.00** (1.00 to 3.00) |" in text
 
 
-def test_rows_are_a_function_of_the_shape_and_some_ids_come_far_more_often_than_others():
+def test_rows_depend_only_on_the_shape_with_skewed_ids():
     ids, labels = RaceShape(512, 1000).rows()
     assert (ids.shape, labels.shape) == ((HELD_ROWS, FEATURES), (HELD_ROWS,))
     assert (ids.min(), ids.max()) == (0, 999)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.tensorflow
 
 
 @pytest.mark.long
-def test_both_sides_learn_in_turn_and_lookups_count_apart_while_a_log_is_compacted(tmp_path, monkeypatch):
+def test_both_sides_take_turns_and_lookups_are_timed_separately(tmp_path, monkeypatch):
     monkeypatch.setattr(tiered_rows, "LEAST_ROWS", 64)
     monkeypatch.setattr(tiered_rows, "HOT_SHARE", 1e-3)
     asked = argparse.Namespace(

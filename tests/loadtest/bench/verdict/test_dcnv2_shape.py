@@ -3,14 +3,14 @@ import numpy as np
 from loadtest.bench.verdict import dcnv2_shape as shape
 
 
-def test_queries_have_the_published_shares_of_pairs_in_a_random_order():
+def test_queries_have_the_published_pair_shares_in_random_order():
     sizes = [len(query["floats"]) for query in shape.queries(50, 100)]
     assert {size: sizes.count(size) for size in set(sizes)} == shape.PAIRS
     assert sizes != sorted(sizes)
     assert sum(size * share for size, share in shape.PAIRS.items()) == 27_100
 
 
-def test_a_query_has_as_many_ids_a_pair_as_the_reference_all_of_them_in_the_table():
+def test_query_has_the_reference_number_of_valid_ids():
     query = shape.columns(3, 50, np.random.default_rng(0))
     assert [query[name].shape for name in shape.NAMES] == [(3, hot) for hot in shape.HOT]
     assert sum(shape.HOT) == 214
@@ -19,7 +19,7 @@ def test_a_query_has_as_many_ids_a_pair_as_the_reference_all_of_them_in_the_tabl
     assert query["floats"].shape == (3, shape.FLOATS)
 
 
-def test_the_engine_gets_the_lists_that_go_over_the_wire():
+def test_engine_gets_the_lists_sent_over_the_wire():
     query = shape.columns(4, 50, np.random.default_rng(0))
     made = shape.ragged(query)
     lists = made["c20"]
@@ -28,7 +28,7 @@ def test_the_engine_gets_the_lists_that_go_over_the_wire():
     assert made["floats"] is query["floats"]
 
 
-def test_the_same_seed_gives_the_same_queries():
+def test_equal_seeds_give_equal_queries():
     one, other = (shape.queries(50, 3, seed=7) for _ in range(2))
     for a, b in zip(one, other):
         assert all((a[name] == b[name]).all() for name in a)

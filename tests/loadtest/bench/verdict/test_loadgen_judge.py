@@ -33,7 +33,7 @@ def results(runs):
 DELTAS = {"deltas": 60, "delta_ms": 80.0}
 
 
-def test_queries_are_the_same_over_http_and_over_grpc():
+def test_queries_are_equal_over_http_and_grpc():
     queries = prepared(50, 2)
     for http, grpc, pairs in zip(queries.http, queries.grpc, queries.pairs):
         infer = message("inference.ModelInferRequest").FromString(grpc)
@@ -45,7 +45,7 @@ def test_queries_are_the_same_over_http_and_over_grpc():
             assert named[name] in http
 
 
-def test_a_verdict_holds_only_where_loadgen_said_so_and_the_rate_is_near_what_is_possible():
+def test_verdict_needs_loadgen_approval_and_a_rate_near_the_possible():
     good = {"http-server": run(True, 9.2), "http-server-deltas": run(True, 8.9, **DELTAS)}
     (said,) = verdicts(results(good))
     assert (
@@ -61,7 +61,7 @@ def test_a_verdict_holds_only_where_loadgen_said_so_and_the_rate_is_near_what_is
     assert said.count("**missed**") == 2
 
 
-def test_the_page_has_a_line_for_every_run_and_says_what_was_scaled_down():
+def test_page_has_a_line_per_run_and_names_scaled_settings():
     runs = {
         "http-offline": run(True, 36.0, "Offline"),
         "http-server": run(False, 9.0),

@@ -70,19 +70,19 @@ def job(port, queries, tmp_path, **changes):
     return LoadGenJob(port=port, folder=str(queries), logs=str(tmp_path / "logs"), **given)
 
 
-def test_queries_come_back_as_they_were_saved(tmp_path):
+def test_saved_queries_round_trip(tmp_path):
     made = Queries([b"a", b"b"], [b"c", b"d"], [1, 2])
     made.save(tmp_path)
     assert Queries.load(tmp_path) == made
 
 
-def test_a_verdict_is_read_from_the_summary():
+def test_verdict_is_parsed_from_the_summary():
     found = read_summary(SERVER, "Server", 4000, 0.1, [])
     assert (found.valid, found.rate, found.p50_ms, found.p99_ms, found.queries) == (False, 41.93, 21.0, 61.5, 4000)
     assert found.why.startswith("Reduce target QPS")
 
 
-def test_a_run_with_a_failed_query_is_not_valid_whatever_loadgen_says():
+def test_run_with_a_failed_query_is_never_valid():
     valid = SERVER.replace("INVALID", "VALID")
     assert read_summary(valid, "Server", 4000, 0.1, []).valid
     found = read_summary(valid, "Server", 4000, 0.1, ["ValueError: status 500"])
@@ -90,7 +90,7 @@ def test_a_run_with_a_failed_query_is_not_valid_whatever_loadgen_says():
 
 
 @pytest.mark.parametrize("scenario", ["Server", "Offline"])
-def test_loadgen_counts_what_a_server_answers(server, queries, tmp_path, scenario):
+def test_loadgen_counts_server_replies(server, queries, tmp_path, scenario):
     found = judge(job(server.server_address[1], queries, tmp_path, scenario=scenario))
     assert (found.failed, found.why if found.failed else "") == (0, "")
     assert found.queries > 10
@@ -99,7 +99,7 @@ def test_loadgen_counts_what_a_server_answers(server, queries, tmp_path, scenari
     assert (tmp_path / "logs" / "mlperf_log_detail.txt").exists()
 
 
-def test_a_reply_of_too_few_scores_fails(server, queries, tmp_path):
+def test_reply_with_too_few_scores_fails(server, queries, tmp_path):
     server.scores = 7
     found = judge(job(server.server_address[1], queries, tmp_path))
     assert found.failed == found.queries
@@ -107,7 +107,7 @@ def test_a_reply_of_too_few_scores_fails(server, queries, tmp_path):
     assert "28 bytes for 8 pairs" in found.why
 
 
-def test_what_fails_is_completed_all_the_same():
+def test_failed_query_is_still_completed():
     completed, closed = [], []
 
     class Broken:

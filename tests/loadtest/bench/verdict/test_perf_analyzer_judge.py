@@ -11,11 +11,11 @@ Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,p50 latency,p
 """
 
 
-def test_its_report_counts_rows_and_microseconds():
+def test_report_counts_rows_and_microseconds():
     assert read_report(REPORT, 64) == {"requests/s": 1000.0, "p50 ms": 30.5, "p99 ms": 41.25}
 
 
-def test_rows_are_written_in_its_own_form(tmp_path):
+def test_rows_are_written_in_the_perf_analyzer_format(tmp_path):
     rows = json.loads(write_rows(tmp_path / "rows.json", 1000).read_text())["data"]
     assert len(rows) == 1024
     assert {name: (tensor["shape"], len(tensor["content"])) for name, tensor in rows[0].items()} == {
@@ -24,7 +24,7 @@ def test_rows_are_written_in_its_own_form(tmp_path):
     }
 
 
-def test_what_it_says_when_it_fails_is_the_reason(tmp_path):
+def test_failure_reason_is_its_error_output(tmp_path):
     program = tmp_path / "perf_analyzer"
     program.write_text("#!/bin/sh\necho failed to get model metadata >&2\nexit 99\n")
     program.chmod(0o755)

@@ -6,13 +6,13 @@ import pytest
 from loadtest.bench.verdict.possible_rate import possible, sojourns
 
 
-def test_a_query_waits_for_those_before_it_and_for_nothing_else():
+def test_query_waits_only_for_earlier_queries():
     gaps = np.array([0.0, 1.0, 1.0, 10.0, 0.5])
     services = np.array([3.0, 1.0, 1.0, 2.0, 1.0])
     assert sojourns(gaps, services).tolist() == [3.0, 3.0, 3.0, 2.0, 2.5]
 
 
-def test_the_possible_rate_is_that_of_the_queue_with_constant_service():
+def test_possible_rate_is_that_of_a_constant_service_queue():
     rate = possible({100: 0.010}, {100: 1}, 1, 0.041, 0.99)
     assert done_within(0.041 - 0.010, 0.010, rate) == pytest.approx(0.99, abs=0.002)
 
@@ -25,7 +25,7 @@ def done_within(wait_s, service_s, rate):
     )
 
 
-def test_more_cores_and_more_patience_make_more_possible():
+def test_more_cores_or_latency_allowance_raise_the_possible_rate():
     service_s, shares = {100: 0.01, 700: 0.07}, {100: 9, 700: 1}
     one = possible(service_s, shares, 1, 0.2, 0.99)
     assert possible(service_s, shares, 2, 0.2, 0.99) > 2 * one
@@ -33,5 +33,5 @@ def test_more_cores_and_more_patience_make_more_possible():
     assert one < 1 / 0.016
 
 
-def test_nothing_is_possible_where_the_largest_queries_alone_are_late():
+def test_possible_rate_is_zero_when_large_queries_are_late():
     assert possible({100: 0.01, 700: 0.07}, {100: 9, 700: 1}, 1, 0.06, 0.99) < 1e-3

@@ -4,13 +4,13 @@ from loadtest.bench.verdict.verdict_page import JUDGES, page
 from tests.loadtest.bench.verdict.test_loadgen_judge import DELTAS, results, run
 
 
-def test_a_judge_that_was_not_asked_yet_is_named_with_its_command(tmp_path):
+def test_unrun_judge_is_named_with_its_command(tmp_path):
     text = page(tmp_path)
     for judge in JUDGES:
         assert f"Not run yet: `make -C loadtest {judge.name}`." in text
 
 
-def test_what_a_judge_said_stands_beside_the_command_and_the_machine(tmp_path):
+def test_judge_output_is_shown_with_its_command_and_machine(tmp_path):
     runs = {"http-server": run(True, 9.2), "http-server-deltas": run(True, 8.9, **DELTAS)}
     (tmp_path / "verdict-loadgen.json").write_text(json.dumps(results(runs)))
     text = page(tmp_path)

@@ -29,12 +29,12 @@ PLAIN = ChainRecord("small", 1, 7, "delta", HEX64, 7, HEX32, 6, HEX32, 7, 0, "de
 ROLLBACK = dataclasses.replace(PLAIN, kind="rollback", step=4, file="", nbytes=0, sha256="", reason="labels were late")
 
 
-def test_a_record_is_named_by_its_number_with_leading_zeros():
+def test_record_is_named_by_its_zero_padded_number():
     assert record_name(17) == "chain/0000000017.json"
 
 
 @pytest.mark.parametrize("record", [PLAIN, ROLLBACK], ids=lambda r: r.kind)
-def test_a_record_is_read_back_as_it_was_written(record):
+def test_record_round_trips(record):
     data = record.to_bytes()
     assert data.endswith(b"}\n")
     assert b"\n" not in data[:-1]
@@ -42,7 +42,7 @@ def test_a_record_is_read_back_as_it_was_written(record):
 
 
 @given(at=st.floats(0, 1e11), step=st.integers(0, 10**17), reason=st.text(st.characters(codec="utf-8"), max_size=99))
-def test_whatever_a_record_says_comes_back(at, step, reason):
+def test_arbitrary_record_fields_round_trip(at, step, reason):
     record = dataclasses.replace(ROLLBACK, at=at, step=step, top=step + 1, reason=reason)
     assert ChainRecord.from_bytes(record.to_bytes(), 7) == record
 
@@ -77,25 +77,25 @@ def with_json(**changes):
         (PLAIN.to_bytes() + b" " * 20_000, "expected a JSON object|not in canonical form"),
     ],
 )
-def test_what_no_writer_would_write_is_refused(data, message):
+def test_record_that_no_writer_produces_is_refused(data, message):
     with pytest.raises(Corrupt, match=message):
         ChainRecord.from_bytes(data, 7)
 
 
 @given(data=st.binary(max_size=200))
-def test_any_bytes_are_refused_in_one_line(data):
+def test_arbitrary_bytes_are_refused_in_one_line(data):
     with pytest.raises(Corrupt) as refused:
         ChainRecord.from_bytes(data, 7)
     assert "\n" not in str(refused.value)
 
 
-def test_a_record_of_any_kind_fits_what_is_read_of_a_file():
+def test_every_record_kind_fits_the_read_size_limit():
     for kind in KINDS:
         record = dataclasses.replace(ROLLBACK, kind=kind, model="m" * 128, reason="é" * MAX_REASON)
         assert len(record.to_bytes()) < 16 << 10
 
 
-def test_the_root_is_the_weights_and_what_reads_them_and_nothing_that_may_come_later():
+def test_root_digest_covers_the_weights_and_not_later_additions():
     one = manifest(1, 20, 3)
     one = dataclasses.replace(
         one, files={"dense.safetensors": File(4, "0" * 8), "compiled/x/b1.onnx": File(4, "1" * 8)}
@@ -113,7 +113,7 @@ def test_the_root_is_the_weights_and_what_reads_them_and_nothing_that_may_come_l
     assert root_digest(dataclasses.replace(one, transforms=[hashed])) != root
 
 
-def test_every_field_of_a_manifest_is_of_its_root_or_known_to_be_beside_it():
+def test_every_manifest_field_is_in_the_root_or_excluded():
     """A field that is new to the format counts, unless somebody says that it does not; a default moves no digest."""
     assert {field.name for field in dataclasses.fields(Manifest)} >= BESIDE
     counted = {field.name for field in dataclasses.fields(Manifest)} - BESIDE
@@ -121,12 +121,12 @@ def test_every_field_of_a_manifest_is_of_its_root_or_known_to_be_beside_it():
     assert root_hash(manifest(1, 20, 3)).startswith("0336571205e7"), "chains that were begun before stand on this"
 
 
-def test_a_digest_follows_from_the_parent_and_the_file():
+def test_digest_follows_from_the_parent_and_the_file():
     assert delta_digest(HEX32, HEX64) == sha256(f"{HEX32} {HEX64}".encode())[:32]
     assert len({delta_digest(a, b) for a in (HEX32, "0" * 32) for b in (HEX64, "1" * 64)}) == 4
 
 
 @pytest.mark.parametrize("reason", ["x" * (MAX_REASON + 1), "a\nb", "\x1b[31m"])
-def test_a_reason_that_would_break_a_line_is_refused(reason):
+def test_reason_with_a_line_break_is_refused(reason):
     with pytest.raises(BadInput, match="reason"):
         check_reason(reason)

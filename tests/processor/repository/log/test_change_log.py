@@ -46,7 +46,7 @@ def snapshot_at(change_log, step):
     change_log.snapshot(change_log.history.on_line(step), f"snapshots/{step}-ab/snapshot.json", "ab" * 32, 9)
 
 
-def test_a_file_stays_where_nobody_can_know_whether_its_record_stands(version, monkeypatch):
+def test_file_stays_when_its_record_state_is_unknown(version, monkeypatch):
     change_log = ChangeLog.of(version, whole=True)
     whole = storage_module.exclusive_file
 
@@ -69,7 +69,7 @@ def test_a_file_stays_where_nobody_can_know_whether_its_record_stands(version, m
     assert (again.history.head.step, again.read_delta(again.history.head).step) == (1, 1)
 
 
-def test_a_delta_that_is_published_is_a_file_and_its_record(version):
+def test_published_delta_is_a_file_and_its_record(version):
     change_log, delta = ChangeLog.of(version), make_delta(1, [1])
     link = change_log.publish(delta)
     (record,) = records(version)
@@ -86,7 +86,7 @@ def test_a_delta_that_is_published_is_a_file_and_its_record(version):
     assert change_log.path_of(link) == path.resolve()
 
 
-def test_an_upload_is_kept_byte_for_byte_and_becomes_part_of_the_chain_only_by_its_record(version, tmp_path):
+def test_upload_joins_the_change_log_only_by_its_record(version, tmp_path):
     write_delta(tmp_path / "made", delta := make_delta(1, [1]))
     data = (tmp_path / "made").read_bytes()
     change_log = ChangeLog.of(version)
@@ -99,7 +99,7 @@ def test_an_upload_is_kept_byte_for_byte_and_becomes_part_of_the_chain_only_by_i
     assert kept.path.exists(), "what is part of the chain is not taken back"
 
 
-def test_what_was_kept_and_not_committed_is_taken_back(version, tmp_path):
+def test_uncommitted_upload_is_removed(version, tmp_path):
     write_delta(tmp_path / "made", delta := make_delta(1, [1]))
     change_log = ChangeLog.of(version)
     kept = change_log.keep(delta, (tmp_path / "made").read_bytes())
@@ -107,7 +107,7 @@ def test_what_was_kept_and_not_committed_is_taken_back(version, tmp_path):
     assert list((version.folder / "deltas").iterdir()) == []
 
 
-def test_each_record_names_the_one_before_it_from_the_manifest_on(version):
+def test_each_record_names_its_predecessor_from_the_manifest_on(version):
     change_log = ChangeLog.of(version)
     for step in (1, 2):
         change_log.publish(make_delta(step, [step]))
@@ -122,7 +122,7 @@ def test_each_record_names_the_one_before_it_from_the_manifest_on(version):
         assert after.previous == sha256(before.read_bytes())
 
 
-def test_what_was_dropped_is_adopted_and_two_who_adopt_write_the_same(version):
+def test_concurrent_adoption_of_dropped_files_writes_equal_records(version):
     for step in (1, 2, 4):
         drop(version, step)
     first = ChangeLog.of(version)
@@ -134,7 +134,7 @@ def test_what_was_dropped_is_adopted_and_two_who_adopt_write_the_same(version):
     assert [(version.folder / record_name(n)).read_bytes() for n in (1, 2)] == written
 
 
-def test_a_repository_of_the_first_format_gets_its_records_in_its_order(version):
+def test_repository_of_the_first_format_gets_records_in_order(version):
     drop(version, 1)
     drop(version, 5, parent=0, compacted=True)
     drop(version, 6)
@@ -149,7 +149,7 @@ def test_a_repository_of_the_first_format_gets_its_records_in_its_order(version)
         (1, dict(version=2), Conflict, "is for version 2, but this is version 1"),
     ],
 )
-def test_what_does_not_continue_the_chain_is_no_part_of_it(version, step, changes, error, message):
+def test_file_that_does_not_continue_the_change_log_is_ignored(version, step, changes, error, message):
     change_log = ChangeLog.of(version)
     with pytest.raises(error, match=message):
         change_log.publish(make_delta(step, [1], **changes))
@@ -157,7 +157,7 @@ def test_what_does_not_continue_the_chain_is_no_part_of_it(version, step, change
     assert list((version.folder / "deltas").iterdir()) == []
 
 
-def test_a_file_under_a_wrong_name_or_of_wrong_shape_is_not_adopted(version):
+def test_misnamed_or_malformed_file_is_not_adopted(version):
     change_log = ChangeLog.of(version)
     path = version.folder / "deltas" / "1.safetensors"
     write_delta(path, make_delta(2, [1], parent=0))
@@ -172,7 +172,7 @@ def test_a_file_under_a_wrong_name_or_of_wrong_shape_is_not_adopted(version):
     assert change_log.history.number == 0
 
 
-def test_after_a_rollback_the_next_step_is_a_new_one_on_the_old_parent(version):
+def test_step_after_a_rollback_is_new_on_the_old_parent(version):
     change_log = ChangeLog.of(version)
     for step in range(1, 8):
         change_log.publish(make_delta(step, [step]))
@@ -186,7 +186,7 @@ def test_after_a_rollback_the_next_step_is_a_new_one_on_the_old_parent(version):
         change_log.rollback(6)
 
 
-def test_a_step_before_a_snapshot_is_still_used_for_whoever_begins_there(version):
+def test_step_before_a_snapshot_is_never_reused_by_later_readers(version):
     change_log = ChangeLog.of(version)
     deltas = {step: make_delta(step, [step]) for step in (1, 2, 3)}
     for delta in deltas.values():
@@ -201,7 +201,7 @@ def test_a_step_before_a_snapshot_is_still_used_for_whoever_begins_there(version
     assert other.publish(deltas[2]).digest == change_log.history.known(2).digest
 
 
-def test_who_begins_at_a_snapshot_reads_what_follows_it_and_can_reach_back(version, monkeypatch):
+def test_reader_starting_at_a_snapshot_can_reach_back(version, monkeypatch):
     change_log = ChangeLog.of(version)
     for step in range(1, 30):
         change_log.publish(make_delta(step, [step]))
@@ -218,7 +218,7 @@ def test_who_begins_at_a_snapshot_reads_what_follows_it_and_can_reach_back(versi
     assert other.rollback(3).step == 3
 
 
-def test_what_was_adopted_without_being_written_is_so_still_once_the_whole_chain_was_read(version, monkeypatch):
+def test_unwritten_adoption_stays_unwritten_after_reading_the_whole_log(version, monkeypatch):
     change_log = ChangeLog.of(version)
     for step in range(1, 5):
         change_log.publish(make_delta(step, [step]))
@@ -236,13 +236,13 @@ def test_what_was_adopted_without_being_written_is_so_still_once_the_whole_chain
     assert other.written
 
 
-def test_who_publishes_knows_what_others_have_published_since_it_looked(version):
+def test_publisher_sees_deltas_published_by_other_writers(version):
     change_log, other = ChangeLog.of(version), ChangeLog.of(version)
     change_log.publish(make_delta(1, [1]))
     assert other.publish(make_delta(2, [2])).step == 2
 
 
-def test_a_rollback_beyond_the_snapshot_is_followed_by_who_began_there(version):
+def test_rollback_before_the_snapshot_reaches_readers_that_began_there(version):
     change_log = ChangeLog.of(version)
     for step in range(1, 6):
         change_log.publish(make_delta(step, [step]))
@@ -254,7 +254,7 @@ def test_a_rollback_beyond_the_snapshot_is_followed_by_who_began_there(version):
     assert ChangeLog.of(version).history.head == change_log.history.head
 
 
-def test_a_gate_before_the_snapshot_is_followed_by_who_began_there(version):
+def test_hold_before_the_snapshot_reaches_readers_that_began_there(version):
     change_log = ChangeLog.of(version)
     for step in range(1, 6):
         change_log.publish(make_delta(step, [step]))
@@ -266,7 +266,7 @@ def test_a_gate_before_the_snapshot_is_followed_by_who_began_there(version):
     assert ChangeLog.of(version).history.target.step == 2
 
 
-def test_of_several_who_hold_the_first_is_enough(version):
+def test_first_of_several_holds_at_a_step_suffices(version):
     one, other = ChangeLog.of(version), ChangeLog.of(version)
     for step in (1, 2, 3):
         one.publish(make_delta(step, [step]))
@@ -280,7 +280,7 @@ def test_of_several_who_hold_the_first_is_enough(version):
     assert one.history.target.step == 1
 
 
-def test_what_was_undone_meanwhile_is_not_held(version):
+def test_hold_of_an_undone_step_is_ignored(version):
     change_log, other = ChangeLog.of(version), ChangeLog.of(version)
     for step in (1, 2, 3):
         change_log.publish(make_delta(step, [step]))
@@ -291,7 +291,7 @@ def test_what_was_undone_meanwhile_is_not_held(version):
     assert other.history.gate is None
 
 
-def test_of_two_writers_one_wins_and_the_other_decides_anew(version, monkeypatch):
+def test_losing_writer_of_a_record_decides_again(version, monkeypatch):
     one, other = ChangeLog.of(version), ChangeLog.of(version)
     real, lost = storage_module.exclusive_file, []
 
@@ -309,7 +309,7 @@ def test_of_two_writers_one_wins_and_the_other_decides_anew(version, monkeypatch
     assert len(list((version.folder / "deltas").iterdir())) == 1
 
 
-def test_a_delta_that_another_adopted_between_its_file_and_its_record_is_published(version, monkeypatch):
+def test_delta_adopted_before_its_own_record_counts_as_published(version, monkeypatch):
     one, real = ChangeLog.of(version), storage_module.exclusive_file
 
     def adopted(path):
@@ -323,7 +323,7 @@ def test_a_delta_that_another_adopted_between_its_file_and_its_record_is_publish
     assert [r.kind for r in records(version)] == ["delta"]
 
 
-def test_many_writers_at_once_leave_one_chain(version):
+def test_concurrent_writers_leave_one_change_log(version):
     failures = []
 
     def write(seed):
@@ -356,7 +356,7 @@ def test_many_writers_at_once_leave_one_chain(version):
     assert {f"deltas/{p.name}" for p in (version.folder / "deltas").iterdir()} == named
 
 
-def test_without_hard_links_a_record_is_created_exclusively_all_the_same(version, monkeypatch):
+def test_record_is_created_exclusively_without_hard_links(version, monkeypatch):
     def none(*_):
         raise OSError(errno.EPERM, "no links here")
 
@@ -378,7 +378,7 @@ def test_without_hard_links_a_record_is_created_exclusively_all_the_same(version
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
-def test_where_nothing_can_be_written_files_are_adopted_in_memory(version, monkeypatch, number):
+def test_read_only_repository_adopts_files_in_memory(version, monkeypatch, number):
     drop(version, 1)
     writable = storage_module.exclusive_file
     monkeypatch.setattr(storage_module, "exclusive_file", lambda path: refuse_to_write(path, number))
@@ -397,7 +397,7 @@ def test_where_nothing_can_be_written_files_are_adopted_in_memory(version, monke
     assert (change_log.history.head, change_log.written) == (other.history.head, True)
 
 
-def test_a_full_disk_is_said_and_leaves_nothing_behind(version, monkeypatch):
+def test_full_disk_is_reported_and_leaves_nothing_behind(version, monkeypatch):
     change_log = ChangeLog.of(version)
 
     def full(fd):
@@ -419,14 +419,14 @@ def watched(version):
     return change_log
 
 
-def test_a_record_that_does_not_continue_the_one_before_it_is_told(version, watched):
+def test_record_that_does_not_continue_its_predecessor_is_reported(version, watched):
     data = (version.folder / record_name(4)).read_bytes()
     (version.folder / record_name(5)).write_bytes(data.replace(b'"number":4', b'"number":5'))
     with pytest.raises(Diverged, match="record 5: does not continue record 4"):
         watched.look()
 
 
-def test_a_delta_whose_file_is_another_one_is_not_read(version, watched):
+def test_delta_whose_file_was_replaced_is_not_read(version, watched):
     link = watched.history.on_line(2)
     path = Path(watched.path_of(link))
     write_delta(path, make_delta(2, [2], tag=7))
@@ -437,7 +437,7 @@ def test_a_delta_whose_file_is_another_one_is_not_read(version, watched):
         watched.read_delta(link)
 
 
-def test_a_file_that_another_has_kept_is_not_taken_back_by_who_found_it_there(version, tmp_path):
+def test_forget_keeps_a_file_that_another_writer_kept(version, tmp_path):
     write_delta(tmp_path / "made", delta := make_delta(1, [1]))
     data, one, other = (tmp_path / "made").read_bytes(), ChangeLog.of(version), ChangeLog.of(version)
     first, second = one.keep(delta, data), other.keep(delta, data)
@@ -447,7 +447,7 @@ def test_a_file_that_another_has_kept_is_not_taken_back_by_who_found_it_there(ve
 
 
 @pytest.mark.parametrize("published_at", [1.7e12, -1.0])
-def test_a_delta_whose_record_nobody_could_read_is_not_published(version, published_at):
+def test_delta_with_an_unreadable_record_is_not_published(version, published_at):
     change_log = ChangeLog.of(version)
     bad = dataclasses.replace(make_delta(1, [1]), published_at=published_at)
     with pytest.raises(BadInput, match="published_at: expected seconds since 1970, got "):
@@ -463,7 +463,7 @@ def test_a_delta_whose_record_nobody_could_read_is_not_published(version, publis
     assert ChangeLog.of(version, whole=True).history.head.step == 1
 
 
-def test_a_step_far_ahead_is_refused_and_a_gap_is_not(version):
+def test_step_far_ahead_is_refused_and_a_gap_is_allowed(version):
     change_log = ChangeLog.of(version)
     change_log.publish(make_delta(1, [1]))
     drop(version, 10**18 - 1, parent=1)
@@ -475,7 +475,7 @@ def test_a_step_far_ahead_is_refused_and_a_gap_is_not(version):
     assert ChangeLog.of(version, whole=True).history.head.step == 1_000_001
 
 
-def test_a_dropped_file_with_times_in_milliseconds_is_not_adopted(version, monkeypatch):
+def test_dropped_file_with_millisecond_times_is_not_adopted(version, monkeypatch):
     with monkeypatch.context() as unchecked:
         unchecked.setattr(Delta, "check_manifest", lambda self: None)
         path = version.folder / "deltas" / "1.safetensors"
@@ -488,7 +488,7 @@ def test_a_dropped_file_with_times_in_milliseconds_is_not_adopted(version, monke
     assert ChangeLog.of(version, whole=True).history.head.step == 1
 
 
-def test_a_record_that_names_no_snapshot_is_refused_by_every_reader(version):
+def test_record_that_names_no_snapshot_is_refused_by_every_reader(version):
     change_log = ChangeLog.of(version, whole=True)
     change_log.publish(make_delta(1, [1]))
     change_log.publish(make_delta(2, [2]))
@@ -505,7 +505,7 @@ def test_a_record_that_names_no_snapshot_is_refused_by_every_reader(version):
 
 
 @pytest.mark.parametrize("reason", ["\x1b[2J", "a\u202eb", "line\nserved: 1.99"])
-def test_a_reason_that_does_not_print_is_refused_by_every_way_in(version, reason):
+def test_unprintable_reason_is_refused_by_every_operation(version, reason):
     change_log = ChangeLog.of(version, whole=True)
     change_log.publish(make_delta(1, [1]))
     for way in (
@@ -518,7 +518,7 @@ def test_a_reason_that_does_not_print_is_refused_by_every_way_in(version, reason
     assert change_log.history.number == 1
 
 
-def test_what_was_known_stays_known_where_the_chain_before_it_cannot_be_read(version):
+def test_known_records_stay_known_when_earlier_ones_are_unreadable(version):
     whole = ChangeLog.of(version, whole=True)
     for step in range(1, 6):
         whole.publish(make_delta(step, [step]))

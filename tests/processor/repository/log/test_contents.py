@@ -21,7 +21,7 @@ FLOATS = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
 @given(rows=st.lists(st.lists(FLOATS, min_size=5, max_size=5), min_size=1, max_size=8))
 @settings(max_examples=60, deadline=None)
-def test_rows_are_narrowed_to_the_very_bits_that_serving_keeps(dtype, rows):
+def test_rows_are_rounded_to_the_bits_that_serving_stores(dtype, rows):
     rows = np.array(rows, np.float32)
     wanted = quantise(rows, dtype)
     got, scales = narrowed(rows, dtype)
@@ -32,7 +32,7 @@ def test_rows_are_narrowed_to_the_very_bits_that_serving_keeps(dtype, rows):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_contents_are_what_a_server_has_at_every_generation_of_the_chain(tmp_path, dtype):
+def test_contents_equal_what_a_server_has_at_every_generation(tmp_path, dtype):
     folder = write_package(tmp_path, users=range(20), dtype=dtype)
     version = Repository(tmp_path).version("small", 1)
     change_log, served = ChangeLog.of(version), ServedVersion(version, 9, SystemClock())
@@ -60,7 +60,7 @@ def test_contents_are_what_a_server_has_at_every_generation_of_the_chain(tmp_pat
     assert set(contents.dense) == set(make_weights(0))
 
 
-def test_a_chain_may_be_longer_than_the_files_that_a_process_may_open(tmp_path):
+def test_change_log_may_exceed_the_open_file_limit(tmp_path):
     write_package(tmp_path, users=range(20))
     version = Repository(tmp_path).version("small", 1)
     change_log = ChangeLog.of(version)

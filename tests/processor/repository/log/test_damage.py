@@ -28,7 +28,7 @@ def files(version):
     return {path.name: path.read_bytes() for path in (version.folder / "chain").glob("*.json")}
 
 
-def test_a_chain_that_milliseconds_ended_goes_on(version):
+def test_change_log_ended_by_a_millisecond_time_is_repaired(version):
     damaged_chain(version, good=3, behind=2)
     before = files(version)
     with pytest.raises(Diverged, match="record 4: at, reason or top out of bounds"):
@@ -46,7 +46,7 @@ def test_a_chain_that_milliseconds_ended_goes_on(version):
     assert {name: data for name, data in files(version).items() if name in before} == before
 
 
-def test_a_sound_chain_has_nothing_to_repair(version):
+def test_sound_change_log_needs_no_repair(version):
     change_log = ChangeLog.of(version)
     change_log.publish(make_delta(1, [1]))
     assert find_damage(ChangeLog(version)) is None
@@ -54,14 +54,14 @@ def test_a_sound_chain_has_nothing_to_repair(version):
     assert list(files(version)) == ["0000000001.json"]
 
 
-def test_a_sound_record_is_not_cut_by_its_number(version):
+def test_sound_record_cannot_be_cut_by_its_number(version):
     damaged_chain(version, good=3)
     assert repair(ChangeLog(version), 3) is None
     assert repair(ChangeLog(version), 5) is None
     assert len(files(version)) == 6
 
 
-def test_a_repair_of_a_sound_record_is_refused_by_readers(version):
+def test_readers_refuse_a_repair_of_a_sound_record(version):
     change_log = ChangeLog.of(version)
     for step in (1, 2, 3):
         change_log.publish(make_delta(step, [step]))
@@ -81,7 +81,7 @@ def test_a_repair_of_a_sound_record_is_refused_by_readers(version):
             reader.look()
 
 
-def test_a_file_put_back_after_a_repair_ends_the_chain_in_words(version):
+def test_file_restored_after_a_repair_ends_the_log(version):
     change_log = ChangeLog.of(version)
     for step in (1, 2, 3):
         change_log.publish(make_delta(step, [step]))
@@ -98,7 +98,7 @@ def test_a_file_put_back_after_a_repair_ends_the_chain_in_words(version):
         ChangeLog.of(version, whole=True)
 
 
-def test_who_has_read_what_is_cut_goes_back_with_its_next_look(version):
+def test_reader_of_cut_records_goes_back_on_its_next_look(version):
     change_log = ChangeLog.of(version)
     for step in (1, 2, 3):
         change_log.publish(make_delta(step, [step]))
@@ -114,7 +114,7 @@ def test_who_has_read_what_is_cut_goes_back_with_its_next_look(version):
     assert ChangeLog.of(version, whole=True).history.newest == change_log.history.newest
 
 
-def test_of_a_repair_and_an_append_one_gets_the_number(version, monkeypatch):
+def test_repair_and_append_never_share_a_number(version, monkeypatch):
     writer = damaged_chain(version, good=2, behind=2)
     change_log, create, came = ChangeLog(version), ChangeLog.create, []
 
@@ -130,7 +130,7 @@ def test_of_a_repair_and_an_append_one_gets_the_number(version, monkeypatch):
     assert ChangeLog.of(version, whole=True).history.head.step == 2
 
 
-def test_of_many_repairs_at_once_one_is_made(version):
+def test_concurrent_repairs_make_one_repair(version):
     damaged_chain(version)
     made, ready = [], threading.Barrier(6)
 
@@ -149,7 +149,7 @@ def test_of_many_repairs_at_once_one_is_made(version):
     assert kinds == ["delta"] * 3 + ["repair"]
 
 
-def test_a_chain_is_repaired_as_often_as_it_breaks(version):
+def test_change_log_can_be_repaired_repeatedly(version):
     damaged_chain(version, good=2, behind=0)
     repair(ChangeLog(version), 3)
     change_log = ChangeLog.of(version, whole=True)
@@ -166,7 +166,7 @@ def test_a_chain_is_repaired_as_often_as_it_breaks(version):
 
 
 @pytest.mark.parametrize("what", ["folder", "large", "empty", "pipe", "link to nothing"])
-def test_what_is_no_file_of_a_record_is_set_aside_too(version, what):
+def test_malformed_record_file_is_set_aside_too(version, what):
     change_log = ChangeLog.of(version)
     change_log.publish(make_delta(1, [1]))
     path = version.folder / record_name(2)
@@ -196,14 +196,14 @@ def test_what_is_no_file_of_a_record_is_set_aside_too(version, what):
     assert ChangeLog.of(version, whole=True).history.head.step == 3
 
 
-def test_a_record_that_is_just_being_written_is_not_damage(version):
+def test_record_being_written_is_not_damage(version):
     ChangeLog.of(version).publish(make_delta(1, [1]))
     (version.folder / record_name(2)).touch()
     with pytest.raises(NotReady, match="record 2: another process may be writing it; try again in a minute"):
         find_damage(ChangeLog(version))
 
 
-def test_damage_behind_a_snapshot_that_a_start_reads_is_not_cut(version):
+def test_damage_before_the_snapshot_is_not_cut(version):
     change_log = ChangeLog.of(version)
     for step in range(1, 6):
         change_log.publish(make_delta(step, [step]))
@@ -223,7 +223,7 @@ def test_damage_behind_a_snapshot_that_a_start_reads_is_not_cut(version):
     assert (again.history.head.step, again.history.number) == (5, 8)
 
 
-def test_a_repair_has_a_reason_that_can_be_printed(version):
+def test_repair_reason_must_be_printable(version):
     damaged_chain(version)
     with pytest.raises(BadInput, match="reason"):
         repair(ChangeLog(version), 4, "line\nserved: 1.99")
@@ -238,7 +238,7 @@ def test_a_repair_has_a_reason_that_can_be_printed(version):
     put=st.binary(max_size=4),
     gone=st.integers(1, 9),
 )
-def test_whatever_breaks_a_chain_a_repair_keeps_what_was_before(tmp_path_factory, back, where, at, put, gone):
+def test_repair_keeps_everything_before_the_damage(tmp_path_factory, back, where, at, put, gone):
     """Damages one record by any change, repairs the chain and goes on: what comes before is kept, every reader agrees,
     and no step is used twice. back: which records are rollbacks."""
     folder = tmp_path_factory.mktemp("repository")
@@ -275,7 +275,7 @@ def test_whatever_breaks_a_chain_a_repair_keeps_what_was_before(tmp_path_factory
     assert find_damage(ChangeLog(version)) is None
 
 
-def test_a_reader_that_stopped_within_what_is_cut_takes_the_repair(version):
+def test_reader_stopped_within_a_cut_range_takes_the_repair(version):
     change_log = ChangeLog.of(version)
     for step in (1, 2, 3):
         change_log.publish(make_delta(step, [step]))
@@ -296,7 +296,7 @@ def test_a_reader_that_stopped_within_what_is_cut_takes_the_repair(version):
     assert (reader.history.head.step, reader.history.newest) == (1, ChangeLog.of(version, whole=True).history.newest)
 
 
-def test_steps_of_records_that_do_not_tell_theirs_are_left_out(version):
+def test_unknown_steps_of_cut_records_are_never_reused(version):
     change_log = ChangeLog.of(version)
     for step in (1, 2, 3, 4):
         change_log.publish(make_delta(step, [step]))
@@ -308,7 +308,7 @@ def test_steps_of_records_that_do_not_tell_theirs_are_left_out(version):
     assert find_damage(ChangeLog(version)).top == 4
 
 
-def test_a_repair_that_comes_while_damage_is_assessed_is_not_cut(version, monkeypatch):
+def test_repair_made_during_assessment_is_not_cut(version, monkeypatch):
     damaged_chain(version, good=3, behind=2)
     mine, assess, came = ChangeLog(version), damage_module.assess, []
 

@@ -56,7 +56,7 @@ def grown(steps):
     return history
 
 
-def test_the_line_grows_with_deltas_and_shrinks_with_a_rollback():
+def test_line_grows_with_deltas_and_shrinks_with_a_rollback():
     history = grown(7)
     take(history, history.next(ROLLBACK, history.on_line(4)))
     assert [link.step for link in history.line()] == [0, 1, 2, 3, 4]
@@ -68,7 +68,7 @@ def test_the_line_grows_with_deltas_and_shrinks_with_a_rollback():
     assert history.known(5).step == 5
 
 
-def test_an_undone_delta_may_come_again_and_is_the_same_generation():
+def test_undone_delta_may_return_as_the_same_generation():
     history = grown(5)
     digest = history.head.digest
     take(history, history.next(ROLLBACK, history.on_line(3)))
@@ -78,7 +78,7 @@ def test_an_undone_delta_may_come_again_and_is_the_same_generation():
 
 
 @pytest.mark.parametrize("step", [1, 4, 5])
-def test_a_step_is_never_used_for_other_content(step):
+def test_step_is_never_reused_for_different_content(step):
     history = grown(5)
     take(history, history.next(ROLLBACK, history.on_line(0)))
     record = delta(history, "other", step=step)
@@ -86,7 +86,7 @@ def test_a_step_is_never_used_for_other_content(step):
         history.check_next(record)
 
 
-def test_behind_a_gate_nothing_is_served_until_it_is_lifted():
+def test_hold_stops_serving_until_it_is_released():
     history = grown(2)
     take(history, history.next(HOLD, history.head, reason="AUC fell"))
     take(history, delta(history, 3))
@@ -99,7 +99,7 @@ def test_behind_a_gate_nothing_is_served_until_it_is_lifted():
         take(history, history.next(RELEASE, history.head))
 
 
-def test_a_gate_may_stand_before_what_is_there_and_move_back_but_not_on():
+def test_hold_may_move_back_but_not_forward():
     history = grown(5)
     take(history, history.next(HOLD, history.on_line(3), reason="1.4 held"))
     assert (history.target.step, history.head.step, history.held) == (3, 5, "1.4 held")
@@ -112,7 +112,7 @@ def test_a_gate_may_stand_before_what_is_there_and_move_back_but_not_on():
             history.check_next(history.next(HOLD, history.on_line(step)))
 
 
-def test_a_gate_stands_on_the_line():
+def test_hold_of_an_undone_step_is_refused():
     history = grown(3)
     undone = history.head
     take(history, history.next(ROLLBACK, history.on_line(1)))
@@ -120,7 +120,7 @@ def test_a_gate_stands_on_the_line():
         history.check_next(history.next(HOLD, undone))
 
 
-def test_what_is_released_is_vouched_for_to_the_head():
+def test_release_approves_deltas_up_to_the_head():
     history = grown(3)
     take(history, history.next(HOLD, history.on_line(2)))
     assert history.vouched == 0
@@ -131,7 +131,7 @@ def test_what_is_released_is_vouched_for_to_the_head():
 
 
 @pytest.mark.parametrize(("back", "held"), [(3, True), (2, False), (1, False)])
-def test_a_rollback_to_a_gate_or_before_it_lifts_it(back, held):
+def test_rollback_to_a_hold_or_before_it_releases_it(back, held):
     history = grown(2)
     take(history, history.next(HOLD, history.head))
     for content in (3, 4):
@@ -141,7 +141,7 @@ def test_a_rollback_to_a_gate_or_before_it_lifts_it(back, held):
     assert history.target.step == min(back, 2)
 
 
-def test_the_newest_snapshot_on_the_line_is_where_a_reader_begins():
+def test_reader_begins_at_the_newest_snapshot_on_the_line():
     history = grown(6)
     for step in (2, 5):
         take(history, snapshot(history, history.on_line(step)))
@@ -157,7 +157,7 @@ def test_the_newest_snapshot_on_the_line_is_where_a_reader_begins():
     assert delta(history, "newer").snapshot == 0
 
 
-def test_a_history_since_a_snapshot_goes_on_as_the_whole_one_does():
+def test_history_since_a_snapshot_continues_like_the_whole_history():
     whole, records = start(), []
     for content in (1, 2, 3):
         records.append(delta(whole, content))
@@ -174,7 +174,7 @@ def test_a_history_since_a_snapshot_goes_on_as_the_whole_one_does():
     assert part.on_line(1) is None
 
 
-def test_a_history_since_a_snapshot_takes_records_that_name_an_older_one():
+def test_history_since_a_snapshot_accepts_records_naming_an_older_one():
     whole, records = start(), []
 
     def write(record):
@@ -214,7 +214,7 @@ def test_a_history_since_a_snapshot_takes_records_that_name_an_older_one():
         (dict(snapshot=3), "names record 3 as its snapshot, which is not a snapshot"),
     ],
 )
-def test_a_record_that_breaks_a_rule_is_no_record_of_the_chain(change, message):
+def test_record_that_breaks_a_rule_is_refused(change, message):
     history = grown(2)
     record = dataclasses.replace(delta(history, 3), **change)
     with pytest.raises(Conflict, match=message):

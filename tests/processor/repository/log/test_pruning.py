@@ -50,14 +50,14 @@ def snapshots(version):
     return sorted(int(path.name.split("-")[0]) for path in (version.folder / "snapshots").iterdir())
 
 
-def test_without_a_snapshot_nothing_goes(chain):
+def test_nothing_is_pruned_without_a_snapshot(chain):
     version, change_log = chain
     extend(change_log, 6)
     change_log.rollback(4)
     assert prune(version) == {}
 
 
-def test_deltas_of_a_snapshot_go_once_nothing_that_can_be_gone_back_to_lies_before_it(chain):
+def test_deltas_before_a_snapshot_are_pruned_once_unreachable(chain):
     version, change_log = chain
     extend(change_log, 5)
     compact(version, change_log)
@@ -71,7 +71,7 @@ def test_deltas_of_a_snapshot_go_once_nothing_that_can_be_gone_back_to_lies_befo
         VersionContents(version, change_log, link)
 
 
-def test_a_rollback_beyond_what_is_there_is_refused_in_one_line_and_changes_nothing(chain):
+def test_rollback_to_a_pruned_step_is_refused_and_changes_nothing(chain):
     version, change_log = chain
     extend(change_log, 5)
     compact(version, change_log)
@@ -86,7 +86,7 @@ def test_a_rollback_beyond_what_is_there_is_refused_in_one_line_and_changes_noth
     assert again.rollback(5).step == 5
 
 
-def test_older_snapshots_and_undone_deltas_behind_the_newest_go(chain):
+def test_older_snapshots_and_undone_deltas_are_pruned_after_the_newest(chain):
     version, change_log = chain
     extend(change_log, 2)
     compact(version, change_log)
@@ -103,7 +103,7 @@ def test_older_snapshots_and_undone_deltas_behind_the_newest_go(chain):
     assert again.history.head.step == 11
 
 
-def test_what_was_left_unfinished_goes_after_a_day_and_not_before(chain):
+def test_unfinished_files_are_pruned_only_after_a_day(chain):
     version, change_log = chain
     extend(change_log, 3)
     change_log.rollback(1)
@@ -120,7 +120,7 @@ def test_what_was_left_unfinished_goes_after_a_day_and_not_before(chain):
     assert deltas(version) == [1, 2, 3, 9]  # Step 9 may still come to continue the chain.
 
 
-def test_a_dropped_file_that_continues_nothing_goes_after_a_day(chain):
+def test_dropped_file_that_continues_nothing_is_pruned_after_a_day(chain):
     version, change_log = chain
     extend(change_log)
     stray = version.folder / "deltas" / "2.safetensors"
@@ -131,7 +131,7 @@ def test_a_dropped_file_that_continues_nothing_goes_after_a_day(chain):
     assert ChangeLog.of(version).history.head.step == 3
 
 
-def test_deltas_that_a_server_of_the_first_format_undid_go(chain):
+def test_deltas_undone_by_a_first_format_server_are_pruned(chain):
     version, _ = chain
     storage = version.folder / "deltas" / "rolled-back"
     storage.mkdir()
@@ -142,7 +142,7 @@ def test_deltas_that_a_server_of_the_first_format_undid_go(chain):
     assert prune(version) == {"deltas/rolled-back": "undone by a server of the first format"}
 
 
-def test_versions_that_were_never_committed_go_after_a_day(tmp_path):
+def test_uncommitted_versions_are_pruned_after_a_day(tmp_path):
     write_package(tmp_path)
     (tmp_path / "small" / ".2.00ff.tmp" / "tables").mkdir(parents=True)
     assert unfinished(tmp_path / "small", time.time()) == []
@@ -153,7 +153,7 @@ def test_versions_that_were_never_committed_go_after_a_day(tmp_path):
 @given(
     steps=st.lists(st.one_of(st.sampled_from(["publish", "fold", "prune"]), st.integers(0, KEEP)), max_size=24),
 )
-def test_whatever_was_pruned_the_newest_generations_can_be_gone_back_to(tmp_path_factory, steps):
+def test_newest_generations_stay_reachable_by_rollback_after_pruning(tmp_path_factory, steps):
     repository = tmp_path_factory.mktemp("any")
     write_package(repository)
     version = Repository(repository).version("small", 1)

@@ -38,7 +38,7 @@ def refuse_all(record, data):
     raise Conflict("another chain's")
 
 
-def test_a_repair_is_found_behind_all_that_it_sets_aside(version):
+def test_repair_is_found_after_all_records_that_it_sets_aside(version):
     damaged_chain(version, good=2, behind=2)
     assert find_repair(version.storage, 3, take_all) is None
     made = repair(ChangeLog(version), 3)
@@ -50,7 +50,7 @@ def test_a_repair_is_found_behind_all_that_it_sets_aside(version):
 @pytest.mark.parametrize(
     "change", [dict(sha256="00" * 32), dict(since=4), dict(previous="00" * 32), dict(top=1), dict(top=10**9)]
 )
-def test_a_repair_that_is_not_of_this_chain_is_one_more_record_to_set_aside(version, change):
+def test_repair_of_a_different_log_is_itself_set_aside(version, change):
     damaged_chain(version, good=2, behind=2)
     made = repair(ChangeLog(version), 3)
     path = version.folder / record_name(made.number)
@@ -62,7 +62,7 @@ def test_a_repair_that_is_not_of_this_chain_is_one_more_record_to_set_aside(vers
     assert ChangeLog.of(version, whole=True).history.head.step == 2
 
 
-def test_what_is_no_repair_is_told_from_one(version):
+def test_invalid_repair_record_is_not_parsed_as_a_repair(version):
     damaged_chain(version, good=2, behind=2)
     made = repair(ChangeLog(version), 3)
     assert parsed_repair(made.to_bytes(), made.number) == made
@@ -73,7 +73,7 @@ def test_what_is_no_repair_is_told_from_one(version):
         type(made).from_bytes(dataclasses.replace(made, since=made.number).to_bytes(), made.number)
 
 
-def test_bytes_are_those_of_the_file_and_nothing_is_told_from_no_file(version):
+def test_unreadable_record_file_differs_from_a_missing_one(version):
     (version.folder / "chain").mkdir()
     assert record_bytes(version.storage, 1) is None
     assert RecordsDigest().read(version.storage, 1) is None
@@ -83,7 +83,7 @@ def test_bytes_are_those_of_the_file_and_nothing_is_told_from_no_file(version):
     assert RecordsDigest().read(version.storage, 1) == NO_FILE
 
 
-def test_a_new_repair_is_told_once_and_looking_for_one_costs_one_look(version, monkeypatch):
+def test_new_repair_is_reported_once_and_found_with_one_read(version, monkeypatch):
     damaged_chain(version, good=2, behind=2)
     news, asked = RepairWatch(version.storage), []
     assert not news.come(2)
@@ -101,7 +101,7 @@ def signed_version(root, keyring):
     return Repository(root).with_keys(keyring).version("small", 1)
 
 
-def test_a_repair_is_signed_where_records_are(tmp_path):
+def test_repair_is_signed_when_records_are_signed(tmp_path):
     write_package(tmp_path, users=range(6), keyring=writes())
     change_log = ChangeLog.of(signed_version(tmp_path, writes()))
     change_log.publish(make_delta(1, [1]))
@@ -129,7 +129,7 @@ def test_a_repair_is_signed_where_records_are(tmp_path):
     assert again.history.head.step == 1
 
 
-def test_what_a_server_has_trusted_may_be_set_aside_by_a_signed_repair(tmp_path):
+def test_signed_repair_may_set_aside_records_that_a_server_trusted(tmp_path):
     write_package(tmp_path, users=range(6), keyring=writes())
     change_log = ChangeLog.of(signed_version(tmp_path, writes()))
     for step in (1, 2, 3):
@@ -153,7 +153,7 @@ def test_what_a_server_has_trusted_may_be_set_aside_by_a_signed_repair(tmp_path)
         ChangeLog(signed_version(tmp_path, keyring)).recall()
 
 
-def test_a_manifest_that_is_signed_anew_vouches_for_a_chain_around_what_is_set_aside(tmp_path):
+def test_newly_signed_manifest_approves_the_log_around_a_repair(tmp_path):
     write_package(tmp_path, users=range(6))
     version = Repository(tmp_path).version("small", 1)
     damaged_chain(version, good=2, behind=2)
@@ -166,7 +166,7 @@ def test_a_manifest_that_is_signed_anew_vouches_for_a_chain_around_what_is_set_a
 
 
 @pytest.mark.parametrize("what", ["file", "loop"])
-def test_a_folder_of_records_that_is_none_keeps_nobody_for_good(version, what):
+def test_invalid_record_folder_is_retryable(version, what):
     chain = version.folder / "chain"
     chain.write_bytes(b"") if what == "file" else chain.symlink_to("chain")
     with pytest.raises(NotReady, match="record 1: cannot be read"):

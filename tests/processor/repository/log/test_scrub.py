@@ -35,7 +35,7 @@ def scrub(change_log):
         change_log.scrub()
 
 
-def test_files_that_are_what_they_were_are_no_matter_even_when_they_were_copied(version, watched):
+def test_unchanged_files_pass_the_scrub_even_when_copied(version, watched):
     for path in [*(version.folder / "deltas").iterdir(), *(version.folder / "chain").iterdir()]:
         data = path.read_bytes()
         path.unlink()
@@ -55,7 +55,7 @@ def test_files_that_are_what_they_were_are_no_matter_even_when_they_were_copied(
     ],
 )
 @pytest.mark.parametrize("gone", [True, False])
-def test_what_is_served_and_was_replaced_or_is_gone_is_told(version, watched, name, message, gone):
+def test_replaced_or_deleted_served_file_is_reported(version, watched, name, message, gone):
     path = version.folder / name
     data = path.read_bytes()
     path.unlink()
@@ -66,14 +66,14 @@ def test_what_is_served_and_was_replaced_or_is_gone_is_told(version, watched, na
         scrub(watched)
 
 
-def test_a_version_that_was_published_anew_under_the_same_number_is_told(version, watched, tmp_path):
+def test_version_republished_under_the_same_number_is_reported(version, watched, tmp_path):
     folder = write_package(tmp_path / "other", users=range(6), seed=9)
     os.replace(folder / "model.json", version.folder / "model.json")
     with pytest.raises(Diverged, match="manifest: is served"):
         scrub(watched)
 
 
-def test_a_repository_that_is_away_is_no_divergence(version, watched):
+def test_unreachable_repository_is_not_divergence(version, watched):
     away = version.folder.with_name("away")
     version.folder.rename(away)
     scrub(watched)
@@ -82,7 +82,7 @@ def test_a_repository_that_is_away_is_no_divergence(version, watched):
     scrub(watched)
 
 
-def test_files_that_nothing_needs_any_more_may_go(version, watched):
+def test_files_that_nothing_needs_may_be_deleted(version, watched):
     snapshot_at(watched, 3)
     watched.rollback(3)
     for step in (1, 2, 3, 4):

@@ -25,7 +25,7 @@ def steps(found):
     return [bare.step for bare in found]
 
 
-def test_bare_deltas_are_numbered_files_by_ascending_step(folder):
+def test_unrecorded_deltas_are_listed_by_ascending_step(folder):
     touch(folder, "10.safetensors", "9.safetensors", "1.safetensors")
     touch(folder, ".2.safetensors.a1b2.tmp", ".2.safetensors", "3.tmp", "04.safetensors", "x.safetensors", "5")
     touch(folder, "7-ab12cd34.safetensors")
@@ -35,7 +35,7 @@ def test_bare_deltas_are_numbered_files_by_ascending_step(folder):
     assert unrecorded_deltas(folder / "nowhere") == []
 
 
-def test_a_folder_that_cannot_be_listed_for_now_is_not_empty_and_is_listed_later(folder):
+def test_unlistable_folder_is_not_treated_as_empty(folder):
     touch(folder, "2.safetensors", "7.safetensors")
     os.utime(folder / "deltas", (1, 1))
     found = DeltaFolderScanner(folder, lambda: 0.0)
@@ -45,7 +45,7 @@ def test_a_folder_that_cannot_be_listed_for_now_is_not_empty_and_is_listed_later
     assert steps(found.others(2)) == [7]
 
 
-def test_the_next_step_is_found_by_its_name_alone(folder, monkeypatch):
+def test_next_step_is_found_by_its_file_name_alone(folder, monkeypatch):
     touch(folder, "4.safetensors", "9.safetensors")
     monkeypatch.setattr(arrivals_module, "unrecorded_deltas", lambda folder: pytest.fail("listed"))
     found = DeltaFolderScanner(folder, lambda: 0.0)
@@ -55,7 +55,7 @@ def test_the_next_step_is_found_by_its_name_alone(folder, monkeypatch):
     assert found.next(4) == []
 
 
-def test_others_are_found_by_a_listing_that_an_unchanged_folder_does_not_repeat(folder, monkeypatch):
+def test_unchanged_folder_is_not_listed_again(folder, monkeypatch):
     touch(folder, "2.safetensors", "7.safetensors", "5.safetensors")
     os.utime(folder / "deltas", (1, 1))
     listings, real = [], unrecorded_deltas
@@ -69,7 +69,7 @@ def test_others_are_found_by_a_listing_that_an_unchanged_folder_does_not_repeat(
     assert len(listings) == 2
 
 
-def test_listings_take_a_small_share_of_the_time_however_often_the_folder_changes(folder, monkeypatch):
+def test_listings_take_a_small_share_of_the_time(folder, monkeypatch):
     now, costs = [0.0], 0.04
     listings = []
 

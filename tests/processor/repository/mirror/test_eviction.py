@@ -34,7 +34,7 @@ def there(mirror):
     return [n for n in (1, 2, 3) if (mirror.root / "small" / str(n) / "tables").exists()]
 
 
-def test_versions_go_that_were_not_needed_for_longest_and_what_is_needed_stays(mirror):
+def test_least_recently_needed_versions_are_evicted_and_leased_ones_stay(mirror):
     for at_s, version in enumerate((2, 3, 1)):
         mirror.storage("small", version).release()
         os.utime(mirror.root / "small" / str(version) / ".lease", (at_s, at_s))
@@ -45,7 +45,7 @@ def test_versions_go_that_were_not_needed_for_longest_and_what_is_needed_stays(m
     assert there(mirror) == [3]
 
 
-def test_a_lease_of_a_folder_that_another_process_has_wiped_is_taken_anew(mirror, bucket, tmp_path):
+def test_lease_of_a_wiped_folder_is_taken_again(mirror, bucket, tmp_path):
     other = opened(bucket, tmp_path / "server").mirror
     other.storage("small", 1).wipe()
     mirror.prepare("small", 1)
@@ -53,7 +53,7 @@ def test_a_lease_of_a_folder_that_another_process_has_wiped_is_taken_anew(mirror
     assert 1 in there(mirror)
 
 
-def test_what_a_killed_process_has_left_goes_first_once_nobody_can_be_writing_it(mirror):
+def test_leftovers_of_a_killed_process_are_evicted_first_once_old(mirror):
     old = time.time() - 2 * LEFT_S
     file = mirror.root / "small" / "1" / "tables" / ".user.safetensors.0123abcd.tmp"
     folder = mirror.root / "small" / ".7.0123abcd.tmp"
@@ -70,7 +70,7 @@ def test_what_a_killed_process_has_left_goes_first_once_nobody_can_be_writing_it
     assert there(mirror) == [1, 2, 3]
 
 
-def test_a_link_in_the_place_of_a_version_is_not_followed(mirror, tmp_path):
+def test_symbolic_link_in_place_of_a_version_is_not_followed(mirror, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     (home / "thesis").write_text("years")

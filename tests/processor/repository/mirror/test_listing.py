@@ -23,7 +23,7 @@ def strangers(bucket, count, name="x"):
 
 
 @pytest.mark.parametrize("name", ["x", "1/x", "labels.json"])
-def test_names_without_a_version_cost_a_few_requests_however_many_they_are(bucket, trainer, server, name):
+def test_names_without_a_version_cost_a_bounded_number_of_requests(bucket, trainer, server, name):
     """400 of them cost five requests each, a local folder each and ten seconds a beat, in which no delta came."""
     strangers(bucket, 1000, name)
     server.load()
@@ -36,7 +36,7 @@ def test_names_without_a_version_cost_a_few_requests_however_many_they_are(bucke
     assert set(server.mirror._places) == {("small", 1)}
 
 
-def test_a_stranger_that_becomes_a_model_is_found(bucket, trainer, server, tmp_path):
+def test_unknown_name_that_becomes_a_model_is_found(bucket, trainer, server, tmp_path):
     strangers(bucket, 200)
     bucket.objects["small-2/x"] = b""
     server.load()
@@ -49,7 +49,7 @@ def test_a_stranger_that_becomes_a_model_is_found(bucket, trainer, server, tmp_p
     assert server.repository.versions("small-2") == [1]
 
 
-def test_models_that_are_followed_are_asked_for_before_strangers(bucket, trainer, server):
+def test_followed_models_are_queried_before_unknown_names(bucket, trainer, server):
     server.load()
     server.beat()
     for n in range(300):
@@ -62,7 +62,7 @@ def test_models_that_are_followed_are_asked_for_before_strangers(bucket, trainer
     assert listed.index("small") <= 8
 
 
-def test_records_come_while_a_listing_does_not_end(bucket, trainer, tmp_path):
+def test_records_arrive_while_a_listing_hangs(bucket, trainer, tmp_path):
     """The mirror's own threads: the one that lists hangs in the store, the other goes on."""
     server = Server(bucket, tmp_path / "server")
     change_log = server.load()
@@ -86,7 +86,7 @@ def test_records_come_while_a_listing_does_not_end(bucket, trainer, tmp_path):
         server.mirror.close()
 
 
-def test_a_listing_that_fails_is_told_and_shown_until_one_ends(bucket, trainer, server, caplog):
+def test_failed_listing_is_reported_until_one_succeeds(bucket, trainer, server, caplog):
     server.load()
     server.beat()
     assert server.repository.concern() == ""
@@ -110,7 +110,7 @@ def test_a_listing_that_fails_is_told_and_shown_until_one_ends(bucket, trainer, 
     assert server.mirror.listing.ended_ago_s() == 0
 
 
-def test_what_a_listing_does_not_come_to_is_first_in_the_next(bucket, trainer, server):
+def test_names_missed_by_a_listing_come_first_in_the_next(bucket, trainer, server):
     server.load()
     server.beat()
     strangers(bucket, 100)
@@ -133,7 +133,7 @@ def test_what_a_listing_does_not_come_to_is_first_in_the_next(bucket, trainer, s
     assert len(set(asked)) == 100
 
 
-def test_listings_rest_as_long_as_they_take(bucket, trainer, server):
+def test_listings_pause_as_long_as_they_take(bucket, trainer, server):
     """However often somebody replaces the hint."""
     server.load()
     server.beat()
@@ -152,7 +152,7 @@ def test_listings_rest_as_long_as_they_take(bucket, trainer, server):
     assert min(gaps) > 9.9
 
 
-def test_a_reader_is_not_told_that_there_is_no_version_where_its_manifest_cannot_be_had(bucket, trainer, tmp_path):
+def test_unreachable_manifest_is_not_reported_as_a_missing_version(bucket, trainer, tmp_path):
     def out(call, key):
         if key == "small/1/model.json":
             raise NotReady("repository: the object store cannot be reached: no connection")
@@ -162,7 +162,7 @@ def test_a_reader_is_not_told_that_there_is_no_version_where_its_manifest_cannot
         opened(bucket, tmp_path / "reader").version("small")
 
 
-def test_a_version_that_goes_while_it_is_followed_is_ended_by_who_follows_it(bucket, trainer, server, tmp_path):
+def test_follower_ends_a_version_that_disappears(bucket, trainer, server, tmp_path):
     change_log = server.load()
     server.beat()
     opened(bucket, tmp_path / "other").storage("small", 1).end()

@@ -3,7 +3,7 @@
 from freshet_serving.processor.repository.mirror.listing import EMPTY_AT_ONCE, NegativeCache
 
 
-def test_names_that_are_not_known_come_first_and_empty_ones_in_turn():
+def test_unknown_names_come_first_and_empty_ones_take_turns():
     names, every = NegativeCache(), [f"n{n:03}" for n in range(3 * EMPTY_AT_ONCE)]
     assert names.due(every) == every
     for name in every:
@@ -17,7 +17,7 @@ def test_names_that_are_not_known_come_first_and_empty_ones_in_turn():
     assert sorted(name for turn in turns for name in turn[1:]) == every
 
 
-def test_a_name_that_is_not_empty_any_more_or_gone_is_forgotten():
+def test_name_that_is_filled_or_deleted_is_forgotten():
     names = NegativeCache()
     for name in "abc":
         names.note(name, empty=True)

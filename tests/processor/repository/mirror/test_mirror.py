@@ -22,7 +22,7 @@ def server(bucket, trainer, tmp_path):
     return Server(bucket, tmp_path / "server")
 
 
-def test_a_record_comes_with_its_file_and_who_reads_waits_for_no_network(bucket, trainer, server):
+def test_record_arrives_with_its_file_and_readers_use_no_network(bucket, trainer, server):
     change_log = server.load()
     trainer.publish(make_delta(1, [1]))
     trainer.publish(make_delta(2, [2]))
@@ -35,7 +35,7 @@ def test_a_record_comes_with_its_file_and_who_reads_waits_for_no_network(bucket,
     assert bucket.calls == []
 
 
-def test_a_quiet_beat_asks_for_the_hint_and_for_one_record(bucket, trainer, server):
+def test_idle_poll_requests_only_the_hint_and_one_record(bucket, trainer, server):
     server.load()
     server.beat()
     bucket.calls.clear()
@@ -43,7 +43,7 @@ def test_a_quiet_beat_asks_for_the_hint_and_for_one_record(bucket, trainer, serv
     assert bucket.calls == [("get", "small/1/chain/0000000001.json"), ("get", ".hint")]
 
 
-def test_a_version_that_is_committed_is_seen_by_the_hint_and_one_that_ends_goes(bucket, trainer, server, tmp_path):
+def test_hint_shows_new_versions_and_ended_versions_disappear(bucket, trainer, server, tmp_path):
     server.load()
     server.beat()
     publish(opened(bucket, tmp_path / "other"), tmp_path, version=2)
@@ -56,7 +56,7 @@ def test_a_version_that_is_committed_is_seen_by_the_hint_and_one_that_ends_goes(
     assert server.repository.versions("small") == [2]
 
 
-def test_an_outage_is_noted_and_over_with_the_first_beat_that_comes_through(bucket, trainer, server, caplog):
+def test_outage_is_logged_once_and_ends_with_the_next_poll(bucket, trainer, server, caplog):
     change_log = server.load()
     server.beat()
     assert server.repository.seen_s() < 0.01
@@ -74,7 +74,7 @@ def test_an_outage_is_noted_and_over_with_the_first_beat_that_comes_through(buck
     assert server.repository.seen_s() < 0.01
 
 
-def test_a_file_that_is_dropped_is_brought_within_two_seconds(bucket, trainer, server, tmp_path):
+def test_dropped_file_is_downloaded_within_two_seconds(bucket, trainer, server, tmp_path):
     change_log = server.load()
     write_delta(tmp_path / "dropped", make_delta(1, [1]))
     bucket.objects["small/1/deltas/1.safetensors"] = (tmp_path / "dropped").read_bytes()
@@ -84,7 +84,7 @@ def test_a_file_that_is_dropped_is_brought_within_two_seconds(bucket, trainer, s
     assert "small/1/chain/0000000001.json" in bucket.objects
 
 
-def test_labels_come_with_the_hint_and_go_to_the_store_first(bucket, trainer, server, tmp_path):
+def test_labels_arrive_with_the_hint_and_are_stored_remotely_first(bucket, trainer, server, tmp_path):
     server.load()
     server.beat()
     opened(bucket, tmp_path / "other").keep_labels("small", {"stable": 1})
@@ -96,7 +96,7 @@ def test_labels_come_with_the_hint_and_go_to_the_store_first(bucket, trainer, se
     assert server.repository.labels("small") == {"stable": 1}
 
 
-def test_a_mirror_that_is_full_forgets_what_nobody_needs(bucket, trainer, server, tmp_path, caplog):
+def test_full_mirror_evicts_unneeded_files(bucket, trainer, server, tmp_path, caplog):
     publish(opened(bucket, tmp_path / "other"), tmp_path, version=2)
     server.load(1)
     server.mirror.prepare("small", 2)
@@ -112,7 +112,7 @@ def test_a_mirror_that_is_full_forgets_what_nobody_needs(bucket, trainer, server
     server.repository.reader("small", 1).verify()
 
 
-def test_an_old_start_serves_what_the_mirror_has_while_the_store_is_away(bucket, trainer, server, tmp_path):
+def test_restart_serves_from_the_mirror_while_the_store_is_down(bucket, trainer, server, tmp_path):
     trainer.publish(make_delta(1, [1]))
     server.load()
     bucket.down = True
@@ -123,7 +123,7 @@ def test_an_old_start_serves_what_the_mirror_has_while_the_store_is_away(bucket,
         opened(bucket, tmp_path / "server").version("small")
 
 
-def test_a_saved_model_in_a_bucket_is_told_of_once(bucket, trainer, server, caplog):
+def test_saved_model_in_a_bucket_is_logged_once(bucket, trainer, server, caplog):
     bucket.objects["small/7/saved_model.pb"] = b"graph"
     server.mirror.listing.models()
     server.mirror.listing.models()
@@ -140,7 +140,7 @@ def test_a_saved_model_in_a_bucket_is_told_of_once(bucket, trainer, server, capl
         ("aaa/1/model.json", 1),
     ],
 )
-def test_one_object_that_cannot_be_read_keeps_nobody_from_the_others_and_is_told_once(
+def test_unreadable_object_does_not_block_others_and_is_logged_once(
     bucket, trainer, server, tmp_path, caplog, key, nbytes
 ):
     server.load()
@@ -156,7 +156,7 @@ def test_one_object_that_cannot_be_read_keeps_nobody_from_the_others_and_is_told
     assert server.repository.versions("small") == [1, 2]
 
 
-def test_a_record_that_is_none_stops_its_own_version_alone(bucket, trainer, server, tmp_path, caplog):
+def test_malformed_record_stops_only_its_own_version(bucket, trainer, server, tmp_path, caplog):
     server.load()
     other = publish(opened(bucket, tmp_path / "other"), tmp_path, version=2)
     server.mirror.prepare("small", 2)
@@ -168,7 +168,7 @@ def test_a_record_that_is_none_stops_its_own_version_alone(bucket, trainer, serv
     assert other.manifest.version == 2
 
 
-def test_names_that_no_listing_can_hold_leave_what_is_known(bucket, trainer, server, caplog):
+def test_unlistable_names_leave_known_models_unchanged(bucket, trainer, server, caplog):
     server.load()
 
     def odd(call, key):
@@ -183,7 +183,7 @@ def test_names_that_no_listing_can_hold_leave_what_is_known(bucket, trainer, ser
     assert len([r for r in caplog.records if "empty parts" in r.message]) == 1
 
 
-def test_a_version_that_took_long_to_load_is_followed_all_the_same(bucket, trainer, server):
+def test_version_that_loads_slowly_is_still_followed(bucket, trainer, server):
     server.load()
     for _ in range(30):
         server.beat(4.0)
@@ -194,7 +194,7 @@ def test_a_version_that_took_long_to_load_is_followed_all_the_same(bucket, train
     assert server.mirror.storage("small", 1).leased
 
 
-def test_a_file_that_was_damaged_here_is_brought_again_though_the_store_has_not_changed(bucket, trainer, server):
+def test_locally_damaged_file_is_downloaded_again(bucket, trainer, server):
     opened(bucket, server.mirror.root.parent / "other").keep_labels("small", {"stable": 1})
     trainer.publish(make_delta(1, [1]))
     change_log = server.load()
@@ -210,7 +210,7 @@ def test_a_file_that_was_damaged_here_is_brought_again_though_the_store_has_not_
     assert change_log.history.head.step == 1
 
 
-def test_only_wanted_models_are_listed(bucket, trainer, tmp_path):
+def test_only_configured_models_are_listed(bucket, trainer, tmp_path):
     for n in range(20):
         bucket.objects[f"foreign-{n}/1/model.json"] = b"{}"
     server = Server(bucket, tmp_path / "server", models=["small"])
@@ -221,7 +221,7 @@ def test_only_wanted_models_are_listed(bucket, trainer, tmp_path):
     assert server.repository.models() == ["small"]
 
 
-def test_room_is_made_before_anything_that_may_want_it(bucket, trainer, server, tmp_path, monkeypatch):
+def test_space_is_freed_before_any_download_that_may_need_it(bucket, trainer, server, tmp_path, monkeypatch):
     publish(opened(bucket, tmp_path / "other"), tmp_path, version=2)
     server.load(1)
     server.mirror.prepare("small", 2)
@@ -237,7 +237,7 @@ def test_room_is_made_before_anything_that_may_want_it(bucket, trainer, server, 
     assert not (server.mirror.root / "small" / "1" / "tables").exists()
 
 
-def test_what_walks_the_folder_does_so_a_hundredth_of_the_time(server, trainer, monkeypatch):
+def test_folder_walks_take_one_percent_of_the_time(server, trainer, monkeypatch):
     server.load()
     walks, spent_s = [], iter(range(1000))
     monkeypatch.setattr(server.mirror, "tidy", lambda: walks.append(server.clock.now_s()))
@@ -249,7 +249,7 @@ def test_what_walks_the_folder_does_so_a_hundredth_of_the_time(server, trainer, 
     assert [round(after - before) for before, after in itertools.pairwise(walks)] == [100, 100]
 
 
-def test_a_start_without_store_and_mirror_is_no_empty_repository(bucket, trainer, tmp_path):
+def test_start_without_store_and_mirror_is_not_an_empty_repository(bucket, trainer, tmp_path):
     bucket.down = True
     server = Server(bucket, tmp_path / "server")
     with pytest.raises(NotReady):
@@ -262,7 +262,7 @@ def test_a_start_without_store_and_mirror_is_no_empty_repository(bucket, trainer
     assert server.repository.models() == ["small"]
 
 
-def test_disk_that_is_full_passes_and_a_manifest_that_no_folder_can_hold_does_not(bucket, trainer, server):
+def test_full_disk_is_retryable_and_a_conflicting_manifest_is_not(bucket, trainer, server):
     def full(call, key):
         if call == "download":
             raise OSError(errno.ENOSPC, "No space left on device", "/a/path/of/ours/user.safetensors")
@@ -279,7 +279,7 @@ def test_disk_that_is_full_passes_and_a_manifest_that_no_folder_can_hold_does_no
         server.mirror.prepare("small", 1)
 
 
-def test_forged_records_cost_a_start_next_to_nothing(bucket, trainer, server):
+def test_forged_records_cost_few_requests_at_start(bucket, trainer, server):
     for power in range(20):
         bucket.objects["small/1/" + record_name(2**power)] = b"{}"
     bucket.calls.clear()
@@ -287,7 +287,7 @@ def test_forged_records_cost_a_start_next_to_nothing(bucket, trainer, server):
     assert len(bucket.calls) < 1000
 
 
-def test_who_trusts_brings_nothing_of_what_nobody_trusted_has_signed(bucket, trainer, tmp_path):
+def test_untrusted_versions_are_not_downloaded(bucket, trainer, tmp_path):
     from freshet_serving.processor.package.signature import new_key
     from freshet_serving.processor.repository.keyring import Keyring
 
@@ -310,7 +310,7 @@ def test_who_trusts_brings_nothing_of_what_nobody_trusted_has_signed(bucket, tra
     assert signed.manifest.key
 
 
-def test_a_delta_that_is_larger_than_its_record_says_is_as_good_as_gone(bucket, trainer, server):
+def test_delta_larger_than_its_record_counts_as_missing(bucket, trainer, server):
     trainer.publish(make_delta(1, [1]))
     change_log = server.load()
     name = change_log.history.head.record.file
@@ -322,9 +322,7 @@ def test_a_delta_that_is_larger_than_its_record_says_is_as_good_as_gone(bucket, 
     assert server.mirror.storage("small", 1).gone(name)
 
 
-def test_an_object_that_is_refused_while_the_store_answers_keeps_nobody_and_is_no_silence(
-    bucket, trainer, server, tmp_path, caplog
-):
+def test_refused_object_does_not_block_others_but_delays_freshness(bucket, trainer, server, tmp_path, caplog):
     server.load()
     publish(opened(bucket, tmp_path / "other"), tmp_path, version=2)
     server.mirror.prepare("small", 2)
@@ -348,7 +346,7 @@ def test_an_object_that_is_refused_while_the_store_answers_keeps_nobody_and_is_n
     assert server.repository.seen_s() < 1
 
 
-def test_a_backlog_is_not_seen_before_its_last_record(bucket, trainer, server, monkeypatch):
+def test_freshness_counts_only_after_the_last_record_of_a_backlog(bucket, trainer, server, monkeypatch):
     monkeypatch.setattr("freshet_serving.processor.repository.mirror.mirrored_storage.WALKED", 2)
     server.load()
     server.beat()
@@ -362,7 +360,7 @@ def test_a_backlog_is_not_seen_before_its_last_record(bucket, trainer, server, m
     assert server.mirror.storage("small", 1).known == 5
 
 
-def test_a_version_that_comes_for_longer_than_it_is_followed_keeps_its_files(bucket, trainer, server, tmp_path):
+def test_slow_download_keeps_its_files_while_being_followed(bucket, trainer, server, tmp_path):
     publish(opened(bucket, tmp_path / "other"), tmp_path, version=2)
     server.load(1)
 
@@ -390,9 +388,7 @@ def test_a_version_that_comes_for_longer_than_it_is_followed_keeps_its_files(buc
     assert not storage.leased
 
 
-def test_a_version_that_is_gone_in_the_store_is_asked_for_no_more_and_comes_again_with_its_manifest(
-    bucket, trainer, server, tmp_path
-):
+def test_deleted_version_is_not_polled_and_returns_with_its_manifest(bucket, trainer, server, tmp_path):
     change_log = server.load()
     opened(bucket, tmp_path / "other").storage("small", 1).end()
     server.beat(40.0)
@@ -406,7 +402,7 @@ def test_a_version_that_is_gone_in_the_store_is_asked_for_no_more_and_comes_agai
     assert server.repository.versions("small") == [1]
 
 
-def test_the_mirror_of_who_writes_is_kept_below_its_bound(bucket, tmp_path):
+def test_mirror_of_a_writer_stays_below_its_size_limit(bucket, tmp_path):
     clock = FakeClock()
     repository = opened(bucket, tmp_path / "writer", clock.now_s, max_nbytes=150_000)
     for version in range(1, 8):
@@ -418,7 +414,7 @@ def test_the_mirror_of_who_writes_is_kept_below_its_bound(bucket, tmp_path):
     assert len(list((tmp_path / "writer" / "small").glob("*/tables"))) < 7
 
 
-def test_a_bucket_that_is_not_there_is_a_mistake_and_no_empty_repository(bucket, tmp_path, caplog):
+def test_missing_bucket_is_a_configuration_error(bucket, tmp_path, caplog):
     def nowhere(call, key):
         raise BadInput("repository: bucket 'models' does not exist")
 

@@ -46,7 +46,7 @@ def agree(bucket, folder):
             assert bucket.objects.get(key) == path.read_bytes(), key
 
 
-def test_what_one_publishes_another_reads(bucket, version, tmp_path):
+def test_published_version_is_read_by_another_mirror(bucket, version, tmp_path):
     ChangeLog.of(version).publish(make_delta(1, [1, 2]))
     theirs = other(bucket, tmp_path)
     assert digest(theirs) == digest(version)
@@ -54,13 +54,13 @@ def test_what_one_publishes_another_reads(bucket, version, tmp_path):
     assert (theirs.folder / "deltas" / "1.safetensors").read_bytes() == bucket.objects["small/1/deltas/1.safetensors"]
 
 
-def test_a_version_is_committed_once(bucket, version, tmp_path):
+def test_version_is_committed_only_once(bucket, version, tmp_path):
     with pytest.raises(Conflict, match="already exists"):
         publish(opened(bucket, tmp_path / "two"), tmp_path)
     assert "small/1/.claim" not in bucket.objects
 
 
-def test_a_version_that_somebody_else_is_writing_is_refused_and_ones_own_is_gone_on_with(bucket, tmp_path):
+def test_version_claimed_by_another_writer_is_refused_and_own_resumed(bucket, tmp_path):
     def killed(call, key):
         if call == "create" and key.endswith("model.json"):
             raise Killed
@@ -74,7 +74,7 @@ def test_a_version_that_somebody_else_is_writing_is_refused_and_ones_own_is_gone
     assert publish(opened(bucket, tmp_path / "one"), tmp_path).manifest.version == 1
 
 
-def test_of_two_writers_one_gets_the_number_and_the_other_decides_anew(bucket, version, tmp_path):
+def test_losing_writer_of_a_record_number_decides_again(bucket, version, tmp_path):
     mine, theirs = ChangeLog.of(version), ChangeLog.of(other(bucket, tmp_path))
     mine.publish(make_delta(1, [1]))
     with pytest.raises(Conflict):
@@ -84,7 +84,7 @@ def test_of_two_writers_one_gets_the_number_and_the_other_decides_anew(bucket, v
     assert mine.history.head == theirs.history.head
 
 
-def test_an_outage_is_not_ready_and_nothing_of_it_is_seen(bucket, version, tmp_path):
+def test_outage_is_not_ready_and_shows_no_partial_state(bucket, version, tmp_path):
     change_log = ChangeLog.of(version)
     bucket.down = True
     with pytest.raises(NotReady, match="cannot be reached"):
@@ -95,14 +95,14 @@ def test_an_outage_is_not_ready_and_nothing_of_it_is_seen(bucket, version, tmp_p
     agree(bucket, version.folder)
 
 
-def test_a_file_that_was_dropped_is_adopted(bucket, version, tmp_path):
+def test_dropped_file_is_adopted(bucket, version, tmp_path):
     write_delta(tmp_path / "dropped", make_delta(1, [1]))
     bucket.objects["small/1/deltas/1.safetensors"] = (tmp_path / "dropped").read_bytes()
     assert ChangeLog.of(other(bucket, tmp_path)).history.head.step == 1
     assert "small/1/chain/0000000001.json" in bucket.objects
 
 
-def test_a_snapshot_is_sent_before_its_record_and_a_start_reads_it(bucket, version, tmp_path):
+def test_snapshot_is_uploaded_before_its_record_and_read_at_start(bucket, version, tmp_path):
     change_log = ChangeLog.of(version)
     for step in (1, 2, 3):
         change_log.publish(make_delta(step, [step]))
@@ -118,7 +118,7 @@ def test_a_snapshot_is_sent_before_its_record_and_a_start_reads_it(bucket, versi
     assert digest(theirs.reader("small", 1)) == digest(version)
 
 
-def test_a_damaged_file_of_the_mirror_is_brought_once_more(bucket, version, tmp_path):
+def test_damaged_mirror_file_is_downloaded_again(bucket, version, tmp_path):
     ChangeLog.of(version).publish(make_delta(1, [1]))
     theirs = other(bucket, tmp_path)
     theirs.verify()
@@ -133,7 +133,7 @@ def test_a_damaged_file_of_the_mirror_is_brought_once_more(bucket, version, tmp_
     agree(bucket, again.folder)
 
 
-def test_what_lies_there_from_another_version_of_that_number_is_replaced(bucket, version, tmp_path):
+def test_files_from_an_earlier_version_of_that_number_are_replaced(bucket, version, tmp_path):
     ChangeLog.of(other(bucket, tmp_path)).publish(make_delta(1, [1]))
     version.storage.end()
     assert bucket.objects.keys() <= {".hint"}
@@ -143,7 +143,7 @@ def test_what_lies_there_from_another_version_of_that_number_is_replaced(bucket,
     assert ChangeLog.of(theirs).history.number == 0
 
 
-def test_records_that_the_store_has_not_are_not_believed(bucket, version, tmp_path):
+def test_records_missing_from_the_store_are_not_trusted(bucket, version, tmp_path):
     ChangeLog.of(version).publish(make_delta(1, [1]))
     theirs = other(bucket, tmp_path)
     digest(theirs)
@@ -153,7 +153,7 @@ def test_records_that_the_store_has_not_are_not_believed(bucket, version, tmp_pa
     assert "small/1/chain/0000000001.json" not in bucket.objects
 
 
-def test_a_record_that_is_replaced_in_the_store_is_told_by_the_chain(bucket, version, tmp_path):
+def test_record_replaced_in_the_store_is_reported_by_the_log(bucket, version, tmp_path):
     ChangeLog.of(version).publish(make_delta(1, [1]))
     theirs = opened(bucket, tmp_path / "two")
     theirs.prepare("small", 1)
@@ -174,7 +174,7 @@ def test_a_record_that_is_replaced_in_the_store_is_told_by_the_chain(bucket, ver
         patrol_all(change_log)
 
 
-def test_a_delta_that_is_replaced_in_the_store_is_told_and_one_that_was_evicted_is_not(bucket, version, tmp_path):
+def test_replaced_delta_is_reported_and_an_evicted_one_is_not(bucket, version, tmp_path):
     ChangeLog.of(version).publish(make_delta(1, [1]))
     theirs = opened(bucket, tmp_path / "two")
     theirs.prepare("small", 1)
@@ -218,7 +218,7 @@ MOVES = st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["publish", "rollb
 
 @settings(max_examples=30, deadline=None)
 @given(moves=MOVES, faults=FAULTS)
-def test_whatever_fails_nothing_acknowledged_is_lost_and_all_end_at_one_digest(tmp_path_factory, moves, faults):
+def test_no_acknowledged_record_is_lost_under_random_faults(tmp_path_factory, moves, faults):
     tmp_path, bucket = tmp_path_factory.mktemp("mirrors"), Bucket()
     publish(opened(bucket, tmp_path / "0"), tmp_path, users=range(5))
     folders, ledgers, versions = [tmp_path / "0", tmp_path / "1"], [None, None], [None, None]
@@ -272,9 +272,7 @@ def keys(tmp_path):
     return Keyring.of(private), Keyring.of(trust=[public], memory=str(tmp_path / "memory"))
 
 
-def test_a_chain_that_was_cut_is_told_to_a_mirror_that_is_empty_and_an_outage_is_not_taken_for_a_cut(
-    bucket, keys, tmp_path
-):
+def test_truncated_log_is_detected_by_an_empty_mirror(bucket, keys, tmp_path):
     ours, theirs = keys
     published = publish(opened(bucket, tmp_path / "one").with_keys(ours), tmp_path, users=range(20))
     ChangeLog.of(published).publish(make_delta(1, [1]))
@@ -305,7 +303,7 @@ def _away(key):
         raise NotReady("repository: the object store cannot be reached: no answer in time")
 
 
-def test_who_trusts_opens_nothing_of_a_bucket_that_nobody_has_signed(bucket, keys, tmp_path):
+def test_trusting_reader_refuses_an_unsigned_bucket(bucket, keys, tmp_path):
     publish(opened(bucket, tmp_path / "one"), tmp_path, users=range(20))
     with pytest.raises(Corrupt, match=r"manifest: expected a signature by key .*, got none"):
         opened(bucket, tmp_path / "server").with_keys(keys[1]).version("small")
@@ -313,7 +311,7 @@ def test_who_trusts_opens_nothing_of_a_bucket_that_nobody_has_signed(bucket, key
         publish(opened(bucket, tmp_path / "one").with_keys(keys[1]), tmp_path, version=2)
 
 
-def test_a_bucket_that_nobody_has_signed_is_signed_where_it_lies(bucket, keys, tmp_path):
+def test_unsigned_bucket_is_signed_in_place(bucket, keys, tmp_path):
     ours, theirs = keys
     ChangeLog.of(publish(opened(bucket, tmp_path / "one"), tmp_path, users=range(20))).publish(make_delta(1, [1]))
     owner = opened(bucket, tmp_path / "owner")

@@ -91,7 +91,7 @@ class Broken:
         self.http.server_close()
 
 
-def test_what_is_created_is_read_and_its_name_is_given_once(store):
+def test_created_object_is_readable_and_its_name_used_once(store):
     assert store.get("chain/1") is None
     assert store.head("chain/1") is None
     assert store.create("chain/1", b"first")
@@ -102,7 +102,7 @@ def test_what_is_created_is_read_and_its_name_is_given_once(store):
     assert store.head("chain/1") == (5, found.etag)
 
 
-def test_what_has_not_changed_is_not_sent_again(store):
+def test_unchanged_object_is_not_sent_again(store):
     store.put("labels.json", b"{}")
     known = store.get("labels.json")
     assert store.get("labels.json", known.etag) == ObjectContent(b"", known.etag, True)
@@ -110,7 +110,7 @@ def test_what_has_not_changed_is_not_sent_again(store):
     assert store.get("labels.json", known.etag).data == b'{"a": 1}'
 
 
-def test_of_many_writers_of_a_name_one_gets_it(store):
+def test_one_of_many_writers_gets_the_name(store):
     with ThreadPoolExecutor(8) as pool:
         for n in range(10):
             won = list(pool.map(lambda who, n=n: store.create(f"record/{n}", b"%d" % who), range(8)))
@@ -119,7 +119,7 @@ def test_of_many_writers_of_a_name_one_gets_it(store):
 
 
 @pytest.mark.parametrize("nbytes", [0, 1000, 20 << 20])
-def test_a_file_goes_there_and_comes_back(store, tmp_path, nbytes):
+def test_file_round_trips_through_the_store(store, tmp_path, nbytes):
     content = os.urandom(nbytes)
     (tmp_path / "a").write_bytes(content)
     store.put("rows", tmp_path / "a")
@@ -129,7 +129,7 @@ def test_a_file_goes_there_and_comes_back(store, tmp_path, nbytes):
     assert store.head("created").nbytes == nbytes
 
 
-def test_a_download_of_more_than_was_named_is_refused_and_leaves_nothing(store, tmp_path):
+def test_download_larger_than_expected_is_refused_and_leaves_nothing(store, tmp_path):
     store.put("rows", bytes(1000))
     with pytest.raises(Corrupt, match="rows: expected at most 999 bytes, got 1000"):
         store.download("rows", tmp_path / "rows", 999)
@@ -137,14 +137,14 @@ def test_a_download_of_more_than_was_named_is_refused_and_leaves_nothing(store, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_more_than_the_bound_is_not_read_into_memory(store):
+def test_object_over_the_size_limit_is_not_read_into_memory(store):
     store.put("manifest", bytes(1000))
     with pytest.raises(Corrupt, match="expected at most 100 bytes, got 1000"):
         store.get("manifest", limit=100)
     assert MAX_GET_NBYTES < 1 << 30
 
 
-def test_folders_are_listed_without_what_is_in_them(store):
+def test_folders_are_listed_without_their_contents(store):
     assert store.folders("") == []
     for key in ("ctr/1/model.json", "ctr/1/chain/1", "ctr/12/model.json", "ctr/labels.json", "other/1/model.json"):
         store.put(key, b"x")
@@ -157,7 +157,7 @@ def test_folders_are_listed_without_what_is_in_them(store):
     assert store.folders("ctr") == ["12"]
 
 
-def test_more_names_than_one_page_are_listed_and_removed(store):
+def test_names_beyond_one_page_are_listed_and_removed(store):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: store.put(f"v/{n}/f", b""), range(1001)))
     assert len(store.folders("v")) == 1001
@@ -167,13 +167,13 @@ def test_more_names_than_one_page_are_listed_and_removed(store):
 
 
 @pytest.mark.parametrize("key", ["", "/a", "a//b", "../a", "a/./b"])
-def test_a_key_that_leads_elsewhere_is_refused(store, key):
+def test_key_with_a_path_escape_is_refused(store, key):
     with pytest.raises(BadInput):
         store.put(key, b"")
 
 
 @pytest.mark.parametrize("address", ["s3://", "ftp://host/x", "s3://user:password@bucket/x", "redis://h", "s3://b?x=1"])
-def test_an_address_that_can_be_none_is_one_line_without_its_secrets(address):
+def test_invalid_address_gives_one_line_without_its_secrets(address):
     assert is_address(address)
     with pytest.raises(
         BadInput, match=r"^repository: expected a folder, or s3://BUCKET, gs://BUCKET or az://BUCKET"
@@ -183,7 +183,7 @@ def test_an_address_that_can_be_none_is_one_line_without_its_secrets(address):
     assert not is_address("/var/models")
 
 
-def test_a_bucket_that_is_not_there_is_said(store):
+def test_missing_bucket_is_reported(store):
     with pytest.raises(BadInput, match=r"^data: bucket 'none' does not exist$"):
         open_store("s3://none/x", "data").get("a")
     with pytest.raises(BadInput, match=r"^repository: bucket 'none' does not exist$"):
@@ -201,7 +201,7 @@ def every_call(store, tmp_path):
     yield lambda: store.delete(["c"])  # what was sent to a process that hangs is done once it wakes
 
 
-def test_an_outage_is_not_ready_soon_and_what_was_there_is_there_after_it(server, store, tmp_path):
+def test_outage_fails_fast_and_objects_return_after_it(server, store, tmp_path):
     store.put("a", b"1")
     patient, store = store, open_store(store.address, patience_s=0.15)
     for begin, end, said in ((server.refuse, server.serve, "no connection"), (server.hang, server.wake, "in time")):
@@ -224,7 +224,7 @@ def keep(objects, path, body):
     return 200
 
 
-def test_a_creation_whose_answer_was_lost_is_known_for_its_own(monkeypatch):
+def test_creation_with_a_lost_reply_is_recognised_as_own(monkeypatch):
     def reply(method, objects, path, body, headers):
         if method == "PUT":
             assert headers["if-none-match"] == "*"
@@ -239,7 +239,7 @@ def test_a_creation_whose_answer_was_lost_is_known_for_its_own(monkeypatch):
         assert broken.asked == ["PUT", "PUT", "HEAD", "GET"]
 
 
-def test_a_creation_that_broke_and_was_overtaken_is_somebody_elses(monkeypatch):
+def test_failed_creation_that_was_overtaken_belongs_to_the_other_writer(monkeypatch):
     def reply(method, objects, path, body, headers):
         if method == "PUT":
             first = path not in objects
@@ -252,7 +252,7 @@ def test_a_creation_that_broke_and_was_overtaken_is_somebody_elses(monkeypatch):
         assert not open_store("s3://b/p").create("record", b"mine")
 
 
-def test_a_creation_beside_another_one_under_way_is_tried_again(monkeypatch):
+def test_creation_conflicting_with_one_in_progress_is_retried(monkeypatch):
     def reply(method, objects, path, body, headers):
         if method == "PUT":
             objects["asked"] = objects.get("asked", 0) + 1
@@ -272,7 +272,7 @@ def test_a_creation_beside_another_one_under_way_is_tried_again(monkeypatch):
         (503, "it answers with status 503"),
     ],
 )
-def test_what_a_store_refuses_is_said_in_one_line(monkeypatch, status, said):
+def test_store_error_is_reported_in_one_line(monkeypatch, status, said):
     with Broken(lambda *_: (status, b"<secret>")) as broken:
         set_env(monkeypatch, broken.env)
         with pytest.raises(NotReady) as caught:
@@ -280,7 +280,7 @@ def test_what_a_store_refuses_is_said_in_one_line(monkeypatch, status, said):
         assert str(caught.value) == f"repository: the object store cannot be reached: {said}"
 
 
-def test_the_library_is_an_extra(monkeypatch):
+def test_object_store_library_is_an_optional_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
     with pytest.raises(BadInput, match=r"^repository s3:// needs obstore, .*pip install .*\[objects\]'"):
         open_store("s3://bucket/x")
@@ -320,7 +320,7 @@ ENDLESS = {
 @pytest.mark.parametrize(
     "ask", [lambda store: store.folders(""), lambda store: list(store.keys(""))], ids=["folders", "keys"]
 )
-def test_a_listing_without_end_is_an_outage(broken, monkeypatch, reply, ask):
+def test_endless_listing_is_an_outage(broken, monkeypatch, reply, ask):
     """It never returned, and took the mirror's one thread with it."""
     monkeypatch.setattr("freshet_serving.processor.repository.mirror.object_store.LISTING_S", 0.3)
     store, server = broken(reply)
@@ -329,20 +329,20 @@ def test_a_listing_without_end_is_an_outage(broken, monkeypatch, reply, ask):
     assert len(server.asked) > 1
 
 
-def test_a_listing_that_goes_round_in_a_circle_is_an_outage(broken):
+def test_circular_listing_is_an_outage(broken):
     store, _ = broken(lambda n: page([f"k{k:04}" for k in range(1000)], "t", folders=False))
     with pytest.raises(NotReady, match="repeats itself"):
         list(store.keys(""))
 
 
-def test_more_names_than_any_repository_has_are_an_outage(broken, monkeypatch):
+def test_listing_with_implausibly_many_names_is_an_outage(broken, monkeypatch):
     monkeypatch.setattr("freshet_serving.processor.repository.mirror.object_store.MAX_NAMES", 2)
     store, _ = broken(lambda n: page(["a", "b", "c"]))
     with pytest.raises(NotReady, match="more than 2 names"):
         store.folders("")
 
 
-def test_a_name_longer_than_any_stores_is_refused_and_not_listed(broken):
+def test_overlong_name_is_refused_and_not_listed(broken):
     store, _ = broken(lambda n: page(["a" * 1025], folders=False))
     with pytest.raises(NotReady, match="names of 1024 bytes"):
         list(store.keys(""))
@@ -350,7 +350,7 @@ def test_a_name_longer_than_any_stores_is_refused_and_not_listed(broken):
         store.head("a" * 1025)
 
 
-def test_a_body_past_what_it_was_said_to_be_is_counted_as_it_comes(broken):
+def test_body_longer_than_its_content_length_is_limited_while_reading(broken):
     """Content-Length said 10, and 400 MB were read into memory before it failed."""
     sent = []
 
@@ -371,7 +371,7 @@ def test_a_body_past_what_it_was_said_to_be_is_counted_as_it_comes(broken):
     assert len(sent) < 40 * len(server.asked)
 
 
-def test_a_caller_whose_thread_has_a_loop_may_list(store):
+def test_caller_inside_an_event_loop_may_list(store):
     """A notebook has one."""
 
     async def caller():

@@ -4,11 +4,11 @@ from freshet_serving.processor.repository.mirror.repositories import mirror_fold
 from freshet_serving.processor.repository.model_repository import Repository
 
 
-def test_a_folder_is_opened_as_it_is(tmp_path):
+def test_folder_is_opened_without_a_mirror(tmp_path):
     assert type(open_repository(tmp_path)) is Repository
 
 
-def test_an_address_has_a_mirror_of_its_own(tmp_path, monkeypatch):
+def test_each_address_has_its_own_mirror(tmp_path, monkeypatch):
     one, two = (mirror_folder(f"s3://models/{name}", str(tmp_path)) for name in ("prod", "test"))
     assert one.parent == two.parent == tmp_path
     assert one != two

@@ -14,7 +14,7 @@ def failing(error):
     return act
 
 
-def test_a_trouble_is_one_line_until_it_is_over_or_another(caplog):
+def test_repeated_error_is_logged_once_until_it_ends_or_changes(caplog):
     store_errors = StoreErrors(lambda: True)
     for _ in range(3):
         assert store_errors.alone("a", failing(BadInput("no manifest")))
@@ -24,7 +24,7 @@ def test_a_trouble_is_one_line_until_it_is_over_or_another(caplog):
     assert [r.message.rpartition(": ")[2] for r in caplog.records] == ["no manifest", "no manifest", "no signature"]
 
 
-def test_what_the_store_refuses_alone_is_incomplete_and_an_outage_is_raised(caplog):
+def test_refused_object_is_incomplete_and_an_outage_is_raised(caplog):
     assert not StoreErrors(lambda: True).alone("a", failing(NotReady("403")))
     assert not StoreErrors(lambda: True).alone("a", lambda: False)
     with pytest.raises(NotReady):
@@ -33,13 +33,13 @@ def test_what_the_store_refuses_alone_is_incomplete_and_an_outage_is_raised(capl
         StoreErrors(lambda: True).alone("a", failing(NotReady("403")), strict=True)
 
 
-def test_an_error_of_ours_has_its_traceback(caplog):
+def test_internal_error_is_logged_with_its_traceback(caplog):
     assert StoreErrors(lambda: True).alone("a", failing(ZeroDivisionError()))
     assert "ZeroDivisionError" in caplog.text
     assert "Traceback" in caplog.text
 
 
-def test_names_are_not_remembered_without_end(monkeypatch):
+def test_number_of_remembered_names_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "MOST", 3)
     store_errors = StoreErrors(lambda: True)
     for n in range(100):

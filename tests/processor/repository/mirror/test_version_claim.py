@@ -24,13 +24,13 @@ def held(bucket, folder):
         return json.loads(bucket.objects[KEY])["by"]
 
 
-def test_a_claim_is_there_while_its_writer_writes_and_gone_afterwards(bucket, folder):
+def test_claim_exists_only_while_its_writer_writes(bucket, folder):
     assert held(bucket, folder)
     assert KEY not in bucket.objects
     assert list(folder.parent.iterdir()) == []
 
 
-def test_a_second_writer_is_refused_by_another_mirror_and_by_the_same_one(bucket, folder, tmp_path):
+def test_second_writer_is_refused_from_any_mirror(bucket, folder, tmp_path):
     with claimed(bucket, "small/1", folder, folder) as claim:
         for other in (folder, tmp_path / "another mirror" / "small" / "1"):
             with pytest.raises(Conflict, match="being published by another"), claimed(bucket, "small/1", other, other):
@@ -38,7 +38,7 @@ def test_a_second_writer_is_refused_by_another_mirror_and_by_the_same_one(bucket
         claim.check_held()
 
 
-def test_who_was_killed_goes_on_with_its_own_claim(bucket, folder, tmp_path):
+def test_killed_writer_resumes_its_own_claim(bucket, folder, tmp_path):
     with pytest.raises(KeyboardInterrupt), claimed(bucket, "small/1", folder, folder):
         raise KeyboardInterrupt
     assert KEY in bucket.objects
@@ -47,7 +47,7 @@ def test_who_was_killed_goes_on_with_its_own_claim(bucket, folder, tmp_path):
     assert held(bucket, folder)
 
 
-def test_a_claim_that_nobody_renews_is_taken_and_who_held_it_has_lost(bucket, folder, tmp_path, monkeypatch):
+def test_expired_claim_is_taken_over_and_its_former_holder_fails(bucket, folder, tmp_path, monkeypatch):
     now_s = time.time()
     with claimed(bucket, "small/1", folder, folder) as claim:
         monkeypatch.setattr(version_claim.time, "time", lambda: now_s + CLAIM_S + 1)
@@ -59,7 +59,7 @@ def test_a_claim_that_nobody_renews_is_taken_and_who_held_it_has_lost(bucket, fo
         monkeypatch.setattr(version_claim.time, "time", lambda: now_s)
 
 
-def test_a_renewed_claim_is_as_good_as_new(bucket, folder, tmp_path, monkeypatch):
+def test_renewed_claim_is_as_good_as_new(bucket, folder, tmp_path, monkeypatch):
     now_s = time.time()
     with claimed(bucket, "small/1", folder, folder) as claim:
         monkeypatch.setattr(version_claim.time, "time", lambda: now_s + CLAIM_S - 1)
@@ -70,18 +70,18 @@ def test_a_renewed_claim_is_as_good_as_new(bucket, folder, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("at", ['"x"', "null", "[]", "{}", "1e400", "-1e400", "NaN", "99999999999", "true", "1" * 400])
-def test_nonsense_in_the_place_of_a_claim_keeps_nobody(bucket, folder, at):
+def test_claim_with_an_invalid_time_blocks_no_writer(bucket, folder, at):
     bucket.objects[KEY] = b'{"by":"somebody","at":%s}' % at.encode()
     assert held(bucket, folder)
 
 
 @pytest.mark.parametrize("claim", [b"", b"\xff", b"[1]", b"[" * 900, bytes(20_000)])
-def test_what_is_no_claim_at_all_keeps_nobody(bucket, folder, claim):
+def test_malformed_claim_blocks_no_writer(bucket, folder, claim):
     bucket.objects[KEY] = claim
     assert held(bucket, folder)
 
 
-def test_a_link_in_the_place_of_the_token_is_not_followed(bucket, folder, tmp_path):
+def test_symbolic_link_in_place_of_the_token_is_not_followed(bucket, folder, tmp_path):
     folder.parent.mkdir(parents=True)
     (tmp_path / "secret").write_text("of somebody")
     (folder.parent / ".1.claim").symlink_to(tmp_path / "secret")
@@ -90,7 +90,7 @@ def test_a_link_in_the_place_of_the_token_is_not_followed(bucket, folder, tmp_pa
     assert (tmp_path / "secret").read_text() == "of somebody"
 
 
-def test_what_is_being_sent_for_hours_is_not_taken_for_left(bucket, folder, tmp_path, monkeypatch):
+def test_folder_of_a_long_upload_is_not_treated_as_abandoned(bucket, folder, tmp_path, monkeypatch):
     built = tmp_path / "built"
     built.mkdir()
     os.utime(built, (0, 0))

@@ -17,7 +17,7 @@ def left(copy):
     return sorted(path.name for path in copy.folder.rglob("*") if path.is_file())
 
 
-def test_a_file_is_known_until_somebody_else_writes_it(tmp_path):
+def test_etag_is_known_until_the_file_is_written_by_others(tmp_path):
     known, path = EtagCache(), tmp_path / "labels.json"
     assert known.etag(path) == ""
     known.put(path, ObjectContent(b"{}", "one"))
@@ -30,7 +30,7 @@ def test_a_file_is_known_until_somebody_else_writes_it(tmp_path):
     assert known.etag(path) == ""
 
 
-def test_what_is_put_stays_unless_it_is_put_anew(copy):
+def test_put_keeps_an_existing_file_unless_overwriting(copy):
     copy.put("chain/a.json", b"1")
     copy.put("chain/a.json", b"2")
     assert (copy.folder / "chain/a.json").read_bytes() == b"1"
@@ -38,7 +38,7 @@ def test_what_is_put_stays_unless_it_is_put_anew(copy):
     assert (copy.folder / "chain/a.json").read_bytes() == b"2"
 
 
-def test_a_download_takes_the_place_of_what_is_there_and_leaves_nothing_beside_it(bucket, copy):
+def test_download_replaces_the_existing_file_and_leaves_nothing_else(bucket, copy):
     bucket.objects["small/1/tables/user"] = b"rows"
     copy.put("tables/user", b"damaged")
     assert copy.download("tables/user", 4)
@@ -52,7 +52,7 @@ def test_a_download_takes_the_place_of_what_is_there_and_leaves_nothing_beside_i
     assert left(copy) == ["user"]
 
 
-def test_a_file_aside_has_no_name_before_it_is_given_one(bucket, copy):
+def test_staged_file_has_no_name_until_it_is_assigned(bucket, copy):
     bucket.objects["small/1/deltas/1"] = b"delta"
     aside = copy.aside("deltas/1", 5)
     assert aside.name.startswith(".")

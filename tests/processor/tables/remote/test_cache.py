@@ -42,7 +42,7 @@ ids = st.integers(0, 40) | st.integers(-(2**63), 2**63 - 1)
 
 @settings(max_examples=200, deadline=None)
 @given(rows=st.integers(0, 40), batches=st.lists(st.lists(ids, unique=True, max_size=30), max_size=20))
-def test_what_comes_out_is_what_went_in(rows, batches):
+def test_cached_rows_round_trip(rows, batches):
     cache = RowCache([NBYTES], rows)
     nowhere = {i for batch in batches for i in batch if i % 3 == 0}
     seen = set()
@@ -59,7 +59,7 @@ def test_what_comes_out_is_what_went_in(rows, batches):
         assert len(kept) <= -(-rows // WAYS) * WAYS
 
 
-def test_a_set_keeps_what_is_asked_for_often_while_ids_come_and_go():
+def test_frequently_read_rows_stay_cached_under_churn():
     cache = RowCache([NBYTES], WAYS)
     keep(cache, [1, 2, 3], [FOUND] * 3)
     for stranger in range(100, 400):
@@ -69,7 +69,7 @@ def test_a_set_keeps_what_is_asked_for_often_while_ids_come_and_go():
     assert take(cache, [1, 2, 3])[0].tolist() == [FOUND] * 3
 
 
-def test_what_was_asked_for_often_long_ago_goes_in_the_end():
+def test_formerly_frequent_rows_are_evicted_eventually():
     cache = RowCache([NBYTES], WAYS)
     keep(cache, [1], [FOUND])
     for _ in range(1000):
@@ -79,7 +79,7 @@ def test_what_was_asked_for_often_long_ago_goes_in_the_end():
     assert take(cache, [1])[0].tolist() == [LOST]
 
 
-def test_sessions_may_take_and_keep_at_the_same_time():
+def test_sessions_may_read_and_write_the_cache_concurrently():
     cache = RowCache([NBYTES], 64)
     wrong = []
 

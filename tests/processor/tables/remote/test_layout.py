@@ -33,7 +33,7 @@ def packed(stored, ids):
 
 @settings(max_examples=200, deadline=None)
 @given(ids=st.lists(keys, unique=True, max_size=200), asked=st.lists(keys, min_size=1, max_size=40))
-def test_every_row_is_found_again_and_no_other(ids, asked):
+def test_exactly_the_stored_rows_are_found_again(ids, asked):
     ids = np.array(ids, np.int64)
     stored = table(len(ids))
     rows, values = packed(stored, ids)
@@ -51,7 +51,7 @@ def test_every_row_is_found_again_and_no_other(ids, asked):
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), count=st.integers(1, 30))
-def test_a_changed_bucket_is_lost_or_holds_what_it_says(data, count):
+def test_changed_bucket_is_lost_or_holds_valid_rows(data, count):
     ids = np.arange(count)
     stored = table(count)
     _, values = packed(stored, ids)
@@ -73,7 +73,7 @@ def test_a_changed_bucket_is_lost_or_holds_what_it_says(data, count):
     assert (status[position != victim] == FOUND).all()
 
 
-def test_keys_name_model_version_and_table_and_share_a_tag_within_a_shard():
+def test_keys_name_model_version_table_and_shard_tag():
     stored = table(5000)
     assert stored.marker_key == b"freshet:{m/1/t}"
     assert stored.keys(np.array([0, 5, 129])) == [
@@ -86,13 +86,13 @@ def test_keys_name_model_version_and_table_and_share_a_tag_within_a_shard():
     assert len({key.split(b"}")[0] for key in every}) == SHARDS
 
 
-def test_an_empty_table_has_its_one_bucket():
+def test_empty_table_has_one_bucket():
     stored = table(0)
     _, values = packed(stored, np.empty(0, np.int64))
     assert [len(v) for v in values.values()] == [8]
 
 
-def test_a_marker_says_what_it_was_given():
+def test_marker_round_trips():
     stored = table(10)
     for state in (PUSHING, COMPLETE):
         assert parse_marker(stored.marker(state)) == (stored, state)
@@ -120,11 +120,11 @@ good = table(10).marker(COMPLETE)
         good.replace(b'"table"', b'"tables"'),
     ],
 )
-def test_any_other_marker_is_refused(data):
+def test_foreign_marker_is_refused(data):
     with pytest.raises(Corrupt, match=r"the row store's marker (cannot be read|has another format)"):
         parse_marker(data)
 
 
-def test_a_table_that_the_manifest_does_not_have_is_refused():
+def test_table_missing_from_the_manifest_is_refused():
     with pytest.raises(BadInput, match="table does not exist in model 'small': 'colour'; expected one of user, tag"):
         StoredTable.of(manifest(), "colour")

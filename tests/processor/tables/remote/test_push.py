@@ -12,7 +12,7 @@ from tests.support.packages import write_package
 pytestmark = needs_redis
 
 
-def test_pushing_again_writes_nothing_and_another_upload_is_refused(reader, server, tmp_path):
+def test_repeated_push_writes_nothing_and_a_different_upload_is_refused(reader, server, tmp_path):
     store = opened(server.url)
     assert len(push(reader, [], store)) == 2
     with server.client() as client:
@@ -24,7 +24,7 @@ def test_pushing_again_writes_nothing_and_another_upload_is_refused(reader, serv
         push(other, [], store)
 
 
-def test_a_push_that_was_cut_short_is_not_served_and_can_be_repeated(root, reader, server, tmp_path):
+def test_interrupted_push_is_not_served_and_can_be_repeated(root, reader, server, tmp_path):
     store = opened(server.url)
 
     class Killed(Exception):
@@ -46,7 +46,7 @@ def test_a_push_that_was_cut_short_is_not_served_and_can_be_repeated(root, reade
         assert_scores(engine, PROBE)
 
 
-def test_dropping_removes_every_key_of_the_version_and_no_other(reader, server, tmp_path):
+def test_dropping_a_version_removes_exactly_its_keys(reader, server, tmp_path):
     store = opened(server.url)
     push(reader, [], store)
     second = VersionReader(write_package(tmp_path, version=2, users=range(10)))

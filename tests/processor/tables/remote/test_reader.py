@@ -69,7 +69,7 @@ def expected_rows(model, users):
     return np.array([row_of(u, model[u]) if u in model else np.zeros(DIM) for u in users], np.float32)
 
 
-def test_a_remote_version_pools_to_the_bit_what_a_local_one_does(package, store):
+def test_remote_version_pools_bitwise_like_a_local_one(package, store):
     local = open_version(package)
     requests = [make_inputs([3, 4, 0, 3]), make_inputs([297]), make_inputs(range(40), seed=1)]
     for remote in (load(package, store), load(package, store, tables=["small/user"])):
@@ -79,7 +79,7 @@ def test_a_remote_version_pools_to_the_bit_what_a_local_one_does(package, store)
             assert got[1] == wanted[1]
 
 
-def test_a_batch_is_one_round_trip_and_asks_for_each_bucket_once(package, store):
+def test_batch_fetches_each_bucket_once_in_one_round_trip(package, store):
     version = load(package, store)
     pooled(version, [make_inputs([0, 3, 0, 3]), make_inputs([3, 6])])
     assert len(store.fetches) == 1
@@ -89,7 +89,7 @@ def test_a_batch_is_one_round_trip_and_asks_for_each_bucket_once(package, store)
     assert version.replicas.remote.statistics().fetches == 1
 
 
-def test_rows_and_absences_are_cached_and_the_cache_can_be_off(package, store):
+def test_rows_and_absences_are_cached_unless_the_cache_is_off(package, store):
     version = load(package, store)
     for _ in range(3):
         user_rows(version, [0, 1, 2])
@@ -146,7 +146,7 @@ def test_any_mix_of_deltas_rollbacks_and_reads_equals_a_dictionary(package, stor
                 np.testing.assert_array_equal(got, wanted)
 
 
-def test_a_removed_row_stays_removed_once_its_removal_can_no_longer_be_undone(package, store):
+def test_removed_row_stays_removed_beyond_the_undo_depth(package, store):
     version = load(package, store, undo_depth=1)
     version.apply(make_delta(1, [], [0, 3]))
     for step in range(2, 8):
@@ -166,14 +166,14 @@ def test_tombstones_survive_the_growth_of_the_index(package, store):
     assert version.tables["user"].rows == 8_000
 
 
-def test_slots_of_superseded_rows_are_used_again(package, store):
+def test_slots_of_superseded_rows_are_reused(package, store):
     version = load(package, store, undo_depth=1)
     for step in range(1, 60):
         version.apply(make_delta(step, [0, 1, 2]))
     assert version.tables["user"].nbytes["arena"] <= 12 * (DIM * 4 + 16)
 
 
-def test_an_export_holds_the_rows_of_deltas_as_of_any_epoch_that_can_be_undone(package, store):
+def test_export_contains_delta_rows_as_of_any_undoable_epoch(package, store):
     version = load(package, store, undo_depth=2)
     for step, upserts, removed in [(1, [0, 1], [3]), (2, [3], [0]), (3, [], [1]), (4, [5], [])]:
         version.apply(make_delta(step, upserts, removed))
@@ -184,14 +184,14 @@ def test_an_export_holds_the_rows_of_deltas_as_of_any_epoch_that_can_be_undone(p
     assert version.tables["user"].rows == 2
 
 
-def test_removing_what_is_removed_already_costs_nothing(package, store):
+def test_removing_removed_rows_again_uses_no_memory(package, store):
     version = load(package, store, undo_depth=1)
     for step in range(1, 60):
         version.apply(make_delta(step, [], [0, 1, 2]))
     assert version.tables["user"].nbytes["arena"] == 3 * (DIM * 4 + 16)
 
 
-def test_only_the_rows_of_the_spans_are_asked_for(package, store):
+def test_only_the_rows_of_the_spans_are_fetched(package, store):
     version = load(package, store)
     bound = [version.replicas.plan.bind_inputs(make_inputs(range(0, 60, 3), tags=[[]] * 20))]
     with version.replicas.pinned(0) as state:
@@ -203,7 +203,7 @@ def test_only_the_rows_of_the_spans_are_asked_for(package, store):
     np.testing.assert_array_equal(x[:, :DIM], expected_rows(dict.fromkeys(USERS, 0), [15, 18, 21]))
 
 
-def test_a_reader_of_an_old_state_sees_old_rows(package, store):
+def test_reader_of_an_old_state_sees_old_rows(package, store):
     version = load(package, store)
     version.apply(make_delta(1, [0], [3]))
     state = version.replicas.pin(0)
@@ -222,7 +222,7 @@ def test_a_reader_of_an_old_state_sees_old_rows(package, store):
     np.testing.assert_array_equal(user_rows(version, [0, 3, 6]), expected_rows({0: 2, 3: 2}, [0, 3, 6]))
 
 
-def test_a_store_that_is_down_gives_default_rows_counts_them_and_logs_once_a_second(package, store, caplog):
+def test_unreachable_store_gives_counted_default_rows_and_rate_limited_logs(package, store, caplog):
     clock = FakeClock()
     version = load(package, store, clock)
     version.apply(make_delta(1, [6]))
@@ -242,7 +242,7 @@ def test_a_store_that_is_down_gives_default_rows_counts_them_and_logs_once_a_sec
     np.testing.assert_array_equal(user_rows(version, [0, 3]), expected_rows({0: 0, 3: 0}, [0, 3]))
 
 
-def test_with_the_policy_fail_a_request_whose_rows_are_lost_gets_not_ready(package, store):
+def test_policy_fail_answers_not_ready_when_rows_are_lost(package, store):
     version = load(package, store, on_error="fail")
     user_rows(version, [0])
     store.down = True
@@ -264,7 +264,7 @@ def test_with_the_policy_fail_a_request_whose_rows_are_lost_gets_not_ready(packa
         lambda v: v[:7],
     ],
 )
-def test_a_bucket_that_is_missing_or_damaged_is_a_failure_and_not_an_unseen_id(package, store, damage):
+def test_missing_or_damaged_bucket_is_a_failure_not_an_absence(package, store, damage):
     version = load(package, store, cache_rows=0)
     buckets = [key for key in store.values if b":" in key.removeprefix(b"freshet:")]
     before = dict(store.values)
@@ -280,7 +280,7 @@ def test_a_bucket_that_is_missing_or_damaged_is_a_failure_and_not_an_unseen_id(p
     np.testing.assert_array_equal(user_rows(version, [0, 1]), expected_rows({0: 0}, [0, 1]))
 
 
-def test_a_version_that_is_not_complete_in_the_store_is_refused_with_the_command_to_run(package, store):
+def test_incomplete_version_in_the_store_names_the_push_command(package, store):
     key = b"freshet:{small/1/user}"
     marker = store.values[key]
     for value, message in [
@@ -296,7 +296,7 @@ def test_a_version_that_is_not_complete_in_the_store_is_refused_with_the_command
             load(package, store)
 
 
-def test_the_file_of_a_remote_table_need_not_be_there(package, store, tmp_path_factory):
+def test_file_of_a_remote_table_may_be_missing(package, store, tmp_path_factory):
     folder = write_package(tmp_path_factory.mktemp("other"), users=USERS, tags=TAGS)
     (folder / table_file("user")).unlink()
     store.values = {}
@@ -310,7 +310,7 @@ def test_the_file_of_a_remote_table_need_not_be_there(package, store, tmp_path_f
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
-def test_rows_of_any_type_pool_to_the_bit_what_they_do_in_memory(tmp_path, dtype):
+def test_rows_of_any_type_pool_bitwise_like_in_memory(tmp_path, dtype):
     folder = write_package(tmp_path, users=USERS, tags=TAGS, dtype=dtype)
     store = MemoryStore()
     push(VersionReader(folder), [], store)
@@ -324,7 +324,7 @@ def test_rows_of_any_type_pool_to_the_bit_what_they_do_in_memory(tmp_path, dtype
     np.testing.assert_array_equal(pooled(remote, requests)[0], pooled(local, requests)[0])
 
 
-def test_many_sessions_read_the_same_rows_while_deltas_and_rollbacks_run(package, store):
+def test_concurrent_sessions_read_rows_while_deltas_and_rollbacks_run(package, store):
     version = load(package, store, cache_rows=24)
     users = [0, 1, 3, 6, 9, 297]
     wanted = {
@@ -363,7 +363,7 @@ def test_many_sessions_read_the_same_rows_while_deltas_and_rollbacks_run(package
     assert not wrong
 
 
-def test_dropping_a_version_leaves_nothing_and_its_reader_notices(package, store):
+def test_dropped_version_leaves_nothing_and_its_reader_notices(package, store):
     version = load(package, store, cache_rows=0)
     assert [t.name for t in drop("small", 1, ["user", "tag", "none"], store)] == ["small/1/user", "small/1/tag"]
     assert store.values == {}
@@ -371,7 +371,7 @@ def test_dropping_a_version_leaves_nothing_and_its_reader_notices(package, store
     assert version.replicas.remote.statistics().lost == 1
 
 
-def test_string_ids_are_remote_too(package, store):
+def test_string_ids_can_be_remote(package, store):
     version = load(package, store, tables=["small/tag"])
     x, counts = pooled(version, [make_inputs([0], tags=[["a", "nowhere"]])])
     np.testing.assert_allclose(x[0, DIM : 2 * DIM], row_of(tag_id("a"), 0) / 2)

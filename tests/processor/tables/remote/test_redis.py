@@ -35,7 +35,7 @@ def cluster_url(nodes):
     return f"redis+cluster://127.0.0.1:{nodes[0].port}"
 
 
-def test_a_pushed_version_is_served_with_deltas_and_rollback_on_top(root, reader, server):
+def test_pushed_version_is_served_with_deltas_and_rollbacks(root, reader, server):
     store = opened(server.url)
     calls = []
     pushed = push(reader, [], store, lambda *call: calls.append(call))
@@ -53,7 +53,7 @@ def test_a_pushed_version_is_served_with_deltas_and_rollback_on_top(root, reader
 
 
 @pytest.mark.parametrize("policy", ["default", "fail"])
-def test_the_policy_holds_while_redis_is_dead_and_scores_return_when_it_does(root, reader, server, policy):
+def test_error_policy_applies_only_while_redis_is_down(root, reader, server, policy):
     push(reader, [], opened(server.url))
     clock = FakeClock()
     with processor(root, server.url, clock, on_error=policy) as engine:
@@ -72,7 +72,7 @@ def test_the_policy_holds_while_redis_is_dead_and_scores_return_when_it_does(roo
         assert_scores(engine, PROBE)
 
 
-def test_a_redis_that_hangs_costs_its_timeout_a_few_times_and_is_then_left_alone(reader, server):
+def test_hanging_redis_is_left_alone_after_a_few_timeouts(reader, server):
     clock = FakeClock()
     store = opened(server.url, 0.05, clock)
     push(reader, [], opened(server.url))
@@ -94,7 +94,7 @@ def test_a_redis_that_hangs_costs_its_timeout_a_few_times_and_is_then_left_alone
     assert store.fetch([key], 1 << 16).values == [opened(server.url).read(key, 1 << 16)]
 
 
-def test_a_redis_that_came_back_empty_is_a_failure_and_not_a_million_unseen_ids(root, reader, server):
+def test_redis_that_restarts_empty_is_a_failure_not_unseen_ids(root, reader, server):
     push(reader, [], opened(server.url))
     with processor(root, server.url, on_error="fail") as engine:
         assert_scores(engine, PROBE)
@@ -104,7 +104,7 @@ def test_a_redis_that_came_back_empty_is_a_failure_and_not_a_million_unseen_ids(
             engine.process(PredictRequest("small", make_inputs([7])))
 
 
-def test_one_request_that_cannot_be_answered_does_not_fail_the_others_of_its_batch(root, reader, server):
+def test_unanswerable_request_does_not_fail_the_rest_of_its_batch(root, reader, server):
     push(reader, [], opened(server.url))
     with processor(root, server.url, cache_rows=100, on_error="fail") as engine:
         warm, cold = (PredictRequest("small", make_inputs([u], tags=[[]])) for u in (1, 2))
@@ -114,7 +114,7 @@ def test_one_request_that_cannot_be_answered_does_not_fail_the_others_of_its_bat
     assert [isinstance(r, NotReady) for r in replies] == [False, True] * 8
 
 
-def test_a_version_is_loaded_once_its_tables_have_been_pushed(root, reader, server):
+def test_version_is_loaded_once_its_tables_have_been_pushed(root, reader, server):
     remote = RemoteConfig(server.url, ["small/*"], timeout_s=TIMEOUT_S)
     with Processor(ProcessorConfig(str(root), sessions=1, remote=remote)) as engine:
         (event,) = engine.poll()
@@ -124,7 +124,7 @@ def test_a_version_is_loaded_once_its_tables_have_been_pushed(root, reader, serv
         until(lambda: engine.poll() == ["small 1.0 loaded"])
 
 
-def test_a_process_without_descriptors_cannot_reach_its_store_and_says_no_more(server):
+def test_exhausted_descriptors_fail_the_connection_until_some_are_free(server):
     node = opened(server.url)._seed
     with few_descriptors(), pytest.raises(RedisError):
         node.send_commands([(b"PING",)], ReplyLimits(time.monotonic() + 10, 1 << 16))
@@ -136,7 +136,7 @@ def test_a_process_without_descriptors_cannot_reach_its_store_and_says_no_more(s
     "reply",
     [b":abc\r\n", b"$abc\r\n", b"*abc\r\n", b"-MOVED abc\r\n", b"*1\r\n" * 20_000, b"$9999999999999\r\n", b"!\r\n"],
 )
-def test_nonsense_counts_as_lost_and_opens_the_breaker(reply):
+def test_malformed_reply_counts_as_lost_and_opens_the_breaker(reply):
     with Impostor(reply) as impostor:
         store = opened(impostor.url, 5.0, FakeClock())
         problems = [store.fetch([b"a", b"b"], 1 << 10) for _ in range(OPEN_AFTER + 1)]
@@ -146,7 +146,7 @@ def test_nonsense_counts_as_lost_and_opens_the_breaker(reply):
         assert problems[-1].problem == "is not contacted after repeated failures (circuit breaker)"
 
 
-def test_a_value_beyond_what_was_asked_for_is_lost(server):
+def test_value_larger_than_requested_is_lost(server):
     store = opened(server.url)
     store.write({b"large": b"x" * 100_000, b"small": b"y"})
     assert store.fetch([b"small"], 1 << 10).values == [b"y"]
@@ -155,7 +155,7 @@ def test_a_value_beyond_what_was_asked_for_is_lost(server):
     assert store.fetch([b"large"], 1 << 17).values == [b"x" * 100_000]
 
 
-def test_a_password_is_used_and_never_shown(root, reader, caplog):
+def test_password_is_used_and_never_logged(root, reader, caplog):
     server = RedisServer(password="s3cr3t-pw").start()
     try:
         push(reader, [], opened(server.url))
@@ -176,7 +176,7 @@ def test_a_password_is_used_and_never_shown(root, reader, caplog):
         server.close()
 
 
-def test_a_cluster_serves_what_one_server_does(root, reader, cluster):
+def test_cluster_serves_like_a_single_server(root, reader, cluster):
     url = cluster_url(cluster)
     push(reader, [], opened(url))
     held = [node.client().dbsize() for node in cluster]
@@ -189,7 +189,7 @@ def test_a_cluster_serves_what_one_server_does(root, reader, cluster):
     assert [node.client().dbsize() for node in cluster] == [0, 0, 0]
 
 
-def test_a_cluster_without_one_of_its_nodes_still_serves_the_others_rows(root, reader, cluster):
+def test_cluster_missing_a_node_still_serves_rows_of_the_others(root, reader, cluster):
     url = cluster_url(cluster)
     store = opened(url)
     push(reader, [], store)
@@ -215,7 +215,7 @@ def test_a_cluster_without_one_of_its_nodes_still_serves_the_others_rows(root, r
     drop("small", 1, ["user", "tag"], store)
 
 
-def test_slots_that_moved_to_another_node_are_found_again(reader, cluster):
+def test_slots_moved_to_a_different_node_are_found_again(reader, cluster):
     store = opened(cluster_url(cluster))
     store.read(b"x", 1 << 16)
     store._slots = store._slots[::-1]

@@ -13,7 +13,7 @@ def config(**changes):
     return RemoteConfig(**({"url": "redis://host:1", "tables": ["ctr/user"]} | changes))
 
 
-def test_tables_are_named_one_by_one_or_all_of_a_model():
+def test_tables_are_selected_by_name_or_by_model():
     named = config(tables=["ctr/user", "rank/*"])
     assert named.is_remote("ctr", "user")
     assert not named.is_remote("ctr", "item")
@@ -35,25 +35,25 @@ def test_tables_are_named_one_by_one_or_all_of_a_model():
         ({"cache_rows": -1}, "remote.cache_rows"),
     ],
 )
-def test_a_configuration_that_makes_no_sense_is_refused_by_name(changes, message):
+def test_invalid_configuration_is_refused_by_name(changes, message):
     with pytest.raises(BadInput, match=message) as refused:
         config(**changes)
     assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["redis://h:port", "redis://:pw@[::1", "redis://h?socket_timeout=x"])
-def test_a_url_that_cannot_be_read_is_refused_without_being_quoted(url):
+def test_unreadable_url_is_refused_without_being_quoted(url):
     with pytest.raises(BadInput, match=r"^remote.url: expected redis://\[user:password@\]host:port\[/db\]$"):
         open_store(url, 1.0, SystemClock())
 
 
-def test_a_server_without_remote_tables_does_not_load_the_redis_client():
+def test_redis_client_is_not_loaded_without_remote_tables():
     code = "import sys, freshet_serving.processor.engine; print('redis' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
 
 
-def test_without_the_client_the_message_says_what_to_install():
+def test_missing_client_error_names_the_package_to_install():
     code = (
         "import sys; sys.modules['redis'] = None\n"
         "from freshet_serving.processor.clock import SystemClock\n"
