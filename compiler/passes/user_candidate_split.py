@@ -394,7 +394,7 @@ class _GraphSplitter:
         return CandidateTensor(edit.transpose(found, last) if flip else found)
 
     def _einsum(self, ref: Ref, node: Node) -> Value | None:
-        """Drop the axis of rows from the user's operand: "nd,nld->nl" becomes "nd,ld->nl"."""
+        """Drop the axis of rows from the user's operand: "rk,rlk->rl" becomes "rk,lk->rl"."""
         graph = self._graph
         equation = str(node.attr("equation").decode()).replace(" ", "")
         terms, _, out = equation.partition("->")

@@ -185,8 +185,8 @@ def attended(score, weigh):
             lambda a, e: tf.matmul(e, a[:, :, None], transpose_a=True)[:, :, 0],
         ),
         attended(
-            lambda q, e: tf.einsum("nd,nld->nl", q, e),
-            lambda a, e: tf.einsum("nl,nld->nd", a, e),
+            lambda q, e: tf.einsum("rk,rlk->rl", q, e),
+            lambda a, e: tf.einsum("rl,rlk->rk", a, e),
         ),
     ],
     ids=["queries-left", "queries-right", "einsum"],

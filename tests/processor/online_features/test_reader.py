@@ -268,9 +268,9 @@ def test_string_keys_are_strings(store, clock):
     ("groups", "defaults", "message"),
     [
         (
-            [HASHES | {"store": "mian"}],
+            [HASHES | {"store": "mayn"}],
             {},
-            r"g0.store: 'mian' is not a store of this server \(did you mean",
+            r"g0.store: 'mayn' is not a store of this server \(did you mean",
         ),
         ([HASHES, HASHES], {}, r"online_features.g1: the input 'age' is filled by another group already"),
         ([HASHES], {"age": "x"}, r"online_features.g0: input 'age': expected a default of type int64, got 'x'"),
