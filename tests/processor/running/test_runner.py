@@ -287,3 +287,54 @@ def test_more_requests_than_ever_before_have_room():
     part, spans = one.spans_of(works, 0, 40)
     assert part == list(range(40))
     assert spans.tolist() == [[0, 1]] * 40
+
+
+def test_one_row_of_the_users_tensors_is_shared():
+    version, one = Version(), runner()
+    version.graphs.worth_dividing = lambda rows: True
+    version.graphs.user.costs = CostTable({2: 0.1})
+    shared = Shared(version)
+    scored(version, [version.request(4, range(5))], one, shared)
+    assert shared.user_tensors["u0"].shape == (1, 1)
+
+
+def test_filled_runs_are_learned_from():
+    version, clock = Version(user=False), FakeClock()
+    slow(version, clock, 0.5)
+    run = version.graphs.undivided
+    run.costs = CostTable({16: 0.3})
+    for _ in range(200):
+        runner(clock).run_filled(version.batch(9), run, 9)
+    assert run.costs.cost[16] == pytest.approx(0.5, rel=0.05)
+
+
+def test_users_are_filled_by_spans_of_their_first_row():
+    version, seen = Version(), []
+    version.graphs.worth_dividing = lambda rows: True
+    fill = version.graphs.user.fill
+    version.graphs.user.fill = lambda *given: (seen.append(given[3].copy()), fill(*given))
+    scored(version, [version.request(n, [1, 2]) for n in range(2)])
+    assert [spans.tolist() for spans in seen] == [[[0, 1], [0, 1]]]
+
+
+def test_rows_that_one_bucket_covers_are_not_explored():
+    version, stats = Version(user=False), SessionStats()
+    one = Runner(FakeClock(), crowding(), stats)
+    version.graphs.undivided.costs = CostTable({4: 50.0, 16: 3.0})
+    for stats.batches in range(EXPLORE_EVERY):
+        scored(version, [version.request(1, range(3))], one)
+    assert {bucket for _, bucket in version.log} == {16}
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_crowding_before_or_after_a_run_spoils_its_time(before):
+    version, clock = Version(user=False), FakeClock()
+    slow(version, clock, 0.5)
+    version.graphs.undivided.costs = CostTable({16: 0.3})
+    beside = type("Beside", (), {"looks": 0, "beat": lambda self: None})()
+    type(beside).crowded = property(lambda self: (setattr(self, "looks", self.looks + 1), self.looks % 2 == before)[1])
+    one = Runner(clock, beside, SessionStats())
+    for _ in range(20):
+        beside.looks = 0
+        scored(version, [version.request(1, range(9))], one)
+    assert version.graphs.undivided.costs.cost[16] == 0.3
