@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.manifest import CANDIDATE
-from freshet_serving.processor.package.subgraphs import user_features
+from freshet_serving.processor.package.subgraphs import SCORE, USER, user_features
 from freshet_serving.serving.commands.cli import app
 from tests.e2e.servers import ALONE, LiveServer
 from tests.support.explained import scores_by_hand
@@ -152,8 +151,8 @@ def test_numpy_pooling_of_trained_rows_reproduces_served_scores(arch, tmp_path, 
                 worst = max(worst, np.abs(by_hand[name] - np.ravel(values[row])).max())
                 worst = max(worst, np.abs(np.array(side["outputs"][name]) - np.ravel(values[row])).max())
             assert worst < 1e-6, (n, row, worst)
-        if version.manifest.user_width:
-            bucket = min(e.bucket for e in version.manifest.executables if e.subgraph == CANDIDATE)
+        if USER in version.manifest.graphs:
+            bucket = min(e.bucket for e in version.manifest.executables if e.subgraph == SCORE)
             x = rng.standard_normal((5, version.manifest.width)).astype(np.float32)
             whole, parts = (
                 SpareExecutables().score(version.files, way, version.dense, x)
