@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.explaining.spare_executable import ScoringPath, SpareExecutables
 from freshet_serving.processor.package.delta import write_delta
@@ -155,7 +156,7 @@ def test_numpy_pooling_of_trained_rows_reproduces_served_scores(arch, tmp_path, 
             bucket = min(e.bucket for e in version.manifest.executables if e.subgraph == SCORE)
             x = rng.standard_normal((5, version.manifest.width)).astype(np.float32)
             whole, parts = (
-                SpareExecutables().score(version.files, way, version.dense, x)
+                SpareExecutables().score(version.files, way, version.dense, {MATRIX: x})
                 for way in (ScoringPath(16), ScoringPath(bucket, parts=True))
             )
             for name, values in whole.outputs.items():
