@@ -210,7 +210,7 @@ def xla_ahead(check: Check) -> Figures:
     tuned = check.xla().with_weights(check.weights[0])
     for bucket, executable in sorted(program.with_weights(check.weights[0]).items()):
         error = check.close(check.error(executable))
-        run_s, tuned_s = (timed(check.bound(e)[2]) for e in (executable, tuned[bucket]))
+        run_s, tuned_s = (timed(check.bound(e)[1]) for e in (executable, tuned[bucket]))
         yield f"b{bucket}", f"{run_s * 1e6:.0f} us a run, tuned here {tuned_s * 1e6:.0f} us, error {error}"
 
 
@@ -385,7 +385,7 @@ def timed(run: Callable[[], None]) -> float:
 def _streams(check: Check, executable: Executable) -> Figures:
     """Rows a second of 1, 2 and 4 threads, in the memory that a server binds."""
     for threads in (1, 2, 4):
-        runs = [check.bound(executable)[2] for _ in range(threads)]
+        runs = [check.bound(executable)[1] for _ in range(threads)]
         yield f"{threads} at once", f"{_together(runs, check.seconds) * executable.bucket:,.0f} rows/s"
 
 
