@@ -1,4 +1,4 @@
-"""Compile StableHLO for a GPU on a machine that has none: what XLA is told of each kind of GPU, and the compilation.
+"""Compile StableHLO for a GPU on a machine that has none, from a description of each kind of GPU.
 
 XLA's CUDA plug-in (jax[cuda13]) compiles for a description of a device in place of a device, and needs neither a driver
 nor a GPU. It cannot time kernels then, so it cannot choose between its own matrix kernels and those of cuBLAS, and its

@@ -20,6 +20,7 @@ from freshet_serving.processor.backends.xla import Xla, device
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
 from freshet_serving.processor.running.bounded import row_errors
+from freshet_serving.processor.running.given_rows import outputs_of
 
 # jaxlib has read this version since 2024; StableHLO promises five years of compatibility.
 STABLEHLO = "1.0.0"
@@ -116,11 +117,9 @@ class AheadGraph:
     def prove(self, bucket: int, origin: bytes) -> float:
         """Return how far the StableHLO's outputs, on the CPU, are from TensorFlow's; raise BadInput if too far."""
         spec, given = self._graph.spec, self._graph.sample(bucket)
-        program, inputs, got = Xla().open_program(spec), spec.allocate_inputs(bucket), spec.allocate_outputs(bucket)
+        program = Xla().open_program(spec)
         program.add(Artefact(bucket, b"", self._graph.weight_names, self.precision, "cpu", origin))
-        for name, array in given.items():
-            inputs[name][...] = array
-        program.with_weights(self._graph.weights)[bucket].bind_buffers(inputs, got)()
+        got = outputs_of(program.with_weights(self._graph.weights)[bucket], given, spec)
         wanted, worst = self._graph.run(given), 0.0
         for name, array in got.items():
             error = float(row_errors({name: array}, wanted).max(initial=0.0))

@@ -15,7 +15,6 @@ cuda         the calls of CUDA's runtime that are used directly
 """
 
 from freshet_serving.processor.backends.base import (
-    MATRIX,
     Artefact,
     Backend,
     Dims,
@@ -34,6 +33,7 @@ from freshet_serving.processor.backends.base import (
 )
 from freshet_serving.processor.backends.capsule import pack, sha256, unpack
 from freshet_serving.processor.backends.registry import builtin, load_backend
+from freshet_serving.processor.package import MATRIX
 
 __all__ = [
     "MATRIX",

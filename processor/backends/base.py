@@ -21,14 +21,12 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError, NotReady
 from freshet_serving.processor.extras import how_to_install
-from freshet_serving.processor.package import array_crc32
+from freshet_serving.processor.package import MATRIX, array_crc32
 
 Matrix = NDArray[np.float32]
 Weights = Mapping[str, Matrix]
 Dims = tuple[int | None, ...]
 """Dimensions of a tensor; None for the rows of the bucket."""
-MATRIX = "x"
-"""Name of the input that holds the features of each row, float32 [rows, width]."""
 ALIGNMENT = 64
 """In bytes. Every backend reads buffers with this alignment in place; some copy other buffers."""
 

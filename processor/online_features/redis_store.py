@@ -41,7 +41,8 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.online_features.online_store import MAX_REPLY_NBYTES, HashRead, HashReply, Loss
 from freshet_serving.processor.online_features.store_settings import CLUSTER, SENTINEL, SOCKET, OnlineStoreSettings
 from freshet_serving.processor.redis_client.circuit_breaker import CircuitBreaker
-from freshet_serving.processor.redis_client.cluster_slots import SLOTS, SLOTS_NBYTES, parse_slots
+from freshet_serving.processor.redis_client.cluster_slots import SLOTS, SLOTS_NBYTES, nodes_by_slot, parse_slots
+from freshet_serving.processor.redis_client.commands import encode_command
 from freshet_serving.processor.redis_client.replies import (
     MalformedReply,
     MovedRedirect,
@@ -415,9 +416,7 @@ class RedisOnlineStore:
                 self._log(_reason(error))
                 continue
             if ranges:
-                slots: list[NodeConnections | None] = [None] * SLOTS
-                for first, last, host, port in ranges:
-                    slots[first : last + 1] = [self._node((host, port))] * (last + 1 - first)
+                slots = nodes_by_slot(ranges, lambda host, port: self._node((host, port)))
                 self._stale = False
                 self._slots = slots
                 self._slots_known.set()
@@ -460,11 +459,6 @@ def is_usable(connection: AnyConnection) -> bool:
         return True
     except OSError:
         return False
-
-
-def encode_command(words: Sequence[bytes]) -> bytes:
-    """Encode a command for Redis."""
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
 
 def encode_read(read: HashRead) -> bytes:

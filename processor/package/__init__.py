@@ -58,6 +58,7 @@ from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE, Publi
 from freshet_serving.processor.package.subgraphs import (
     BATCH_SYMBOL,
     FEATURES,
+    MATRIX,
     ROWS,
     SCORE,
     USER,
@@ -108,6 +109,7 @@ __all__ = [
     "HASHES",
     "KEY_ID",
     "KINDS",
+    "MATRIX",
     "MAX_CROSSED",
     "MAX_DELTA_NBYTES",
     "MAX_HASHED_ROWS",

@@ -23,7 +23,7 @@ from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
 from freshet_serving.processor.package.subgraphs import (
     BATCH_SYMBOL,
     FEATURES,
-    MATRIX_INPUT,
+    MATRIX,
     SCORE,
     USER,
     USER_TENSOR,
@@ -589,7 +589,7 @@ def _validate_graphs(m: Manifest) -> None:
         else:
             _want(graph.outputs == scores_of(m), f"{where}.outputs: expected those of manifest.outputs")
     whole = graphs[WHOLE if USER in graphs else SCORE]
-    _want(whole.inputs[:1] == undivided(m).inputs, f"manifest.graphs: expected {MATRIX_INPUT!r} with all features")
+    _want(whole.inputs[:1] == undivided(m).inputs, f"manifest.graphs: expected {MATRIX!r} with all features")
     sources = {i.source for i in whole.inputs[1:]}
     _want(not sources & {FEATURES, USER_TENSOR}, "manifest.graphs: expected features in one input")
     if USER in graphs:

@@ -24,7 +24,8 @@ BATCH_SYMBOL = {SCORE: ROWS, USER: REQUESTS, WHOLE: ROWS}
 """The symbol that a bucket of each subgraph gives a number to."""
 FEATURES, USER_TENSOR = "features", "user"
 """Sources of inputs: features; outputs of the subgraph `user`. processor.running.fillers has all."""
-MATRIX_INPUT = "x"
+MATRIX = "x"
+"""Name of the input that holds the features of each row, float32 [rows, width]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def undivided(manifest: Described, more: Sequence[GraphInput] = ()) -> Subgraph:
         more: Further inputs.
     """
     named = [f.name for f in sorted(manifest.features, key=lambda f: f.offset)]
-    matrix = GraphInput(MATRIX_INPUT, [ROWS, manifest.width], FEATURES, named)
+    matrix = GraphInput(MATRIX, [ROWS, manifest.width], FEATURES, named)
     return Subgraph([matrix, *more], scores_of(manifest))
 
 
@@ -158,7 +159,7 @@ def divided(
 
 def _matrix(batch: str, features: Sequence[FeatureColumns]) -> GraphInput:
     width = sum(f.width for f in features)
-    return GraphInput(MATRIX_INPUT, [batch, width], FEATURES, [f.name for f in features])
+    return GraphInput(MATRIX, [batch, width], FEATURES, [f.name for f in features])
 
 
 def user_features(features: Sequence[AnyFeature]) -> list[AnyFeature]:

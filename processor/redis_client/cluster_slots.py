@@ -1,13 +1,15 @@
-"""Parse the reply to CLUSTER SLOTS: which master of a Redis Cluster serves which slots."""
+"""Read the reply to CLUSTER SLOTS: which master of a Redis Cluster serves which slots."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 SLOTS = 16384
 SLOTS_NBYTES = 4 << 20
 """Size limit of the reply."""
 
+Node = TypeVar("Node")
 SlotRange = tuple[int, int, str, int]
 """First slot, last slot, host and port of the node that serves them."""
 
@@ -32,3 +34,16 @@ def parse_slots(reply: Any, own_host: str) -> list[SlotRange] | None:
         # Not such a list; an error reply, for example.
         return None
     return ranges
+
+
+def nodes_by_slot(ranges: Iterable[SlotRange], node_of: Callable[[str, int], Node]) -> list[Node | None]:
+    """Return the node that serves each slot, None where there is none.
+
+    Args:
+        ranges: What parse_slots() returned.
+        node_of: Returns the node of a host and port.
+    """
+    slots: list[Node | None] = [None] * SLOTS
+    for first, last, host, port in ranges:
+        slots[first : last + 1] = [node_of(host, port)] * (last + 1 - first)
+    return slots

@@ -147,7 +147,7 @@ class Runner:
         elif works[0].bound.user_split and shared.divisible and graphs.worth_dividing(shared.rows):
             if shared.user_tensors is None:
                 computed = self._run_users(batch, graphs.user, works, graphs.user.costs.bucket_plan(1)[0])
-                shared.user_tensors = {name: array[:1].copy() for name, array in computed.items()}
+                shared.user_tensors = _kept(computed)
                 self._stats.user_once += 1
             self._run_candidates(batch, graphs.score, shared.user_tensors, 0, works[0], 0)
         else:
@@ -171,7 +171,7 @@ class Runner:
         computed = known or self._run_filled_user(batch, user)
         score.lend(computed, 0, batch.buffers.inputs(score.name, 0, max(batch.executables[score.name])))
         if shared is not None and known is None:
-            shared.user_tensors = {name: array[:1].copy() for name, array in computed.items()}
+            shared.user_tensors = _kept(computed)
         return known is None
 
     def _run_filled_user(self, batch: RunningBatch, user: SubgraphRun) -> Tensors:
@@ -351,3 +351,8 @@ class Runner:
         batch.padded += bucket - (stop - at)
         self._stats.record_run(bucket, stop - at)
         self._crowding.beat()
+
+
+def _kept(computed: Tensors) -> Tensors:
+    """Return a copy of the first request's tensors: other batches use the buffers before all chunks have run."""
+    return {name: array[:1].copy() for name, array in computed.items()}

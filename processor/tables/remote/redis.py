@@ -36,7 +36,8 @@ from redis.retry import Retry
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.redis_client.circuit_breaker import CircuitBreaker
-from freshet_serving.processor.redis_client.cluster_slots import SLOTS, SLOTS_NBYTES, parse_slots
+from freshet_serving.processor.redis_client.cluster_slots import SLOTS, SLOTS_NBYTES, nodes_by_slot, parse_slots
+from freshet_serving.processor.redis_client.commands import encode_command
 from freshet_serving.processor.redis_client.replies import MalformedReply, MovedRedirect, ReplyReader, reader_of
 from freshet_serving.processor.tables.remote.store import StoreReply
 
@@ -86,7 +87,7 @@ class RedisNode:
             raise exceptions.ConnectionError(type(error).__name__) from None
         try:
             reader_of(connection).begin(*bound)
-            connection.send_packed_command([encode(command) for command in commands])
+            connection.send_packed_command([encode_command(command) for command in commands])
         except BaseException:
             self.give_up(connection)
             raise
@@ -333,12 +334,7 @@ class RedisStore:
     def _parse_slots(self, reply: Any, asked: RedisNode) -> list[RedisNode | None] | None:
         """Parse a reply to CLUSTER SLOTS into nodes by slot; None if it is not one."""
         ranges = parse_slots(reply, str(asked.pool.connection_kwargs.get("host", "localhost")))
-        if ranges is None:
-            return None
-        slots: list[RedisNode | None] = [None] * SLOTS
-        for first, last, host, port in ranges:
-            slots[first : last + 1] = [self._node(host, port)] * (last + 1 - first)
-        return slots
+        return None if ranges is None else nodes_by_slot(ranges, self._node)
 
     def _node(self, host: str, port: int) -> RedisNode:
         node = self._nodes.get((host, port))
@@ -348,14 +344,6 @@ class RedisStore:
             pool = ConnectionPool(connection_class=seed.connection_class, **options)
             node = self._nodes[host, port] = RedisNode(pool, self._clock)
         return node
-
-
-def encode(command: Command) -> bytes:
-    """Encode a command for Redis; redis-py's packer accepts any type and takes several times as long."""
-    parts = [b"*%d\r\n" % len(command)]
-    for part in command:
-        parts += (b"$%d\r\n" % len(part), part, b"\r\n")
-    return b"".join(parts)
 
 
 def describe(error: Exception) -> str:

@@ -2,6 +2,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
+from freshet_serving.compiler.backends.xla import AheadGraph, stablehlo
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.processor.errors import BadInput
@@ -22,3 +23,15 @@ def test_graph_that_xla_cannot_compile_gives_a_one_line_error(tmp_path):
     graph = DenseGraph.from_keras(keras.Model(x, Odd()(x)))
     with pytest.raises(BadInput, match="dense graph: cannot be compiled for backend xla"):
         built(graph, tmp_path, "xla")
+
+
+def test_stablehlo_of_other_scores_is_refused_for_absent_gpus():
+    pytest.importorskip("jaxlib", reason="the xla extra is not installed")
+    layer = keras.layers.Dense(3)
+    x = keras.Input((4,))
+    graph = DenseGraph.from_keras(keras.Model(x, layer(x)))
+    twice = DenseGraph.from_keras(keras.Model(x, 2 * layer(x)))
+    ahead = AheadGraph(graph, "cuda-sm_90")
+    assert ahead.prove(8, stablehlo(graph, 8)) <= 1e-5
+    with pytest.raises(BadInput, match=r"^StableHLO b8: output '.*' differs by .* from TensorFlow's$"):
+        ahead.prove(8, stablehlo(twice, 8))

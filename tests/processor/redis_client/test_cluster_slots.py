@@ -1,6 +1,6 @@
 import pytest
 
-from freshet_serving.processor.redis_client.cluster_slots import SLOTS, parse_slots
+from freshet_serving.processor.redis_client.cluster_slots import SLOTS, nodes_by_slot, parse_slots
 
 
 def test_ranges_name_the_master_of_their_slots():
@@ -25,3 +25,9 @@ def test_ranges_name_the_master_of_their_slots():
 )
 def test_anything_else_is_no_slot_map(reply):
     assert parse_slots(reply, "seed") is None
+
+
+def test_each_slot_has_the_node_of_its_range():
+    slots = nodes_by_slot([(0, 1, "a", 1), (3, 3, "b", 2)], lambda host, port: f"{host}:{port}")
+    assert slots[:5] == ["a:1", "a:1", None, "b:2", None]
+    assert len(slots) == SLOTS
