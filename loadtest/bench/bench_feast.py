@@ -76,7 +76,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 @dataclass(slots=True)
 class Comparison:
-    """What both sides answered.
+    """Answers of both sides.
 
     Attributes:
         values: Values compared.

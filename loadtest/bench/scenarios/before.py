@@ -1,7 +1,7 @@
 """Measures this checkout against another one of the same project: processor time a request, servers and engine.
 
 `make bench BENCH_ARGS="--only before --before ../old"`. Both checkouts run under this interpreter, each on packages
-that it wrote itself, and take turns while both are up: the server in every layout that is wanted, at 1 and 64
+that it wrote itself, and take turns while both are up: the server in every chosen layout, at 1 and 64
 candidates, and the engine as a library without a server, with the benchmark's model and with one that is divided by its
 user features. Processor time, and not throughput: what neighbours on a shared machine take is not in it.
 """
@@ -41,7 +41,7 @@ FIGURE = "us of processor time a request"
 def run(bench: Bench) -> Result:
     """Every layout and the engine, now over before; raises ValueError without another checkout."""
     if bench.before is None or not (bench.before / "serving").is_dir():
-        raise ValueError("before: another checkout wanted, as in --before ../old")
+        raise ValueError("before: expected another checkout, as in --before ../old")
     result = Result("before", "This checkout / another one: processor time a request")
     trees = {"now": HERE, "before": bench.before.resolve()}
     written = {name: _written(bench, name, tree) for name, tree in trees.items()}
