@@ -33,7 +33,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         self.now_s = 0.0
         loop = self
 
-        class Jumping(selectors.SelectSelector):
+        class Jumping(selectors.DefaultSelector):
             def select(self, timeout=None):
                 assert timeout is not None, "nothing will ever happen"
                 loop.now_s += timeout
