@@ -8,6 +8,7 @@ kserve             KServe v2 over HTTP
 kserve_rpc         KServe v2 over gRPC
 kserve_header      tensor descriptions of a KServe request, checked against the model
 json_columns       JSON values to columns
+json_memory        whether there is memory to parse a JSON document
 tensor_types       names of tensor types on the wire, and the types that an input accepts
 templates          cache of parsed messages, recognised by the bytes around their tensors
 messages           protobuf message classes, in a private descriptor pool

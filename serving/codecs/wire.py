@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.errors import NO_MEMORY, BadInput, FreshetError, NotReady, TooLarge, json_kind
 from freshet_serving.processor.features.limits import DEFAULTS, FREE_NBYTES, RequestLimits
 from freshet_serving.processor.kernels.json_text import HOLDER, count_nodes, spell_out
+from freshet_serving.serving.codecs.json_memory import check_memory
 
 MAX_TIMEOUT_S = 3600.0
 # A compressed reply below this size takes no fewer packets.
@@ -172,6 +173,7 @@ def load_json(body: Body, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
     Raises:
         BadInput: Not a JSON object.
         TooLarge: The document exceeds a limit.
+        NotReady: There is not enough memory to parse it.
     """
     if not body:
         raise BadInput("JSON Parse error: The document is empty")
@@ -182,6 +184,7 @@ def load_json(body: Body, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
         if nodes > limits.max_nodes:
             wanted = f"expected at most {limits.max_nodes} values and names in JSON"
             raise TooLarge(f"max_nodes: {wanted}, got {nodes}; send tensors as bytes, or ask for fewer at once")
+    check_memory(body)
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
