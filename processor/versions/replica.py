@@ -27,6 +27,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -217,7 +218,10 @@ class Replica:
         self.chosen = self._opened.chosen
         self._programs: dict[str, list[Program]] = {name: part.programs for name, part in opened.items()}
         self._threads = threads
-        self.sample = Preview(self.graphs.undivided, self._buffers, clock)
+        # A partial and not a method: a method of this replica, kept by its preview, would make a cycle of the two, and
+        # the memory of an unloaded version would stay until the garbage collector looks at the oldest objects.
+        self._new_buffers = partial(Buffers, self._sizes, len(self.manifest.tables), len(self.outputs), self._allocate)
+        self.sample = Preview(self.graphs.undivided, self._new_buffers, clock)
         recorded = WARMUP in self.manifest.files
         self._recorded = parse_warmup(files.file(WARMUP), self.manifest.inputs) if recorded else []
 
@@ -261,10 +265,10 @@ class Replica:
             first, before = self._dense is None, self.computes
             executables = self._build(frame.dense)
             if first:
-                self._buffer_pool = [self._buffers() for _ in range(self._runs)]
+                self._buffer_pool = [self._new_buffers() for _ in range(self._runs)]
             for buffers in self._all_buffers():
                 buffers.bind_ahead(executables, run=first)
-            costs, self.graphs.in_thread = measure(executables, self._buffers(), self._clock)
+            costs, self.graphs.in_thread = measure(executables, self._new_buffers(), self._clock)
             if first or self.computes != before:
                 self.graphs.price(costs)
                 if noted := self._opened.cost(self._threads):
@@ -347,16 +351,13 @@ class Replica:
     def borrow_buffers(self) -> Buffers:
         """Return buffers for one session to keep, from the pool while there are any."""
         with self._lending:
-            buffers = self._buffer_pool.pop() if self._buffer_pool else self._buffers()
+            buffers = self._buffer_pool.pop() if self._buffer_pool else self._new_buffers()
             self._borrowed.add(buffers)
             return buffers
 
     def _all_buffers(self) -> list[Buffers]:
         with self._lending:
             return [*self._buffer_pool, *self._borrowed]
-
-    def _buffers(self) -> Buffers:
-        return Buffers(self._sizes, len(self.manifest.tables), len(self.outputs), self._allocate)
 
     def _warm_up(self, tables: NDArray[np.int64]) -> None:
         """Run the version's recorded requests, or one blank row, before the first request.

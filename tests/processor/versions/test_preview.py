@@ -168,7 +168,7 @@ def test_every_sampled_row_is_in_one_run_in_order(counts, most, bucket):
 def test_rows_unchanged_by_a_delta_are_not_scored_again(version):
     replica, stream = sampled(version), Stream()
     sample, ran = replica.sample, []
-    sample._buffers = replica._buffers()
+    sample._buffers = replica._new_buffers()
     get = sample._buffers.get
 
     def counted(executable, subgraph):

@@ -1,5 +1,8 @@
 """The read side of a version: what is prepared, what is flipped, what is forgotten."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -170,3 +173,15 @@ def test_stalled_session_keeps_its_state_and_blocks_overwriting_changes(package,
     replica.unpin(0)
     version.apply(make_delta(flips + 1, [1]))
     assert replica.generation == Generation(1, flips + 1)
+
+
+def test_dropped_replica_is_freed_without_the_garbage_collector(package):
+    """An unloaded version's memory must not wait for a collection of the oldest objects, which hardly ever comes."""
+    version = open_version(package)
+    replica, table = (weakref.ref(each) for each in (version.replicas, next(iter(version.tables.values()))))
+    gc.disable()
+    try:
+        del version
+        assert (replica(), table()) == (None, None)
+    finally:
+        gc.enable()
