@@ -74,7 +74,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     # Where there is a GPU.
     "compiler/backends/tensorrt.py": ("tests/processor/backends/test_tensorrt.py",),
     "compiler/building/packaging.py": ("tests/compiler/imports/test_importer.py", "tests/models/training/test_loop.py"),
-    "compiler/imports/pooling.py": ("tests/compiler/imports/test_cut.py",),
     "compiler/imports/dense_side.py": ("tests/compiler/imports/test_cut.py",),
     "compiler/imports/draft.py": ("tests/compiler/imports/test_cut.py",),
     "compiler/imports/report_svg.py": ("tests/e2e/test_import_live.py",),

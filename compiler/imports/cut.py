@@ -17,7 +17,7 @@ from freshet_serving.compiler.imports.embedding_lookups import Lookup, LookupFin
 from freshet_serving.compiler.imports.feeds import FeedSpec
 from freshet_serving.compiler.imports.foreign_graph import INPUT, ForeignNode, Ref
 from freshet_serving.compiler.imports.ops import DENSE
-from freshet_serving.compiler.imports.pooling import SEGMENTS, PooledLookup, PoolFinder
+from freshet_serving.compiler.imports.pooling import POOLING, PooledLookup, PoolFinder
 from freshet_serving.compiler.imports.shapes import Shapes
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
@@ -167,5 +167,6 @@ class Cutter:
         if node.op == INPUT and ref[0] in self._floats:
             how = self._floats[ref[0]]
         elif not whole and shapes.dtype(ref) in CUT_DTYPES:
-            how = self._pools.find(ref) if node.op in SEGMENTS else self._finder.find(ref)
+            how = self._pools.find(ref) if node.op in POOLING else None
+            how = how or self._finder.find(ref)
         return CutTensor(ref, offset, shapes.size(ref), dims, shapes.dtype(ref), how)

@@ -108,6 +108,17 @@ class TransformDeriver:
 
         return self._checked(entries, lambda: self._ragged(entries), same, segments)
 
+    def without(self, name: str, ids: Iterable[int]) -> str:
+        """Return the name of a ragged input's rows without some ids.
+
+        Args:
+            name: The input.
+            ids: The ids that are left out.
+        """
+        for each in ids:
+            name = self._add("drop", [name], integers=[each])
+        return name
+
     def floats(self, ref: Ref) -> str:
         """Return the name of a column of floats equal to the tensor's numbers or truth values.
 

@@ -117,10 +117,13 @@ class DraftBuilder:
 
     def _add_pool(self, port: CutTensor, pool: PooledLookup) -> None:
         strings = self._shapes.dtype(pool.entries) == tf.string
-        name = pool.input or self._deriver.rows(pool.entries, pool.segments)
+        name = self._deriver.without(pool.input, pool.dropped) if pool.input else ""
         if not name:
+            assert pool.segments is not None, "only the ids of segment operations are computed"
             spec = Input(self._new(pool.entries), "string" if strings else "int64", ragged=True)
-            name = self._staged(port, spec, pool.entries, pool.segments)
+            name = self._deriver.rows(pool.entries, pool.segments) or self._staged(
+                port, spec, pool.entries, pool.segments
+            )
         table = self._table(pool.lookup, name)
         kind = "strings" if strings else "ids"
         self._feature(name, kind, name, port.offset, port.size, table=table, combiner=pool.combiner)

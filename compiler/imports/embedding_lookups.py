@@ -146,6 +146,20 @@ class LookupFinder:
         default = None if bounds else self._default(steps, keys)
         return Lookup(target, source, keys, rows, default, sorted(variables)[0] if variables else "")
 
+    def compared(self, target: Ref, source: Ref) -> set[int]:
+        """Return the ids that the source's values are compared with on the way to the target."""
+        found: set[int] = set()
+        for node in self._graph.ancestors([target], {source}):
+            if node.op in ("Equal", "NotEqual") and node.name not in self._shapes.constant:
+                others = [ref for ref in node.inputs if ref[0] in self._shapes.constant]
+                found |= {int(k) for ref in others for k in self._runner.constant(ref).ravel().tolist()}
+        return found
+
+    def gathers(self, target: Ref, source: Ref) -> list[Ref]:
+        """Return the rows that are gathered by the source's values on the way to the target."""
+        nodes = self._graph.ancestors([target], {source})
+        return [(n.name, 0) for n in nodes if n.op == "GatherV2" and n.name not in self._shapes.constant]
+
     def _default(self, steps: Sequence[tuple[Ref, Ref]], keys: Keys) -> NDArray[np.float32] | None:
         """Return the row of any other key; None for zeros, and if the model refuses other keys."""
         try:

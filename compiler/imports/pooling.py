@@ -1,22 +1,25 @@
-"""Find pooled embeddings, sums and means over the ids of a row, at TensorFlow's segment operations.
+"""Find pooled embeddings, sums and means over the ids of a row: features of many ids over a table.
 
-tf.nn.embedding_lookup_sparse and reductions of ragged tensors become one of a few operations over: rows of a variable,
-an id for each entry, and the batch row of each entry. Such a tensor is a feature of many ids over a table. The ids are
-those that the client sends, if the model uses them unchanged; otherwise the model's own ids (pruned, hashed, filled),
-from its stage.
+tf.nn.embedding_lookup_sparse and reductions of ragged tensors become one of TensorFlow's segment operations over: rows
+of a variable, an id for each entry, and the batch row of each entry. The ids are those that the client sends, if the
+model uses them unchanged; otherwise the model's own ids (pruned, hashed, filled), from its stage.
+
+A matrix of ids with any number of columns is pooled by a Sum or Mean along its second axis. What is reduced has to be a
+function of each id alone. A mask over the padding is one, so a masked mean becomes a sum of rows, in which the
+padding's row is zero, over a sum of ones, in which it is zero too. The ids are always those that the client sends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.imports.embedding_lookups import Lookup, LookupFinder
-from freshet_serving.compiler.imports.feeds import RAGGED, SPARSE, FeedSpec
+from freshet_serving.compiler.imports.feeds import PADDED, RAGGED, SPARSE, FeedSpec
 from freshet_serving.compiler.imports.foreign_graph import Ref
 from freshet_serving.compiler.imports.shapes import SIZES, Shapes
 from freshet_serving.processor.columns import Column, Ragged
@@ -33,7 +36,11 @@ SEGMENTS: dict[str, tuple[str, int | None, int]] = {
     "SegmentMean": ("mean", None, 1),
     "UnsortedSegmentSum": ("sum", None, 1),
 }
+# Operation that reduces along an axis -> combiner.
+REDUCTIONS = {"Sum": "sum", "Mean": "mean"}
+POOLING = SEGMENTS.keys() | REDUCTIONS.keys()
 CLOSE = 1e-5
+MAX_MASKED = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,16 +50,18 @@ class PooledLookup:
     Attributes:
         lookup: The table.
         combiner: sum, mean or sqrtn.
-        entries: The key of every entry.
-        segments: The batch row of every entry.
+        entries: The key of every entry: a vector, or a matrix whose rows are the batch's.
+        segments: The batch row of every entry of a vector; None for a matrix.
         input: The client's input that both come from; "" if a stage has to compute them.
+        dropped: Ids of the input that a mask leaves out of the sum.
     """
 
     lookup: Lookup
     combiner: str
     entries: Ref
-    segments: Ref
+    segments: Ref | None
     input: str
+    dropped: tuple[int, ...] = ()
 
 
 class PoolFinder:
@@ -63,8 +72,65 @@ class PoolFinder:
     ) -> None:
         self._shapes, self._finder, self._samples = shapes, finder, samples
         self._lists = {f"input/{f.name}/values": f.name for f in inputs if f.kind in (RAGGED, SPARSE)}
+        self._matrices = {f"input/{f.name}": f.name for f in inputs if f.kind == PADDED}
 
     def find(self, target: Ref) -> PooledLookup | None:
+        """Return what pools the rows behind a tensor, or None."""
+        if self._shapes.graph.nodes[target[0]].op in REDUCTIONS:
+            return self._reduced(target)
+        return self._segmented(target)
+
+    def _reduced(self, target: Ref) -> PooledLookup | None:
+        """Return the pooling of a matrix of ids along its second axis."""
+        node, shapes = self._shapes.graph.nodes[target[0]], self._shapes
+        data, axis = node.inputs
+        if axis[0] not in shapes.constant or shapes.rows(target) is None:
+            return None
+        axes, rank = shapes.runner.constant(axis).ravel().tolist(), np.ndim(shapes.values[0][data])
+        if rank < 2 or [a % rank for a in axes] != [1]:
+            return None
+        for source in self._finder.sources(data):
+            if source[0] not in self._matrices:
+                continue
+            lookup = self._finder.lookup([(data, source)])
+            if lookup is not None and lookup.dim == shapes.size(target):
+                pool = PooledLookup(lookup, REDUCTIONS[node.op], source, None, self._matrices[source[0]])
+                if self._gives(pool, target):
+                    return self._unmasked(pool)
+        return None
+
+    def _unmasked(self, pool: PooledLookup) -> PooledLookup:
+        """Return the pool over the rows that are gathered, without the ids whose rows a mask makes zero.
+
+        So the table is the one that other lookups of these rows read, and a delta of it reaches them all.
+        """
+        lookup = pool.lookup
+        if pool.combiner != "sum" or not lookup.variable or isinstance(lookup.keys, list):
+            return pool
+        compared = self._finder.compared(lookup.target, pool.entries)
+        masked = sorted(k for k in compared if not lookup.values([k]).any())
+        if not 0 < len(masked) <= MAX_MASKED:
+            return pool
+        kept = ~np.isin(lookup.keys, masked)
+        for gathered in self._finder.gathers(lookup.target, pool.entries):
+            plain = self._finder.lookup([(gathered, pool.entries)])
+            same = plain is not None and np.array_equal(plain.keys, lookup.keys)
+            if plain is not None and same and np.array_equal(plain.rows[kept], lookup.rows[kept]):
+                return replace(pool, lookup=plain, dropped=tuple(masked))
+        return pool
+
+    def _gives(self, pool: PooledLookup, target: Ref) -> bool:
+        """Return whether pooling a matrix of ids gives what the model does, on every sample."""
+        for rows, values in zip(SIZES, self._shapes.values):
+            ids = values[pool.entries]
+            segments = np.repeat(np.arange(rows), ids.shape[1])
+            pooled, expected = self._pooled(pool, ids.ravel(), segments, rows), values[target].reshape(rows, -1)
+            if not np.allclose(pooled, expected, rtol=CLOSE, atol=CLOSE):
+                return False
+        return True
+
+    def _segmented(self, target: Ref) -> PooledLookup | None:
+        """Return the pooling of a segment operation."""
         node = self._shapes.graph.nodes[target[0]]
         shape = self._shapes.rows(target)
         if node.op not in SEGMENTS or shape is None or shape[0] != 1 or len(shape[1]) != 1:
@@ -101,6 +167,7 @@ class PoolFinder:
         It reads the client's input if that is enough.
         """
         name = self._lists.get(pool.entries[0], "")
+        assert pool.segments is not None, "of a segment operation"
         for sample, rows, values in zip(self._samples, SIZES, self._shapes.values):
             if pool.entries not in values or pool.segments not in values:
                 return None

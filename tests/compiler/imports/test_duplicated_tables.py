@@ -32,8 +32,8 @@ class Items(tf.Module):
     @tf.function(
         input_signature=[tf.TensorSpec([None], tf.int64, "item"), tf.TensorSpec([None, None], tf.int64, "past")]
     )
-    def pooled_over_a_free_length(self, item, past):
-        pooled = tf.reduce_mean(tf.gather(self.items, past), 1)
+    def highest_over_a_free_length(self, item, past):
+        pooled = tf.reduce_max(tf.gather(self.items, past), 1)
         return {"score": tf.concat([tf.gather(self.items, item), pooled], 1) @ self.wide}
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "item")])
@@ -85,12 +85,12 @@ def copied(repository, name, extra=None):
 
 
 def test_table_that_a_stage_reads_takes_no_deltas(imported):
-    repository, manifest, report = imported("pooled_over_a_free_length")
+    repository, manifest, report = imported("highest_over_a_free_length")
 
     assert manifest.copies == {"items": ""}
     assert "no delta may change table 'items': the stage reads its rows too, as constants" in report["notes"]
     with pytest.raises(BadInput, match="cannot be changed by deltas: the model reads its rows in its stage too"):
-        copied(repository, "pooled_over_a_free_length")
+        copied(repository, "highest_over_a_free_length")
 
 
 def test_table_that_is_a_weight_changes_only_with_it(imported):

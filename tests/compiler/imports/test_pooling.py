@@ -1,0 +1,135 @@
+"""Sums and means over the ids of a matrix with any number of columns are lookups of the engine."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="importing needs the train extra")
+
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.repository.version import VersionReader
+from tests.compiler.imports.foreign import saved, variable
+
+pytestmark = pytest.mark.tensorflow
+
+ROWS, DIM, PADDING = 30, 4, 0
+A, B, OTHER = 7, 9, 3
+SIGNATURE = [tf.TensorSpec([None], tf.int64, "item"), tf.TensorSpec([None, None], tf.int64, "past")]
+
+
+class Pools(tf.Module):
+    """A target item and a history of one table, pooled in several ways. The padding has a row like any other."""
+
+    def __init__(self):
+        self.items = variable(1, ROWS, DIM, name="items")
+        self.wide = variable(2, 2 * DIM, 1, name="wide")
+
+    def score(self, item, pooled):
+        return {"score": tf.concat([tf.gather(self.items, item), pooled], 1) @ self.wide}
+
+    @tf.function(input_signature=SIGNATURE)
+    def mean(self, item, past):
+        return self.score(item, tf.reduce_mean(tf.gather(self.items, past), 1))
+
+    @tf.function(input_signature=SIGNATURE)
+    def total(self, item, past):
+        return self.score(item, tf.reduce_sum(tf.gather(self.items, past), axis=-2))
+
+    @tf.function(input_signature=SIGNATURE)
+    def masked_mean(self, item, past):
+        mask = tf.cast(tf.not_equal(past, PADDING), tf.float32)[:, :, None]
+        total = tf.reduce_sum(tf.gather(self.items, past) * mask, 1)
+        return self.score(item, total / tf.maximum(tf.reduce_sum(mask, 1), 1.0))
+
+    @tf.function(input_signature=SIGNATURE)
+    def mean_of_two(self, item, past):
+        """Not of each id alone: the mean over both axes mixes rows of the request's history and numbers of a row."""
+        return self.score(item, tf.tile(tf.reduce_mean(tf.gather(self.items, past), [1, 2])[:, None], [1, DIM]))
+
+    @tf.function(input_signature=SIGNATURE)
+    def weighted(self, item, past):
+        """A weight by place is no function of the id."""
+        rows = tf.gather(self.items, past)
+        places = tf.cast(tf.range(tf.shape(past)[1]), tf.float32)[None, :, None]
+        return self.score(item, tf.reduce_sum(rows * places, 1))
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """name of one of the functions -> (repository, manifest, function); each imported once."""
+    folder, module, done = tmp_path_factory.mktemp("pools"), Pools(), {}
+
+    def get(name):
+        if name not in done:
+            source = saved(module, folder / f"{name}-saved", getattr(module, name))
+            found = import_model(source, folder / "models", name, options=ImportOptions(buckets=(1, 2)))
+            done[name] = folder / "models", VersionReader(found.folder).manifest, getattr(module, name)
+        return done[name]
+
+    return get
+
+
+def scores(repository, name, items, pasts):
+    inputs = {
+        "item": np.array(items, np.int64),
+        "past": Ragged(np.concatenate([np.array(p, np.int64) for p in pasts]), np.cumsum([0, *map(len, pasts)])),
+    }
+    with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
+        return processor.process(PredictRequest(name, inputs)).outputs["score"].ravel()
+
+
+PASTS = [[1, 2, 3, 4, 5], [A, PADDING, B, PADDING, PADDING], [OTHER, 2, PADDING, PADDING, 6]]
+
+
+@pytest.mark.parametrize("name", ["mean", "total", "masked_mean"])
+def test_pooled_history_needs_no_stage_and_scores_as_the_model(imported, name):
+    repository, manifest, function = imported(name)
+
+    assert (manifest.stage, manifest.copies) == (None, {})
+    items = np.array([1, A, OTHER])
+    expected = function(item=items, past=np.array(PASTS))["score"].numpy().ravel()
+    assert scores(repository, name, items, PASTS) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["mean", "total", "masked_mean"])
+def test_delta_reaches_target_and_history(imported, name):
+    """Row A becomes a copy of row B."""
+    repository, manifest, _ = imported(name)
+    a, b = [A, OTHER, 2], [B, OTHER, 2]
+    before = scores(repository, name, [A, B, A, B], [a, a, b, b])
+    assert len(set(before.round(4))) == 4
+    assert {t.name: t.rows for t in manifest.tables if t.dim == DIM} == {"items": ROWS}
+    publisher = Publisher(repository, name)
+    row = publisher.served().rows("items", np.array([B], np.int64))[1]
+    publisher.publish({"items": (np.array([A]), row)})
+
+    after = scores(repository, name, [A, B, A, B], [a, a, b, b])
+    assert after == pytest.approx([after[0]] * 4, abs=1e-6)
+
+
+def test_delta_of_the_row_of_the_padding_counts_nowhere_behind_a_mask(imported):
+    repository, _, _ = imported("masked_mean")
+    before = scores(repository, "masked_mean", [1, A, OTHER], PASTS)
+    Publisher(repository, "masked_mean").publish({"items": (np.array([PADDING]), np.full((1, DIM), 5.0, np.float32))})
+
+    assert scores(repository, "masked_mean", [1, A, OTHER], PASTS) == pytest.approx(before, abs=1e-6)
+
+
+def test_rows_of_a_request_may_have_different_lengths(imported):
+    repository, _, _ = imported("masked_mean")
+    short = [[1, 2, 3, 4, 5], [A, B], [OTHER, 2, 6]]
+    assert scores(repository, "masked_mean", [1, A, OTHER], short) == pytest.approx(
+        scores(repository, "masked_mean", [1, A, OTHER], PASTS), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["mean_of_two", "weighted"])
+def test_reduction_that_is_no_pooling_keeps_its_stage(imported, name):
+    repository, manifest, function = imported(name)
+
+    assert manifest.stage is not None
+    expected = function(item=np.array([1, 2, 3]), past=np.array(PASTS))["score"].numpy().ravel()
+    assert scores(repository, name, [1, 2, 3], PASTS) == pytest.approx(expected, abs=1e-5)
