@@ -9,6 +9,9 @@ subgraphs     named inputs and outputs of a version's dense graph, and what fill
 format1       manifests of format 1, read and written as those of format 2
 atomic      writes a file atomically
 signature   key files, and signatures over bytes
+json_dataclasses  builds dataclasses from parsed JSON
+feature_groups    groups of online features: what one key leads to in an online store
+value_types       types of online features, and the column that each becomes
 """
 
 from freshet_serving.processor.package.atomic import atomic_file, exclusive_file, fsync_folder, give_name, hidden_beside
@@ -161,6 +164,7 @@ __all__ = [
     "divided",
     "exclusive_file",
     "fd_sha256",
+    "feature_groups",
     "feature_width",
     "file_crc32",
     "file_sha256",
@@ -186,6 +190,7 @@ __all__ = [
     "undivided_name",
     "user_features",
     "validate",
+    "value_types",
     "write_delta",
     "write_tensors",
 ]

@@ -10,15 +10,13 @@ import dataclasses
 import json
 import math
 import re
-import sys
-import types
-import typing
 from dataclasses import dataclass, field
 from typing import Any
 
-from freshet_serving.processor.errors import BadInput, json_kind
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import format1
 from freshet_serving.processor.package.format1 import FORMAT_1
+from freshet_serving.processor.package.json_dataclasses import build
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
 from freshet_serving.processor.package.subgraphs import (
     BATCH_SYMBOL,
@@ -367,7 +365,7 @@ class Manifest:
         if written not in (FORMAT_2, FORMAT_1):
             raise BadInput(f"manifest: expected format {FORMAT_2!r} or {FORMAT_1!r}, got {str(written)[:40]!r}")
         user_width = format1.to_format_2(raw) if written == FORMAT_1 else 0
-        manifest: Manifest = _build(cls, raw, "manifest")
+        manifest: Manifest = build(cls, raw, "manifest")
         if written == FORMAT_1:
             graphs = format1.graphs_of(manifest, user_width)
         else:
@@ -411,47 +409,6 @@ class Manifest:
                 )
             found[t.name] = shape_of(t, [found[name] for name in t.inputs])
         return found
-
-
-WORDS: dict[type, str] = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
-
-
-def _build(kind: Any, raw: Any, where: str) -> Any:
-    """Check `raw` against the annotation `kind`, building dataclasses from dicts on the way."""
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return raw
-    if origin is types.UnionType:
-        return None if raw is None else _build(args[0], raw, where)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        if not isinstance(raw, dict):
-            raise BadInput(f"{where}: expected an object, got {json_kind(raw)}")
-        hints = typing.get_type_hints(kind)
-        for key in raw:
-            if key not in hints:
-                raise BadInput(f"{where}: unknown key {str(key)[:64]!r}")
-        for f in dataclasses.fields(kind):
-            required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-            if required and f.name not in raw:
-                raise BadInput(f"{where}: {f.name!r} is missing")
-        return kind(**{k: _build(hints[k], v, f"{where}.{k}") for k, v in raw.items()})
-    if origin is list:
-        if not isinstance(raw, list):
-            raise BadInput(f"{where}: expected a list, got {json_kind(raw)}")
-        return [_build(args[0], v, f"{where}[{i}]") for i, v in enumerate(raw)]
-    if origin is dict:
-        if not isinstance(raw, dict):
-            raise BadInput(f"{where}: expected an object, got {json_kind(raw)}")
-        return {str(k): _build(args[1], v, f"{where}[{k!r}]") for k, v in raw.items()}
-    if kind is float and type(raw) in (int, float):
-        # JSON's numbers are unbounded, and Python's parser accepts NaN and Infinity as numbers too.
-        if not -sys.float_info.max <= raw <= sys.float_info.max:
-            raise BadInput(f"{where}: expected a finite number, got {str(raw)[:40]}")
-        raw = float(raw)
-    if isinstance(kind, types.GenericAlias) or type(raw) is not kind:
-        got = str(raw)[:40] if type(raw) is float else json_kind(raw)
-        raise BadInput(f"{where}: expected {WORDS[kind]}, got {got}")
-    return raw
 
 
 def _want(condition: bool, message: str) -> None:
