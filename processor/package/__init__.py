@@ -5,6 +5,7 @@ delta       one file of changes since the parent step; merges several into one
 tensors     safetensors files without a copy; the types that rows may be stored as
 regular_file  opens and reads only regular files of bounded size
 transforms  columns computed from a request's inputs
+entities    features by key: what a record of them holds
 subgraphs     named inputs and outputs of a version's dense graph, and what fills them
 format1       manifests of format 1, read and written as those of format 2
 atomic      writes a file atomically
@@ -29,6 +30,13 @@ from freshet_serving.processor.package.delta import (
     rows_of_file,
     stream_delta,
     write_delta,
+)
+from freshet_serving.processor.package.entities import (
+    EntityEntry,
+    derived,
+    pack_records,
+    record_fields,
+    record_words,
 )
 from freshet_serving.processor.package.format1 import USER_VECTOR, side_columns
 from freshet_serving.processor.package.manifest import (
@@ -78,8 +86,10 @@ from freshet_serving.processor.package.subgraphs import (
 )
 from freshet_serving.processor.package.tensors import (
     ALIGNMENT,
+    RECORD,
     ROW_TYPES,
     SCALED,
+    STORED_TYPES,
     Tensors,
     all_below,
     array_crc32,
@@ -123,6 +133,7 @@ __all__ = [
     "NAME",
     "OUTPUT_DTYPES",
     "PRECISIONS",
+    "RECORD",
     "ROWS",
     "ROW_TYPES",
     "SCALED",
@@ -130,6 +141,7 @@ __all__ = [
     "SIDES",
     "SIGNATURE",
     "SIGNED",
+    "STORED_TYPES",
     "SUFFIX",
     "USER",
     "USER_TENSOR",
@@ -139,6 +151,7 @@ __all__ = [
     "Delta",
     "DeltaBytes",
     "DeltaRun",
+    "EntityEntry",
     "ExecutableEntry",
     "Feature",
     "File",
@@ -161,6 +174,7 @@ __all__ = [
     "codes_a_value",
     "columns",
     "crc32",
+    "derived",
     "divided",
     "exclusive_file",
     "fd_sha256",
@@ -175,11 +189,14 @@ __all__ = [
     "map_file",
     "new_key",
     "open_regular",
+    "pack_records",
     "parse_delta",
     "parse_tensors",
     "read_delta",
     "read_delta_file",
     "read_file",
+    "record_fields",
+    "record_words",
     "rows_of_file",
     "same_content",
     "shape_of",

@@ -13,8 +13,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import format1
+from freshet_serving.processor.package.entities import EntityEntry, validate_entities
 from freshet_serving.processor.package.format1 import FORMAT_1
 from freshet_serving.processor.package.json_dataclasses import build
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
@@ -34,7 +37,7 @@ from freshet_serving.processor.package.subgraphs import (
     undivided,
     user_features,
 )
-from freshet_serving.processor.package.tensors import ROW_TYPES
+from freshet_serving.processor.package.tensors import RECORD, STORED_TYPES
 from freshet_serving.processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform, shape_of
 
 FORMAT_2 = "freshet/2"
@@ -143,7 +146,8 @@ class TableEntry:
         name: Its name.
         dim: Elements per row.
         rows: Number of rows in the version's file.
-        dtype: Row type, float32 | float16 | bfloat16 | int8 (processor.tables.quantise); deltas carry float32.
+        dtype: Row type, float32 | float16 | bfloat16 | int8 (processor.tables.quantise): deltas carry float32; or
+            record (processor.package.entities): deltas carry int32.
         default: The row of an unseen id, [dim], or [] for zeros; float32 whatever the row type.
         hash_seed: Seed of xxh3_64 over UTF-8 bytes for string features.
     """
@@ -154,6 +158,11 @@ class TableEntry:
     dtype: str = "float32"
     default: list[float] = field(default_factory=list)
     hash_seed: int = 0
+
+    @property
+    def delta_dtype(self) -> type[np.float32] | type[np.int32]:
+        """Type of the table's rows in deltas."""
+        return np.int32 if self.dtype == RECORD else np.float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +299,7 @@ class Manifest:
             (processor.package.subgraphs.subgraphs).
         copies: Tables whose rows an imported model holds a second time: by table, the dense weight that does, or "" for
             a constant of the stage. Delta.check_fits() rejects a delta that would change only one of the two.
+        entities: Entities, which fill inputs that a request leaves out.
         key: Id of the key that signed to_sign(), "" if unsigned.
         signature: The signature.
         edition: Number of times it was signed again.
@@ -315,6 +325,7 @@ class Manifest:
     notes: dict[str, Any] = field(default_factory=dict)
     graphs: dict[str, Subgraph] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)
+    entities: list[EntityEntry] = field(default_factory=list)
     key: str = ""
     signature: str = ""
     edition: int = 0
@@ -328,7 +339,7 @@ class Manifest:
             document = format1.to_format_1(document)
         else:
             document["graphs"] = {name: dataclasses.asdict(graph) for name, graph in subgraphs(self).items()}
-        for name in ("transforms", "copies"):
+        for name in ("transforms", "copies", "entities"):
             # Left out if empty: servers that predate them reject unknown keys.
             if not document[name]:
                 del document[name]
@@ -471,10 +482,12 @@ def validate(manifest: Manifest) -> None:
         where = f"manifest.tables[{t.name}]"
         _want(0 < t.dim <= 4096, f"{where}.dim: expected 1 to 4096, got {t.dim}")
         _want(0 <= t.rows < 2**31, f"{where}.rows: expected 0 to 2**31-1, got {t.rows}")
-        _want(t.dtype in ROW_TYPES, f"{where}.dtype: expected one of {', '.join(ROW_TYPES)}, got {t.dtype[:40]!r}")
+        known = ", ".join(STORED_TYPES)
+        _want(t.dtype in STORED_TYPES, f"{where}.dtype: expected one of {known}, got {t.dtype[:40]!r}")
         _want(len(t.default) in (0, t.dim), f"{where}.default: expected [] or {t.dim} numbers, got {len(t.default)}")
         _want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: expected 0 to 2**63-1, got {t.hash_seed}")
     _validate_features(m)
+    validate_entities(m)
     for name, shape in m.dense.items():
         _want(
             len(shape) <= 8 and all(0 < d <= 1 << 31 for d in shape),
@@ -505,8 +518,8 @@ def validate(manifest: Manifest) -> None:
             safe and len(parts) <= 16, f"manifest.files: expected a relative path inside the version, got {path[:64]!r}"
         )
         _want(file.nbytes >= 0, f"manifest.files[{path}].nbytes: expected 0 or more, got {file.nbytes}")
-        known = HEX64.fullmatch(file.sha256) if m.key else not file.sha256
-        _want(bool(known), f"manifest.files[{path}].sha256: expected if and only if the manifest is signed")
+        hashed = HEX64.fullmatch(file.sha256) if m.key else not file.sha256
+        _want(bool(hashed), f"manifest.files[{path}].sha256: expected if and only if the manifest is signed")
     _validate_signature(m)
 
 

@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from freshet_serving.processor.columns import BufferLayout, ColumnLayout, PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features import input_reader
 from freshet_serving.processor.features import plan as sparse
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
@@ -354,7 +355,7 @@ LIMITS = RequestLimits(max_rows=5, max_ids=16)
 )
 def test_request_over_its_limits_is_refused_before_reading_values(inputs, message, monkeypatch):
     PLAN.bind_inputs(inputs)
-    monkeypatch.setattr(sparse, "hash_strings", None)
+    monkeypatch.setattr(input_reader, "hash_strings", None)
     with pytest.raises(TooLarge, match=message):
         PLAN.bind_inputs(inputs, LIMITS)
 
