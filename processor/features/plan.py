@@ -15,6 +15,9 @@ bind_inputs(), too, once the inputs are checked. A version with a stage (process
 inputs computed elsewhere: bind_inputs() checks the request, runs the stage on it once, and checks the stage's outputs
 as it checks clients' inputs. That takes as long as the stage does, so callers on an event loop bind such versions
 elsewhere.
+
+An input that a request leaves out is filled before the request is bound (processor.package.input_fillers). Only a key
+that the model does not read may be absent here: it is no source of the plan, and only checked.
 """
 
 from __future__ import annotations
@@ -34,7 +37,16 @@ from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.processor.features.stage import Stage
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package import COMBINERS, USER, Input, Manifest, codes_a_value, user_features
+from freshet_serving.processor.package import (
+    COMBINERS,
+    UNREAD_KEY,
+    USER,
+    Input,
+    Manifest,
+    codes_a_value,
+    missing_input,
+    user_features,
+)
 
 MAX_LAYOUTS = 256
 KINDS = {"float": pool.KIND_FLOAT, "floats": pool.KIND_BLOCK, "id": pool.KIND_ONE, "string": pool.KIND_ONE}
@@ -182,7 +194,9 @@ class SparsePlan:
         self._inputs = {i.name: i for i in manifest.inputs}
         read = {f.input for f in manifest.features}
         computed = {t.name for t in manifest.transforms} - read
-        sources = {i.name: i for i in manifest.sources if i.name not in computed}
+        self._fillers = manifest.fillers
+        keys = {name for name, filler in manifest.fillers.items() if filler.kind == UNREAD_KEY}
+        sources = {i.name: i for i in manifest.sources if i.name not in computed and i.name not in keys}
         tables = {t.name: (n, t) for n, t in enumerate(manifest.tables)}
         looked_up = {f.input for f in manifest.features if f.table}
         self._sources: dict[tuple[str, int], int] = {}
@@ -205,7 +219,8 @@ class SparsePlan:
         # If every row has the same number of ids and no string has to be hashed, the row count gives the size.
         self._plain = not any(i.ragged or i.dtype == "string" for i in manifest.inputs)
         self._row_ids = sum(i.columns or 1 for i in manifest.inputs if i.dtype == "int64")
-        first = len(self._inputs)
+        self._keys: list[Reading] = [(_InputReader(i, False, False), [0]) for i in manifest.inputs if i.name in keys]
+        first = len(self._inputs) - len(keys)
         last = first + (len(manifest.stage.outputs) if manifest.stage else 0)
         self._reads, self._staged, self._transformed = reads[:first], reads[first:last], reads[last:]
         user = {f.input for f in user_features(manifest.features)} if USER in manifest.graphs else set()
@@ -258,7 +273,7 @@ class SparsePlan:
             packed = [word for at, count, stride in layout.sources for word in (start + at, count, stride, 0)]
             return BoundRequest(rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.user_split)
         if inputs.keys() != self._inputs.keys():
-            self._reject_unknown_inputs(inputs)
+            self._check_names(inputs)
         if limits is not None and not self._plain:
             self._measure(inputs, limits)
         words: list[int] = []
@@ -273,12 +288,14 @@ class SparsePlan:
         if self._transforms:
             rows, more, same = self._read_inputs(self._transformed, self._transforms.run(inputs), rows, words, keep)
             ids, user_split = ids + more, user_split and same
+        if self._keys:
+            rows, _, _ = self._read_inputs(self._sent_keys(inputs), inputs, rows, [], keep)
         return BoundRequest(rows, ids, self._pack(*words), keep, user_split)
 
     def _measure(self, inputs: Mapping[str, Column], limits: RequestLimits) -> None:
         """Raise TooLarge for a request beyond its limits, without reading a value."""
         extent = RequestSize(limits)
-        for read, _ in self._reads:
+        for read, _ in (*self._reads, *self._sent_keys(inputs)):
             extent.add(read.spec, *_size(inputs[read.name], read.width))
 
     def _read_inputs(
@@ -329,12 +346,17 @@ class SparsePlan:
             self._layouts[places] = layout
         return layout
 
-    def _reject_unknown_inputs(self, inputs: Mapping[str, Column]) -> None:
+    def _sent_keys(self, inputs: Mapping[str, Column]) -> list[Reading]:
+        """Return the keys that the model does not read and the request has."""
+        return [reading for reading in self._keys if reading[0].name in inputs]
+
+    def _check_names(self, inputs: Mapping[str, Column]) -> None:
         for name in inputs:
             if name not in self._inputs:
                 raise BadInput(f"input {name[:64]!r} is not one of the model's: {', '.join(self._inputs)}")
-        missing = next(name for name in self._inputs if name not in inputs)
-        raise BadInput(f"input {missing!r} is missing")
+        for read, _ in self._reads:
+            if read.name not in inputs:
+                raise missing_input(read.name, self._fillers, inputs)
 
     def fill(
         self,

@@ -11,6 +11,7 @@ atomic      writes a file atomically
 signature   key files, and signatures over bytes
 json_dataclasses  builds dataclasses from parsed JSON
 feature_groups    groups of online features: what one key leads to in an online store
+input_fillers     which inputs a request may leave out, and who fills each of them by a key
 value_types       types of online features, and the column that each becomes
 """
 
@@ -31,6 +32,7 @@ from freshet_serving.processor.package.delta import (
     write_delta,
 )
 from freshet_serving.processor.package.format1 import USER_VECTOR, side_columns
+from freshet_serving.processor.package.input_fillers import ONLINE, UNREAD_KEY, missing_input
 from freshet_serving.processor.package.manifest import (
     COMBINERS,
     FLOATS,
@@ -121,6 +123,7 @@ __all__ = [
     "MAX_TENSOR_NUMBERS",
     "MAX_TIME_S",
     "NAME",
+    "ONLINE",
     "OUTPUT_DTYPES",
     "PRECISIONS",
     "ROWS",
@@ -131,6 +134,7 @@ __all__ = [
     "SIGNATURE",
     "SIGNED",
     "SUFFIX",
+    "UNREAD_KEY",
     "USER",
     "USER_TENSOR",
     "USER_VECTOR",
@@ -173,6 +177,7 @@ __all__ = [
     "header_checksum",
     "hidden_beside",
     "map_file",
+    "missing_input",
     "new_key",
     "open_regular",
     "parse_delta",
