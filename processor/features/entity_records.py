@@ -131,14 +131,14 @@ class EntityRecords:
         return not self._sources.isdisjoint(sources.tolist())
 
     def left_out(self, inputs: Mapping[str, Column]) -> frozenset[str]:
-        """Return which of its inputs, and of the transforms derived of them, a request leaves out.
+        """Return which of its inputs, and of the transforms derived of them, it fills for a request.
 
         Raises:
-            BadInput: The key is missing as well, or a transform would combine what is sent with what is not.
+            BadInput: A transform would combine what is sent with what is not.
         """
         left = {name for name in self.inputs if name not in inputs}
-        if left and self.key not in inputs:
-            raise BadInput(f"input {min(left)!r} is missing, and so is {self.key!r}, the key that it is filled by")
+        if self.key not in inputs:
+            return frozenset()
         for t in self.transforms:
             mine = [name for name in t.inputs if name in left]
             if mine and len(mine) < len(t.inputs):

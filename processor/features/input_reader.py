@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from ctypes import c_uint8
 from typing import Any, NamedTuple
 
@@ -109,6 +110,20 @@ class InputReader:
         return BoundInput(np.ascontiguousarray(column), column.shape[0], width, None)
 
 
+class LeftOut(NamedTuple):
+    """An input or transform that an entity fills for a request.
+
+    Attributes:
+        rows: Rows of the entity's key.
+        values: Values of a row; of a list the most.
+        ids: Those of them to look up.
+    """
+
+    rows: int
+    values: int
+    ids: int
+
+
 class LeftOutReader(InputReader):
     """Stands for an input that a request leaves out, whatever its column is (processor.features.entity_records)."""
 
@@ -129,6 +144,21 @@ class LeftOutReader(InputReader):
 
 Reading = tuple[InputReader, list[int]]
 """An input, and the seeds that its strings are hashed with."""
+
+
+def without(reads: Sequence[Reading], left: Mapping[str, LeftOut]) -> Sequence[Reading]:
+    """Return the readings of a request, with stand-ins for what it leaves out.
+
+    Args:
+        reads: All readings.
+        left: What the request leaves out, by name.
+    """
+    return [
+        (LeftOutReader(read.spec, left[read.name].rows, left[read.name].values), seeds)
+        if read.name in left
+        else (read, seeds)
+        for read, seeds in reads
+    ]
 
 
 def size_of(column: Column, width: int) -> tuple[int, int]:

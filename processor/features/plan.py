@@ -15,6 +15,10 @@ bind_inputs(), too, once the inputs are checked. A version with a stage (process
 inputs computed elsewhere: bind_inputs() checks the request, runs the stage on it once, and checks the stage's outputs
 as it checks clients' inputs. That takes as long as the stage does, so callers on an event loop bind such versions
 elsewhere.
+
+What a request leaves out (processor.package.input_fillers): online features are filled in before the request is bound;
+inputs of entities are bound without values, and filled in under the state of the batch (entity_records). A key that the
+model does not read may be absent; one of online features is no source of the plan, and only checked.
 """
 
 from __future__ import annotations
@@ -34,16 +38,25 @@ from freshet_serving.processor.features.evaluation import NOTHING, Transforms
 from freshet_serving.processor.features.input_reader import (
     BoundInput,
     InputReader,
-    LeftOutReader,
+    LeftOut,
     Reading,
     bound_input,
     size_of,
+    without,
 )
 from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.processor.features.stage import Stage
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.records import LEFT_OUT
-from freshet_serving.processor.package import COMBINERS, USER, Manifest, codes_a_value, user_features
+from freshet_serving.processor.package import (
+    COMBINERS,
+    UNREAD_KEY,
+    USER,
+    Manifest,
+    codes_a_value,
+    missing_input,
+    user_features,
+)
 
 MAX_LAYOUTS = 256
 KINDS = {"float": pool.KIND_FLOAT, "floats": pool.KIND_BLOCK, "id": pool.KIND_ONE, "string": pool.KIND_ONE}
@@ -78,20 +91,6 @@ class BoundLayout(NamedTuple):
     ids: int
     sources: tuple[tuple[int, int, int], ...]
     user_split: bool
-
-
-class LeftOut(NamedTuple):
-    """An input or transform that an entity fills for a request.
-
-    Attributes:
-        rows: Rows of the entity's key.
-        values: Values of a row; of a list the most.
-        ids: Those of them to look up.
-    """
-
-    rows: int
-    values: int
-    ids: int
 
 
 class NonFiniteInput(BadInput):
@@ -200,7 +199,10 @@ class SparsePlan:
         self._inputs = {i.name: i for i in manifest.inputs}
         read = {f.input for f in manifest.features}
         computed = {t.name for t in manifest.transforms} - read
-        sources = {i.name: i for i in manifest.sources if i.name not in computed}
+        self._fillers = manifest.fillers
+        keys = {name for name, filler in manifest.fillers.items() if filler.kind == UNREAD_KEY}
+        keys -= {entity.key for entity in manifest.entities}
+        sources = {i.name: i for i in manifest.sources if i.name not in computed and i.name not in keys}
         tables = {t.name: (n, t) for n, t in enumerate(manifest.tables)}
         looked_up = {f.input for f in manifest.features if f.table}
         self._sources: dict[tuple[str, int], int] = {}
@@ -225,7 +227,8 @@ class SparsePlan:
         # If every row has the same number of ids and no string has to be hashed, the row count gives the size.
         self._plain = not any(i.ragged or i.dtype == "string" for i in manifest.inputs)
         self._row_ids = sum(i.columns or 1 for i in manifest.inputs if i.dtype == "int64")
-        first = len(self._inputs)
+        self._keys: list[Reading] = [(InputReader(i, False, False), [0]) for i in manifest.inputs if i.name in keys]
+        first = len(self._inputs) - len(keys)
         last = first + (len(manifest.stage.outputs) if manifest.stage else 0)
         self._reads, self._staged, self._transformed = reads[:first], reads[first:last], reads[last:]
         user = {f.input for f in user_features(manifest.features)} if USER in manifest.graphs else set()
@@ -284,11 +287,9 @@ class SparsePlan:
         left: dict[str, LeftOut] = {}
         if inputs.keys() != self._inputs.keys():
             inputs, left = self._left_out(inputs)
-            reads, transformed = self._replaced(reads, left), self._replaced(transformed, left)
-            if limits is not None:
-                self._measure(inputs, limits, left)
-        elif limits is not None and not self._plain:
-            self._measure(inputs, limits)
+            reads, transformed = without(reads, left), without(transformed, left)
+        if limits is not None and (left or not self._plain):
+            self._measure(inputs, limits, left)
         words: list[int] = []
         keep: list[BoundInput] = []
         rows, ids, user_split = self._read_inputs(reads, inputs, 1, words, keep)
@@ -304,6 +305,8 @@ class SparsePlan:
             ids, user_split = ids + more, user_split and same
         if left:
             ids += sum(one.rows * one.ids for one in left.values())
+        if self._keys:
+            rows, _, _ = self._read_inputs(self._sent_keys(inputs), inputs, rows, [], keep)
         return BoundRequest(rows, ids, self._pack(*words), keep, user_split)
 
     def _left_out(self, inputs: Mapping[str, Column]) -> tuple[dict[str, Column], dict[str, LeftOut]]:
@@ -313,29 +316,23 @@ class SparsePlan:
         """
         left: dict[str, LeftOut] = {}
         for entity in self.entities:
-            for name in entity.left_out(inputs):
+            missing = entity.left_out(inputs)
+            if entity.key in inputs:
                 rows, _ = size_of(inputs[entity.key], 1)
-                left[name] = LeftOut(rows, entity.counts[name], entity.ids[name])
+                left |= {name: LeftOut(rows, entity.counts[name], entity.ids[name]) for name in missing}
+            elif not missing and entity.key in self._fillers:
+                left[entity.key] = LeftOut(1, 0, 0)
         whole: dict[str, Column] = {name: NOTHING for name in left if name in self._inputs}
         whole.update(inputs)
-        if whole.keys() != self._inputs.keys():
-            self._reject_unknown_inputs(whole)
+        self._check_names(whole)
         return whole, left
-
-    def _replaced(self, reads: Sequence[Reading], left: Mapping[str, LeftOut]) -> Sequence[Reading]:
-        return [
-            (LeftOutReader(read.spec, left[read.name].rows, left[read.name].values), seeds)
-            if read.name in left
-            else (read, seeds)
-            for read, seeds in reads
-        ]
 
     def _measure(
         self, inputs: Mapping[str, Column], limits: RequestLimits, left: Mapping[str, LeftOut] | None = None
     ) -> None:
         """Raise TooLarge for a request beyond its limits, without reading a value."""
         extent = RequestSize(limits)
-        for read, _ in self._reads:
+        for read, _ in (*self._reads, *self._sent_keys(inputs)):
             one = left.get(read.name) if left else None
             rows, values = (one.rows, one.rows * one.ids) if one else size_of(inputs[read.name], read.width)
             extent.add(read.spec, rows, values)
@@ -388,12 +385,17 @@ class SparsePlan:
             self._layouts[places] = layout
         return layout
 
-    def _reject_unknown_inputs(self, inputs: Mapping[str, Column]) -> None:
+    def _sent_keys(self, inputs: Mapping[str, Column]) -> list[Reading]:
+        """Return the keys that the model does not read and the request has."""
+        return [reading for reading in self._keys if reading[0].name in inputs]
+
+    def _check_names(self, inputs: Mapping[str, Column]) -> None:
         for name in inputs:
             if name not in self._inputs:
                 raise BadInput(f"input {name[:64]!r} is not one of the model's: {', '.join(self._inputs)}")
-        missing = next(name for name in self._inputs if name not in inputs)
-        raise BadInput(f"input {missing!r} is missing")
+        for read, _ in self._reads:
+            if read.name not in inputs:
+                raise missing_input(read.name, self._fillers, inputs)
 
     def fill(
         self,

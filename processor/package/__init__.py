@@ -12,6 +12,7 @@ atomic      writes a file atomically
 signature   key files, and signatures over bytes
 json_dataclasses  builds dataclasses from parsed JSON
 feature_groups    groups of online features: what one key leads to in an online store
+input_fillers     which inputs a request may leave out, and who fills each of them by a key
 value_types       types of online features, and the column that each becomes
 """
 
@@ -39,6 +40,7 @@ from freshet_serving.processor.package.entities import (
     record_words,
 )
 from freshet_serving.processor.package.format1 import USER_VECTOR, side_columns
+from freshet_serving.processor.package.input_fillers import ONLINE, UNREAD_KEY, missing_input
 from freshet_serving.processor.package.manifest import (
     COMBINERS,
     FLOATS,
@@ -131,6 +133,7 @@ __all__ = [
     "MAX_TENSOR_NUMBERS",
     "MAX_TIME_S",
     "NAME",
+    "ONLINE",
     "OUTPUT_DTYPES",
     "PRECISIONS",
     "RECORD",
@@ -143,6 +146,7 @@ __all__ = [
     "SIGNED",
     "STORED_TYPES",
     "SUFFIX",
+    "UNREAD_KEY",
     "USER",
     "USER_TENSOR",
     "USER_VECTOR",
@@ -187,6 +191,7 @@ __all__ = [
     "header_checksum",
     "hidden_beside",
     "map_file",
+    "missing_input",
     "new_key",
     "open_regular",
     "pack_records",

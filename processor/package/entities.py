@@ -58,6 +58,8 @@ class EntityModel(Protocol):
     @property
     def stage(self) -> Any: ...
     @property
+    def online_features(self) -> Sequence[Any]: ...
+    @property
     def copies(self) -> Mapping[str, str]: ...
     @property
     def entities(self) -> Sequence[EntityEntry]: ...
@@ -251,19 +253,21 @@ def validate_entities(m: EntityModel) -> None:
     _want(owned == records, f"manifest.tables: expected type {RECORD!r} for tables of entities alone")
     _want(not m.entities or m.stage is None, "manifest.entities: expected none in a model with a stage")
     _want(not records & {f.table for f in m.features}, "manifest.features: expected no table of records")
-    filled: set[str] = set()
+    filled = {feature.input for group in m.online_features for feature in group.features}
     keys = {e.key for e in m.entities}
+    keys |= {key.input for group in m.online_features for feature in group.features for key in feature.keys}
     for e in m.entities:
         where = f"manifest.entities[{e.name[:64]}]"
         key = inputs.get(e.key)
         _want(key is not None, f"{where}.key: {e.key[:64]!r} is not among manifest.inputs")
         plain = key is not None and not key.ragged and not key.columns and key.dtype != "float32"
         _want(plain, f"{where}.key: expected one int64 or string a row")
+        _want(e.key not in filled, f"{where}.key: {e.key[:64]!r} is filled by online features")
         _want(bool(e.inputs) and len(set(e.inputs)) == len(e.inputs), f"{where}.inputs: expected distinct inputs")
         for name in e.inputs:
             _want(name in inputs, f"{where}.inputs: {name[:64]!r} is not among manifest.inputs")
-            _want(name not in keys, f"{where}.inputs: {name[:64]!r} is the key of an entity")
-            _want(name not in filled, f"{where}.inputs: {name[:64]!r} is filled by two entities")
+            _want(name not in keys, f"{where}.inputs: {name[:64]!r} is a key itself")
+            _want(name not in filled, f"{where}.inputs: {name[:64]!r} is filled twice")
             filled.add(name)
         fields = record_fields(m, e)
         _want(bool(fields), f"{where}.inputs: expected one that a feature reads")

@@ -36,11 +36,11 @@ def build(kind: Any, raw: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(raw, dict):
             raise BadInput(f"{where}: expected an object, got {json_kind(raw)}")
-        hints = typing.get_type_hints(kind)
+        made, hints = [f for f in dataclasses.fields(kind) if f.init], typing.get_type_hints(kind)
         for key in raw:
-            if key not in hints:
+            if not any(f.name == key for f in made):
                 raise BadInput(f"{where}: unknown key {str(key)[:64]!r}")
-        for f in dataclasses.fields(kind):
+        for f in made:
             required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
             if required and f.name not in raw:
                 raise BadInput(f"{where}: {f.name!r} is missing")

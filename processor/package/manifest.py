@@ -10,6 +10,7 @@ import dataclasses
 import json
 import math
 import re
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,9 @@ import numpy as np
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import format1
 from freshet_serving.processor.package.entities import EntityEntry, validate_entities
+from freshet_serving.processor.package.feature_groups import FeatureGroup
 from freshet_serving.processor.package.format1 import FORMAT_1
+from freshet_serving.processor.package.input_fillers import InputFiller, check_online_features, input_fillers
 from freshet_serving.processor.package.json_dataclasses import build
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
 from freshet_serving.processor.package.subgraphs import (
@@ -297,6 +300,7 @@ class Manifest:
         notes: Free for tools to use.
         graphs: Subgraphs by name; {} for one that reads all features as one matrix
             (processor.package.subgraphs.subgraphs).
+        online_features: Groups of features that an online store has for what a request leaves out.
         copies: Tables whose rows an imported model holds a second time: by table, the dense weight that does, or "" for
             a constant of the stage. Delta.check_fits() rejects a delta that would change only one of the two.
         entities: Entities, which fill inputs that a request leaves out.
@@ -304,6 +308,7 @@ class Manifest:
         signature: The signature.
         edition: Number of times it was signed again.
         vouched: Records that the signature vouches for.
+        fillers: What fills the inputs that a request may leave out, by input; not part of the file.
     """
 
     model: str
@@ -326,20 +331,39 @@ class Manifest:
     graphs: dict[str, Subgraph] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)
     entities: list[EntityEntry] = field(default_factory=list)
+    online_features: list[FeatureGroup] = field(default_factory=list)
     key: str = ""
     signature: str = ""
     edition: int = 0
     vouched: TrustedRecordPrefix | None = None
+    fillers: dict[str, InputFiller] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.online_features or self.entities:
+            read = {f.input for f in self.features} | {name for t in self.transforms for name in t.inputs}
+            read |= {i.name for i in self.inputs} if self.stage else set()
+            self.fillers.update(input_fillers(self.online_features, self.entities, read))
+
+    def expected_inputs(self, sent: Container[str]) -> list[Input]:
+        """Return the inputs to read from a request: those that it sends, and those that nobody fills.
+
+        Args:
+            sent: Names of the inputs that it sends.
+        """
+        if not self.fillers:
+            return self.inputs
+        return [i for i in self.inputs if i.name in sent or i.name not in self.fillers]
 
     def to_json(self) -> bytes:
         """Return the file's bytes; raises BadInput if the manifest contradicts itself."""
         validate(self)
         document = dataclasses.asdict(self)
+        del document["fillers"]
         if self.format == FORMAT_1:
             document = format1.to_format_1(document)
         else:
             document["graphs"] = {name: dataclasses.asdict(graph) for name, graph in subgraphs(self).items()}
-        for name in ("transforms", "copies", "entities"):
+        for name in ("transforms", "copies", "entities", "online_features"):
             # Left out if empty: servers that predate them reject unknown keys.
             if not document[name]:
                 del document[name]
@@ -488,6 +512,7 @@ def validate(manifest: Manifest) -> None:
         _want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: expected 0 to 2**63-1, got {t.hash_seed}")
     _validate_features(m)
     validate_entities(m)
+    check_online_features(m.online_features, m.inputs)
     for name, shape in m.dense.items():
         _want(
             len(shape) <= 8 and all(0 < d <= 1 << 31 for d in shape),

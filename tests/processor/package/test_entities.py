@@ -60,7 +60,7 @@ refused = {
     "an unknown key": (with_entity(dataclasses.replace(ENTITY, key="x")), r"\.key: 'x' is not among"),
     "a ragged key": (with_entity(EntityEntry("user", "tags", ["floats"])), r"\.key: expected one int64 or string"),
     "an unknown input": (with_entity(EntityEntry("user", "user", ["x"])), r"\.inputs: 'x' is not among"),
-    "its own key": (with_entity(EntityEntry("user", "user", ["user"])), r"\.inputs: 'user' is the key of an entity"),
+    "its own key": (with_entity(EntityEntry("user", "user", ["user"])), r"\.inputs: 'user' is a key itself"),
     "no inputs": (with_entity(EntityEntry("user", "user", [])), r"\.inputs: expected distinct inputs"),
     "no capacity": (with_entity(dataclasses.replace(ENTITY, capacities={})), r"\.capacities: expected 1 or more"),
     "a table of another width": (with_entity(table=TableEntry("entities.user", 14, 0, RECORD)), "dim: expected 12"),
