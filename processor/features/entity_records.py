@@ -29,13 +29,12 @@ from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import (
     EntityEntry,
     Manifest,
+    Records,
     derived,
     pack_records,
     record_fields,
     record_words,
 )
-
-Records = NDArray[np.int32]
 
 
 def make_records(manifest: Manifest, entity: EntityEntry, columns: Mapping[str, Column], rows: int) -> Records:

@@ -34,6 +34,7 @@ from freshet_serving.processor.package.delta import (
 )
 from freshet_serving.processor.package.entities import (
     EntityEntry,
+    Records,
     derived,
     pack_records,
     record_fields,
@@ -164,6 +165,7 @@ __all__ = [
     "Manifest",
     "Output",
     "PublicKey",
+    "Records",
     "Signer",
     "StageEntry",
     "Subgraph",
