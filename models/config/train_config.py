@@ -17,6 +17,7 @@ from typing import Any
 
 from freshet_serving.compiler.dense.expression import parse as parse_expression
 from freshet_serving.models.config.data_section import read_data
+from freshet_serving.models.config.entity_sections import EntityConfig, read_entities
 from freshet_serving.models.config.evaluate_section import EvaluateConfig, read_evaluate
 from freshet_serving.models.config.feature_sections import FeatureConfig, read_features
 from freshet_serving.models.config.guard_section import GuardConfig, read_guard
@@ -89,6 +90,14 @@ class TrainConfig:
         default_factory=EvaluateConfig,
         metadata=about(
             "What to measure on held-out rows, and with `freshet evaluate` ([evaluation.md](../how-to/evaluation.md))."
+        ),
+    )
+    entities: list[EntityConfig] = field(
+        default_factory=list,
+        metadata=about(
+            "Features by key, which become part of the package: a request may leave them out "
+            "([entities.md](../how-to/entities.md)).",
+            named="NAME",
         ),
     )
     guard: GuardConfig = field(
@@ -218,10 +227,12 @@ def parse_config(raw: dict[str, Any], publishes: bool = True) -> TrainConfig:
     train = read_train(raw.get("train", {}))
     publish = read_publish(raw.get("publish", {}), data.follow or not publishes)
     features = read_features(raw.get("features", {}), data)
+    entities = read_entities(raw.get("entities", {}), features, data)
     tables = read_tables(raw.get("tables", {}), features, train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)
     guard = read_guard(raw.get("guard", {}))
-    return TrainConfig(model, data, features, train, publish, _fusion(raw.get("fusion", {})), tables, evaluate, guard)
+    fusion = _fusion(raw.get("fusion", {}))
+    return TrainConfig(model, data, features, train, publish, fusion, tables, evaluate, entities, guard)
 
 
 def _fusion(raw: dict[str, Any]) -> dict[str, str]:

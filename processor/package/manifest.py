@@ -411,6 +411,11 @@ class Manifest:
         validate(manifest)
         return manifest
 
+    @property
+    def embeddings(self) -> list[TableEntry]:
+        """The tables of embedding rows: all but those of entities."""
+        return [t for t in self.tables if t.dtype != RECORD]
+
     def table(self, name: str) -> TableEntry:
         return next(t for t in self.tables if t.name == name)
 

@@ -35,7 +35,7 @@ from freshet_serving.processor.kernels import remote as kernels
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.kernels.bucket_bytes import LOST
 from freshet_serving.processor.kernels.row_cache import place
-from freshet_serving.processor.package import RECORD, Manifest
+from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.tables.remote.cache import Bytes, Int64s, RowCache
 from freshet_serving.processor.tables.remote.layout import COMPLETE, MAX_MARKER_NBYTES, StoredTable, parse_marker
 from freshet_serving.processor.tables.remote.settings import RemoteConfig, open_store
@@ -118,9 +118,8 @@ class RemoteTables:
 
     def stored(self, manifest: Manifest) -> list[StoredTable]:
         """Return the version's remote tables; raise NotReady unless all of them are complete in the store."""
-        wanted = [t for t in manifest.tables if self.config.is_remote(manifest.model, t.name)]
         # Records are read before the keys in them can be looked up: they stay in memory.
-        names = [t.name for t in wanted if t.dtype != RECORD]
+        names = [t.name for t in manifest.embeddings if self.config.is_remote(manifest.model, t.name)]
         return [self._stored(manifest, name) for name in names]
 
     def open_reader(self, manifest: Manifest, plan: SparsePlan) -> RemoteReader | None:
