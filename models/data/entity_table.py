@@ -18,14 +18,22 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.formats import DataConfig, format_of
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.source import Batch, Field, Schema, Source, join_columns, take_rows
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.package import Manifest
 
 READ_ROWS = 1 << 16
+KINDS = {
+    ("int64", False): "id",
+    ("int64", True): "ids",
+    ("float32", False): "float",
+    ("string", False): "string",
+    ("string", True): "strings",
+}
 Int64s = NDArray[np.int64]
 
 
@@ -95,6 +103,28 @@ class EntityTable:
                 high = np.where(open_ & ~before, middle, high)
         rows = np.where(high > first, self._order[np.maximum(high, 1) - 1], self._missing)
         return {name: take_rows(column, rows) for name, column in self._columns.items()}
+
+
+def read_entity(manifest: Manifest, name: str, path: str) -> EntityTable:
+    """Read the table of an entity of a published version.
+
+    Args:
+        manifest: The version's manifest.
+        name: The entity.
+        path: File, folder or glob.
+
+    Raises:
+        BadInput: The version has no such entity, or the table does not fit.
+    """
+    entity = next((e for e in manifest.entities if e.name == name), None)
+    if entity is None:
+        known = ", ".join(e.name for e in manifest.entities) or "none"
+        raise BadInput(f"entity {name[:64]!r} does not exist; the model has {known}")
+    specs = [manifest.input(column) for column in (entity.key, *entity.inputs)]
+    if wide := next((spec.name for spec in specs if spec.columns), ""):
+        raise BadInput(f"entity {name!r}: {wide!r} has several values a row: publish it with the Publisher")
+    fields = [Field(spec.name, KINDS[spec.dtype, spec.ragged]) for spec in specs]
+    return EntityTable(name, DataConfig(path, format_of(path), ()), fields[0], fields[1:])
 
 
 class EntitySource:

@@ -167,6 +167,7 @@ class Publisher:
         event_time: tuple[float, float] | None = None,
         events: int = 0,
         hashed: bool = False,
+        entities: Mapping[str, tuple[Any, Mapping[str, Any]]] | None = None,
     ) -> Generation:
         """Publish the delta that makes whole tables be served exactly as given, bit by bit.
 
@@ -180,6 +181,7 @@ class Publisher:
             event_time: Times of the first and the last event, Unix seconds.
             events: Number of events.
             hashed: Keys are int64 as ids() returns them, also those of strings.
+            entities: By entity, all keys [n] and all of its columns by name, n values each.
 
         Returns:
             The delta's generation, or the newest one without changes.
@@ -187,6 +189,9 @@ class Publisher:
         self.check_start()
         contents = self.served()
         found: dict[str, TableDelta] = {}
+        for name, (ids, records) in self._records(entities or {}, hashed).items():
+            self._check_table(name, ids, records)
+            found[name] = table_difference(contents, name, ids, records.__getitem__)
         for name, (keys, values) in tables.items():
             ids, rows = self._ids(name, keys, hashed), self._rows(name, values)
             self._check_table(name, ids, rows)

@@ -18,8 +18,10 @@ from freshet_serving.processor.package import (
     SCORE,
     WHOLE,
     Delta,
+    EntityEntry,
     ExecutableEntry,
     Input,
+    Manifest,
     Output,
     Subgraph,
     read_delta,
@@ -251,7 +253,8 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
     for title, lines in (
         ("inputs", [f"{i.name}: {_shape(i)}" for i in manifest.inputs]),
         ("outputs", [f"{o.name}: {o.dtype} {_row(o)}" for o in manifest.outputs]),
-        ("tables", [f"{t.name}: {t.rows:,} rows of {t.dim} {t.dtype}" for t in manifest.tables]),
+        ("tables", [f"{t.name}: {t.rows:,} rows of {t.dim} {t.dtype}" for t in manifest.embeddings]),
+        *([("entities", [_entity(manifest, e) for e in manifest.entities])] if manifest.entities else []),
         ("subgraphs", [_subgraph(name, graph) for name, graph in subgraphs(manifest).items()]),
         (
             "executables",
@@ -263,6 +266,13 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
             console.print(f"    {escape(line)}", highlight=False)
     if verify:
         console.print("  every file matches its checksum")
+
+
+def _entity(manifest: Manifest, entity: EntityEntry) -> str:
+    table = manifest.table(entity.table)
+    lists = "".join(f", up to {n} of {source}" for source, n in entity.capacities.items())
+    columns = ", ".join(entity.inputs)
+    return f"{entity.name}: {table.rows:,} keys of {entity.key}, {4 * table.dim} bytes each: {columns}{lists}"
 
 
 def _executable(e: ExecutableEntry) -> str:
