@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.columns import BufferLayout, ColumnLayout, PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features.entity_records import make_records, missing_columns
 from freshet_serving.processor.features.limits import RequestLimits
@@ -290,3 +290,34 @@ def test_list_beyond_the_capacity_is_refused_and_one_that_no_feature_reads_is_cu
 def test_infinite_number_is_refused():
     with pytest.raises(BadInput, match="'price': expected finite numbers"):
         make_records(MODEL, ENTITY, columns_of([1]) | {"price": F32([np.inf])}, 1)
+
+
+def test_buffer_without_the_columns_is_bound_by_its_layout():
+    """Numbers alone, as a binary protocol hands them over: the second request of a layout reads no input."""
+    numbers = [f for f in MODEL.features if f.name in ("user", "item", "price", "big", "small")]
+    placed, offset = [], 0
+    for f in numbers:
+        placed.append(dataclasses.replace(f, offset=offset))
+        offset += f.width
+    entity = EntityEntry("item", "item", ["price", "sizes"])
+    model = dataclasses.replace(
+        MODEL, inputs=[i for i in MODEL.inputs if i.name in ("user", "item", "price", "sizes")], features=placed,
+        transforms=[], entities=[entity], width=offset,
+        tables=[*MODEL.tables[:2], TableEntry(entity.table, 4, 0, RECORD)],
+    )  # fmt: skip
+    plan = SparsePlan(model)
+    columns = columns_of(range(ITEMS))
+    records = make_records(model, entity, {name: columns[name] for name in entity.inputs}, ITEMS)
+    spec = dataclasses.replace(model.tables[2], rows=ITEMS)
+    tables = [*TABLES[:2], ServedTable(spec, packed(np.arange(ITEMS), records, RECORD))]
+    items = np.array([4, 1, 4], I64)
+    data = np.arange(3, dtype=I64).tobytes() + items.tobytes()
+    places = (ColumnLayout("user", np.dtype(I64), 3, 0, 0), ColumnLayout("item", np.dtype(I64), 3, 0, 24))
+    layout = BufferLayout(places, 48)
+    whole = {"user": np.arange(3), "item": items} | {
+        name: column for name, column in columns_of(items).items() if name in entity.inputs
+    }
+    wanted, _ = filled(plan, tables, [whole])
+    for _ in range(2):
+        got, _ = filled(plan, tables, [PackedColumns(data, 0, layout)])
+        np.testing.assert_array_equal(got, wanted)
