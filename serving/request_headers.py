@@ -6,18 +6,26 @@ x-model-digest  requests the digest of the generation that answers, which is ret
 x-request-id    returned with the reply, and written to logs, traces and recordings
 traceparent     W3C trace context (serving.telemetry.tracing)
 
+A reply's x-features-missing lists inputs that the request left out and no online store had, as NAME=REASON; they had
+their defaults.
+
 A reply's x-ignored-inputs lists inputs that were sent but that the model does not have, where TensorFlow Serving
 ignores them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from urllib.parse import quote
 from zlib import crc32
 
 from freshet_serving.serving.codecs.wire import Headers
 
 CALLER_ID, STICKY_KEY, REQUEST_ID, TRACEPARENT = b"x-caller-id", b"x-sticky-key", b"x-request-id", b"traceparent"
 MODEL_DIGEST, IGNORED_INPUTS = b"x-model-digest", b"x-ignored-inputs"
+FEATURES_MISSING = b"x-features-missing"
+MAX_LISTED_NBYTES = 2048
+"""Bytes of a header that lists inputs."""
 MAX_REQUEST_ID_NBYTES = 128
 TIMED_EVERY = 16
 """One request in this many has its parsing and encoding timed."""
@@ -27,6 +35,23 @@ def caller_of(headers: Headers) -> int | None:
     """Return x-caller-id as a number, the same in every process; None if absent."""
     text = headers.get(CALLER_ID)
     return None if text is None else crc32(text)
+
+
+def list_defaulted(defaulted: Mapping[str, str]) -> bytes:
+    """Return the value of x-features-missing, cut after MAX_LISTED_NBYTES.
+
+    Args:
+        defaulted: Reasons by input.
+    """
+    listed, nbytes = [], 0
+    for name, reason in defaulted.items():
+        part = f"{quote(name[:128])}={reason}"
+        nbytes += len(part) + 2
+        if nbytes > MAX_LISTED_NBYTES:
+            listed.append("...")
+            break
+        listed.append(part)
+    return ", ".join(listed).encode()
 
 
 def request_id_of(headers: Headers) -> str:

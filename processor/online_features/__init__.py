@@ -1,5 +1,6 @@
 """Online features: what a request's keys lead to in a feature store's Redis (Feast's layout, or plain hashes).
 
+feature_lookup   fills the inputs that a request leaves out
 reader           reads the features of a request's rows: deadline, defaults, counters
 group_sections   makes groups of features (processor.package.feature_groups) of a training configuration
 store_settings   where a store is and how to log in to it: the server's part
@@ -14,4 +15,4 @@ plain_values     values of plain hashes
 protobuf_fields  the fields of a protobuf message, without its definition
 """
 
-__all__ = ["group_sections", "online_store", "opening", "reader", "store_settings"]
+__all__ = ["feature_lookup", "group_sections", "online_store", "opening", "reader", "store_settings"]

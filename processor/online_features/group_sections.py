@@ -7,6 +7,7 @@
     project = "shop"
     features = ["profile:age", "history:items"]     # or service = "ranking"
     registry = "feature_repo/data/registry.db"      # types, join keys, TTLs; or types, key_types, ttl_s
+    defaults = { age = 30 }             # what is not there is otherwise missing, as in training
     timeout_ms = 2
 
 Everything that cannot be read at all (a type that is no model's input, an on-demand view) is refused here, by name,
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ SECTION_TYPES: dict[str, type | tuple[type, ...]] = {
     "key_types": dict,
     "ttl_s": dict,
     "names": dict,
+    "defaults": dict,
     "key_template": str,
     "timeout_ms": (int, float),
 }
@@ -82,6 +85,7 @@ def parse_group(name: str, section: Mapping[str, Any], folder: Path = Path()) ->
         template = section.get("key_template", f"{name}:" + ":".join(f"{{{i}}}" for i in inputs))
         if sorted(TEMPLATE_PART.findall(template)) != sorted(inputs):
             raise BadInput(f"{where}.key_template: expected each input of key once in braces, got {template[:64]!r}")
+        features = _with_defaults(where, section, features)
         return FeatureGroup(name, store, HASH, "", template, features, timeout_ms)
     if "key_template" in section:
         raise BadInput(
@@ -95,7 +99,16 @@ def parse_group(name: str, section: Mapping[str, Any], folder: Path = Path()) ->
         features = _registered_features(where, section, inputs, registry)
     else:
         features = _declared_features(where, section, inputs)
+    features = _with_defaults(where, section, features)
     return FeatureGroup(name, store, section.get("format", FEAST), project, "", features, timeout_ms)
+
+
+def _with_defaults(
+    where: str, section: Mapping[str, Any], features: Sequence[OnlineFeature]
+) -> tuple[OnlineFeature, ...]:
+    defaults = section.get("defaults", {})
+    _check_used(where, "defaults", defaults, [feature.input for feature in features])
+    return tuple(replace(feature, default=defaults.get(feature.input)) for feature in features)
 
 
 def _registered_features(

@@ -12,7 +12,7 @@ from typing import Any
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.json_dataclasses import build
-from freshet_serving.processor.package.value_types import KEY_TYPES, value_type
+from freshet_serving.processor.package.value_types import KEY_TYPES, encode_default, value_type
 
 FEAST, HASH = "feast", "hash"
 FORMATS = (FEAST, HASH)
@@ -47,6 +47,8 @@ class OnlineFeature:
         type: A name of VALUE_TYPES.
         ttl_s: Seconds for which a value is valid; 0 for ever.
         keys: The parts of its key.
+        default: The input's value where the store has none; None for what training reads where a value is missing: NaN
+            for a float, 0 for an id, an empty string or list.
     """
 
     input: str
@@ -55,6 +57,7 @@ class OnlineFeature:
     type: str
     ttl_s: float
     keys: tuple[KeyColumn, ...]
+    default: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,9 @@ class FeatureGroup:
             raise BadInput(f"{where}.features: expected 1 to {MAX_FEATURES} features, got {len(self.features)}")
         inputs = set()
         for feature in self.features:
-            value_type(feature.type, f"{where}: feature {feature.feature[:64]!r}")
+            kind = value_type(feature.type, f"{where}: feature {feature.feature[:64]!r}")
+            if feature.default is not None:
+                encode_default(kind, feature.default, f"{where}: input {feature.input[:64]!r}")
             for key in feature.keys:
                 if key.type not in KEY_TYPES:
                     raise BadInput(

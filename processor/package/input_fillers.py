@@ -13,15 +13,13 @@ entity, after that, with each batch that reads the request (processor.features.e
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.entities import EntityEntry
 from freshet_serving.processor.package.feature_groups import FeatureGroup
+from freshet_serving.processor.package.transforms import ColumnShape
 from freshet_serving.processor.package.value_types import VALUE_TYPES
-
-if TYPE_CHECKING:
-    from freshet_serving.processor.package.manifest import Input
 
 ONLINE, ENTITY, UNREAD_KEY = "online features", "features of entity", "key"
 
@@ -80,37 +78,36 @@ def missing_input(name: str, fillers: Mapping[str, InputFiller], sent: Collectio
     )
 
 
-def check_online_features(groups: Sequence[FeatureGroup], inputs: Sequence[Input]) -> None:
+def check_online_features(groups: Sequence[FeatureGroup], inputs: Mapping[str, ColumnShape]) -> None:
     """Check that groups of online features and a model's inputs fit each other.
 
     Args:
         groups: The groups.
-        inputs: The inputs of a request.
+        inputs: The inputs of a request by name.
 
     Raises:
         BadInput: They do not; the message names the group and the input.
     """
-    specs = {i.name: i for i in inputs}
     names = [feature.input for group in groups for feature in group.features]
     for group in groups:
         where = f"manifest.online_features[{group.name}]"
         _want([g.name for g in groups].count(group.name) == 1, f"{where}: expected every name once")
         for feature in group.features:
             name = feature.input
-            _want(name in specs, f"{where}: the input {name[:64]!r} is not among manifest.inputs")
+            _want(name in inputs, f"{where}: the input {name[:64]!r} is not among manifest.inputs")
             _want(names.count(name) == 1, f"{where}: the input {name[:64]!r} is filled by two features")
-            kind, spec = VALUE_TYPES[feature.type], specs[name]
+            kind, spec = VALUE_TYPES[feature.type], inputs[name]
             fits = kind.fills(spec.dtype, spec.ragged) and not spec.columns
             _want(fits, f"{where}: type {kind.name} does not fill the input {name[:64]!r}, {_described(spec)}")
             for key in feature.keys:
-                _want(key.input in specs, f"{where}: the key {key.input[:64]!r} is not among manifest.inputs")
+                _want(key.input in inputs, f"{where}: the key {key.input[:64]!r} is not among manifest.inputs")
                 _want(key.input not in names, f"{where}: the key {key.input[:64]!r} is filled by a feature itself")
-                spec, wanted = specs[key.input], "int64" if VALUE_TYPES[key.type].dtype is not None else "string"
+                spec, wanted = inputs[key.input], "int64" if VALUE_TYPES[key.type].dtype is not None else "string"
                 single = not spec.ragged and not spec.columns and spec.dtype == wanted
                 _want(single, f"{where}: the key {key.input[:64]!r}: expected one {wanted} a row, {_described(spec)}")
 
 
-def _described(spec: Input) -> str:
+def _described(spec: ColumnShape) -> str:
     rows = "lists" if spec.ragged else f"{spec.columns} columns" if spec.columns else "one value"
     return f"which has {rows} of {spec.dtype}"
 

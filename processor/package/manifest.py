@@ -517,7 +517,7 @@ def validate(manifest: Manifest) -> None:
         _want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: expected 0 to 2**63-1, got {t.hash_seed}")
     _validate_features(m)
     validate_entities(m)
-    check_online_features(m.online_features, m.inputs)
+    check_online_features(m.online_features, {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in m.inputs})
     for name, shape in m.dense.items():
         _want(
             len(shape) <= 8 and all(0 < d <= 1 << 31 for d in shape),
