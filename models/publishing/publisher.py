@@ -197,8 +197,34 @@ class Publisher:
             self._check_table(name, ids, rows)
             found[name] = table_difference(contents, name, ids, rows.__getitem__)
         weights = {name: self._weight(name, value) for name, value in (dense or {}).items()}
-        weights = {name: value for name, value in weights.items() if (bits(value) != bits(contents.dense[name])).any()}
+        weights = {name: value for name, value in weights.items() if differs_in_bits(value, contents.dense[name])}
         return self._commit(found, weights, event_time, events)
+
+    def restore(self, generation: str, only: str) -> Generation:
+        """Publish the delta that takes one part of the model back to an earlier generation, and leaves the other.
+
+        A trainer takes over a restored model with take_served(). Raises as publish(), and BadInput for a generation
+        that is not one of the version's.
+
+        Args:
+            generation: The generation, such as "3.16".
+            only: "entities" for their features, "model" for rows and dense weights.
+
+        Returns:
+            The delta's generation, or the newest one if the part has not changed since.
+        """
+        if only not in ("model", "entities"):
+            raise BadInput(f"only: expected model or entities, got {only[:40]!r}")
+        contents = self.served()
+        past = VersionContents(self._version, self._change_log, self._find(Generation.parse(generation)))
+        tables = {}
+        for entry in self.manifest.tables:
+            if (entry.dtype == RECORD) == (only == "entities"):
+                keys, rows = past.table(entry.name)
+                tables[entry.name] = table_difference(contents, entry.name, keys, rows.__getitem__)
+        weights = past.dense if only == "model" else {}
+        changed = {name: value for name, value in weights.items() if differs_in_bits(value, contents.dense[name])}
+        return self._commit(tables, changed, None, 0)
 
     def served(self) -> VersionContents:
         """Return tables and dense weights as of the newest generation: table(name), rows(name, keys), dense."""
@@ -389,6 +415,11 @@ class Publisher:
         if not np.isfinite(array).all():
             raise BadInput(f"dense weight {name!r}: expected finite values, got NaN or infinity")
         return array
+
+
+def differs_in_bits(mine: NDArray[np.float32], theirs: NDArray[np.float32]) -> bool:
+    """Report whether two weights of one shape differ in a bit."""
+    return bool((bits(mine) != bits(theirs)).any())
 
 
 def _float32(what: str, value: Any) -> NDArray[np.float32]:

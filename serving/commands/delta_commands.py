@@ -160,18 +160,42 @@ def delta_rollback(
     reason: Annotated[
         str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")
     ] = "",
+    only: Annotated[
+        str,
+        typer.Option(
+            help="Take back one part, `model` or `entities`, with a delta that is published to --repository; the other "
+            "part stays as it is. [both, through a server]"
+        ),
+    ] = "",
+    repository: Annotated[
+        str, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models, for --only.")
+    ] = "",
+    key: KeyOption = "",
     admin: AdminOption = DEFAULT_ADMIN,
     admin_token: TokenOption = "",
 ) -> None:
     """Rolls back to an earlier generation on every server of the repository."""
+    if only:
+        from freshet_serving.models.publishing.publisher import Publisher
+        from freshet_serving.processor.errors import BadInput
+        from freshet_serving.processor.generation import Generation
+
+        if not repository:
+            raise BadInput("--only: expected --repository as well, where the delta is published")
+        publisher = Publisher(repository, model, Generation.parse(generation).version, key=key)
+        publisher.take_served()
+        before = publisher.generation
+        reached = publisher.restore(generation, only)
+        _print_difference(model, publisher.last, before, reached)
+        return
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
     route = f"/admin/models/{quoted(model)}/rollback"
-    reached: dict[str, Any] = AdminClient(admin, admin_token).send_json(
+    answer: dict[str, Any] = AdminClient(admin, admin_token).send_json(
         "POST", route, {"generation": generation, "reason": reason}
     )
-    print(f"{reached['model']} {reached['generation']}")
-    print(reached["note"])
+    print(f"{answer['model']} {answer['generation']}")
+    print(answer["note"])
 
 
 @delta_app.command("release")

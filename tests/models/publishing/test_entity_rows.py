@@ -117,3 +117,39 @@ def test_values_become_columns_of_the_inputs_type():
     for spec, values in ((Input("x", "int64"), [1.5]), (Input("x", "string"), [1]), (Input("x", "float32"), ["a"])):
         with pytest.raises(BadInput, match="x: expected"):
             as_column(spec, values, "x")
+
+
+def test_features_and_model_go_back_without_each_other(root):
+    publisher = Publisher(root, "small")
+    publisher.publish(
+        rows={"user": ([3], rows_of([3], 1))},
+        entities={"profile": ([3], entities.columns([3], 1))},
+    )
+    publisher.publish(
+        rows={"user": ([3, 99], rows_of([3, 99], 2))},
+        dense=make_weights(2),
+        entities={"profile": ([3, 50], entities.columns([3, 50], 2))},
+        removed={entities.TABLE: [0]},
+    )
+    before = publisher.served()
+    assert str(publisher.restore("1.1", "entities")) == "1.3"
+    contents = dict.fromkeys(entities.KNOWN, 0) | {3: 1}
+    with processors(root) as build:
+        processor = build()
+        assert_same(processor, "1.3", contents, [*USERS, 50])
+        np.testing.assert_array_equal(publisher.served().table("user")[1], before.table("user")[1])
+        assert str(publisher.restore("1.2", "entities")) == "1.4"
+        assert str(publisher.restore("1.0", "model")) == "1.5"
+        processor.poll()
+        newest = contents | {3: 2, 50: 2}
+        del newest[0]
+        assert_same(processor, "1.5", newest, [*USERS, 50])
+    served = publisher.served()
+    np.testing.assert_array_equal(served.table(entities.TABLE)[1], before.table(entities.TABLE)[1])
+    assert served.table("user")[0].tolist() == list(range(20))
+    np.testing.assert_array_equal(served.table("user")[1], rows_of(range(20), 0))
+    for name, weights in make_weights(0).items():
+        np.testing.assert_array_equal(served.dense[name], weights)
+    assert str(publisher.restore("1.5", "model")) == "1.5"
+    with pytest.raises(BadInput, match="only: expected model or entities, got 'x'"):
+        publisher.restore("1.1", "x")
