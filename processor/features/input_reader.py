@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from ctypes import c_uint8
 from typing import Any, NamedTuple
 
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.evaluation import NOTHING
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.kernels.records import LEFT_OUT
-from freshet_serving.processor.package import Input
+from freshet_serving.processor.package import Input, Manifest
+
+NOTHING: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 class BoundInput(NamedTuple):
@@ -125,40 +126,28 @@ class LeftOut(NamedTuple):
 
 
 class LeftOutReader(InputReader):
-    """Stands for an input that a request leaves out, whatever its column is (processor.features.entity_records)."""
+    """Reads an input that a request leaves out, for which a LeftOut stands (processor.features.entity_records)."""
 
-    def __init__(self, spec: Input, rows: int, count: int) -> None:
-        """Create a reader.
-
-        Args:
-            spec: The input.
-            rows: Rows of the key that it is filled by.
-            count: Values of a row; of a list the most.
-        """
+    def __init__(self, spec: Input) -> None:
+        """Create a reader of an input."""
         super().__init__(spec, False, False)
-        self._rows, self._stride = rows, min(LEFT_OUT, -count)
 
-    def __call__(self, column: Column, seed: int) -> BoundInput:
-        return BoundInput(NOTHING, self._rows, self._stride, None)
+    def __call__(self, column: Any, seed: int) -> BoundInput:
+        return BoundInput(NOTHING, column.rows, min(LEFT_OUT, -column.values), None)
 
 
 Reading = tuple[InputReader, list[int]]
 """An input, and the seeds that its strings are hashed with."""
 
 
-def without(reads: Sequence[Reading], left: Mapping[str, LeftOut]) -> Sequence[Reading]:
-    """Return the readings of a request, with stand-ins for what it leaves out.
+def without(reads: Sequence[Reading], left: Collection[str]) -> list[Reading]:
+    """Return the readings of requests that leave something out.
 
     Args:
         reads: All readings.
-        left: What the request leaves out, by name.
+        left: Names of what is left out.
     """
-    return [
-        (LeftOutReader(read.spec, left[read.name].rows, left[read.name].values), seeds)
-        if read.name in left
-        else (read, seeds)
-        for read, seeds in reads
-    ]
+    return [(LeftOutReader(read.spec), seeds) if read.name in left else (read, seeds) for read, seeds in reads]
 
 
 def size_of(column: Column, width: int) -> tuple[int, int]:
@@ -189,3 +178,18 @@ def _describe(column: Column) -> str:
     if isinstance(column, Strings):
         return "strings"
     return f"{column.dtype.name} of shape {list(column.shape)}"
+
+
+def blank_inputs(manifest: Manifest) -> dict[str, Column]:
+    """Return a request of one row: zeros and empty strings; one value in each ragged input."""
+    inputs: dict[str, Column] = {}
+    for spec in manifest.inputs:
+        count = spec.columns or 1
+        flat = Strings.of([""] * count) if spec.dtype == "string" else np.zeros(count, spec.dtype)
+        if spec.ragged:
+            inputs[spec.name] = Ragged(flat, np.array([0, 1], np.int64))
+        else:
+            inputs[spec.name] = (
+                flat if isinstance(flat, Strings) else flat.reshape((1, count) if spec.columns else (1,))
+            )
+    return inputs

@@ -31,10 +31,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import BufferLayout, Column, PackedColumns, Ragged, Strings
+from freshet_serving.processor.columns import BufferLayout, Column, PackedColumns
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.entity_records import EntityRecords, fill_left_out
-from freshet_serving.processor.features.evaluation import NOTHING, Transforms
+from freshet_serving.processor.features.evaluation import Transforms
 from freshet_serving.processor.features.input_reader import (
     BoundInput,
     InputReader,
@@ -234,6 +234,7 @@ class SparsePlan:
         user = {f.input for f in user_features(manifest.features)} if USER in manifest.graphs else set()
         self._user = frozenset(user)
         self._features = {f.name: row for row, f in enumerate(manifest.features)}
+        self._partial: dict[frozenset[str], tuple[list[Reading], list[Reading]]] = {}
         self._layouts: dict[BufferLayout, BoundLayout] = {}
         self._specs = sources
         self.entities = [EntityRecords(manifest, e, self._sources) for e in manifest.entities]
@@ -287,14 +288,14 @@ class SparsePlan:
         left: dict[str, LeftOut] = {}
         if inputs.keys() != self._inputs.keys():
             inputs, left = self._left_out(inputs)
-            reads, transformed = without(reads, left), without(transformed, left)
-        if limits is not None and (left or not self._plain):
+            reads, transformed = self._readings(frozenset(left))
+        if limits is not None and not self._plain:
             self._measure(inputs, limits, left)
         words: list[int] = []
         keep: list[BoundInput] = []
         rows, ids, user_split = self._read_inputs(reads, inputs, 1, words, keep)
         if limits is not None and self._plain and (rows > limits.max_rows or rows * self._row_ids > limits.max_ids):
-            self._measure(inputs, limits)
+            self._measure(inputs, limits, left)
         if self.stage is not None:
             staged = self.stage.run(inputs, rows)
             rows, more, same = self._read_inputs(self._staged, staged, rows, words, keep)
@@ -310,7 +311,7 @@ class SparsePlan:
         return BoundRequest(rows, ids, self._pack(*words), keep, user_split)
 
     def _left_out(self, inputs: Mapping[str, Column]) -> tuple[dict[str, Column], dict[str, LeftOut]]:
-        """Return a request's inputs with nothing in place of the missing ones, and what entities fill, by name.
+        """Return a request's inputs with stand-ins for the missing ones, and what entities fill, by name.
 
         Raises BadInput for an unknown input, and for a missing one that no entity fills.
         """
@@ -322,10 +323,19 @@ class SparsePlan:
                 left |= {name: LeftOut(rows, entity.counts[name], entity.ids[name]) for name in missing}
             elif not missing and entity.key in self._fillers:
                 left[entity.key] = LeftOut(1, 0, 0)
-        whole: dict[str, Column] = {name: NOTHING for name in left if name in self._inputs}
+        whole: dict[str, Any] = {name: one for name, one in left.items() if name in self._inputs}
         whole.update(inputs)
         self._check_names(whole)
         return whole, left
+
+    def _readings(self, left: frozenset[str]) -> tuple[list[Reading], list[Reading]]:
+        """Return how the inputs and the transforms of requests that leave these out are read."""
+        found = self._partial.get(left)
+        if found is None:
+            if len(self._partial) >= MAX_LAYOUTS:
+                self._partial.clear()
+            found = self._partial[left] = without(self._reads, left), without(self._transformed, left)
+        return found
 
     def _measure(
         self, inputs: Mapping[str, Column], limits: RequestLimits, left: Mapping[str, LeftOut] | None = None
@@ -556,21 +566,6 @@ def _length(words: NDArray[np.int64]) -> int:
 def _non_finite_error(name: str, value: float, row: int, column: int) -> NonFiniteInput:
     wanted = "a number that is finite after scaling" if np.isfinite(value) else "finite numbers (or NaN)"
     return NonFiniteInput(f"input {name!r}: expected {wanted}, got {value:.6g} in row {row}, column {column}")
-
-
-def blank_inputs(manifest: Manifest) -> dict[str, Column]:
-    """Return a request of one row: zeros and empty strings; one value in each ragged input."""
-    inputs: dict[str, Column] = {}
-    for spec in manifest.inputs:
-        count = spec.columns or 1
-        flat = Strings.of([""] * count) if spec.dtype == "string" else np.zeros(count, spec.dtype)
-        if spec.ragged:
-            inputs[spec.name] = Ragged(flat, np.array([0, 1], np.int64))
-        else:
-            inputs[spec.name] = (
-                flat if isinstance(flat, Strings) else flat.reshape((1, count) if spec.columns else (1,))
-            )
-    return inputs
 
 
 def inputs_of(bound: Sequence[BoundRequest]) -> NDArray[np.int64]:

@@ -392,7 +392,7 @@ def test_layout_cache_is_bounded(monkeypatch):
 
 
 def test_blank_inputs_make_a_one_row_request(tmp_path):
-    from freshet_serving.processor.features.plan import blank_inputs
+    from freshet_serving.processor.features.input_reader import blank_inputs
     from tests.support.packages import manifest
 
     made = manifest()
