@@ -2,6 +2,7 @@
 
 x-caller-id     identifies the caller, for the policy "mod" of a session group
 x-sticky-key    requests with one key are answered by one version of a split (processor.versions.traffic)
+x-return-features  requests the features that were looked up, which are returned in x-features (scope "features")
 x-model-digest  requests the digest of the generation that answers, which is returned under the same name
 x-request-id    returned with the reply, and written to logs, traces and recordings
 traceparent     W3C trace context (serving.telemetry.tracing)
@@ -23,7 +24,7 @@ from freshet_serving.serving.codecs.wire import Headers
 
 CALLER_ID, STICKY_KEY, REQUEST_ID, TRACEPARENT = b"x-caller-id", b"x-sticky-key", b"x-request-id", b"traceparent"
 MODEL_DIGEST, IGNORED_INPUTS = b"x-model-digest", b"x-ignored-inputs"
-FEATURES_MISSING = b"x-features-missing"
+FEATURES_MISSING, RETURN_FEATURES, LOOKED_UP = b"x-features-missing", b"x-return-features", b"x-features"
 MAX_LISTED_NBYTES = 2048
 """Bytes of a header that lists inputs."""
 MAX_REQUEST_ID_NBYTES = 128

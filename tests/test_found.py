@@ -49,6 +49,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/processor/online_features/test_redis_store.py",
         "tests/processor/online_features/test_reader.py",
     ),
+    "processor/package/feature_groups.py": ("tests/processor/online_features/test_group_sections.py",),
     "processor/package/atomic.py": (
         "tests/processor/package/test_delta.py",
         "tests/processor/repository/test_model_repository.py",

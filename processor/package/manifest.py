@@ -21,7 +21,12 @@ from freshet_serving.processor.package import format1
 from freshet_serving.processor.package.entities import EntityEntry, validate_entities
 from freshet_serving.processor.package.feature_groups import FeatureGroup
 from freshet_serving.processor.package.format1 import FORMAT_1
-from freshet_serving.processor.package.input_fillers import InputFiller, check_online_features, input_fillers
+from freshet_serving.processor.package.input_fillers import (
+    UNREAD_KEY,
+    InputFiller,
+    check_online_features,
+    input_fillers,
+)
 from freshet_serving.processor.package.json_dataclasses import build
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
 from freshet_serving.processor.package.subgraphs import (
@@ -343,6 +348,12 @@ class Manifest:
             read = {f.input for f in self.features} | {name for t in self.transforms for name in t.inputs}
             read |= {i.name for i in self.inputs} if self.stage else set()
             self.fillers.update(input_fillers(self.online_features, self.entities, read))
+
+    @property
+    def read_inputs(self) -> list[Input]:
+        """The inputs without keys that only find what others are filled with."""
+        keys = {name for name, filler in self.fillers.items() if filler.kind == UNREAD_KEY}
+        return [i for i in self.inputs if i.name not in keys]
 
     def expected_inputs(self, sent: Container[str]) -> list[Input]:
         """Return the inputs to read from a request: those that it sends, and those that nobody fills.

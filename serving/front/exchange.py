@@ -41,18 +41,32 @@ from freshet_serving.processor.errors import Expired, FreshetError
 from freshet_serving.processor.features.limits import FREE_NBYTES
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.sessions.request import Done
+from freshet_serving.serving.access.access_guard import AccessGuard
+from freshet_serving.serving.access.scopes import FEATURES
 from freshet_serving.serving.codecs.tensor_types import as_declared
 from freshet_serving.serving.codecs.wire import Headers
 from freshet_serving.serving.front import queries
 from freshet_serving.serving.front.dispatcher import Dispatcher
+from freshet_serving.serving.front.example_text import looked_up_text
 from freshet_serving.serving.front.offload_executor import Finish
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.lifecycle import Availability
-from freshet_serving.serving.request_headers import STICKY_KEY, TIMED_EVERY, caller_of, list_defaulted, request_id_of
+from freshet_serving.serving.request_headers import (
+    FEATURES_MISSING,
+    LOOKED_UP,
+    RETURN_FEATURES,
+    STICKY_KEY,
+    TIMED_EVERY,
+    caller_of,
+    list_defaulted,
+    request_id_of,
+)
 from freshet_serving.serving.telemetry.metrics import PortMetrics
 from freshet_serving.serving.telemetry.tracing import Tracer
 
 OK = 200
+# Of looked-up values in a reply's header: clients and proxies accept 8 kB of headers.
+MAX_RETURNED_NBYTES = 4096
 # Bodies up to this size are read on the loop: a few hundred microseconds of JSON, which every other request waits for.
 MAX_AT_ONCE_NBYTES = FREE_NBYTES
 
@@ -69,6 +83,7 @@ class ServingContext:
         metrics: PortMetrics,
         options: FrontendOptions,
         tracer: Tracer | None = None,
+        guard: AccessGuard | None = None,
     ) -> None:
         """Create the shared state.
 
@@ -77,9 +92,10 @@ class ServingContext:
             metrics: The ports' metrics.
             options: The ports' options.
             tracer: Traces requests; None for no tracing.
+            guard: Checks the scope of a request that wants looked-up features; None for no check.
         """
         self.lifecycle, self.metrics, self.options = lifecycle, metrics, options
-        self.dispatcher, self.tracer = Dispatcher(), tracer
+        self.dispatcher, self.tracer, self.guard = Dispatcher(), tracer, guard
         self.default_timeout_s = options.default_timeout_s
         # Number of exchanges so far.
         self.begun = 0
@@ -241,7 +257,9 @@ class Exchange(ABC):
             source: What read() decodes.
             waited_s: Seconds it waited for another thread.
         """
-        who, headers = self._who, self.headers
+        who, headers, guard = self._who, self.headers, self.shared.guard
+        if RETURN_FEATURES in headers and guard is not None:
+            guard.authorize(FEATURES, headers.get(b"authorization"))
         inputs, own_s = self.read(source, self._replica.manifest)
         timeout_s = self.remaining_s(own_s, waited_s)
         self.request = request = PredictRequest(
@@ -250,11 +268,18 @@ class Exchange(ABC):
         )  # fmt: skip
         return request
 
-    @property
-    def features_missing(self) -> bytes:
-        """The value of x-features-missing; empty if the request needs no such header."""
+    def feature_headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Return x-features-missing and x-features, as far as the reply needs them."""
         filled = self.request.filled
-        return list_defaulted(filled.defaulted) if filled is not None and filled.defaulted else b""
+        if filled is None or not filled.looked_up:
+            return ()
+        headers: tuple[tuple[bytes, bytes], ...] = ()
+        if filled.defaulted:
+            headers = ((FEATURES_MISSING, list_defaulted(filled.defaulted)),)
+        if RETURN_FEATURES in self.headers:
+            text = looked_up_text(filled.looked_up, self._replica.manifest.inputs, MAX_RETURNED_NBYTES)
+            headers += ((LOOKED_UP, text.encode()),)
+        return headers
 
     def _note_read(self) -> None:
         if self._timed:

@@ -33,7 +33,7 @@ from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.codecs.wire import Headers
 from freshet_serving.serving.front import queries
 from freshet_serving.serving.front.exchange import MAX_AT_ONCE_NBYTES, OK, DecodedRequest, Exchange, ServingContext
-from freshet_serving.serving.request_headers import FEATURES_MISSING, MODEL_DIGEST, request_id_of
+from freshet_serving.serving.request_headers import MODEL_DIGEST, request_id_of
 from freshet_serving.serving.rpc.idle_reaper import ActiveCalls
 from freshet_serving.serving.telemetry.logs import AccessLog
 
@@ -228,9 +228,8 @@ class RpcExchange(Exchange):
     def trailing_metadata(self, generation: Generation) -> Metadata:
         """Return the trailing metadata of a reply: its generation, the digest if asked for, missing features."""
         digest = (("x-model-digest", generation.digest),) if MODEL_DIGEST in self.headers else ()
-        missing = self.features_missing
-        listed = ((FEATURES_MISSING.decode(), missing.decode()),) if missing else ()
-        return generation_metadata(generation) + digest + listed
+        features = tuple([(name.decode(), value.decode()) for name, value in self.feature_headers()])
+        return generation_metadata(generation) + digest + features
 
 
 C = TypeVar("C", RpcCall, RpcExchange)

@@ -237,7 +237,7 @@ class FrameReceiver:
     def example(self) -> dict[str, str]:
         """Return an example request as JSON text; empty if there is none."""
         found = self.replica.example()
-        return texts(found, self.replica.manifest.inputs) if found else {}
+        return texts(found, self.replica.manifest.read_inputs) if found else {}
 
     def preview(self, message: Message) -> list[Any] | None:
         """Preview a frame before it is served; return the result as JSON lists, or None if there is none."""

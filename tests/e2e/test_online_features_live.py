@@ -15,6 +15,7 @@ from tests.e2e.servers import LiveServer
 from tests.processor.online_features.proxies import HeldProxy
 from tests.processor.online_features.value_messages import value_of
 from tests.processor.tables.remote.fakes import RedisServer, needs_redis
+from tests.serving.access.keyed import Keyed
 from tests.support.looked_up import FEAST, HASHES, reference, write_package
 from tests.support.waiting import until
 
@@ -49,10 +50,10 @@ def live(folder, port, *options, section=HASHES, workers="1"):
     return LiveServer(folder / "repository", *where, *options, log=folder / "serve.log")
 
 
-def ask(server, **more):
+def ask(server, headers=None, **more):
     """(scores, headers) in TensorFlow Serving's columnar form."""
     body = json.dumps({"inputs": SENT | {"user_id": [7]} | more}).encode()
-    status, headers, data = server.request("POST", "/v1/models/small:predict", body)
+    status, headers, data = server.request("POST", "/v1/models/small:predict", body, headers)
     assert status == 200, data
     return np.ravel(json.loads(data)["outputs"]), {name.lower(): value for name, value in headers.items()}
 
@@ -85,7 +86,10 @@ def columns():
 
 def by_client(address):
     with Client(address, timeout_s=10) as client:
-        return client.predict("small", columns()).scores()
+        prediction = client.predict("small", columns())
+        assert prediction.features_missing == {}
+        assert client.predict("small", columns() | {"user_id": np.array([9])}).features_missing["f0"] == "not_found"
+        return prediction.scores()
 
 
 def by_predict_rpc(server):
@@ -175,3 +179,17 @@ def test_a_recording_holds_the_values_as_they_were_used_and_no_key_that_the_mode
     assert [row["f1"] for row in firsts] == [-3.0, -3.0]
     assert firsts[0]["tags"] == [b"a", b"c"]
     assert not any("user_id" in name for name in rows[0])
+
+
+def test_looked_up_values_return_on_request_and_with_keys_only_with_their_scope(tmp_path, redis_server):
+    keyed = Keyed(tmp_path)
+    wanted = {"x-return-features": "1"}
+    allowed, others = keyed.add("both", ["predict", "features"]), keyed.add("ctr", ["predict"])
+    with live(tmp_path, redis_server.port, "--api-keys", str(keyed.path)) as server:
+        assert "x-features" not in ask(server, allowed)[1]
+        found = json.loads(ask(server, allowed | wanted)[1]["x-features"])
+        assert found == {"tags": [["a", "c"]], "f0": [1.5], "f1": [-3.0]}
+        body = json.dumps({"inputs": SENT | {"user_id": [7]}}).encode()
+        status, _, data = server.request("POST", "/v1/models/small:predict", body, others | wanted)
+        assert (status, b"the scope features" in data) == (403, True)
+        assert "x-features" not in ask(server, others)[1]
