@@ -230,19 +230,6 @@ def _lists(
     return records
 
 
-def unpack_record(fields: list[RecordField], record: Records) -> dict[str, list[int] | list[float]]:
-    """Return the values of one record by source, for people to read: keys as int64, strings as their hashes."""
-    found: dict[str, list[int] | list[float]] = {}
-    for f in fields:
-        part = np.ascontiguousarray(record[f.offset : f.offset + f.words])
-        if f.floats:
-            found[f.source] = part.view(np.float32).tolist()
-        else:
-            values = part.view(np.int64).tolist()
-            found[f.source] = values[1 : 1 + values[0]] if f.ragged else values
-    return found
-
-
 def validate_entities(m: EntityModel) -> None:
     """Raise BadInput unless the entities agree with the inputs, the features and the tables."""
     inputs, tables = {i.name: i for i in m.inputs}, {t.name: t for t in m.tables}

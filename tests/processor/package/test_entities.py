@@ -22,7 +22,6 @@ from freshet_serving.processor.package import (
     validate,
     write_delta,
 )
-from freshet_serving.processor.package.entities import unpack_record
 from tests.support.packages import manifest
 
 ENTITY = EntityEntry("user", "user", ["tags", "floats"], {"tags": 3})
@@ -46,10 +45,13 @@ def test_record_holds_hashed_strings_and_numbers():
     tags = {"tags": _ragged([["a", "b"], []]), "floats": np.arange(8, dtype=np.float32).reshape(2, 4)}
     records = pack_records(model, ENTITY, tags, 2, hash_strings)
     assert records.shape == (2, WORDS)
-    fields = record_fields(model, ENTITY)
     hashes = hash_strings(Strings.of(["a", "b"]), 7).tolist()
-    assert unpack_record(fields, records[0]) == {"tags": hashes, "floats": [0, 1, 2, 3]}
-    assert unpack_record(fields, records[1]) == {"tags": [], "floats": [4, 5, 6, 7]}
+    assert [(f.source, f.seed, f.count, f.offset) for f in record_fields(model, ENTITY)] == [
+        ("tags", 7, 3, 0),
+        ("floats", 0, 4, 8),
+    ]
+    assert records[:, :8].copy().view(np.int64).tolist() == [[2, *hashes, 0], [0, 0, 0, 0]]
+    assert records[:, 8:].copy().view(np.float32).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def _ragged(rows):
