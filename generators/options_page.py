@@ -29,12 +29,13 @@ def page() -> str:
             rows.append(f"| `{field.name}` | {default_of(field)} | {what} |\n")
         parts.append(f"## {heading}\n\n{HEAD}{''.join(rows)}")
     keys = ", ".join(f"`{key}`" for key in GROUP_KINDS)
-    groups, model = SECTIONS
+    groups, model, stores = SECTIONS
     parts.append(
         "## Sections of the file\n\n"
         f"- `[{groups}.NAME]` is a separate group of sessions ([tuning.md](../how-to/tuning.md)). Unset keys\n"
         f"  have the values of the process: {keys}.\n"
         f"- `[{model}.NAME]` is the version policy of a model ([models.md](../how-to/models.md)).\n"
+        f"- `[{stores}.NAME]` is an online store, with a password or TLS ([feast.md](../how-to/feast.md)).\n"
     )
     return "\n".join(parts)
 

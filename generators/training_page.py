@@ -38,8 +38,8 @@ def _section(field: dataclasses.Field[Any], hint: Any) -> str:
     title = f"{field.name}.{section.named}" if section.named else field.name
     text = f"## [{title}]\n\n{section.text}\n"
     kind: type[Any] = typing.get_args(hint)[-1] if typing.get_args(hint) else hint
-    if not dataclasses.is_dataclass(kind):
-        # The keys of this section are the user's.
+    if not dataclasses.is_dataclass(kind) or not list(options_of(kind)):
+        # The keys of this section are the user's, or described elsewhere.
         return text
     hints = typing.get_type_hints(kind)
     # A section's own options come before those that it inherits.

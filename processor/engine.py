@@ -30,6 +30,9 @@ from freshet_serving.processor.clock import Clock, SystemClock
 from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import UNDO_DEPTH, Generation
+from freshet_serving.processor.online_features.opening import open_stores
+from freshet_serving.processor.online_features.reader import OnlineFeatureStats
+from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.overview import describe
 from freshet_serving.processor.repository import NO_KEYS, Keyring, open_repository
 from freshet_serving.processor.sessions.placement import Groups
@@ -77,6 +80,7 @@ class ProcessorConfig(SessionConfig):
         keyring: Keys that must have signed what is served.
         mirror: See processor.repository.mirror.repositories.
         mirror_bytes: See processor.repository.mirror.repositories.
+        online_stores: Online stores that features are looked up in.
     """
 
     repository: str
@@ -92,6 +96,7 @@ class ProcessorConfig(SessionConfig):
     keyring: Keyring = NO_KEYS
     mirror: str = ""
     mirror_bytes: int = 0
+    online_stores: Sequence[OnlineStoreSettings] = ()
 
 
 class InProcessPredictor(Predictor):
@@ -128,6 +133,7 @@ class InProcessHost(ModelHost):
         """
         self._following = threading.Lock()
         remote = RemoteTables.of(config.remote, clock) if config.remote else None
+        self._stores = open_stores(config.online_stores, clock)
         mirrored = open_repository(
             config.repository, config.mirror, config.mirror_bytes, serving=True, models=config.models or ()
         )
@@ -159,6 +165,7 @@ class InProcessHost(ModelHost):
             options.all_cpus,
             self._remote,
             options.runs,
+            self._stores,
         )
 
     def group_stats(self) -> dict[str, GroupStats]:
@@ -184,6 +191,10 @@ class InProcessHost(ModelHost):
         reader = _replica(version).remote
         return reader.statistics() if reader else None
 
+    def feature_lookups(self, version: ServedVersion) -> OnlineFeatureStats | None:
+        lookup = _replica(version).lookup
+        return lookup.statistics() if lookup else None
+
     def info(self) -> dict[str, Any]:
         groups = self.group_stats()
         sessions = sum(group.sessions for group in groups.values())
@@ -196,6 +207,8 @@ class InProcessHost(ModelHost):
         self.predictor.close()
         if self._remote is not None:
             self._remote.close()
+        for opened in self._stores.values():
+            opened.store.close()
 
 
 class Processor:

@@ -60,7 +60,7 @@ class DataPorts:
             protocol: Creates the protocol of an HTTP connection; None for the default.
             protocol_options: Extra arguments for it.
         """
-        serving_context = ServingContext(lifecycle, metrics, options, watching.tracer)
+        serving_context = ServingContext(lifecycle, metrics, options, watching.tracer, guard)
         self.dispatcher = serving_context.dispatcher
         regions = Regions(options.max_body_bytes) if options.shared_memory == "on" else None
         app = DataApp(

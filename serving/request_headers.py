@@ -2,9 +2,13 @@
 
 x-caller-id     identifies the caller, for the policy "mod" of a session group
 x-sticky-key    requests with one key are answered by one version of a split (processor.versions.traffic)
+x-return-features  requests the features that were looked up, which are returned in x-features (scope "features")
 x-model-digest  requests the digest of the generation that answers, which is returned under the same name
 x-request-id    returned with the reply, and written to logs, traces and recordings
 traceparent     W3C trace context (serving.telemetry.tracing)
+
+A reply's x-features-missing lists inputs that the request left out and no online store had, as NAME=REASON; they had
+their defaults.
 
 A reply's x-ignored-inputs lists inputs that were sent but that the model does not have, where TensorFlow Serving
 ignores them.
@@ -12,12 +16,17 @@ ignores them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from urllib.parse import quote
 from zlib import crc32
 
 from freshet_serving.serving.codecs.wire import Headers
 
 CALLER_ID, STICKY_KEY, REQUEST_ID, TRACEPARENT = b"x-caller-id", b"x-sticky-key", b"x-request-id", b"traceparent"
 MODEL_DIGEST, IGNORED_INPUTS = b"x-model-digest", b"x-ignored-inputs"
+FEATURES_MISSING, RETURN_FEATURES, LOOKED_UP = b"x-features-missing", b"x-return-features", b"x-features"
+MAX_LISTED_NBYTES = 2048
+"""Bytes of a header that lists inputs."""
 MAX_REQUEST_ID_NBYTES = 128
 TIMED_EVERY = 16
 """One request in this many has its parsing and encoding timed."""
@@ -27,6 +36,23 @@ def caller_of(headers: Headers) -> int | None:
     """Return x-caller-id as a number, the same in every process; None if absent."""
     text = headers.get(CALLER_ID)
     return None if text is None else crc32(text)
+
+
+def list_defaulted(defaulted: Mapping[str, str]) -> bytes:
+    """Return the value of x-features-missing, cut after MAX_LISTED_NBYTES.
+
+    Args:
+        defaulted: Reasons by input.
+    """
+    listed, nbytes = [], 0
+    for name, reason in defaulted.items():
+        part = f"{quote(name[:128])}={reason}"
+        nbytes += len(part) + 2
+        if nbytes > MAX_LISTED_NBYTES:
+            listed.append("...")
+            break
+        listed.append(part)
+    return ", ".join(listed).encode()
 
 
 def request_id_of(headers: Headers) -> str:

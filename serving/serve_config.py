@@ -21,6 +21,7 @@ from freshet_serving.processor.cores import ResourceLimits
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
 from freshet_serving.processor.features.limits import REQUESTS
 from freshet_serving.processor.generation import UNDO_DEPTH
+from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings, parse_store
 from freshet_serving.processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
 from freshet_serving.processor.repository import NO_KEYS, Keyring, default_memory
 from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, SessionOptions
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 ENV_PREFIX = "FRESHET_"
 MAX_CONFIG_NBYTES = 1 << 20
 LEAST_IMPORT_NBYTES = 4 << 30
-SECTIONS = ("groups", "model")
-REPOSITORY, TABLES = "Repository", "Tables"
-HEADINGS = (REPOSITORY, PORTS, ACCESS, COMPUTING, REQUESTS, TABLES, LIFE, WATCHING)
+SECTIONS = ("groups", "model", "online_stores")
+REPOSITORY, TABLES, STORES = "Repository", "Tables", "Online features"
+HEADINGS = (REPOSITORY, PORTS, ACCESS, COMPUTING, REQUESTS, TABLES, STORES, LIFE, WATCHING)
 FOLDER, ADDRESS = Values("a folder", bool), Values("an address", bool)
 PORT = Values("a port from 0 to 65535", lambda port: 0 <= port <= 65535)
 
@@ -51,6 +52,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
     Attributes:
         groups: The [groups.NAME] sections of the file.
         model: The [model.NAME] sections of the file.
+        online_stores: The [online_stores.NAME] sections of the file.
     """
 
     repository: str = field(
@@ -245,6 +247,14 @@ class ServeConfig(FrontendOptions, SessionOptions):
         default=1_000_000,
         metadata=option("Rows of each remote table kept in memory, in each process", heading=TABLES, folded=True),
     )
+    online_store: list[str] = field(
+        default_factory=list,
+        metadata=option(
+            "Stores that features are looked up in: NAME=redis://HOST:PORT, separated by commas; a section "
+            "[online_stores.NAME] has more options",
+            heading=STORES,
+        ),
+    )
     drain_s: float = field(
         default=0.0,
         metadata=option(
@@ -256,6 +266,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
     )
     groups: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
+    online_stores: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check(self)
@@ -284,6 +295,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
         )
         self.budgets()
         self.policies()
+        self.stores()
 
     def front_options(self, version: str, processes: int) -> FrontendOptions:
         """Return the options of the data ports of one process.
@@ -332,6 +344,22 @@ class ServeConfig(FrontendOptions, SessionOptions):
         return RemoteConfig(
             self.remote_url, self.remote_tables, self.remote_timeout_s, self.remote_on_error, self.remote_cache_rows
         )
+
+    def stores(self) -> list[OnlineStoreSettings]:
+        """Return the online stores that features are looked up in. Raises BadInput."""
+        addresses: dict[str, str] = {}
+        for part in self.online_store:
+            name, equals, address = part.partition("=")
+            if equals:
+                _want(name not in addresses, f"online_store: expected {name[:64]!r} once, got it twice")
+                addresses[name] = address
+            else:
+                # A further host of a cluster or of sentinels, whose addresses have commas themselves.
+                _want(bool(addresses), "online_store: expected NAME=redis://HOST:PORT, got no name")
+                addresses[next(reversed(addresses))] += f",{part}"
+        for name in addresses:
+            _want(name not in self.online_stores, f"online_store: {name[:64]!r} has a section [online_stores] too")
+        return [parse_store(name, section) for name, section in (addresses | self.online_stores).items()]
 
     @property
     def waiting(self) -> bool:

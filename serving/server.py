@@ -107,6 +107,7 @@ def open_processor(config: ServeConfig, layout: Layout) -> Processor:
         "models": config.models or None,
         "undo_depth": config.undo_depth,
         "remote": config.remote(),
+        "online_stores": config.stores(),
         "budgets": config.budgets(),
         "policies": config.policies(),
         "delta_guard": config.delta_guard,
@@ -258,6 +259,7 @@ class Server:
             front=config.front_options(version, self._layout.workers),
             session_options=self._layout.session_options(config),
             remote=config.remote(),
+            online_stores=config.stores(),
             grpc_address=self.grpc_address,
         )
         worker_pool = WorkerPool(self._layout.workers, settings, fork_server, self._access.memory)

@@ -49,6 +49,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/processor/online_features/test_redis_store.py",
         "tests/processor/online_features/test_reader.py",
     ),
+    "processor/package/feature_groups.py": ("tests/processor/online_features/test_group_sections.py",),
     "processor/package/atomic.py": (
         "tests/processor/package/test_delta.py",
         "tests/processor/repository/test_model_repository.py",
@@ -57,6 +58,8 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/processor/running/test_graph_run.py",
         "tests/models/training/test_named_inputs.py",
     ),
+    "processor/features/input_reader.py": ("tests/processor/features/test_plan.py",),
+    "processor/kernels/records.py": ("tests/processor/features/test_entity_records.py",),
     "processor/running/given_rows.py": ("tests/processor/running/test_bounded.py",),
     "processor/running/warm_up.py": ("tests/processor/versions/test_replica_warm_up.py",),
     "processor/sessions/request.py": ("tests/processor/sessions/test_session.py",),

@@ -7,6 +7,8 @@ data_section      [data]
 feature_sections  [features.*]
 train_section     [train]
 table_sections    [tables.*]
+entity_sections   [entities.*]
+online_sections   [online_features.*]
 publish_section   [publish]
 evaluate_section  [evaluate]
 guard_section     [guard]
@@ -15,6 +17,7 @@ toml_sections     parses a section into its dataclass; checks that all sections 
 
 __all__ = [
     "arch_options",
+    "entity_sections",
     "evaluate_section",
     "feature_sections",
     "guard_section",

@@ -17,10 +17,12 @@ from typing import Any
 
 from freshet_serving.compiler.dense.expression import parse as parse_expression
 from freshet_serving.models.config.data_section import read_data
+from freshet_serving.models.config.entity_sections import EntityConfig, read_entities
 from freshet_serving.models.config.evaluate_section import EvaluateConfig, read_evaluate
 from freshet_serving.models.config.feature_sections import FeatureConfig, read_features
 from freshet_serving.models.config.guard_section import GuardConfig, read_guard
 from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig, read_model
+from freshet_serving.models.config.online_sections import read_online_features
 from freshet_serving.models.config.publish_section import PublishConfig, read_publish
 from freshet_serving.models.config.table_sections import TableConfig, read_tables
 from freshet_serving.models.config.toml_sections import about
@@ -28,6 +30,7 @@ from freshet_serving.models.config.train_section import TrainSettings, read_trai
 from freshet_serving.models.data.formats import DataConfig, label_names
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
 from freshet_serving.processor.options import type_name
+from freshet_serving.processor.package.feature_groups import FeatureGroup
 
 _MAX_CONFIG_NBYTES = 4 << 20
 
@@ -75,6 +78,14 @@ class TrainConfig:
             "([graph-optimization.md](../concepts/graph-optimization.md))."
         ),
     )
+    online_features: Mapping[str, FeatureGroup] = field(
+        default_factory=dict,
+        metadata=about(
+            "Inputs that a request may leave out, because a server looks them up by a key, in Feast's Redis or in "
+            "plain hashes. The keys of a section: [feast.md](../how-to/feast.md#what-to-read-part-of-the-model).",
+            named="NAME",
+        ),
+    )
     tables: Mapping[str, TableConfig] = field(
         default_factory=dict,
         metadata=about(
@@ -89,6 +100,14 @@ class TrainConfig:
         default_factory=EvaluateConfig,
         metadata=about(
             "What to measure on held-out rows, and with `freshet evaluate` ([evaluation.md](../how-to/evaluation.md))."
+        ),
+    )
+    entities: list[EntityConfig] = field(
+        default_factory=list,
+        metadata=about(
+            "Features by key, which become part of the package: a request may leave them out "
+            "([entities.md](../how-to/entities.md)).",
+            named="NAME",
         ),
     )
     guard: GuardConfig = field(
@@ -158,7 +177,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), publishes: bool
         raise BadInput(f"{name}: not valid TOML: {error}{hint}") from None
     for override in overrides:
         _override(text, override)
-    return parse_config(text, publishes)
+    return parse_config(text, publishes, Path(path).parent)
 
 
 def _override(raw: dict[str, Any], override: str) -> None:
@@ -184,7 +203,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
             columns = ", ".join(at) or "none, as the file has no [features]"
             raise BadInput(f"--set {path.strip()}: expected a feature of the file: {columns}")
         at = at[names[0]]
-    elif section == "tables" and names and isinstance(at, dict):
+    elif section in ("tables", "online_features") and names and isinstance(at, dict):
         at = at.setdefault(".".join(names), {})
     elif names:
         raise BadInput(f"--set: expected section.key=value, got {override[:80]!r}")
@@ -192,12 +211,13 @@ def _override(raw: dict[str, Any], override: str) -> None:
         at[key] = parsed["value"]
 
 
-def parse_config(raw: dict[str, Any], publishes: bool = True) -> TrainConfig:
+def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Path()) -> TrainConfig:
     """Validate the sections of a parsed file, as load_config does.
 
     Args:
         raw: The parsed file.
         publishes: As for load_config.
+        folder: The folder of the file, where relative paths of registries start.
 
     Raises:
         BadInput: The file is invalid.
@@ -218,10 +238,13 @@ def parse_config(raw: dict[str, Any], publishes: bool = True) -> TrainConfig:
     train = read_train(raw.get("train", {}))
     publish = read_publish(raw.get("publish", {}), data.follow or not publishes)
     features = read_features(raw.get("features", {}), data)
+    entities = read_entities(raw.get("entities", {}), features, data)
     tables = read_tables(raw.get("tables", {}), features, train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)
     guard = read_guard(raw.get("guard", {}))
-    return TrainConfig(model, data, features, train, publish, _fusion(raw.get("fusion", {})), tables, evaluate, guard)
+    online = read_online_features(raw.get("online_features", {}), features, folder)
+    fusion = _fusion(raw.get("fusion", {}))
+    return TrainConfig(model, data, features, train, publish, fusion, online, tables, evaluate, entities, guard)
 
 
 def _fusion(raw: dict[str, Any]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Readers that turn stored or synthetic events into batches of columns; `source` defines the interface.
 
 source     interface of every reader: a schema, and batches in stream order
+entity_table  tables of entities, joined to a stream by key and time
 open_data  opening of the configured data
 dataset    public reader for other programs: numpy arrays, or tf.data
 shuffled   rows in random order, resumable at any position
@@ -29,6 +30,7 @@ __all__ = [
     "canonical",
     "dataset",
     "decoding",
+    "entity_table",
     "files",
     "formats",
     "open_data",

@@ -6,6 +6,7 @@ Both sides are read in pieces: apart from the differing rows, memory is eight by
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,8 @@ from freshet_serving.processor.repository import VersionContents, stored, widene
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
-Read = Callable[[Int64s], Float32s]
-"""Reader of rows at the given places, float32 [m, dim]."""
+Read = Callable[[Int64s], NDArray[Any]]
+"""Reader of rows at the given places, float32 [m, dim], or records."""
 
 PIECE = 1 << 16
 
@@ -56,7 +57,7 @@ def table_difference(contents: VersionContents, name: str, keys: Int64s, read: R
         compare(changes.keys[at : at + PIECE], stored(changes.rows[at : at + PIECE], dtype))
     places = np.concatenate([*moved, np.flatnonzero(~seen)])
     places = places[np.argsort(keys[places])]
-    rows = np.empty((len(places), contents.base.manifest.table(name).dim), np.float32)
+    rows = np.empty((len(places), contents.base.manifest.table(name).dim), changes.rows.dtype)
     for at in range(0, len(places), PIECE):
         rows[at : at + PIECE] = read(places[at : at + PIECE])
     return TableDelta(keys[places], rows, np.sort(np.concatenate([np.empty(0, np.int64), *gone])))
@@ -72,9 +73,9 @@ def differs(mine: Float32s, theirs: Float32s) -> NDArray[np.bool_]:
     return np.asarray((bits(mine) != bits(theirs)).any(axis=1))
 
 
-def bits(array: Float32s) -> NDArray[np.uint32]:
-    """Return float32 values as their bits, so that -0.0 differs from 0.0."""
-    return np.ascontiguousarray(array, np.float32).view(np.uint32)
+def bits(array: NDArray[Any]) -> NDArray[np.uint32]:
+    """Return float32 values, or the words of records, as their bits, so that -0.0 differs from 0.0."""
+    return np.ascontiguousarray(array).view(np.uint32)
 
 
 def places_of(ascending: Int64s, keys: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:

@@ -25,18 +25,27 @@ def takes_strings(manifest: Manifest, table: str) -> bool:
         manifest: The package's manifest.
         table: Name of the table.
     """
-    return any(f.kind in WORDS for f in manifest.features if f.table == table)
+    return (
+        any(f.kind in WORDS for f in manifest.features if f.table == table) or _entity_key(manifest, table) == "string"
+    )
 
 
 def takes_integers(manifest: Manifest, table: str) -> bool:
-    """Return True if features of integers feed a table, or no feature does.
+    """Return True if features of integers feed a table, or nothing does.
 
     Args:
         manifest: The package's manifest.
         table: Name of the table.
     """
+    if (key := _entity_key(manifest, table)) is not None:
+        return key != "string"
     kinds = {f.kind for f in manifest.features if f.table == table}
     return not kinds or any(kind not in WORDS for kind in kinds)
+
+
+def _entity_key(manifest: Manifest, table: str) -> str | None:
+    """Return the type of the key of the entity whose table it is; None for other tables."""
+    return next((manifest.input(e.key).dtype for e in manifest.entities if e.table == table), None)
 
 
 def as_ids(manifest: Manifest, table: str, keys: Any) -> Int64s:

@@ -2,6 +2,7 @@
 
     publisher = Publisher("repository", "ctr")
     publisher.publish(rows={"user": (keys, values)}, dense={"mlp/bias": bias})
+    publisher.publish(entities={"item": (keys, {"category": names, "price": prices})})
 
 Needs only numpy, and xxhash for tables keyed by strings. The publisher manages the change log: steps, parents, records,
 other writers' deltas, files placed in the folder. The trainer manages its weights: after a rollback it restores what
@@ -12,7 +13,7 @@ PyTorch hook do that automatically.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.publishing.difference import Int64s, bits, table_difference
+from freshet_serving.models.publishing.entity_rows import entity_of, entity_rows
 from freshet_serving.models.publishing.key_ids import as_ids
 from freshet_serving.models.publishing.rollback_patch import RollbackPatch, rollback_patch_since
 from freshet_serving.processor.errors import BadInput, Conflict, Diverged, ParentRolledBack
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package import Delta, TableDelta
+from freshet_serving.processor.package import RECORD, Delta, Records, TableDelta
 from freshet_serving.processor.repository import (
     ChainLink,
     ChangeLog,
@@ -128,6 +130,7 @@ class Publisher:
         event_time: tuple[float, float] | None = None,
         events: int = 0,
         hashed: bool = False,
+        entities: Mapping[str, tuple[Any, Mapping[str, Any]]] | None = None,
     ) -> Generation:
         """Publish changes as one delta.
 
@@ -140,6 +143,8 @@ class Publisher:
             event_time: Times of the first and the last event, Unix seconds.
             events: Number of events.
             hashed: Keys are int64 as ids() returns them, also those of strings.
+            entities: By entity, keys [m] and all of its columns by name, m values each. Keys that lose their features
+                are in `removed`, by the entity's table ("entities.item").
 
         Returns:
             The delta's generation, or the newest one without changes.
@@ -150,7 +155,8 @@ class Publisher:
             Diverged: The change log has diverged.
             NotReady: The repository is not writable.
         """
-        tables = self._tables(rows or {}, removed or {}, hashed)
+        records = self._records(entities or {}, hashed)
+        tables = self._tables({**(rows or {}), **records}, removed or {}, hashed, records.keys())
         weights = {name: self._weight(name, value) for name, value in (dense or {}).items()}
         return self._commit(tables, weights, event_time, events)
 
@@ -161,6 +167,7 @@ class Publisher:
         event_time: tuple[float, float] | None = None,
         events: int = 0,
         hashed: bool = False,
+        entities: Mapping[str, tuple[Any, Mapping[str, Any]]] | None = None,
     ) -> Generation:
         """Publish the delta that makes whole tables be served exactly as given, bit by bit.
 
@@ -174,6 +181,7 @@ class Publisher:
             event_time: Times of the first and the last event, Unix seconds.
             events: Number of events.
             hashed: Keys are int64 as ids() returns them, also those of strings.
+            entities: By entity, all keys [n] and all of its columns by name, n values each.
 
         Returns:
             The delta's generation, or the newest one without changes.
@@ -181,13 +189,42 @@ class Publisher:
         self.check_start()
         contents = self.served()
         found: dict[str, TableDelta] = {}
+        for name, (ids, records) in self._records(entities or {}, hashed).items():
+            self._check_table(name, ids, records)
+            found[name] = table_difference(contents, name, ids, records.__getitem__)
         for name, (keys, values) in tables.items():
             ids, rows = self._ids(name, keys, hashed), self._rows(name, values)
             self._check_table(name, ids, rows)
             found[name] = table_difference(contents, name, ids, rows.__getitem__)
         weights = {name: self._weight(name, value) for name, value in (dense or {}).items()}
-        weights = {name: value for name, value in weights.items() if (bits(value) != bits(contents.dense[name])).any()}
+        weights = {name: value for name, value in weights.items() if differs_in_bits(value, contents.dense[name])}
         return self._commit(found, weights, event_time, events)
+
+    def restore(self, generation: str, only: str) -> Generation:
+        """Publish the delta that takes one part of the model back to an earlier generation, and leaves the other.
+
+        A trainer takes over a restored model with take_served(). Raises as publish(), and BadInput for a generation
+        that is not one of the version's.
+
+        Args:
+            generation: The generation, such as "3.16".
+            only: "entities" for their features, "model" for rows and dense weights.
+
+        Returns:
+            The delta's generation, or the newest one if the part has not changed since.
+        """
+        if only not in ("model", "entities"):
+            raise BadInput(f"only: expected model or entities, got {only[:40]!r}")
+        contents = self.served()
+        past = VersionContents(self._version, self._change_log, self._find(Generation.parse(generation)))
+        tables = {}
+        for entry in self.manifest.tables:
+            if (entry.dtype == RECORD) == (only == "entities"):
+                keys, rows = past.table(entry.name)
+                tables[entry.name] = table_difference(contents, entry.name, keys, rows.__getitem__)
+        weights = past.dense if only == "model" else {}
+        changed = {name: value for name, value in weights.items() if differs_in_bits(value, contents.dense[name])}
+        return self._commit(tables, changed, None, 0)
 
     def served(self) -> VersionContents:
         """Return tables and dense weights as of the newest generation: table(name), rows(name, keys), dense."""
@@ -298,15 +335,35 @@ class Publisher:
 
     # Checks.
 
+    def _records(
+        self, entities: Mapping[str, tuple[Any, Mapping[str, Any]]], hashed: bool
+    ) -> dict[str, tuple[Int64s, Records]]:
+        """Return keys and records by table."""
+        found = {}
+        for name, (keys, columns) in entities.items():
+            entity = entity_of(self.manifest, name)
+            ids = self._ids(entity.table, keys, hashed)
+            found[entity.table] = ids, entity_rows(self.manifest, entity, columns, len(ids))
+        return found
+
     def _tables(
-        self, rows: Mapping[str, tuple[Any, Any]], removed: Mapping[str, Any], hashed: bool
+        self,
+        rows: Mapping[str, tuple[Any, Any]],
+        removed: Mapping[str, Any],
+        hashed: bool,
+        records: Collection[str] = (),
     ) -> dict[str, TableDelta]:
         found = {}
         for name in [*rows, *(name for name in removed if name not in rows)]:
             keys, values = rows.get(name, (NOTHING, None))
-            ids, gone = self._ids(name, keys, hashed), self._ids(name, removed.get(name, NOTHING), hashed)
-            dim = self._entry(name).dim
-            given = np.empty((0, dim), np.float32) if values is None else self._rows(name, values)
+            # Keys of records are ids already.
+            ids = self._ids(name, keys, hashed or name in records)
+            gone = self._ids(name, removed.get(name, NOTHING), hashed)
+            entry = self._entry(name)
+            if name in rows and name not in records and entry.dtype == RECORD:
+                raise BadInput(f"table {name!r}: expected its features in entities=, not rows")
+            given = np.empty((0, entry.dim), entry.delta_dtype) if values is None else values
+            given = given if entry.dtype == RECORD else self._rows(name, given)
             self._check_table(name, ids, given)
             both = np.concatenate([ids, np.unique(gone)])
             if len(np.unique(both)) < len(both):
@@ -315,14 +372,14 @@ class Publisher:
             found[name] = TableDelta(ids[order], np.ascontiguousarray(given[order]), np.unique(gone))
         return found
 
-    def _check_table(self, name: str, ids: Int64s, rows: NDArray[np.float32]) -> None:
+    def _check_table(self, name: str, ids: Int64s, rows: NDArray[Any]) -> None:
         wanted = [len(ids), self._entry(name).dim]
         if list(rows.shape) != wanted:
             raise BadInput(f"table {name!r}: expected values of shape {wanted}, got {list(rows.shape)}")
         distinct, counts = np.unique(ids, return_counts=True)
         if len(distinct) < len(ids):
             raise BadInput(f"table {name!r}: expected distinct keys, got {int(distinct[counts > 1][0])} more than once")
-        for at in range(0, len(rows), 1 << 16):
+        for at in range(0, len(rows) if rows.dtype == np.float32 else 0, 1 << 16):
             bad = ~np.isfinite(rows[at : at + (1 << 16)]).all(axis=1)
             if bad.any():
                 key = int(ids[at + int(np.argmax(bad))])
@@ -358,6 +415,11 @@ class Publisher:
         if not np.isfinite(array).all():
             raise BadInput(f"dense weight {name!r}: expected finite values, got NaN or infinity")
         return array
+
+
+def differs_in_bits(mine: NDArray[np.float32], theirs: NDArray[np.float32]) -> bool:
+    """Report whether two weights of one shape differ in a bit."""
+    return bool((bits(mine) != bits(theirs)).any())
 
 
 def _float32(what: str, value: Any) -> NDArray[np.float32]:

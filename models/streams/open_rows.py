@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.entity_table import EntitySource, EntityTable
 from freshet_serving.models.data.formats import STREAMS
 from freshet_serving.models.data.open_data import open_source
-from freshet_serving.models.data.source import Schema, Source, wanted_fields
+from freshet_serving.models.data.source import Field, Schema, Source, wanted_fields
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Stream
 from freshet_serving.models.streams.stream_journal import StreamJournal
@@ -46,10 +47,20 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
     Raises:
         BadInput: The data cannot be read; the message is one line.
     """
+    if not config.entities:
+        return _open_rows(config, wanted_fields(config.features), folder, anew)
+    fields = wanted_fields(config.features)
+    tables = [EntityTable(e.name, e.data, e.key_field, e.fields) for e in config.entities]
+    joined = {f for entity in config.entities for f in entity.fields}
+    sent = tuple(f for f in fields if f not in joined)
+    return EntitySource(_open_rows(config, sent, folder, anew), tables, fields)
+
+
+def _open_rows(config: TrainConfig, fields: tuple[Field, ...], folder: Path, anew: bool) -> Source:
     data, journal = config.data, folder / JOURNAL
     if not (data.format in STREAMS or data.follow or (journal.exists() and not anew)):
-        return open_source(data, config.features)
-    schema = Schema(wanted_fields(config.features), data.label, data.time, data.weight)
+        return open_source(data, fields)
+    schema = Schema(fields, data.label, data.time, data.weight)
     stream = open_stream(data.format, data.path, schema)
     folder.mkdir(parents=True, exist_ok=True)
     return FollowedSource(stream, StreamJournal(journal, stream.identity, anew), schema, data.follow)

@@ -13,6 +13,7 @@ hash_choice      default hashing of tables, chosen by the data
 resolved_config  a configuration with all defaults filled in
 fingerprint      settings that decide which checkpoints a configuration can continue
 table_export     export of a trainer's tables as Parquet at the end of a run
+entities         entities of a version: their entries in the manifest, their records
 publication      publication of a trainer's state as a full version
 full_versions    the full versions of a run
 version_retention  removal of old versions

@@ -17,6 +17,7 @@ from freshet_serving.compiler.progress import Reporter
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.source import Source
 from freshet_serving.models.training.checkpoint import RunState
+from freshet_serving.models.training.entities import with_entities
 from freshet_serving.models.training.lineage import Wait, no_retry, retry_until_ready
 from freshet_serving.models.training.publication import publish_version
 from freshet_serving.models.training.trainer import Trainer
@@ -79,11 +80,12 @@ class FullVersions:
             event_time=list(state.event_time or ()),
             notes={**trainer.manifest.notes, **NOTE},
         )
+        draft, records = with_entities(draft, self._config.entities)
         self._report.begin("compiling", 5)
         made = publish_version(
             self._repository,
             draft,
-            {name: (e.keys, e.rows) for name, e in exports.items()},
+            {name: (e.keys, e.rows) for name, e in exports.items()} | records,
             trainer.dense.published(),
             progress=lambda done, total: self._report.advance(1),
             counts={name: e.counts for name, e in exports.items()},

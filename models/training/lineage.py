@@ -312,6 +312,9 @@ class Lineage:
     def _overwrite(self, delta: Delta) -> None:
         trainer = self._trainer
         for name, table in delta.tables.items():
+            if name not in trainer.tables:
+                # Features of an entity, which the trainer reads from their own table.
+                continue
             rate = trainer.rates[name]
             trainer.tables[name].overwrite(table.keys, table.rows, table.removed, rate, trainer.steps)
         trainer.dense.state.assign(delta.dense)

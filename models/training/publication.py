@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from freshet_serving.processor.tables.table import packed
 
 MOST_COUNTED = 2**32 - 1
 
-Rows = tuple[NDArray[np.int64], NDArray[np.float32]]
+Rows = tuple[NDArray[np.int64], NDArray[Any]]
 Counts = Mapping[str, NDArray[np.int64]]
 
 
@@ -36,7 +37,7 @@ def publish_version(
     Args:
         repository: The model repository.
         draft: The version's manifest.
-        tables: By name, keys int64 [n] and rows float32 [n, dim].
+        tables: By name, keys int64 [n] and rows float32 [n, dim]; of entities int32 records.
         graph: The dense graph.
         buckets: Batch sizes to compile for.
         progress: Receives progress.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from freshet_serving.processor.package import (
     feature_width,
     validate,
 )
+from freshet_serving.processor.package.feature_groups import FeatureGroup
+from freshet_serving.processor.package.value_types import VALUE_TYPES
 
 FIRST_ROWS = 20_000
 HEAVY_TAILS = 15.0
@@ -165,6 +167,13 @@ def _steps(f: FeatureConfig) -> list[tuple[str, list[int], list[float]]]:
     return []
 
 
+def _unread_keys(groups: Mapping[str, FeatureGroup], read: Collection[str]) -> list[Input]:
+    """Return inputs for the keys of online features that no feature of the model reads."""
+    keys = {key.input: key for group in groups.values() for feature in group.features for key in feature.keys}
+    dtypes = {name: "int64" if VALUE_TYPES[key.type].dtype is not None else "string" for name, key in keys.items()}
+    return [Input(name, dtype) for name, dtype in dtypes.items() if name not in read]
+
+
 def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = None) -> Manifest:
     """Make the manifest that all versions of a model share; version, files and counts are filled in at publication.
 
@@ -176,6 +185,7 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
     seeds = hash_seeds or {}
     fields = wanted_fields(config.features)
     inputs = [Input(f.name, INPUT_DTYPES[f.kind], ragged=f.kind in RAGGED) for f in fields]
+    inputs += _unread_keys(config.online_features, {i.name for i in inputs})
     sources, transforms = _transforms(config.features, {i.name for i in inputs})
     names = {f.name for f in config.features} | {i.name for i in inputs} | {t.name for t in transforms}
     features = []
@@ -225,6 +235,7 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
         dense={},
         files={},
         transforms=transforms,
+        online_features=list(config.online_features.values()),
         notes={"fusion": dict(config.fusion)} if config.fusion else {},
     )
     validate(manifest)

@@ -66,7 +66,8 @@ def decode(
     for name in request.inputs:
         if name not in names:
             raise BadInput(f"inputs: expected one of {', '.join(sorted(names))}, got {name[:64]!r}")
-    for spec in manifest.inputs:
+    inputs = manifest.expected_inputs(request.inputs)
+    for spec in inputs:
         if spec.name not in request.inputs:
             raise BadInput(f"inputs: {spec.name} is missing")
     outputs = [o.name for o in manifest.outputs]
@@ -75,7 +76,7 @@ def decode(
         if name not in outputs or wanted.count(name) > 1:
             raise BadInput(f"output_filter: expected one of {', '.join(outputs)}, each at most once, got {name[:64]!r}")
     extent = RequestSize(limits)
-    return {spec.name: _column(spec, request.inputs[spec.name], extent) for spec in manifest.inputs}, wanted
+    return {spec.name: _column(spec, request.inputs[spec.name], extent) for spec in inputs}, wanted
 
 
 def encode(outputs: Mapping[str, NDArray[np.float32]], wanted: Sequence[str] = ()) -> bytes:

@@ -228,10 +228,13 @@ class Explainer:
         bound = plan.bind_inputs(inputs, limits)
         if not 0 <= row < bound.rows:
             raise BadInput(f"row: expected 0 to {bound.rows - 1}, got {row}")
-        values = feature_values(manifest, plan, inputs, bound, row)
-        _check_extent(values, manifest.width, vectors)
-        bind_s = time.perf_counter() - began_s
         with self._locked(version):
+            if plan.entities:
+                tables, standing = _descriptors(version), _standing(version, asked.step)
+                bound = plan.filled(tables, standing.epoch, bound)
+            values = feature_values(manifest, plan, inputs, bound, row)
+            _check_extent(values, manifest.width, vectors)
+            bind_s = time.perf_counter() - began_s
             read = _read(version, asked.step, plan, bound, row, values)
         way = _way(version, bound, row)
         dense = read.standing.dense
@@ -319,10 +322,7 @@ def _read(
     values: list[FeatureValues],
 ) -> _RowReads:
     """Read the row as of a step, under the version's lock; raises Conflict for a step that is out of reach."""
-    served = version.change.generation.step
-    standing = version.as_of(served if step is None else step)
-    if standing is None:
-        raise Conflict(_out_of_reach(version, step or 0))
+    served, standing = version.change.generation.step, _standing(version, step)
     began_s = time.perf_counter()
     rows: list[Rows] = []
     origins: list[list[RowOrigin]] = []
@@ -340,12 +340,24 @@ def _read(
     looked_s = time.perf_counter()
     run = GraphRun(version.manifest, plan).undivided
     inputs = run.spec.allocate_inputs(1)
-    tables = descriptors([table.descriptor() for table in version.tables.values()])
+    tables = _descriptors(version)
     counts = np.zeros((max(1, len(version.tables)), 2), np.int64)
     run.fill(tables, standing.epoch, [bound], np.array([[row, 1]], np.int64), inputs, counts)
     filled_s = time.perf_counter()
     is_served = standing.generation.step == served
     return _RowReads(standing, is_served, inputs, rows, origins, looked_s - began_s, filled_s - looked_s)
+
+
+def _standing(version: ServedVersion, step: int | None) -> PastState:
+    """Return the state of a step, of the served one by default; raises Conflict if it is out of reach."""
+    standing = version.as_of(version.change.generation.step if step is None else step)
+    if standing is None:
+        raise Conflict(_out_of_reach(version, step or 0))
+    return standing
+
+
+def _descriptors(version: ServedVersion) -> NDArray[np.int64]:
+    return descriptors([table.descriptor() for table in version.tables.values()])
 
 
 def _out_of_reach(version: ServedVersion, step: int) -> str:

@@ -2,7 +2,7 @@
 
 Keys are those that the fused kernel looks up, in its order: they are read where bind() has left them. The values that
 the client sent are recovered through the transforms that work value by value (a hash bucket of a string is shown as the
-string); after any other transform, and after a stage, the key itself is shown.
+string); after any other transform, after a stage, and where an entity filled the input, the key itself is shown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.features.plan import BoundInput, BoundRequest, SparsePlan
+from freshet_serving.processor.features.input_reader import BoundInput
+from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.package import FLOATS, HASHES, Feature, Manifest, codes_a_value
 
@@ -62,7 +63,7 @@ def feature_values(
         bound: The bound request.
         row: Number of the row.
     """
-    roots = {i.name: (i.name, 1) for i in manifest.inputs}
+    roots = {i.name: (i.name, 1) for i in manifest.inputs if i.name in inputs}
     for t in manifest.transforms:
         if t.op in VALUE_BY_VALUE and len(t.inputs) == 1 and t.inputs[0] in roots:
             name, codes = roots[t.inputs[0]]

@@ -1,10 +1,12 @@
 """The sparse graph: turn a request's named inputs into the dense graph's input.
 
-limits      limits of a request, checked before its values are read
-plan        checks names, types and rows once, then passes a few integers to the kernel
-evaluation  hash buckets, joins and crosses of a request's inputs
-key_codes   the keys of hashed tables
-stage       the interface to the runtime of an imported model's own preprocessing
+limits          limits of a request, checked before its values are read
+plan            checks names, types and rows once, then passes a few integers to the kernel
+input_reader    checks one input and makes the arrays that the kernel reads
+entity_records  fills what a request leaves out from the records of entities
+evaluation      hash buckets, joins and crosses of a request's inputs
+key_codes       the keys of hashed tables
+stage           the interface to the runtime of an imported model's own preprocessing
 """
 
-__all__ = ["evaluation", "key_codes", "limits", "plan", "stage"]
+__all__ = ["entity_records", "evaluation", "input_reader", "key_codes", "limits", "plan", "stage"]

@@ -15,6 +15,10 @@ bind_inputs(), too, once the inputs are checked. A version with a stage (process
 inputs computed elsewhere: bind_inputs() checks the request, runs the stage on it once, and checks the stage's outputs
 as it checks clients' inputs. That takes as long as the stage does, so callers on an event loop bind such versions
 elsewhere.
+
+What a request leaves out (processor.package.input_fillers): online features are filled in before the request is bound;
+inputs of entities are bound without values, and filled in under the state of the batch (entity_records). A key that the
+model does not read may be absent; one of online features is no source of the plan, and only checked.
 """
 
 from __future__ import annotations
@@ -27,33 +31,35 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import BufferLayout, Column, PackedColumns, Ragged, Strings
+from freshet_serving.processor.columns import BufferLayout, Column, PackedColumns
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.entity_records import EntityRecords, fill_left_out
 from freshet_serving.processor.features.evaluation import Transforms
+from freshet_serving.processor.features.input_reader import (
+    BoundInput,
+    InputReader,
+    LeftOut,
+    Reading,
+    bound_input,
+    size_of,
+    without,
+)
 from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.processor.features.stage import Stage
 from freshet_serving.processor.kernels import pool
-from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package import COMBINERS, USER, Input, Manifest, codes_a_value, user_features
+from freshet_serving.processor.kernels.records import LEFT_OUT
+from freshet_serving.processor.package import (
+    COMBINERS,
+    UNREAD_KEY,
+    USER,
+    Manifest,
+    codes_a_value,
+    missing_input,
+    user_features,
+)
 
 MAX_LAYOUTS = 256
 KINDS = {"float": pool.KIND_FLOAT, "floats": pool.KIND_BLOCK, "id": pool.KIND_ONE, "string": pool.KIND_ONE}
-
-
-class BoundInput(NamedTuple):
-    """One checked input as the kernel reads it: value v of row r at values[r * stride + v], or by row_splits.
-
-    Attributes:
-        values: int64 (strings hashed) or float32, contiguous.
-        rows: Number of rows; one row is broadcast.
-        stride: Values per row.
-        splits: Row splits of a ragged input; None for a dense one.
-    """
-
-    values: NDArray[Any]
-    rows: int
-    stride: int
-    splits: NDArray[np.int64] | None
 
 
 class BoundRequest(NamedTuple):
@@ -92,10 +98,17 @@ class NonFiniteInput(BadInput):
 
 
 class Pooling(NamedTuple):
-    """Some features of a plan and the matrix columns they fill: plan and scaling of kernels.pool."""
+    """Some features of a plan and the matrix columns they fill: plan and scaling of kernels.pool.
+
+    Attributes:
+        plan: int64 [F, PLAN_FIELDS].
+        scaling: float32 [F, SCALING_FIELDS].
+        entities: Entities that fill some of their inputs.
+    """
 
     plan: NDArray[np.int64]
     scaling: NDArray[np.float32]
+    entities: Sequence[EntityRecords] = ()
 
     def fill(
         self,
@@ -119,8 +132,12 @@ class Pooling(NamedTuple):
         Raises:
             NonFiniteInput: A float is infinite, or becomes so when scaled.
         """
-        if pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts):
+        inputs, kept = inputs_of(bound), None
+        if self.entities:
+            kept = fill_left_out(self.entities, tables, epoch, inputs, spans, counts)
+        if pool.run(tables, self.plan, self.scaling, inputs, spans, epoch, out, counts):
             raise NonFiniteInput("inputs: expected numbers that are finite after scaling")
+        del kept
 
 
 class PoolingStep(NamedTuple):
@@ -182,12 +199,17 @@ class SparsePlan:
         self._inputs = {i.name: i for i in manifest.inputs}
         read = {f.input for f in manifest.features}
         computed = {t.name for t in manifest.transforms} - read
-        sources = {i.name: i for i in manifest.sources if i.name not in computed}
+        self._fillers = manifest.fillers
+        keys = {name for name, filler in manifest.fillers.items() if filler.kind == UNREAD_KEY}
+        keys -= {entity.key for entity in manifest.entities}
+        sources = {i.name: i for i in manifest.sources if i.name not in computed and i.name not in keys}
         tables = {t.name: (n, t) for n, t in enumerate(manifest.tables)}
         looked_up = {f.input for f in manifest.features if f.table}
         self._sources: dict[tuple[str, int], int] = {}
+        keyed = {(e.key, tables[e.table][1].hash_seed) for e in manifest.entities}
         for name, spec in sources.items():
             seeds = {tables[f.table][1].hash_seed for f in manifest.features if f.input == name and f.table}
+            seeds |= {seed for key, seed in keyed if key == name}
             for seed in sorted(seeds or {0}) if spec.dtype == "string" else [0]:
                 self._sources[name, seed] = len(self._sources)
         # Floats that the kernel may never see, because a transform or the stage reads them.
@@ -196,7 +218,7 @@ class SparsePlan:
         # In the order of the sources' numbers: the request's inputs, the stage's outputs, the transforms.
         reads = [
             (
-                _InputReader(spec, name in looked_up, name in finite),
+                InputReader(spec, name in looked_up, name in finite),
                 [seed for owner, seed in self._sources if owner == name],
             )
             for name, spec in sources.items()
@@ -205,13 +227,17 @@ class SparsePlan:
         # If every row has the same number of ids and no string has to be hashed, the row count gives the size.
         self._plain = not any(i.ragged or i.dtype == "string" for i in manifest.inputs)
         self._row_ids = sum(i.columns or 1 for i in manifest.inputs if i.dtype == "int64")
-        first = len(self._inputs)
+        self._keys: list[Reading] = [(InputReader(i, False, False), [0]) for i in manifest.inputs if i.name in keys]
+        first = len(self._inputs) - len(keys)
         last = first + (len(manifest.stage.outputs) if manifest.stage else 0)
         self._reads, self._staged, self._transformed = reads[:first], reads[first:last], reads[last:]
         user = {f.input for f in user_features(manifest.features)} if USER in manifest.graphs else set()
         self._user = frozenset(user)
         self._features = {f.name: row for row, f in enumerate(manifest.features)}
+        self._partial: dict[frozenset[str], tuple[list[Reading], list[Reading]]] = {}
         self._layouts: dict[BufferLayout, BoundLayout] = {}
+        self._specs = sources
+        self.entities = [EntityRecords(manifest, e, self._sources) for e in manifest.entities]
         self._pack = Struct(f"={len(self._sources) * pool.INPUT_FIELDS}q").pack
         self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
         self.scaling = np.zeros((len(manifest.features), pool.SCALING_FIELDS), np.float32)
@@ -257,29 +283,69 @@ class SparsePlan:
             start = address_of_bytes(inputs.buffer) + inputs.start
             packed = [word for at, count, stride in layout.sources for word in (start + at, count, stride, 0)]
             return BoundRequest(rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.user_split)
+        reads: Sequence[Reading] = self._reads
+        transformed: Sequence[Reading] = self._transformed
+        left: dict[str, LeftOut] = {}
         if inputs.keys() != self._inputs.keys():
-            self._reject_unknown_inputs(inputs)
+            inputs, left = self._left_out(inputs)
+            reads, transformed = self._readings(frozenset(left))
         if limits is not None and not self._plain:
-            self._measure(inputs, limits)
+            self._measure(inputs, limits, left)
         words: list[int] = []
         keep: list[BoundInput] = []
-        rows, ids, user_split = self._read_inputs(self._reads, inputs, 1, words, keep)
+        rows, ids, user_split = self._read_inputs(reads, inputs, 1, words, keep)
         if limits is not None and self._plain and (rows > limits.max_rows or rows * self._row_ids > limits.max_ids):
-            self._measure(inputs, limits)
+            self._measure(inputs, limits, left)
         if self.stage is not None:
             staged = self.stage.run(inputs, rows)
             rows, more, same = self._read_inputs(self._staged, staged, rows, words, keep)
             ids, user_split = ids + more, user_split and same
         if self._transforms:
-            rows, more, same = self._read_inputs(self._transformed, self._transforms.run(inputs), rows, words, keep)
+            made = self._transforms.run(inputs, left)
+            rows, more, same = self._read_inputs(transformed, made, rows, words, keep)
             ids, user_split = ids + more, user_split and same
+        if left:
+            ids += sum(one.rows * one.ids for one in left.values())
+        if self._keys:
+            rows, _, _ = self._read_inputs(self._sent_keys(inputs), inputs, rows, [], keep)
         return BoundRequest(rows, ids, self._pack(*words), keep, user_split)
 
-    def _measure(self, inputs: Mapping[str, Column], limits: RequestLimits) -> None:
+    def _left_out(self, inputs: Mapping[str, Column]) -> tuple[dict[str, Column], dict[str, LeftOut]]:
+        """Return a request's inputs with stand-ins for the missing ones, and what entities fill, by name.
+
+        Raises BadInput for an unknown input, and for a missing one that no entity fills.
+        """
+        left: dict[str, LeftOut] = {}
+        for entity in self.entities:
+            missing = entity.left_out(inputs)
+            if entity.key in inputs:
+                rows, _ = size_of(inputs[entity.key], 1)
+                left |= {name: LeftOut(rows, entity.counts[name], entity.ids[name]) for name in missing}
+            elif not missing and entity.key in self._fillers:
+                left[entity.key] = LeftOut(1, 0, 0)
+        whole: dict[str, Any] = {name: one for name, one in left.items() if name in self._inputs}
+        whole.update(inputs)
+        self._check_names(whole)
+        return whole, left
+
+    def _readings(self, left: frozenset[str]) -> tuple[list[Reading], list[Reading]]:
+        """Return how the inputs and the transforms of requests that leave these out are read."""
+        found = self._partial.get(left)
+        if found is None:
+            if len(self._partial) >= MAX_LAYOUTS:
+                self._partial.clear()
+            found = self._partial[left] = without(self._reads, left), without(self._transformed, left)
+        return found
+
+    def _measure(
+        self, inputs: Mapping[str, Column], limits: RequestLimits, left: Mapping[str, LeftOut] | None = None
+    ) -> None:
         """Raise TooLarge for a request beyond its limits, without reading a value."""
         extent = RequestSize(limits)
-        for read, _ in self._reads:
-            extent.add(read.spec, *_size(inputs[read.name], read.width))
+        for read, _ in (*self._reads, *self._sent_keys(inputs)):
+            one = left.get(read.name) if left else None
+            rows, values = (one.rows, one.rows * one.ids) if one else size_of(inputs[read.name], read.width)
+            extent.add(read.spec, rows, values)
 
     def _read_inputs(
         self,
@@ -321,7 +387,7 @@ class SparsePlan:
         if layout is None and alone and not any(read.looks_at_values for read, _ in self._reads):
             bound = self.bind_inputs({name: inputs[name] for name in inputs})
             offsets = {place.name: place.offset for place in places.columns}
-            sources = [(offsets[read.name], source) for (read, _), source in zip(self._reads, bound.keep)]
+            sources = [(offsets.get(read.name, 0), source) for (read, _), source in zip(self._reads, bound.keep)]
             found = tuple((at, source.rows, source.stride) for at, source in sources)
             layout = BoundLayout(bound.rows, bound.ids, found, bound.user_split)
             if len(self._layouts) >= MAX_LAYOUTS:
@@ -329,12 +395,17 @@ class SparsePlan:
             self._layouts[places] = layout
         return layout
 
-    def _reject_unknown_inputs(self, inputs: Mapping[str, Column]) -> None:
+    def _sent_keys(self, inputs: Mapping[str, Column]) -> list[Reading]:
+        """Return the keys that the model does not read and the request has."""
+        return [reading for reading in self._keys if reading[0].name in inputs]
+
+    def _check_names(self, inputs: Mapping[str, Column]) -> None:
         for name in inputs:
             if name not in self._inputs:
                 raise BadInput(f"input {name[:64]!r} is not one of the model's: {', '.join(self._inputs)}")
-        missing = next(name for name in self._inputs if name not in inputs)
-        raise BadInput(f"input {missing!r} is missing")
+        for read, _ in self._reads:
+            if read.name not in inputs:
+                raise missing_input(read.name, self._fillers, inputs)
 
     def fill(
         self,
@@ -358,13 +429,37 @@ class SparsePlan:
         Raises:
             NonFiniteInput: A float is infinite, or becomes so when scaled.
         """
-        if pool.run(tables, self.plan, self.scaling, inputs_of(bound), spans, epoch, out, counts):
+        inputs, kept = inputs_of(bound), None
+        if self.entities:
+            kept = fill_left_out(self.entities, tables, epoch, inputs, spans, counts)
+        if pool.run(tables, self.plan, self.scaling, inputs, spans, epoch, out, counts):
             refusals = filter(None, map(self.non_finite_error, bound))
             raise next(refusals, None) or NonFiniteInput("inputs: expected finite numbers (or NaN)")
+        del kept
+
+    def filled(self, tables: NDArray[np.int64], epoch: int, bound: BoundRequest) -> BoundRequest:
+        """Return a request with the values of its left-out inputs, as of an epoch.
+
+        Args:
+            tables: Table descriptors, int64 [T, TABLE_FIELDS].
+            epoch: The epoch to read records at.
+            bound: The bound request.
+        """
+        inputs, counts = inputs_of([bound]), np.zeros((len(tables), 2), np.int64)
+        left = np.flatnonzero(inputs[0, :, 2] <= LEFT_OUT)
+        kept = fill_left_out(self.entities, tables, epoch, inputs, np.array([[0, bound.rows]]), counts)
+        if not kept:
+            return bound
+        keep = list(bound.keep)
+        specs = {number: self._specs[name] for (name, _), number in self._sources.items()}
+        # Sources that no feature reads stay left out.
+        for source in left[inputs[0, left, 2] > LEFT_OUT].tolist():
+            keep[source] = bound_input(specs[source], inputs[0, source].tolist())
+        return BoundRequest(bound.rows, bound.ids, inputs.tobytes(), [*keep, kept], bound.user_split)
 
     def non_finite_error(self, bound: BoundRequest) -> NonFiniteInput | None:
         """Return the error of a request with a float that is infinite or becomes so when scaled; else None."""
-        (inputs,) = inputs_of([bound])
+        (inputs,) = self._sent([bound])
         feature, row, column = pool.find_non_finite(self.plan, self.scaling, inputs)
         if feature < 0:
             return None
@@ -373,9 +468,25 @@ class SparsePlan:
         values, _, stride, _ = inputs[number].tolist()
         return _non_finite_error(name, c_float.from_address(values + 4 * (row * stride + column)).value, row, column)
 
+    def _sent(self, bound: Sequence[BoundRequest]) -> NDArray[np.int64]:
+        """Return the inputs of requests, those left out without rows: entities hold no number that is refused."""
+        inputs = inputs_of(bound)
+        if self.entities:
+            inputs[inputs[:, :, 2] <= LEFT_OUT, 1] = 0
+        return inputs
+
+    def _entities_of(self, plan: NDArray[np.int64]) -> list[EntityRecords]:
+        """Return the entities that fill inputs of some features."""
+        return [entity for entity in self.entities if entity.feeds(plan[:, pool.SOURCE])]
+
+    def _some(self, rows: Any) -> Pooling:
+        """Return the pooling of some features, in the columns that fill() writes them to."""
+        plan = self.plan[rows]
+        return Pooling(plan, self.scaling[rows], self._entities_of(plan))
+
     def largest(self, bound: BoundRequest) -> float:
         """Return the magnitude of a request's largest float, after scaling if it is scaled; 0 without floats."""
-        (inputs,) = inputs_of([bound])
+        (inputs,) = self._sent([bound])
         return float(pool.largest(self.plan, self.scaling, inputs))
 
     def row_invariants(self, bound: BoundRequest, max_ids: int) -> RowInvariants | None:
@@ -404,13 +515,13 @@ class SparsePlan:
                 parts += self._parts(bound, words, row, length, max_ids)
                 continue
             if together and count + length > max_ids:
-                parts.append(PoolingStep(Pooling(self.plan[together], self.scaling[together]), bound))
+                parts.append(PoolingStep(self._some(together), bound))
                 together, count = [], 0
             together.append(row)
             count += length
         if together:
-            parts.append(PoolingStep(Pooling(self.plan[together], self.scaling[together]), bound))
-        return RowInvariants(ids, parts, Pooling(self.plan[~row_invariants], self.scaling[~row_invariants]))
+            parts.append(PoolingStep(self._some(together), bound))
+        return RowInvariants(ids, parts, self._some(~row_invariants))
 
     def _parts(
         self, bound: BoundRequest, words: NDArray[np.int64], row: int, length: int, max_ids: int
@@ -442,33 +553,19 @@ class SparsePlan:
         rows = [self._features[name] for name in features]
         plan = self.plan[rows]
         plan[:, pool.OFFSET] = np.cumsum([0, *plan[:-1, pool.WIDTH]])
-        return Pooling(plan, self.scaling[rows])
+        return Pooling(plan, self.scaling[rows], self._entities_of(plan))
 
 
 def _length(words: NDArray[np.int64]) -> int:
     """Return the number of ids in an input's one row; `words` are int64 [4] (kernels.pool's inputs)."""
     _, _, stride, splits = words.tolist()
-    return int(_read_word(splits + 8).value) if splits else int(stride)
+    # Of a left-out input the stride is minus the most values that a record holds.
+    return int(_read_word(splits + 8).value) if splits else abs(int(stride))
 
 
 def _non_finite_error(name: str, value: float, row: int, column: int) -> NonFiniteInput:
     wanted = "a number that is finite after scaling" if np.isfinite(value) else "finite numbers (or NaN)"
     return NonFiniteInput(f"input {name!r}: expected {wanted}, got {value:.6g} in row {row}, column {column}")
-
-
-def blank_inputs(manifest: Manifest) -> dict[str, Column]:
-    """Return a request of one row: zeros and empty strings; one value in each ragged input."""
-    inputs: dict[str, Column] = {}
-    for spec in manifest.inputs:
-        count = spec.columns or 1
-        flat = Strings.of([""] * count) if spec.dtype == "string" else np.zeros(count, spec.dtype)
-        if spec.ragged:
-            inputs[spec.name] = Ragged(flat, np.array([0, 1], np.int64))
-        else:
-            inputs[spec.name] = (
-                flat if isinstance(flat, Strings) else flat.reshape((1, count) if spec.columns else (1,))
-            )
-    return inputs
 
 
 def inputs_of(bound: Sequence[BoundRequest]) -> NDArray[np.int64]:
@@ -497,96 +594,3 @@ _bytes = b"probe"
 _probe = np.frombuffer(_bytes, np.uint8)
 if not address(_probe) == address_of_bytes(_bytes) == _probe.ctypes.data:
     raise ImportError("CPython's bytes and numpy's arrays are not laid out as expected")
-
-
-class _InputReader:
-    """Reads one input: contiguous and typed as the manifest says, or BadInput."""
-
-    def __init__(self, spec: Input, looked_up: bool, finite: bool) -> None:
-        """Create a reader.
-
-        Args:
-            spec: The input.
-            looked_up: True if a feature looks its values up in a table.
-            finite: True if its values must be finite because not only the kernel reads them.
-        """
-        self.name = spec.name
-        self.spec = spec
-        self.looked_up, self.finite = looked_up, finite
-        self._where = f"input {spec.name!r}"
-        self.width = spec.columns or 1
-        self.looks_at_values = spec.ragged or spec.dtype == "string"
-        self._dtype = None if self.looks_at_values else np.dtype(spec.dtype)
-        self._shapes = ((spec.columns,),) if spec.columns else ((), (1,))
-
-    def __call__(self, column: Column, seed: int) -> BoundInput:
-        # Check for None first: a float64 dtype equals None.
-        if self._dtype is not None and type(column) is np.ndarray and column.dtype == self._dtype:
-            shape = column.shape
-            if shape and shape[0] and shape[1:] in self._shapes:
-                values = column if column.flags.c_contiguous else np.ascontiguousarray(column)
-                return BoundInput(values, shape[0], self.width, None)
-        return self._ragged(column, seed) if self.spec.ragged else self._dense(column, seed)
-
-    def _ragged(self, column: Column, seed: int) -> BoundInput:
-        where = self._where
-        if not isinstance(column, Ragged):
-            raise BadInput(f"{where}: expected ragged rows, got {_describe(column)}")
-        values = _ids(self.spec, column.values, seed, where)
-        whole = column.row_splits.dtype.kind in "iu" and column.row_splits.ndim == 1
-        splits = np.ascontiguousarray(column.row_splits, np.int64) if whole else np.empty(0, np.int64)
-        # Compare neighbours, do not subtract them: a difference can wrap around to a positive number.
-        if len(splits) < 2 or splits[0] != 0 or splits[-1] != len(values) or (splits[1:] < splits[:-1]).any():
-            raise BadInput(f"{where}: expected row_splits ascending from 0 to {len(values)} for at least one row")
-        return BoundInput(values, len(splits) - 1, 1, splits)
-
-    def _dense(self, column: Column, seed: int) -> BoundInput:
-        spec, where, width = self.spec, self._where, self.width
-        if isinstance(column, Ragged):
-            raise BadInput(f"{where}: expected one value per row, got ragged rows")
-        if isinstance(column, Strings):
-            values = _ids(spec, column, seed, where)
-            if len(values) == 0 or len(values) % width:
-                raise BadInput(f"{where}: expected a multiple of {width} strings, got {len(values)}")
-            return BoundInput(values, len(values) // width, width, None)
-        if spec.dtype == "string":
-            raise BadInput(f"{where}: expected strings, got {_describe(column)}")
-        if column.ndim == 0 or column.shape[0] == 0 or column.shape[1:] not in self._shapes:
-            raise BadInput(f"{where}: expected shape [n, {width}], got {list(column.shape)}")
-        if column.dtype != self._dtype:
-            raise BadInput(f"{where}: expected {spec.dtype}, got {column.dtype.name}")
-        return BoundInput(np.ascontiguousarray(column), column.shape[0], width, None)
-
-
-def _size(column: Column, width: int) -> tuple[int, int]:
-    """Return rows and values of a column, whether or not it is valid; `width` is the values in a row of strings."""
-    if isinstance(column, Ragged):
-        return len(column.row_splits) - 1, len(column.values)
-    if isinstance(column, Strings):
-        return len(column) // width, len(column)
-    return len(column) if column.ndim else 0, column.size
-
-
-Reading = tuple[_InputReader, list[int]]
-"""An input, and the seeds that its strings are hashed with."""
-
-
-def _ids(spec: Input, values: NDArray[np.int64] | Strings, seed: int, where: str) -> NDArray[np.int64]:
-    if isinstance(values, Strings):
-        if spec.dtype != "string":
-            raise BadInput(f"{where}: expected {spec.dtype}, got strings")
-        hashed: NDArray[np.int64] = hash_strings(values, seed)
-        return hashed
-    if spec.dtype == "string" and len(values):
-        raise BadInput(f"{where}: expected strings, got {values.dtype.name}")
-    if values.dtype != np.int64 or values.ndim != 1:
-        raise BadInput(f"{where}: expected int64 values, got {_describe(values)}")
-    return np.ascontiguousarray(values)
-
-
-def _describe(column: Column) -> str:
-    if isinstance(column, Ragged):
-        return "ragged rows"
-    if isinstance(column, Strings):
-        return "strings"
-    return f"{column.dtype.name} of shape {list(column.shape)}"

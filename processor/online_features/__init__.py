@@ -1,13 +1,13 @@
 """Online features: what a request's keys lead to in a feature store's Redis (Feast's layout, or plain hashes).
 
+feature_lookup   fills the inputs that a request leaves out
 reader           reads the features of a request's rows: deadline, defaults, counters
-feature_groups   what one key leads to, as a package holds it and a configuration says it
+group_sections   makes groups of features (processor.package.feature_groups) of a training configuration
 store_settings   where a store is and how to log in to it: the server's part
 opening          opens the stores that a server is configured with
 online_store     the interface of a store: fields of hashes by key, within a deadline
 redis_store      a store in Redis: a server, a cluster, a master named by sentinels
 entity_cache     cache of what was read, and one read for all that ask at the same time
-value_types      the types of features, and the column that each becomes
 feast_keys       keys and fields under which Feast stores features
 feast_values     decodes Feast's serialized values
 feast_registry   feature views and services of Feast's registry.db
@@ -15,4 +15,4 @@ plain_values     values of plain hashes
 protobuf_fields  the fields of a protobuf message, without its definition
 """
 
-__all__ = ["feature_groups", "online_store", "opening", "reader", "store_settings"]
+__all__ = ["feature_lookup", "group_sections", "online_store", "opening", "reader", "store_settings"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from freshet_serving.processor.online_features.value_types import VALUE_TYPES
+from freshet_serving.processor.package.value_types import VALUE_TYPES
 
 STRING = 2
 MASK = 0xFFFFFFFF

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from freshet_serving.processor.errors import BadInput, Corrupt, nearest, nearest_file, unreadable
 from freshet_serving.processor.online_features.protobuf_fields import MalformedMessage, read_fields
-from freshet_serving.processor.online_features.value_types import (
+from freshet_serving.processor.package.value_types import (
     BY_NUMBER,
     KEY_TYPES,
     LENGTH,

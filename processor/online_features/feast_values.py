@@ -23,7 +23,7 @@ from freshet_serving.processor.online_features.protobuf_fields import (
     read_varint,
     unpack_varints,
 )
-from freshet_serving.processor.online_features.value_types import (
+from freshet_serving.processor.package.value_types import (
     BY_NUMBER,
     FIXED32,
     FIXED64,

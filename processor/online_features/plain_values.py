@@ -14,7 +14,7 @@ import orjson
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.online_features.feast_values import MAX_VALUES
 from freshet_serving.processor.online_features.protobuf_fields import MalformedMessage
-from freshet_serving.processor.online_features.value_types import DecodedValue, ValueType, encode_default
+from freshet_serving.processor.package.value_types import DecodedValue, ValueType, encode_default
 
 INTEGER = re.compile(rb"-?\d{1,19}")
 NUMBER = re.compile(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.online_features.value_types import FIXED32, FIXED64, LENGTH, VARINT
+from freshet_serving.processor.package.value_types import FIXED32, FIXED64, LENGTH, VARINT
 
 MAX_VARINT_NBYTES = 10
 MASK_64 = (1 << 64) - 1

@@ -39,7 +39,6 @@ from freshet_serving.processor.errors import BadInput, nearest
 from freshet_serving.processor.online_features.entity_cache import EntityCache, Flight
 from freshet_serving.processor.online_features.feast_keys import feature_field, key_serializer, timestamp_field
 from freshet_serving.processor.online_features.feast_values import decode_timestamp, decode_value
-from freshet_serving.processor.online_features.feature_groups import FEAST, FeatureGroup, KeyColumn, OnlineFeature
 from freshet_serving.processor.online_features.online_store import (
     PERSISTENT,
     HashRead,
@@ -50,7 +49,8 @@ from freshet_serving.processor.online_features.online_store import (
 )
 from freshet_serving.processor.online_features.plain_values import decode_text, key_formatter
 from freshet_serving.processor.online_features.protobuf_fields import MalformedMessage
-from freshet_serving.processor.online_features.value_types import (
+from freshet_serving.processor.package.feature_groups import FEAST, FeatureGroup, KeyColumn, OnlineFeature
+from freshet_serving.processor.package.value_types import (
     VALUE_TYPES,
     DecodedValue,
     ValueType,

@@ -5,10 +5,15 @@ delta       one file of changes since the parent step; merges several into one
 tensors     safetensors files without a copy; the types that rows may be stored as
 regular_file  opens and reads only regular files of bounded size
 transforms  columns computed from a request's inputs
+entities    features by key: what a record of them holds
 subgraphs     named inputs and outputs of a version's dense graph, and what fills them
 format1       manifests of format 1, read and written as those of format 2
 atomic      writes a file atomically
 signature   key files, and signatures over bytes
+json_dataclasses  builds dataclasses from parsed JSON
+feature_groups    groups of online features: what one key leads to in an online store
+input_fillers     which inputs a request may leave out, and who fills each of them by a key
+value_types       types of online features, and the column that each becomes
 """
 
 from freshet_serving.processor.package.atomic import atomic_file, exclusive_file, fsync_folder, give_name, hidden_beside
@@ -27,7 +32,17 @@ from freshet_serving.processor.package.delta import (
     stream_delta,
     write_delta,
 )
+from freshet_serving.processor.package.entities import (
+    EntityEntry,
+    Records,
+    derived,
+    longest_read,
+    pack_records,
+    record_fields,
+    record_words,
+)
 from freshet_serving.processor.package.format1 import USER_VECTOR, side_columns
+from freshet_serving.processor.package.input_fillers import ONLINE, UNREAD_KEY, missing_input
 from freshet_serving.processor.package.manifest import (
     COMBINERS,
     FLOATS,
@@ -75,8 +90,10 @@ from freshet_serving.processor.package.subgraphs import (
 )
 from freshet_serving.processor.package.tensors import (
     ALIGNMENT,
+    RECORD,
     ROW_TYPES,
     SCALED,
+    STORED_TYPES,
     Tensors,
     all_below,
     array_crc32,
@@ -118,8 +135,10 @@ __all__ = [
     "MAX_TENSOR_NUMBERS",
     "MAX_TIME_S",
     "NAME",
+    "ONLINE",
     "OUTPUT_DTYPES",
     "PRECISIONS",
+    "RECORD",
     "ROWS",
     "ROW_TYPES",
     "SCALED",
@@ -127,7 +146,9 @@ __all__ = [
     "SIDES",
     "SIGNATURE",
     "SIGNED",
+    "STORED_TYPES",
     "SUFFIX",
+    "UNREAD_KEY",
     "USER",
     "USER_TENSOR",
     "USER_VECTOR",
@@ -136,6 +157,7 @@ __all__ = [
     "Delta",
     "DeltaBytes",
     "DeltaRun",
+    "EntityEntry",
     "ExecutableEntry",
     "Feature",
     "File",
@@ -144,6 +166,7 @@ __all__ = [
     "Manifest",
     "Output",
     "PublicKey",
+    "Records",
     "Signer",
     "StageEntry",
     "Subgraph",
@@ -158,9 +181,11 @@ __all__ = [
     "codes_a_value",
     "columns",
     "crc32",
+    "derived",
     "divided",
     "exclusive_file",
     "fd_sha256",
+    "feature_groups",
     "feature_width",
     "file_crc32",
     "file_sha256",
@@ -168,14 +193,19 @@ __all__ = [
     "give_name",
     "header_checksum",
     "hidden_beside",
+    "longest_read",
     "map_file",
+    "missing_input",
     "new_key",
     "open_regular",
+    "pack_records",
     "parse_delta",
     "parse_tensors",
     "read_delta",
     "read_delta_file",
     "read_file",
+    "record_fields",
+    "record_words",
     "rows_of_file",
     "same_content",
     "shape_of",
@@ -186,6 +216,7 @@ __all__ = [
     "undivided_name",
     "user_features",
     "validate",
+    "value_types",
     "write_delta",
     "write_tensors",
 ]

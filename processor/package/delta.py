@@ -2,7 +2,8 @@
 
 Tensors                          dense/<name>            the dense tensors that changed, whole
                                  tables/<table>/keys     int64 [m], ids upserted, distinct
-                                 tables/<table>/rows     float32 [m, dim], their rows, whatever the table stores
+                                 tables/<table>/rows     float32 [m, dim], their rows, whatever the table stores; of
+                                                         a table of records (processor.package.entities) int32
                                  tables/<table>/removed  int64 [r], ids removed (tombstones), distinct, not in keys
 Metadata (all strings)           format, model, version, step, parent_step, compacted ("0" | "1"),
                                  published_at, event_time (JSON [first, last] or []), events, counts (JSON),
@@ -40,7 +41,8 @@ from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.regular_file import open_regular, read_file
 from freshet_serving.processor.package.tensors import (
     CHECK_ROWS,
-    ROW_TYPES,
+    RECORD,
+    STORED_TYPES,
     Tensors,
     all_below,
     array_crc32,
@@ -73,12 +75,12 @@ class TableDelta:
 
     Attributes:
         keys: int64 [m], ids upserted.
-        rows: float32 [m, dim], their rows.
+        rows: float32 [m, dim], their rows; int32 records of an entity's table.
         removed: int64 [r], ids removed.
     """
 
     keys: NDArray[np.int64]
-    rows: NDArray[np.float32]
+    rows: NDArray[Any]
     removed: NDArray[np.int64]
 
 
@@ -156,9 +158,11 @@ class Delta:
             if table.rows.shape != (len(table.keys), dim):
                 wanted, got = [len(table.keys), dim], list(table.rows.shape)
                 raise BadInput(f"delta: table {name!r}: expected rows of shape {wanted}, got {got}")
-            dtype = tables[name].dtype
-            below = min(ROW_TYPES[dtype].below, MOST_IN_ROW)
-            if not all_below(table.rows, below):
+            dtype, carried = tables[name].dtype, np.dtype(tables[name].delta_dtype)
+            if table.rows.dtype != carried:
+                raise BadInput(f"delta: table {name!r}: expected rows of {carried.name}, got {table.rows.dtype.name}")
+            below = min(STORED_TYPES[dtype].below, MOST_IN_ROW)
+            if dtype != RECORD and not all_below(table.rows, below):
                 if not all_finite(table.rows):
                     raise BadInput(f"delta: table {name!r}: rows hold NaN or infinity")
                 largest = float(np.abs(table.rows).max())
@@ -239,7 +243,7 @@ def stream_delta(file: BinaryIO, delta: Delta) -> None:
         arrays[f"tables/{name}/keys"] = _typed(table.keys, np.int64, 1, f"tables/{name}/keys")
         arrays[f"tables/{name}/removed"] = _typed(table.removed, np.int64, 1, f"tables/{name}/removed")
     for name, table in delta.tables.items():
-        arrays[f"tables/{name}/rows"] = _typed(table.rows, np.float32, 2, f"tables/{name}/rows")
+        arrays[f"tables/{name}/rows"] = _rows(table.rows, f"tables/{name}/rows")
     for name, tensor in delta.dense.items():
         arrays[f"dense/{name}"] = _typed(tensor, np.float32, None, f"dense/{name}")
     metadata = {
@@ -322,7 +326,7 @@ def _parse_verified(tensors: Tensors) -> Delta:
         if kind == "dense" and rest:
             dense[rest] = _typed(array, np.float32, None, name)
         elif kind == "tables" and part == "rows":
-            tables.setdefault(table, {})[part] = _typed(array, np.float32, 2, name)
+            tables.setdefault(table, {})[part] = _rows(array, name)
         elif kind == "tables" and part in ("keys", "removed"):
             tables.setdefault(table, {})[part] = _typed(array, np.int64, 1, name)
         else:
@@ -360,6 +364,11 @@ def _typed(array: NDArray[Any], dtype: type, rank: int | None, name: str) -> NDA
         wanted = f"{np.dtype(dtype).name} of rank {rank}" if rank else np.dtype(dtype).name
         raise Corrupt(f"delta: tensor {name[:64]!r}: expected {wanted}, got {array.dtype.name} of rank {array.ndim}")
     return array
+
+
+def _rows(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return rows of either type; Delta.check_fits() compares it with the table's."""
+    return _typed(array, np.int32 if array.dtype == np.int32 else np.float32, 2, name)
 
 
 def _natural(meta: Mapping[str, str], key: str) -> int:

@@ -10,15 +10,24 @@ import dataclasses
 import json
 import math
 import re
-import sys
-import types
-import typing
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
-from freshet_serving.processor.errors import BadInput, json_kind
+import numpy as np
+
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import format1
+from freshet_serving.processor.package.entities import EntityEntry, validate_entities
+from freshet_serving.processor.package.feature_groups import FeatureGroup
 from freshet_serving.processor.package.format1 import FORMAT_1
+from freshet_serving.processor.package.input_fillers import (
+    UNREAD_KEY,
+    InputFiller,
+    check_online_features,
+    input_fillers,
+)
+from freshet_serving.processor.package.json_dataclasses import build
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
 from freshet_serving.processor.package.subgraphs import (
     BATCH_SYMBOL,
@@ -36,7 +45,7 @@ from freshet_serving.processor.package.subgraphs import (
     undivided,
     user_features,
 )
-from freshet_serving.processor.package.tensors import ROW_TYPES
+from freshet_serving.processor.package.tensors import RECORD, STORED_TYPES
 from freshet_serving.processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform, shape_of
 
 FORMAT_2 = "freshet/2"
@@ -145,7 +154,8 @@ class TableEntry:
         name: Its name.
         dim: Elements per row.
         rows: Number of rows in the version's file.
-        dtype: Row type, float32 | float16 | bfloat16 | int8 (processor.tables.quantise); deltas carry float32.
+        dtype: Row type, float32 | float16 | bfloat16 | int8 (processor.tables.quantise): deltas carry float32; or
+            record (processor.package.entities): deltas carry int32.
         default: The row of an unseen id, [dim], or [] for zeros; float32 whatever the row type.
         hash_seed: Seed of xxh3_64 over UTF-8 bytes for string features.
     """
@@ -156,6 +166,11 @@ class TableEntry:
     dtype: str = "float32"
     default: list[float] = field(default_factory=list)
     hash_seed: int = 0
+
+    @property
+    def delta_dtype(self) -> type[np.float32] | type[np.int32]:
+        """Type of the table's rows in deltas."""
+        return np.int32 if self.dtype == RECORD else np.float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,12 +305,15 @@ class Manifest:
         notes: Free for tools to use.
         graphs: Subgraphs by name; {} for one that reads all features as one matrix
             (processor.package.subgraphs.subgraphs).
+        online_features: Groups of features that an online store has for what a request leaves out.
         copies: Tables whose rows an imported model holds a second time: by table, the dense weight that does, or "" for
             a constant of the stage. Delta.check_fits() rejects a delta that would change only one of the two.
+        entities: Entities, which fill inputs that a request leaves out.
         key: Id of the key that signed to_sign(), "" if unsigned.
         signature: The signature.
         edition: Number of times it was signed again.
         vouched: Records that the signature vouches for.
+        fillers: What fills the inputs that a request may leave out, by input; not part of the file.
     """
 
     model: str
@@ -317,20 +335,46 @@ class Manifest:
     notes: dict[str, Any] = field(default_factory=dict)
     graphs: dict[str, Subgraph] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)
+    entities: list[EntityEntry] = field(default_factory=list)
+    online_features: list[FeatureGroup] = field(default_factory=list)
     key: str = ""
     signature: str = ""
     edition: int = 0
     vouched: TrustedRecordPrefix | None = None
+    fillers: dict[str, InputFiller] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.online_features or self.entities:
+            read = {f.input for f in self.features} | {name for t in self.transforms for name in t.inputs}
+            read |= {i.name for i in self.inputs} if self.stage else set()
+            self.fillers.update(input_fillers(self.online_features, self.entities, read))
+
+    @property
+    def read_inputs(self) -> list[Input]:
+        """The inputs without keys that only find what others are filled with."""
+        keys = {name for name, filler in self.fillers.items() if filler.kind == UNREAD_KEY}
+        return [i for i in self.inputs if i.name not in keys]
+
+    def expected_inputs(self, sent: Container[str]) -> list[Input]:
+        """Return the inputs to read from a request: those that it sends, and those that nobody fills.
+
+        Args:
+            sent: Names of the inputs that it sends.
+        """
+        if not self.fillers:
+            return self.inputs
+        return [i for i in self.inputs if i.name in sent or i.name not in self.fillers]
 
     def to_json(self) -> bytes:
         """Return the file's bytes; raises BadInput if the manifest contradicts itself."""
         validate(self)
         document = dataclasses.asdict(self)
+        del document["fillers"]
         if self.format == FORMAT_1:
             document = format1.to_format_1(document)
         else:
             document["graphs"] = {name: dataclasses.asdict(graph) for name, graph in subgraphs(self).items()}
-        for name in ("transforms", "copies"):
+        for name in ("transforms", "copies", "entities", "online_features"):
             # Left out if empty: servers that predate them reject unknown keys.
             if not document[name]:
                 del document[name]
@@ -367,7 +411,7 @@ class Manifest:
         if written not in (FORMAT_2, FORMAT_1):
             raise BadInput(f"manifest: expected format {FORMAT_2!r} or {FORMAT_1!r}, got {str(written)[:40]!r}")
         user_width = format1.to_format_2(raw) if written == FORMAT_1 else 0
-        manifest: Manifest = _build(cls, raw, "manifest")
+        manifest: Manifest = build(cls, raw, "manifest")
         if written == FORMAT_1:
             graphs = format1.graphs_of(manifest, user_width)
         else:
@@ -377,6 +421,11 @@ class Manifest:
         manifest = dataclasses.replace(manifest, format=written, graphs=graphs)
         validate(manifest)
         return manifest
+
+    @property
+    def embeddings(self) -> list[TableEntry]:
+        """The tables of embedding rows: all but those of entities."""
+        return [t for t in self.tables if t.dtype != RECORD]
 
     def table(self, name: str) -> TableEntry:
         return next(t for t in self.tables if t.name == name)
@@ -411,47 +460,6 @@ class Manifest:
                 )
             found[t.name] = shape_of(t, [found[name] for name in t.inputs])
         return found
-
-
-WORDS: dict[type, str] = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
-
-
-def _build(kind: Any, raw: Any, where: str) -> Any:
-    """Check `raw` against the annotation `kind`, building dataclasses from dicts on the way."""
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return raw
-    if origin is types.UnionType:
-        return None if raw is None else _build(args[0], raw, where)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        if not isinstance(raw, dict):
-            raise BadInput(f"{where}: expected an object, got {json_kind(raw)}")
-        hints = typing.get_type_hints(kind)
-        for key in raw:
-            if key not in hints:
-                raise BadInput(f"{where}: unknown key {str(key)[:64]!r}")
-        for f in dataclasses.fields(kind):
-            required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-            if required and f.name not in raw:
-                raise BadInput(f"{where}: {f.name!r} is missing")
-        return kind(**{k: _build(hints[k], v, f"{where}.{k}") for k, v in raw.items()})
-    if origin is list:
-        if not isinstance(raw, list):
-            raise BadInput(f"{where}: expected a list, got {json_kind(raw)}")
-        return [_build(args[0], v, f"{where}[{i}]") for i, v in enumerate(raw)]
-    if origin is dict:
-        if not isinstance(raw, dict):
-            raise BadInput(f"{where}: expected an object, got {json_kind(raw)}")
-        return {str(k): _build(args[1], v, f"{where}[{k!r}]") for k, v in raw.items()}
-    if kind is float and type(raw) in (int, float):
-        # JSON's numbers are unbounded, and Python's parser accepts NaN and Infinity as numbers too.
-        if not -sys.float_info.max <= raw <= sys.float_info.max:
-            raise BadInput(f"{where}: expected a finite number, got {str(raw)[:40]}")
-        raw = float(raw)
-    if isinstance(kind, types.GenericAlias) or type(raw) is not kind:
-        got = str(raw)[:40] if type(raw) is float else json_kind(raw)
-        raise BadInput(f"{where}: expected {WORDS[kind]}, got {got}")
-    return raw
 
 
 def _want(condition: bool, message: str) -> None:
@@ -514,10 +522,13 @@ def validate(manifest: Manifest) -> None:
         where = f"manifest.tables[{t.name}]"
         _want(0 < t.dim <= 4096, f"{where}.dim: expected 1 to 4096, got {t.dim}")
         _want(0 <= t.rows < 2**31, f"{where}.rows: expected 0 to 2**31-1, got {t.rows}")
-        _want(t.dtype in ROW_TYPES, f"{where}.dtype: expected one of {', '.join(ROW_TYPES)}, got {t.dtype[:40]!r}")
+        known = ", ".join(STORED_TYPES)
+        _want(t.dtype in STORED_TYPES, f"{where}.dtype: expected one of {known}, got {t.dtype[:40]!r}")
         _want(len(t.default) in (0, t.dim), f"{where}.default: expected [] or {t.dim} numbers, got {len(t.default)}")
         _want(0 <= t.hash_seed < 2**63, f"{where}.hash_seed: expected 0 to 2**63-1, got {t.hash_seed}")
     _validate_features(m)
+    validate_entities(m)
+    check_online_features(m.online_features, {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in m.inputs})
     for name, shape in m.dense.items():
         _want(
             len(shape) <= 8 and all(0 < d <= 1 << 31 for d in shape),
@@ -548,8 +559,8 @@ def validate(manifest: Manifest) -> None:
             safe and len(parts) <= 16, f"manifest.files: expected a relative path inside the version, got {path[:64]!r}"
         )
         _want(file.nbytes >= 0, f"manifest.files[{path}].nbytes: expected 0 or more, got {file.nbytes}")
-        known = HEX64.fullmatch(file.sha256) if m.key else not file.sha256
-        _want(bool(known), f"manifest.files[{path}].sha256: expected if and only if the manifest is signed")
+        hashed = HEX64.fullmatch(file.sha256) if m.key else not file.sha256
+        _want(bool(hashed), f"manifest.files[{path}].sha256: expected if and only if the manifest is signed")
     _validate_signature(m)
 
 

@@ -65,6 +65,9 @@ ROW_TYPES = {
     "int8": RowType(SCALED, "I8", np.dtype("i1"), np.inf),
 }
 """All properties of row types outside of the kernel that converts them (processor.kernels.conversion)."""
+RECORD = "record"
+STORED_TYPES = {**ROW_TYPES, RECORD: RowType(0, "I32", np.dtype("<i4"), np.inf)}
+"""The row types, and that of tables of records (processor.package.entities): words, which are copied and never read."""
 
 
 def all_below(array: NDArray[np.float32], limit: float) -> bool:

@@ -5,6 +5,7 @@ A request is validated in the caller's thread and computed by the SessionGroup. 
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -167,6 +168,24 @@ class Predictor(ABC):
         self.groups.of(model).check_room(timeout_s, waited_s)
         return replica
 
+    def fill_from_memory(self, request: PredictRequest, replica: Replica) -> bool:
+        """Look up what a request leaves out, without waiting; return False if a store would have to be asked.
+
+        Args:
+            request: The request; its inputs are completed.
+            replica: The result of select_replica() for it.
+
+        Raises:
+            BadInput: A key is not one, or this server does not have the store.
+        """
+        if replica.lookup is None:
+            return True
+        filled = replica.lookup.fill(request.inputs, wait=False)
+        if filled is None:
+            return False
+        request.inputs, request.filled = filled.inputs, filled
+        return True
+
     def submit(self, request: PredictRequest, done: Done, replica: Replica | None = None) -> None:
         """Validate and queue a request.
 
@@ -174,17 +193,24 @@ class Predictor(ABC):
             request: The request.
             done: Called once with the reply or error, on a session's thread or the owner's; it must not block.
             replica: The result of select_replica() for the request, if it was called.
+
+        Waits for an online store if the request leaves out inputs that only a store has, unless fill_from_memory() has
+        returned True for it.
         """
         if replica is None:
             replica = self.route(request.model, request.version, request.label, request.key)
         if self._by_input and request.model in self._by_input:
             replica = self._by_input[request.model](request) or replica
+        deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
+        if replica.lookup is not None and request.filled is None:
+            filled = replica.lookup.fill(request.inputs, math.inf if deadline_s is None else deadline_s)
+            assert filled is not None, "it may wait"
+            request.inputs, request.filled = filled.inputs, filled
         bound = replica.plan.bind_inputs(request.inputs, self._own_limits.get(request.model, self._limits))
         if replica.sample.wanted:
             replica.sample.take(bound, request.inputs)
         for intercept in self._interceptors:
             done = intercept(request, replica, bound, done)
-        deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
         self.groups.of(request.model).enqueue(
             Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller)
         )

@@ -17,6 +17,7 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.plan import BoundRequest
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.online_features.feature_lookup import FilledInputs
 from freshet_serving.processor.sessions.batcher import Ticket
 from freshet_serving.processor.versions.replica import Replica
 
@@ -58,6 +59,7 @@ class PredictRequest:
         caller: Number of the caller, for the policy "mod".
         key: Sticky key: requests with the same key are answered by one version of a split.
         request_id: The client's id, or "".
+        filled: What was looked up of the inputs that it left out; set when it is submitted.
     """
 
     model: str
@@ -68,6 +70,7 @@ class PredictRequest:
     caller: int | None = None
     key: bytes | None = None
     request_id: str = ""
+    filled: FilledInputs | None = None
 
 
 class PredictReply(NamedTuple):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.memory import ScratchFile, advise
-from freshet_serving.processor.package import ROW_TYPES, TableEntry
+from freshet_serving.processor.package import STORED_TYPES, TableEntry
 
 # Records are whole multiples of 8 bytes, so segments are whole pages.
 SEGMENT_RECORDS = 1 << 14
@@ -30,7 +30,7 @@ Int64s = NDArray[np.int64]
 
 def record_nbytes(spec: TableEntry) -> int:
     """Return the size of one record of the table's log."""
-    row_nbytes = spec.dim * ROW_TYPES[spec.dtype].dtype.itemsize
+    row_nbytes = spec.dim * STORED_TYPES[spec.dtype].dtype.itemsize
     return row_kernels.LOG_ROW + -(-row_nbytes // 8) * 8
 
 

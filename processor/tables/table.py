@@ -46,7 +46,7 @@ from freshet_serving.processor.errors import BadInput, Corrupt, TooLarge
 from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.memory import advise, pieces, private_copy, reserve
-from freshet_serving.processor.package import ALIGNMENT, ROW_TYPES, TableDelta, TableEntry, all_below
+from freshet_serving.processor.package import ALIGNMENT, RECORD, STORED_TYPES, TableDelta, TableEntry, all_below
 from freshet_serving.processor.tables.arena import SlotAllocator
 from freshet_serving.processor.tables.quantise import quantise
 from freshet_serving.processor.tables.tier import Tier, TierStats, tier_fields
@@ -61,7 +61,7 @@ Int64s = NDArray[np.int64]
 
 
 def packed(
-    keys: Int64s, rows: NDArray[np.float32], dtype: str = "float32", frequencies: NDArray[np.uint32] | None = None
+    keys: Int64s, rows: NDArray[Any], dtype: str = "float32", frequencies: NDArray[np.uint32] | None = None
 ) -> dict[str, NDArray[Any]]:
     """Return the tensors of a table file, with the index prebuilt and the rows stored as `dtype`.
 
@@ -70,8 +70,8 @@ def packed(
 
     Args:
         keys: int64 [n].
-        rows: float32 [n, dim].
-        dtype: Row type to store.
+        rows: float32 [n, dim]; of records int32.
+        dtype: Type to store.
         frequencies: How often training used each key, uint32 [n], for tables with a memory budget.
 
     Raises:
@@ -79,8 +79,10 @@ def packed(
     """
     if frequencies is not None and (frequencies.dtype != np.uint32 or frequencies.shape != keys.shape):
         raise BadInput(f"table: expected {len(keys)} uint32 frequencies, got {frequencies.dtype.name}")
+    if dtype == RECORD:
+        return packed_stored(keys, rows, frequencies=frequencies)
     stored = quantise(rows, dtype)
-    return packed_stored(keys, stored.rows, stored.scales if ROW_TYPES[dtype].scaled else None, frequencies)
+    return packed_stored(keys, stored.rows, stored.scales if STORED_TYPES[dtype].scaled else None, frequencies)
 
 
 def _key_order(keys: Int64s) -> Int64s | None:
@@ -143,9 +145,9 @@ def descriptor(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int
         len(arrays["base"]),
         arrays["arena"].ctypes.data,
         arrays["meta"].ctypes.data,
-        spec.dim * ROW_TYPES[spec.dtype].dtype.itemsize,
+        spec.dim * STORED_TYPES[spec.dtype].dtype.itemsize,
         arrays["default"].ctypes.data,
-        ROW_TYPES[spec.dtype].code + (row_kernels.TIERED if "ring" in arrays else 0),
+        STORED_TYPES[spec.dtype].code + (row_kernels.TIERED if "ring" in arrays else 0),
         arrays["scales"].ctypes.data,
         arrays["arena_scales"].ctypes.data,
         *tier_fields(spec, arrays),
@@ -161,7 +163,7 @@ def descriptors(tables: Sequence[Sequence[int]]) -> Int64s:
 
 def _checked(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.float32]]:
     """Return the file's rows and scales; raise Corrupt unless all tensors fit the manifest and each other."""
-    where, kind = f"table {spec.name!r}", ROW_TYPES[spec.dtype]
+    where, kind = f"table {spec.name!r}", STORED_TYPES[spec.dtype]
     keys, index, rows = (arrays.get(name) for name in ("keys", "index", "rows"))
     if keys is None or index is None or rows is None:
         raise Corrupt(f"{where}: expected keys, index and rows")
@@ -248,7 +250,7 @@ class ServedTable:
             BadInput: The scratch folder cannot be written to.
         """
         self.spec = spec
-        self._type = ROW_TYPES[spec.dtype]
+        self._type = STORED_TYPES[spec.dtype]
         self._row_nbytes = spec.dim * self._type.dtype.itemsize
         self._base, self._scales = _checked(spec, arrays)
         self._index = _index(spec, arrays["index"])
@@ -456,17 +458,17 @@ class ServedTable:
         self._slots.free_deferred(buried, safe_seq)
         self._torn = False
 
-    def export(self, epoch: int) -> tuple[Int64s, NDArray[np.float32]]:
-        """Return every key, ascending, and its row as of an epoch: int64 [n], float32 [n, dim] (copies)."""
+    def export(self, epoch: int) -> tuple[Int64s, NDArray[Any]]:
+        """Return every key, ascending, and its row as of an epoch: int64 [n], float32 or records [n, dim] (copies)."""
         table, capacity = self._row, len(self._index)
         keys, refs = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
         count = row_kernels.live(table, epoch, keys, refs)
         order = np.argsort(keys[:count])
         rows = np.empty((count, self.spec.dim), np.float32)
         row_kernels.gather(table, refs[:count][order], rows)
-        return keys[:count][order], rows
+        return keys[:count][order], rows.view(self.spec.delta_dtype)
 
-    def look_up(self, keys: Int64s, epoch: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+    def look_up(self, keys: Int64s, epoch: int) -> tuple[NDArray[np.bool_], NDArray[Any]]:
         """Look up the rows that are in memory as of an epoch.
 
         Args:
@@ -474,14 +476,14 @@ class ServedTable:
             epoch: The epoch.
 
         Returns:
-            bool [n], true for keys with a row, and the rows of those m keys, float32 [m, dim].
+            bool [n], true for keys with a row, and the rows of those m keys, float32 or records [m, dim].
         """
         refs = np.empty(len(keys), np.int64)
         row_kernels.look_up(self._row, epoch, keys, refs)
         known = refs >= 0
         rows = np.empty((int(np.count_nonzero(known)), self.spec.dim), np.float32)
         row_kernels.gather(self._row, refs[known], rows)
-        return known, rows
+        return known, rows.view(self.spec.delta_dtype)
 
     def _present(self, keys: Int64s) -> Int64s:
         """Return those of `keys` that have a row in the newest epoch."""

@@ -49,7 +49,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.kernels import row_tiering as tiers
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.memory import advise, reserve
-from freshet_serving.processor.package import ROW_TYPES, TableEntry
+from freshet_serving.processor.package import STORED_TYPES, TableEntry
 from freshet_serving.processor.tables.arena import SlotAllocator
 from freshet_serving.processor.tables.row_log import SEGMENT_RECORDS, RowLog, record_nbytes
 
@@ -148,7 +148,7 @@ class Tier:
             BadInput: The scratch folder is not writable.
         """
         self._slots, self._meta = slots, meta
-        kind = ROW_TYPES[spec.dtype]
+        kind = STORED_TYPES[spec.dtype]
         slot_nbytes = spec.dim * kind.dtype.itemsize + (4 if kind.scaled else 0) + SLOT_BOOKS_NBYTES
         self._budget = max(1, budget_nbytes // slot_nbytes)
         self._log = RowLog(spec.name, record_nbytes(spec), scratch)

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.online_features.reader import OnlineFeatureStats
 from freshet_serving.processor.repository import CHANGES, SIZES, FolderWatch, Repository, VersionReader, listed
 from freshet_serving.processor.standby_thread import PeriodicThread, StandbyThread
 from freshet_serving.processor.tables.budgets import Budgets
@@ -175,6 +176,10 @@ class ModelHost(ABC):
     @abstractmethod
     def remote_rows(self, version: ServedVersion) -> RemoteStats | None:
         """Return the statistics of a version's reads of remote tables; None if it has none."""
+
+    @abstractmethod
+    def feature_lookups(self, version: ServedVersion) -> OnlineFeatureStats | None:
+        """Return the statistics of a version's lookups of online features; None if it has none."""
 
     @abstractmethod
     def info(self) -> dict[str, Any]:

@@ -38,10 +38,13 @@ from freshet_serving.processor.backends.cuda import allocator
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import on
-from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput, SparsePlan, blank_inputs
+from freshet_serving.processor.features.input_reader import blank_inputs
+from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput, SparsePlan
 from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import advise
+from freshet_serving.processor.online_features.feature_lookup import FeatureLookup
+from freshet_serving.processor.online_features.online_store import OpenStore
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import WARMUP, parse_warmup
 from freshet_serving.processor.running import Package, open_programs
@@ -176,6 +179,7 @@ class Replica:
         cpus: frozenset[int] = frozenset(),
         remote: RemoteTables | None = None,
         runs: int = 1,
+        stores: Mapping[str, OpenStore] | None = None,
     ) -> None:
         """Read the executables' files; raise FreshetError if they cannot be served.
 
@@ -189,11 +193,14 @@ class Replica:
             remote: Source of the rows of tables that are not in memory, in this process.
             runs: Number of buffers to have ready and warm before the first request, and of runs of an executable that
                 may be in progress at once.
+            stores: The online stores of this process.
         """
         self.manifest: Manifest = files.manifest
         spec = self.manifest.stage
         self.plan = SparsePlan(self.manifest, load_stage(self.manifest, files.file(spec.file)) if spec else None)
         self.remote = remote.open_reader(self.manifest, self.plan) if remote else None
+        looked_up = self.manifest.online_features
+        self.lookup = FeatureLookup(self.manifest, stores or {}, clock) if looked_up else None
         self.outputs = {o.name: o.columns for o in self.manifest.outputs}
         self.graphs = GraphRun(self.manifest, self.plan)
         self._clock, self._cpus, self._runs = clock, cpus, runs

@@ -112,12 +112,12 @@ def delta_figures(
                 drawn = random.integers(0, count, SAMPLE_ROWS)
                 keys, new = keys[drawn], new[drawn]
             known, old = before(name, keys)
-            if len(old) >= LEAST_ROWS:
+            if len(old) >= LEAST_ROWS and new.dtype == np.float32:
                 new = new if len(old) == len(known) else new[known]
                 length = _length(old)
                 figures.append(Figure("moved", name, _ratio(_length(new - old), length)))
                 figures.append(Figure("size", name, max(0.0, -_log_ratio(_length(new), length))))
-            if usual := longest(name, old):
+            if new.dtype == np.float32 and (usual := longest(name, old)):
                 figures.append(Figure("longest", name, _ratio(longest_row(changes.rows), usual)))
             fresh = count * (1 - len(old) / len(known))
         there = rows[name] - fresh + len(changes.removed)

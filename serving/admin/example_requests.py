@@ -56,14 +56,14 @@ class ExampleRequests:
                     "features": features.get(spec.name, [])[:64],
                     "example": example[spec.name],
                 }
-                for spec in manifest.inputs
+                for spec in manifest.read_inputs
             ],
             "outputs": [{"name": output.name, "columns": output.columns} for output in manifest.outputs],
         }
 
     def _example(self, version: ServedVersion) -> tuple[str, dict[str, str]]:
         """Return the example's source, and each input as JSON text."""
-        inputs = version.manifest.inputs
+        inputs = version.manifest.read_inputs
         for source, found in ((RECORDED, self._recorded), (ASKED, _asked), (WARM, _warm)):
             # An unreadable source is skipped.
             with contextlib.suppress(FreshetError, OSError, ImportError, ValueError, KeyError):

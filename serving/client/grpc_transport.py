@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from freshet_serving.processor.errors import FreshetError, Overloaded, TooLarge
-from freshet_serving.serving.client.prediction import ERRORS, ClientCall, Prediction, error_of, output
+from freshet_serving.serving.client.prediction import ERRORS, ClientCall, Prediction, error_of, missing_of, output
 from freshet_serving.serving.client.retry import ConnectionLost
 from freshet_serving.serving.codecs.messages import message
 
@@ -119,7 +119,8 @@ def decode(data: bytes, metadata: Any) -> Prediction:
         raise FreshetError(f"reply: expected {len(reply.outputs)} raw tensors, got {len(raw)}")
     outputs = {t.name: output(t.name, t.datatype, t.shape, data) for t, data in zip(reply.outputs, raw)}
     version = int(reply.model_version) if reply.model_version.isdigit() else 0
-    return Prediction(reply.model_name, version, _text(metadata, "x-model-generation"), outputs)
+    missing = missing_of(_text(metadata, "x-features-missing"))
+    return Prediction(reply.model_name, version, _text(metadata, "x-model-generation"), outputs, missing)
 
 
 def _error(target: str, code: grpc.StatusCode, details: str | None, metadata: Any) -> FreshetError:

@@ -12,7 +12,7 @@ import httpx
 import orjson
 
 from freshet_serving.processor.errors import Expired, FreshetError
-from freshet_serving.serving.client.prediction import ClientCall, Prediction, error_of, output
+from freshet_serving.serving.client.prediction import ClientCall, Prediction, error_of, missing_of, output
 from freshet_serving.serving.client.retry import ConnectionLost
 
 HEADER_LENGTH = "inference-header-content-length"
@@ -128,7 +128,8 @@ def decode(status: int, headers: Mapping[str, str], body: bytes) -> Prediction:
             )
             at += nbytes
         version = int(document.get("model_version", 0))
-        return Prediction(document["model_name"], version, headers.get("x-model-generation", ""), outputs)
+        missing = missing_of(headers.get("x-features-missing", ""))
+        return Prediction(document["model_name"], version, headers.get("x-model-generation", ""), outputs, missing)
     except (KeyError, TypeError, ValueError) as error:
         raise FreshetError(f"reply: not a valid KServe v2 reply ({type(error).__name__})") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,12 +60,14 @@ class Prediction:
         version: Version that answered.
         generation: Version and step, such as "3.17"; "" from servers that have none.
         outputs: Arrays by output name: float32 [n, columns], or as an imported model declared them.
+        features_missing: Inputs that were left out and that no online store had, with the reason; they had defaults.
     """
 
     model: str
     version: int
     generation: str
     outputs: dict[str, NDArray[Any]] = field(repr=False)
+    features_missing: dict[str, str] = field(default_factory=dict)
 
     def scores(self, output: str | None = None) -> NDArray[Any]:
         """Return the scores of one output, [n] if it has one column.
@@ -115,6 +118,16 @@ def error_of(status: int, message: str, retry_after_s: float | None = None) -> F
     if status == Overloaded.http_status:
         return Overloaded(text, 1.0 if retry_after_s is None else retry_after_s)
     return ERRORS.get(status, FreshetError)(text)
+
+
+def missing_of(listed: str) -> dict[str, str]:
+    """Return the reasons by input that a reply's x-features-missing lists.
+
+    Args:
+        listed: The header; "" if there is none.
+    """
+    pairs = [part.strip().partition("=") for part in listed.split(",")]
+    return {unquote(name): reason for name, _, reason in pairs if reason}
 
 
 def output(name: Any, datatype: Any, shape: Any, data: bytes | memoryview) -> NDArray[Any]:

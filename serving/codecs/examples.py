@@ -88,14 +88,18 @@ def columns(
     if not examples:
         raise BadInput("Input is empty.")
     given = {spec.name: _sources(spec, examples, context, manifest) for spec in manifest.inputs}
+    if manifest.fillers:
+        there = set(context).union(*examples)
+        inputs = manifest.expected_inputs({name for name, sources in given.items() if there.intersection(sources)})
+    else:
+        inputs = manifest.inputs
+    if not inputs:
+        raise BadInput("Input is empty.")
     shared = {name: not any(s in e for e in examples for s in sources) for name, sources in given.items()}
-    if len(examples) > 1 and all(shared.values()):
+    if len(examples) > 1 and all(shared[spec.name] for spec in inputs):
         # Every example has its own result, even if the examples do not differ.
-        shared[manifest.inputs[0].name] = False
-    return {
-        spec.name: _column(spec, given[spec.name], shared[spec.name], examples, context, extent)
-        for spec in manifest.inputs
-    }
+        shared[inputs[0].name] = False
+    return {spec.name: _column(spec, given[spec.name], shared[spec.name], examples, context, extent) for spec in inputs}
 
 
 def regressions(outputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:

@@ -10,7 +10,7 @@ Strings use KServe's BYTES layout: a 4-byte little-endian length before each ele
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
@@ -204,7 +204,7 @@ def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | Non
         return values
     return {
         i.name: Ragged(values[i.name], _row_splits(i.name, values)) if i.ragged else values[i.name]
-        for i in header.manifest.inputs
+        for i in header.manifest.expected_inputs(values)
     }
 
 
@@ -287,7 +287,7 @@ def _span(parameters: dict[str, Any], where: str) -> RegionSpan | None:
 
 
 def _shapes(document: dict[str, Any], manifest: Manifest, extent: RequestSize) -> tuple[TensorHeader, ...]:
-    """Return the description of each input; each of the model's inputs must occur exactly once."""
+    """Return the description of each input; each must occur once unless it may be left out."""
     specs = {i.name: i for i in manifest.inputs}
     splits = {i.name + ROW_SPLITS: Input(i.name + ROW_SPLITS, "int64") for i in manifest.inputs if i.ragged}
     tensors = document.get("inputs")
@@ -309,9 +309,15 @@ def _shapes(document: dict[str, Any], manifest: Manifest, extent: RequestSize) -
             raise BadInput(f"inputs[{index}]: expected one of {', '.join(specs)}, each once, got {show(name)}")
         shapes[name] = _shape(tensor, spec, extent)
     for name in (*specs, *splits):
-        if name not in shapes:
+        if name not in shapes and not _left_out(name, manifest, shapes):
             raise BadInput(f"inputs: {name} is missing")
     return tuple(shapes.values())
+
+
+def _left_out(name: str, manifest: Manifest, shapes: Container[str]) -> bool:
+    """Return whether a request may lack a tensor: another part fills the input, and the request has nothing of it."""
+    owner = name if name in manifest.fillers else name.removesuffix(ROW_SPLITS)
+    return owner in manifest.fillers and owner not in shapes and owner + ROW_SPLITS not in shapes
 
 
 def _places(shapes: Iterable[TensorHeader]) -> BufferLayout | None:

@@ -69,11 +69,11 @@ def decode(
     if "instances" in document:
         if "inputs" in document:
             raise BadInput("Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
-        return _rows(document["instances"], manifest.inputs, plain, extent), PredictOptions(True, timeout_s)
+        return _rows(document["instances"], manifest, plain, extent), PredictOptions(True, timeout_s)
     if "inputs" not in document:
         raise BadInput("Missing 'inputs' or 'instances' key")
     given = document["inputs"]
-    inputs = _columns(given, manifest.inputs, plain, extent)
+    inputs = _columns(given, manifest, plain, extent)
     ignored = _ignored(given, inputs) if type(given) is dict and len(given) > len(inputs) else b""
     return inputs, PredictOptions(False, timeout_s, ignored=ignored)
 
@@ -97,12 +97,13 @@ def check_signature(name: str) -> None:
         raise BadInput(f"Serving signature name: {show(name)} not found in signature def, expected {SIGNATURE!r}")
 
 
-def _rows(instances: Any, inputs: list[Input], plain: bool, extent: RequestSize) -> dict[str, Column]:
+def _rows(instances: Any, manifest: Manifest, plain: bool, extent: RequestSize) -> dict[str, Column]:
     if type(instances) is not list:
         raise BadInput(f"Expecting 'instances' to be a list/array, got {json_kind(instances)}")
     if not instances:
         raise BadInput("No values in 'instances' array")
     extent.add_rows(len(instances), "'instances'")
+    inputs = manifest.inputs
     if type(instances[0]) is not dict or is_base64(instances[0]):
         if len(inputs) > 1:
             raise BadInput(
@@ -113,6 +114,7 @@ def _rows(instances: Any, inputs: list[Input], plain: bool, extent: RequestSize)
             if type(element) is dict and not is_base64(element):
                 raise BadInput(f"Expecting value/list but got object at item {at} of input list")
         return {inputs[0].name: _of_instances(inputs[0], instances, plain, extent)}
+    inputs = manifest.expected_inputs(instances[0])
     names = {i.name for i in inputs}
     if set(map(type, instances)) != {dict} or set(map(len, instances)) != {len(names)}:
         _refuse_rows(instances, names)
@@ -143,7 +145,8 @@ def _of_instances(spec: Input, values: list[Any], plain: bool, extent: RequestSi
         raise BadInput(f"Failed to process 'instances' list. Error: {error}") from None
 
 
-def _columns(values: Any, inputs: list[Input], plain: bool, extent: RequestSize) -> dict[str, Column]:
+def _columns(values: Any, manifest: Manifest, plain: bool, extent: RequestSize) -> dict[str, Column]:
+    inputs = manifest.inputs
     if type(values) is not dict or is_base64(values):
         if len(inputs) > 1:
             raise BadInput(
@@ -151,6 +154,7 @@ def _columns(values: Any, inputs: list[Input], plain: bool, extent: RequestSize)
                 + ", ".join(i.name for i in inputs)
             )
         return {inputs[0].name: column(inputs[0], values, plain, extent)}
+    inputs = manifest.expected_inputs(values)
     for spec in inputs:
         if spec.name not in values:
             raise BadInput(f"Missing named input: {spec.name} in 'inputs' object.")

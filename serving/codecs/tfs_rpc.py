@@ -130,7 +130,7 @@ class PredictDecoder:
         _check_names(given, manifest)
         _check_outputs(self.params.outputs, manifest)
         filling = PaddedExtent(limits)
-        inputs = {spec.name: _column(spec, given, filling) for spec in manifest.inputs}
+        inputs = {spec.name: _column(spec, given, filling) for spec in manifest.expected_inputs(given)}
         self._learn(inputs, manifest)
         return inputs
 
@@ -147,7 +147,7 @@ class PredictDecoder:
     def _learn(self, inputs: Mapping[str, Column], manifest: Manifest) -> None:
         """Store the request as a template if each of its tensors is one array of fixed width."""
         places, contents = {}, {}
-        for spec in manifest.inputs:
+        for spec in manifest.expected_inputs(inputs):
             array, tensor = inputs[spec.name], self._message.inputs[spec.name]
             if not isinstance(array, np.ndarray) or not (tensor.tensor_content or len(tensor.float_val) == array.size):
                 return
@@ -198,8 +198,12 @@ def _check_names(given: Mapping[str, Any], manifest: Manifest) -> None:
     wanted = {i.name for i in manifest.inputs}
     optional = {i.name + ROW_SPLITS for i in manifest.inputs if i.ragged}
     sent = set(islice(given, len(wanted) + len(optional) + MAX_NAMES))
-    if not wanted <= sent <= wanted | optional:
-        missing = sorted(name for name in wanted if name not in given)
+    fillers = manifest.fillers
+    # A ragged input is left out with its row_splits, or not at all.
+    required = wanted - fillers.keys() if fillers else wanted
+    required |= {name.removesuffix(ROW_SPLITS) for name in sent & optional} if fillers else set()
+    if not required <= sent <= wanted | optional:
+        missing = sorted(name for name in required if name not in given)
         extra = sorted(show(name) for name in sent - wanted - optional)
         raise BadInput(
             f"input size does not match signature: {len(given)}!={len(wanted)} len({{{','.join(sorted(wanted))}}}). "

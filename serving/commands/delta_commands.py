@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from freshet_serving.serving.commands.completion import generations, models
 from freshet_serving.serving.commands.key_commands import KeyOption
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.generation import Generation
+    from freshet_serving.processor.package import Delta
 
 delta_app = typer.Typer(help="List, apply, fold and roll back deltas.", no_args_is_help=True)
 
@@ -156,18 +160,42 @@ def delta_rollback(
     reason: Annotated[
         str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")
     ] = "",
+    only: Annotated[
+        str,
+        typer.Option(
+            help="Take back one part, `model` or `entities`, with a delta that is published to --repository; the other "
+            "part stays as it is. [both, through a server]"
+        ),
+    ] = "",
+    repository: Annotated[
+        str, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models, for --only.")
+    ] = "",
+    key: KeyOption = "",
     admin: AdminOption = DEFAULT_ADMIN,
     admin_token: TokenOption = "",
 ) -> None:
     """Rolls back to an earlier generation on every server of the repository."""
+    if only:
+        from freshet_serving.models.publishing.publisher import Publisher
+        from freshet_serving.processor.errors import BadInput
+        from freshet_serving.processor.generation import Generation
+
+        if not repository:
+            raise BadInput("--only: expected --repository as well, where the delta is published")
+        publisher = Publisher(repository, model, Generation.parse(generation).version, key=key)
+        publisher.take_served()
+        before = publisher.generation
+        reached = publisher.restore(generation, only)
+        _print_difference(model, publisher.last, before, reached)
+        return
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
     route = f"/admin/models/{quoted(model)}/rollback"
-    reached: dict[str, Any] = AdminClient(admin, admin_token).send_json(
+    answer: dict[str, Any] = AdminClient(admin, admin_token).send_json(
         "POST", route, {"generation": generation, "reason": reason}
     )
-    print(f"{reached['model']} {reached['generation']}")
-    print(reached["note"])
+    print(f"{answer['model']} {answer['generation']}")
+    print(answer["note"])
 
 
 @delta_app.command("release")
@@ -216,16 +244,26 @@ def _decide(what: str, model: str, version: int | None, reason: str, admin: str,
 def delta_make(
     model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
     from_export: Annotated[
-        Path, typer.Option("--from-export", help="The retrained model, in any format of `freshet import`.")
+        Path,
+        typer.Option(
+            "--from-export",
+            help="The retrained model, in any format of `freshet import`; with --entity, the entity's whole table.",
+        ),
     ],
     repository: Annotated[str, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
     signature: Annotated[str, typer.Option(help="Signature of a SavedModel to serve.")] = "serving_default",
     ragged: Annotated[list[str] | None, typer.Option(help="Same value as for `freshet import --ragged`.")] = None,
     sparse: Annotated[list[str] | None, typer.Option(help="Same value as for `freshet import --sparse`.")] = None,
+    entity: Annotated[
+        str, typer.Option(help="Entity whose features to publish, of a table in Parquet, CSV or TFRecord.")
+    ] = "",
     key: KeyOption = "",
 ) -> None:
-    """Publishes the difference between a retrained model and the served one as one delta."""
+    """Publishes the difference between a retrained model, or an entity's table, and what is served as one delta."""
+    if entity:
+        _make_features(model, from_export, repository, version, entity, key)
+        return
     from freshet_serving.compiler.imports.importer import ImportOptions
     from freshet_serving.compiler.imports.retrained_export import read_export
     from freshet_serving.models.publishing.publisher import Publisher
@@ -242,7 +280,22 @@ def delta_make(
     generation = publisher.publish_difference(export.tables, export.dense, hashed=True)
     for note in export.notes:
         print(note)
-    delta = publisher.last
+    _print_difference(model, publisher.last, before, generation)
+
+
+def _make_features(model: str, path: Path, repository: str, version: int | None, entity: str, key: str) -> None:
+    from freshet_serving.models.data.entity_table import read_entity
+    from freshet_serving.models.publishing.publisher import Publisher
+
+    publisher = Publisher(repository, model, version, key=key)
+    publisher.take_served()
+    before = publisher.generation
+    keys, columns = read_entity(publisher.manifest, entity, str(path)).newest()
+    generation = publisher.publish_difference({}, entities={entity: (keys, columns)})
+    _print_difference(model, publisher.last, before, generation)
+
+
+def _print_difference(model: str, delta: Delta | None, before: Generation, generation: Generation) -> None:
     if delta is None:
         print(f"{model} {before}: no differences")
         return

@@ -18,13 +18,16 @@ from freshet_serving.processor.package import (
     SCORE,
     WHOLE,
     Delta,
+    EntityEntry,
     ExecutableEntry,
     Input,
+    Manifest,
     Output,
     Subgraph,
     read_delta,
     subgraphs,
 )
+from freshet_serving.processor.package.feature_groups import FeatureGroup
 from freshet_serving.processor.repository import (
     DELTA,
     DELTAS,
@@ -250,8 +253,10 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
     console.print(f"  {served}" + (f"; {len(bare)} delta files without a record" if bare else ""))
     for title, lines in (
         ("inputs", [f"{i.name}: {_shape(i)}" for i in manifest.inputs]),
+        *([("online features", [_group(g) for g in manifest.online_features])] if manifest.online_features else ()),
         ("outputs", [f"{o.name}: {o.dtype} {_row(o)}" for o in manifest.outputs]),
-        ("tables", [f"{t.name}: {t.rows:,} rows of {t.dim} {t.dtype}" for t in manifest.tables]),
+        ("tables", [f"{t.name}: {t.rows:,} rows of {t.dim} {t.dtype}" for t in manifest.embeddings]),
+        *([("entities", [_entity(manifest, e) for e in manifest.entities])] if manifest.entities else []),
         ("subgraphs", [_subgraph(name, graph) for name, graph in subgraphs(manifest).items()]),
         (
             "executables",
@@ -265,8 +270,22 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
         console.print("  every file matches its checksum")
 
 
+def _entity(manifest: Manifest, entity: EntityEntry) -> str:
+    table = manifest.table(entity.table)
+    lists = "".join(f", up to {n} of {source}" for source, n in entity.capacities.items())
+    columns = ", ".join(entity.inputs)
+    return f"{entity.name}: {table.rows:,} keys of {entity.key}, {4 * table.dim} bytes each: {columns}{lists}"
+
+
 def _executable(e: ExecutableEntry) -> str:
     return f"{e.backend}-{e.target} {e.precision} for {e.bucket} rows{_part(e)}"
+
+
+def _group(group: FeatureGroup) -> str:
+    keys = ", ".join(dict.fromkeys(key.input for feature in group.features for key in feature.keys))
+    filled = ", ".join(f"{feature.input} ({feature.type})" for feature in group.features)
+    where = f"{group.format} in store {group.store}, {group.timeout_ms:g} ms"
+    return f"{group.name}: {filled} by {keys}, {where}"
 
 
 def _part(executable: ExecutableEntry) -> str:

@@ -86,7 +86,7 @@ def analyse_tables(root: str, model: str, generation: str, since: str, reporter:
     checkpoint = None if generation else _checkpoint(Path(root), model, here.version)
     older = _older(repository, model, here, since)
     notes, summaries, changes = [_of(checkpoint)], [], []
-    entries = newer.base.manifest.tables
+    entries = newer.base.manifest.embeddings
     transforms = {t.name for t in newer.base.manifest.transforms if t.op in HASHES}
     hashed = {f.table for f in newer.base.manifest.features if f.input in transforms}
     learned = {t.name: checkpoint.rows(t.name, t.dim) if checkpoint else None for t in entries}
@@ -101,7 +101,7 @@ def analyse_tables(root: str, model: str, generation: str, since: str, reporter:
     if older is None:
         notes.append("nothing to compare with: this is the first generation")
     else:
-        before = {t.name: RowLayers.of(older, t.name) for t in older.base.manifest.tables}
+        before = {t.name: RowLayers.of(older, t.name) for t in older.base.manifest.embeddings}
         there = Generation(older.base.manifest.version, older.link.step)
         notes.append(f"rows that moved: since {there}")
         seeds = {t.name: t.hash_seed for t in older.base.manifest.tables}

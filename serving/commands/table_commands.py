@@ -78,7 +78,7 @@ def tables_drop(
 
     if not table and repository is None:
         raise BadInput("expected --repository or --table")
-    names = table or [t.name for t in _reader(str(repository), model, version).manifest.tables]
+    names = table or [t.name for t in _reader(str(repository), model, version).manifest.embeddings]
     dropped = drop(model, version, names, open_store(url, PUSH_TIMEOUT_S, SystemClock()))
     for stored in dropped:
         print(f"{stored.name}: dropped")

@@ -75,6 +75,8 @@ T = TypeVar("T")
 
 # About the time it takes to read a hundred small requests.
 LONG_TURN_S = 0.005
+# Lookups of features that wait for an online store at the same time.
+LOOKUPS = 8
 
 
 class Dispatcher:
@@ -91,6 +93,8 @@ class Dispatcher:
         # Delivers replies to the loop; None if they are computed on it.
         self._post: Callable[[Finish, Any], None] | None = None
         self._offload_executor: OffloadExecutor | None = None
+        # Apart from the other, so that a store that hangs delays no long request.
+        self._lookup_executor: OffloadExecutor | None = None
         self._caught_up_s = 0.0
 
     def deliver(self, processor: PredictionEngine, finish: Finish) -> Done:
@@ -131,6 +135,16 @@ class Dispatcher:
         assert self._offload_executor is not None, "deliver() created it"
         self._offload_executor.submit(work, nbytes, finish)
 
+    def look_up(self, work: Work, finish: Finish) -> None:
+        """Run work that waits for an online store; deliver() must have been called on the running loop.
+
+        Args:
+            work: The work.
+            finish: Receives its error.
+        """
+        assert self._lookup_executor is not None, "deliver() created it"
+        self._lookup_executor.submit(work, 0, finish)
+
     async def run_in_thread(self, processor: PredictionEngine, function: Callable[[], T], nbytes: int) -> T:
         """Call a function on another thread and return its result, or raise its error.
 
@@ -157,8 +171,9 @@ class Dispatcher:
 
     def close(self) -> None:
         """End the loop's threads after all requests have been answered or abandoned."""
-        if self._offload_executor is not None:
-            self._offload_executor.close()
+        for executor in (self._offload_executor, self._lookup_executor):
+            if executor is not None:
+                executor.close()
 
     def _connect(self, loop: asyncio.AbstractEventLoop, processor: PredictionEngine) -> None:
         """Deliver replies on this loop, computed on it or by session threads."""
@@ -177,4 +192,5 @@ class Dispatcher:
         post = self._completions.post
         self._post = None if processor.set_owner(wake, post) else post
         self._offload_executor = OffloadExecutor(post)
+        self._lookup_executor = OffloadExecutor(post, LOOKUPS)
         self._loop = loop

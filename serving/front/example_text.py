@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ def texts(columns: Mapping[str, Column | str], specs: Sequence[Input]) -> dict[s
     """
     found = {}
     for spec in specs:
+        if spec.name not in columns:
+            # A key that the model does not read may be left out of a request.
+            continue
         column = columns[spec.name]
         found[spec.name] = column if isinstance(column, str) else text_of(column, spec)
     return found if sum(map(len, found.values())) <= MAX_CHARS else {}
@@ -47,6 +51,34 @@ def text_of(column: Column, spec: Input) -> str:
     if spec.dtype == "float32":
         rows = [[_short(v) for v in row] if isinstance(row, list) else _short(row) for row in rows]
     return orjson.dumps(rows).decode()
+
+
+def looked_up_text(columns: Mapping[str, Column], specs: Sequence[Input], most_nbytes: int) -> str:
+    """Return looked-up inputs as one line of JSON in ASCII; null for those whose values are too long to return.
+
+    Args:
+        columns: The columns that were looked up.
+        specs: The model's inputs.
+        most_nbytes: Bytes of all values together.
+    """
+    parts = []
+    for spec in specs:
+        if spec.name not in columns:
+            continue
+        column = columns[spec.name]
+        rows: list[Any]
+        if isinstance(column, Ragged):
+            ends, flat = column.row_splits.tolist(), column.values.tolist()
+            rows = [_readable(flat[a:b]) for a, b in zip(ends, ends[1:])]
+        elif isinstance(column, Strings):
+            rows = _readable(column.tolist())
+        else:
+            # A float that is missing is NaN, which JSON has no number for.
+            rows = [None if value != value else value for value in column.tolist()]
+        text = json.dumps(rows)
+        most_nbytes -= len(text)
+        parts.append(f"{json.dumps(spec.name)}: {text if most_nbytes >= 0 else 'null'}")
+    return f"{{{', '.join(parts)}}}"
 
 
 def _readable(values: list[Any]) -> list[Any]:

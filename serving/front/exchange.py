@@ -6,7 +6,8 @@ the event loop:
     Exchange()  the request has arrived: its clock starts, and the Tracer decides whether it is traced
     select_replica()     find the replica that answers; most of an overload is refused here, before a byte is read
     submit()    read the request and submit it to the processor: at once, or on another thread if that would block the
-                loop, because it is long or because its version has a stage (serving.front.offload_executor)
+                loop, because it is long, because its version has a stage (serving.front.offload_executor), or because
+                online features have to be read from a store
     finish()    the Dispatcher has delivered the result: over HTTP in its callback, over gRPC in the waiting coroutine
     end()       the reply is encoded, or the error known, and about to be written
 
@@ -40,18 +41,32 @@ from freshet_serving.processor.errors import Expired, FreshetError
 from freshet_serving.processor.features.limits import FREE_NBYTES
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.sessions.request import Done
+from freshet_serving.serving.access.access_guard import AccessGuard
+from freshet_serving.serving.access.scopes import FEATURES
 from freshet_serving.serving.codecs.tensor_types import as_declared
 from freshet_serving.serving.codecs.wire import Headers
 from freshet_serving.serving.front import queries
 from freshet_serving.serving.front.dispatcher import Dispatcher
+from freshet_serving.serving.front.example_text import looked_up_text
 from freshet_serving.serving.front.offload_executor import Finish
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.lifecycle import Availability
-from freshet_serving.serving.request_headers import STICKY_KEY, TIMED_EVERY, caller_of, request_id_of
+from freshet_serving.serving.request_headers import (
+    FEATURES_MISSING,
+    LOOKED_UP,
+    RETURN_FEATURES,
+    STICKY_KEY,
+    TIMED_EVERY,
+    caller_of,
+    list_defaulted,
+    request_id_of,
+)
 from freshet_serving.serving.telemetry.metrics import PortMetrics
 from freshet_serving.serving.telemetry.tracing import Tracer
 
 OK = 200
+# Of looked-up values in a reply's header: clients and proxies accept 8 kB of headers.
+MAX_RETURNED_NBYTES = 4096
 # Bodies up to this size are read on the loop: a few hundred microseconds of JSON, which every other request waits for.
 MAX_AT_ONCE_NBYTES = FREE_NBYTES
 
@@ -68,6 +83,7 @@ class ServingContext:
         metrics: PortMetrics,
         options: FrontendOptions,
         tracer: Tracer | None = None,
+        guard: AccessGuard | None = None,
     ) -> None:
         """Create the shared state.
 
@@ -76,9 +92,10 @@ class ServingContext:
             metrics: The ports' metrics.
             options: The ports' options.
             tracer: Traces requests; None for no tracing.
+            guard: Checks the scope of a request that wants looked-up features; None for no check.
         """
         self.lifecycle, self.metrics, self.options = lifecycle, metrics, options
-        self.dispatcher, self.tracer = Dispatcher(), tracer
+        self.dispatcher, self.tracer, self.guard = Dispatcher(), tracer, guard
         self.default_timeout_s = options.default_timeout_s
         # Number of exchanges so far.
         self.begun = 0
@@ -89,7 +106,7 @@ class Exchange(ABC):
 
     __slots__ = (
         "_announced_s", "_encoding_s", "_key", "_processor", "_protocol", "_replica", "_timed", "_unread_s", "_who",
-        "began_s", "headers", "limits", "shared", "trace",
+        "began_s", "headers", "limits", "request", "shared", "trace",
     )  # fmt: skip
 
     def __init__(self, shared: ServingContext, protocol: str, headers: Headers) -> None:
@@ -203,7 +220,12 @@ class Exchange(ABC):
             if nbytes or self._replica.manifest.stage is not None:
                 shared.dispatcher.offload(partial(self._enter_late, source, deliver), nbytes, done)
                 return
-            self._enter(source, deliver)
+            request = self._decode(source)
+            filled = not self._replica.manifest.fillers
+            if filled or self._processor.fill_from_memory(request, self._replica):
+                self._processor.submit(request, deliver, self._replica)
+            else:
+                shared.dispatcher.look_up(partial(self._look_up, deliver), done)
         except FreshetError as error:
             self.finish(error)
             raise
@@ -214,27 +236,50 @@ class Exchange(ABC):
         remaining_s = self.remaining_s(self._announced_s, waited_s)
         if remaining_s is not None and remaining_s <= 0:
             raise Expired("deadline: passed while the request waited to be read")
-        self._enter(source, deliver, waited_s)
+        request = self._decode(source, waited_s)
+        # The reply may arrive before submit() returns.
+        self._note_read()
+        self._processor.submit(request, deliver, self._replica)
 
-    def _enter(self, source: Any, deliver: Done, waited_s: float | None = None) -> None:
-        """Read and submit.
+    def _look_up(self, deliver: Done, waited_s: float) -> None:
+        """Submit a request whose features have to be read from an online store, on a thread that may wait for it."""
+        request = self.request
+        if request.timeout_s is not None:
+            request.timeout_s -= waited_s
+            if request.timeout_s <= 0:
+                raise Expired("deadline: passed while the request waited for online features")
+        self._processor.submit(request, deliver, self._replica)
+
+    def _decode(self, source: Any, waited_s: float = 0.0) -> PredictRequest:
+        """Read the request.
 
         Args:
             source: What read() decodes.
-            deliver: Receives the result.
-            waited_s: Seconds it waited for another thread; None on the loop.
+            waited_s: Seconds it waited for another thread.
         """
-        who, headers, replica = self._who, self.headers, self._replica
-        inputs, own_s = self.read(source, replica.manifest)
-        timeout_s = self.remaining_s(own_s, waited_s or 0.0)
-        request = PredictRequest(
+        who, headers, guard = self._who, self.headers, self.shared.guard
+        if RETURN_FEATURES in headers and guard is not None:
+            guard.authorize(FEATURES, headers.get(b"authorization"))
+        inputs, own_s = self.read(source, self._replica.manifest)
+        timeout_s = self.remaining_s(own_s, waited_s)
+        self.request = request = PredictRequest(
             who.model, inputs, who.version, who.label, timeout_s, caller_of(headers), self._key,
             request_id_of(headers),
         )  # fmt: skip
-        if waited_s is not None:
-            # The reply may arrive before submit() returns.
-            self._note_read()
-        self._processor.submit(request, deliver, replica)
+        return request
+
+    def feature_headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Return x-features-missing and x-features, as far as the reply needs them."""
+        filled = self.request.filled
+        if filled is None or not filled.looked_up:
+            return ()
+        headers: tuple[tuple[bytes, bytes], ...] = ()
+        if filled.defaulted:
+            headers = ((FEATURES_MISSING, list_defaulted(filled.defaulted)),)
+        if RETURN_FEATURES in self.headers:
+            text = looked_up_text(filled.looked_up, self._replica.manifest.inputs, MAX_RETURNED_NBYTES)
+            headers += ((LOOKED_UP, text.encode()),)
+        return headers
 
     def _note_read(self) -> None:
         if self._timed:

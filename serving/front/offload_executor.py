@@ -36,14 +36,15 @@ Work = Callable[[float], None]
 class OffloadExecutor:
     """Threads for the long work of one event loop."""
 
-    def __init__(self, post: Callable[[Finish, Any], None]) -> None:
+    def __init__(self, post: Callable[[Finish, Any], None], threads: int = THREADS) -> None:
         """Start without threads.
 
         Args:
             post: Calls a function with a result on the loop (serving.front.dispatcher).
+            threads: Number of threads.
         """
         self._post = post
-        self._threads = ThreadPoolExecutor(THREADS, "freshet-reading")
+        self._threads = ThreadPoolExecutor(threads, "freshet-reading")
         self._reading = threading.Lock()
         # Bytes by the id of their work; the loop adds entries and threads remove them.
         self._waiting: dict[int, int] = {}

@@ -62,7 +62,12 @@ from freshet_serving.serving.http.asgi import (
 from freshet_serving.serving.http.dialects import DIALECTS, Dialect
 from freshet_serving.serving.http.head_cache import HeadCache
 from freshet_serving.serving.http.paths import Route, parse
-from freshet_serving.serving.request_headers import MAX_REQUEST_ID_NBYTES, MODEL_DIGEST, REQUEST_ID, request_id_of
+from freshet_serving.serving.request_headers import (
+    MAX_REQUEST_ID_NBYTES,
+    MODEL_DIGEST,
+    REQUEST_ID,
+    request_id_of,
+)
 from freshet_serving.serving.telemetry.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -165,6 +170,8 @@ class HttpExchange(Exchange):
                 if b"accept-encoding" in self.headers:
                     content, coding = deflate(content, self.headers)
                     kinds = (*kinds, *coding)
+                if self.request.filled is not None:
+                    kinds = (*kinds, *self.feature_headers())
                 if MODEL_DIGEST in self.headers:
                     kinds = (*kinds, (MODEL_DIGEST, result.generation.digest.encode()))
                 answer = OK, content, (*kinds, *generation_headers(result.generation))

@@ -226,9 +226,10 @@ class RpcExchange(Exchange):
         return self.declared(result)
 
     def trailing_metadata(self, generation: Generation) -> Metadata:
-        """Return the trailing metadata of a reply: its generation, with the digest if the request asked for it."""
+        """Return the trailing metadata of a reply: its generation, the digest if asked for, missing features."""
         digest = (("x-model-digest", generation.digest),) if MODEL_DIGEST in self.headers else ()
-        return generation_metadata(generation) + digest
+        features = tuple([(name.decode(), value.decode()) for name, value in self.feature_headers()])
+        return generation_metadata(generation) + digest + features
 
 
 C = TypeVar("C", RpcCall, RpcExchange)

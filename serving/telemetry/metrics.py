@@ -21,6 +21,7 @@ from freshet_serving.processor.overview import model_stats, version_stats
 from freshet_serving.processor.tables.tier import TierStats
 from freshet_serving.processor.watching import GroupStats, ModelStats, SessionStats
 from freshet_serving.serving.lifecycle import Availability
+from freshet_serving.serving.telemetry.feature_metrics import feature_families
 from freshet_serving.serving.telemetry.mirror_metrics import mirror_families
 from freshet_serving.serving.telemetry.version_metrics import buckets, version_families
 
@@ -372,6 +373,7 @@ class Metrics(Collector):
                 yield family
         yield from _delta_families(stats)
         yield from _tier_families(stats)
+        yield from feature_families(stats)
         yield from version_families(versions)
 
 

@@ -27,6 +27,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Corrupt, FreshetError, NotReady
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import ArrayHandle, advise, share
+from freshet_serving.processor.online_features.online_store import OpenStore
 from freshet_serving.processor.package import Manifest, crc32
 from freshet_serving.processor.repository import WARMUP, VersionReader
 from freshet_serving.processor.running import executable_files
@@ -178,6 +179,7 @@ class FrameReceiver:
         options_of: Callable[[str], GroupOptions],
         clock: Clock,
         remote: RemoteTables | None = None,
+        stores: Mapping[str, OpenStore] | None = None,
     ) -> None:
         """Make the replica from the "open" message.
 
@@ -187,6 +189,7 @@ class FrameReceiver:
             options_of: Returns the options of a model's session group.
             clock: The replica's clock.
             remote: Reader of tables in a remote store, if there is one.
+            stores: The online stores of this process.
         """
         files = {name: unpacker.unpack(packed) for name, packed in message["files"].items()}
         package = ReceivedPackage(Manifest.from_json(message["manifest"].encode()), files)
@@ -201,6 +204,7 @@ class FrameReceiver:
             options.all_cpus,
             remote,
             options.runs,
+            stores,
         )
         self._arrays: dict[int, NDArray[Any]] = {}
         self._dense_numbers: dict[str, int] = {}
@@ -233,7 +237,7 @@ class FrameReceiver:
     def example(self) -> dict[str, str]:
         """Return an example request as JSON text; empty if there is none."""
         found = self.replica.example()
-        return texts(found, self.replica.manifest.inputs) if found else {}
+        return texts(found, self.replica.manifest.read_inputs) if found else {}
 
     def preview(self, message: Message) -> list[Any] | None:
         """Preview a frame before it is served; return the result as JSON lists, or None if there is none."""

@@ -55,6 +55,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.memory import reserve, share
+from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.tables.remote.settings import RemoteConfig
 from freshet_serving.serving.access.credentials import DATA_PLACE, Credentials
 from freshet_serving.serving.access.rate_limiter import clear_process, rate_limiter_memory
@@ -120,12 +121,14 @@ class WorkerSettings:
         front: Options of the data ports.
         session_options: Options of the sessions, as in ServeConfig.
         remote: The remote store of tables, if there is one.
+        online_stores: The online stores that features are looked up in.
         grpc_address: Address reserved for all workers.
     """
 
     front: FrontendOptions
     session_options: dict[str, Any]
     remote: RemoteConfig | None
+    online_stores: list[OnlineStoreSettings]
     grpc_address: str
 
     def message(self) -> Message:

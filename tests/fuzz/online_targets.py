@@ -8,10 +8,11 @@ import json
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.online_features.feast_registry import FeastRegistry
 from freshet_serving.processor.online_features.feast_values import decode_timestamp, decode_value
-from freshet_serving.processor.online_features.feature_groups import FeatureGroup, parse_group
+from freshet_serving.processor.online_features.group_sections import parse_group
 from freshet_serving.processor.online_features.plain_values import decode_text
 from freshet_serving.processor.online_features.protobuf_fields import MalformedMessage
-from freshet_serving.processor.online_features.value_types import VALUE_TYPES
+from freshet_serving.processor.package.feature_groups import FeatureGroup
+from freshet_serving.processor.package.value_types import VALUE_TYPES
 from tests.fuzz.target import Target
 from tests.processor.online_features.value_messages import VECTORS
 

@@ -3,9 +3,16 @@ import typing
 
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.processor.options import options_of
+from freshet_serving.processor.package.feature_groups import FeatureGroup
 from generators.training_page import PAGE, page
 
-MADE = {"ModelConfig": {"options"}, "FeatureConfig": {"name", "column_kind"}, "TableConfig": {"train"}}
+MADE = {
+    "ModelConfig": {"options"},
+    "FeatureConfig": {"name", "column_kind"},
+    "TableConfig": {"train"},
+    # What a package holds; the keys of its section are described in docs/how-to/feast.md.
+    "FeatureGroup": {field.name for field in dataclasses.fields(FeatureGroup)},
+}
 """Fields that no key of the file gives."""
 
 

@@ -258,6 +258,9 @@ class FakeProcessor:
     def remote_rows(self, version: Any) -> None:
         return None
 
+    def feature_lookups(self, version: Any) -> None:
+        return None
+
     def close(self) -> None:
         self.closed = True
 

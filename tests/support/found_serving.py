@@ -20,7 +20,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "serving/commands/shutdown_signals.py": ("tests/e2e/test_follow_live.py", "tests/e2e/test_join_live.py"),
     "serving/commands/recording_commands.py": ("tests/e2e/test_production_live.py",),
     "serving/commands/train_command.py": ("tests/e2e/test_train_live.py", "tests/e2e/test_conformance.py"),
-    "serving/front/example_text.py": ("tests/serving/admin/test_example_requests.py",),
     "serving/front/queries.py": (
         "tests/serving/http/test_app.py",
         "tests/serving/front/test_exchange.py",
@@ -96,6 +95,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
 
 SEAMS: dict[str, str] = {
     "tests/serving/codecs/test_limits_of_dialects.py": "what a request may cost, asked of every codec by one table",
+    "tests/serving/codecs/test_left_out_inputs.py": "what a request may leave out, asked of every codec by one table",
     "tests/freshet_serving/test_facade.py": "what the package offers, and that its names lead to it: every floor's",
     "tests/serving/workers/test_processes.py": "changes, channel and the engine's pins, with a reader in a process",
 }

@@ -212,10 +212,10 @@ def _said(value: Any) -> Any:
     """Return `value` as JSON, without fields that have their default: a new field must not change a digest."""
     if dataclasses.is_dataclass(value):
         parts = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
-        return {f.name: _said(part) for f, part in parts if part != _default(f)}
+        return {f.name: _said(part) for f, part in parts if f.init and part != _default(f)}
     if isinstance(value, Mapping):
         return {key: _said(part) for key, part in value.items()}
-    return [_said(part) for part in value] if isinstance(value, list) else value
+    return [_said(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def _default(spec: dataclasses.Field[Any]) -> Any:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,12 +72,12 @@ class TableChanges:
 
     Attributes:
         keys: Changed keys, int64 [m], ascending.
-        rows: Their rows, float32 [m, dim].
+        rows: Their rows, float32 [m, dim]; of an entity's table int32.
         removed: Removed keys (tombstones), int64 [r], ascending.
     """
 
     keys: Int64s
-    rows: Float32s
+    rows: NDArray[Any]
     removed: Int64s
 
 
@@ -115,8 +116,8 @@ class VersionContents:
         times = [delta.event_time for delta in deltas if delta.event_time]
         self.event_time = list(times[0]) if times else list(self.base.manifest.event_time)
 
-    def table(self, name: str) -> tuple[Int64s, Float32s]:
-        """Return every key, ascending, with its row as it is served: int64 [n], float32 [n, dim]."""
+    def table(self, name: str) -> tuple[Int64s, NDArray[Any]]:
+        """Return every key, ascending, with its row as it is served: int64 [n], float32 [n, dim] or int32 records."""
         entry, changes = self.base.manifest.table(name), self.changes[name]
         keys, base_rows, scales = self.base_rows(name)
         rows = widened(base_rows, scales)
@@ -128,8 +129,8 @@ class VersionContents:
         order = np.argsort(keys)
         return keys[order], rows[order]
 
-    def rows(self, name: str, keys: Int64s) -> tuple[NDArray[np.bool_], Float32s]:
-        """Return which keys have a row, bool [n], and the rows, float32 [n, dim], with zeros where there is none.
+    def rows(self, name: str, keys: Int64s) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+        """Return which keys have a row, bool [n], and the rows as table() does, with zeros where there is none.
 
         Args:
             name: Name of the table.
@@ -137,14 +138,14 @@ class VersionContents:
         """
         entry, changes = self.base.manifest.table(name), self.changes[name]
         there = np.zeros(len(keys), np.bool_)
-        rows = np.zeros((len(keys), entry.dim), np.float32)
+        rows = np.zeros((len(keys), entry.dim), entry.delta_dtype)
         base_keys, base_rows, scales = self.base_rows(name)
         mine, theirs = _matches(keys, base_keys)
         there[mine], rows[mine] = True, widened(base_rows[theirs], scales[theirs] if len(scales) else scales)
         mine, theirs = _matches(keys, changes.keys)
         there[mine], rows[mine] = True, stored(changes.rows[theirs], entry.dtype)
         gone = np.isin(keys, changes.removed)
-        there[gone], rows[gone] = False, 0.0
+        there[gone], rows[gone] = False, 0
         return there, rows
 
     def base_rows(self, name: str) -> tuple[Int64s, NDArray[np.generic], Float32s]:
@@ -160,13 +161,15 @@ class VersionContents:
         return arrays["keys"], arrays["rows"], arrays.get("scales", NO_SCALES)
 
 
-def widened(rows: NDArray[np.generic], scales: Float32s) -> Float32s:
-    """Return stored rows as float32 [n, dim], as serving reads them (processor.kernels.conversion).
+def widened(rows: NDArray[np.generic], scales: Float32s) -> NDArray[Any]:
+    """Return stored rows as float32 [n, dim], as serving reads them (processor.kernels.conversion); records unchanged.
 
     Args:
         rows: Stored rows [n, dim]; bfloat16 as uint16.
         scales: float32 [n] of int8 rows, else [0].
     """
+    if rows.dtype == np.int32:
+        return np.array(rows)
     if rows.dtype == np.uint16:
         return (rows.astype(np.uint32) << np.uint32(16)).view(np.float32)
     wide = rows.astype(np.float32)
@@ -197,11 +200,11 @@ def narrowed(rows: Float32s, dtype: str) -> tuple[NDArray[np.generic], Float32s]
     return rows, NO_SCALES
 
 
-def stored(rows: Float32s, dtype: str) -> Float32s:
-    """Return float32 rows after a round trip through a table's row type.
+def stored(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Return rows after a round trip through a table's row type.
 
     Args:
-        rows: float32 [n, dim].
+        rows: float32 [n, dim]; of records int32.
         dtype: The row type.
     """
     return widened(*narrowed(rows, dtype))
@@ -218,13 +221,14 @@ def _in_memory(delta: Delta) -> Delta:
 
 def _gathered(entry: TableEntry, newest_first: Iterable[Delta]) -> TableChanges:
     """Return the newest change of each key."""
-    keys, rows, gone = [np.empty(0, np.int64)], [np.empty((0, entry.dim), np.float32)], [np.empty(0, np.bool_)]
+    dtype: type[Any] = entry.delta_dtype
+    keys, rows, gone = [np.empty(0, np.int64)], [np.empty((0, entry.dim), dtype)], [np.empty(0, np.bool_)]
     for delta in newest_first:
         table = delta.tables.get(entry.name)
         if table is not None:
             removed = len(table.removed)
             keys += [table.keys, table.removed]
-            rows += [table.rows, np.zeros((removed, entry.dim), np.float32)]
+            rows += [table.rows, np.zeros((removed, entry.dim), dtype)]
             gone += [np.zeros(len(table.keys), np.bool_), np.ones(removed, np.bool_)]
     all_keys, all_gone = np.concatenate(keys), np.concatenate(gone)
     distinct, first = np.unique(all_keys, return_index=True)

@@ -49,7 +49,7 @@ def push(
         Conflict: The store holds another upload of the same version.
         NotReady: The store does not answer.
     """
-    names = list(tables) or [t.name for t in reader.manifest.tables]
+    names = list(tables) or [t.name for t in reader.manifest.embeddings]
     wanted = [StoredTable.of(reader.manifest, name) for name in names]
     return [table for table in wanted if _push(reader, table, store, progress)]
 

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Corrupt, NotReady
+from freshet_serving.processor.features.entity_records import fill_left_out
 from freshet_serving.processor.features.plan import BoundRequest, SparsePlan, inputs_of
 from freshet_serving.processor.kernels import remote as kernels
 from freshet_serving.processor.kernels import rows as row_kernels
@@ -117,7 +118,8 @@ class RemoteTables:
 
     def stored(self, manifest: Manifest) -> list[StoredTable]:
         """Return the version's remote tables; raise NotReady unless all of them are complete in the store."""
-        names = [t.name for t in manifest.tables if self.config.is_remote(manifest.model, t.name)]
+        # Records are read before the keys in them can be looked up: they stay in memory.
+        names = [t.name for t in manifest.embeddings if self.config.is_remote(manifest.model, t.name)]
         return [self._stored(manifest, name) for name in names]
 
     def open_reader(self, manifest: Manifest, plan: SparsePlan) -> RemoteReader | None:
@@ -199,7 +201,10 @@ class RemoteReader:
         Raises:
             NotReady: Rows were unavailable and the policy is to fail.
         """
-        inputs = inputs_of(bound)
+        inputs, kept = inputs_of(bound), None
+        if self._plan.entities:
+            counted = np.zeros((len(tables), 2), np.int64)
+            kept = fill_left_out(self._plan.entities, tables, epoch, inputs, spans, counted)
         stands, starts = np.empty((len(self._tables), 3), np.int64), np.empty(len(self._tables) + 1, np.int64)
         plan, remote = self._plan.plan, self._remote
         size = kernels.lay_out(plan, inputs, spans, remote, stands, starts)
@@ -207,6 +212,7 @@ class RemoteReader:
         index, ids, entries = np.empty((size, 2), np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
         counts = np.empty(len(self._tables), np.int64)
         kernels.collect(tables, plan, inputs, spans, epoch, remote, index, stands, starts, ids, entries, counts)
+        del kept
         ends, scale_ends = np.cumsum(counts * self._nbytes), np.cumsum(counts)
         rows, scales = np.empty(int(ends[-1]), np.uint8), np.empty(int(scale_ends[-1]), np.float32)
         places = np.empty((len(counts), 3), np.int64)

@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from freshet_serving.processor.columns import BufferLayout, ColumnLayout, PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features import input_reader
 from freshet_serving.processor.features import plan as sparse
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
@@ -19,6 +20,7 @@ from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.kernels.pool import SOURCE
 from freshet_serving.processor.package.manifest import Feature, Input, TableEntry
 from freshet_serving.processor.package.transforms import Transform
+from tests.support import looked_up
 from tests.support.packages import make_inputs, manifest
 
 SMALL = manifest()
@@ -354,7 +356,7 @@ LIMITS = RequestLimits(max_rows=5, max_ids=16)
 )
 def test_request_over_its_limits_is_refused_before_reading_values(inputs, message, monkeypatch):
     PLAN.bind_inputs(inputs)
-    monkeypatch.setattr(sparse, "hash_strings", None)
+    monkeypatch.setattr(input_reader, "hash_strings", None)
     with pytest.raises(TooLarge, match=message):
         PLAN.bind_inputs(inputs, LIMITS)
 
@@ -390,7 +392,7 @@ def test_layout_cache_is_bounded(monkeypatch):
 
 
 def test_blank_inputs_make_a_one_row_request(tmp_path):
-    from freshet_serving.processor.features.plan import blank_inputs
+    from freshet_serving.processor.features.input_reader import blank_inputs
     from tests.support.packages import manifest
 
     made = manifest()
@@ -410,3 +412,28 @@ def test_infinite_numbers_read_only_by_a_transform_are_refused():
         BadInput, match=r"input 'price': expected finite numbers \(or NaN\), got -inf in row 1, column 0"
     ):
         plan.bind_inputs({"price": np.array([[0, 1], [-np.inf, 2]], F32)})
+
+
+class TestAnInputThatAKeyFills:
+    """Before a request is bound, what it left out is filled; here only a key that the model does not read is absent."""
+
+    def test_the_request_with_and_without_the_key_is_bound_alike(self):
+        plan = SparsePlan(looked_up.manifest())
+        columns = {f"f{j}": np.zeros(2, np.float32) for j in range(4)}
+        columns |= {"user": np.array([1, 2]), "tags": Ragged.of([["a"], ["b"]])}
+        without = plan.bind_inputs(columns, RequestLimits())
+        with_key = plan.bind_inputs(columns | {"user_id": np.array([7])}, RequestLimits())
+        assert (without.rows, without.ids) == (with_key.rows, with_key.ids) == (2, 4)
+
+    def test_what_is_still_missing_is_named_with_its_key(self):
+        columns = {"user": np.array([1]), "tags": Ragged.of([["a"]]), "f2": np.zeros(1, np.float32)}
+        plan = SparsePlan(looked_up.manifest())
+        with pytest.raises(BadInput, match=r"input 'f0' is missing: expected it, or 'user_id', by which online feat"):
+            plan.bind_inputs(columns)
+
+    @pytest.mark.parametrize("key", [np.zeros(1, np.float32), np.array([1, 2, 3])])
+    def test_a_key_of_another_type_or_row_count_is_refused(self, key):
+        columns = {f"f{j}": np.zeros(2, np.float32) for j in range(4)}
+        columns |= {"user": np.array([1, 2]), "tags": Ragged.of([["a"], ["b"]]), "user_id": key}
+        with pytest.raises(BadInput, match=r"input 'user_id': expected"):
+            SparsePlan(looked_up.manifest()).bind_inputs(columns)

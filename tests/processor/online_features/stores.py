@@ -3,7 +3,7 @@
 import numpy as np
 
 from freshet_serving.processor.columns import Strings
-from freshet_serving.processor.online_features.feature_groups import parse_group
+from freshet_serving.processor.online_features.group_sections import parse_group
 from freshet_serving.processor.online_features.online_store import Loss, OpenStore
 from freshet_serving.processor.online_features.reader import OnlineFeatures
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.online_features.feast_registry import FeastRegistry, JoinKey, parse_reference
-from freshet_serving.processor.online_features.value_types import VALUE_TYPES
+from freshet_serving.processor.package.value_types import VALUE_TYPES
 from tests.processor.online_features.value_messages import VECTORS
 
 DATA = base64.b64decode(VECTORS["registry"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.online_features.feast_values import MAX_VALUES, decode_timestamp, decode_value
 from freshet_serving.processor.online_features.protobuf_fields import MalformedMessage
-from freshet_serving.processor.online_features.value_types import VALUE_TYPES
+from freshet_serving.processor.package.value_types import VALUE_TYPES
 from tests.processor.online_features.value_messages import SCALARS, VECTORS, Value, value_of
 
 CONTENT = {

@@ -13,7 +13,7 @@ def test_redis_is_imported_only_where_a_store_is_configured():
     code = (
         "import sys\n"
         "from freshet_serving.processor.clock import SystemClock\n"
-        "from freshet_serving.processor.online_features import feature_groups, opening, reader, store_settings\n"
+        "from freshet_serving.processor.online_features import group_sections, opening, reader, store_settings\n"
         "assert opening.open_stores([], SystemClock()) == {}\n"
         "print('redis' in sys.modules)"
     )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.online_features.plain_values import decode_text, key_formatter
 from freshet_serving.processor.online_features.protobuf_fields import MalformedMessage
-from freshet_serving.processor.online_features.value_types import VALUE_TYPES
+from freshet_serving.processor.package.value_types import VALUE_TYPES
 
 
 @given(st.integers(-(2**63), 2**63 - 1))

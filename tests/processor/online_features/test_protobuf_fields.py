@@ -9,7 +9,7 @@ from freshet_serving.processor.online_features.protobuf_fields import (
     read_varint,
     unpack_varints,
 )
-from freshet_serving.processor.online_features.value_types import FIXED32, FIXED64, LENGTH, VARINT
+from freshet_serving.processor.package.value_types import FIXED32, FIXED64, LENGTH, VARINT
 
 
 def varint(value):

@@ -11,7 +11,7 @@ from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.online_features.feast_keys import feature_field, key_serializer, timestamp_field
-from freshet_serving.processor.online_features.feature_groups import parse_group
+from freshet_serving.processor.online_features.group_sections import parse_group
 from freshet_serving.processor.online_features.online_store import Loss
 from freshet_serving.processor.online_features.reader import MAX_ROWS, OnlineFeatures, Status
 from tests.processor.online_features.stores import HASHES, MemoryStore, features_of, opened, plain, users

@@ -3,6 +3,7 @@ import pytest
 
 from freshet_serving import Prediction
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.serving.client.prediction import missing_of
 
 
 def test_one_of_several_outputs_must_be_named():
@@ -12,3 +13,8 @@ def test_one_of_several_outputs_must_be_named():
     for name in (None, "cvx"):
         with pytest.raises(BadInput, match="expected one of ctr, cvr"):
             prediction.scores(name)
+
+
+def test_missing_features_are_read_from_the_header():
+    assert missing_of("") == {}
+    assert missing_of("age=late, a%2Cb=null, ...") == {"age": "late", "a,b": "null"}

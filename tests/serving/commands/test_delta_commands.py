@@ -2,14 +2,18 @@ import errno
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Diverged, NotReady
+from freshet_serving.processor.package import EntityEntry
 from freshet_serving.processor.repository.log.chain_record import HOLD
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.processor.repository.log.damaged import damaged_chain, write_unchecked
 from tests.serving.commands.running import admin_port, run
+from tests.support import entities
 from tests.support.packages import make_delta, write_package
 
 
@@ -91,3 +95,23 @@ def test_compact_of_a_read_only_repository_gives_one_line(version, tmp_path, mon
     monkeypatch.setattr(Path, "unlink", read_only)
     with pytest.raises(NotReady, match="snapshot: the repository cannot be written: Read-only file system"):
         run("delta", "compact", "small", "--repository", str(tmp_path))
+
+
+def test_difference_of_an_entitys_table_is_published(tmp_path):
+    entity = EntityEntry("profile", "user", ["tags"], {"tags": 3})
+    entities.write_package(tmp_path, entity=entity)
+    tags = entities.columns(entities.KNOWN)["tags"]
+    table = {"user": pa.array([*range(1, 8), 40]), "tags": pa.array([*tags[1:7], ["zz"], ["a"]])}
+    pq.write_table(pa.table(table), tmp_path / "users.parquet")
+    make = ("delta", "make", "small", "--from-export", str(tmp_path / "users.parquet"), "--repository", str(tmp_path))
+    assert run(*make, "--entity", "profile").startswith("small 1.1: 2 rows, 1 removed, 0 dense weights")
+    assert run(*make, "--entity", "profile") == "small 1.1: no differences\n"
+    with pytest.raises(BadInput, match="entity 'x' does not exist; the model has profile"):
+        run(*make, "--entity", "x")
+    shown = run("inspect", "small", "--repository", str(tmp_path))
+    assert "profile: 8 keys of user, 32 bytes each: tags, up to 3 of tags" in shown
+    back = ("delta", "rollback", "small", "1.0", "--only", "entities")
+    assert run(*back, "--repository", str(tmp_path)).startswith("small 1.2: 2 rows, 1 removed, 0 dense weights")
+    assert run(*back, "--repository", str(tmp_path)) == "small 1.2: no differences\n"
+    with pytest.raises(BadInput, match="--only: expected --repository as well"):
+        run(*back)

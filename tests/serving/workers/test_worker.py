@@ -194,7 +194,7 @@ def born():
     reserved, grpc = reserve("127.0.0.1", 0)
     here, there = Channel.pair()
     channel = Channel(there)
-    settings = WorkerSettings(FrontendOptions(version="9"), {"groups": {}}, None, grpc).message()
+    settings = WorkerSettings(FrontendOptions(version="9"), {"groups": {}}, None, [], grpc).message()
     shared = {"board": np.zeros((3, 1), np.int64), "meters": rate_limiter_memory(2)}
     worker = Worker(channel, {**settings, **shared, "seat": 0}, SimpleNamespace(unpack=lambda packed: packed))
 

@@ -15,7 +15,7 @@ from freshet_serving.serving.workers.worker_pool import WorkerPool, WorkerProces
 from tests.serving.workers.fakes import FakeWorker
 from tests.support.waiting import until
 
-SETTINGS = WorkerSettings(FrontendOptions(shutdown_timeout_s=1.0, version="9"), {}, None, "127.0.0.1:0")
+SETTINGS = WorkerSettings(FrontendOptions(shutdown_timeout_s=1.0, version="9"), {}, None, [], "127.0.0.1:0")
 WAIT_S = 30
 
 

@@ -37,7 +37,7 @@ class ReadingWorker(FakeWorker):
     """A FakeWorker that takes changes of versions as a worker does, at once."""
 
     _change = Worker._change
-    _clock, _remote = SystemClock(), None
+    _clock, _remote, _stores = SystemClock(), None, {}
 
     def __init__(self, slot):
         super().__init__(slot)

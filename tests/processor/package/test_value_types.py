@@ -3,7 +3,7 @@ import pytest
 
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.online_features.value_types import (
+from freshet_serving.processor.package.value_types import (
     VALUE_TYPES,
     build_column,
     encode_default,

@@ -4,7 +4,8 @@ import json
 import pytest
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.online_features.feature_groups import FeatureGroup, KeyColumn, parse_group
+from freshet_serving.processor.online_features.group_sections import parse_group
+from freshet_serving.processor.package.feature_groups import FeatureGroup, KeyColumn
 from tests.processor.online_features.value_messages import VECTORS
 
 DECLARED = {
@@ -17,6 +18,7 @@ DECLARED = {
     "timeout_ms": 5,
 }
 HASHES = {"key": ["user_id", "country"], "format": "hash", "features": ["age"], "types": {"age": "int64"}}
+PLAIN = parse_group("user", HASHES).to_json()
 
 
 @pytest.fixture
@@ -62,10 +64,18 @@ def test_a_package_holds_a_group_as_json(section):
 
 
 @pytest.mark.parametrize(
-    "value", [None, [], {}, {"name": "user"}, parse_group("user", HASHES).to_json() | {"features": [7]}]
+    ("value", "message"),
+    [
+        (None, r"online_features: expected an object, got null"),
+        ([], r"online_features: expected an object, got a list"),
+        ({}, r"online_features: 'name' is missing"),
+        ({"nam": "user"}, r"online_features: unknown key 'nam'"),
+        (PLAIN | {"features": [7]}, r"online_features.features\[0\]: expected an object, got a number"),
+        (PLAIN | {"store": 7}, r"online_features.store: expected a string, got a number"),
+    ],
 )
-def test_a_package_with_something_else_is_refused(value):
-    with pytest.raises(BadInput, match=r"online_features: expected a group of features"):
+def test_a_package_with_something_else_is_refused(value, message):
+    with pytest.raises(BadInput, match=message):
         FeatureGroup.from_json(value)
 
 

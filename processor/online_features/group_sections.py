@@ -1,7 +1,4 @@
-"""Define groups of online features: what one key leads to in an online store.
-
-A package holds groups (FeatureGroup, as JSON): the store's name, views, types and time to live. Where the store is and
-how to log in to it is the server's part (store_settings). A group is made of a section of a training configuration:
+"""Make groups of online features of the sections of a training configuration.
 
     [online_features.user]
     key = "user_id"                     # or a list: the inputs of a request that make the key
@@ -10,6 +7,7 @@ how to log in to it is the server's part (store_settings). A group is made of a 
     project = "shop"
     features = ["profile:age", "history:items"]     # or service = "ranking"
     registry = "feature_repo/data/registry.db"      # types, join keys, TTLs; or types, key_types, ttl_s
+    defaults = { age = 30 }             # what is not there is otherwise missing, as in training
     timeout_ms = 2
 
 Everything that cannot be read at all (a type that is no model's input, an on-demand view) is refused here, by name,
@@ -18,24 +16,26 @@ and not when the first request comes.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, nearest
 from freshet_serving.processor.online_features.feast_registry import FeastRegistry, RegisteredFeature, parse_reference
-from freshet_serving.processor.online_features.value_types import KEY_TYPES, value_type
 from freshet_serving.processor.options import type_name
+from freshet_serving.processor.package.feature_groups import (
+    DEFAULT_TIMEOUT_MS,
+    FEAST,
+    HASH,
+    FeatureGroup,
+    KeyColumn,
+    OnlineFeature,
+)
+from freshet_serving.processor.package.value_types import value_type
 
-FEAST, HASH = "feast", "hash"
-FORMATS = (FEAST, HASH)
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 TEMPLATE_PART = re.compile(r"\{([^{}]*)\}")
-MAX_FEATURES = 1000
-DEFAULT_TIMEOUT_MS = 2.0
 
 SECTION_TYPES: dict[str, type | tuple[type, ...]] = {
     "key": (str, list),
@@ -49,128 +49,10 @@ SECTION_TYPES: dict[str, type | tuple[type, ...]] = {
     "key_types": dict,
     "ttl_s": dict,
     "names": dict,
+    "defaults": dict,
     "key_template": str,
     "timeout_ms": (int, float),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class KeyColumn:
-    """One part of a key.
-
-    Attributes:
-        name: Join key as it is stored.
-        input: The request's input with its value.
-        type: One of KEY_TYPES.
-    """
-
-    name: str
-    input: str
-    type: str
-
-
-@dataclass(frozen=True, slots=True)
-class OnlineFeature:
-    """One feature.
-
-    Attributes:
-        input: The model's input that it fills.
-        view: The view that holds it, as it is stored; "" in the format "hash".
-        feature: Its name in the store.
-        type: A name of VALUE_TYPES.
-        ttl_s: Seconds for which a value is valid; 0 for ever.
-        keys: The parts of its key.
-    """
-
-    input: str
-    view: str
-    feature: str
-    type: str
-    ttl_s: float
-    keys: tuple[KeyColumn, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureGroup:
-    """Features of one store that are read together, as a package holds them.
-
-    Attributes:
-        name: The group's name.
-        store: The store's name.
-        format: "feast" or "hash".
-        project: Feast's project; "" in the format "hash".
-        key_template: The key of the format "hash", with the inputs' names in braces; "" in the format "feast".
-        features: The features.
-        timeout_ms: Milliseconds that a request waits for them.
-    """
-
-    name: str
-    store: str
-    format: str
-    project: str
-    key_template: str
-    features: tuple[OnlineFeature, ...]
-    timeout_ms: float = DEFAULT_TIMEOUT_MS
-
-    def __post_init__(self) -> None:
-        where = f"online_features.{self.name[:64]}"
-        for what, value in (("name", self.name), ("store", self.store)):
-            if not NAME.fullmatch(value):
-                raise BadInput(f"{where}.{what}: expected letters, digits, _, - or ., got {value[:64]!r}")
-        if self.format not in FORMATS:
-            raise BadInput(f"{where}.format: expected one of {', '.join(FORMATS)}, got {self.format[:64]!r}")
-        if not 0.1 <= self.timeout_ms <= 10_000:
-            raise BadInput(f"{where}.timeout_ms: expected 0.1 to 10000, got {self.timeout_ms:g}")
-        if not 0 < len(self.features) <= MAX_FEATURES:
-            raise BadInput(f"{where}.features: expected 1 to {MAX_FEATURES} features, got {len(self.features)}")
-        inputs = set()
-        for feature in self.features:
-            value_type(feature.type, f"{where}: feature {feature.feature[:64]!r}")
-            for key in feature.keys:
-                if key.type not in KEY_TYPES:
-                    raise BadInput(
-                        f"{where}: key {key.name[:64]!r}: expected one of {', '.join(KEY_TYPES)}, got {key.type[:64]!r}"
-                    )
-            if feature.input in inputs:
-                raise BadInput(
-                    f"{where}: two features fill the input {feature.input[:64]!r}; give one of them another name in "
-                    f"names, such as {{'{feature.view}:{feature.feature}' = '{feature.view}_{feature.feature}'}}"
-                )
-            inputs.add(feature.input)
-            if not feature.keys or not 0 <= feature.ttl_s < 1e12:
-                raise BadInput(f"{where}: feature {feature.feature[:64]!r}: expected a key, and a ttl_s of 0 or more")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the group as a package holds it."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Any) -> FeatureGroup:
-        """Read a group from a package; raises BadInput unless it is one."""
-        try:
-            features = tuple(
-                OnlineFeature(
-                    _string(f["input"]),
-                    _string(f["view"]),
-                    _string(f["feature"]),
-                    _string(f["type"]),
-                    float(f["ttl_s"]),
-                    tuple(KeyColumn(_string(k["name"]), _string(k["input"]), _string(k["type"])) for k in f["keys"]),
-                )
-                for f in value["features"]
-            )
-            name, store, form, project, template = (
-                _string(value[name]) for name in ("name", "store", "format", "project", "key_template")
-            )
-            return cls(name, store, form, project, template, features, float(value["timeout_ms"]))
-        except (KeyError, TypeError, ValueError):
-            raise BadInput("online_features: expected a group of features as freshet writes it") from None
-
-
-def _string(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
 
 
 def parse_group(name: str, section: Mapping[str, Any], folder: Path = Path()) -> FeatureGroup:
@@ -203,6 +85,7 @@ def parse_group(name: str, section: Mapping[str, Any], folder: Path = Path()) ->
         template = section.get("key_template", f"{name}:" + ":".join(f"{{{i}}}" for i in inputs))
         if sorted(TEMPLATE_PART.findall(template)) != sorted(inputs):
             raise BadInput(f"{where}.key_template: expected each input of key once in braces, got {template[:64]!r}")
+        features = _with_defaults(where, section, features)
         return FeatureGroup(name, store, HASH, "", template, features, timeout_ms)
     if "key_template" in section:
         raise BadInput(
@@ -216,7 +99,16 @@ def parse_group(name: str, section: Mapping[str, Any], folder: Path = Path()) ->
         features = _registered_features(where, section, inputs, registry)
     else:
         features = _declared_features(where, section, inputs)
+    features = _with_defaults(where, section, features)
     return FeatureGroup(name, store, section.get("format", FEAST), project, "", features, timeout_ms)
+
+
+def _with_defaults(
+    where: str, section: Mapping[str, Any], features: Sequence[OnlineFeature]
+) -> tuple[OnlineFeature, ...]:
+    defaults = section.get("defaults", {})
+    _check_used(where, "defaults", defaults, [feature.input for feature in features])
+    return tuple(replace(feature, default=defaults.get(feature.input)) for feature in features)
 
 
 def _registered_features(

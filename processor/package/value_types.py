@@ -46,6 +46,19 @@ class ValueType:
     is_text: bool
     wire: int
 
+    def fills(self, dtype: str, ragged: bool) -> bool:
+        """Report whether its values can be those of a model's input.
+
+        Args:
+            dtype: The input's dtype: int64, float32 or string; numbers of any kind fill float32.
+            ragged: True for rows of varying length.
+        """
+        if self.is_list != ragged:
+            return False
+        if self.dtype is None:
+            return dtype == "string"
+        return dtype == "float32" or (dtype == "int64" and self.dtype.kind in "ib")
+
     @property
     def empty(self) -> DecodedValue:
         """The value for which there is no default: 0, no string, an empty list."""

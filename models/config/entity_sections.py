@@ -1,0 +1,85 @@
+"""Read and validate [entities.<name>]: features by key that become part of the package and of its deltas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.toml_sections import parse_section, require, require_one_of
+from freshet_serving.models.data.formats import TABLES, DataConfig, format_of
+from freshet_serving.models.data.source import Field, wanted_fields
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.options import option, type_name
+from freshet_serving.processor.package import NAME
+
+NO_FIELD = Field("", "id")
+
+
+@dataclass(frozen=True, slots=True)
+class EntityConfig:
+    """The section [entities.<name>]: a table with a row a key, which requests need not send the columns of.
+
+    Attributes:
+        name: Its name.
+        fields: The columns that `columns` derive from.
+        key_field: The column with the key.
+    """
+
+    name: str
+    key: str = field(metadata=option("feature with the key, of kind id or string; also the key's column in `path`"))
+    path: str = field(metadata=option("file, folder or glob of the table, relative to the working folder"))
+    columns: tuple[str, ...] = field(
+        metadata=option("features that come from the table where a request leaves them out, and in training always")
+    )
+    time: str = field(
+        default="",
+        metadata=option(
+            "column of the table that its rows are sorted by: training reads a key's last row at or before the event"
+        ),
+    )
+    format: str = field(default="", metadata=option("`parquet`, `csv`, `tfrecord`", empty="determined by the suffix"))
+    fields: tuple[Field, ...] = ()
+    key_field: Field = NO_FIELD
+
+    @property
+    def data(self) -> DataConfig:
+        """Return the table as data to read."""
+        return DataConfig(self.path, self.format or format_of(self.path), (), self.time)
+
+
+def read_entities(raw: dict[str, Any], features: Sequence[FeatureConfig], data: DataConfig) -> list[EntityConfig]:
+    """Read all [entities.*] sections; raise BadInput if one is invalid.
+
+    Args:
+        raw: The parsed [entities].
+        features: The features of the file.
+        data: Its [data].
+    """
+    by_name = {f.name: f for f in features}
+    found: list[EntityConfig] = []
+    for name, section in raw.items():
+        where = f"entities.{name}"
+        if not isinstance(section, dict):
+            raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
+        require(NAME.fullmatch(name) is not None, where, "a name of letters, digits, '_', '.', '-'", name)
+        require(bool(section.get("columns")), f"{where}.columns", "features of the file", section.get("columns", ""))
+        entity = parse_section(EntityConfig, section, where, name=name, fields=(), key_field=NO_FIELD)
+        for column in (entity.key, *entity.columns):
+            require_one_of(column, by_name, where, " of the features")
+        key = by_name[entity.key].reads
+        if key is None or key.kind not in ("id", "string"):
+            raise BadInput(f"{where}.key: expected a feature of kind id or string, got {entity.key!r}")
+        fields = wanted_fields([by_name[column] for column in entity.columns])
+        require(key not in fields, f"{where}.columns", "features of other columns than the key", entity.key)
+        for other in found:
+            both = [f.name for f in fields if f in other.fields or f == other.key_field]
+            require(not both, f"{where}.columns", f"other columns than entity {other.name!r} has", ", ".join(both))
+            require(key not in other.fields, f"{where}.key", "a column that no entity has", entity.key)
+        entity = EntityConfig(name, entity.key, entity.path, entity.columns, entity.time, entity.format, fields, key)
+        require(entity.data.format in TABLES, f"{where}.path", f"a table ({', '.join(TABLES)})", entity.data.format)
+        require(not entity.time or bool(data.time), f"{where}.time", "data.time as well, the events' time", entity.time)
+        require(not data.follow, where, "data.follow = false: entities are joined to stored data", "true")
+        found.append(entity)
+    return found

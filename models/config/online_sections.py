@@ -1,0 +1,42 @@
+"""Read and validate [online_features.NAME]: inputs that a request may leave out, and where a server looks them up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.processor.errors import BadInput, nearest
+from freshet_serving.processor.online_features.group_sections import parse_group
+from freshet_serving.processor.options import type_name
+from freshet_serving.processor.package.feature_groups import FeatureGroup
+
+
+def read_online_features(
+    raw: dict[str, Any], features: Sequence[FeatureConfig], folder: Path = Path()
+) -> dict[str, FeatureGroup]:
+    """Read [online_features.*].
+
+    Args:
+        raw: The sections by name.
+        features: The features of the model.
+        folder: The folder that a relative path of a registry starts from.
+
+    Raises:
+        BadInput: A section is invalid, or fills what the model does not read.
+    """
+    columns = {feature.column for feature in features if not feature.cross}
+    groups = {}
+    for name, section in raw.items():
+        where = f"online_features.{name[:64]}"
+        if not isinstance(section, dict):
+            raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
+        groups[name] = group = parse_group(name, section, folder)
+        for feature in group.features:
+            if feature.input not in columns:
+                raise BadInput(
+                    f"{where}.features: no feature of the model reads {feature.input[:64]!r}"
+                    f"{nearest(feature.input, columns)}; rename it in names, or leave it out"
+                )
+    return groups

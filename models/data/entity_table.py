@@ -1,0 +1,173 @@
+"""Tables of entities: training reads from them what a request leaves out, and versions are published with them.
+
+A key's row is its last one in the file; with a time column, its last one at or before the event. A key without one has
+the values that stand for missing ones (processor.features.entity_records), as in serving.
+
+Invariants
+- The columns that training sees for a key are those that its record is made of, by the same code.
+- A batch depends on its rows and times alone, not on how the stream was cut.
+
+Memory: the whole table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.data.formats import DataConfig, format_of
+from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.source import Batch, Field, Schema, Source, join_columns, take_rows
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.package import Manifest
+
+READ_ROWS = 1 << 16
+KINDS = {
+    ("int64", False): "id",
+    ("int64", True): "ids",
+    ("float32", False): "float",
+    ("string", False): "string",
+    ("string", True): "strings",
+}
+Int64s = NDArray[np.int64]
+
+
+class EntityTable:
+    """The rows of one entity's table, in memory.
+
+    Attributes:
+        name: Name of the entity.
+        key: The column with its keys.
+        fields: Its other columns.
+    """
+
+    def __init__(self, name: str, data: DataConfig, key: Field, fields: Sequence[Field]) -> None:
+        """Read the table.
+
+        Args:
+            name: Name of the entity.
+            data: Where it is; with a time column its rows are sorted by it.
+            key: The column with its keys.
+            fields: Its other columns.
+
+        Raises:
+            BadInput: The table cannot be read, lacks a column or is empty.
+        """
+        self.name, self.key, self.fields = name, key, tuple(fields)
+        try:
+            batches = list(open_source(data, [key, *fields]).batches(READ_ROWS))
+        except BadInput as error:
+            raise BadInput(f"entities.{name}: {error}") from None
+        if not batches:
+            raise BadInput(f"entities.{name}.path: expected rows, got an empty table")
+        columns = {f.name: join_columns([b.columns[f.name] for b in batches]) for f in (key, *fields)}
+        self._key_values = columns.pop(key.name)
+        ids = ids_of(self._key_values)
+        order = np.argsort(ids, kind="stable")
+        self._ids, self._order = ids[order], order
+        times = [b.time for b in batches if b.time is not None]
+        self._times = np.concatenate(times)[order] if times else None
+        # One more row, of missing values.
+        self._missing = len(ids)
+        self._columns = {f.name: join_columns([columns[f.name], missing_values(f)]) for f in fields}
+
+    def newest(self) -> tuple[Column, dict[str, Column]]:
+        """Return all keys, each once, and the columns of their last rows."""
+        last = np.flatnonzero(np.append(self._ids[1:] != self._ids[:-1], True))
+        rows = self._order[last]
+        return take_rows(self._key_values, rows), {name: take_rows(c, rows) for name, c in self._columns.items()}
+
+    def columns(self, keys: Column, times: NDArray[np.float64] | None) -> dict[str, Column]:
+        """Return the columns of keys.
+
+        Args:
+            keys: The keys, as in the key's column.
+            times: Time of each, for tables with a time column.
+        """
+        ids = ids_of(keys)
+        low = np.searchsorted(self._ids, ids, "left")
+        high = np.searchsorted(self._ids, ids, "right")
+        first = low.copy()
+        if self._times is not None:
+            assert times is not None
+            # The number of a key's rows at or before the time, by bisection of its part of the table.
+            while (open_ := low < high).any():
+                middle = np.where(open_, (low + high) // 2, 0)
+                before = open_ & (self._times[middle] <= times)
+                low = np.where(before, middle + 1, low)
+                high = np.where(open_ & ~before, middle, high)
+        rows = np.where(high > first, self._order[np.maximum(high, 1) - 1], self._missing)
+        return {name: take_rows(column, rows) for name, column in self._columns.items()}
+
+
+def read_entity(manifest: Manifest, name: str, path: str) -> EntityTable:
+    """Read the table of an entity of a published version.
+
+    Args:
+        manifest: The version's manifest.
+        name: The entity.
+        path: File, folder or glob.
+
+    Raises:
+        BadInput: The version has no such entity, or the table does not fit.
+    """
+    entity = next((e for e in manifest.entities if e.name == name), None)
+    if entity is None:
+        known = ", ".join(e.name for e in manifest.entities) or "none"
+        raise BadInput(f"entity {name[:64]!r} does not exist; the model has {known}")
+    specs = [manifest.input(column) for column in (entity.key, *entity.inputs)]
+    if wide := next((spec.name for spec in specs if spec.columns), ""):
+        raise BadInput(f"entity {name!r}: {wide!r} has several values a row: publish it with the Publisher")
+    fields = [Field(spec.name, KINDS[spec.dtype, spec.ragged]) for spec in specs]
+    return EntityTable(name, DataConfig(path, format_of(path), ()), fields[0], fields[1:])
+
+
+class EntitySource:
+    """A stream of rows with the columns of entities joined to it."""
+
+    def __init__(self, source: Source, tables: Sequence[EntityTable], fields: Sequence[Field]) -> None:
+        """Join tables to a source.
+
+        Args:
+            source: The rows, with the keys and without the entities' columns.
+            tables: The tables.
+            fields: All columns of the batches, in order.
+        """
+        self._source, self._tables = source, tables
+        inner = source.schema
+        self.schema = Schema(tuple(fields), inner.label, inner.time, inner.weight)
+
+    def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
+        for batch in self._source.batches(rows, start):
+            columns = dict(batch.columns)
+            for table in self._tables:
+                columns |= table.columns(columns[table.key.name], batch.time)
+            yield replace(batch, columns={name: columns[name] for name in self.schema.names})
+
+    def count_rows(self) -> int | None:
+        return self._source.count_rows()
+
+
+def ids_of(keys: Column) -> Int64s:
+    """Return keys as int64; strings by their hash without a seed."""
+    if isinstance(keys, Strings):
+        hashed: Int64s = hash_strings(keys, 0)
+        return hashed
+    assert isinstance(keys, np.ndarray)
+    return np.ascontiguousarray(keys, np.int64)
+
+
+def missing_values(field: Field) -> Column:
+    """Return one row of a column that has no value, as processor.features.entity_records has it."""
+    if field.kind == "ids":
+        return Ragged(np.empty(0, np.int64), np.zeros(2, np.int64))
+    if field.kind == "strings":
+        return Ragged(Strings.of([]), np.zeros(2, np.int64))
+    if field.kind == "string":
+        return Strings.of([""])
+    return np.full(1, np.nan, np.float32) if field.kind == "float" else np.zeros(1, np.int64)

@@ -1,0 +1,94 @@
+"""Make rows of a version's entities from columns, as serving would have bound them (processor.package.entities)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from freshet_serving.models.publishing.key_ids import Int64s, hashed
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput, NotReady
+from freshet_serving.processor.package import EntityEntry, Input, Manifest, Records, derived, pack_records
+
+
+def entity_of(manifest: Manifest, name: str) -> EntityEntry:
+    """Return an entity of a version; raise BadInput if there is none of the name."""
+    found = next((e for e in manifest.entities if e.name == name), None)
+    if found is None:
+        known = ", ".join(e.name for e in manifest.entities)[:200] or "none"
+        raise BadInput(f"entity {str(name)[:64]!r} does not exist; the model has {known}")
+    return found
+
+
+def entity_rows(manifest: Manifest, entity: EntityEntry, columns: Mapping[str, Any], rows: int) -> Records:
+    """Return the records of n keys, int32 [n, words].
+
+    Args:
+        manifest: The version's manifest.
+        entity: The entity.
+        columns: All of its inputs by name: arrays, lists of numbers or strings, for ragged inputs lists of lists.
+        rows: Number of keys.
+
+    Raises:
+        BadInput: A column is missing, unknown or of another type or length.
+        NotReady: The model transforms the columns, and only the client is installed.
+    """
+    for name in columns:
+        if name not in entity.inputs:
+            known = ", ".join(entity.inputs)
+            raise BadInput(f"entity {entity.name!r}: {str(name)[:64]!r} is not one of its columns: {known[:200]}")
+    made: dict[str, Column] = {}
+    for name in entity.inputs:
+        if name not in columns:
+            raise BadInput(f"entity {entity.name!r}: column {name!r} is missing: records are published whole")
+        made[name] = as_column(manifest.input(name), columns[name], f"entity {entity.name!r}: {name!r}")
+    if not derived(manifest, entity):
+        return pack_records(manifest, entity, made, rows, _hash_strings)
+    try:
+        # By name: the client's own distribution has neither Numba nor this module.
+        records = importlib.import_module("freshet_serving.processor.features.entity_records")
+    except ImportError:
+        raise NotReady("publisher: columns that the model transforms need freshet-serving") from None
+    packed: Records = records.make_records(manifest, entity, made, rows)
+    return packed
+
+
+def as_column(spec: Input, values: Any, where: str) -> Column:
+    """Return values as a column of an input's type.
+
+    Args:
+        spec: The input.
+        values: An array, Strings, Ragged or a list.
+        where: What it is, for messages.
+
+    Raises:
+        BadInput: The values are of another type.
+    """
+    if isinstance(values, (Strings, Ragged)):
+        return values
+    if spec.ragged:
+        lists = [list(row) for row in values]
+        splits = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+        flat = as_column(Input(spec.name, spec.dtype), [v for row in lists for v in row], where)
+        assert not isinstance(flat, Ragged)
+        return Ragged(flat, splits)  # type: ignore[arg-type]
+    if spec.dtype == "string":
+        words = np.asarray(values).reshape(-1).tolist() if isinstance(values, np.ndarray) else list(values)
+        if not all(isinstance(word, (str, bytes)) for word in words):
+            raise BadInput(f"{where}: expected str or bytes")
+        return Strings.of(words)
+    if spec.dtype == "float32" and isinstance(values, (list, tuple)):
+        values = [np.nan if value is None else value for value in values]
+    array = np.asarray(values)
+    kinds = "fiub" if spec.dtype == "float32" else "iu"
+    if array.size and array.dtype.kind not in kinds:
+        raise BadInput(f"{where}: expected {spec.dtype}, got {array.dtype}")
+    with np.errstate(over="ignore"):
+        return array.astype(spec.dtype)
+
+
+def _hash_strings(strings: Strings, seed: int) -> Int64s:
+    return hashed(strings.tolist(), seed)  # type: ignore[arg-type]

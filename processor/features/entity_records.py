@@ -1,0 +1,189 @@
+"""Fill the inputs that a request leaves out from the records of a version's entities.
+
+A request that leaves inputs of an entity out is bound with its key alone: the sources of these inputs get the key's
+rows, no values, and a stride below 0 (kernels.records.LEFT_OUT). Whoever reads a bound request's values fills them in
+first, as of the epoch that it reads rows at; so they are part of the generation, like every row.
+
+Invariants
+- Records are copied under the state of the batch, into memory of that one call: nothing is kept between two.
+- What a request sends is never replaced.
+- A record holds what bind_inputs() would have made of the same values (processor.package.entities), so a request scores
+  equal to the bit with and without them.
+- A plan without entities has none of this: no field, no call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.evaluation import Transforms
+from freshet_serving.processor.kernels import records as kernels
+from freshet_serving.processor.kernels.hashing import hash_strings
+from freshet_serving.processor.package import (
+    EntityEntry,
+    Manifest,
+    Records,
+    derived,
+    pack_records,
+    record_fields,
+    record_words,
+)
+
+
+def make_records(manifest: Manifest, entity: EntityEntry, columns: Mapping[str, Column], rows: int) -> Records:
+    """Return the records of n keys, int32 [n, words], with the transforms applied.
+
+    Args:
+        manifest: The version's manifest.
+        entity: The entity.
+        columns: The entity's inputs by name, as a request would send them.
+        rows: Number of keys.
+
+    Raises:
+        BadInput: A column is missing or does not fit.
+    """
+    for name in entity.inputs:
+        if name not in columns:
+            raise BadInput(f"entity {entity.name!r}: {name!r} is missing")
+    made = Transforms(replace(manifest, transforms=derived(manifest, entity))).run(columns)
+    return pack_records(manifest, entity, {**columns, **made}, rows, hash_strings)
+
+
+def missing_columns(manifest: Manifest, names: Collection[str], rows: int = 1) -> dict[str, Column]:
+    """Return columns of values that stand for none, as training reads them: 0, "", NaN and empty lists.
+
+    Args:
+        manifest: The version's manifest.
+        names: The inputs.
+        rows: Number of rows.
+    """
+    found: dict[str, Column] = {}
+    for spec in (i for i in manifest.inputs if i.name in names):
+        count = 0 if spec.ragged else rows * (spec.columns or 1)
+        flat: Any = np.full(count, np.nan, np.float32) if spec.dtype == "float32" else np.zeros(count, np.int64)
+        flat = Strings.of([""] * count) if spec.dtype == "string" else flat
+        if spec.ragged:
+            found[spec.name] = Ragged(flat, np.zeros(rows + 1, np.int64))
+        else:
+            found[spec.name] = flat.reshape(rows, spec.columns) if spec.columns and spec.dtype != "string" else flat
+    return found
+
+
+class EntityRecords:
+    """One entity of a plan.
+
+    Attributes:
+        inputs: The inputs that it fills.
+        key: The input with its key.
+        counts: Values of a row by source: of its inputs and of the transforms derived of them.
+        ids: Ids of a row by source, strings once a seed.
+    """
+
+    def __init__(self, manifest: Manifest, entity: EntityEntry, sources: Mapping[tuple[str, int], int]) -> None:
+        """Lay out an entity.
+
+        Args:
+            manifest: The version's manifest.
+            entity: The entity.
+            sources: Numbers of the plan's sources, by name and seed.
+        """
+        fields = record_fields(manifest, entity)
+        self.inputs, self.key, self._name = frozenset(entity.inputs), entity.key, entity.name
+        self.transforms = derived(manifest, entity)
+        table = manifest.table(entity.table)
+        self._table = manifest.tables.index(table)
+        key = manifest.input(entity.key)
+        self._key = sources[entity.key, table.hash_seed if key.dtype == "string" else 0]
+        self._words = words = record_words(fields)
+        self.counts = dict.fromkeys((*entity.inputs, *(t.name for t in self.transforms)), 0)
+        self.counts |= {f.source: f.count for f in fields}
+        self.ids = dict.fromkeys(self.counts, 0)
+        for f in fields:
+            self.ids[f.source] += 0 if f.floats else f.count
+        self._fields = np.array(
+            [
+                (
+                    sources[f.source, f.seed],
+                    4 * f.offset,
+                    words if f.floats else words // 2,
+                    f.count if f.ragged else 0,
+                )
+                for f in fields
+            ],
+            np.int64,
+        )
+        self._sources = frozenset(self._fields[:, kernels.FIELD_SOURCE].tolist())
+        missing = missing_columns(manifest, entity.inputs)
+        self._default = np.ascontiguousarray(make_records(manifest, entity, missing, 1)[0])
+        self._list_values = int(self._fields[:, kernels.FIELD_CAPACITY].sum())
+        self._lists = int(np.count_nonzero(self._fields[:, kernels.FIELD_CAPACITY]))
+
+    def feeds(self, sources: NDArray[np.int64]) -> bool:
+        """Report whether it fills one of these sources of the plan."""
+        return not self._sources.isdisjoint(sources.tolist())
+
+    def left_out(self, inputs: Mapping[str, Column]) -> frozenset[str]:
+        """Return which of its inputs, and of the transforms derived of them, it fills for a request.
+
+        Raises:
+            BadInput: A transform would combine what is sent with what is not.
+        """
+        left = {name for name in self.inputs if name not in inputs}
+        if self.key not in inputs:
+            return frozenset()
+        for t in self.transforms:
+            mine = [name for name in t.inputs if name in left]
+            if mine and len(mine) < len(t.inputs):
+                sent = next(name for name in t.inputs if name not in left)
+                raise BadInput(f"input {sent!r}: expected {mine[0]!r} with it, or neither: the model combines them")
+            if mine:
+                left.add(t.name)
+        return frozenset(left)
+
+    def fill(
+        self,
+        tables: NDArray[np.int64],
+        epoch: int,
+        inputs: NDArray[np.int64],
+        spans: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> tuple[Any, ...]:
+        """Replace left-out sources by values; return the arrays that hold them, which must outlive their use.
+
+        Args:
+            tables: Table descriptors, int64 [T, TABLE_FIELDS].
+            epoch: The epoch to read records at.
+            inputs: int64 [R, S, 4] (kernels.pool), to write to.
+            spans: int64 [R, 2], first row and rows of each request.
+            counts: Lookups and misses by table, int64 [T, 2], to add to.
+        """
+        rows = int(spans[:, 1].sum())
+        records = np.empty(rows * self._words, np.int32)
+        lists = np.empty(rows * self._list_values, np.int64)
+        splits = np.empty((rows + len(spans)) * self._lists, np.int64)
+        kernels.fill_inputs(
+            tables, self._table, self._key, self._fields, inputs, spans, epoch, self._default.ctypes.data,
+            self._words, records.ctypes.data, lists.ctypes.data, splits.ctypes.data, counts,
+        )  # fmt: skip
+        return records, lists, splits
+
+
+def fill_left_out(
+    entities: Sequence[EntityRecords],
+    tables: NDArray[np.int64],
+    epoch: int,
+    inputs: NDArray[np.int64],
+    spans: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> list[Any]:
+    """Fill the left-out sources of requests from all entities; see EntityRecords.fill()."""
+    if not (inputs[:, :, 2] <= kernels.LEFT_OUT).any():
+        return []
+    return [entity.fill(tables, epoch, inputs, spans, counts) for entity in entities]

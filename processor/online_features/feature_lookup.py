@@ -1,0 +1,165 @@
+"""Fill the inputs that requests of one version leave out, from the online stores of this process.
+
+Invariants
+- What a request sends wins: its inputs are passed on as they are, and only absent ones are added.
+- A request makes at most one read, of all groups together, for the keys of what it leaves out; a request that leaves
+  nothing out makes none.
+- No state of a store fails a request: what a store does not give becomes the training default, and its status is kept.
+  A request fails only by what it sends, or if this server has no store of that name.
+- A key that is the same in all rows is looked up once and fills inputs of one row, so that a user's features stay
+  those of the user.
+
+fill() never waits unless it may: an event loop asks with wait=False, and again on another thread if that gives None.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.online_features.online_store import OpenStore
+from freshet_serving.processor.online_features.reader import OnlineColumn, OnlineFeatures, OnlineFeatureStats, Status
+from freshet_serving.processor.package import ONLINE, Manifest
+
+log = logging.getLogger("freshet.features")
+
+
+class FilledInputs(NamedTuple):
+    """A request's inputs after the lookup.
+
+    Attributes:
+        inputs: All inputs, those that were sent and those that were looked up.
+        looked_up: Those that were looked up, as they are used.
+        defaulted: Those of them with a default in at least one row, and why (reader.Status, in lower case).
+    """
+
+    inputs: Mapping[str, Column]
+    looked_up: Mapping[str, Column]
+    defaulted: Mapping[str, str]
+
+
+class FeatureLookup:
+    """Fills inputs of one version's requests. Thread-safe."""
+
+    def __init__(self, manifest: Manifest, stores: Mapping[str, OpenStore], clock: Clock) -> None:
+        """Prepare the lookup; a store that is not there is missed only by requests that need it.
+
+        Args:
+            manifest: The version's manifest.
+            stores: The process' stores by name; they stay the caller's to close.
+            clock: The clock.
+
+        Raises:
+            BadInput: A default does not fit.
+        """
+        features = {f.input: f for group in manifest.online_features for f in group.features}
+        self._specs = {i.name: i for i in manifest.inputs if i.name in features}
+        self._keys = {n: f.keys for n, f in manifest.fillers.items() if f.kind == ONLINE}
+        self._blank = {name for name, feature in features.items() if feature.default is None}
+        self._stores = {f.input: group.store for group in manifest.online_features for f in group.features}
+        groups = [group for group in manifest.online_features if group.store in stores]
+        self._closed = {name: store for name, store in self._stores.items() if store not in stores}
+        for store in sorted(set(self._closed.values())):
+            log.warning(
+                "%s version %d: this server has no online store %r: requests have to send %s (--online-store %s=URL)",
+                manifest.model, manifest.version, store,
+                ", ".join(name for name, of in self._closed.items() if of == store)[:200], store,
+            )  # fmt: skip
+        defaults = {name: f.default for name, f in features.items() if f.default is not None}
+        self._features = OnlineFeatures(groups, stores, defaults, clock)
+
+    def fill(self, inputs: Mapping[str, Column], end_s: float = math.inf, wait: bool = True) -> FilledInputs | None:
+        """Add what a request leaves out.
+
+        Args:
+            inputs: The inputs that it sends.
+            end_s: The request's deadline, on the clock's now_s().
+            wait: Whether a store may be asked.
+
+        Returns:
+            The inputs; None if a store would have to be asked.
+
+        Raises:
+            BadInput: A key is not one, or this server does not have the store.
+        """
+        missing = [name for name, keys in self._keys.items() if name not in inputs and all(k in inputs for k in keys)]
+        if not missing:
+            return FilledInputs(inputs, {}, {})
+        for name in missing:
+            if name in self._closed:
+                store = self._closed[name]
+                raise BadInput(
+                    f"input {name!r} is missing: expected it, because this server has no online store {store!r} "
+                    f"(freshet serve --online-store {store}=redis://HOST:PORT)"
+                )
+        entities = _entities(inputs, dict.fromkeys(key for name in missing for key in self._keys[name]))
+        found = self._features.read(entities, end_s) if wait else self._features.peek(entities)
+        if found is None:
+            return None
+        columns = {name: self._input(name, found.columns[name]) for name in missing}
+        reasons = {name: why for name, why in found.defaulted().items() if name in columns}
+        return FilledInputs({**inputs, **columns}, columns, reasons)
+
+    def statistics(self) -> OnlineFeatureStats:
+        """Return a snapshot of the counters."""
+        return self._features.statistics()
+
+    def _input(self, name: str, column: OnlineColumn) -> Column:
+        """Return a feature's values in the type of the input that it fills."""
+        values, spec = column.values, self._specs[name]
+        if isinstance(values, Strings):
+            return values
+        if isinstance(values, Ragged):
+            return (
+                values
+                if isinstance(values.values, Strings)
+                else Ragged(values.values.astype(np.int64), values.row_splits)
+            )
+        numbers = values.astype(np.dtype(spec.dtype))
+        if spec.dtype == "float32" and name in self._blank:
+            # As in training, where a float that is missing is NaN.
+            numbers[column.status != Status.PRESENT] = np.nan
+        return numbers
+
+
+def _entities(inputs: Mapping[str, Column], keys: Mapping[str, None]) -> dict[str, Column]:
+    """Return the keys of a request with one row for each of its entities: one, if all rows have the same."""
+    columns = {key: inputs[key] for key in keys}
+    for key, column in columns.items():
+        if isinstance(column, Ragged):
+            raise BadInput(f"input {key!r}: expected one value per row, got ragged rows")
+        if not isinstance(column, Strings):
+            if column.dtype.kind not in "iu" or column.size != len(column):
+                raise BadInput(f"input {key!r}: expected one integer in each row")
+            columns[key] = column.reshape(-1)
+        if not len(column):
+            raise BadInput(f"input {key!r}: expected at least one row, got none")
+    if all(_is_constant(column) for column in columns.values()):
+        return {key: _rows(column, 1) for key, column in columns.items()}
+    rows = max(map(len, columns.values()))
+    return {key: _rows(column, rows) for key, column in columns.items()}
+
+
+def _is_constant(column: Column) -> bool:
+    if isinstance(column, Strings):
+        return len(column) == 1 or len(set(column.tolist())) == 1
+    assert isinstance(column, np.ndarray), "no lists are keys"
+    return len(column) == 1 or (bool((column == column[:1]).all()) and len(column) > 0)
+
+
+def _rows(column: Column, rows: int) -> Column:
+    """Return the first rows of a column; one row is repeated."""
+    if isinstance(column, Strings):
+        values = column.tolist()
+        return Strings.of(values * rows if len(values) == 1 else values[:rows])
+    assert isinstance(column, np.ndarray), "no lists are keys"
+    some: NDArray[Any] = np.repeat(column, rows) if len(column) == 1 else column[:rows]
+    return some

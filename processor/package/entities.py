@@ -1,0 +1,272 @@
+"""Entities: features by key that are part of a version, one record a key in a table of records.
+
+An entity (an item) fills inputs that a request leaves out. Its records are rows of an ordinary table whose type is
+RECORD, so index, deltas, undo, snapshots, mirrors and signatures treat them as rows of embeddings; only what a row
+holds differs.
+
+A record holds sources of features, not the columns they come from: int64 keys and float32 numbers as the sparse graph
+would have bound the sent columns, strings hashed with the seed of each table that looks them up, transforms applied.
+So a request that leaves its columns out reads exactly the keys that it would have sent. Strings are not kept.
+
+    words    int64 sources, 2 words a value, in the order of Manifest.sources and, within one, of seeds
+             ragged sources, the length and then `capacity` values, 2 words each; unused places are 0
+             float32 sources, 1 word a value; NaN is a missing number
+             one word of padding if the number is odd
+
+Invariants
+- A record is whole: it has a value for each source, and its bits depend on the values alone.
+- Every input that an entity fills is filled in whole: a transform reads inputs of one entity or none of them, and a
+  request sends all of a transform's inputs or none.
+- A list is stored as far as features read it; a list beyond the capacity is refused, never cut, unless no feature reads
+  what is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.tensors import RECORD
+from freshet_serving.processor.package.transforms import Transform, codes_a_value
+
+Int64s = NDArray[np.int64]
+Records = NDArray[np.int32]
+HashStrings = Callable[[Strings, int], Int64s]
+PREFIX = "entities."
+MAX_ENTITIES = 64
+
+
+class EntityModel(Protocol):
+    """A manifest (processor.package.manifest), as far as entities go."""
+
+    @property
+    def inputs(self) -> Sequence[Any]: ...
+    @property
+    def sources(self) -> Sequence[Any]: ...
+    @property
+    def features(self) -> Sequence[Any]: ...
+    @property
+    def tables(self) -> Sequence[Any]: ...
+    @property
+    def transforms(self) -> Sequence[Transform]: ...
+    @property
+    def stage(self) -> Any: ...
+    @property
+    def online_features(self) -> Sequence[Any]: ...
+    @property
+    def copies(self) -> Mapping[str, str]: ...
+    @property
+    def entities(self) -> Sequence[EntityEntry]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EntityEntry:
+    """One entity of a version.
+
+    Attributes:
+        name: Its name; its table is named PREFIX + name and has the seed that string keys are hashed with.
+        key: The input with its key: int64 or string, one value a row.
+        inputs: The inputs that it fills where a request leaves them out.
+        capacities: By ragged source, the most values that a record holds.
+    """
+
+    name: str
+    key: str
+    inputs: list[str]
+    capacities: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def table(self) -> str:
+        return PREFIX + self.name
+
+
+@dataclass(frozen=True, slots=True)
+class RecordField:
+    """One source of features in a record.
+
+    Attributes:
+        source: Name of the input or transform.
+        seed: Seed of its strings' hashes; 0 for other types.
+        floats: True for float32, False for int64.
+        ragged: True for a list, which begins with its length.
+        count: Values of a row; of a list the most.
+        offset: Its first word.
+    """
+
+    source: str
+    seed: int
+    floats: bool
+    ragged: bool
+    count: int
+    offset: int = 0
+
+    @property
+    def words(self) -> int:
+        return self.count if self.floats else 2 * (self.count + self.ragged)
+
+
+def derived(manifest: EntityModel, entity: EntityEntry) -> list[Transform]:
+    """Return the transforms that are made of an entity's inputs alone, in order.
+
+    Raises:
+        BadInput: A transform reads other inputs as well.
+    """
+    names, found = set(entity.inputs), []
+    for transform in manifest.transforms:
+        mine = [name for name in transform.inputs if name in names]
+        if not mine:
+            continue
+        if len(mine) < len(transform.inputs):
+            others = ", ".join(name for name in transform.inputs if name not in names)[:120]
+            raise BadInput(
+                f"entities.{entity.name}.columns: {mine[0]!r} is combined with {others}, which the entity does not "
+                "have: send it with requests, or give the entity all of them"
+            )
+        names.add(transform.name)
+        found.append(transform)
+    return found
+
+
+def record_fields(manifest: EntityModel, entity: EntityEntry) -> list[RecordField]:
+    """Return the fields of an entity's records, in the order of their words."""
+    names = {*entity.inputs, *(t.name for t in derived(manifest, entity))}
+    seeds = {t.name: t.hash_seed for t in manifest.tables}
+    read: dict[str, set[int]] = {}
+    for f in manifest.features:
+        if f.input in names:
+            read.setdefault(f.input, set()).add(seeds.get(f.table, 0))
+    fields = []
+    for source in manifest.sources:
+        for seed in sorted(read.get(source.name, ())) if source.dtype == "string" else [0] * (source.name in read):
+            count = entity.capacities.get(source.name, 0) if source.ragged else source.columns or 1
+            fields.append(RecordField(source.name, seed, source.dtype == "float32", source.ragged, count))
+    fields.sort(key=lambda f: (f.floats, f.ragged))
+    placed, offset = [], 0
+    for one in fields:
+        placed.append(replace(one, offset=offset))
+        offset += one.words
+    return placed
+
+
+def record_words(fields: list[RecordField]) -> int:
+    """Return the words of a record, an even number."""
+    words = sum(f.words for f in fields)
+    return words + words % 2
+
+
+def longest_read(manifest: EntityModel, source: str) -> int:
+    """Return how many of a ragged source's first values features read; 0 for all of them."""
+    codes = next((codes_a_value(t) for t in manifest.transforms if t.name == source), 1)
+    most = [f.max_length * codes for f in manifest.features if f.input == source]
+    return max(most, default=0) if all(most) else 0
+
+
+def pack_records(
+    manifest: EntityModel, entity: EntityEntry, sources: Mapping[str, Column], rows: int, hash_strings: HashStrings
+) -> Records:
+    """Return the records of n keys, int32 [n, words].
+
+    Args:
+        manifest: The version's manifest.
+        entity: The entity.
+        sources: Columns of its inputs and of the transforms derived of them, by name.
+        rows: Number of keys.
+        hash_strings: Hashes strings with a seed.
+
+    Raises:
+        BadInput: A column has another shape or type than the manifest says, or a list is too long.
+    """
+    fields = record_fields(manifest, entity)
+    words = np.zeros((rows, record_words(fields)), np.int32)
+    for f in fields:
+        where = f"entity {entity.name!r}: {f.source!r}"
+        if f.source not in sources:
+            raise BadInput(f"{where}: is missing")
+        column = sources[f.source]
+        part = words[:, f.offset : f.offset + f.words]
+        if f.ragged:
+            most = longest_read(manifest, f.source)
+            part[:] = _lists(column, f, most, rows, hash_strings, where).view(np.int32)
+            continue
+        if isinstance(column, Ragged):
+            raise BadInput(f"{where}: expected one value for each key, got lists")
+        values: NDArray[Any] = hash_strings(column, f.seed) if isinstance(column, Strings) else column
+        wanted = np.float32 if f.floats else np.int64
+        if values.dtype != wanted or values.size != rows * f.count:
+            got = f"{values.size} of {values.dtype.name}"
+            raise BadInput(f"{where}: expected {rows * f.count} values of {np.dtype(wanted).name}, got {got}")
+        if f.floats and np.isinf(values).any():
+            raise BadInput(f"{where}: expected finite numbers (or NaN), got infinity")
+        part[:] = np.ascontiguousarray(values).reshape(rows, f.count).view(np.int32)
+    return words
+
+
+def _lists(
+    column: Column, f: RecordField, most: int, rows: int, hash_strings: HashStrings, where: str
+) -> NDArray[np.int64]:
+    """Return lengths and values, int64 [rows, 1 + capacity]."""
+    if not isinstance(column, Ragged) or len(column) != rows:
+        got = f"{len(column)} lists" if isinstance(column, Ragged) else "one value for each"
+        raise BadInput(f"{where}: expected {rows} lists, got {got}")
+    values = hash_strings(column.values, f.seed) if isinstance(column.values, Strings) else column.values
+    splits = np.asarray(column.row_splits, np.int64)
+    lengths = np.diff(splits)
+    if most:
+        lengths = np.minimum(lengths, most)
+    if len(lengths) and lengths.max() > f.count:
+        raise BadInput(f"{where}: expected lists of at most {f.count} values, got {lengths.max()}")
+    records = np.zeros((rows, 1 + f.count), np.int64)
+    records[:, 0] = lengths
+    row = np.repeat(np.arange(rows), lengths)
+    place = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    if len(row):
+        records[row, 1 + place] = values[splits[row] + place]
+    return records
+
+
+def validate_entities(m: EntityModel) -> None:
+    """Raise BadInput unless the entities agree with the inputs, the features and the tables."""
+    inputs, tables = {i.name: i for i in m.inputs}, {t.name: t for t in m.tables}
+    records = {t.name for t in m.tables if t.dtype == RECORD}
+    _want(len(m.entities) <= MAX_ENTITIES, f"manifest.entities: expected at most {MAX_ENTITIES}")
+    owned = {e.table for e in m.entities}
+    _want(len(owned) == len(m.entities), "manifest.entities: expected distinct names")
+    _want(owned == records, f"manifest.tables: expected type {RECORD!r} for tables of entities alone")
+    _want(not m.entities or m.stage is None, "manifest.entities: expected none in a model with a stage")
+    _want(not records & {f.table for f in m.features}, "manifest.features: expected no table of records")
+    filled = {feature.input for group in m.online_features for feature in group.features}
+    keys = {e.key for e in m.entities}
+    keys |= {key.input for group in m.online_features for feature in group.features for key in feature.keys}
+    for e in m.entities:
+        where = f"manifest.entities[{e.name[:64]}]"
+        key = inputs.get(e.key)
+        _want(key is not None, f"{where}.key: {e.key[:64]!r} is not among manifest.inputs")
+        plain = key is not None and not key.ragged and not key.columns and key.dtype != "float32"
+        _want(plain, f"{where}.key: expected one int64 or string a row")
+        _want(e.key not in filled, f"{where}.key: {e.key[:64]!r} is filled by online features")
+        _want(bool(e.inputs) and len(set(e.inputs)) == len(e.inputs), f"{where}.inputs: expected distinct inputs")
+        for name in e.inputs:
+            _want(name in inputs, f"{where}.inputs: {name[:64]!r} is not among manifest.inputs")
+            _want(name not in keys, f"{where}.inputs: {name[:64]!r} is a key itself")
+            _want(name not in filled, f"{where}.inputs: {name[:64]!r} is filled twice")
+            filled.add(name)
+        fields = record_fields(m, e)
+        _want(bool(fields), f"{where}.inputs: expected one that a feature reads")
+        ragged = {f.source for f in fields if f.ragged}
+        good = e.capacities.keys() == ragged and all(n > 0 for n in e.capacities.values())
+        _want(good, f"{where}.capacities: expected 1 or more for {sorted(ragged)[:8]}, got {str(e.capacities)[:120]}")
+        words, table = record_words(fields), tables[e.table]
+        _want(table.dim == words, f"manifest.tables[{e.table}].dim: expected {words}, got {table.dim}")
+        _want(not table.default, f"manifest.tables[{e.table}].default: expected none for records")
+        _want(e.table not in m.copies, f"manifest.copies: expected no table of records, got {e.table}")
+
+
+def _want(condition: bool, message: str) -> None:
+    if not condition:
+        raise BadInput(message)

@@ -1,0 +1,117 @@
+"""Which inputs a request may leave out, and who fills each of them by a key.
+
+Invariants
+- An input that nobody fills is in every request.
+- What a request sends wins: an input that is there is never filled.
+- A key is an input of the request like any other; nobody fills a key by another key. A key that the model itself does
+  not read may be left out, too: it is needed only if something is to be filled by it.
+
+Who fills, and when: online features, before the request is bound to a plan (processor.sessions.feature_lookup); an
+entity, after that, with each batch that reads the request (processor.features.entity_records).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.entities import EntityEntry
+from freshet_serving.processor.package.feature_groups import FeatureGroup
+from freshet_serving.processor.package.transforms import ColumnShape
+from freshet_serving.processor.package.value_types import VALUE_TYPES
+
+ONLINE, ENTITY, UNREAD_KEY = "online features", "features of entity", "key"
+
+
+class InputFiller(NamedTuple):
+    """What fills an input that a request leaves out.
+
+    Attributes:
+        kind: ONLINE, ENTITY, or UNREAD_KEY for a key that the model does not read, which nothing has to fill.
+        name: The group of features or the entity; "" for a key.
+        keys: The inputs by which it is filled.
+    """
+
+    kind: str
+    name: str
+    keys: tuple[str, ...]
+
+
+def input_fillers(
+    groups: Sequence[FeatureGroup], entities: Sequence[EntityEntry], read: Collection[str]
+) -> dict[str, InputFiller]:
+    """Return the filler of each input that a request may leave out.
+
+    Args:
+        groups: The model's groups of online features.
+        entities: Its entities.
+        read: The inputs that the model reads.
+    """
+    fillers: dict[str, InputFiller] = {}
+    for group in groups:
+        for feature in group.features:
+            keys = tuple(key.input for key in feature.keys)
+            fillers[feature.input] = InputFiller(ONLINE, group.name, keys)
+            fillers |= {key: InputFiller(UNREAD_KEY, "", ()) for key in keys if key not in read}
+    for entity in entities:
+        fillers |= dict.fromkeys(entity.inputs, InputFiller(ENTITY, entity.name, (entity.key,)))
+        if entity.key not in read:
+            fillers[entity.key] = InputFiller(UNREAD_KEY, "", ())
+    return fillers
+
+
+def missing_input(name: str, fillers: Mapping[str, InputFiller], sent: Collection[str]) -> BadInput:
+    """Return the error of a request that lacks an input.
+
+    Args:
+        name: The input.
+        fillers: The model's fillers.
+        sent: The inputs that the request has.
+    """
+    filler = fillers.get(name)
+    if filler is None:
+        return BadInput(f"input {name!r} is missing")
+    keys = ", ".join(repr(key) for key in filler.keys if key not in sent)
+    return BadInput(
+        f"input {name!r} is missing: expected it, or {keys}, by which {filler.kind} {filler.name!r} fill it"
+    )
+
+
+def check_online_features(groups: Sequence[FeatureGroup], inputs: Mapping[str, ColumnShape]) -> None:
+    """Check that groups of online features and a model's inputs fit each other.
+
+    Args:
+        groups: The groups.
+        inputs: The inputs of a request by name.
+
+    Raises:
+        BadInput: They do not; the message names the group and the input.
+    """
+    names = [feature.input for group in groups for feature in group.features]
+    for group in groups:
+        where = f"manifest.online_features[{group.name}]"
+        _want([g.name for g in groups].count(group.name) == 1, f"{where}: expected every name once")
+        for feature in group.features:
+            name = feature.input
+            _want(name in inputs, f"{where}: the input {name[:64]!r} is not among manifest.inputs")
+            _want(names.count(name) == 1, f"{where}: the input {name[:64]!r} is filled by two features")
+            kind, spec = VALUE_TYPES[feature.type], inputs[name]
+            fits = kind.fills(spec.dtype, spec.ragged) and not spec.columns
+            _want(fits, f"{where}: type {kind.name} does not fill the input {name[:64]!r}, {_described(spec)}")
+            for key in feature.keys:
+                _want(key.input in inputs, f"{where}: the key {key.input[:64]!r} is not among manifest.inputs")
+                _want(key.input not in names, f"{where}: the key {key.input[:64]!r} is filled by a feature itself")
+                spec, wanted = inputs[key.input], "int64" if VALUE_TYPES[key.type].dtype is not None else "string"
+                single = not spec.ragged and not spec.columns and spec.dtype == wanted
+                _want(single, f"{where}: the key {key.input[:64]!r}: expected one {wanted} a row, {_described(spec)}")
+
+
+def _described(spec: ColumnShape) -> str:
+    rows = "lists" if spec.ragged else f"{spec.columns} columns" if spec.columns else "one value"
+    return f"which has {rows} of {spec.dtype}"
+
+
+def _want(condition: bool, message: str) -> None:
+    if not condition:
+        raise BadInput(message)

@@ -1,0 +1,52 @@
+"""Metric families of online features: requests that looked some up, what came of it, and the time that it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from freshet_serving.processor.online_features.reader import OnlineFeatureStats
+from freshet_serving.processor.watching import ModelStats
+
+LABELS = ("model",)
+COUNTERS: tuple[tuple[str, str, Callable[[OnlineFeatureStats], float]], ...] = (
+    ("freshet_model_feature_reads", "Requests whose online features were looked up.", lambda s: s.reads),
+    ("freshet_model_feature_store_reads", "Lookups that asked an online store.", lambda s: s.store_reads),
+    ("freshet_model_feature_read_seconds", "Seconds spent in lookups that asked a store.", lambda s: s.read_s),
+    ("freshet_model_feature_keys", "Distinct keys of all lookups.", lambda s: s.entities),
+    ("freshet_model_feature_cached_keys", "Keys answered from memory.", lambda s: s.cached),
+    (
+        "freshet_model_feature_joined_keys",
+        "Keys that another request was reading at the same time.",
+        lambda s: s.joined,
+    ),
+)
+
+
+def feature_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:
+    """Yield the metric families of the models that have online features."""
+    looked_up = [(s.model, s.features) for s in stats if s.features is not None]
+    if not looked_up:
+        return
+    for name, text, value in COUNTERS:
+        family = CounterMetricFamily(name, text, labels=LABELS)
+        for model, features in looked_up:
+            family.add_metric((model,), value(features))
+        yield family
+    values = CounterMetricFamily(
+        "freshet_model_feature_values",
+        "Looked-up values by outcome; all but present are answered with the training default.",
+        labels=(*LABELS, "status"),
+    )
+    losses = CounterMetricFamily(
+        "freshet_model_feature_losses", "Keys that a store did not answer, by reason.", labels=(*LABELS, "reason")
+    )
+    cache = GaugeMetricFamily("freshet_model_feature_cache_bytes", "Memory of cached features.", labels=LABELS)
+    for model, features in looked_up:
+        for status, count in features.values.items():
+            values.add_metric((model, status), count)
+        for reason, count in features.losses.items():
+            losses.add_metric((model, reason), count)
+        cache.add_metric((model,), features.cache_nbytes)
+    yield from (values, losses, cache)

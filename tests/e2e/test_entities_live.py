@@ -1,0 +1,112 @@
+"""Requests of keys alone on a live server, while deltas of features, rows and weights come and are rolled back."""
+
+import http.client
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from freshet_serving import Publisher
+from tests.e2e.servers import ALONE, LiveServer
+from tests.support import entities
+from tests.support.packages import make_inputs, make_weights, reference, rows_of, tag_id
+from tests.support.waiting import until
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.long,
+    pytest.mark.unguarded("every row and every feature gets a value that tells the delta, so all scores move"),
+]
+
+STEPS, LAST = 24, 4
+USERS = list(range(20))
+PROBE = [0, 3, 7, 3, 12, 55]
+TAG_MODEL = dict.fromkeys([tag_id(t) for t in "abc"], 0)
+FEATURED = [0, 3, 7, 12]
+
+
+def expected(step):
+    """Scores of the probe once delta `step` is served, by plain numpy: nothing of them is read from the server."""
+    contents = dict.fromkeys(entities.KNOWN, 0) | (dict.fromkeys(FEATURED, step) if step else {})
+    sent = entities.sent(PROBE, contents)
+    splits = sent["tags"].row_splits
+    words = [tag.decode() for tag in sent["tags"].values.tolist()]
+    tags = [words[a:b] for a, b in zip(splits, splits[1:])]
+    rows = dict.fromkeys(USERS, step)
+    return reference(rows, TAG_MODEL, make_weights(step), PROBE, tags, sent["floats"])
+
+
+def publish(publisher, step):
+    """Publishes delta `step` with everything that tells it."""
+    publisher.take_served()
+    return publisher.publish(
+        rows={"user": (np.array(USERS), rows_of(USERS, step))},
+        dense=make_weights(step),
+        entities={"profile": (FEATURED, entities.columns(FEATURED, step))},
+    )
+
+
+@pytest.mark.parametrize("layout", [ALONE, ("--workers", "2")], ids=["alone", "workers"])
+def test_every_reply_is_of_the_one_generation_that_it_names(tmp_path, layout):
+    entities.write_package(tmp_path / "repository")
+    wanted = {"1.0": expected(0)}
+    problems, seen, stop = [], set(), threading.Event()
+
+    def client():
+        connection = http.client.HTTPConnection("127.0.0.1", live.http_port, timeout=60)
+        while not stop.is_set():
+            try:
+                scores, generation = live.predict("small", {"user": PROBE}, connection)
+            except Exception as error:
+                problems.append(error)
+                return
+            seen.add(generation)
+            if not np.allclose(np.ravel(scores), wanted[generation], atol=1e-5):
+                problems.append((generation, scores, wanted[generation]))
+        connection.close()
+
+    with LiveServer(tmp_path / "repository", *layout, log=tmp_path / "serve.log") as live:
+        publisher = Publisher(tmp_path / "repository", "small")
+        clients = [threading.Thread(target=client) for _ in range(3)]
+        for thread in clients:
+            thread.start()
+        try:
+            for step in range(1, STEPS + 1):
+                wanted[f"1.{step}"] = expected(step)
+                assert str(publish(publisher, step)) == f"1.{step}"
+                until(lambda step=step: f"1.{step}" in seen or problems)
+                if step % LAST == 0:
+                    undone = live.post_json("/admin/models/small/rollback", {"generation": f"1.{step - 2}"})
+                    assert undone[0] == 200, undone
+        finally:
+            stop.set()
+            for thread in clients:
+                thread.join()
+        assert not problems, problems[:3]
+        assert {f"1.{step}" for step in range(1, STEPS + 1)} <= seen
+
+
+def test_keys_alone_are_answered_in_every_form_of_json(tmp_path):
+    entities.write_package(tmp_path / "repository")
+    with LiveServer(tmp_path / "repository", *ALONE, log=tmp_path / "serve.log") as live:
+        wanted = expected(0)
+        columns, _ = live.predict("small", {"user": PROBE})
+        np.testing.assert_allclose(np.ravel(columns), wanted, atol=1e-5)
+        connection = http.client.HTTPConnection("127.0.0.1", live.http_port, timeout=60)
+        rows = json.dumps({"instances": [{"user": user} for user in PROBE]})
+        connection.request("POST", "/v1/models/small:predict", rows, {"content-type": "application/json"})
+        reply = json.loads(connection.getresponse().read())
+        np.testing.assert_allclose(np.ravel(reply["predictions"]), wanted, atol=1e-5)
+        body = {"inputs": [{"name": "user", "shape": [len(PROBE)], "datatype": "INT64", "data": PROBE}]}
+        connection.request("POST", "/v2/models/small/infer", json.dumps(body), {"content-type": "application/json"})
+        reply = json.loads(connection.getresponse().read())
+        np.testing.assert_allclose(reply["outputs"][0]["data"], wanted, atol=1e-5)
+        connection.request("POST", "/v1/models/small:predict", json.dumps({"inputs": {"tags": [["a"]]}}))
+        answer = connection.getresponse()
+        assert answer.status == 400
+        assert "user" in json.loads(answer.read())["error"]
+        connection.close()
+        floats = make_inputs(PROBE)["floats"]
+        over, _ = live.predict("small", {"user": PROBE, "floats": floats.tolist()})
+        assert not np.allclose(np.ravel(over), wanted, atol=1e-5)

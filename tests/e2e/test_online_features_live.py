@@ -1,0 +1,195 @@
+"""Real servers that look up a user's features in a real Redis: every dialect, and what happens without the store."""
+
+import json
+import time
+
+import grpc
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from freshet_serving.processor.online_features.feast_keys import feature_field, key_serializer, timestamp_field
+from freshet_serving.serving.client.client import Client
+from freshet_serving.serving.codecs.messages import message
+from tests.e2e.servers import LiveServer
+from tests.processor.online_features.proxies import HeldProxy
+from tests.processor.online_features.value_messages import value_of
+from tests.processor.tables.remote.fakes import RedisServer, needs_redis
+from tests.serving.access.keyed import Keyed
+from tests.support.looked_up import FEAST, HASHES, reference, write_package
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, needs_redis]
+
+ITEMS, F2, F3 = [1, 2, 3], [0.5, 1.5, 2.5], [0.0, 1.0, -1.0]
+USER = {"tags": ["a", "c"], "f0": 1.5, "f1": -3}
+WITH_FEATURES = reference(ITEMS, F2, F3, **USER)
+WITHOUT = reference(ITEMS, F2, F3)
+SENT = {"user": ITEMS, "f2": F2, "f3": F3}
+
+
+@pytest.fixture
+def redis_server():
+    server = RedisServer().start()
+    with server.client() as client:
+        client.hset("user:7", mapping={"tags": json.dumps(USER["tags"]), "f0": "1.5", "f1": "-3"})
+        key = key_serializer("shop", ["user_id"], ["int64"])([(7).to_bytes(8, "little")])
+        values = [("string_list", USER["tags"]), ("double", 1.5), ("int64", -3)]
+        fields = {
+            feature_field("profile", name): value_of(kind, content).SerializeToString()
+            for name, (kind, content) in zip(USER, values)
+        }
+        client.hset(key, mapping=fields | {timestamp_field("profile"): b"\x08\x80\xa0\xc9\xc9\x06"})
+    yield server
+    server.close()
+
+
+def live(folder, port, *options, section=HASHES, workers="1"):
+    write_package(folder / "repository", section=section)
+    where = ("--online-store", f"main=redis://127.0.0.1:{port}/0", "--workers", workers)
+    return LiveServer(folder / "repository", *where, *options, log=folder / "serve.log")
+
+
+def ask(server, headers=None, **more):
+    """(scores, headers) in TensorFlow Serving's columnar form."""
+    body = json.dumps({"inputs": SENT | {"user_id": [7]} | more}).encode()
+    status, headers, data = server.request("POST", "/v1/models/small:predict", body, headers)
+    assert status == 200, data
+    return np.ravel(json.loads(data)["outputs"]), {name.lower(): value for name, value in headers.items()}
+
+
+def by_rows(server):
+    rows = [dict(zip([*SENT, "user_id"], row)) for row in zip(ITEMS, F2, F3, [7] * 3)]
+    body = json.dumps({"instances": rows}).encode()
+    status, _, data = server.request("POST", "/v1/models/small:predict", body)
+    assert status == 200, data
+    return np.ravel(json.loads(data)["predictions"])
+
+
+def by_kserve_json(server):
+    types = {"user": "INT64", "user_id": "INT64"}
+    inputs = [
+        {"name": name, "datatype": types.get(name, "FP32"), "shape": [len(data)], "data": data}
+        for name, data in (SENT | {"user_id": [7]}).items()
+    ]
+    status, _, data = server.request("POST", "/v2/models/small/infer", json.dumps({"inputs": inputs}).encode())
+    assert status == 200, data
+    return np.ravel(json.loads(data)["outputs"][0]["data"])
+
+
+def columns():
+    return {
+        "user": np.array(ITEMS), "f2": np.array(F2, np.float32), "f3": np.array(F3, np.float32),
+        "user_id": np.array([7]),
+    }  # fmt: skip
+
+
+def by_client(address):
+    with Client(address, timeout_s=10) as client:
+        prediction = client.predict("small", columns())
+        assert prediction.features_missing == {}
+        assert client.predict("small", columns() | {"user_id": np.array([9])}).features_missing["f0"] == "not_found"
+        return prediction.scores()
+
+
+def by_predict_rpc(server):
+    request = message("tensorflow.serving.PredictRequest")()
+    request.model_spec.name = "small"
+    for name, array in columns().items():
+        tensor = request.inputs[name]
+        tensor.dtype = 9 if array.dtype == np.int64 else 1
+        tensor.tensor_shape.dim.add(size=len(array))
+        tensor.tensor_content = array.tobytes()
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        method = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
+        reply = message("tensorflow.serving.PredictResponse").FromString(
+            method(request.SerializeToString(), timeout=10)
+        )
+    return np.array(reply.outputs["score"].float_val)
+
+
+@pytest.mark.parametrize(("section", "workers"), [(HASHES, "1"), (FEAST, "1"), (HASHES, "2")])
+def test_every_dialect_looks_up_what_it_leaves_out(tmp_path, redis_server, section, workers):
+    with live(tmp_path, redis_server.port, section=section, workers=workers) as server:
+        for _ in range(3):
+            scores, headers = ask(server)
+            np.testing.assert_allclose(scores, WITH_FEATURES, atol=1e-5)
+            assert "x-features-missing" not in headers
+            sent, _ = ask(server, tags=[USER["tags"]], f0=[1.5], f1=[-3.0])
+            assert np.array_equal(sent, scores)
+        http, rpc = f"http://127.0.0.1:{server.http_port}", f"grpc://127.0.0.1:{server.grpc_port}"
+        for answer in (
+            by_rows(server), by_kserve_json(server), by_client(http), by_client(rpc), by_predict_rpc(server),
+        ):  # fmt: skip
+            np.testing.assert_allclose(answer, WITH_FEATURES, atol=1e-5)
+        status, _, text = server.request("POST", "/v1/models/small:predict", json.dumps({"inputs": SENT}).encode())
+        assert status == 400
+        assert b"'user_id', by which online features 'user' fill it" in text
+        until(
+            lambda: b'freshet_model_feature_values_total{model="small",status="present"}' in server.get("/metrics")[2]
+        )
+
+
+def test_without_the_store_requests_get_defaults_a_header_and_a_metric(tmp_path, redis_server):
+    redis_server.kill()
+    with live(tmp_path, redis_server.port) as server:
+        scores, headers = ask(server)
+        np.testing.assert_allclose(scores, WITHOUT, atol=1e-5)
+        assert headers["x-features-missing"] == "tags=late, f0=late, f1=late"
+        assert b'freshet_model_feature_values_total{model="small",status="late"} 3.0' in server.get("/metrics")[2]
+        redis_server.start()
+        with redis_server.client() as client:
+            client.hset("user:7", mapping={"tags": '["a", "c"]', "f0": "1.5", "f1": "abc"})
+        until(lambda: ask(server)[1].get("x-features-missing") == "f1=damaged")
+        with redis_server.client() as client:
+            client.delete("user:7")
+            client.set("user:7", "no hash")
+        until(lambda: "tags=damaged" in ask(server)[1].get("x-features-missing", ""))
+        with redis_server.client() as client:
+            client.delete("user:7")
+            client.hset("user:7", mapping={"tags": '["a", "c"]', "f0": "1.5", "f1": "-3"})
+        until(lambda: "x-features-missing" not in ask(server)[1])
+        np.testing.assert_allclose(ask(server)[0], WITH_FEATURES, atol=1e-5)
+
+
+def test_a_store_that_holds_its_answers_back_costs_the_timeout_and_no_request(tmp_path, redis_server):
+    with HeldProxy(redis_server.port) as proxy, live(tmp_path, proxy.port) as server:
+        ask(server)
+        proxy.open.clear()
+        until(lambda: "f0=late" in ask(server, user_id=[8])[1].get("x-features-missing", ""))
+        began_s = time.monotonic()
+        for user in range(100, 120):
+            scores, headers = ask(server, user_id=[user])
+            assert "f0=late" in headers["x-features-missing"]
+            np.testing.assert_allclose(scores, WITHOUT, atol=1e-5)
+        # Far below twenty waits for a store that never answers: its circuit breaker is open.
+        assert time.monotonic() - began_s < 60
+        proxy.open.set()
+        until(lambda: "x-features-missing" not in ask(server)[1])
+
+
+def test_a_recording_holds_the_values_as_they_were_used_and_no_key_that_the_model_does_not_read(tmp_path, redis_server):
+    folder = tmp_path / "recorded"
+    with live(tmp_path, redis_server.port, "--record", str(folder), "--record-share", "1.0") as server:
+        ask(server)
+        ask(server, f0=[9.0])
+    rows = [row for path in folder.glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    firsts = [row for row in rows if row["freshet.row"] == 0]
+    assert [row["f0"] for row in firsts] == [1.5, 9.0]
+    assert [row["f1"] for row in firsts] == [-3.0, -3.0]
+    assert firsts[0]["tags"] == [b"a", b"c"]
+    assert not any("user_id" in name for name in rows[0])
+
+
+def test_looked_up_values_return_on_request_and_with_keys_only_with_their_scope(tmp_path, redis_server):
+    keyed = Keyed(tmp_path)
+    wanted = {"x-return-features": "1"}
+    allowed, others = keyed.add("both", ["predict", "features"]), keyed.add("ctr", ["predict"])
+    with live(tmp_path, redis_server.port, "--api-keys", str(keyed.path)) as server:
+        assert "x-features" not in ask(server, allowed)[1]
+        found = json.loads(ask(server, allowed | wanted)[1]["x-features"])
+        assert found == {"tags": [["a", "c"]], "f0": [1.5], "f1": [-3.0]}
+        body = json.dumps({"inputs": SENT | {"user_id": [7]}}).encode()
+        status, _, data = server.request("POST", "/v1/models/small:predict", body, others | wanted)
+        assert (status, b"the scope features" in data) == (403, True)
+        assert "x-features" not in ask(server, others)[1]

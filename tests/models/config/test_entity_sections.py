@@ -1,0 +1,59 @@
+"""What [entities.NAME] accepts and refuses."""
+
+import pytest
+
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.source import Field
+from freshet_serving.processor.errors import BadInput
+
+FILE = {
+    "model": {"name": "ctr"},
+    "data": {"path": "x.parquet", "label": "clicked"},
+    "features": {
+        "item": {"kind": "id"},
+        "price": {"kind": "float"},
+        "dear": {"from": "price", "transform": "bucketize", "boundaries": [0.0]},
+        "tags": {"kind": "strings"},
+    },
+}
+ITEM = {"key": "item", "path": "items.parquet", "columns": ["price", "dear", "tags"]}
+
+
+def entities(change=(), **sections):
+    return parse_config(FILE | {"entities": {"item": ITEM | dict(change)} | sections}).entities
+
+
+def test_columns_are_those_that_the_features_derive_from():
+    (entity,) = entities()
+    assert entity.key_field == Field("item", "id")
+    assert entity.fields == (Field("price", "float"), Field("tags", "strings"))
+    assert (entity.data.path, entity.data.format, entity.data.label) == ("items.parquet", "parquet", ())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"key": "tags"}, r"entities\.item\.key: expected a feature of kind id or string, got 'tags'"),
+        ({"key": "x"}, r"entities\.item: expected one of item, price, dear, tags of the features, got 'x'"),
+        ({"columns": ["x"]}, r"entities\.item: expected one of .*, got 'x'"),
+        ({"columns": []}, r"entities\.item\.columns: expected features of the file"),
+        ({"columns": ["item"]}, r"entities\.item\.columns: expected features of other columns than the key"),
+        ({"time": "at"}, r"entities\.item\.time: expected data\.time as well"),
+        ({"path": "x.libsvm"}, r"entities\.item\.path: expected a table"),
+        ({"colour": 1}, r"entities\.item\.colour: unknown key"),
+    ],
+)
+def test_section_that_does_not_fit_is_refused(change, message):
+    with pytest.raises(BadInput, match=message):
+        entities(change)
+
+
+def test_two_entities_share_no_column():
+    with pytest.raises(BadInput, match=r"entities\.other\.columns: expected other columns than entity 'item' has"):
+        entities(other=ITEM)
+
+
+def test_followed_data_are_refused():
+    data = FILE["data"] | {"path": "folder", "follow": True}
+    with pytest.raises(BadInput, match=r"entities\.item: expected data\.follow = false"):
+        parse_config(FILE | {"data": data, "entities": {"item": ITEM}, "publish": {"delta_seconds": 5}})

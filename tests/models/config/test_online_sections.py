@@ -1,0 +1,62 @@
+import pytest
+
+from freshet_serving.models.config.train_config import load_config, parse_config
+from freshet_serving.models.training.spec import draft
+from freshet_serving.processor.errors import BadInput
+
+FILE = """
+[model]
+name = "ctr"
+[data]
+path = "clicks.csv"
+label = "clicked"
+[features.age]
+kind = "float"
+side = "user"
+[features.item]
+kind = "id"
+[online_features.user]
+key = "user_id"
+format = "hash"
+features = ["age"]
+types = { age = "int64" }
+defaults = { age = 30 }
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "train.toml").write_text(FILE)
+    return tmp_path / "train.toml"
+
+
+def test_a_group_and_an_input_for_its_key_lie_in_the_package(path):
+    made = draft(load_config(path), {})
+    assert [(i.name, i.dtype) for i in made.inputs] == [("age", "float32"), ("item", "int64"), ("user_id", "int64")]
+    (group,) = made.online_features
+    assert (group.name, group.features[0].input, group.features[0].default) == ("user", "age", 30)
+    assert [i.name for i in made.read_inputs] == ["age", "item"]
+
+
+def test_a_key_that_is_a_feature_is_no_further_input(path):
+    made = draft(load_config(path, ['online_features.user.key="item"']), {})
+    assert [i.name for i in made.inputs] == ["age", "item"]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("features.age.from='birth'", r"online_features.user.features: no feature of the model reads 'age'"),
+        ("online_features.user.defaults={age=0.5}", r"input 'age': expected a default of type int64, got '0.5'"),
+        ("online_features.user.defaults={aga=1}", r"online_features.user.defaults: 'aga' is not read by this group"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(path, override, message):
+    with pytest.raises(BadInput, match=message):
+        load_config(path, [override])
+
+
+def test_a_section_of_another_form_is_refused():
+    sections = {"model": {"name": "a"}, "data": {"path": "a.csv", "label": "b"}, "features": {"c": {"kind": "id"}}}
+    with pytest.raises(BadInput, match=r"online_features.user: expected a section"):
+        parse_config(sections | {"online_features": {"user": 7}})

@@ -1,0 +1,77 @@
+"""Columns of entities joined to events by key, and by time where the table has one."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from freshet_serving.models.data.entity_table import EntitySource, EntityTable
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.source import Field
+from freshet_serving.processor.errors import BadInput
+
+KEY, PRICE, TAGS = Field("item", "id"), Field("price", "float"), Field("tags", "strings")
+
+
+def table_of(tmp_path, rows, time=""):
+    """rows: (item, time, price, tags)."""
+    item, at, price, tags = zip(*rows)
+    path = tmp_path / "items.parquet"
+    columns = {"item": pa.array(item, pa.int64()), "at": pa.array(at, pa.float64()), "price": pa.array(price)}
+    pq.write_table(pa.table(columns | {"tags": pa.array(tags, pa.list_(pa.string()))}), path)
+    return EntityTable("item", DataConfig(str(path), "parquet", (), time), KEY, [PRICE, TAGS])
+
+
+def tags_of(column):
+    values = column.values.tolist()
+    return [values[a:b] for a, b in zip(column.row_splits, column.row_splits[1:])]
+
+
+def test_last_row_of_a_key_is_read_and_an_unknown_key_has_none(tmp_path):
+    table = table_of(tmp_path, [(1, 0, 1.0, ["a"]), (2, 0, 2.0, []), (1, 0, 3.0, ["b", "c"])])
+    found = table.columns(np.array([2, 1, 9, 1]), None)
+    np.testing.assert_array_equal(found["price"], np.float32([2, 3, np.nan, 3]))
+    assert tags_of(found["tags"]) == [[], [b"b", b"c"], [], [b"b", b"c"]]
+    keys, columns = table.newest()
+    assert keys.tolist() == [1, 2]
+    assert columns["price"].tolist() == [3, 2]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=30),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(-1, 10)), min_size=1, max_size=30),
+)
+def test_row_at_the_time_of_the_event_is_read(tmp_path_factory, rows, events):
+    rows = sorted(rows, key=lambda row: row[1])
+    made = [(item, float(at), float(n), []) for n, (item, at) in enumerate(rows)]
+    table = table_of(tmp_path_factory.mktemp("entities"), made, "at")
+    items, times = (np.array(values) for values in zip(*events))
+    found = table.columns(items, times.astype(np.float64))["price"]
+    for item, time, price in zip(items, times, found):
+        before = [row[2] for row in made if row[0] == item and row[1] <= time]
+        np.testing.assert_array_equal(price, np.float32(before[-1] if before else np.nan))
+
+
+def test_source_has_the_columns_of_the_table_however_it_is_cut(tmp_path):
+    table = table_of(tmp_path, [(n, 0, float(n), [f"t{n}"]) for n in range(5)])
+    events = pa.table({"item": pa.array([3, 1, 7, 1, 0]), "user": pa.array(range(5)), "clicked": pa.array([0.0] * 5)})
+    pq.write_table(events, tmp_path / "events.parquet")
+    inner = open_source(DataConfig(str(tmp_path / "events.parquet"), "parquet", "clicked"), [KEY, Field("user", "id")])
+    source = EntitySource(inner, [table], [Field("user", "id"), PRICE, KEY, TAGS])
+    assert source.schema.names == ["user", "price", "item", "tags"]
+    assert source.count_rows() == 5
+    for rows in (1, 2, 5):
+        batches = list(source.batches(rows))
+        prices = np.concatenate([b.columns["price"] for b in batches])
+        np.testing.assert_array_equal(prices, np.float32([3, 1, np.nan, 1, 0]))
+        assert [t for b in batches for t in tags_of(b.columns["tags"])] == [[b"t3"], [b"t1"], [], [b"t1"], [b"t0"]]
+
+
+def test_table_without_a_column_is_refused_by_the_name_of_the_section(tmp_path):
+    pq.write_table(pa.table({"item": pa.array([1])}), tmp_path / "items.parquet")
+    with pytest.raises(BadInput, match=r"entities\.item: .*price"):
+        EntityTable("item", DataConfig(str(tmp_path / "items.parquet"), "parquet", ()), KEY, [PRICE])

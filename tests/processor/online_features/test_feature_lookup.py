@@ -1,0 +1,111 @@
+import logging
+
+import numpy as np
+import pytest
+
+from freshet_serving.processor.clock import FakeClock
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.online_features.feature_lookup import FeatureLookup
+from freshet_serving.processor.online_features.online_store import Loss
+from tests.processor.online_features.stores import MemoryStore, opened
+from tests.support.looked_up import HASHES, manifest
+
+ITEMS = {"user": np.array([1, 2, 3]), "f2": np.zeros(3, np.float32), "f3": np.zeros(3, np.float32)}
+
+
+@pytest.fixture
+def store():
+    store = MemoryStore()
+    store.hashes = {
+        b"user:7": {b"tags": b'["a", "b"]', b"f0": b"1.5", b"f1": b"-3"},
+        b"user:8": {b"tags": b"[]", b"f0": b"2.5"},
+    }
+    return store
+
+
+def lookup(store, **section):
+    return FeatureLookup(manifest(section=HASHES | section), opened(store), FakeClock())
+
+
+def request(*users, **sent):
+    return ITEMS | {"user_id": np.array(users, np.int64)} | sent
+
+
+def test_a_user_is_looked_up_once_and_fills_one_row_in_the_types_of_the_model(store):
+    for users in [(7,), (7, 7, 7)]:
+        filled = lookup(store).fill(request(*users))
+        assert filled.inputs["f0"].dtype == filled.inputs["f1"].dtype == np.float32
+        assert (filled.inputs["f0"].tolist(), filled.inputs["f1"].tolist()) == ([1.5], [-3.0])
+        assert filled.inputs["tags"].values.tolist() == [b"a", b"b"]
+        assert set(filled.looked_up) == {"tags", "f0", "f1"}
+        assert filled.defaulted == {}
+    assert [len(reads) for reads, _ in store.fetches] == [1, 1]
+
+
+def test_users_that_differ_fill_a_row_each(store):
+    filled = lookup(store).fill(request(7, 8, 9))
+    assert filled.inputs["f0"].tolist()[:2] == [1.5, 2.5]
+    assert np.isnan(filled.inputs["f0"][2])
+    assert filled.defaulted == {"tags": "not_found", "f0": "not_found", "f1": "not_found"}
+
+
+def test_what_is_sent_wins_and_a_request_that_has_all_asks_nobody(store):
+    sent = {"f0": np.full(3, 9, np.float32), "tags": Ragged.of([["c"]])}
+    filled = lookup(store).fill(request(7, **sent))
+    assert set(filled.looked_up) == {"f1"}
+    assert filled.inputs["f0"] is sent["f0"]
+    inputs = request(7, **sent, f1=np.zeros(1, np.float32))
+    assert lookup(store).fill(inputs).inputs is inputs
+    assert len(store.fetches) == 1
+
+
+def test_what_is_missing_is_what_training_reads_or_the_default_of_the_section(store):
+    filled = lookup(store, defaults={"f1": 4, "tags": ["x"]}).fill(request(9))
+    assert np.isnan(filled.inputs["f0"]).tolist() == [True]
+    assert filled.inputs["f1"].tolist() == [4.0]
+    assert filled.inputs["tags"].values.tolist() == [b"x"]
+
+
+@pytest.mark.parametrize("loss", list(Loss))
+def test_no_loss_of_a_store_fails_a_request(store, loss):
+    store.down = loss
+    filled = lookup(store).fill(request(7))
+    assert set(filled.defaulted) == {"tags", "f0", "f1"}
+    assert len(filled.inputs["tags"]) == 1
+
+
+def test_without_waiting_only_memory_answers(store):
+    found = lookup(store)
+    assert found.fill(request(7), wait=False) is None
+    assert store.fetches == []
+    found.fill(request(7))
+    assert found.fill(request(7), wait=False).inputs["f0"].tolist() == [1.5]
+    assert len(store.fetches) == 1
+    assert found.statistics().cached == 1
+
+
+def test_without_the_key_nothing_is_filled(store):
+    inputs = dict(ITEMS)
+    assert lookup(store).fill(inputs).inputs is inputs
+
+
+def test_a_server_without_the_store_answers_what_has_all_and_names_the_option_else(caplog):
+    with caplog.at_level(logging.WARNING):
+        found = FeatureLookup(manifest(), {}, FakeClock())
+    assert "no online store 'main': requests have to send tags, f0, f1" in caplog.text
+    rest = {"f0": np.zeros(1, np.float32), "f1": np.zeros(1, np.float32), "tags": Ragged.of([["c"]])}
+    assert found.fill(request(7, **rest)).defaulted == {}
+    with pytest.raises(
+        BadInput, match=r"input 'tags' is missing: .* no online store 'main' \(freshet serve --online-st"
+    ):
+        found.fill(request(7))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [np.zeros(1, np.float32), np.zeros((2, 2), np.int64), Ragged.of([[1]]), np.zeros(0, np.int64), Strings.of("a")],
+)
+def test_something_that_is_no_key_is_refused_by_name(store, key):
+    with pytest.raises(BadInput, match=r"user_id'?: expected"):
+        lookup(store).fill(ITEMS | {"user_id": key})

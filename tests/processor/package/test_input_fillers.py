@@ -1,0 +1,66 @@
+from dataclasses import replace
+
+import pytest
+
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.online_features.group_sections import parse_group
+from freshet_serving.processor.package.input_fillers import ONLINE, UNREAD_KEY, InputFiller
+from freshet_serving.processor.package.manifest import Manifest, validate
+from tests.support import packages
+from tests.support.looked_up import FILLED, HASHES, manifest
+
+
+def plain(section=HASHES):
+    return replace(manifest(section=section), executables=[])
+
+
+def test_a_group_fills_its_inputs_by_the_key_and_an_unread_key_may_be_absent():
+    filled = {name: InputFiller(ONLINE, "user", ("user_id",)) for name in FILLED}
+    assert manifest().fillers == filled | {"user_id": InputFiller(UNREAD_KEY, "", ())}
+
+
+def test_a_key_that_the_model_reads_has_to_be_sent():
+    by_item = manifest(section=HASHES | {"key": "user"})
+    assert set(by_item.fillers) == set(FILLED)
+
+
+def test_the_file_holds_the_groups_and_a_model_without_them_has_no_such_key():
+    made = plain()
+    read = Manifest.from_json(made.to_json())
+    assert (read.online_features, read.fillers) == (made.online_features, made.fillers)
+    assert b"online_features" not in replace(packages.manifest(), executables=[]).to_json()
+    assert b"fillers" not in made.to_json()
+
+
+def test_only_the_inputs_that_nobody_fills_are_expected():
+    assert [i.name for i in manifest().expected_inputs(())] == ["user", "f2", "f3"]
+    assert [i.name for i in manifest().expected_inputs({"f0"})] == ["user", "f0", "f2", "f3"]
+    assert packages.manifest().expected_inputs(()) == packages.manifest().inputs
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (HASHES | {"key": "user_ids"}, r"online_features\[user\]: the key 'user_ids' is not among manifest.inputs"),
+        (HASHES | {"key": "f2"}, r"the key 'f2': expected one int64 a row, which has one value of float32"),
+        (HASHES | {"key": "f0"}, r"the key 'f0' is filled by a feature itself"),
+        (HASHES | {"names": {"f1": "f9"}}, r"the input 'f9' is not among manifest.inputs"),
+        (HASHES | {"names": {"tags": "f2"}}, r"type string_list does not fill the input 'f2', which has one value"),
+        (
+            HASHES | {"names": {"f0": "user"}},
+            r"type double does not fill the input 'user', which has one value of int64",
+        ),
+    ],
+)
+def test_groups_that_do_not_fit_the_inputs_are_refused_by_name(section, message):
+    made = plain(section)
+    with pytest.raises(BadInput, match=message):
+        validate(made)
+
+
+def test_two_groups_do_not_fill_one_input_nor_share_a_name():
+    groups = [parse_group("user", HASHES), parse_group("other", HASHES)]
+    with pytest.raises(BadInput, match=r"online_features\[user\]: the input 'tags' is filled by two features"):
+        validate(replace(plain(), online_features=groups))
+    with pytest.raises(BadInput, match=r"online_features\[user\]: expected every name once"):
+        validate(replace(plain(), online_features=groups[:1] * 2))

@@ -1,0 +1,29 @@
+import json
+
+import numpy as np
+
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.package import Input
+from freshet_serving.serving.front.example_text import looked_up_text, texts
+
+SPECS = [Input("age", "float32"), Input("tags", "string", ragged=True), Input("city", "string"), Input("key", "int64")]
+COLUMNS = {
+    "age": np.array([1.5, np.nan], np.float32),
+    "tags": Ragged.of([["a", "\u00fc\n"], []]),
+    "city": Strings.of([b"x", b"\xff"]),
+}
+
+
+def test_looked_up_columns_are_one_line_of_ascii_json():
+    text = looked_up_text(COLUMNS, SPECS, 1000)
+    assert text.isascii()
+    assert text.isprintable()
+    assert json.loads(text) == {"age": [1.5, None], "tags": [["a", "\u00fc\n"], []], "city": ["x", {"b64": "/w=="}]}
+
+
+def test_values_that_are_too_long_together_are_null():
+    assert json.loads(looked_up_text(COLUMNS, SPECS, 20)) == {"age": [1.5, None], "tags": None, "city": None}
+
+
+def test_an_example_lacks_what_its_request_left_out():
+    assert set(texts(COLUMNS, SPECS)) == set(COLUMNS)

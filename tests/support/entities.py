@@ -1,0 +1,67 @@
+"""The small model of tests.support.packages with an entity: the key `user` leads to tags and floats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from freshet_serving.models.publishing.entity_rows import entity_rows
+from freshet_serving.processor.package import RECORD, EntityEntry, Manifest, TableEntry, record_fields, record_words
+from freshet_serving.processor.repository.keyring import NO_KEYS
+from freshet_serving.processor.repository.version import DENSE, VersionWriter, table_file
+from freshet_serving.processor.tables.table import packed
+from tests.processor.backends.artefacts import make_artefact, make_weights
+from tests.support import packages
+
+ENTITY = EntityEntry("profile", "user", ["tags", "floats"], {"tags": 3})
+TABLE = ENTITY.table
+KNOWN = range(8)
+WORDS = ["a", "b", "c", "zz"]
+
+
+def manifest(version=1, users=0, tags=0, records=0, entity=ENTITY) -> Manifest:
+    small = replace(packages.manifest(version, users, tags), entities=[entity])
+    words = record_words(record_fields(small, entity))
+    return replace(small, tables=[*small.tables, TableEntry(TABLE, words, records, RECORD)])
+
+
+def columns(users, content=0):
+    """Columns of users: what content number `content` gives each."""
+    tags, floats = [], []
+    for user in users:
+        random = np.random.default_rng((content, int(user)))
+        tags.append([WORDS[n] for n in random.integers(0, 4, random.integers(0, 5))])
+        floats.append(random.normal(size=4))
+    return {"tags": tags, "floats": np.array(floats, np.float32).reshape(len(tags), 4)}
+
+
+def sent(users, contents):
+    """A request with every column: of content number contents[user], or missing without one."""
+    rows = [columns([u], contents[u]) if u in contents else None for u in users]
+    tags = [[] if row is None else row["tags"][0] for row in rows]
+    floats = [np.full(4, np.nan) if row is None else row["floats"][0] for row in rows]
+    inputs = packages.make_inputs(users, tags)
+    return inputs | {"floats": np.array(floats, np.float32).reshape(len(rows), 4)}
+
+
+def write_package(repository, version=1, users=range(20), tags=("a", "b", "c"), keyring=NO_KEYS, entity=ENTITY):
+    """Commits a version; returns its folder."""
+    keys = {
+        "user": np.array(list(users), np.int64),
+        "tag": np.array([packages.tag_id(t) for t in tags], np.int64),
+    }
+    model = manifest(version, len(keys["user"]), len(keys["tag"]), len(KNOWN), entity)
+    with VersionWriter(Path(repository), "small", version, keyring=keyring) as writer:
+        for name, table_keys in keys.items():
+            writer.tensors(table_file(name), packed(table_keys, packages.rows_of(table_keys, 0), "float32"))
+        given = {name: column for name, column in columns(KNOWN).items() if name in entity.inputs}
+        records = entity_rows(model, entity, given, len(KNOWN))
+        writer.tensors(table_file(TABLE), packed(np.array(KNOWN), records, RECORD))
+        writer.tensors(DENSE, make_weights(0))
+        folder = writer.folder / "compiled" / "onnxruntime-cpu"
+        folder.mkdir(parents=True)
+        for bucket in packages.BUCKETS:
+            (folder / f"b{bucket}.onnx").write_bytes(make_artefact())
+        return writer.commit(model)
