@@ -253,6 +253,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
             "Stores that features are looked up in: NAME=redis://HOST:PORT, separated by commas; a section "
             "[online_stores.NAME] has more options",
             heading=STORES,
+            folded=True,
         ),
     )
     drain_s: float = field(

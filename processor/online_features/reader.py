@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Strings
-from freshet_serving.processor.errors import BadInput, nearest
+from freshet_serving.processor.errors import BadInput, TooLarge, nearest
 from freshet_serving.processor.online_features.entity_cache import EntityCache, Flight
 from freshet_serving.processor.online_features.feast_keys import feature_field, key_serializer, timestamp_field
 from freshet_serving.processor.online_features.feast_values import decode_timestamp, decode_value
@@ -476,7 +476,7 @@ def _row_count(entities: Mapping[str, Column]) -> int:
         raise BadInput(f"keys of online features: expected as many values in each, got {sorted(lengths)}")
     rows = lengths.pop() if lengths else 0
     if rows > MAX_ROWS:
-        raise BadInput(f"keys of online features: expected at most {MAX_ROWS} rows, got {rows}")
+        raise TooLarge(f"keys of online features: expected at most {MAX_ROWS} rows, got {rows}; ask for fewer at once")
     return rows
 
 

@@ -218,20 +218,15 @@ class Exchange(ABC):
             nbytes = self.offload_nbytes(source)
             deliver = shared.dispatcher.deliver(self._processor, done)
             if nbytes or self._replica.manifest.stage is not None:
-                shared.dispatcher.offload(partial(self._enter_late, source, deliver), nbytes, done)
+                shared.dispatcher.offload(partial(self._enter_late, source, deliver, done), nbytes, done)
                 return
-            request = self._decode(source)
-            filled = not self._replica.manifest.fillers
-            if filled or self._processor.fill_from_memory(request, self._replica):
-                self._processor.submit(request, deliver, self._replica)
-            else:
-                shared.dispatcher.look_up(partial(self._look_up, deliver), done)
+            self._submit_filled(self._decode(source), deliver, done)
         except FreshetError as error:
             self.finish(error)
             raise
         self._note_read()
 
-    def _enter_late(self, source: Any, deliver: Done, waited_s: float) -> None:
+    def _enter_late(self, source: Any, deliver: Done, done: Finish, waited_s: float) -> None:
         """Read and submit a request that has waited for another thread, on that thread."""
         remaining_s = self.remaining_s(self._announced_s, waited_s)
         if remaining_s is not None and remaining_s <= 0:
@@ -239,7 +234,15 @@ class Exchange(ABC):
         request = self._decode(source, waited_s)
         # The reply may arrive before submit() returns.
         self._note_read()
-        self._processor.submit(request, deliver, self._replica)
+        self._submit_filled(request, deliver, done)
+
+    def _submit_filled(self, request: PredictRequest, deliver: Done, done: Finish) -> None:
+        """Submit a request: at once, or on a thread that may wait for an online store if one has to be asked."""
+        complete = not self._replica.manifest.fillers
+        if complete or self._processor.fill_from_memory(request, self._replica):
+            self._processor.submit(request, deliver, self._replica)
+        else:
+            self.shared.dispatcher.look_up(partial(self._look_up, deliver), done)
 
     def _look_up(self, deliver: Done, waited_s: float) -> None:
         """Submit a request whose features have to be read from an online store, on a thread that may wait for it."""

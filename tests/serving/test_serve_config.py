@@ -198,3 +198,35 @@ def test_certificate_needs_its_key_and_client_authority_needs_both(options, well
 
 def test_key_file_allows_the_admin_port_on_other_hosts():
     assert ServeConfig("r", admin_host="0.0.0.0", api_keys="keys.toml").admin_host == "0.0.0.0"
+
+
+class TestOnlineStores:
+    """Stores by the option and by sections of the file."""
+
+    def test_addresses_with_several_hosts_keep_their_commas(self):
+        stores = ServeConfig("r", online_store=["main=redis://a:1/0", "other=redis+cluster://b:1", "c:2"]).stores()
+        assert [(s.name, s.url) for s in stores] == [
+            ("main", "redis://a:1/0"),
+            ("other", "redis+cluster://b:1,c:2"),
+        ]
+
+    def test_a_section_says_more(self):
+        (store,) = ServeConfig("r", online_stores={"main": {"url": "rediss://a", "password_env": "SECRET"}}).stores()
+        assert (store.name, store.password_env) == ("main", "SECRET")
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"online_store": ["redis://a"]}, r"online_store: expected NAME=redis://HOST:PORT, got no name"),
+            ({"online_store": ["main=redis://a", "main=redis://b"]}, r"online_store: expected 'main' once"),
+            ({"online_store": ["main=redis://:pass@a"]}, r"online_stores.main.url: expected no user or password"),
+            (
+                {"online_store": ["main=redis://a"], "online_stores": {"main": {"url": "redis://a"}}},
+                r"online_store: 'main' has a section",
+            ),
+            ({"online_stores": {"main": {"urll": "redis://a"}}}, r"online_stores.main.urll: there is no such option"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused_by_name(self, options, message):
+        with pytest.raises(BadInput, match=message):
+            ServeConfig("r", **options)

@@ -9,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Strings
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.online_features.feast_keys import feature_field, key_serializer, timestamp_field
 from freshet_serving.processor.online_features.group_sections import parse_group
 from freshet_serving.processor.online_features.online_store import Loss
@@ -250,7 +250,6 @@ def test_a_key_beyond_its_type_is_nobodys(clock):
         ({"user_id": Strings.of(["a"])}, r"user_id: expected one integer in each row"),
         ({"user_id": np.array([1.5], np.float32)}, r"user_id: expected one integer in each row"),
         ({"user_id": np.zeros((2, 2), np.int64)}, r"user_id: expected one integer in each row"),
-        ({"user_id": np.zeros(MAX_ROWS + 1, np.int64)}, rf"expected at most {MAX_ROWS} rows, got {MAX_ROWS + 1}"),
         (users(1) | {"other": np.zeros(2, np.int64)}, r"expected as many values in each, got \[1, 2\]"),
     ],
 )
@@ -307,3 +306,8 @@ def test_an_infinite_number_of_feast_is_damaged(clock):
     section = FEAST | {"features": ["profile:age"], "types": {"profile:age": "double"}}
     found = features_of(store, clock, section, age=1.0).read(users(7))
     assert (plain(found.columns["age"]), statuses(found.columns["age"])) == ([1.0], ["DAMAGED"])
+
+
+def test_more_keys_than_a_request_may_have_are_too_large(store, clock):
+    with pytest.raises(TooLarge, match=rf"expected at most {MAX_ROWS} rows, got {MAX_ROWS + 1}; ask for fewer"):
+        features_of(store, clock).read({"user_id": np.zeros(MAX_ROWS + 1, np.int64)})
