@@ -129,7 +129,7 @@ class EntityRecords:
         """Report whether it fills one of these sources of the plan."""
         return not self._sources.isdisjoint(sources.tolist())
 
-    def left_out(self, inputs: Mapping[str, Column]) -> frozenset[str]:
+    def left_out(self, inputs: Collection[str]) -> frozenset[str]:
         """Return which of its inputs, and of the transforms derived of them, it fills for a request.
 
         Raises:

@@ -7,7 +7,7 @@ strings by MAX_NBYTES, crosses by MAX_CROSSED values per row and MAX_VALUES in a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,23 +54,21 @@ class Transforms:
     def __bool__(self) -> bool:
         return bool(self._steps)
 
-    def run(self, inputs: Mapping[str, Column], left_out: Mapping[str, Any] | None = None) -> dict[str, Column]:
+    def run(self, inputs: Mapping[str, Column], left_out: Collection[str] = ()) -> dict[str, Column]:
         """Return the columns of all transforms, by name, for inputs that were checked against the manifest.
 
         Args:
             inputs: The inputs by name.
-            left_out: Stand-ins of inputs that are left out, and of the transforms of them, which are not computed.
+            left_out: Names of inputs that are left out, and of the transforms of them, which are not computed.
 
         Raises:
             BadInput: A column would exceed its limit.
         """
-        left_out = left_out or {}
-        sent = {name: width for name, width in self._read.items() if name in inputs and name not in left_out}
+        sent = {name: width for name, width in self._read.items() if name in inputs}
         flat = {name: _flat(inputs[name], width) for name, width in sent.items()}
         found: dict[str, Column] = {}
         for transform, op, shape in self._steps:
             if transform.name in left_out:
-                found[transform.name] = left_out[transform.name]
                 continue
             given = [flat[name] for name in transform.inputs]
             flat[transform.name] = made = op(transform, given)

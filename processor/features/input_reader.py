@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from ctypes import c_uint8
 from typing import Any, NamedTuple
 
@@ -12,10 +11,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.kernels.records import LEFT_OUT
 from freshet_serving.processor.package import Input, Manifest
-
-NOTHING: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 class BoundInput(NamedTuple):
@@ -111,43 +107,46 @@ class InputReader:
         return BoundInput(np.ascontiguousarray(column), column.shape[0], width, None)
 
 
-class LeftOut(NamedTuple):
-    """An input or transform that an entity fills for a request.
-
-    Attributes:
-        rows: Rows of the entity's key.
-        values: Values of a row; of a list the most.
-        ids: Those of them to look up.
-    """
-
-    rows: int
-    values: int
-    ids: int
-
-
-class LeftOutReader(InputReader):
-    """Reads an input that a request leaves out, for which a LeftOut stands (processor.features.entity_records)."""
-
-    def __init__(self, spec: Input) -> None:
-        """Create a reader of an input."""
-        super().__init__(spec, False, False)
-
-    def __call__(self, column: Any, seed: int) -> BoundInput:
-        return BoundInput(NOTHING, column.rows, min(LEFT_OUT, -column.values), None)
-
-
 Reading = tuple[InputReader, list[int]]
 """An input, and the seeds that its strings are hashed with."""
 
 
-def without(reads: Sequence[Reading], left: Collection[str]) -> list[Reading]:
-    """Return the readings of requests that leave something out.
+class EntityShare(NamedTuple):
+    """What one entity fills for requests.
 
-    Args:
-        reads: All readings.
-        left: Names of what is left out.
+    Attributes:
+        key: The input with its keys.
+        sources: Numbers of the sources that it fills.
+        ids: Ids that a row of the key leads to.
+        of_user: True if one of the inputs is the user's.
     """
-    return [(LeftOutReader(read.spec), seeds) if read.name in left else (read, seeds) for read, seeds in reads]
+
+    key: Input
+    sources: list[int]
+    ids: int
+    of_user: bool
+
+
+class LeftOut(NamedTuple):
+    """How requests are read that leave the same inputs out, for entities to fill (processor.features.entity_records).
+
+    Attributes:
+        reads: The inputs that they have, in the order of their sources.
+        transforms: The transforms that are computed for them, in that order.
+        names: The inputs and transforms that are left out.
+        sent: Numbers of the sources of `reads` and `transforms`.
+        words: int64 [S, INPUT_FIELDS], what the kernel reads (kernels.pool) with stand-ins for what is left out.
+        entities: The entities that fill something.
+        plain: Whether the row count gives the size of what they have.
+    """
+
+    reads: list[Reading]
+    transforms: list[Reading]
+    names: frozenset[str]
+    sent: list[int]
+    words: NDArray[np.int64]
+    entities: list[EntityShare]
+    plain: bool
 
 
 def size_of(column: Column, width: int) -> tuple[int, int]:

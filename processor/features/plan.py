@@ -23,7 +23,7 @@ model does not read may be absent; one of online features is no source of the pl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from ctypes import c_float, c_int64
 from struct import Struct
 from typing import Any, NamedTuple
@@ -37,12 +37,12 @@ from freshet_serving.processor.features.entity_records import EntityRecords, fil
 from freshet_serving.processor.features.evaluation import Transforms
 from freshet_serving.processor.features.input_reader import (
     BoundInput,
+    EntityShare,
     InputReader,
     LeftOut,
     Reading,
     bound_input,
     size_of,
-    without,
 )
 from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.processor.features.stage import Stage
@@ -78,6 +78,10 @@ class BoundRequest(NamedTuple):
     words: bytes
     keep: Sequence[Any]
     user_split: bool = False
+
+
+NOTHING = BoundInput(np.empty(0, np.int64), 1, LEFT_OUT, None)
+"""Stands for a source that is left out."""
 
 
 class BoundLayout(NamedTuple):
@@ -234,7 +238,7 @@ class SparsePlan:
         user = {f.input for f in user_features(manifest.features)} if USER in manifest.graphs else set()
         self._user = frozenset(user)
         self._features = {f.name: row for row, f in enumerate(manifest.features)}
-        self._partial: dict[frozenset[str], tuple[list[Reading], list[Reading]]] = {}
+        self._partial: dict[frozenset[str], LeftOut | None] = {}
         self._layouts: dict[BufferLayout, BoundLayout] = {}
         self._specs = sources
         self.entities = [EntityRecords(manifest, e, self._sources) for e in manifest.entities]
@@ -278,74 +282,98 @@ class SparsePlan:
         """
         if type(inputs) is PackedColumns and (layout := self._layout(inputs)) is not None:
             rows = layout.rows
-            if limits is not None and (rows > limits.max_rows or rows * self._row_ids > limits.max_ids):
-                self._measure(inputs, limits)
+            if limits is not None and self._may_exceed(limits, rows, layout.ids):
+                self._measure(inputs, limits, self._left_out(inputs))
             start = address_of_bytes(inputs.buffer) + inputs.start
             packed = [word for at, count, stride in layout.sources for word in (start + at, count, stride, 0)]
             return BoundRequest(rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.user_split)
-        reads: Sequence[Reading] = self._reads
-        transformed: Sequence[Reading] = self._transformed
-        left: dict[str, LeftOut] = {}
-        if inputs.keys() != self._inputs.keys():
-            inputs, left = self._left_out(inputs)
-            reads, transformed = self._readings(frozenset(left))
-        if limits is not None and not self._plain:
+        left = self._left_out(inputs)
+        reads, transformed, plain = self._reads, self._transformed, self._plain
+        if left is not None:
+            reads, transformed, plain = left.reads, left.transforms, left.plain
+        if limits is not None and not plain:
             self._measure(inputs, limits, left)
         words: list[int] = []
         keep: list[BoundInput] = []
         rows, ids, user_split = self._read_inputs(reads, inputs, 1, words, keep)
-        if limits is not None and self._plain and (rows > limits.max_rows or rows * self._row_ids > limits.max_ids):
+        more = rows * sum(share.ids for share in left.entities) if left is not None else 0
+        if limits is not None and plain and self._may_exceed(limits, rows, ids + more):
             self._measure(inputs, limits, left)
         if self.stage is not None:
             staged = self.stage.run(inputs, rows)
             rows, more, same = self._read_inputs(self._staged, staged, rows, words, keep)
             ids, user_split = ids + more, user_split and same
         if self._transforms:
-            made = self._transforms.run(inputs, left)
+            made = self._transforms.run(inputs, left.names if left is not None else frozenset())
             rows, more, same = self._read_inputs(transformed, made, rows, words, keep)
             ids, user_split = ids + more, user_split and same
-        if left:
-            ids += sum(one.rows * one.ids for one in left.values())
         if self._keys:
             rows, _, _ = self._read_inputs(self._sent_keys(inputs), inputs, rows, [], keep)
-        return BoundRequest(rows, ids, self._pack(*words), keep, user_split)
+        if left is None:
+            return BoundRequest(rows, ids, self._pack(*words), keep, user_split)
+        whole = left.words.copy()
+        whole[left.sent] = np.array(words, np.int64).reshape(-1, pool.INPUT_FIELDS)
+        for share in left.entities:
+            count, _ = size_of(inputs[share.key.name], 1)
+            whole[share.sources, 1] = count
+            ids += count * share.ids
+            user_split = user_split and (count == 1 or not share.of_user)
+        return BoundRequest(rows, ids, whole.tobytes(), keep, user_split)
 
-    def _left_out(self, inputs: Mapping[str, Column]) -> tuple[dict[str, Column], dict[str, LeftOut]]:
-        """Return a request's inputs with stand-ins for the missing ones, and what entities fill, by name.
+    def _left_out(self, inputs: Mapping[str, Column]) -> LeftOut | None:
+        """Return how requests with these inputs are read; None if nothing that the plan reads is left out.
 
         Raises BadInput for an unknown input, and for a missing one that no entity fills.
         """
-        left: dict[str, LeftOut] = {}
-        for entity in self.entities:
-            missing = entity.left_out(inputs)
-            if entity.key in inputs:
-                rows, _ = size_of(inputs[entity.key], 1)
-                left |= {name: LeftOut(rows, entity.counts[name], entity.ids[name]) for name in missing}
-            elif not missing and entity.key in self._fillers:
-                left[entity.key] = LeftOut(1, 0, 0)
-        whole: dict[str, Any] = {name: one for name, one in left.items() if name in self._inputs}
-        whole.update(inputs)
-        self._check_names(whole)
-        return whole, left
-
-    def _readings(self, left: frozenset[str]) -> tuple[list[Reading], list[Reading]]:
-        """Return how the inputs and the transforms of requests that leave these out are read."""
-        found = self._partial.get(left)
-        if found is None:
+        if inputs.keys() == self._inputs.keys():
+            return None
+        names = frozenset(inputs)
+        if names not in self._partial:
             if len(self._partial) >= MAX_LAYOUTS:
                 self._partial.clear()
-            found = self._partial[left] = without(self._reads, left), without(self._transformed, left)
-        return found
+            self._partial[names] = self._reading_of(names)
+        return self._partial[names]
 
-    def _measure(
-        self, inputs: Mapping[str, Column], limits: RequestLimits, left: Mapping[str, LeftOut] | None = None
-    ) -> None:
+    def _reading_of(self, names: frozenset[str]) -> LeftOut | None:
+        left: set[str] = set()
+        shares: list[EntityShare] = []
+        for entity in self.entities:
+            missing = entity.left_out(names)
+            if missing:
+                sources = [n for (name, _), n in self._sources.items() if name in missing]
+                ids = sum(entity.ids[name] for name in missing)
+                share = EntityShare(self._inputs[entity.key], sources, ids, not self._user.isdisjoint(missing))
+                shares.append(share)
+            elif entity.key not in names and entity.key in self._fillers:
+                missing = frozenset([entity.key])
+            left |= missing
+        self._check_names(names | left & self._inputs.keys())
+        if not left:
+            return None
+        reads, transforms = ([r for r in some if r[0].name not in left] for some in (self._reads, self._transformed))
+        words = np.zeros((len(self._sources), pool.INPUT_FIELDS), np.int64)
+        sent = []
+        for (name, _), n in self._sources.items():
+            if name in left:
+                values = next((entity.counts[name] for entity in self.entities if name in entity.counts), 0)
+                words[n] = address(NOTHING.values), 1, min(LEFT_OUT, -values), 0
+            else:
+                sent.append(n)
+        plain = not any(read.looks_at_values for read, _ in reads)
+        return LeftOut(reads, transforms, frozenset(left), sent, words, shares, plain)
+
+    def _may_exceed(self, limits: RequestLimits, rows: int, ids: int) -> bool:
+        """Return whether a request whose size follows from its rows may be beyond its limits."""
+        return rows > limits.max_rows or max(ids, rows * self._row_ids) > limits.max_ids
+
+    def _measure(self, inputs: Mapping[str, Column], limits: RequestLimits, left: LeftOut | None = None) -> None:
         """Raise TooLarge for a request beyond its limits, without reading a value."""
         extent = RequestSize(limits)
-        for read, _ in (*self._reads, *self._sent_keys(inputs)):
-            one = left.get(read.name) if left else None
-            rows, values = (one.rows, one.rows * one.ids) if one else size_of(inputs[read.name], read.width)
-            extent.add(read.spec, rows, values)
+        for read, _ in (*(self._reads if left is None else left.reads), *self._sent_keys(inputs)):
+            extent.add(read.spec, *size_of(inputs[read.name], read.width))
+        for share in left.entities if left is not None else ():
+            rows, _ = size_of(inputs[share.key.name], 1)
+            extent.add(share.key, rows, rows * share.ids)
 
     def _read_inputs(
         self,
@@ -383,12 +411,16 @@ class SparsePlan:
         """Return the binding for this buffer layout, whatever the values; None if bind_inputs() has to read values."""
         places = inputs.places
         layout = self._layouts.get(places)
-        alone = self.stage is None and not self._transforms
-        if layout is None and alone and not any(read.looks_at_values for read, _ in self._reads):
+        if layout is None and self.stage is None and not self._transforms:
+            left = self._left_out(inputs)
+            if any(read.looks_at_values for read, _ in (self._reads if left is None else left.reads)):
+                return None
             bound = self.bind_inputs({name: inputs[name] for name in inputs})
             offsets = {place.name: place.offset for place in places.columns}
-            sources = [(offsets.get(read.name, 0), source) for (read, _), source in zip(self._reads, bound.keep)]
-            found = tuple((at, source.rows, source.stride) for at, source in sources)
+            words = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS).tolist()
+            found = tuple(
+                (offsets.get(name, 0), count, stride) for (name, _), (_, count, stride, _) in zip(self._sources, words)
+            )
             layout = BoundLayout(bound.rows, bound.ids, found, bound.user_split)
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()
@@ -399,7 +431,7 @@ class SparsePlan:
         """Return the keys that the model does not read and the request has."""
         return [reading for reading in self._keys if reading[0].name in inputs]
 
-    def _check_names(self, inputs: Mapping[str, Column]) -> None:
+    def _check_names(self, inputs: Collection[str]) -> None:
         for name in inputs:
             if name not in self._inputs:
                 raise BadInput(f"input {name[:64]!r} is not one of the model's: {', '.join(self._inputs)}")
@@ -446,16 +478,16 @@ class SparsePlan:
             bound: The bound request.
         """
         inputs, counts = inputs_of([bound]), np.zeros((len(tables), 2), np.int64)
-        left = np.flatnonzero(inputs[0, :, 2] <= LEFT_OUT)
         kept = fill_left_out(self.entities, tables, epoch, inputs, np.array([[0, bound.rows]]), counts)
         if not kept:
             return bound
-        keep = list(bound.keep)
         specs = {number: self._specs[name] for (name, _), number in self._sources.items()}
         # Sources that no feature reads stay left out.
-        for source in left[inputs[0, left, 2] > LEFT_OUT].tolist():
-            keep[source] = bound_input(specs[source], inputs[0, source].tolist())
-        return BoundRequest(bound.rows, bound.ids, inputs.tobytes(), [*keep, kept], bound.user_split)
+        keep = [
+            NOTHING if words[2] <= LEFT_OUT else bound_input(specs[number], words)
+            for number, words in enumerate(inputs[0].tolist())
+        ]
+        return BoundRequest(bound.rows, bound.ids, inputs.tobytes(), [*keep, bound, kept], bound.user_split)
 
     def non_finite_error(self, bound: BoundRequest) -> NonFiniteInput | None:
         """Return the error of a request with a float that is infinite or becomes so when scaled; else None."""

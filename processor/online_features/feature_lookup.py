@@ -104,16 +104,16 @@ class FeatureLookup:
         found = self._features.read(entities, end_s) if wait else self._features.peek(entities)
         if found is None:
             return None
-        columns = {name: self._input(name, found.columns[name]) for name in missing}
-        reasons = {name: why for name, why in found.defaulted().items() if name in columns}
+        columns = {name: self._input(name, found.columns[name], name in found.defaulted) for name in missing}
+        reasons = {name: why for name, why in found.defaulted.items() if name in columns}
         return FilledInputs({**inputs, **columns}, columns, reasons)
 
     def statistics(self) -> OnlineFeatureStats:
         """Return a snapshot of the counters."""
         return self._features.statistics()
 
-    def _input(self, name: str, column: OnlineColumn) -> Column:
-        """Return a feature's values in the type of the input that it fills."""
+    def _input(self, name: str, column: OnlineColumn, defaulted: bool) -> Column:
+        """Return a feature's values in the type of the input that it fills; `defaulted`: some are the default."""
         values, spec = column.values, self._specs[name]
         if isinstance(values, Strings):
             return values
@@ -124,7 +124,7 @@ class FeatureLookup:
                 else Ragged(values.values.astype(np.int64), values.row_splits)
             )
         numbers = values.astype(np.dtype(spec.dtype))
-        if spec.dtype == "float32" and name in self._blank:
+        if defaulted and spec.dtype == "float32" and name in self._blank:
             # As in training, where a float that is missing is NaN.
             numbers[column.status != Status.PRESENT] = np.nan
         return numbers

@@ -93,20 +93,13 @@ class OnlineColumns:
 
     Attributes:
         columns: By the name of the input that each fills.
+        defaulted: The inputs with a default in at least one row, and the status of the first such row in lower case.
         problem: Why values are late, in a few words; "" if none is.
     """
 
     columns: dict[str, OnlineColumn]
+    defaulted: dict[str, str]
     problem: str = ""
-
-    def defaulted(self) -> dict[str, str]:
-        """Return the inputs with a default in at least one row, and the status of the first such row in lower case."""
-        found = {}
-        for name, column in self.columns.items():
-            rows = np.flatnonzero(column.status != Status.PRESENT)
-            if len(rows):
-                found[name] = Status(int(column.status[rows[0]])).name.lower()
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +420,7 @@ class OnlineFeatures:
     ) -> OnlineColumns:
         now_s = self._clock.unix_s()
         columns: dict[str, OnlineColumn] = {}
+        defaulted: dict[str, str] = {}
         for keyed, found in parts:
             for lookup, row_keys in keyed:
                 entities = [None if key is None else found.get(key) for key in row_keys]
@@ -441,13 +435,18 @@ class OnlineFeatures:
                         if entity is not None and what is Status.PRESENT and now_s > entity.expires_unix_s[i]:
                             what = Status.EXPIRED
                         status[row] = what
-                        values.append(entity.values[i] if what is Status.PRESENT and entity is not None else default)
+                        if what is Status.PRESENT and entity is not None:
+                            values.append(entity.values[i])
+                            continue
+                        values.append(default)
+                        if feature.input not in defaulted:
+                            defaulted[feature.input] = what.name.lower()
                     columns[feature.input] = OnlineColumn(build_column(lookup.kinds[i], values), status)
         if columns:
             counts = np.bincount(np.concatenate([c.status for c in columns.values()]), minlength=len(Status))
             with self._lock:
                 self._values += counts
-        return OnlineColumns(columns, problem)
+        return OnlineColumns(columns, defaulted, problem)
 
     def _count(
         self,

@@ -63,7 +63,7 @@ def test_rows_get_their_values_and_the_rest_its_default(store, clock):
     assert plain(found.columns["age"]) == [41, 20, 30, 41]
     assert statuses(found.columns["age"]) == ["PRESENT", "PRESENT", "NOT_FOUND", "PRESENT"]
     assert plain(found.columns["tags"]) == [[b"a", b"b"], [b"x"], [b"x"], [b"a", b"b"]]
-    assert found.defaulted() == {"age": "not_found", "tags": "not_found"}
+    assert found.defaulted == {"age": "not_found", "tags": "not_found"}
     assert found.problem == ""
     assert len(store.fetches) == 1
     assert len(store.fetches[0][0]) == 3
@@ -118,7 +118,7 @@ def test_cached_value_expires_by_its_views_ttl(clock):
     assert (plain(found.columns["age"]), statuses(found.columns["age"])) == ([30], ["EXPIRED"])
     assert plain(found.columns["items"]) == [[5, 6]]
     assert len(store.fetches) == 1
-    assert features.peek(users(7)).defaulted() == {"age": "expired", "segment": "expired"}
+    assert features.peek(users(7)).defaulted == {"age": "expired", "segment": "expired"}
 
 
 def test_null_is_told_from_missing_and_damage_from_both(clock):
