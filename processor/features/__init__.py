@@ -2,6 +2,7 @@
 
 limits      limits of a request, checked before its values are read
 plan        checks names, types and rows once, then passes a few integers to the kernel
+sequences   aligns a request's lists of events and cuts them
 evaluation  hash buckets, joins and crosses of a request's inputs
 key_codes   the keys of hashed tables
 stage       the interface to the runtime of an imported model's own preprocessing

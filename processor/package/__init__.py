@@ -5,6 +5,7 @@ delta       one file of changes since the parent step; merges several into one
 tensors     safetensors files without a copy; the types that rows may be stored as
 regular_file  opens and reads only regular files of bounded size
 transforms  columns computed from a request's inputs
+sequences     a user's events as one input of the dense graph
 subgraphs     named inputs and outputs of a version's dense graph, and what fills them
 format1       manifests of format 1, read and written as those of format 2
 atomic      writes a file atomically
@@ -54,6 +55,11 @@ from freshet_serving.processor.package.manifest import (
     validate,
 )
 from freshet_serving.processor.package.regular_file import fd_sha256, file_sha256, open_regular, read_file, same_content
+from freshet_serving.processor.package.sequences import (
+    SEQUENCE,
+    TIME_UNITS,
+    SequenceEntry,
+)
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE, PublicKey, Signer, new_key
 from freshet_serving.processor.package.subgraphs import (
     BATCH_SYMBOL,
@@ -124,10 +130,12 @@ __all__ = [
     "ROW_TYPES",
     "SCALED",
     "SCORE",
+    "SEQUENCE",
     "SIDES",
     "SIGNATURE",
     "SIGNED",
     "SUFFIX",
+    "TIME_UNITS",
     "USER",
     "USER_TENSOR",
     "USER_VECTOR",
@@ -144,6 +152,7 @@ __all__ = [
     "Manifest",
     "Output",
     "PublicKey",
+    "SequenceEntry",
     "Signer",
     "StageEntry",
     "Subgraph",
