@@ -22,10 +22,12 @@ from freshet_serving.models.config.feature_sections import FeatureConfig, read_f
 from freshet_serving.models.config.guard_section import GuardConfig, read_guard
 from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig, read_model
 from freshet_serving.models.config.publish_section import PublishConfig, read_publish
+from freshet_serving.models.config.sequence_sections import read_sequences
 from freshet_serving.models.config.table_sections import TableConfig, read_tables
 from freshet_serving.models.config.toml_sections import about
 from freshet_serving.models.config.train_section import TrainSettings, read_train
 from freshet_serving.models.data.formats import DataConfig, label_names
+from freshet_serving.models.data.sequence_columns import SequenceConfig
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
 from freshet_serving.processor.options import type_name
 
@@ -73,6 +75,14 @@ class TrainConfig:
             "Additional outputs, each a name and an expression over the network's outputs and float "
             'features: `final = "score ** 0.9 * price"`. A delta may change the numbers in it '
             "([graph-optimization.md](../concepts/graph-optimization.md))."
+        ),
+    )
+    sequences: Mapping[str, SequenceConfig] = field(
+        default_factory=dict,
+        metadata=about(
+            "Histories of users, one section each, for the networks that read them "
+            "([sequences.md](../how-to/sequences.md)). A request sends each column as `NAME.COLUMN`.",
+            named="NAME",
         ),
     )
     tables: Mapping[str, TableConfig] = field(
@@ -184,7 +194,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
             columns = ", ".join(at) or "none, as the file has no [features]"
             raise BadInput(f"--set {path.strip()}: expected a feature of the file: {columns}")
         at = at[names[0]]
-    elif section == "tables" and names and isinstance(at, dict):
+    elif section in ("tables", "sequences") and names and isinstance(at, dict):
         at = at.setdefault(".".join(names), {})
     elif names:
         raise BadInput(f"--set: expected section.key=value, got {override[:80]!r}")
@@ -218,10 +228,13 @@ def parse_config(raw: dict[str, Any], publishes: bool = True) -> TrainConfig:
     train = read_train(raw.get("train", {}))
     publish = read_publish(raw.get("publish", {}), data.follow or not publishes)
     features = read_features(raw.get("features", {}), data)
-    tables = read_tables(raw.get("tables", {}), features, train)
+    sequences, columns = read_sequences(raw.get("sequences", {}), features, data)
+    tables = read_tables(raw.get("tables", {}), [*features, *columns], train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)
     guard = read_guard(raw.get("guard", {}))
-    return TrainConfig(model, data, features, train, publish, _fusion(raw.get("fusion", {})), tables, evaluate, guard)
+    fusion = _fusion(raw.get("fusion", {}))
+    features += columns
+    return TrainConfig(model, data, features, train, publish, fusion, sequences, tables, evaluate, guard)
 
 
 def _fusion(raw: dict[str, Any]) -> dict[str, str]:

@@ -25,7 +25,7 @@ def takes_strings(manifest: Manifest, table: str) -> bool:
         manifest: The package's manifest.
         table: Name of the table.
     """
-    return any(f.kind in WORDS for f in manifest.features if f.table == table)
+    return any(f.kind in WORDS for f in manifest.lookups if f.table == table)
 
 
 def takes_integers(manifest: Manifest, table: str) -> bool:
@@ -35,7 +35,7 @@ def takes_integers(manifest: Manifest, table: str) -> bool:
         manifest: The package's manifest.
         table: Name of the table.
     """
-    kinds = {f.kind for f in manifest.features if f.table == table}
+    kinds = {f.kind for f in manifest.lookups if f.table == table}
     return not kinds or any(kind not in WORDS for kind in kinds)
 
 

@@ -56,8 +56,11 @@ from freshet_serving.processor.package.manifest import (
 )
 from freshet_serving.processor.package.regular_file import fd_sha256, file_sha256, open_regular, read_file, same_content
 from freshet_serving.processor.package.sequences import (
+    KEEPS,
+    MAX_EVENTS,
     SEQUENCE,
     TIME_UNITS,
+    SequenceColumn,
     SequenceEntry,
 )
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE, PublicKey, Signer, new_key
@@ -113,11 +116,13 @@ __all__ = [
     "FORMAT",
     "FORMAT_2",
     "HASHES",
+    "KEEPS",
     "KEY_ID",
     "KINDS",
     "MATRIX",
     "MAX_CROSSED",
     "MAX_DELTA_NBYTES",
+    "MAX_EVENTS",
     "MAX_HASHED_ROWS",
     "MAX_MANIFEST_NBYTES",
     "MAX_RANK",
@@ -152,6 +157,7 @@ __all__ = [
     "Manifest",
     "Output",
     "PublicKey",
+    "SequenceColumn",
     "SequenceEntry",
     "Signer",
     "StageEntry",

@@ -5,7 +5,12 @@ from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.processor.options import options_of
 from generators.training_page import PAGE, page
 
-MADE = {"ModelConfig": {"options"}, "FeatureConfig": {"name", "column_kind"}, "TableConfig": {"train"}}
+MADE = {
+    "ModelConfig": {"options"},
+    "FeatureConfig": {"name", "column_kind", "sequence"},
+    "SequenceConfig": {"name"},
+    "TableConfig": {"train"},
+}
 """Fields that no key of the file gives."""
 
 
