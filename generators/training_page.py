@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,8 @@ def _section(field: dataclasses.Field[Any], hint: Any) -> str:
 def _type(hint: Any) -> str:
     if isinstance(hint, types.UnionType):
         return " or ".join(_type(one) for one in typing.get_args(hint) if one is not types.NoneType)
+    if typing.get_origin(hint) is Mapping:
+        return "table of strings"
     if isinstance(hint, types.GenericAlias):
         return f"list of {SEVERAL[typing.get_args(hint)[0]]}"
     return NAMES[hint]

@@ -110,6 +110,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "models/config/publish_section.py": ("tests/models/config/test_train_config.py",),
     "models/config/toml_sections.py": ("tests/models/config/test_train_config.py",),
     "models/config/train_section.py": ("tests/models/config/test_train_config.py",),
+    "models/zoo/histories.py": ("tests/models/zoo/test_din.py", "tests/models/zoo/test_stca.py"),
     "models/zoo/option_types.py": ("tests/models/config/test_arch_options.py",),
     "models/embedding/row_budget.py": ("tests/models/embedding/test_tiered_rows.py",),
     "models/embedding/id_rows.py": ("tests/models/embedding/test_variable.py",),

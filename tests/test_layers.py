@@ -115,6 +115,7 @@ HEAVY_HOMES = (
     "models/publishing/torch_hook.py",
     "models/streams/redis_stream.py",
     "processor/online_features/redis_store.py",
+    "loadtest/bench/bench_features.py",
     "processor/redis_client/replies.py",
     "processor/tables/remote/redis.py",
     "loadtest/peers/fastapi_tf/",

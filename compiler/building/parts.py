@@ -23,6 +23,7 @@ from freshet_serving.processor.package import (
     FORMAT_2,
     ROWS,
     SCORE,
+    SEQUENCE,
     USER,
     WHOLE,
     ExecutableEntry,
@@ -80,7 +81,8 @@ class GraphParts:
             executables: Executables of the parts; of the undivided one alone if the others were left out.
         """
         if self.user_split is not None and any(e.subgraph == USER for e in executables):
-            graphs = divided(manifest, self.user_split.tensors, more_inputs(self.by_subgraph[WHOLE].graph.inputs))
+            more = more_inputs(manifest, self.by_subgraph[WHOLE].graph.inputs)
+            graphs = divided(manifest, self.user_split.tensors, more)
         else:
             graphs = undivided_graphs(manifest, self.by_subgraph[WHOLE].graph.inputs)
             executables = [replace(e, subgraph=SCORE) for e in executables]
@@ -91,9 +93,17 @@ class GraphParts:
         return [*map(str, self.effects), *([str(self.user_split)] if self.user_split else []), *self.notes]
 
 
-def more_inputs(inputs: Mapping[str, Dims]) -> list[GraphInput]:
-    """Return a whole graph's inputs beside x, each filled by the filler of its name (processor.running.fillers)."""
-    return [GraphInput(name, [ROWS, *dims[1:]], name) for name, dims in inputs.items() if name != MATRIX]
+def more_inputs(manifest: Manifest, inputs: Mapping[str, Dims]) -> list[GraphInput]:
+    """Return a whole graph's inputs beside x: sequences, and others with the filler of their name.
+
+    Args:
+        manifest: The manifest, with its sequences.
+        inputs: Inputs of the dense graph.
+    """
+    sources = {s.name: SEQUENCE for s in manifest.sequences}
+    return [
+        GraphInput(name, [ROWS, *dims[1:]], sources.get(name, name)) for name, dims in inputs.items() if name != MATRIX
+    ]
 
 
 def undivided_graphs(manifest: Manifest, inputs: Mapping[str, Dims]) -> dict[str, Subgraph]:
@@ -103,11 +113,13 @@ def undivided_graphs(manifest: Manifest, inputs: Mapping[str, Dims]) -> dict[str
         manifest: The manifest, with its features and outputs.
         inputs: Inputs of the dense graph.
     """
-    more = more_inputs(inputs)
+    more = more_inputs(manifest, inputs)
     return {SCORE: undivided(manifest, more)} if more else {}
 
 
-def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]) -> GraphParts:
+def parts(
+    dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int], histories: Sequence[str] = ()
+) -> GraphParts:
     """Derive the parts of a model's dense graph.
 
     The optimised graph is verified on its examples, or on random rows; if it computes something else, the original
@@ -117,6 +129,8 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
         dense: The dense graph.
         features: The model's features.
         buckets: Batch sizes.
+        histories: Names of the model's sequences, which are the user's. Copying one to each candidate costs more than
+            another run, so such a model is divided for any number of candidates.
     """
     notes: list[str] = []
     dense = decompose(dense)
@@ -126,9 +140,11 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
         graph, effects = dense, []
         notes.append("passes: the optimised graph computes something else; compiling the original graph")
     found_parts = {WHOLE: DensePart(graph, sorted(set(buckets)))}
-    many = [bucket for bucket in found_parts[WHOLE].buckets if bucket >= MIN_CANDIDATES]
+    least = 1 if histories else MIN_CANDIDATES
+    many = [bucket for bucket in found_parts[WHOLE].buckets if bucket >= least]
     user = user_features(features)
-    user_split = split_user_candidate(graph, columns(user)) if user and many else None
+    may_split = many and (user or histories)
+    user_split = split_user_candidate(graph, columns(user), histories) if may_split else None
     if user_split is not None:
         users, candidates = user_split.user, user_split.candidate
         if dense.examples is not None:
@@ -137,7 +153,7 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
         found_parts |= {USER: DensePart(users, list(USER_BUCKETS)), SCORE: DensePart(candidates, many)}
     elif user and not many:
         notes.append(f"user-once: expected batch sizes of {MIN_CANDIDATES} or more")
-    elif user:
+    elif user or histories:
         notes.append("user-once: too little of the graph depends on the user alone")
     return GraphParts(found_parts, effects, user_split, notes)
 

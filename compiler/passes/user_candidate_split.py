@@ -18,15 +18,15 @@ Where no rule fits, a tensor is assembled for every row, which is always correct
 A product of a Once with a Varied, as of a user's history with each candidate (attention), is computed as one product
 of all candidates' rows with the user's matrix, which is not repeated (BatchMatMul, Einsum).
 
-The result is two graphs: user, x [requests, user's columns] -> u0, u1, ... [requests, length], and candidate, whose
-inputs are x [rows, candidates' columns] and u0, u1, ... [1, length]. The split is verified on random numbers before it
-is returned.
+The result is two graphs: user, x [requests, user's columns] and sequences -> u0, u1, ... [requests, length], and
+candidate, whose inputs are x [rows, candidates' columns] and u0, u1, ... [1, length]. The split is verified on random
+numbers before it is returned.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,8 +89,8 @@ class UserCandidateSplit:
         """
         x = whole[X]
         others = sorted(set(range(x.shape[1])) - set(columns))
-        users = {X: np.ascontiguousarray(x[:, columns])}
-        computed = self.user.run({X: users[X][:1]})
+        users = {n: np.ascontiguousarray(x[:, columns]) if n == X else whole[n] for n in self.user.inputs}
+        computed = self.user.run({name: rows[:1] for name, rows in users.items()})
         own = {**whole, X: np.ascontiguousarray(x[:, others])}
         return users, {name: computed[name] if name in computed else own[name] for name in self.candidate.inputs}
 
@@ -102,19 +102,22 @@ class UserCandidateSplit:
         )
 
 
-def split_user_candidate(dense: DenseGraph, columns: Sequence[int]) -> UserCandidateSplit | None:
+def split_user_candidate(
+    dense: DenseGraph, columns: Sequence[int], histories: Collection[str] = ()
+) -> UserCandidateSplit | None:
     """Split a graph.
 
     Args:
         dense: The graph.
         columns: The user's columns of x, ascending.
+        histories: Names of inputs that are the user's as a whole.
 
     Returns:
         The split, or None if it would save too little.
     """
-    if not columns or len(columns) == dense.width or not _of_rows(graph := Graph.of_dense(dense)):
+    if not (columns or histories) or len(columns) == dense.width or not _of_rows(graph := Graph.of_dense(dense)):
         return None
-    split = _GraphSplitter(graph, columns)
+    split = _GraphSplitter(graph, columns, histories)
     if not 0 < split.run() <= MAX_TENSOR_NUMBERS:
         return None
     user, _ = improve(split.user_graph())
@@ -122,7 +125,7 @@ def split_user_candidate(dense: DenseGraph, columns: Sequence[int]) -> UserCandi
     work = flops(graph), flops(candidate), flops(user)
     weights = {name: dense.weights[name] for name in graph.weights}
     found = UserCandidateSplit(user.to_dense(weights), candidate.to_dense(weights), work)
-    return found if found.saved >= MIN_SAVED and _same(dense, found, columns) else None
+    return found if found.saved >= MIN_SAVED and _same(dense, found, columns, histories) else None
 
 
 class UserTensor(NamedTuple):
@@ -160,14 +163,17 @@ Value = UserTensor | CandidateTensor | SplitColumns | SplitSum
 class _GraphSplitter:
     """Walks the graph once and writes both graphs."""
 
-    def __init__(self, graph: Graph, columns: Sequence[int]) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, columns: Sequence[int], histories: Collection[str]) -> None:
+        self._graph, self._histories = graph, histories
         self._user, self._rows = Edit(graph), Edit(graph)
         others = tuple(sorted(set(range(graph.width)) - set(columns)))
         self._user_columns, self._row_columns = len(columns), len(others)
         # Both graphs call their own columns x.
-        self._values: dict[Ref, Value] = {(X, 0): SplitColumns((X, 0), tuple(columns), (X, 0), others)}
-        self._values |= {(name, 0): CandidateTensor((name, 0)) for name in graph.inputs if name != X}
+        x = SplitColumns((X, 0), tuple(columns), (X, 0), others) if columns else CandidateTensor((X, 0))
+        self._values: dict[Ref, Value] = {(X, 0): x}
+        for name in graph.inputs:
+            if name != X:
+                self._values[name, 0] = (UserTensor if name in histories else CandidateTensor)((name, 0))
         self._whole: dict[Ref, Ref] = {}
         self._pieces: dict[Ref, tuple[str, int]] = {}
         self._outputs: dict[str, Ref] = {}
@@ -195,11 +201,13 @@ class _GraphSplitter:
 
     def user_graph(self) -> Graph:
         outputs = {name: self._user.reshape(ref, (-1, size)) for ref, (name, size) in self._pieces.items()}
-        return self._user.done(outputs, {X: (None, self._user_columns)})
+        own: dict[str, Dims] = {X: (None, self._user_columns)} if self._user_columns else {}
+        return self._user.done(outputs, own | {name: self._graph.inputs[name] for name in self._histories})
 
     def candidate_graph(self) -> Graph:
         lent: dict[str, Dims] = {name: (1, size) for name, size in sorted(self._pieces.values())}
-        return self._rows.done(self._outputs, {**self._graph.inputs, X: (None, self._row_columns), **lent})
+        own = {name: dims for name, dims in self._graph.inputs.items() if name not in self._histories}
+        return self._rows.done(self._outputs, {**own, X: (None, self._row_columns), **lent})
 
     def _visit(self, name: str, node: Node) -> None:
         graph, ref = self._graph, (name, 0)
@@ -442,7 +450,9 @@ class _GraphSplitter:
             return self._parted_binary(ref, node, left, right)
         linear = node.op in ("Add", "AddV2", "BiasAdd", "Sub")
         if linear and (SplitSum in kinds or kinds == {UserTensor, CandidateTensor}):
-            return self._added_binary(ref, node, left, right)
+            added = self._added_binary(ref, node, left, right)
+            if added is not None:
+                return added
         if node.op in ("Mul", "RealDiv") and isinstance(left, SplitSum) and graph.free(b):
             return self._scaled(ref, node, left, 0)
         if node.op == "Mul" and isinstance(right, SplitSum) and graph.free(a):
@@ -545,12 +555,14 @@ def _of_rows(graph: Graph) -> bool:
     return all(graph.ranked(ref) and graph.shape(ref)[:1] == (None,) for ref in products)
 
 
-def _same(dense: DenseGraph, found: UserCandidateSplit, columns: Sequence[int]) -> bool:
+def _same(dense: DenseGraph, found: UserCandidateSplit, columns: Sequence[int], histories: Collection[str]) -> bool:
     """Return whether both graphs together compute what the whole does, for two users with several candidates each."""
     rows = dense.sample(PROOF_ROWS)
     for first in (0, 1):
         given = {name: np.roll(array, -first, 0) for name, array in rows.items()}
         given[X][:, columns] = given[X][0, columns]
+        for name in histories:
+            given[name][:] = given[name][0]
         got, wanted = found.candidate.run(found.inputs(given, columns)[1]), dense.run(given)
         for name, values in wanted.items():
             if not np.allclose(got[name], values, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):

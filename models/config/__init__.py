@@ -5,6 +5,7 @@ model_section     [model]
 arch_options      the options of [model] that the architecture's builder accepts
 data_section      [data]
 feature_sections  [features.*]
+sequence_sections  [sequences.*]
 train_section     [train]
 table_sections    [tables.*]
 entity_sections   [entities.*]

@@ -10,6 +10,7 @@ from typing import Any
 from freshet_serving.models.config.toml_sections import CHOSEN, parse_section, require, require_between, require_one_of
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.open_data import default_features
+from freshet_serving.models.data.sequence_columns import TIMES, SequenceConfig
 from freshet_serving.models.data.source import Field
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option, type_name
@@ -22,6 +23,8 @@ MADE = (*CLOCK_TRANSFORMS, "bucketize")
 TRANSFORMS = (*FLOAT_TRANSFORMS, *MADE)
 HASHED = ("string", "strings")
 RAGGED = ("ids", "strings")
+ONE_OF, LISTED = {"ids": "id", "strings": "string"}, {TIMES: "ids"}
+"""Kinds of a sequence's column where each row is one event, and of a list column of times."""
 MAX_BOUNDARIES = 65_536
 MAX_CROSSED_FEATURES = 16
 MAX_NAME = 120
@@ -40,6 +43,7 @@ class FeatureConfig:
             UTC; `bucketize` is the number of `boundaries` that a value is not below.
         column_kind: The kind that the column is read as, in the terms of models.data.source.Field; "" for the feature's
             own kind.
+        sequence: The sequence that it is a column of, called `<sequence>.<column>`; None for a feature of x.
     """
 
     name: str
@@ -80,6 +84,7 @@ class FeatureConfig:
     )
     buckets: int = field(default=0, metadata=option("number of ids of a `cross`", empty="`1000000`"))
     column_kind: str = ""
+    sequence: SequenceConfig | None = None
 
     @property
     def column(self) -> str:
@@ -89,7 +94,13 @@ class FeatureConfig:
     @property
     def reads(self) -> Field | None:
         """The source column as a reader sees it; None for a cross, which is computed from other features' columns."""
-        return None if self.cross else Field(self.column, self.column_kind or self.kind)
+        if self.cross or (self.sequence is not None and self.sequence.from_events and self.kind == TIMES):
+            return None
+        if self.sequence is not None:
+            return Field(
+                self.column, ONE_OF[self.kind] if self.sequence.from_events else LISTED.get(self.kind, self.kind)
+            )
+        return Field(self.column, self.column_kind or self.kind)
 
 
 def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
@@ -116,7 +127,7 @@ def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
     for name, section in sections.items():
         where = f"features.{name}"
         implied = {"kind": kinds[name]} if kinds[name] else {}
-        feature = parse_section(FeatureConfig, implied | section, where, name=name, column_kind="")
+        feature = parse_section(FeatureConfig, implied | section, where, name=name, column_kind="", sequence=None)
         _check_feature(feature, section, where)
         if feature.kind != "float":
             dim, table = section.get("dim", _DEFAULT_DIM), feature.table or name

@@ -70,8 +70,10 @@ def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -
         name, hint = hints[key]
         values[name] = _value(hint, value, f"{where}.{key}")
     for f in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if f.default is dataclasses.MISSING and f.name not in values:
-            raise BadInput(f"{where}.{f.name}: expected {TYPE_NAMES[hints[f.name][1]]}, got nothing")
+        required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        if required and f.name not in values:
+            wanted = TYPE_NAMES.get(hints[f.name][1], "a table of strings")
+            raise BadInput(f"{where}.{f.name}: expected {wanted}, got nothing")
     return kind(**values)
 
 
@@ -81,6 +83,10 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         if several is types.NoneType:
             return _value(one, value, where)
         return _value(several if isinstance(value, list) else one, value, where)
+    if typing.get_origin(hint) is Mapping:
+        if not isinstance(value, dict):
+            raise BadInput(f"{where}: expected a table of strings, got {type_name(value)}")
+        return {key: _value(typing.get_args(hint)[1], v, f"{where}.{key}") for key, v in value.items()}
     if isinstance(hint, types.GenericAlias):
         item = typing.get_args(hint)[0]
         if not isinstance(value, list):

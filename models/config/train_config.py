@@ -24,10 +24,12 @@ from freshet_serving.models.config.guard_section import GuardConfig, read_guard
 from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig, read_model
 from freshet_serving.models.config.online_sections import read_online_features
 from freshet_serving.models.config.publish_section import PublishConfig, read_publish
+from freshet_serving.models.config.sequence_sections import read_sequences
 from freshet_serving.models.config.table_sections import TableConfig, read_tables
 from freshet_serving.models.config.toml_sections import about
 from freshet_serving.models.config.train_section import TrainSettings, read_train
 from freshet_serving.models.data.formats import DataConfig, label_names
+from freshet_serving.models.data.sequence_columns import SequenceConfig
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
 from freshet_serving.processor.options import type_name
 from freshet_serving.processor.package.feature_groups import FeatureGroup
@@ -83,6 +85,14 @@ class TrainConfig:
         metadata=about(
             "Inputs that a request may leave out, because a server looks them up by a key, in Feast's Redis or in "
             "plain hashes. The keys of a section: [feast.md](../how-to/feast.md#what-to-read-part-of-the-model).",
+            named="NAME",
+        ),
+    )
+    sequences: Mapping[str, SequenceConfig] = field(
+        default_factory=dict,
+        metadata=about(
+            "Histories of users, one section each, for the networks that read them "
+            "([sequences.md](../how-to/sequences.md)). A request sends each column as `NAME.COLUMN`.",
             named="NAME",
         ),
     )
@@ -203,7 +213,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
             columns = ", ".join(at) or "none, as the file has no [features]"
             raise BadInput(f"--set {path.strip()}: expected a feature of the file: {columns}")
         at = at[names[0]]
-    elif section in ("tables", "online_features") and names and isinstance(at, dict):
+    elif section in ("tables", "online_features", "sequences") and names and isinstance(at, dict):
         at = at.setdefault(".".join(names), {})
     elif names:
         raise BadInput(f"--set: expected section.key=value, got {override[:80]!r}")
@@ -239,12 +249,16 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     publish = read_publish(raw.get("publish", {}), data.follow or not publishes)
     features = read_features(raw.get("features", {}), data)
     entities = read_entities(raw.get("entities", {}), features, data)
-    tables = read_tables(raw.get("tables", {}), features, train)
+    online = read_online_features(raw.get("online_features", {}), features, folder)
+    sequences, columns = read_sequences(raw.get("sequences", {}), features, data)
+    tables = read_tables(raw.get("tables", {}), [*features, *columns], train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)
     guard = read_guard(raw.get("guard", {}))
-    online = read_online_features(raw.get("online_features", {}), features, folder)
     fusion = _fusion(raw.get("fusion", {}))
-    return TrainConfig(model, data, features, train, publish, fusion, online, tables, evaluate, entities, guard)
+    features += columns
+    return TrainConfig(
+        model, data, features, train, publish, fusion, online, sequences, tables, evaluate, entities, guard
+    )
 
 
 def _fusion(raw: dict[str, Any]) -> dict[str, str]:

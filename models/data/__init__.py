@@ -14,6 +14,7 @@ tfrecord   TFRecord files of Examples, one row a record
 libsvm     lines of a label and indices
 criteo     Criteo's display advertising logs
 movielens  MovieLens as a click stream
+sequence_columns  histories of users: list columns, or made of an event log
 synthetic  a synthetic click stream with known probabilities
 files      Parquet and CSV as streams of Arrow batches
 decoding   untrusted Parquet files, decoded in a process with a memory limit
@@ -35,6 +36,7 @@ __all__ = [
     "formats",
     "open_data",
     "parquet_copy",
+    "sequence_columns",
     "shuffled",
     "source",
     "synthetic",

@@ -8,7 +8,8 @@ from typing import Any
 
 from freshet_serving.models.data.formats import STREAMS, DataConfig, format_of
 from freshet_serving.models.data.object_files import is_object_url
-from freshet_serving.models.data.source import RequestedColumn, Source, wanted_fields
+from freshet_serving.models.data.sequence_columns import SequenceFeature, SequenceSource
+from freshet_serving.models.data.source import Field, Source, wanted_fields
 from freshet_serving.processor.errors import BadInput
 
 
@@ -32,8 +33,8 @@ def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def open_source(data: DataConfig, features: Sequence[RequestedColumn], threads: int = 0) -> Source:
-    """Open the configured data and select the columns that the features read.
+def open_source(data: DataConfig, features: Sequence[SequenceFeature], threads: int = 0) -> Source:
+    """Open the configured data and select the columns that the features read; those of sequences are made of them.
 
     Args:
         data: The [data] section.
@@ -49,7 +50,12 @@ def open_source(data: DataConfig, features: Sequence[RequestedColumn], threads: 
     """
     if data.format in STREAMS or ("://" in data.path and not is_object_url(data.path)):
         raise BadInput("data.path: expected a file, folder or glob, got a URL; only freshet train reads streams")
-    data, fields = replace(data, format=data.format or format_of(data.path)), wanted_fields(features)
+    source = _open(replace(data, format=data.format or format_of(data.path)), wanted_fields(features), threads)
+    return SequenceSource(source, features) if any(f.sequence for f in features) else source
+
+
+def _open(data: DataConfig, fields: tuple[Field, ...], threads: int) -> Source:
+    """Open data of a known format; arguments and errors as those of open_source."""
     if data.format == "criteo":
         from freshet_serving.models.data.criteo import open_criteo
 

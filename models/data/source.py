@@ -33,6 +33,10 @@ class Field:
     def reads(self) -> Field | None:
         return self
 
+    @property
+    def sequence(self) -> None:
+        return None
+
 
 class RequestedColumn(Protocol):
     """A feature as readers see it; models.config.feature_sections.FeatureConfig and Field implement it."""

@@ -16,6 +16,7 @@ from freshet_serving.models.config.train_section import TrainSettings
 from freshet_serving.models.dense.dense_optimizer import moved
 from freshet_serving.models.dense.losses import RowLoss
 from freshet_serving.models.zoo.arch import Arch
+from freshet_serving.processor.package import MATRIX
 
 TRIED_ROWS = 4
 
@@ -31,7 +32,26 @@ class DenseFunctions:
         rest: Names of the graph's weights that are not trained.
     """
 
-    def __init__(self, arch: Arch, graph: DenseGraph, labels: int, row_loss: RowLoss, settings: TrainSettings) -> None:
+    def __init__(
+        self,
+        arch: Arch,
+        graph: DenseGraph,
+        labels: int,
+        row_loss: RowLoss,
+        settings: TrainSettings,
+        rows_of: Sequence[str] = (MATRIX,),
+    ) -> None:
+        """Create the functions.
+
+        Args:
+            arch: The network.
+            graph: Its dense graph.
+            labels: Number of labels.
+            row_loss: The loss of each row.
+            settings: Settings of the optimizer.
+            rows_of: Inputs that hold rows of tables, which learn from the gradient by these inputs.
+        """
+        self._rows_of = [list(graph.inputs).index(name) for name in rows_of]
         self._arch, self._graph, self._labels = arch, graph, labels
         self._row_loss, self._settings = row_loss, settings
         self.trained, self.other = arch.logits.trainable_variables, arch.logits.non_trainable_variables
@@ -72,19 +92,20 @@ class DenseFunctions:
                 and the other state.
 
         Returns:
-            sum(share * loss), its gradient by x, its gradient by the weights [n], and the new values of the other
-                state.
+            sum(share * loss), its gradients by x and by each sequence, its gradient by the weights [n], and the new
+                values of the other state.
         """
         inputs, (label, share, number, vectors, *other) = self._divided(given)
-        x = inputs[0]
         own = [s + tf.cast(number[0], s.dtype) if "seed" in v.path else s for v, s in zip(self.other, other)]
         weights = self._unpacked(vectors)
         with tf.GradientTape() as tape:
-            tape.watch([x, *weights])
+            learned = [inputs[i] for i in self._rows_of]
+            tape.watch([*learned, *weights])
             losses, after = self._losses(inputs, label, weights, own, True)
             loss = tf.reduce_sum(losses * share)
-        by_x, *grads = tape.gradient(loss, [x, *weights], unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return [loss, by_x, tf.concat([tf.reshape(grad, (-1,)) for grad in grads], 0), *after]
+        grads = tape.gradient(loss, [*learned, *weights], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        by_inputs, grads = grads[: len(learned)], grads[len(learned) :]
+        return [loss, *by_inputs, tf.concat([tf.reshape(grad, (-1,)) for grad in grads], 0), *after]
 
     def moves(self, rates: Any, vectors: Any, *gradients: Any) -> Tensors:
         """Return the vectors [3, n] after a step by the gradients [n] of all parts.

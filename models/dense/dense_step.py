@@ -40,13 +40,15 @@ from freshet_serving.models.pipeline.worker_pool import WorkerPool, even_ranges
 from freshet_serving.models.zoo.arch import build_arch, resolve_arch
 from freshet_serving.models.zoo.dense_input import DenseInput
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.package import MATRIX, Manifest
 
 Array = NDArray[Any]
 Float32s = NDArray[np.float32]
 
 NARROWER = 4
 """Largest padding: an executable has at most this many times the rows of its part."""
+EXAMPLE_ROWS = 16
+"""Rows of examples of a graph with sequences: random numbers would be no masks."""
 LEAST_ROWS = 64
 """Fewest rows of an executable."""
 WINDOW_ROWS = 512
@@ -89,15 +91,22 @@ class DenseStep:
         self._first_part, self._settings = first_part, settings
         self._worker_pool = worker_pool or WorkerPool(1)
         options = read_options(resolve_arch(manifest.arch), network.options, "model")
-        layout = DenseInput.from_features(manifest.features)
+        layout = DenseInput.from_features(manifest.features, manifest.sequences)
         self.arch = build_arch(manifest.arch, layout, options, network.labels, settings.known_seed)
         self._labels = network.labels
         graph = DenseGraph.from_keras(self.arch.scores)
+        for s in manifest.sequences:
+            if s.name not in graph.inputs:
+                raise BadInput(f"sequences.{s.name}: architecture {manifest.arch!r} reads no sequence of this name")
+        if manifest.sequences:
+            graph = replace(graph, examples=layout.examples(EXAMPLE_ROWS))
         self.graph = fuse(graph, fusion, manifest.features) if fusion else graph
         single = {output.name for output in self.graph.outputs if output.columns == 1}
         if absent := [name for name in self.arch.outputs if name not in single]:
             raise BadInput(f"arch: expected an output {absent[0][:64]!r} [n, 1], got {', '.join(sorted(single))[:200]}")
-        self._do = DenseFunctions(self.arch, self.graph, len(network.labels), row_loss(network), settings)
+        self._rows_of = [MATRIX, *(s.name for s in manifest.sequences)]
+        losses = row_loss(network)
+        self._do = DenseFunctions(self.arch, self.graph, len(network.labels), losses, settings, self._rows_of)
         self.rows_are_alone = self._do.rows_are_alone()
         self._most = min(self._worker_pool.size, MOST_PARTS) if self.rows_are_alone else 1
         # Executables with one thread compute in the calling thread.
@@ -143,7 +152,7 @@ class DenseStep:
         """
         self._worker_pool.run([partial(part.fill, write) for part in self._filled], alone)
 
-    def gradients(self, label: Float32s, share: Float32s) -> tuple[float, list[tuple[int, Float32s]]]:
+    def gradients(self, label: Float32s, share: Float32s) -> tuple[float, list[tuple[int, Mapping[str, Float32s]]]]:
         """Compute loss and gradients of the rows that were filled in.
 
         Args:
@@ -151,16 +160,22 @@ class DenseStep:
             share: float32 [rows], weights of the rows (losses.mean_shares).
 
         Returns:
-            The loss, and the gradient by x in pieces, each with its first row; valid until the next step.
+            The loss, and the gradients by x and by each sequence, by name, in pieces with their first rows; valid
+                until the next step.
         """
         state = self.state.held()
         for part in self._filled:
             part.weigh(label, share)
         results = self._worker_pool.run([partial(part.compute, state) for part in self._filled])
-        losses, self._by_x, self._gradients, *others = ([*each] for each in zip(*results))
+        last = 1 + len(self._rows_of)
+        losses, self._gradients = [result[0] for result in results], [result[last] for result in results]
+        self._by_inputs, others = [result[1:last] for result in results], [result[last + 1 :] for result in results]
         # The random generators continue from the first part's state.
-        self.state.passed([other[0] for other in others])
-        pieces = [(part.start, grad.view()[: part.rows]) for part, grad in zip(self._filled, self._by_x)]
+        self.state.passed(others[0])
+        pieces: list[tuple[int, Mapping[str, Float32s]]] = [
+            (part.start, {name: grad.view()[: part.rows] for name, grad in zip(self._rows_of, grads)})
+            for part, grads in zip(self._filled, self._by_inputs)
+        ]
         return sum(float(loss.view()) for loss in losses), pieces
 
     @property

@@ -168,7 +168,7 @@ class RankTrainer(Trainer):
         with self.profile.timed("look up"), self._pooling(bound) as write:
             if bound.rows:
                 self.dense.fill(write, alone)
-        loss, grads = 0.0, list[tuple[int, Float32s]]()
+        loss, grads = 0.0, Pieces()
         with self.profile.timed_process("step"):
             self._set_rates(self.steps)
             if bound.rows:

@@ -26,7 +26,7 @@ def takes_strings(manifest: Manifest, table: str) -> bool:
         table: Name of the table.
     """
     return (
-        any(f.kind in WORDS for f in manifest.features if f.table == table) or _entity_key(manifest, table) == "string"
+        any(f.kind in WORDS for f in manifest.lookups if f.table == table) or _entity_key(manifest, table) == "string"
     )
 
 
@@ -39,7 +39,7 @@ def takes_integers(manifest: Manifest, table: str) -> bool:
     """
     if (key := _entity_key(manifest, table)) is not None:
         return key != "string"
-    kinds = {f.kind for f in manifest.features if f.table == table}
+    kinds = {f.kind for f in manifest.lookups if f.table == table}
     return not kinds or any(kind not in WORDS for kind in kinds)
 
 

@@ -16,7 +16,7 @@ from freshet_serving.processor.package import HASHES
 ADMISSION = ("admit_after", "admit_by", "admit_ids", "admit_error")
 HASHING = ("hash", "hash_rows", "hash_codes")
 
-MADE_OF = ("from_", "boundaries", "cross", "buckets", "column_kind")
+MADE_OF = ("from_", "boundaries", "cross", "buckets", "column_kind", "sequence")
 
 
 def fingerprint(config: TrainConfig) -> str:

@@ -53,7 +53,7 @@ def rows_an_id(table: TableConfig) -> int:
 def of_version(manifest: Manifest) -> dict[str, str]:
     """Return the hashing of each table of a version."""
     ops = {t.name: t.op for t in manifest.transforms if t.op in HASHES}
-    return {f.table: ops.get(f.input, NO_HASH) for f in manifest.features if f.table}
+    return {f.table: ops.get(f.input, NO_HASH) for f in manifest.lookups if f.table}
 
 
 def measured(source: Source, config: TrainConfig) -> tuple[dict[str, str], str]:

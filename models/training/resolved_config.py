@@ -107,7 +107,7 @@ def scaling_of(config: TrainConfig, source: Source, old: Manifest | None) -> Sca
     drafted = draft(config, scaling, hash_seeds_of(config, old))
     shapes = [{t.name: t.dim for t in m.embeddings} for m in (old, drafted)]
     columns = [[(f.name, f.kind, f.table, f.width) for f in m.features] for m in (old, drafted)]
-    inputs = [(m.read_inputs, m.transforms) for m in (old, drafted)]
+    inputs = [(m.read_inputs, m.transforms, m.sequences) for m in (old, drafted)]
     same = shapes[0] == shapes[1] and columns[0] == columns[1] and inputs[0] == inputs[1]
     if old.arch != drafted.arch or not same:
         raise BadInput(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from freshet_serving.models.config.feature_sections import RAGGED, FeatureConfig
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.sequence_columns import TIMES, SequenceConfig
 from freshet_serving.models.data.source import Source, wanted_fields
 from freshet_serving.models.embedding.multi_hash import key_transform
 from freshet_serving.processor.errors import BadInput
@@ -20,6 +21,8 @@ from freshet_serving.processor.package import (
     Input,
     Manifest,
     Output,
+    SequenceColumn,
+    SequenceEntry,
     TableEntry,
     Transform,
     feature_width,
@@ -31,7 +34,7 @@ from freshet_serving.processor.package.value_types import VALUE_TYPES
 FIRST_ROWS = 20_000
 HEAVY_TAILS = 15.0
 INPUT_DTYPES = {"id": "int64", "ids": "int64", "string": "string", "strings": "string", "float": "float32"}
-INPUT_DTYPES |= {"seconds": "int64"}
+INPUT_DTYPES |= {"seconds": "int64", TIMES: "int64"}
 DAY_S, HOUR_S = 86_400, 3_600
 THURSDAY = 3
 """Weekday of 1970-01-01, the start of Unix time."""
@@ -183,15 +186,20 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
         hash_seeds: Seeds of tables of strings; by default 0 for all.
     """
     seeds = hash_seeds or {}
-    fields = wanted_fields(config.features)
-    inputs = [Input(f.name, INPUT_DTYPES[f.kind], ragged=f.kind in RAGGED) for f in fields]
+    plain, events = [f for f in config.features if not f.sequence], [f for f in config.features if f.sequence]
+    inputs = [Input(f.name, INPUT_DTYPES[f.kind], ragged=f.kind in RAGGED) for f in wanted_fields(plain)]
+    inputs += [Input(f.name, INPUT_DTYPES[f.kind], ragged=True) for f in events]
     inputs += _unread_keys(config.online_features, {i.name for i in inputs})
-    sources, transforms = _transforms(config.features, {i.name for i in inputs})
+    sources, transforms = _transforms(plain, {i.name for i in inputs})
+    sources |= {f.name: f.name for f in events}
     names = {f.name for f in config.features} | {i.name for i in inputs} | {t.name for t in transforms}
     features = []
     tables: dict[str, TableEntry] = {}
+    columns: dict[str, list[SequenceColumn]] = {name: [] for name in config.sequences}
     offset = 0
     for f in config.features:
+        if f.kind == TIMES:
+            continue
         if f.table:
             dtype = f.dtype or config.publish.table_dtype
             tables.setdefault(f.table, TableEntry(f.table, f.dim, 0, dtype, hash_seed=seeds.get(f.table, 0)))
@@ -205,6 +213,11 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
             names.add(read)
             how = (table.hash, table.hash_rows, table.hash_codes)
             transforms.append(key_transform(read, sources[f.name], tables[f.table].hash_seed, *how))
+        if f.sequence:
+            beside = columns[f.sequence.name]
+            at = sum(column.width for column in beside)
+            beside.append(SequenceColumn(f.name, kind, read, f.table, at, width))
+            continue
         features.append(
             Feature(
                 name=f.name,
@@ -236,7 +249,15 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
         files={},
         transforms=transforms,
         online_features=list(config.online_features.values()),
+        sequences=[_sequence(s, columns[name]) for name, s in config.sequences.items()],
         notes={"fusion": dict(config.fusion)} if config.fusion else {},
     )
     validate(manifest)
     return manifest
+
+
+def _sequence(config: SequenceConfig, columns: list[SequenceColumn]) -> SequenceEntry:
+    time = f"{config.name}.time" if config.time else ""
+    width = sum(column.width for column in columns) + (config.max_length if time else 0)
+    inputs = [f"{config.name}.{key}" for key in config.columns] + ([time] if time else [])
+    return SequenceEntry(config.name, columns, config.max_length, width, inputs, config.keep, time, config.time_unit)

@@ -67,8 +67,8 @@ With 2,048 rows of 8 ids the parts take a millisecond.
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
-Pieces = list[tuple[int, Float32s]]
-"""Gradients of rows of a batch [n, width], each with its first row."""
+Pieces = list[tuple[int, Mapping[str, Float32s]]]
+"""Gradients of rows of a batch by the dense graph's inputs, [n, width] each, each with its first row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +139,10 @@ class Trainer:
             )
         self.tables: Mapping[str, TrainedTable] = self.own
         self.tiers = {name: table.tiers for name, table in self.own.items() if table.tiers is not None}
-        self._readers = {
-            name: [(i, f) for i, f in enumerate(manifest.features) if f.table == name] for name in self.own
-        }
+        self._readers = {name: [(i, f) for i, f in enumerate(manifest.lookups) if f.table == name] for name in self.own}
+        # The dense graph's input that each of the lookups is in.
+        of_sequences = [s.name for s in manifest.sequences for _ in s.columns]
+        self._held_by = [MATRIX] * len(manifest.features) + of_sequences
         self._worker_pool = WorkerPool(len(available()))
         # The number of rows of a batch that this process gets.
         share = replace(settings, batch_rows=-(-settings.batch_rows // processes))
@@ -244,7 +245,7 @@ class Trainer:
     def _values(self, name: str, bound: BoundRequest) -> Iterator[tuple[int, Int64s]]:
         """Yield each feature of a table, as its row of the plan, and its ids in a batch."""
         for row, f in self._readers[name]:
-            given = bound.keep[self.plan.plan[row, SOURCE]]
+            given = bound.keep[self.plan.lookups[row, SOURCE]]
             values = given.values.reshape(-1)
             if given.splits is None and given.stride > 1:
                 values = np.ascontiguousarray(values[f.column :: given.stride])
@@ -322,9 +323,10 @@ class Trainer:
         """Sum the gradients of all features of a table (kernels.accumulate); return the number of rows."""
         count = 0
         for i, f in self._readers[name]:
-            splits = bound.keep[self.plan.plan[i, SOURCE]].splits
-            combiner, (most, codes) = COMBINERS[f.combiner], self.plan.plan[i, [MAX_LENGTH, CODES]].tolist()
-            for start, grad in grads:
+            splits = bound.keep[self.plan.lookups[i, SOURCE]].splits
+            combiner, (most, codes) = COMBINERS[f.combiner], self.plan.lookups[i, [MAX_LENGTH, CODES]].tolist()
+            for start, by_input in grads:
+                grad = by_input[self._held_by[i]]
                 stop = start + len(grad)
                 read = refs[i][start:stop] if splits is None else refs[i]
                 ends = NO_SPLITS if splits is None else splits[start : stop + 1]

@@ -11,6 +11,11 @@ wide_deep      the sum of a linear model and an MLP
 mmoe           experts that several labels share, a gate and a tower for each label
 esmm           click and conversion, over all impressions
 two_tower      a user vector, an item vector, and their inner product
+din            a user's events weighed by how each goes with the candidate
+stca           layers of attention from the candidate to a user's events
+sasrec         a user's events attend to earlier ones; the last one meets the candidate
+hstu           events and the candidate attend without a softmax, by position and time
+histories      sequences as these networks see them
 layers         layers that these networks share
 """
 

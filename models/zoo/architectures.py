@@ -7,6 +7,10 @@ ARCHITECTURES = {
     "wide_deep": "freshet_serving.models.zoo.wide_deep:build",
     "mmoe": "freshet_serving.models.zoo.mmoe:build",
     "esmm": "freshet_serving.models.zoo.esmm:build",
+    "din": "freshet_serving.models.zoo.din:build",
+    "stca": "freshet_serving.models.zoo.stca:build",
+    "sasrec": "freshet_serving.models.zoo.sasrec:build",
+    "hstu": "freshet_serving.models.zoo.hstu:build",
     "two_tower": "freshet_serving.models.zoo.two_tower:build",
 }
 """By name, "module:function" of a models.zoo.arch.Builder. The modules import TensorFlow when a network is built."""

@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
+from freshet_serving.processor.backends import Matrix
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import Feature
+from freshet_serving.processor.package import MATRIX, Feature, SequenceEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class ColumnSpan:
         length: For a feature without a combiner, the number of rows it holds, followed by as many mask columns
             (processor.package.manifest.Feature); 0 for any other.
         side: user | item | context.
+        table: Its embedding table; "" for a float.
     """
 
     name: str
@@ -25,6 +29,7 @@ class ColumnSpan:
     width: int
     length: int = 0
     side: str = "context"
+    table: str = ""
 
     @property
     def dim(self) -> int:
@@ -33,8 +38,24 @@ class ColumnSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceSpan:
+    """A sequence, an input [rows, width] of its own beside x (processor.package.sequences).
+
+    Attributes:
+        columns: Its columns, each max_length rows and as many mask columns, with offsets in the sequence's input.
+        timed: True if its last max_length columns are the seconds from each event to the newest.
+    """
+
+    name: str
+    width: int
+    max_length: int
+    columns: tuple[ColumnSpan, ...]
+    timed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DenseInput:
-    """The dense input x [rows, width].
+    """The dense input x [rows, width], and the sequences beside it.
 
     Attributes:
         width: Columns of x.
@@ -45,10 +66,16 @@ class DenseInput:
     width: int
     embeddings: tuple[ColumnSpan, ...]
     floats: tuple[ColumnSpan, ...]
+    sequences: tuple[SequenceSpan, ...] = ()
 
     @classmethod
-    def from_features(cls, features: Iterable[Feature]) -> DenseInput:
-        """Read kind, offset and width of every feature; raise BadInput unless they tile the input."""
+    def from_features(cls, features: Iterable[Feature], sequences: Iterable[SequenceEntry] = ()) -> DenseInput:
+        """Read kind, offset and width of every feature; raise BadInput unless they tile the input.
+
+        Args:
+            features: The features of x.
+            sequences: The sequences.
+        """
         embeddings: list[ColumnSpan] = []
         floats: list[ColumnSpan] = []
         width = 0
@@ -56,11 +83,42 @@ class DenseInput:
             if feature.offset != width or feature.width < 1:
                 raise BadInput(f"feature {feature.name!r}: expected offset {width}, got {feature.offset}")
             width += feature.width
-            span = ColumnSpan(feature.name, feature.offset, feature.width, feature.length, feature.side)
+            span = ColumnSpan(feature.name, feature.offset, feature.width, feature.length, feature.side, feature.table)
             (floats if feature.kind == "float" else embeddings).append(span)
         if not width:
             raise BadInput("features: expected at least one, got none")
-        return cls(width, tuple(embeddings), tuple(floats))
+        found = tuple(
+            SequenceSpan(
+                s.name,
+                s.width,
+                s.max_length,
+                tuple(ColumnSpan(c.name, c.offset, c.width, s.max_length, "user", c.table) for c in s.columns),
+                bool(s.time),
+            )
+            for s in sequences
+        )
+        return cls(width, tuple(embeddings), tuple(floats), found)
+
+    def examples(self, rows: int) -> dict[str, Matrix]:
+        """Return inputs as requests might have them: masks of 0 and 1, histories of every length, some of them full.
+
+        Args:
+            rows: Number of rows.
+        """
+        random = np.random.default_rng(rows)
+        found = {MATRIX: random.standard_normal((rows, self.width), np.float32)}
+        for s in self.sequences:
+            found[s.name] = values = random.standard_normal((rows, s.width), np.float32)
+            lengths = np.resize([s.max_length, 0, 1, *random.integers(0, s.max_length + 1, rows)], rows)
+            mask = np.arange(s.max_length) < lengths[:, None]
+            for c in s.columns:
+                end = c.offset + c.dim * s.max_length
+                values[:, c.offset : end] *= np.repeat(mask, c.dim, axis=1)
+                values[:, end : c.offset + c.width] = mask
+            if s.timed:
+                ages = np.abs(values[:, -s.max_length :]) * 1e5
+                values[:, -s.max_length :] = np.sort(ages, axis=1)[:, ::-1] * mask
+        return found
 
     @property
     def spans(self) -> tuple[ColumnSpan, ...]:

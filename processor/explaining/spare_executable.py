@@ -162,7 +162,10 @@ def _divided(manifest: Manifest, inputs: Tensors) -> tuple[dict[str, Matrix], di
     """Return the inputs of `user` and of `score` for rows of the undivided subgraph, but for the user's tensors."""
     user, x = columns(user_features(manifest.features)), inputs[MATRIX]
     others = sorted(set(range(x.shape[1])) - set(user))
-    return {MATRIX: np.ascontiguousarray(x[:, user])}, {**inputs, MATRIX: np.ascontiguousarray(x[:, others])}
+    own = {i.name: inputs[i.name] for i in subgraphs(manifest)[USER].inputs}
+    if MATRIX in own:
+        own[MATRIX] = np.ascontiguousarray(x[:, user])
+    return own, {**inputs, MATRIX: np.ascontiguousarray(x[:, others])}
 
 
 def _each_alone(candidate: _OpenExecutable, rows: Tensors, computed: Tensors) -> tuple[dict[str, Matrix], float]:

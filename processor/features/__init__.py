@@ -3,6 +3,7 @@
 limits          limits of a request, checked before its values are read
 plan            checks names, types and rows once, then passes a few integers to the kernel
 input_reader    checks one input and makes the arrays that the kernel reads
+sequences       aligns a request's lists of events and cuts them
 entity_records  fills what a request leaves out from the records of entities
 evaluation      hash buckets, joins and crosses of a request's inputs
 key_codes       the keys of hashed tables

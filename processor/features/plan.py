@@ -45,6 +45,7 @@ from freshet_serving.processor.features.input_reader import (
     size_of,
 )
 from freshet_serving.processor.features.limits import RequestLimits, RequestSize
+from freshet_serving.processor.features.sequences import SequenceColumns
 from freshet_serving.processor.features.stage import Stage
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.records import LEFT_OUT
@@ -189,7 +190,13 @@ class RowInvariants(NamedTuple):
 
 
 class SparsePlan:
-    """The sparse graph of one model as a plan: what to read, look up and pool, in which columns of the dense input."""
+    """The sparse graph of one model as a plan: what to read, look up and pool, in which columns of the dense input.
+
+    Attributes:
+        plan: The features' plan (kernels.pool), and `scaling` their scaling.
+        lookups: `plan`, followed by the columns of sequences.
+        sequences: The sequences by name.
+    """
 
     def __init__(self, manifest: Manifest, stage: Stage | None = None) -> None:
         """Make the plan.
@@ -201,18 +208,19 @@ class SparsePlan:
         self.width = manifest.width
         self.stage = stage
         self._inputs = {i.name: i for i in manifest.inputs}
-        read = {f.input for f in manifest.features}
+        lookups = manifest.lookups
+        read = {f.input for f in lookups} | {s.time for s in manifest.sequences}
         computed = {t.name for t in manifest.transforms} - read
         self._fillers = manifest.fillers
         keys = {name for name, filler in manifest.fillers.items() if filler.kind == UNREAD_KEY}
         keys -= {entity.key for entity in manifest.entities}
         sources = {i.name: i for i in manifest.sources if i.name not in computed and i.name not in keys}
         tables = {t.name: (n, t) for n, t in enumerate(manifest.tables)}
-        looked_up = {f.input for f in manifest.features if f.table}
+        looked_up = {f.input for f in lookups if f.table}
         self._sources: dict[tuple[str, int], int] = {}
         keyed = {(e.key, tables[e.table][1].hash_seed) for e in manifest.entities}
         for name, spec in sources.items():
-            seeds = {tables[f.table][1].hash_seed for f in manifest.features if f.input == name and f.table}
+            seeds = {tables[f.table][1].hash_seed for f in lookups if f.input == name and f.table}
             seeds |= {seed for key, seed in keyed if key == name}
             for seed in sorted(seeds or {0}) if spec.dtype == "string" else [0]:
                 self._sources[name, seed] = len(self._sources)
@@ -235,26 +243,31 @@ class SparsePlan:
         first = len(self._inputs) - len(keys)
         last = first + (len(manifest.stage.outputs) if manifest.stage else 0)
         self._reads, self._staged, self._transformed = reads[:first], reads[first:last], reads[last:]
-        user = {f.input for f in user_features(manifest.features)} if USER in manifest.graphs else set()
-        self._user = frozenset(user)
-        self._features = {f.name: row for row, f in enumerate(manifest.features)}
+        user = {f.input for f in user_features(manifest.features)}
+        user |= {name for s in manifest.sequences for name in (*s.inputs, *(c.input for c in s.columns))}
+        self._user = frozenset(user if USER in manifest.graphs else ())
+        self._features = {f.name: row for row, f in enumerate(lookups)}
+        self.sequences = {s.name: s for s in manifest.sequences}
+        self._events = SequenceColumns(manifest) if manifest.sequences else None
         self._partial: dict[frozenset[str], LeftOut | None] = {}
         self._layouts: dict[BufferLayout, BoundLayout] = {}
         self._specs = sources
         self.entities = [EntityRecords(manifest, e, self._sources) for e in manifest.entities]
         self._pack = Struct(f"={len(self._sources) * pool.INPUT_FIELDS}q").pack
-        self.plan = np.zeros((len(manifest.features), pool.PLAN_FIELDS), np.int64)
-        self.scaling = np.zeros((len(manifest.features), pool.SCALING_FIELDS), np.float32)
+        self.lookups = np.zeros((len(lookups), pool.PLAN_FIELDS), np.int64)
+        self._scaling = np.zeros((len(lookups), pool.SCALING_FIELDS), np.float32)
+        count = len(manifest.features)
+        self.plan, self.scaling = self.lookups[:count], self._scaling[:count]
         staged = {i.name for i in manifest.stage.outputs} if manifest.stage else set()
         hashed = {t.name: codes_a_value(t) for t in manifest.transforms}
-        for row, f in enumerate(manifest.features):
+        for row, f in enumerate(lookups):
             table, seed = -1, 0
             if f.table:
                 table = tables[f.table][0]
                 seed = tables[f.table][1].hash_seed if sources[f.input].dtype == "string" else 0
             kind, codes = KINDS.get(f.kind, pool.KIND_MANY), hashed.get(f.input, 1)
             source = self._sources[f.input, seed]
-            self.plan[row] = (
+            self.lookups[row] = (
                 kind,
                 source,
                 max(f.column, 0),
@@ -265,7 +278,7 @@ class SparsePlan:
                 f.width,
                 codes,
             )
-            self.scaling[row] = (f.log1p, f.mean, f.scale, np.inf if f.input in staged else pool.LARGEST)
+            self._scaling[row] = (f.log1p, f.mean, f.scale, np.inf if f.input in staged else pool.LARGEST)
 
     def bind_inputs(self, inputs: Mapping[str, Column], limits: RequestLimits | None = None) -> BoundRequest:
         """Check names, dtypes, shapes and row counts of a request, and turn it into addresses for the kernel.
@@ -287,6 +300,8 @@ class SparsePlan:
             start = address_of_bytes(inputs.buffer) + inputs.start
             packed = [word for at, count, stride in layout.sources for word in (start + at, count, stride, 0)]
             return BoundRequest(rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.user_split)
+        if self._events is not None:
+            inputs = self._events.aligned(inputs)
         left = self._left_out(inputs)
         reads, transformed, plain = self._reads, self._transformed, self._plain
         if left is not None:
@@ -311,14 +326,16 @@ class SparsePlan:
             rows, _, _ = self._read_inputs(self._sent_keys(inputs), inputs, rows, [], keep)
         if left is None:
             return BoundRequest(rows, ids, self._pack(*words), keep, user_split)
-        whole = left.words.copy()
+        whole, sources = left.words.copy(), [NOTHING] * len(left.words)
         whole[left.sent] = np.array(words, np.int64).reshape(-1, pool.INPUT_FIELDS)
+        for number, source in zip(left.sent, keep):
+            sources[number] = source
         for share in left.entities:
             count, _ = size_of(inputs[share.key.name], 1)
             whole[share.sources, 1] = count
             ids += count * share.ids
             user_split = user_split and (count == 1 or not share.of_user)
-        return BoundRequest(rows, ids, whole.tobytes(), keep, user_split)
+        return BoundRequest(rows, ids, whole.tobytes(), sources, user_split)
 
     def _left_out(self, inputs: Mapping[str, Column]) -> LeftOut | None:
         """Return how requests with these inputs are read; None if nothing that the plan reads is left out.
@@ -411,7 +428,7 @@ class SparsePlan:
         """Return the binding for this buffer layout, whatever the values; None if bind_inputs() has to read values."""
         places = inputs.places
         layout = self._layouts.get(places)
-        if layout is None and self.stage is None and not self._transforms:
+        if layout is None and self.stage is None and not self._transforms and self._events is None:
             left = self._left_out(inputs)
             if any(read.looks_at_values for read, _ in (self._reads if left is None else left.reads)):
                 return None
@@ -583,9 +600,13 @@ class SparsePlan:
     def pooling(self, features: Sequence[str]) -> Pooling:
         """Return the pooling of these features alone, side by side in their order from column 0 on."""
         rows = [self._features[name] for name in features]
-        plan = self.plan[rows]
+        plan = self.lookups[rows]
         plan[:, pool.OFFSET] = np.cumsum([0, *plan[:-1, pool.WIDTH]])
-        return Pooling(plan, self.scaling[rows], self._entities_of(plan))
+        return Pooling(plan, self._scaling[rows], self._entities_of(plan))
+
+    def source(self, name: str) -> int:
+        """Return the number of an input that is no string, among BoundRequest.keep."""
+        return self._sources[name, 0]
 
 
 def _length(words: NDArray[np.int64]) -> int:

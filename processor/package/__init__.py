@@ -6,6 +6,7 @@ tensors     safetensors files without a copy; the types that rows may be stored 
 regular_file  opens and reads only regular files of bounded size
 transforms  columns computed from a request's inputs
 entities    features by key: what a record of them holds
+sequences     a user's events as one input of the dense graph
 subgraphs     named inputs and outputs of a version's dense graph, and what fills them
 format1       manifests of format 1, read and written as those of format 2
 atomic      writes a file atomically
@@ -69,6 +70,14 @@ from freshet_serving.processor.package.manifest import (
     validate,
 )
 from freshet_serving.processor.package.regular_file import fd_sha256, file_sha256, open_regular, read_file, same_content
+from freshet_serving.processor.package.sequences import (
+    KEEPS,
+    MAX_EVENTS,
+    SEQUENCE,
+    TIME_UNITS,
+    SequenceColumn,
+    SequenceEntry,
+)
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE, PublicKey, Signer, new_key
 from freshet_serving.processor.package.subgraphs import (
     BATCH_SYMBOL,
@@ -124,11 +133,13 @@ __all__ = [
     "FORMAT",
     "FORMAT_2",
     "HASHES",
+    "KEEPS",
     "KEY_ID",
     "KINDS",
     "MATRIX",
     "MAX_CROSSED",
     "MAX_DELTA_NBYTES",
+    "MAX_EVENTS",
     "MAX_HASHED_ROWS",
     "MAX_MANIFEST_NBYTES",
     "MAX_RANK",
@@ -143,11 +154,13 @@ __all__ = [
     "ROW_TYPES",
     "SCALED",
     "SCORE",
+    "SEQUENCE",
     "SIDES",
     "SIGNATURE",
     "SIGNED",
     "STORED_TYPES",
     "SUFFIX",
+    "TIME_UNITS",
     "UNREAD_KEY",
     "USER",
     "USER_TENSOR",
@@ -167,6 +180,8 @@ __all__ = [
     "Output",
     "PublicKey",
     "Records",
+    "SequenceColumn",
+    "SequenceEntry",
     "Signer",
     "StageEntry",
     "Subgraph",

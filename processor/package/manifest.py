@@ -28,6 +28,7 @@ from freshet_serving.processor.package.input_fillers import (
     input_fillers,
 )
 from freshet_serving.processor.package.json_dataclasses import build
+from freshet_serving.processor.package.sequences import SEQUENCE, SequenceEntry, validate_sequences
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
 from freshet_serving.processor.package.subgraphs import (
     BATCH_SYMBOL,
@@ -306,6 +307,7 @@ class Manifest:
         graphs: Subgraphs by name; {} for one that reads all features as one matrix
             (processor.package.subgraphs.subgraphs).
         online_features: Groups of features that an online store has for what a request leaves out.
+        sequences: Sequences of the user's events (processor.package.sequences).
         copies: Tables whose rows an imported model holds a second time: by table, the dense weight that does, or "" for
             a constant of the stage. Delta.check_fits() rejects a delta that would change only one of the two.
         entities: Entities, which fill inputs that a request leaves out.
@@ -334,6 +336,7 @@ class Manifest:
     format: str = FORMAT_2
     notes: dict[str, Any] = field(default_factory=dict)
     graphs: dict[str, Subgraph] = field(default_factory=dict)
+    sequences: list[SequenceEntry] = field(default_factory=list)
     copies: dict[str, str] = field(default_factory=dict)
     entities: list[EntityEntry] = field(default_factory=list)
     online_features: list[FeatureGroup] = field(default_factory=list)
@@ -374,7 +377,7 @@ class Manifest:
             document = format1.to_format_1(document)
         else:
             document["graphs"] = {name: dataclasses.asdict(graph) for name, graph in subgraphs(self).items()}
-        for name in ("transforms", "copies", "entities", "online_features"):
+        for name in ("transforms", "copies", "sequences", "entities", "online_features"):
             # Left out if empty: servers that predate them reject unknown keys.
             if not document[name]:
                 del document[name]
@@ -440,6 +443,16 @@ class Manifest:
 
     def input(self, name: str) -> Input:
         return next(i for i in self.inputs if i.name == name)
+
+    @property
+    def lookups(self) -> list[Feature]:
+        """The features, then the columns of sequences as features without a combiner, with offsets in their inputs."""
+        of_sequences = (
+            Feature(c.name, c.kind, c.input, -1, "user", c.table, "none", s.max_length, offset=c.offset, width=c.width)
+            for s in self.sequences
+            for c in s.columns
+        )
+        return [*self.features, *of_sequences]
 
     @property
     def sources(self) -> list[Input]:
@@ -529,6 +542,8 @@ def validate(manifest: Manifest) -> None:
     _validate_features(m)
     validate_entities(m)
     check_online_features(m.online_features, {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in m.inputs})
+    dims = {t.name: t.dim for t in m.tables}
+    validate_sequences(m.sequences, {i.name: i for i in m.inputs}, {i.name for i in sources}, dims)
     for name, shape in m.dense.items():
         _want(
             len(shape) <= 8 and all(0 < d <= 1 << 31 for d in shape),
@@ -595,6 +610,10 @@ def _validate_graphs(m: Manifest) -> None:
             _validate_graph_input(m, f"{where}[{i.name}]", i)
         named = graph.features()
         _want(len(set(named)) == len(named), f"{where}: expected every feature once")
+        given = [i.name for i in graph.inputs if i.source == SEQUENCE]
+        if m.graphs and (name == USER or USER not in graphs):
+            known = [s.name for s in m.sequences]
+            _want(sorted(given) == sorted(known), f"{where}: expected the sequences {known[:8]}, got {given[:8]}")
         if name == USER:
             _want(set(named) <= users, f"{where}: expected features of the user alone")
         else:
@@ -618,6 +637,9 @@ def _validate_graph_input(m: Manifest, where: str, i: GraphInput) -> None:
     widths = {f.name: f.width for f in m.features}
     _want(NAME.fullmatch(i.source) is not None, f"{where}.source: expected a plain name, got {i.source[:40]!r}")
     _want(i.source == FEATURES or not i.features, f"{where}.features: expected none for source {i.source}")
+    if i.source == SEQUENCE:
+        wide = next((s.width for s in m.sequences if s.name == i.name), 0)
+        _want(i.dims[1:] == [wide], f"{where}.dims: expected {wide} columns, got {str(i.dims)[:80]}")
     if i.source == FEATURES:
         for name in i.features:
             _want(name in widths, f"{where}.features: {name[:64]!r} is not among manifest.features")

@@ -15,8 +15,10 @@ has a row for each candidate anyway.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
+
+from freshet_serving.processor.package.sequences import SEQUENCE
 
 SUBGRAPHS = SCORE, USER, WHOLE = "score", "user", "whole"
 ROWS, REQUESTS = "rows", "requests"
@@ -143,16 +145,18 @@ def divided(
     Args:
         manifest: The version's manifest.
         tensors: Name and length of every tensor that `user` computes of a request for `score`.
-        more: Further inputs of the whole dense graph.
+        more: Further inputs of the whole dense graph; sequences among them are inputs of `user`.
     """
     user = user_features(manifest.features)
     mine = {f.name for f in user}
     others = sorted((f for f in manifest.features if f.name not in mine), key=lambda f: f.offset)
     computed = [GraphOutput(name, [REQUESTS, length]) for name, length in tensors]
     lent = [GraphInput(name, [REQUESTS, length], USER_TENSOR) for name, length in tensors]
+    histories = [replace(i, dims=[REQUESTS, *i.dims[1:]]) for i in more if i.source == SEQUENCE]
+    own = [i for i in more if i.source != SEQUENCE]
     return {
-        SCORE: Subgraph([_matrix(ROWS, others), *more, *lent], scores_of(manifest)),
-        USER: Subgraph([_matrix(REQUESTS, user)], computed),
+        SCORE: Subgraph([_matrix(ROWS, others), *own, *lent], scores_of(manifest)),
+        USER: Subgraph([*([_matrix(REQUESTS, user)] if user else []), *histories], computed),
         WHOLE: undivided(manifest, more),
     }
 

@@ -3,6 +3,7 @@
 runner        covers rows of requests with buckets, fills, runs, cuts, notes costs
 graph_run     a version's subgraphs as they are run, and when to divide them
 fillers       what fills each named input
+sequence_filler  inputs that hold a user's events
 given_rows    executables run on rows that were filled before
 warm_up       runs executables before a request does, and measures their costs
 buffers       a session's buffers for one version, bound before a request needs them

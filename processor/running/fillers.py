@@ -1,6 +1,7 @@
 """Fill the named inputs of a subgraph: one filler for each input, found by the input's source.
 
     features   columns of the sparse graph: lookups, pooling, scaled numbers (processor.features.plan)
+    sequence   a user's events, lookups side by side (processor.running.sequence_filler)
     user       outputs of the subgraph `user`: copied by the runner, once a request
 
 Another source is one entry of FILLERS: a function of the input and the sparse plan that returns a Fill. It is called
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
-from freshet_serving.processor.package import FEATURES, USER_TENSOR, GraphInput, Subgraph
+from freshet_serving.processor.package import FEATURES, SEQUENCE, USER_TENSOR, GraphInput, Subgraph
+from freshet_serving.processor.running.sequence_filler import SequenceFill
 
 
 class Fill(Protocol):
@@ -58,7 +60,7 @@ def fill_features(given: GraphInput, plan: SparsePlan) -> Fill:
     return plan.fill if plan.in_order(given.features) else plan.pooling(given.features).fill
 
 
-FILLERS: dict[str, Callable[[GraphInput, SparsePlan], Fill]] = {FEATURES: fill_features}
+FILLERS: dict[str, Callable[[GraphInput, SparsePlan], Fill]] = {FEATURES: fill_features, SEQUENCE: SequenceFill}
 
 
 def fillers(graph: Subgraph, plan: SparsePlan) -> list[tuple[str, Fill]]:

@@ -8,7 +8,9 @@ from generators.training_page import PAGE, page
 
 MADE = {
     "ModelConfig": {"options"},
-    "FeatureConfig": {"name", "column_kind"},
+    "FeatureConfig": {"name", "column_kind", "sequence"},
+    "SequenceConfig": {"name"},
+    "EntityConfig": {"name", "fields", "key_field"},
     "TableConfig": {"train"},
     # What a package holds; the keys of its section are described in docs/how-to/feast.md.
     "FeatureGroup": {field.name for field in dataclasses.fields(FeatureGroup)},

@@ -206,7 +206,7 @@ class RemoteReader:
             counted = np.zeros((len(tables), 2), np.int64)
             kept = fill_left_out(self._plan.entities, tables, epoch, inputs, spans, counted)
         stands, starts = np.empty((len(self._tables), 3), np.int64), np.empty(len(self._tables) + 1, np.int64)
-        plan, remote = self._plan.plan, self._remote
+        plan, remote = self._plan.lookups, self._remote
         size = kernels.lay_out(plan, inputs, spans, remote, stands, starts)
         most = int(starts[-1])
         index, ids, entries = np.empty((size, 2), np.int64), np.empty(most, np.int64), np.empty(most, np.int64)

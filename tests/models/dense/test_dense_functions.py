@@ -35,7 +35,8 @@ def learn(step, x, label, weight=None):
     """(loss, gradient by x, how many parts)"""
     step.ready(len(x))
     step.fill(lambda start, stop, inputs: np.copyto(inputs["x"], x[start:stop]))
-    loss, pieces = step.gradients(label, mean_shares(len(label), weight))
+    loss, found = step.gradients(label, mean_shares(len(label), weight))
+    pieces = [(start, by_input["x"]) for start, by_input in found]
     step.move()
     assert [start for start, _ in pieces] == list(itertools.accumulate([0, *(len(p) for _, p in pieces)]))[:-1]
     return loss, np.concatenate([piece for _, piece in pieces]), len(pieces)

@@ -15,6 +15,8 @@ from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.errors import BadInput
 from tests.models.parallel.fakes import Together, thread_ranks
 from tests.models.training.streams import FEATURES, PARTS, SEQUENCES, make_batch, make_config
+from tests.models.zoo.sequence_models import make_batch as history_batch
+from tests.models.zoo.sequence_models import manifest
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 
@@ -90,6 +92,19 @@ def test_sequences_and_multiple_cores_per_process_learn_equally():
             one.learn(batch)
             many.learn(batch)
         probe = make_batch(100, 9)
+        assert np.abs(one.score(probe.columns) - many.score(probe.columns)).max() <= 1e-5
+        assert_alike(one, many, 1e-4)
+
+
+def test_histories_learn_like_in_one_process():
+    _, settings, network, _, _ = arguments()
+    given = manifest("freshet_serving.models.zoo.stca:build", 7), settings, network, None, {}
+    one = Trainer(*given)
+    with Together(3, *given) as many:
+        for n in range(12):
+            batch = history_batch(64, (7, 3, 9, 0, 1), n)
+            assert one.learn(batch) == pytest.approx(many.learn(batch), abs=1e-5)
+        probe = history_batch(100, (7, 3, 9, 0, 1), 99)
         assert np.abs(one.score(probe.columns) - many.score(probe.columns)).max() <= 1e-5
         assert_alike(one, many, 1e-4)
 

@@ -84,7 +84,7 @@ def step(network, x, label, weight=None):
     network.fill(lambda start, stop, inputs: np.copyto(inputs["x"], x[start:stop]))
     loss, pieces = network.gradients(label, mean_shares(len(label), weight))
     network.move()
-    return loss, np.concatenate([piece for _, piece in pieces])
+    return loss, np.concatenate([piece["x"] for _, piece in pieces])
 
 
 def test_row_weight_counts_as_that_many_rows(tmp_path):

@@ -52,11 +52,11 @@ class CompiledOnce:
     def _key(self, graph):
         return str(hash((tuple(graph.inputs.items()), tuple((name, a.shape) for name, a in graph.weights.items()))))
 
-    def parts(self, graph, features, buckets):
+    def parts(self, graph, features, buckets, histories=()):
         """The parts of the first graph of these features and shapes: of them compile_graph takes no weight."""
         key = f"{self._key(graph)} {graph.outputs} {features} {buckets}"
         if key not in self._parts:
-            self._parts[key] = dividing.parts(graph, features, buckets)
+            self._parts[key] = dividing.parts(graph, features, buckets, histories)
         return self._parts[key]
 
     def compile_graph(self, graph, version_folder, buckets, progress=None, subgraph=WHOLE):

@@ -374,5 +374,5 @@ def test_unknown_source_of_an_input_is_refused_by_name():
     manifest = draft()
     graph = undivided(manifest)
     odd = replace(graph, inputs=[*graph.inputs, GraphInput("noise", ["rows", 3], "dice")])
-    with pytest.raises(BadInput, match=r"input 'noise': expected source features, got 'dice'"):
+    with pytest.raises(BadInput, match=r"input 'noise': expected source features, sequence, got 'dice'"):
         SubgraphRun("score", odd, SparsePlan(manifest))

@@ -1,0 +1,118 @@
+"""Read and validate [sequences.<name>], the histories that a model reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from freshet_serving.models.config.feature_sections import HASHED, FeatureConfig
+from freshet_serving.models.config.toml_sections import parse_section, require, require_between, require_one_of
+from freshet_serving.models.data.formats import STREAMS, DataConfig, label_names
+from freshet_serving.models.data.sequence_columns import TIES, TIMES, SequenceConfig
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.options import type_name
+from freshet_serving.processor.package import KEEPS, MAX_EVENTS, NAME, TIME_UNITS
+
+
+def read_sequences(
+    raw: dict[str, Any], features: Sequence[FeatureConfig], data: DataConfig
+) -> tuple[dict[str, SequenceConfig], list[FeatureConfig]]:
+    """Read [sequences.*].
+
+    Args:
+        raw: The sections by name.
+        features: The model's features.
+        data: The section [data].
+
+    Returns:
+        The sections by name, and their columns as features called `<sequence>.<column>`.
+
+    Raises:
+        BadInput: A section is invalid.
+    """
+    found: dict[str, SequenceConfig] = {}
+    columns: list[FeatureConfig] = []
+    for name, section in raw.items():
+        where = f"sequences.{name}"
+        if not isinstance(section, dict):
+            raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
+        plain = NAME.fullmatch(name) is not None and "." not in name and name != "x"
+        require(plain, where, "a name of letters, digits, '_', '-' other than x", name)
+        if data.follow or data.format in STREAMS:
+            raise BadInput(f"{where}: expected a table that is read to its end; sequences of streams are not supported")
+        config = parse_section(SequenceConfig, section, where, name=name)
+        _check(config, features, data, where)
+        found[name] = config
+        columns += _columns(config, [*features, *columns], where)
+    return found, columns
+
+
+def _check(config: SequenceConfig, features: Sequence[FeatureConfig], data: DataConfig, where: str) -> None:
+    require(bool(config.columns), f"{where}.columns", "at least one column", "none")
+    for key in config.columns:
+        plain = NAME.fullmatch(key) is not None and key != "time"
+        require(plain, f"{where}.columns", "names of letters, digits, '_' other than time", key)
+    for key in config.tables:
+        require_one_of(key, config.columns, f"{where}.tables")
+    require_between(config.max_length, 1, MAX_EVENTS, f"{where}.max_length")
+    require_between(config.dim, 1, 4096, f"{where}.dim")
+    require_one_of(config.keep, KEEPS, f"{where}.keep")
+    require_one_of(config.time_unit, TIME_UNITS, f"{where}.time_unit")
+    require_one_of(config.ties, TIES, f"{where}.ties")
+    if not config.from_events:
+        for key in ("where", "ties"):
+            default = SequenceConfig.__dataclass_fields__[key].default
+            if getattr(config, key) != default:
+                raise BadInput(f"{where}.{key}: only with from_events")
+        return
+    read = {f.column: f.kind for f in features if f.kind in ("id", "string")}
+    require_one_of(
+        config.from_events, sorted(read), f"{where}.from_events", ", columns of features of kind id or string"
+    )
+    for column in config.columns.values():
+        require_one_of(column, sorted(read), f"{where}.columns", ", columns of features of kind id or string")
+    if config.time:
+        require(config.time == data.clock, f"{where}.time", f"data.time, {data.clock!r}", config.time)
+        require(config.time_unit == "s", f"{where}.time_unit", "'s' with from_events", config.time_unit)
+    if config.where and config.where not in label_names(data):
+        floats = [f.column for f in features if f.kind == "float"]
+        require_one_of(config.where, [*label_names(data), *floats], f"{where}.where", ", a label or a float feature")
+
+
+def _columns(config: SequenceConfig, others: Sequence[FeatureConfig], where: str) -> list[FeatureConfig]:
+    """Return a sequence's columns as features.
+
+    Args:
+        config: The sequence.
+        others: Features whose tables it may share.
+        where: Name of the section, for messages.
+    """
+    tables = {f.table: f for f in others if f.table}
+    kinds = {f.column: f.kind for f in others}
+    found = []
+    for key, column in config.columns.items():
+        table = config.tables.get(key, f"{config.name}.{key}")
+        shared = tables.get(table)
+        hashed = shared.kind in HASHED if shared else kinds.get(column) == "string" and bool(config.from_events)
+        if config.from_events and shared and (kinds[column] == "string") != hashed:
+            raise BadInput(
+                f"{where}.tables: expected a table for {kinds[column]!r}, got {table!r}, which is for another kind"
+            )
+        feature = FeatureConfig(
+            f"{config.name}.{key}",
+            "strings" if hashed else "ids",
+            table,
+            shared.dim if shared else config.dim,
+            "user",
+            "none",
+            config.max_length,
+            dtype=shared.dtype if shared else "",
+            from_=column,
+            sequence=config,
+        )
+        found.append(feature)
+        tables.setdefault(table, feature)
+    if config.time:
+        found.append(FeatureConfig(f"{config.name}.time", TIMES, side="user", from_=config.time, sequence=config))
+    return [dataclasses.replace(f, transform="none") for f in found]

@@ -1,0 +1,173 @@
+"""What networks over histories share: a sequence's rows, mask and target, and the layers that read them.
+
+Tensors of a history depend on the user alone, so the compiler computes what is derived from them once a request. That
+holds as long as the candidate enters late: a layer computes the history's share and the candidate's share apart and
+adds them.
+
+Products of three-dimensional tensors with weights are products of matrices: [n, L, d] is reshaped to [n * L, d].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput, SequenceSpan
+from freshet_serving.models.zoo.layers import LayerFactory, Tensor, columns, side_by_side
+from freshet_serving.processor.errors import BadInput
+
+FAR = 1e9
+NORM_EPSILON = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One sequence as a network sees it.
+
+    Attributes:
+        name: Its name.
+        length: Places, max_length of the sequence.
+        input: The input of the dense graph [n, width].
+        matched: Rows of the columns whose tables the candidate's features read too, side by side [n, length, d].
+        events: Rows of all columns, side by side [n, length, e]; the matched ones first.
+        mask: 1.0 where there is an event, [n, length].
+        seconds: From each event to the newest [n, length]; None without times.
+        target: The candidate's rows of the same tables, side by side [n, d].
+    """
+
+    name: str
+    length: int
+    input: Tensor
+    matched: Tensor
+    events: Tensor
+    mask: Tensor
+    seconds: Tensor | None
+    target: Tensor
+
+
+def histories(x: Tensor, layout: DenseInput, arch: str) -> list[History]:
+    """Return the histories of a network's inputs.
+
+    Args:
+        x: The dense input.
+        layout: Its columns, and the sequences.
+        arch: Name of the architecture, for messages.
+
+    Raises:
+        BadInput: There is no sequence, or none of a sequence's tables is read by a feature of side item.
+    """
+    if not layout.sequences:
+        raise BadInput(f"sequences: expected a section [sequences.<name>] for {arch}, got none")
+    return [_history(x, layout, span) for span in layout.sequences]
+
+
+def _history(x: Tensor, layout: DenseInput, span: SequenceSpan) -> History:
+    from freshet_serving.compiler.frameworks import keras
+
+    ops, length = keras.ops, span.max_length
+    given = keras.Input((span.width,), name=span.name)
+    items = {e.table: e for e in reversed(layout.embeddings) if e.side == "item" and not e.length}
+    matched = [c for c in span.columns if c.table in items]
+    if not matched:
+        tables = ", ".join(c.table for c in span.columns)
+        raise BadInput(f"sequences.{span.name}: expected a feature of side item that reads one of its tables: {tables}")
+
+    def rows(c: ColumnSpan) -> Tensor:
+        return ops.reshape(given[:, c.offset : c.offset + c.dim * length], (-1, length, c.dim))
+
+    def beside(parts: Sequence[Tensor]) -> Tensor:
+        return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=2)
+
+    first = span.columns[0]
+    mask_at = first.offset + first.dim * length
+    others = [c for c in span.columns if c not in matched]
+    own = [rows(c) for c in matched]
+    return History(
+        span.name,
+        length,
+        given,
+        beside(own),
+        beside([*own, *(rows(c) for c in others)]),
+        given[:, mask_at : mask_at + length],
+        given[:, span.width - length :] if span.timed else None,
+        side_by_side([columns(x, [items[c.table]]) for c in matched]),
+    )
+
+
+def each_event(layer_factory: LayerFactory, events: Tensor, units: int, name: str, **options: object) -> Tensor:
+    """Add a dense layer over every event: [n, L, d] -> [n, L, units].
+
+    Args:
+        layer_factory: Makes the layer.
+        events: The events.
+        units: Number of outputs.
+        name: Name of the layer.
+        **options: As for LayerFactory.dense.
+    """
+    from freshet_serving.compiler.frameworks import keras
+
+    length, width = events.shape[1:]
+    flat = layer_factory.dense(keras.ops.reshape(events, (-1, width)), units, name, **options)  # type: ignore[arg-type]
+    return keras.ops.reshape(flat, (-1, length, units))
+
+
+def normed(tensor: Tensor, name: str) -> Tensor:
+    """Add a layer normalisation over the last axis."""
+    from freshet_serving.compiler.frameworks import keras
+
+    return keras.layers.LayerNormalization(epsilon=NORM_EPSILON, name=name)(tensor)
+
+
+def with_positions(events: Tensor, seed: int, name: str) -> Tensor:
+    """Add a learned row to each place, [length, d], the oldest event's first.
+
+    Args:
+        events: [n, length, d].
+        seed: Seed of the network.
+        name: Name of the layer.
+    """
+    from freshet_serving.compiler.frameworks import keras
+
+    class PositionLayer(keras.layers.Layer):  # type: ignore[misc]
+        """The rows of places."""
+
+        def build(self, events_shape: Sequence[int]) -> None:
+            initial = keras.initializers.RandomNormal(stddev=0.02, seed=seed * 1_000_003 + 270_000)
+            self.rows = self.add_weight(shape=(1, *events_shape[1:]), initializer=initial, name="rows")
+
+        def call(self, events: Tensor) -> Tensor:
+            return keras.ops.add(events, self.rows)
+
+    return PositionLayer(name=name)(events)
+
+
+def silu(tensor: Tensor) -> Tensor:
+    """Return x * sigmoid(x), in operations that every backend has."""
+    from freshet_serving.compiler.frameworks import keras
+
+    return tensor * keras.ops.sigmoid(tensor)
+
+
+def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+    """Return softmax over the last axis of the places with an event: padding weighs nothing, and no events sum to 0.
+
+    Args:
+        scores: [n, 1 or L, L].
+        mask: 1.0 where a place counts, of the same rank.
+    """
+    from freshet_serving.compiler.frameworks import keras
+
+    return keras.ops.softmax(scores + (mask - 1.0) * FAR, axis=-1) * mask
+
+
+def scored(layer_factory: LayerFactory, x: Tensor, parts: Sequence[Tensor], hidden: Sequence[int]) -> Tensor:
+    """Add the network's end, an MLP over x and what was read from the histories; return the logit [n, 1].
+
+    Args:
+        layer_factory: Makes the layers mlp_<i> and mlp_out.
+        x: The dense input.
+        parts: Further matrices.
+        hidden: Units of the MLP's layers.
+    """
+    top = layer_factory.tower(side_by_side([x, *parts]), hidden, "mlp")
+    return layer_factory.dense(top, 1, "mlp_out")

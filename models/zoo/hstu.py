@@ -1,0 +1,139 @@
+"""HSTU (Zhai et al., 2024) as a ranker: the candidate is one more event, which sees the history and itself.
+
+Attention is SiLU(q k' + bias) divided by a constant, not a softmax. The constant is the model's, max_length + 1: the
+compiled size of a batch or a history does not change it. Biases depend on how many places and how many seconds lie
+between two events. Candidates do not see each other, so the history is computed once a request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from freshet_serving.models.zoo.arch import Arch
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.models.zoo.histories import NORM_EPSILON, History, histories, scored, silu
+from freshet_serving.models.zoo.layers import LayerFactory, Tensor
+from freshet_serving.models.zoo.option_types import Dropout, Hidden, Units
+
+TIME_BUCKETS, BUCKET_WIDTH = 128, 0.301
+"""Buckets of a time difference s: ln(max(1, s)) / BUCKET_WIDTH, rounded down."""
+
+
+def build(
+    layout: DenseInput,
+    hidden: Hidden = (128, 64),
+    units: Units = 32,
+    layers: Units = 2,
+    dropout: Dropout = 0.0,
+    seed: int = 0,
+) -> Arch:
+    """Build the network over x [n, layout.width] and the sequences.
+
+    For each sequence, X has an event E We in each place and the candidate t Wt in the place after the newest one, at
+    the newest one's time. Each layer, of one head, has
+
+    [U, V, Q, K] = SiLU(LN(X) W)
+    A(i, j) = SiLU(Q(i) K(j)' + p[i - j] + s[bucket(seconds between i and j)]) / (max_length + 1), for j <= i
+    X = (U * LN(A V)) Wo + X
+
+    logit = MLP([x, the candidate's X]). Without times there is no s. Weights: <sequence>_<event|target>,
+    <sequence>_<norm|all|bias|inner|out>_<i>, mlp_<i>, mlp_out.
+
+    Args:
+        layout: The dense input and the sequences.
+        hidden: Units of the MLP's layers.
+        units: Width of an event.
+        layers: Number of layers.
+        dropout: Dropout of the MLP.
+        seed: Seed of the first weights.
+    """
+    from freshet_serving.compiler.frameworks import keras
+
+    layer_factory = LayerFactory(seed, dropout)
+    x = keras.Input((layout.width,), name="x")
+    found = histories(x, layout, "hstu")
+    candidates = [_candidate(layer_factory, h, units, layers, seed) for h in found]
+    logit = scored(layer_factory, x, candidates, hidden)
+    return Arch.of(keras.Model([x, *(h.input for h in found)], logit, name="hstu"))
+
+
+def _candidate(layer_factory: LayerFactory, h: History, units: int, layers: int, seed: int) -> Tensor:
+    """Return the candidate after all layers, [n, units]."""
+    from freshet_serving.compiler.frameworks import keras
+
+    ops, length, name = keras.ops, h.length, h.name
+    divisor = length + 1.0
+    item = layer_factory.dense(h.target, units, f"{name}_target", bias=False)
+    flat = ops.reshape(h.events, (-1, h.events.shape[2]))
+    events = layer_factory.dense(flat, units, f"{name}_event", bias=False)
+    mask = ops.expand_dims(h.mask, 1)
+    earlier = mask * np.tril(np.ones((1, length, length), np.float32))
+    for i in range(layers):
+        # One layer each for the events, [n * length, units], and the candidate, [n, units].
+        norm = keras.layers.LayerNormalization(epsilon=NORM_EPSILON, name=f"{name}_norm_{i}")
+        initial = [keras.initializers.GlorotUniform(seed=seed * 1_000_003 + 260_000 + 2 * i + n) for n in range(2)]
+        every = keras.layers.Dense(4 * units, kernel_initializer=initial[0], name=f"{name}_all_{i}")
+        inner = keras.layers.LayerNormalization(epsilon=NORM_EPSILON, name=f"{name}_inner_{i}")
+        out = keras.layers.Dense(units, kernel_initializer=initial[1], name=f"{name}_out_{i}")
+        given = [h.mask] if h.seconds is None else [h.mask, h.seconds]
+        between, to_item, own = _bias_layer(length, h.seconds is not None, f"{name}_bias_{i}")(*given)
+        gate, values, query, keys = _parts(every(norm(item)))
+        gates, all_values, queries, all_keys = (
+            ops.reshape(part, (-1, length, units)) for part in _parts(every(norm(events)))
+        )
+        turned = ops.transpose(all_keys, (0, 2, 1))
+        seen = silu(ops.matmul(ops.expand_dims(query, 1), turned) + to_item) * (mask / divisor)
+        itself = silu(ops.sum(query * keys, axis=1, keepdims=True) + own) / divisor
+        attended = ops.squeeze(ops.matmul(seen, all_values), 1) + itself * values
+        item = out(gate * inner(attended)) + item
+        if i + 1 < layers:
+            weights = silu(ops.matmul(queries, turned) + between) * (earlier / divisor)
+            moved = ops.reshape(gates * inner(ops.matmul(weights, all_values)), (-1, units))
+            events = out(moved) + events
+    return item
+
+
+def _parts(every: Tensor) -> list[Tensor]:
+    """Return U, V, Q and K, [n, units] each."""
+    found, units = silu(every), every.shape[1] // 4
+    return [found[:, n * units : (n + 1) * units] for n in range(4)]
+
+
+def _bias_layer(length: int, timed: bool, name: str) -> Any:
+    """Return the layer of a history's biases.
+
+    Its inputs are the mask and, if timed, the seconds [n, length]; its outputs the biases between events [n or 1,
+    length, length], from the candidate to each event [n, 1, length], and to itself [1, 1].
+    """
+    from freshet_serving.compiler.frameworks import keras
+
+    ops = keras.ops
+    distance = np.abs(np.arange(length)[:, None] - np.arange(length)).astype(np.int32)
+
+    class BiasLayer(keras.layers.Layer):  # type: ignore[misc]
+        """Weights by the number of places, and by the bucket of the seconds, between two events."""
+
+        def build(self, *shapes: Any, **named: Any) -> None:
+            initial = keras.initializers.RandomNormal(stddev=0.02, seed=17)
+            self.places = self.add_weight(shape=(length + 1,), initializer=initial, name="places")
+            if timed:
+                self.times = self.add_weight(shape=(TIME_BUCKETS,), initializer=initial, name="times")
+
+        def call(self, mask: Tensor, seconds: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+            count = ops.sum(mask, axis=1, keepdims=True)
+            after = ops.cast(ops.clip(count - np.arange(length, dtype=np.float32), 0.0, float(length)), "int32")
+            between = ops.take(self.places, distance[None])
+            to_item, own = ops.expand_dims(ops.take(self.places, after), 1), ops.reshape(self.places[:1], (1, 1))
+            if seconds is not None:
+                between = between + self._of(ops.expand_dims(seconds, 1) - ops.expand_dims(seconds, 2))
+                to_item = to_item + self._of(ops.expand_dims(seconds, 1))
+                own = own + ops.reshape(self.times[:1], (1, 1))
+            return between, to_item, own
+
+        def _of(self, seconds: Tensor) -> Tensor:
+            bucket = ops.log(ops.maximum(ops.abs(seconds), 1.0)) / BUCKET_WIDTH
+            return ops.take(self.times, ops.cast(ops.minimum(bucket, TIME_BUCKETS - 1.0), "int32"))
+
+    return BiasLayer(name=name)

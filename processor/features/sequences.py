@@ -1,0 +1,132 @@
+"""Align the columns of a request's sequences: one length an event list, cut to the sequence's max_length.
+
+A sequence's columns come as lists of one row a request, or one for each candidate. They come in one of three forms:
+
+    lists               each column a Ragged of its own
+    shared row_splits   values end to end, and one `<sequence>.row_splits` int64 [rows + 1] for all columns
+    padded              matrices [rows, L], and one `<sequence>.lengths` int64 [rows]; the first values of a row count
+
+Columns of different lengths are refused. Lists beyond max_length are cut here, before strings are hashed or a transform
+is computed, so what follows never sees more than max_length values a row. `cut` counts them.
+
+Requests of models without sequences do not come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import Manifest, SequenceEntry
+
+SPLITS, LENGTHS = ".row_splits", ".lengths"
+Int64s = NDArray[np.int64]
+
+
+class SequenceColumns:
+    """Aligns the sequences of one model's requests.
+
+    Attributes:
+        cut: Lists that were longer than max_length, since the version was loaded. A count for people: threads may lose
+            one of each other's.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._sequences = manifest.sequences
+        self.cut = 0
+
+    def aligned(self, inputs: Mapping[str, Column]) -> Mapping[str, Column]:
+        """Return a request's inputs with every sequence as lists of equal lengths, at most max_length each.
+
+        Args:
+            inputs: Columns by name.
+
+        Raises:
+            BadInput: A sequence's columns do not belong together. A missing column is left to the caller.
+        """
+        found = dict(inputs)
+        for s in self._sequences:
+            splits, lengths = found.pop(s.name + SPLITS, None), found.pop(s.name + LENGTHS, None)
+            if splits is not None or lengths is not None:
+                _unpack(found, s, splits, lengths)
+            columns = {name: found[name] for name in s.inputs if name in found}
+            lists = [column for column in columns.values() if isinstance(column, Ragged) and _sound(column)]
+            if len(lists) < len(columns) or not lists:
+                # The caller refuses what is no list, and names it.
+                continue
+            ends = lists[0].row_splits
+            for name, column in zip(columns, lists):
+                if not np.array_equal(column.row_splits, ends):
+                    raise BadInput(f"input {name!r}: expected lists as long as those of {next(iter(columns))!r}")
+            long = np.diff(ends) > s.max_length
+            if long.any():
+                self.cut += int(long.sum())
+                kept, at = _kept(ends, s)
+                found |= {name: Ragged(_taken(c.values, at), kept) for name, c in zip(columns, lists)}
+        return found
+
+
+def _sound(column: Ragged) -> bool:
+    """Report whether row_splits describe the values."""
+    splits = column.row_splits
+    whole = splits.dtype.kind in "iu" and splits.ndim == 1 and len(splits) > 1
+    return bool(whole and splits[0] == 0 and splits[-1] == len(column.values) and (splits[1:] >= splits[:-1]).all())
+
+
+def _unpack(found: dict[str, Column], s: SequenceEntry, splits: Column | None, lengths: Column | None) -> None:
+    """Replace a sequence's columns by lists, given one row_splits or lengths for all of them."""
+    if splits is not None and lengths is not None:
+        raise BadInput(f"input {s.name + SPLITS!r}: expected it or {s.name + LENGTHS!r}, got both")
+    if splits is not None:
+        ends = _whole_numbers(splits, s.name + SPLITS)
+        found |= {n: Ragged(found[n], ends) for n in s.inputs if n in found}  # type: ignore[arg-type]
+        return
+    assert lengths is not None
+    counts = _whole_numbers(lengths, s.name + LENGTHS)
+    for name in s.inputs:
+        values = found.get(name)
+        if isinstance(values, Ragged) or values is None:
+            continue
+        total = len(values) if isinstance(values, Strings) else values.size
+        matrix = isinstance(values, Strings) or (values.ndim == 2 and len(values) == len(counts))
+        if not matrix or not len(counts) or total % len(counts):
+            raise BadInput(f"input {name!r}: expected {len(counts)} rows of one length, got {total} values")
+        places = total // len(counts)
+        if (counts < 0).any() or (counts > places).any():
+            raise BadInput(f"input {s.name + LENGTHS!r}: expected 0 to {places} in every row")
+        flat: Any = values if isinstance(values, Strings) else values.reshape(-1)
+        at = np.flatnonzero((np.arange(places) < counts[:, None]).reshape(-1))
+        found[name] = Ragged(_taken(flat, at), _ends(counts))
+
+
+def _whole_numbers(column: Column, name: str) -> Int64s:
+    if not isinstance(column, np.ndarray) or column.dtype != np.int64:
+        raise BadInput(f"input {name!r}: expected int64 values")
+    return np.ascontiguousarray(column, np.int64).reshape(-1)
+
+
+def _kept(ends: Int64s, s: SequenceEntry) -> tuple[Int64s, Int64s]:
+    """Return row_splits of the events that are kept, and the events' numbers."""
+    counts = np.minimum(np.diff(ends), s.max_length)
+    firsts = ends[1:] - counts if s.keep == "newest" else ends[:-1]
+    kept = _ends(counts)
+    return kept, np.repeat(firsts - kept[:-1], counts) + np.arange(kept[-1])
+
+
+def _ends(counts: Int64s) -> Int64s:
+    ends = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=ends[1:])
+    return ends
+
+
+def _taken(values: NDArray[np.int64] | Strings, at: Int64s) -> NDArray[np.int64] | Strings:
+    if not isinstance(values, Strings):
+        return values[at]
+    ends = _ends(np.diff(values.offsets)[at])
+    firsts = values.offsets[at]
+    return Strings(values.data[np.repeat(firsts - ends[:-1], np.diff(ends)) + np.arange(ends[-1])], ends)

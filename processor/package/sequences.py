@@ -1,0 +1,130 @@
+"""Sequences of a version: a user's events, newest last, as one input of the dense graph.
+
+A sequence is several aligned columns of a request, `<sequence>.<column>`. Each column of ids has its table, which
+features may share. The input of the dense graph has the sequence's name and is float32 [rows, width]:
+
+    for each column    max_length rows of its table, one after another, then max_length mask columns
+    with a time        max_length columns: seconds from each event to the newest one
+
+Events lie from the oldest to the newest from place 0 on; places without an event are zeros. So a place is a position
+counted from the oldest event that is kept, and the mask says which places have an event. A list longer than max_length
+is cut before anything else is computed (processor.features.sequences).
+
+A sequence is the user's: it has one row a request, or one for each candidate where the users differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from freshet_serving.processor.errors import BadInput
+
+SEQUENCE = "sequence"
+"""Source of an input of the dense graph that holds a sequence."""
+KEEPS = ("newest", "oldest")
+TIME_UNITS = {"s": 1, "ms": 1000}
+"""Units of a sequence's times, each with how many there are in a second."""
+MAX_EVENTS = 1 << 16
+LISTS = {"ids": "int64", "strings": "string"}
+"""Kinds of a sequence's columns, each with the type of its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceColumn:
+    """One column of a sequence that is looked up in a table.
+
+    Attributes:
+        name: Its name, `<sequence>.<column>`.
+        kind: ids | strings.
+        input: Name of the tensor that it reads: an input of the request or a transform.
+        table: Its embedding table.
+        offset: First column in the sequence's input.
+        width: Number of columns, the mask's included.
+    """
+
+    name: str
+    kind: str
+    input: str
+    table: str
+    offset: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceEntry:
+    """One sequence.
+
+    Attributes:
+        name: Its name, and that of its input of the dense graph.
+        columns: Its columns.
+        max_length: Most events.
+        width: Columns of its input.
+        keep: Events of a longer list that are kept: newest | oldest.
+        time: Input of the request with the events' times, int64; "" without one.
+        time_unit: Unit of these times: s | ms.
+        inputs: Inputs of the request that are aligned, one value an event each.
+    """
+
+    name: str
+    columns: list[SequenceColumn]
+    max_length: int
+    width: int
+    inputs: list[str]
+    keep: str = "newest"
+    time: str = ""
+    time_unit: str = "s"
+
+
+class TensorShape(Protocol):
+    """An input of the request as far as its shape goes (processor.package.manifest.Input)."""
+
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def ragged(self) -> bool: ...
+
+
+def validate_sequences(
+    sequences: Sequence[SequenceEntry],
+    inputs: Mapping[str, TensorShape],
+    sources: Collection[str],
+    dims: Mapping[str, int],
+) -> None:
+    """Raise BadInput unless each sequence agrees with inputs and tables.
+
+    Args:
+        sequences: The sequences.
+        inputs: Inputs of the request by name.
+        sources: Names of the request's inputs and of all tensors computed from them.
+        dims: Elements per row by table.
+    """
+    names = [s.name for s in sequences]
+    for s in sequences:
+        where = f"manifest.sequences[{s.name[:64]}]"
+        _want(names.count(s.name) == 1 and "." not in s.name, f"{where}: expected a name of its own without '.'")
+        _want(0 < s.max_length <= MAX_EVENTS, f"{where}.max_length: expected 1 to {MAX_EVENTS}, got {s.max_length}")
+        _want(s.keep in KEEPS, f"{where}.keep: expected one of {', '.join(KEEPS)}, got {s.keep[:40]!r}")
+        _want(s.time_unit in TIME_UNITS, f"{where}.time_unit: expected one of {', '.join(TIME_UNITS)}")
+        _want(bool(s.columns), f"{where}.columns: expected at least one")
+        for name in s.inputs:
+            aligned = name in inputs and inputs[name].ragged and name.startswith(f"{s.name}.")
+            _want(aligned, f"{where}.inputs: expected lists named {s.name}.<column>, got {name[:64]!r}")
+        timed = not s.time or (s.time in s.inputs and inputs[s.time].dtype == "int64")
+        _want(timed, f"{where}.time: expected one of its inputs, int64")
+        at = 0
+        for c in s.columns:
+            _want(c.kind in LISTS, f"{where}.columns: expected kind {' or '.join(LISTS)}, got {c.kind[:40]!r}")
+            _want(c.input in sources, f"{where}.columns: {c.input[:64]!r} is not an input")
+            _want(c.table in dims, f"{where}.columns: {c.table[:64]!r} is not among manifest.tables")
+            wide = (dims[c.table] + 1) * s.max_length
+            _want((c.offset, c.width) == (at, wide), f"{where}.columns: expected {wide} columns from {at} on")
+            at += wide
+        at += s.max_length if s.time else 0
+        _want(s.width == at, f"{where}.width: expected {at}, got {s.width}")
+
+
+def _want(condition: bool, message: str) -> None:
+    if not condition:
+        raise BadInput(message)

@@ -1,0 +1,63 @@
+"""Fill inputs of the dense graph that hold a sequence (processor.package.sequences)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.features.plan import BoundRequest, Pooling, SparsePlan
+from freshet_serving.processor.package import TIME_UNITS, GraphInput
+
+
+class SequenceFill:
+    """Writes rows of one sequence: its columns by the kernel of all lookups, then the seconds to the newest event."""
+
+    def __init__(self, given: GraphInput, plan: SparsePlan) -> None:
+        entry = plan.sequences[given.name]
+        self._columns: Pooling = plan.pooling([column.name for column in entry.columns])
+        self._source = plan.source(entry.time) if entry.time else -1
+        self._offset, self._per_s = entry.width - entry.max_length, TIME_UNITS[entry.time_unit]
+
+    def __call__(
+        self,
+        tables: NDArray[np.int64],
+        epoch: int,
+        bound: Sequence[BoundRequest],
+        spans: NDArray[np.int64],
+        out: NDArray[np.float32],
+        counts: NDArray[np.int64],
+    ) -> None:
+        """Write rows of requests; arguments as those of Fill (processor.running.fillers)."""
+        self._columns.fill(tables, epoch, bound, spans, out, counts)
+        if self._source < 0:
+            return
+        at = 0
+        for request, (first, rows) in zip(bound, spans.tolist()):
+            given = request.keep[self._source]
+            assert given.splits is not None
+            same = given.rows == 1
+            first, some = (0, 1) if same else (first, rows)
+            part = out[at : at + rows, self._offset :]
+            _write_seconds(given.values, given.splits[first : first + some + 1], self._per_s, part[:some])
+            if same:
+                part[1:] = part[0]
+            at += rows
+
+
+def _write_seconds(values: NDArray[np.int64], splits: NDArray[np.int64], per_s: int, out: NDArray[np.float32]) -> None:
+    """Write the seconds from each event to the newest one of its row, and 0 where there is no event.
+
+    Args:
+        values: Times of all events.
+        splits: First event of each row, and the end of the last.
+        per_s: How many of the times' units are in a second.
+        out: float32 [rows, max_length].
+    """
+    lengths = np.diff(splits)
+    times = values[splits[0] : splits[-1]].astype(np.float64)
+    ends = splits[1:] - splits[0]
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    out[:] = 0.0
+    out[row, np.arange(len(times)) - (ends - lengths)[row]] = (times[(ends - 1)[row]] - times) / per_s

@@ -1,0 +1,91 @@
+"""[sequences.*] of a training file: columns that share tables, defaults, and one line for what does not fit."""
+
+import pytest
+
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.training.spec import draft
+from freshet_serving.processor.errors import BadInput
+
+FILE = {
+    "model": {"name": "m", "arch": "din"},
+    "data": {"path": "log.parquet", "format": "parquet", "label": "clicked", "time": "ts"},
+    "features": {
+        "user_id": {"kind": "id", "side": "user"},
+        "item_id": {"kind": "string", "side": "item", "dim": 8},
+        "price": {"kind": "float"},
+    },
+}
+
+
+def parse(**section):
+    return parse_config(FILE | {"sequences": {"history": section}})
+
+
+def test_columns_share_tables_and_become_inputs_named_after_the_sequence():
+    config = parse(
+        columns={"item": "hist_items", "action": "hist_actions"},
+        tables={"item": "item_id"},
+        time="hist_times",
+        time_unit="ms",
+        max_length=20,
+    )
+    manifest = draft(config, {})
+    assert {i.name: (i.dtype, i.ragged) for i in manifest.inputs if i.ragged} == {
+        "history.item": ("string", True),
+        "history.action": ("int64", True),
+        "history.time": ("int64", True),
+    }
+    (entry,) = manifest.sequences
+    assert [(c.name, c.kind, c.table, c.offset, c.width) for c in entry.columns] == [
+        ("history.item", "strings", "item_id", 0, 9 * 20),
+        ("history.action", "ids", "history.action", 9 * 20, 17 * 20),
+    ]
+    assert (entry.time, entry.time_unit, entry.keep, entry.width) == ("history.time", "ms", "newest", 27 * 20)
+    assert [t.name for t in manifest.tables] == ["user_id", "item_id", "history.action"]
+    assert [f.reads.name for f in config.features if f.sequence] == ["hist_items", "hist_actions", "hist_times"]
+
+
+def test_file_without_sequences_has_none():
+    assert draft(parse_config(FILE), {}).sequences == []
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({}, "sequences.history.columns: expected a table of strings, got nothing"),
+        ({"columns": {}}, "sequences.history.columns: expected at least one column"),
+        ({"columns": ["a"]}, "sequences.history.columns: expected a table of strings, got"),
+        ({"columns": {"time": "a"}}, "names of letters, digits, '_' other than time"),
+        ({"columns": {"i": "a"}, "tables": {"j": "item_id"}}, "history.tables: expected one of i, got 'j'"),
+        ({"columns": {"i": "a"}, "max_length": 0}, "max_length: expected 1 to 65536, got 0"),
+        ({"columns": {"i": "a"}, "keep": "new"}, "keep: expected one of newest, oldest"),
+        ({"columns": {"i": "a"}, "time_unit": "h"}, "time_unit: expected one of s, ms"),
+        ({"columns": {"i": "a"}, "where": "clicked"}, "where: only with from_events"),
+        ({"columns": {"i": "a"}, "ties": "file"}, "ties: only with from_events"),
+        ({"columns": {"i": "a"}, "from_events": "user_id"}, "columns: expected one of item_id, user_id"),
+        ({"columns": {"i": "item_id"}, "from_events": "user"}, "from_events: expected one of item_id, user_id"),
+        (
+            {"columns": {"i": "item_id"}, "from_events": "user_id", "where": "x"},
+            "where: expected one of clicked, price",
+        ),
+        (
+            {"columns": {"i": "item_id"}, "from_events": "user_id", "time": "t"},
+            "time: expected data.time, 'ts', got 't'",
+        ),
+        ({"columns": {"i": "a"}, "sise": 3}, "sise: unknown key; expected one of columns, tables"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(section, message):
+    with pytest.raises(BadInput, match=message):
+        parse(**section)
+
+
+def test_sequences_of_streams_are_refused():
+    followed = FILE | {"data": FILE["data"] | {"follow": True}}
+    with pytest.raises(BadInput, match="sequences of streams are not supported"):
+        parse_config(followed | {"sequences": {"history": {"columns": {"item": "hist"}}}})
+
+
+def test_name_with_a_dot_is_refused():
+    with pytest.raises(BadInput, match=r"expected a name of letters, digits, '_', '-' other than x, got 'a.b'"):
+        parse_config(FILE | {"sequences": {"a.b": {"columns": {"item": "hist"}}}})

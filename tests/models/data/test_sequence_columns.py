@@ -1,0 +1,119 @@
+"""Histories made of an event log: what a plain loop over all earlier rows finds, from any row on, in any batches."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.sequence_columns import SequenceSource
+from freshet_serving.models.data.source import Batch, Field, Schema
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+
+
+class Log:
+    """An event log in memory."""
+
+    schema = Schema((Field("user", "id"), Field("item", "string")), "clicked", "ts")
+
+    def __init__(self, users, items, clicked, times):
+        self.rows = list(zip(users, items, clicked, times))
+
+    def count_rows(self):
+        return len(self.rows)
+
+    def batches(self, rows, start=0):
+        for first in range(start, len(self.rows), rows):
+            users, items, clicked, times = zip(*self.rows[first : first + rows])
+            columns = {"user": np.array(users, np.int64), "item": Strings.of(list(items))}
+            time = None if None in times else np.array(times, np.float64)
+            yield Batch(columns, np.array(clicked, np.float32), time, first)
+
+
+def features(**section):
+    config = {
+        "model": {"name": "m", "arch": "din"},
+        "data": {"path": "log.parquet", "format": "parquet", "label": "clicked", "time": "ts"},
+        "features": {"user": {"kind": "id", "side": "user"}, "item": {"kind": "string", "side": "item"}},
+        "sequences": {
+            "h": {"columns": {"i": "item"}, "tables": {"i": "item"}, "from_events": "user", "time": "ts"} | section
+        },
+    }
+    return parse_config(config).features
+
+
+def read(log, rows=3, start=0, **section):
+    source = SequenceSource(log, features(**section))
+    items, times = [], []
+    for batch in source.batches(rows, start):
+        for name, found in (("h.i", items), ("h.time", times)):
+            column = batch.columns[name]
+            values = column.values.tolist()
+            found += [values[a:b] for a, b in zip(column.row_splits, column.row_splits[1:])]
+    return items, times
+
+
+def expected(log, most=50, keep="newest", where="", ties="exclude"):
+    items, times = [], []
+    for n, (user, _, _, time) in enumerate(log.rows):
+        before = [
+            (item.encode(), int(when))
+            for other, item, clicked, when in log.rows[:n]
+            if other == user and (clicked > 0 or not where) and (when < time or ties == "file")
+        ]
+        before = before[-most:] if keep == "newest" else before[:most]
+        items.append([item for item, _ in before])
+        times.append([when for _, when in before])
+    return items, times
+
+
+EVENTS = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from("abcdef"), st.integers(0, 1), st.integers(0, 2)),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(
+    EVENTS,
+    st.integers(1, 9),
+    st.integers(1, 4),
+    st.sampled_from(["newest", "oldest"]),
+    st.sampled_from(["", "clicked"]),
+    st.sampled_from(["exclude", "file"]),
+    st.data(),
+)
+def test_history_is_what_a_plain_loop_finds(events, rows, most, keep, where, ties, data):
+    times = np.cumsum([step for *_, step in events]).tolist()
+    log = Log(*list(zip(*events))[:3], times)
+    start = data.draw(st.integers(0, len(events)))
+    got = read(log, rows, start, max_length=most, keep=keep, where=where, ties=ties)
+    wanted = expected(log, most, keep, where, ties)
+    assert got == (wanted[0][start:], wanted[1][start:])
+
+
+def test_list_columns_get_the_sequences_names():
+    class Lists(Log):
+        schema = Schema((Field("user", "id"), Field("item", "string"), Field("hist", "strings")), "clicked", "ts")
+
+        def batches(self, rows, start=0):
+            for batch in super().batches(rows, start):
+                batch.columns["hist"] = Ragged.of([["a"]] * len(batch))
+                yield batch
+
+    made = features(from_events="", time="", columns={"i": "hist"})
+    source = SequenceSource(Lists([1, 2], "xy", [0, 1], [5, 6]), made)
+    assert source.schema.names == ["user", "item", "h.i"]
+    (batch,) = source.batches(8)
+    assert list(batch.columns) == ["user", "item", "h.i"]
+    assert batch.columns["h.i"].values.tolist() == [b"a", b"a"]
+
+
+def test_log_without_times_is_refused():
+    class Timeless(Log):
+        schema = Schema((Field("user", "id"), Field("item", "string")), "clicked")
+
+    with pytest.raises(BadInput, match=r"data\.time: expected the column of the rows' time"):
+        SequenceSource(Timeless([1], "x", [0], [None]), features(time=""))

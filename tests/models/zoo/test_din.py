@@ -1,0 +1,49 @@
+"""DIN: trained, served and a plain numpy reference score alike, whatever the history's length."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from tests.models.zoo.sequence_models import Rows, check_served, dense, end_of, learned, make_batch
+
+pytestmark = pytest.mark.tensorflow
+
+LENGTH = 7
+
+
+def reference(rows, layers=1):
+    """DIN as Zhou et al. write it, one row and one event at a time."""
+    w, found = rows.weights, []
+    for x, t, items, events in zip(rows.x, rows.target, rows.items, rows.events):
+        pooled = np.zeros(events.shape[1])
+        for h, event in zip(items, events):
+            unit = dense(np.concatenate([t, h, t - h, t * h]), w, "history_pair", "relu")
+            for i in range(1, layers):
+                unit = dense(unit, w, f"history_attention_{i}", "relu")
+            pooled += dense(unit, w, "history_attention_out")[0] * event
+        found.append(end_of(w, [x, pooled]))
+    return np.array(found)
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    return learned("din", LENGTH, attention=(8, 4))
+
+
+def test_trained_scores_equal_numpy_reference(trainer):
+    columns = make_batch(40, (0, 1, 6, 7), seed=999, items=40).columns
+    np.testing.assert_allclose(trainer.score(columns), reference(Rows(trainer, columns), 2), atol=1e-5)
+
+
+def test_served_scores_equal_trained_ones_divided_and_whole(trainer, tmp_path):
+    check_served(trainer, tmp_path / "r", (0, 1, 6, 7, 9))
+
+
+def test_longer_histories_keep_their_newest_events(trainer):
+    columns = make_batch(8, (20,), seed=5).columns
+    newest = {n: c for n, c in columns.items() if not n.startswith("history.")}
+    for name in ("history.item", "history.action"):
+        lists = columns[name].values.reshape(8, 20)[:, -LENGTH:]
+        newest[name] = type(columns[name]).of(lists.tolist())
+    np.testing.assert_array_equal(trainer.score(columns), trainer.score(newest))

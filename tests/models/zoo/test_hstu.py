@@ -1,0 +1,70 @@
+"""HSTU: trained, served and a plain numpy reference score alike, whatever the history's length."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from tests.models.zoo.sequence_models import (
+    Rows,
+    check_served,
+    dense,
+    end_of,
+    learned,
+    make_batch,
+    make_trainer,
+    norm,
+    silu,
+)
+
+pytestmark = pytest.mark.tensorflow
+
+LENGTH, UNITS, LAYERS = 7, 8, 2
+
+
+def bucket(seconds):
+    return min(127, int(np.log(max(1.0, abs(seconds))) / 0.301))
+
+
+def reference(rows, length=LENGTH):
+    """HSTU one row at a time: the candidate is the event after the newest one, at its time."""
+    w, found = rows.weights, []
+    for row, t, events, times in zip(rows.x, rows.target, rows.events, rows.times):
+        x = np.concatenate([dense(events, w, "history_event"), dense(t, w, "history_target")[None]])
+        times = [*times, times[-1] if len(times) else 0.0]
+        for i in range(LAYERS):
+            places, seconds = w[f"history_bias_{i}/places"], w[f"history_bias_{i}/times"]
+            every = silu(dense(norm(x, w, f"history_norm_{i}"), w, f"history_all_{i}"))
+            u, v, q, k = (every[:, n * UNITS : (n + 1) * UNITS] for n in range(4))
+            attended = np.zeros_like(v)
+            for a in range(len(x)):
+                for b in range(a + 1):
+                    bias = places[a - b] + seconds[bucket(times[a] - times[b])]
+                    attended[a] += silu(q[a] @ k[b] + bias) / (length + 1) * v[b]
+            x = dense(u * norm(attended, w, f"history_inner_{i}"), w, f"history_out_{i}") + x
+        found.append(end_of(w, [row, x[-1]]))
+    return np.array(found)
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    return learned("hstu", LENGTH, timed=True, units=UNITS, layers=LAYERS)
+
+
+def test_trained_scores_equal_numpy_reference(trainer):
+    columns = make_batch(40, (0, 1, LENGTH - 1, LENGTH), seed=999, items=40, timed=True).columns
+    np.testing.assert_allclose(trainer.score(columns), reference(Rows(trainer, columns)), atol=1e-5)
+
+
+def test_served_scores_equal_trained_ones_divided_and_whole(trainer, tmp_path):
+    check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9), timed=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("length", [256, 1000])
+def test_long_histories_score_as_the_reference(length, tmp_path):
+    trainer = make_trainer("hstu", length, timed=True, units=UNITS, layers=LAYERS)
+    trainer.learn(make_batch(64, (length, 50, 7, 1, 0), timed=True))
+    columns = make_batch(6, (0, 1, 7, 50), seed=999, timed=True).columns
+    np.testing.assert_allclose(trainer.score(columns), reference(Rows(trainer, columns), length), atol=1e-5)
+    check_served(trainer, tmp_path / "r", (0, 1, 7, 50, length - 1, length), 12, timed=True)

@@ -1,0 +1,62 @@
+"""STCA: trained, served and a plain numpy reference score alike, whatever the history's length."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from tests.models.zoo.sequence_models import (
+    Rows,
+    check_served,
+    dense,
+    end_of,
+    learned,
+    make_batch,
+    make_trainer,
+    norm,
+    silu,
+    softmax,
+)
+
+pytestmark = pytest.mark.tensorflow
+
+LENGTH, UNITS, LAYERS = 7, 8, 2
+
+
+def reference(rows):
+    """STCA one row at a time, as its module's head writes it."""
+    w, found = rows.weights, []
+    for x, t, events in zip(rows.x, rows.target, rows.events):
+        read = []
+        for i in range(LAYERS):
+            gate, up = (dense(events, w, f"history_{part}_{i}") for part in ("gate", "up"))
+            events = norm(dense(silu(gate) * up, w, f"history_down_{i}"), w, f"history_norm_{i}")
+            keys, values = (dense(events, w, f"history_{part}_{i}") for part in ("key", "value"))
+            query = dense(np.concatenate([*read, t]), w, f"history_query_{i}")
+            read.append(softmax(keys @ query / np.sqrt(UNITS)) @ values if len(events) else np.zeros(UNITS))
+        found.append(end_of(w, [x, *read]))
+    return np.array(found)
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    return learned("stca", LENGTH, units=UNITS, layers=LAYERS)
+
+
+def test_trained_scores_equal_numpy_reference(trainer):
+    columns = make_batch(40, (0, 1, LENGTH - 1, LENGTH), seed=999, items=40).columns
+    np.testing.assert_allclose(trainer.score(columns), reference(Rows(trainer, columns)), atol=1e-5)
+
+
+def test_served_scores_equal_trained_ones_divided_and_whole(trainer, tmp_path):
+    check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("length", [256, 1000])
+def test_long_histories_score_as_the_reference(length, tmp_path):
+    trainer = make_trainer("stca", length, units=UNITS, layers=LAYERS)
+    trainer.learn(make_batch(64, (length, 50, 7, 1, 0)))
+    columns = make_batch(12, (0, 1, 7, 50, length - 1, length), seed=999).columns
+    np.testing.assert_allclose(trainer.score(columns), reference(Rows(trainer, columns)), atol=1e-5)
+    check_served(trainer, tmp_path / "r", (0, 1, 7, 50, length - 1, length), 12)

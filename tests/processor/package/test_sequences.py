@@ -1,0 +1,56 @@
+"""Sequences of a manifest: written and read again, left out where there are none, refused where they do not fit."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import Manifest, subgraphs
+from tests.models.zoo.sequence_models import manifest
+
+WHOLE = manifest("a", 3, timed=True)
+
+
+def test_sequences_are_read_as_written_and_left_out_if_there_are_none():
+    assert Manifest.from_json(WHOLE.to_json()).sequences == WHOLE.sequences
+    assert "sequences" not in json.loads(replace(WHOLE, sequences=[]).to_json())
+
+
+def test_columns_of_sequences_are_lookups_without_a_combiner():
+    found = WHOLE.lookups[len(WHOLE.features) :]
+    assert [(f.name, f.table, f.combiner, f.max_length, f.side) for f in found] == [
+        ("history.item", "item", "none", 3, "user"),
+        ("history.action", "action", "none", 3, "user"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_length": 0}, "max_length: expected 1 to 65536, got 0"),
+        ({"keep": "middle"}, "keep: expected one of newest, oldest"),
+        ({"time_unit": "h"}, "time_unit: expected one of s, ms"),
+        ({"width": 7}, "width: expected"),
+        ({"name": "a.b"}, "expected a name of its own without"),
+        ({"time": "item"}, "time: expected one of its inputs"),
+        ({"inputs": ["item"]}, "expected lists named history.<column>, got 'item'"),
+        ({"columns": []}, "columns: expected at least one"),
+    ],
+)
+def test_contradictions_are_refused(change, message):
+    with pytest.raises(BadInput, match=message):
+        replace(WHOLE, sequences=[replace(WHOLE.sequences[0], **change)]).to_json()
+
+
+@pytest.mark.parametrize(("key", "value"), [("table", "none"), ("kind", "id"), ("offset", 1), ("input", "odd")])
+def test_columns_that_do_not_fit_are_refused(key, value):
+    entry = WHOLE.sequences[0]
+    columns = [replace(entry.columns[0], **{key: value}), *entry.columns[1:]]
+    with pytest.raises(BadInput, match=r"manifest\.sequences\[history\]\.columns"):
+        replace(WHOLE, sequences=[replace(entry, columns=columns)]).to_json()
+
+
+def test_graphs_without_the_sequence_are_refused():
+    with pytest.raises(BadInput, match=r"expected the sequences \['history'\], got \[\]"):
+        replace(WHOLE, graphs=subgraphs(WHOLE)).to_json()

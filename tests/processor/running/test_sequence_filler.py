@@ -1,0 +1,47 @@
+"""Times of a sequence: seconds to the newest event, per row, in either unit, broadcast for one user."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package import GraphInput, SequenceEntry
+from freshet_serving.processor.running.sequence_filler import SequenceFill
+from tests.models.zoo.sequence_models import make_batch, make_trainer, manifest
+
+pytest.importorskip("tensorflow", reason="the tables are a trainer's")
+
+LENGTH = 3
+
+
+def seconds(times, rows, unit="s"):
+    """What the filler writes for lists of times, into rows of other numbers."""
+    whole = manifest("freshet_serving.models.zoo.hstu:build", LENGTH, timed=True)
+    entry: SequenceEntry = replace(whole.sequences[0], time_unit=unit)
+    plan = SparsePlan(replace(whole, sequences=[entry]))
+    lists = Ragged.of([list(range(len(t))) for t in times])
+    columns = make_batch(rows, (0,), timed=True).columns
+    columns |= {"history.item": lists, "history.action": lists, "history.time": Ragged.of(times)}
+    bound = plan.bind_inputs(columns)
+    trainer = make_trainer("hstu", LENGTH, timed=True)
+    out = np.full((rows, entry.width), 9, np.float32)
+    with trainer._pooling(bound) as write:
+        trainer.run._fillers = [("x", lambda *a: None), ("history", SequenceFill(GraphInput("history", []), plan))]
+        write(0, rows, {"x": np.empty((rows, 1), np.float32), "history": out})
+    return out[:, -LENGTH:].tolist()
+
+
+def test_seconds_are_counted_from_each_rows_newest_event():
+    found = seconds([[100, 130, 160], [], [5], [1, 2, 3, 4]], 4)
+    assert found == [[60, 30, 0], [0, 0, 0], [0, 0, 0], [2, 1, 0]]
+
+
+def test_milliseconds_become_seconds_without_loss():
+    start = 1_700_000_000_000
+    assert seconds([[start, start + 500]], 1, "ms") == [[0.5, 0, 0]]
+
+
+def test_one_users_times_are_those_of_every_row():
+    assert seconds([[10, 40]], 3) == [[30, 0, 0]] * 3
