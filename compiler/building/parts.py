@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from freshet_serving.compiler.building.compile import AnyDenseGraph
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.dense.onnx_dense_graph import OnnxDenseGraph
 from freshet_serving.compiler.passes.decompose import decompose
 from freshet_serving.compiler.passes.flops import PassEffect
 from freshet_serving.compiler.passes.optimise import optimise
@@ -48,7 +50,7 @@ TOLERANCE = 1e-3
 class DensePart:
     """A dense graph, and the batch sizes to compile it for."""
 
-    graph: DenseGraph
+    graph: AnyDenseGraph
     buckets: list[int]
 
 
@@ -107,7 +109,7 @@ def undivided_graphs(manifest: Manifest, inputs: Mapping[str, Dims]) -> dict[str
     return {SCORE: undivided(manifest, more)} if more else {}
 
 
-def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]) -> GraphParts:
+def parts(dense: AnyDenseGraph, features: Sequence[Feature], buckets: Sequence[int]) -> GraphParts:
     """Derive the parts of a model's dense graph.
 
     The optimised graph is verified on its examples, or on random rows; if it computes something else, the original
@@ -118,6 +120,9 @@ def parts(dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int]
         features: The model's features.
         buckets: Batch sizes.
     """
+    if isinstance(dense, OnnxDenseGraph):
+        whole = DensePart(dense, sorted(set(buckets)))
+        return GraphParts({WHOLE: whole}, [], None, ["passes: none: ONNX Runtime computes the graph as it is"])
     notes: list[str] = []
     dense = decompose(dense)
     found = optimise(dense)

@@ -29,7 +29,7 @@ def report_of(source: Path, signature: str) -> dict[str, Any]:
         manifest = VersionReader(source.resolve()).manifest
         report = manifest.notes.get("import")
         return report if isinstance(report, dict) else _of_package(source, manifest)
-    from freshet_serving.compiler.imports.importer import ImportOptions, analyse
+    from freshet_serving.compiler.imports.importing import ImportOptions, analyse
 
     return analyse(source, ImportOptions(signature))
 

@@ -19,7 +19,8 @@ from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import quiet, tf
 from freshet_serving.compiler.imports.dense_side import build_dense
 from freshet_serving.compiler.imports.foreign import open_source
-from freshet_serving.compiler.imports.importer import CLOSE, Importer, ImportOptions
+from freshet_serving.compiler.imports.importer import CLOSE, Importer
+from freshet_serving.compiler.imports.importing import ImportOptions
 from freshet_serving.processor.backends import Matrix
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest

@@ -226,7 +226,7 @@ def delta_make(
     key: KeyOption = "",
 ) -> None:
     """Publishes the difference between a retrained model and the served one as one delta."""
-    from freshet_serving.compiler.imports.importer import ImportOptions
+    from freshet_serving.compiler.imports.importing import ImportOptions
     from freshet_serving.compiler.imports.retrained_export import read_export
     from freshet_serving.models.publishing.publisher import Publisher
     from freshet_serving.processor.repository import open_repository

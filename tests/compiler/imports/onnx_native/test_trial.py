@@ -1,0 +1,31 @@
+"""The first run of a file: it ends."""
+
+import numpy as np
+import pytest
+
+from freshet_serving.compiler.imports.onnx_native.native_reader import read_native
+from freshet_serving.compiler.imports.onnx_native.trial import run_bounded
+from freshet_serving.processor.errors import BadInput
+from tests.compiler.imports.onnx_native.native_models import spelled
+
+ENDLESS = """g (float[batch, 2] x) => (float[batch, 2] y) {
+    forever = Constant <value: tensor = int64 {9223372036854775807}> ()
+    go = Constant <value: tensor = bool {1}> ()
+    y = Loop (forever, go, x) <body: graph = b (int64 i, bool c, float[n, 2] v) => (bool again, float[n, 2] w) {
+        again = Identity (c)
+        w = Add (v, v)
+    }>
+}"""
+
+
+def test_endless_run_is_ended(tmp_path):
+    model = read_native(spelled(tmp_path / "m.onnx", ENDLESS))
+    with pytest.raises(BadInput, match=r"expected a graph that computes samples within 0\.1 s"):
+        run_bounded(model.session, ["y"], {"x": np.ones((1, 2), np.float32)}, max_s=0.1)
+
+
+def test_failure_of_a_run_is_the_library_s_own(tmp_path):
+    text = "g (int64[batch] i) => (float[batch, 2] y) { a = Gather (t, i) y = Shrink (a) }"
+    model = read_native(spelled(tmp_path / "m.onnx", text, t=np.ones((3, 2), np.float32)))
+    with pytest.raises(Exception, match="indices element out of data bounds"):
+        run_bounded(model.session, ["y"], {"i": np.array([5])})
