@@ -139,6 +139,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "loadtest/bench/guard_replay.py": ("tests/loadtest/bench/test_guard_trial.py",),
     "loadtest/bench/guard_poison.py": ("tests/loadtest/bench/test_guard_trial.py",),
     "compiler/backends/native_onnx.py": ("tests/compiler/dense/test_onnx_dense_graph.py",),
+    "compiler/imports/onnx_native/staged_graph.py": ("tests/compiler/imports/onnx_native/test_onnx_stage.py",),
     "compiler/imports/importing.py": (
         "tests/compiler/imports/test_importer.py",
         "tests/compiler/imports/onnx_native/test_native_import.py",

@@ -51,6 +51,7 @@ __all__ = [
     "cuda",
     "load_backend",
     "missing",
+    "onnxfile",
     "onnxruntime",
     "openvino",
     "pack",

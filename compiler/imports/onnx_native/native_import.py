@@ -20,11 +20,19 @@ from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.building.compile import build, checked_buckets, source_hash
 from freshet_serving.compiler.dense.onnx_dense_graph import BACKEND, OnnxDenseGraph
 from freshet_serving.compiler.imports.boundary import BoundaryTensor, sender
-from freshet_serving.compiler.imports.feeds import DENSE, FeedSpec, plain
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, plain
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, read_native
-from freshet_serving.compiler.imports.onnx_native.native_samples import SIZES, NativeSamples
-from freshet_serving.compiler.imports.onnx_native.served_graph import MatrixSlot, ServedGraph, package_name, rewrite
+from freshet_serving.compiler.imports.onnx_native.native_samples import SIZES, NativeSamples, rows_of
+from freshet_serving.compiler.imports.onnx_native.onnx_stage import RUNTIME, STAGE_FILE, OnnxStage
+from freshet_serving.compiler.imports.onnx_native.served_graph import (
+    MatrixSlot,
+    ServedGraph,
+    output_labels,
+    package_name,
+    rewrite,
+)
 from freshet_serving.compiler.imports.onnx_native.served_lookups import find_lookups
+from freshet_serving.compiler.imports.onnx_native.staged_graph import passing_model, stage_model
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
@@ -34,8 +42,10 @@ from freshet_serving.processor.package import (
     OUTPUT_DTYPES,
     ExecutableEntry,
     Feature,
+    Input,
     Manifest,
     Output,
+    StageEntry,
     TableEntry,
     Transform,
 )
@@ -68,11 +78,13 @@ class NativeDraft:
         manifest: Its manifest.
         tables: Keys and rows by table.
         graph: Its dense graph.
+        stage: Its stage, or nothing.
     """
 
     manifest: Manifest
     tables: dict[str, Any]
     graph: OnnxDenseGraph
+    stage: bytes = b""
 
 
 class NativeImporter:
@@ -105,7 +117,14 @@ class NativeImporter:
         self._converted = dict(zip(whole, _unused([f"{name[:112]}.float32" for name in whole], known)))
         self._names = {one.name: fed for one, fed in zip(self._model.inputs, self._inputs)}
         self._notes = [f"ONNX Runtime computes the graph as it is: {why}", *self._model.notes]
-        self._lookups = find_lookups(self._model)
+        staged = [fed.name for fed in self._inputs if fed.kind == PADDED or fed.dtype.hasobject]
+        self._staged = bool(staged)
+        if staged:
+            told = ", ".join(staged)[:120]
+            self._notes.append(
+                f"stage: a request at a time and without deltas: strings or rows of any length in {told}"
+            )
+        self._lookups = [] if staged else find_lookups(self._model)
         self._samples = NativeSamples(self._model, self._inputs, self._lookups, samples)
         self._check_outputs()
         self._check_rows()
@@ -120,12 +139,14 @@ class NativeImporter:
         """
         draft = self.draft(writer.model, writer.version)
         manifest, graph = draft.manifest, draft.graph
-        graph = replace(graph, examples=self._prove(manifest, draft.tables, graph))
+        graph = replace(graph, examples=self._prove(draft))
         executables = compiled(graph, writer.folder, buckets)
         for name, arrays in draft.tables.items():
             writer.tensors(table_file(name), arrays)
         if graph.weights:
             writer.tensors(DENSE_FILE, graph.weights)
+        if manifest.stage is not None:
+            writer.file(manifest.stage.file, draft.stage)
         graph.save(writer.folder / GRAPH)
         carry_warmup(repository, writer.model, manifest.inputs, writer)
         manifest = replace(manifest, executables=executables)
@@ -144,13 +165,16 @@ class NativeImporter:
             version: Number of the version.
         """
         sizes = {name: int(array[0].size) for name, array in self._samples.outputs[0].items()}
+        if self._staged:
+            return self._staged_draft(model, version, sizes)
         served = rewrite(self._model, self._lookups, sizes)
         tables: dict[str, Any] = {}
+        names: dict[str, str] = {}
         entries: list[TableEntry] = []
         for slot in served.slots:
             for one in slot.lookups[:1]:
                 name, rows = package_name(one.table), self._model.weights[one.table]
-                if name in served.weights or (name in tables and len(tables[name]["keys"]) != len(rows)):
+                if name in served.weights or names.setdefault(name, one.table) != one.table:
                     raise BadInput(f"initialiser {one.table[:64]!r}: another name differs only in case or punctuation")
                 if name not in tables:
                     entries.append(TableEntry(name, rows.shape[1], len(rows)))
@@ -158,7 +182,7 @@ class NativeImporter:
         features = self._features(served)
         read = {feature.input for feature in features}
         transforms = [Transform(n, "float32", [source]) for source, n in self._converted.items() if n in read]
-        outputs = [self._output(label, columns, served) for label, columns in sorted(served.columns.items())]
+        outputs = [self._output(served.names[label], label, n) for label, n in sorted(served.columns.items())]
         manifest = Manifest(
             model=model,
             version=version,
@@ -177,6 +201,49 @@ class NativeImporter:
         plain_outputs = [Output(o.name, o.columns) for o in outputs]
         graph = OnnxDenseGraph(served.model, served.width, plain_outputs, served.weights, {})
         return NativeDraft(manifest, tables, graph)
+
+    def _staged_draft(self, model: str, version: int, sizes: Mapping[str, int]) -> NativeDraft:
+        """Return the package of a graph that is a stage as a whole."""
+        labels = output_labels(sizes)
+        specs, features, at = [], [], 0
+        taken = {fed.name for fed in self._inputs}
+        ordered = sorted((label, name) for name, label in labels.items())
+        fresh = _unused([f"stage.{label}"[:120] for label, _ in ordered], taken)
+        for (_, name), column in zip(ordered, fresh):
+            columns = sizes[name]
+            specs.append(Input(column, "float32", 0 if columns == 1 else columns))
+            features.append(Feature(column, FLOATS, column, -1 if columns == 1 else 0, offset=at, width=columns))
+            at += columns
+        inputs = {one.name: fed.name for one, fed in zip(self._model.inputs, self._inputs)}
+        stage = stage_model(self._model, inputs, {name: spec.name for (_, name), spec in zip(ordered, specs)})
+        outputs = [self._output(name, label, sizes[name]) for label, name in ordered]
+        operators = [node.op_type for node in self._model.proto.graph.node]
+        pairs = [
+            BoundaryTensor(label, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, staged=True))
+            for (label, _), f in zip(ordered, features)
+        ]
+        report = _described(self._notes, [], operators, 0)
+        report["boundary"] = [
+            {**p.to_json(), "op": "Stage", "input": f.input, "features": 1} for p, f in zip(pairs, features)
+        ]
+        manifest = Manifest(
+            model=model,
+            version=version,
+            arch="imported",
+            created_at=time.time(),
+            inputs=[fed.input for fed in self._inputs],
+            features=features,
+            tables=[],
+            outputs=outputs,
+            width=at,
+            dense={},
+            files={},
+            stage=StageEntry(RUNTIME, STAGE_FILE, specs),
+            notes={"import": report, "passes": []},
+        )
+        passing = passing_model({o.name: o.columns for o in outputs})
+        plain_outputs = [Output(o.name, o.columns) for o in outputs]
+        return NativeDraft(manifest, {}, OnnxDenseGraph(passing, at, plain_outputs, {}, {}), stage)
 
     def _features(self, served: ServedGraph) -> list[Feature]:
         found: list[Feature] = []
@@ -202,9 +269,8 @@ class NativeImporter:
         (label,) = _unused([feature.name[:120]], {f.name for f in before})
         return replace(feature, name=label, side="user" if source in self._user else feature.side)
 
-    def _output(self, label: str, columns: int, served: ServedGraph) -> Output:
+    def _output(self, name: str, label: str, columns: int) -> Output:
         """Return an output in the shape and type that the file gives it."""
-        name = served.names[label]
         dims = self._samples.outputs[0][name].shape[1:]
         kept = dims != (columns,) and len(dims) < MAX_RANK
         dtype = TYPES.get(self._model.outputs[name], self._model.outputs[name])
@@ -232,19 +298,22 @@ class NativeImporter:
         columns, wanted = self._samples.columns[0], self._samples.outputs[0]
         shuffled = np.random.default_rng(SIZES[0]).permutation(SIZES[0])
         for rows in (np.arange(SIZES[0])[-TAIL:], shuffled, shuffled[:1]):
-            for name, got in self._samples.run({n: column[rows] for n, column in columns.items()}, len(rows)).items():
+            part = {n: rows_of(column, rows, SIZES[0]) for n, column in columns.items()}
+            for name, got in self._samples.run(part, len(rows)).items():
                 if not np.allclose(got, wanted[name][rows], rtol=1e-4, atol=CLOSE, equal_nan=True):
                     raise BadInput(
                         f"output {name[:64]!r} of a row depends on the other rows: such a model cannot be batched"
                     )
 
-    def _prove(self, manifest: Manifest, tables: Mapping[str, Any], graph: OnnxDenseGraph) -> dict[str, Any]:
+    def _prove(self, draft: NativeDraft) -> dict[str, Any]:
         """Verify the package; return the samples as the dense graph gets them.
 
         Raises:
             BadInput: The package gives something else than the file.
         """
-        plan = SparsePlan(manifest)
+        manifest, tables, graph = draft.manifest, draft.tables, draft.graph
+        spec = manifest.stage
+        plan = SparsePlan(manifest, OnnxStage(draft.stage, manifest.inputs, spec.outputs) if spec else None)
         served = [ServedTable(table, tables[table.name]) for table in manifest.tables]
         matrix = descriptors([table.descriptor() for table in served])
         counts = np.zeros((max(1, len(served)), 2), np.int64)
@@ -272,24 +341,30 @@ class NativeImporter:
         notes = self._notes + [f"input {one.name[:64]!r} is {one.dtype.name}: {EXACT}" for one in integers]
         by_offset = {feature.offset: feature for feature in features}
         cut = sum(len(slot.lookups) for slot in served.slots)
-        return {
-            "source": "ONNX",
-            "signature": "serving_default",
-            "notes": notes,
-            "sides": {
-                "dense": dict(Counter(served.operators).most_common()),
-                "stage": {},
-                "tables": {"Gather": cut} if cut else {},
-            },
-            "reasons": {},
-            "staged": [],
-            "boundary": [_pair(slot, by_offset[slot.offset]) for slot in served.slots],
-            "flops": sum(2 * int(w.size) for w in served.weights.values() if w.ndim == 2),
-            "nbytes": {
-                "weights": sum(int(w.nbytes) for w in served.weights.values()),
-                "tables": sum(int(arrays["rows"].nbytes) for arrays in tables.values()),
-            },
+        report = _described(notes, served.operators, [], cut)
+        report["boundary"] = [_pair(slot, by_offset[slot.offset]) for slot in served.slots]
+        report["flops"] = sum(2 * int(w.size) for w in served.weights.values() if w.ndim == 2)
+        report["nbytes"] = {
+            "weights": sum(int(w.nbytes) for w in served.weights.values()),
+            "tables": sum(int(arrays["rows"].nbytes) for arrays in tables.values()),
         }
+        return report
+
+
+def _described(notes: Sequence[str], dense: Sequence[str], stage: Sequence[str], lookups: int) -> dict[str, Any]:
+    """Return a report of operators on each side (compiler.imports.import_report), without what is handed over."""
+    sides = {name: dict(Counter(ops).most_common()) for name, ops in (("dense", dense), ("stage", stage))}
+    return {
+        "source": "ONNX",
+        "signature": "serving_default",
+        "notes": list(notes),
+        "sides": {**sides, "tables": {"Gather": lookups} if lookups else {}},
+        "reasons": {},
+        "staged": [],
+        "boundary": [],
+        "flops": 0,
+        "nbytes": {"weights": 0, "tables": 0},
+    }
 
 
 def compiled(graph: OnnxDenseGraph, folder: Path, buckets: Sequence[int]) -> list[ExecutableEntry]:
@@ -310,10 +385,10 @@ def _fed(model: NativeModel, number: int) -> FeedSpec:
     """Return one input of the file as an input of the package."""
     given = model.inputs[number]
     what = f"input {given.name[:64]!r}"
-    if given.dtype.hasobject:
-        raise BadInput(f"{what}: expected numbers, got strings")
     dims = tuple(n for n in given.dims[1:] if n is not None)
     if len(dims) < len(given.dims) - 1:
+        if given.dims == (None, None) and given.dtype.kind != "f":
+            return FeedSpec(plain(given.name), PADDED, given.dtype)
         shape = ["rows", *("any" if n is None else n for n in given.dims[1:])]
         raise BadInput(f"{what}: expected a fixed size of each row, got {shape}")
     if any(n < 1 for n in dims) or np.prod(dims, dtype=np.int64) > MAX_COLUMNS:

@@ -106,12 +106,12 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
     if not slots:
         raise BadInput("graph: expected outputs that depend on an input")
     width = slots[-1].offset + slots[-1].width
-    labels = _labels(columns)
+    labels = output_labels(columns)
     weights, held, renamed = _initialisers(model, read)
     rename: Callable[[str], str] = lambda name: renamed.get(name, INNER + name) if name else ""  # noqa: E731
     opset = model.opset
     made = [node for slot in slots for node in _unpacked(slot, width, opset)]
-    inner = [_renamed(node, rename) for node in nodes]
+    inner = [renamed_node(node, rename) for node in nodes]
     last = [node for name, label in labels.items() for node in _output(rename(name), label, columns[name])]
     given = [helper.make_tensor_value_info(MATRIX, TensorProto.FLOAT, ["rows", width])]
     out = [helper.make_tensor_value_info(labels[n], TensorProto.FLOAT, ["rows", columns[n]]) for n in columns]
@@ -152,7 +152,15 @@ def _slots(model: NativeModel, lookups: Sequence[ServedLookup], read: set[str]) 
     return slots
 
 
-def _labels(columns: Mapping[str, int]) -> dict[str, str]:
+def output_labels(columns: Mapping[str, int]) -> dict[str, str]:
+    """Return the package's name of each output.
+
+    Args:
+        columns: Columns of each output, by the file's name.
+
+    Raises:
+        BadInput: Two have the same name.
+    """
     found: dict[str, str] = {}
     for name in columns:
         label = plain(name)
@@ -188,8 +196,13 @@ def _initialisers(model: NativeModel, read: set[str]) -> tuple[dict[str, Matrix]
     return weights, held, renamed
 
 
-def _renamed(node: Any, rename: Callable[[str], str]) -> Any:
-    """Return a copy of a node, and of the bodies inside it, with other names of values."""
+def renamed_node(node: Any, rename: Callable[[str], str]) -> Any:
+    """Return a copy of a node, and of the bodies inside it, with other names of values.
+
+    Args:
+        node: The node's message.
+        rename: Returns the new name of a value.
+    """
     copy = type(node).FromString(node.SerializeToString())
     copy.input[:] = [rename(name) for name in node.input]
     copy.output[:] = [rename(name) for name in node.output]
@@ -203,7 +216,7 @@ def _renamed(node: Any, rename: Callable[[str], str]) -> Any:
             for tensor in graph.initializer:
                 tensor.name = rename(tensor.name)
             del graph.value_info[:]
-            inner = [_renamed(one, rename) for one in graph.node]
+            inner = [renamed_node(one, rename) for one in graph.node]
             del graph.node[:]
             graph.node.extend(inner)
     return copy

@@ -179,7 +179,7 @@ def test_output_that_depends_on_other_rows_is_refused(tmp_path):
 
 
 def test_input_for_which_no_column_exists_is_refused_in_one_line(tmp_path):
-    text = """g (float[batch, any] x) => (float[batch, any] y) { y = Shrink (x) }"""
+    text = "g (float[batch, any] x) => (float[batch, any] y) { y = Shrink (x) }"
     with pytest.raises(BadInput, match=r"input 'x': expected a fixed size of each row, got \['rows', 'any'\]"):
         import_model(spelled(tmp_path / "m.onnx", text), tmp_path / "models", "m")
 
