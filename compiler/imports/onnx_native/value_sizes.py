@@ -5,6 +5,8 @@ sizes and trip counts must follow from constants and shapes, which the server bo
 with n from an input is gigabytes for one small request. This is decided once, at import: a value is an input's, or is
 computed from one by anything but Shape and Size.
 
+A size that is a constant is bounded too, before ONNX Runtime computes it while it opens the graph.
+
 What may depend on values: branches, indices, masks, lengths of sequences, and sizes that the input's own size bounds
 (NonZero, Compress, Unique). A loop may end early by a value if its trip count is a small constant or follows from a
 shape.
@@ -12,16 +14,21 @@ shape.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import numpy as np
 from onnx import numpy_helper
 
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, TooLarge
 
+MAX_NOTED = 64
+Constants = dict[str, list[int]]
 BY_SHAPE = frozenset({"Shape", "Size"})
 MAX_TRIPS = 10_000
+MAX_MADE = 1 << 24
+"""Largest number of values that an operator may make of constants alone."""
+RANDOM = ("RandomNormal", "RandomUniform")
 # By operator, the inputs that say how large its output is.
 SIZING = {
     "AffineGrid": (1,),
@@ -50,7 +57,7 @@ SIZING = {
 
 
 def check_sizes(graph: Any) -> None:
-    """Raise BadInput if a size or a trip count depends on values of a request.
+    """Raise BadInput if a size or a trip count depends on values of a request, TooLarge if a constant one is huge.
 
     Args:
         graph: The graph's message.
@@ -59,25 +66,25 @@ def check_sizes(graph: Any) -> None:
     _walk(graph, {info.name for info in graph.input} - constant, {})
 
 
-def _walk(graph: Any, values: set[str], known: dict[str, int]) -> set[str]:
+def _walk(graph: Any, values: set[str], known: Constants) -> set[str]:
     """Return the names that depend on values, those of the graphs around it included.
 
     Args:
         graph: A graph or a body.
         values: Names that do, before it.
-        known: Single numbers that are constants, by name.
+        known: Short constants, by name.
     """
     values, known = set(values), dict(known)
     for tensor in graph.initializer:
-        if list(tensor.dims) in ([], [1]) and tensor.data_location == 0:
-            known[tensor.name] = _number(numpy_helper.to_array(tensor))
+        _note(known, tensor.name, tensor)
     for node in graph.node:
         if node.op_type == "Constant" and node.domain in OURS:
             for attribute in node.attribute:
-                if attribute.name == "value" and list(attribute.t.dims) in ([], [1]):
-                    known[node.output[0]] = _number(numpy_helper.to_array(attribute.t))
-                elif attribute.name == "value_int":
-                    known[node.output[0]] = attribute.i
+                if attribute.name == "value":
+                    _note(known, node.output[0], attribute.t)
+                elif attribute.name in ("value_int", "value_ints"):
+                    known[node.output[0]] = [attribute.i, *attribute.ints][-max(1, len(attribute.ints)) :]
+        _check_constant(node, known)
         for i in SIZING.get(node.op_type, ()):
             if i < len(node.input) and node.input[i] in values:
                 raise _by_value(node, "a size")
@@ -89,7 +96,7 @@ def _walk(graph: Any, values: set[str], known: dict[str, int]) -> set[str]:
     return values
 
 
-def _body(node: Any, body: Any, values: set[str], known: dict[str, int], touched: bool) -> bool:
+def _body(node: Any, body: Any, values: set[str], known: Constants, touched: bool) -> bool:
     """Check a body; return whether one of its results depends on values."""
     names = [info.name for info in body.input]
     loop = node.op_type == "Loop"
@@ -101,8 +108,8 @@ def _body(node: Any, body: Any, values: set[str], known: dict[str, int], touched
         if node.input[0] in values:
             raise _by_value(node, "a trip count")
         ends = results[0] in after or (len(node.input) > 1 and node.input[1] in values)
-        trips = known.get(node.input[0])
-        if ends and (not node.input[0] or (trips is not None and trips > MAX_TRIPS)):
+        trips = known.get(node.input[0], [0])
+        if ends and (not node.input[0] or max(trips, default=0) > MAX_TRIPS):
             raise _by_value(node, "a number of trips")
         # A second look, now that results of one trip are inputs of the next.
         if not touched and not after.isdisjoint(results):
@@ -114,8 +121,33 @@ def _bodies(node: Any) -> list[Any]:
     return [g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
 
 
-def _number(array: Any) -> int:
-    return int(array.ravel()[0]) if np.asarray(array).dtype.kind in "iub" and array.size else 0
+def _note(known: Constants, name: str, tensor: Any) -> None:
+    """Remember a tensor's numbers if it holds a few integers of its own."""
+    if len(tensor.dims) <= 1 and math.prod(tensor.dims) <= MAX_NOTED and tensor.data_location == 0:
+        array = numpy_helper.to_array(tensor)
+        if array.dtype.kind in "iu":
+            known[name] = array.ravel().tolist()
+
+
+def _check_constant(node: Any, known: Constants) -> None:
+    """Raise TooLarge if an operator makes too many values of constants."""
+    given = [known.get(name) for name in node.input]
+    made = 0
+    if node.op_type in RANDOM:
+        made = math.prod(next((list(a.ints) for a in node.attribute if a.name == "shape"), []))
+    elif node.op_type == "Range" and len(given) == 3 and None not in given:
+        first, last, step = (max(numbers or [0]) for numbers in given)
+        made = (last - first) // (step or 1)
+    else:
+        sizes = [given[i] or [] for i in SIZING.get(node.op_type, ()) if i < len(given)]
+        # Each padding adds to another dimension, by itself.
+        count = max if node.op_type == "Pad" else math.prod
+        made = max((count([abs(size) for size in one]) for one in sizes if one), default=0)
+    if made > MAX_MADE:
+        raise TooLarge(
+            f"graph: {node.op_type[:64]} {node.name[:64]!r}: expected at most {MAX_MADE} numbers from constants, "
+            f"got {made}"
+        )
 
 
 def _by_value(node: Any, what: str) -> BadInput:

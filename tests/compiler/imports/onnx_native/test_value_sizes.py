@@ -6,7 +6,7 @@ from onnx import parser
 
 from freshet_serving.compiler.imports.importing import import_model
 from freshet_serving.compiler.imports.onnx_native.value_sizes import check_sizes
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, TooLarge
 from tests.compiler.imports.onnx_native.native_models import spelled
 
 CONSTANTS = """
@@ -61,6 +61,22 @@ def test_size_from_values_is_refused(steps):
 )
 def test_size_from_shapes_and_constants_is_taken(steps):
     checked(steps)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "huge = Constant <value_ints = [1000000, 1000000]> () y = ConstantOfShape (huge)",
+        "huge = Constant <value_ints = [1000000, 1000000]> () y = Expand (one, huge)",
+        "huge = Constant <value_ints = [100000000]> () y = Tile (one, huge)",
+        "step = Constant <value_int = 1> () y = Range (zero, endless, step)",
+        "huge = Constant <value_ints = [0, 0, 0, 100000000]> () y = Pad (x, huge)",
+        "y = RandomNormal <shape = [100000, 100000]> ()",
+    ],
+)
+def test_huge_constant_size_is_refused_before_anything_is_allocated(steps):
+    with pytest.raises(TooLarge, match=r"numbers from constants, got [0-9]+"):
+        checked(steps)
 
 
 def test_import_says_which_operator_it_is(tmp_path):
