@@ -28,13 +28,13 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
     load_proto,
     read_graph,
 )
+from freshet_serving.compiler.imports.onnx_native.trial import trial_options
 from freshet_serving.compiler.imports.onnx_native.value_sizes import check_sizes
 from freshet_serving.processor.errors import BadInput, TooLarge
 
 ML, MICROSOFT = "ai.onnx.ml", "com.microsoft"
 DOMAINS = (*OURS, ML, MICROSOFT)
 READS_FILES = ("EPContext",)
-FATAL = 4
 DEFAULT_OPSET = 17
 MAX_NBYTES = 2**31 - (1 << 20)
 
@@ -98,7 +98,7 @@ def read_native(path: Path) -> NativeModel:
 
 
 def open_session(proto: Any) -> Any:
-    """Return a plain session of a message, on two threads.
+    """Return a session of a message, on two threads and in bounded memory.
 
     Args:
         proto: The message, with all values inside.
@@ -109,10 +109,10 @@ def open_session(proto: Any) -> Any:
     """
     if proto.ByteSize() > MAX_NBYTES:
         raise TooLarge(f"source: expected at most {MAX_NBYTES} bytes with all initialisers, got {proto.ByteSize()}")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 2, FATAL
     try:
-        return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            proto.SerializeToString(), trial_options(), providers=["CPUExecutionProvider"]
+        )
     except Exception as error:
         raise BadInput(f"source: ONNX Runtime {onnxruntime.__version__} refuses the graph: {reason(error)}") from None
 
