@@ -2,6 +2,8 @@
 
 importing         imports a model, in one of two ways
 importer          the translating way, verified against the model itself
+retrained         reads a retrained model for a version that is already served
+export_check      compares a retrained model with the served version
 retrained_export  exports tables and weights of a retrained model, for a version that is already served
 foreign           opens a SavedModel folder, a Keras or an ONNX file
 keras_file        converts a Keras file to a SavedModel
@@ -30,4 +32,4 @@ report_text       that report as lines of text
 report_svg        that report as a drawing
 """
 
-__all__ = ["importing", "report_svg", "report_text", "retrained_export", "tensorflow_stage"]
+__all__ = ["importing", "report_svg", "report_text", "retrained", "tensorflow_stage"]

@@ -1,6 +1,7 @@
 """Serve an ONNX file that the compiler does not translate: ONNX Runtime computes it as it is, without TensorFlow.
 
 native_import   the whole import, verified against ONNX Runtime
+native_export   reads a retrained file for a version that is already served
 native_reader   reads and checks a file, and opens a session of it
 value_sizes     refuses sizes and trip counts that values of a request decide
 served_lookups  finds the embeddings that the engine looks up
@@ -11,4 +12,4 @@ native_samples  generates inputs to try it on
 trial           runs it for the first time
 """
 
-__all__ = ["native_import", "onnx_stage"]
+__all__ = ["native_export", "native_import", "onnx_stage"]
