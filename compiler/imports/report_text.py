@@ -13,7 +13,7 @@ from freshet_serving.processor.repository import GRAPH, MANIFEST, VersionReader
 
 SIDES = {
     "tables": "replaced by table lookups and the engine's own transforms",
-    "stage": "run by TensorFlow on the CPU, once a request",
+    "stage": "run by the stage's own library on the CPU, once a request",
     "dense": "compiled: the dense graph",
 }
 

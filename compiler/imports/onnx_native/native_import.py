@@ -117,6 +117,8 @@ class NativeImporter:
         self._converted = dict(zip(whole, _unused([f"{name[:112]}.float32" for name in whole], known)))
         self._names = {one.name: fed for one, fed in zip(self._model.inputs, self._inputs)}
         self._notes = [f"ONNX Runtime computes the graph as it is: {why}", *self._model.notes]
+        if user:
+            self._notes.append("user-once: ONNX Runtime computes the user's part with every candidate")
         staged = [fed.name for fed in self._inputs if fed.kind == PADDED or fed.dtype.hasobject]
         self._staged = bool(staged)
         if staged:

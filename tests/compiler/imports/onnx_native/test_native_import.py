@@ -192,6 +192,20 @@ def test_report_is_the_same_without_an_import(imported):
     assert report["sides"]["dense"]["GRU"] == 1
 
 
+def test_user_inputs_are_sent_once_and_computed_with_every_candidate(tmp_path):
+    path = spelled(tmp_path / "m.onnx", native_models.GRU, **native_models.GRU_WEIGHTS)
+    found = import_model(path, tmp_path / "models", "m", options=ImportOptions(buckets=(1, 8), user=("history",)))
+    manifest = VersionReader(found.folder).manifest
+    history, target = ids(5)[:1], ids()
+
+    assert {f.input for f in manifest.features if f.side == "user"} == {"history"}
+    assert "user-once: ONNX Runtime computes the user's part with every candidate" in found.report["notes"]
+    got = scores(tmp_path / "models", "m", {"history": history, "target": target})
+    same_scores(got, own_scores(path, {"history": history.repeat(ROWS, 0), "target": target}), ["score"])
+    with pytest.raises(BadInput, match="user: expected one of the inputs history, target, got 'past'"):
+        import_model(path, tmp_path / "models", "other", options=ImportOptions(user=("past",)))
+
+
 def test_import_needs_no_tensorflow(tmp_path):
     path = native_models.regressor(tmp_path / "m.onnx")
     program = (
