@@ -216,3 +216,22 @@ def test_import_needs_no_tensorflow(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"], done.stderr[-2000:]
+
+
+COMPUTED_IDS = """g (int64[n, 1] i) => (float[n, 2] y) {
+    j = Abs (i)
+    k = Squeeze (j, one)
+    a = Gather (t, k)
+    y = Shrink <lambd: float = 0> (a)
+}"""
+
+
+def test_request_whose_ids_a_graph_refuses_fails_alone_and_leaves_nothing_behind(tmp_path):
+    path = spelled(tmp_path / "m.onnx", COMPUTED_IDS, t=native_models.normal(12, 2), one=np.array([1]))
+    import_model(path, tmp_path / "models", "m", options=ImportOptions(buckets=(8,)))
+    good = {"i": np.arange(3).reshape(3, 1)}
+    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "models"), sessions=1)) as processor:
+        before = processor.process(PredictRequest("m", good)).outputs["y"]
+        with pytest.raises(BadInput, match="the model refuses these inputs: an index or a size in it is out of range"):
+            processor.process(PredictRequest("m", {"i": np.full((8, 1), 99)}))
+        np.testing.assert_array_equal(processor.process(PredictRequest("m", good)).outputs["y"], before)
