@@ -17,7 +17,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from freshet_serving.compiler.imports.feeds import plain
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput, every_node
 from freshet_serving.compiler.imports.onnx_native.native_reader import MAX_NBYTES, NativeModel, needed_nodes, taken
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
 from freshet_serving.processor.backends import MATRIX, Matrix
@@ -29,6 +29,8 @@ INNER, MADE = "graph/", "freshet/"
 ELSEWHERE = "weights"
 IR_VERSION = 8
 SLICE_BY_INPUTS = 10
+SHAPED_BY_VALUE = ("Resize", "Upsample")
+"""Operators whose inputs beside the first ONNX Runtime reads while it opens the graph."""
 # Names that exporters give to values that have none in the framework.
 ANONYMOUS = re.compile(r"(onnx::\w+|_?val_\d+|\d+)")
 
@@ -175,11 +177,12 @@ def _initialisers(model: NativeModel, read: set[str]) -> tuple[dict[str, Matrix]
     """Return the weights by package name, the messages of all initialisers, and their new names."""
     weights: dict[str, Matrix] = {}
     held, renamed = [], {}
+    opening = {n for node in every_node(model.proto.graph) if node.op_type in SHAPED_BY_VALUE for n in node.input[1:]}
     for tensor in model.proto.graph.initializer:
         if tensor.name not in read:
             continue
         array = model.weights[tensor.name]
-        constant = array.size == 1 and ANONYMOUS.fullmatch(tensor.name)
+        constant = tensor.name in opening or (array.size == 1 and ANONYMOUS.fullmatch(tensor.name))
         kept = TensorProto()
         if array.dtype != np.float32 or not array.size or constant:
             kept.CopyFrom(tensor)

@@ -218,6 +218,53 @@ def test_import_needs_no_tensorflow(tmp_path):
     assert done.stdout.split() == ["False", "False"], done.stderr[-2000:]
 
 
+# Operators by the dozen, each for what is special about it.
+OTHERS = {
+    "a size that is a weight by its type": (
+        'g (float[n,1,8] x) => (float[n,1,16] y) { y = Resize <mode: string = "linear"> (x, , scales) }',
+        {"scales": np.array([1, 1, 2], np.float32)},
+    ),
+    "a quantised table": (
+        "g (int64[n] i) => (float[n,4] y) { d = DequantizeLinear (q, s, z) r = Gather (d, i) y = Tanh (r) }",
+        {"q": np.arange(80, dtype=np.int8).reshape(20, 4), "s": np.float32(0.1), "z": np.int8(3)},
+    ),
+    "a sequence of tensors": (
+        """g (int64[n,3] i) => (float[n,4] y) {
+            r = Gather (t, i)
+            s = SplitToSequence <axis: int = 1, keepdims: int = 0> (r)
+            y = SequenceAt (s, two)
+        }""",
+        {"t": native_models.normal(20, 4), "two": np.array(2)},
+    ),
+    "half precision": (
+        "g (float16[n,4] x) => (float16[n,4] y) { a = Cast <to = 1> (x) b = Shrink (a) y = Cast <to = 10> (b) }",
+        {},
+    ),
+    "truth values": (
+        "g (bool[n,3] m) => (float[n,3] y) { a = Cast <to: int = 1> (m) y = Shrink <lambd: float = 0> (a) }",
+        {},
+    ),
+    "one number a row": ("g (float[n] x) => (float[n] y) { y = Shrink (x) }", {}),
+    "an image": (
+        """g (float[n,1,6,6] image) => (float[n,2] y) {
+            c = Conv <kernel_shape = [3, 3]> (image, w)
+            p = GlobalAveragePool (c)
+            y = Flatten (p)
+        }""",
+        {"w": native_models.normal(2, 1, 3, 3)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_import_proves_every_kind_of_graph_on_samples(name, tmp_path):
+    """Importing compares the package with ONNX Runtime on 200 rows, and refuses it if they differ."""
+    text, weights = OTHERS[name]
+    path = spelled(tmp_path / "m.onnx", text, **weights)
+    found = import_model(path, tmp_path / "models", "m", options=ImportOptions(buckets=(1, 8)))
+    assert found.report["notes"][0].startswith("ONNX Runtime computes the graph as it is")
+
+
 COMPUTED_IDS = """g (int64[n, 1] i) => (float[n, 2] y) {
     j = Abs (i)
     k = Squeeze (j, one)
