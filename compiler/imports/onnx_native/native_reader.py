@@ -11,7 +11,7 @@ ZipMap turns a matrix of probabilities into one dictionary a row: it is replaced
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ ML, MICROSOFT = "ai.onnx.ml", "com.microsoft"
 DOMAINS = (*OURS, ML, MICROSOFT)
 READS_FILES = ("EPContext",)
 DEFAULT_OPSET = 17
+HELD_NBYTES = 1 << 20
 MAX_NBYTES = 2**31 - (1 << 20)
 
 
@@ -44,7 +45,7 @@ class NativeModel:
     """A file that ONNX Runtime accepts.
 
     Attributes:
-        proto: Its message: functions inlined, nodes that no output needs left out, all values inside.
+        proto: Its message: functions inlined, nodes that no output needs left out.
         inputs: Its inputs.
         outputs: Its numeric outputs, with their types as in ONNX Runtime ("float", "int64").
         weights: Its initialisers.
@@ -80,11 +81,14 @@ def read_native(path: Path) -> NativeModel:
     inputs, body = read_graph(proto, path.parent)
     notes = _without_dictionaries(proto)
     _prune(proto)
+    for tensor in proto.graph.initializer:
+        # ONNX Runtime reads shapes and axes while it opens a graph, and from the message alone.
+        if body.weights[tensor.name].nbytes <= HELD_NBYTES:
+            tensor.CopyFrom(held(tensor, body.weights))
     check_sizes(proto.graph)
-    _hold_values(proto, body.weights)
     if not any(entry.domain in OURS for entry in proto.opset_import):
         proto.opset_import.append(onnx.helper.make_opsetid("", DEFAULT_OPSET))
-    session = open_session(proto)
+    session = open_session(proto, body.weights)
     outputs = {}
     for info in session.get_outputs():
         kind = re.fullmatch(r"tensor\((float|float16|double|u?int(?:8|16|32|64)|bool)\)", info.type)
@@ -97,24 +101,42 @@ def read_native(path: Path) -> NativeModel:
     return NativeModel(proto, inputs, outputs, body.weights, session, notes)
 
 
-def open_session(proto: Any) -> Any:
+def open_session(proto: Any, weights: Mapping[str, Array]) -> Any:
     """Return a session of a message, on two threads and in bounded memory.
 
     Args:
-        proto: The message, with all values inside.
+        proto: The message.
+        weights: Its initialisers, for those whose data are outside the file.
 
     Raises:
         BadInput: ONNX Runtime refuses it.
         TooLarge: It is larger than a message can be.
     """
     if proto.ByteSize() > MAX_NBYTES:
-        raise TooLarge(f"source: expected at most {MAX_NBYTES} bytes with all initialisers, got {proto.ByteSize()}")
+        raise TooLarge(f"source: expected at most {MAX_NBYTES} bytes without external data, got {proto.ByteSize()}")
+    options = trial_options()
+    outside = [t.name for t in proto.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
+    # Both lists must outlive the constructor below: the options hold addresses.
+    arrays = [np.asarray(weights[name], order="C") for name in outside]
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
+    if outside:
+        options.add_external_initializers(outside, values)
     try:
-        return onnxruntime.InferenceSession(
-            proto.SerializeToString(), trial_options(), providers=["CPUExecutionProvider"]
-        )
+        return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise BadInput(f"source: ONNX Runtime {onnxruntime.__version__} refuses the graph: {reason(error)}") from None
+
+
+def held(tensor: Any, weights: Mapping[str, Array]) -> Any:
+    """Return an initialiser's message with its values inside.
+
+    Args:
+        tensor: The message.
+        weights: The initialisers.
+    """
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return onnx.numpy_helper.from_array(np.asarray(weights[tensor.name], order="C"), tensor.name)
+    return tensor
 
 
 def reason(error: BaseException) -> str:
@@ -196,10 +218,3 @@ def _prune(proto: Any) -> None:
     copies = [type(node).FromString(node.SerializeToString()) for node in kept]
     del proto.graph.node[:], proto.graph.value_info[:]
     proto.graph.node.extend(copies)
-
-
-def _hold_values(proto: Any, weights: dict[str, Array]) -> None:
-    """Put data from other files into the message."""
-    for tensor in proto.graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(weights[tensor.name], order="C"), tensor.name))

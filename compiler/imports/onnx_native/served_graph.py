@@ -18,7 +18,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput, every_node
-from freshet_serving.compiler.imports.onnx_native.native_reader import MAX_NBYTES, NativeModel, needed_nodes, taken
+from freshet_serving.compiler.imports.onnx_native.native_reader import (
+    MAX_NBYTES,
+    NativeModel,
+    held,
+    needed_nodes,
+    taken,
+)
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
 from freshet_serving.processor.backends import MATRIX, Matrix
 from freshet_serving.processor.errors import BadInput, TooLarge
@@ -109,7 +115,7 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
         raise BadInput("graph: expected outputs that depend on an input")
     width = slots[-1].offset + slots[-1].width
     labels = output_labels(columns)
-    weights, held, renamed = _initialisers(model, read)
+    weights, initialisers, renamed = _initialisers(model, read)
     rename: Callable[[str], str] = lambda name: renamed.get(name, INNER + name) if name else ""  # noqa: E731
     opset = model.opset
     made = [node for slot in slots for node in _unpacked(slot, width, opset)]
@@ -119,7 +125,7 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
     out = [helper.make_tensor_value_info(labels[n], TensorProto.FLOAT, ["rows", columns[n]]) for n in columns]
     constants = list(_shapes(slots, columns, labels, opset))
     served = helper.make_model(
-        helper.make_graph([*made, *inner, *last], "dense", given, out, [*held, *constants]),
+        helper.make_graph([*made, *inner, *last], "dense", given, out, [*initialisers, *constants]),
         producer_name="freshet",
         ir_version=max(IR_VERSION, model.proto.ir_version),
         opset_imports=[
@@ -176,7 +182,7 @@ def output_labels(columns: Mapping[str, int]) -> dict[str, str]:
 def _initialisers(model: NativeModel, read: set[str]) -> tuple[dict[str, Matrix], list[Any], dict[str, str]]:
     """Return the weights by package name, the messages of all initialisers, and their new names."""
     weights: dict[str, Matrix] = {}
-    held, renamed = [], {}
+    found, renamed = [], {}
     opening = {n for node in every_node(model.proto.graph) if node.op_type in SHAPED_BY_VALUE for n in node.input[1:]}
     for tensor in model.proto.graph.initializer:
         if tensor.name not in read:
@@ -185,7 +191,7 @@ def _initialisers(model: NativeModel, read: set[str]) -> tuple[dict[str, Matrix]
         constant = tensor.name in opening or (array.size == 1 and ANONYMOUS.fullmatch(tensor.name))
         kept = TensorProto()
         if array.dtype != np.float32 or not array.size or constant:
-            kept.CopyFrom(tensor)
+            kept.CopyFrom(held(tensor, model.weights))
             kept.name = INNER + tensor.name
         else:
             name = package_name(tensor.name)
@@ -195,8 +201,8 @@ def _initialisers(model: NativeModel, read: set[str]) -> tuple[dict[str, Matrix]
             kept = TensorProto(data_type=TensorProto.FLOAT, dims=array.shape, data_location=TensorProto.EXTERNAL)
             kept.external_data.add(key="location", value=ELSEWHERE)
             kept.name = renamed[tensor.name] = WEIGHT_PREFIX + name
-        held.append(kept)
-    return weights, held, renamed
+        found.append(kept)
+    return weights, found, renamed
 
 
 def renamed_node(node: Any, rename: Callable[[str], str]) -> Any:

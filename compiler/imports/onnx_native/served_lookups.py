@@ -22,6 +22,7 @@ from onnx import helper
 
 from freshet_serving.compiler.imports.onnx_native.native_reader import (
     NativeModel,
+    held,
     needed_nodes,
     open_session,
     taken,
@@ -149,7 +150,7 @@ class _Probe:
             )
             for n in inputs
         ]
-        constants = [t for t in self._proto.graph.initializer if t.name in read]
+        constants = [held(t, self._weights) for t in self._proto.graph.initializer if t.name in read]
         last = helper.make_node("Identity", [name], ["places"])
         out = [helper.make_empty_tensor_value_info("places")]
         if any("places" in node.output or "places" in node.input for node in above):
@@ -157,7 +158,7 @@ class _Probe:
         proto.graph.CopyFrom(helper.make_graph([*above, last], "probe", given, out, constants))
         found: list[Any] = []
         try:
-            session = open_session(proto)
+            session = open_session(proto, {})
             for rows in PROBED:
                 found.append(session.run(["places"], {n: self._places(n, rows) for n in inputs})[0])
         except FreshetError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from freshet_serving.compiler.imports.onnx_native.native_reader import DEFAULT_OPSET, NativeModel
+from freshet_serving.compiler.imports.onnx_native.native_reader import DEFAULT_OPSET, NativeModel, held
 from freshet_serving.compiler.imports.onnx_native.served_graph import INNER, IR_VERSION, renamed_node
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.errors import TooLarge
@@ -42,9 +42,10 @@ def stage_model(model: NativeModel, inputs: Mapping[str, str], outputs: Mapping[
         info.name = rename(info.name)
     for name, label in outputs.items():
         made[name].name = f"output/{label}"
-    for tensor in graph.initializer:
+    initialisers = [held(tensor, model.weights) for tensor in graph.initializer]
+    for tensor in initialisers:
         tensor.name = rename(tensor.name)
-    served = helper.make_graph(nodes, "stage", given, [made[name] for name in outputs], list(graph.initializer))
+    served = helper.make_graph(nodes, "stage", given, [made[name] for name in outputs], initialisers)
     graph.CopyFrom(served)
     proto.ir_version = max(IR_VERSION, proto.ir_version)
     if proto.ByteSize() > MAX_NBYTES:

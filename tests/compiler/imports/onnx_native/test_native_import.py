@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import onnx
 import pytest
 
 from freshet_serving.compiler.imports.importing import ImportOptions, analyse, import_model
@@ -216,6 +217,20 @@ def test_import_needs_no_tensorflow(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"], done.stderr[-2000:]
+
+
+def test_weights_outside_the_file_become_tables_weights_and_constants(tmp_path):
+    """As PyTorch's exporters write a large model: every initialiser in a file beside it."""
+    path = spelled(tmp_path / "m.onnx", native_models.GRU, **native_models.GRU_WEIGHTS)
+    proto = onnx.load_from_string(path.read_bytes())
+    onnx.save_model(proto, path, save_as_external_data=True, location="m.onnx.data", size_threshold=0)
+    found = import_model(path, tmp_path / "models", "m", options=ImportOptions(buckets=BUCKETS))
+    inputs = MODELS["gru"][1]
+    inside = MODELS["gru"][0](tmp_path / "inside.onnx")
+
+    assert (tmp_path / "m.onnx.data").stat().st_size > 0
+    assert [t.name for t in VersionReader(found.folder).manifest.tables] == ["items.weight"]
+    same_scores(scores(tmp_path / "models", "m", inputs), own_scores(inside, inputs), ["score"])
 
 
 # Operators by the dozen, each for what is special about it.

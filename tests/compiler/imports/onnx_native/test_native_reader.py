@@ -83,6 +83,17 @@ def test_data_inside_the_folder_are_read(path):
     np.testing.assert_array_equal(model.session.run(["y"], {"x": np.full((1, 4), 2, np.float32)})[0], [2 * W])
 
 
+def test_large_data_beside_the_file_are_not_copied_into_the_message(tmp_path):
+    text = "g (int64[n] i) => (float[n, 64] y) { a = Gather (t, i) y = Shrink <lambd: float = 0> (a) }"
+    table = np.ones((5000, 64), np.float32)
+    path = spelled(tmp_path / "m.onnx", text, t=table)
+    proto = onnx.load_from_string(path.read_bytes())
+    onnx.save_model(proto, path, save_as_external_data=True, location="m.onnx.data")
+    model = read_native(path)
+    assert model.proto.ByteSize() < 10_000
+    np.testing.assert_array_equal(model.session.run(["y"], {"i": np.array([7])})[0], table[:1])
+
+
 def test_external_data_of_an_attribute_are_refused(path):
     def inside(proto):
         tensor = onnx.TensorProto(data_type=1, dims=[4], data_location=onnx.TensorProto.EXTERNAL)
