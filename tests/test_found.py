@@ -141,6 +141,17 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "loadtest/bench/guard_streams.py": ("tests/loadtest/bench/test_guard_trial.py",),
     "loadtest/bench/guard_replay.py": ("tests/loadtest/bench/test_guard_trial.py",),
     "loadtest/bench/guard_poison.py": ("tests/loadtest/bench/test_guard_trial.py",),
+    "compiler/backends/native_onnx.py": ("tests/compiler/dense/test_onnx_dense_graph.py",),
+    "compiler/imports/retrained.py": (
+        "tests/compiler/imports/test_retrained_export.py",
+        "tests/compiler/imports/onnx_native/test_native_export.py",
+    ),
+    "compiler/imports/export_check.py": ("tests/compiler/imports/test_retrained_export.py",),
+    "compiler/imports/onnx_native/staged_graph.py": ("tests/compiler/imports/onnx_native/test_onnx_stage.py",),
+    "compiler/imports/importing.py": (
+        "tests/compiler/imports/test_importer.py",
+        "tests/compiler/imports/onnx_native/test_native_import.py",
+    ),
     **found_serving.TESTED_BY,
 }
 """Module -> the test files of others that would fail if it broke; none where it is only ever run by hand."""

@@ -110,6 +110,7 @@ HEAVY_HOMES = (
     "compiler/backends/",
     "compiler/frameworks.py",
     "compiler/imports/onnx_graph/",
+    "compiler/imports/onnx_native/",
     "models/parallel/mpi_ranks.py",
     "models/publishing/keras_callback.py",
     "models/publishing/torch_hook.py",

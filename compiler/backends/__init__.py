@@ -2,6 +2,7 @@
 
 base                the interface between the compiler and a library
 onnxruntime         TensorFlow to ONNX, with weights by name and shape only
+native_onnx         a graph that ONNX Runtime computes as it is
 int8                rewrites an ONNX model to int8 matrix products
 int8_choice         chooses these products and measures their ranges
 openvino            ONNX to the library's own compiled model
@@ -13,4 +14,4 @@ tensorflow          a GraphDef: the reference
 tensorflow_runtime  loads and runs that GraphDef; the entry point freshet.backends
 """
 
-__all__ = ["base", "gpu_targets", "tensorflow_runtime", "xla_function"]
+__all__ = ["base", "gpu_targets", "native_onnx", "tensorflow_runtime", "xla_function"]

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from freshet_serving.compiler.backends.base import MAX_ERROR
 from freshet_serving.compiler.building.auc import auc
-from freshet_serving.compiler.building.compile import TOLERANCE, largest_error, load
-from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
+from freshet_serving.compiler.building.compile import TOLERANCE, AnyDenseGraph, largest_error, load
+from freshet_serving.compiler.dense.dense_graph import Tensors
 from freshet_serving.processor.backends import Executable as Loaded
 from freshet_serving.processor.backends import Matrix
 from freshet_serving.processor.errors import BadInput, FreshetError
@@ -102,7 +102,7 @@ class Calibration:
 
 
 def calibrate(
-    graph: DenseGraph,
+    graph: AnyDenseGraph,
     version_folder: Path,
     entries: Sequence[ExecutableEntry],
     inputs: Tensors,
@@ -182,7 +182,7 @@ def other_weights(weights: Tensors) -> dict[str, Matrix]:
 
 
 def _checked(
-    graph: DenseGraph,
+    graph: AnyDenseGraph,
     version_folder: Path,
     group: Sequence[ExecutableEntry],
     inputs: Tensors,
@@ -240,7 +240,7 @@ def _checked(
     return right
 
 
-def _auc_change(graph: DenseGraph, executable: Loaded, labelled: LabelledRows) -> float:
+def _auc_change(graph: AnyDenseGraph, executable: Loaded, labelled: LabelledRows) -> float:
     """Return the executable's AUC minus TensorFlow's, for the output that predicts the labels.
 
     0 if all labels are equal.
@@ -254,7 +254,7 @@ def _auc_change(graph: DenseGraph, executable: Loaded, labelled: LabelledRows) -
     return 0.0 if np.isnan(change) else change
 
 
-def _bound(executable: Loaded, graph: DenseGraph, inputs: Tensors) -> tuple[Callable[[], None], Tensors]:
+def _bound(executable: Loaded, graph: AnyDenseGraph, inputs: Tensors) -> tuple[Callable[[], None], Tensors]:
     """Return a run over the first rows, in buffers like a session's, and its outputs."""
     bucket = executable.bucket
     buffers, outputs = graph.spec.allocate_inputs(bucket), graph.spec.allocate_outputs(bucket)

@@ -8,12 +8,13 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
+from freshet_serving.compiler.backends import native_onnx
 from freshet_serving.compiler.backends.base import CompiledGraph, CompilerBackend, LoweredGraph, Variant
-from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
+from freshet_serving.compiler.dense.onnx_dense_graph import OnnxDenseGraph, Tensors
 from freshet_serving.processor.backends import builtin, pack, sha256
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import (
@@ -29,6 +30,11 @@ from freshet_serving.processor.running import OpenedPrograms, open_programs
 from freshet_serving.processor.running.bounded import MAX_ROWS, row_errors
 from freshet_serving.processor.running.given_rows import outputs_of
 
+if TYPE_CHECKING:  # it imports TensorFlow, which an import for ONNX Runtime does without
+    from freshet_serving.compiler.dense.dense_graph import DenseGraph
+
+AnyDenseGraph: TypeAlias = "DenseGraph | OnnxDenseGraph"
+
 BUCKETS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 BACKENDS = (*builtin(), "tensorflow")
 TOLERANCE = 1e-3
@@ -36,7 +42,7 @@ DIGEST_DIGITS = 12
 
 
 def compile_graph(
-    graph: DenseGraph,
+    graph: AnyDenseGraph,
     version_folder: Path,
     buckets: Sequence[int] = BUCKETS,
     backend: str = "onnxruntime",
@@ -99,7 +105,7 @@ def variants(backend: str) -> list[Variant]:
     return _backend_module(backend).variants()
 
 
-def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
+def lower(graph: AnyDenseGraph, variant: Variant) -> LoweredGraph:
     """Translate a graph into a backend's language.
 
     Args:
@@ -109,10 +115,12 @@ def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
     Raises:
         BadInput: The backend cannot express the graph.
     """
+    if isinstance(graph, OnnxDenseGraph):
+        return native_onnx.lower(graph, variant)
     return _backend_module(variant.backend).lower(graph, variant)
 
 
-def lower_ahead(graph: DenseGraph, target: str) -> LoweredGraph:
+def lower_ahead(graph: AnyDenseGraph, target: str) -> LoweredGraph:
     """Translate a graph to be compiled for a kind of GPU that need not be here.
 
     Args:
@@ -122,6 +130,8 @@ def lower_ahead(graph: DenseGraph, target: str) -> LoweredGraph:
     Raises:
         BadInput: XLA cannot express the graph.
     """
+    if isinstance(graph, OnnxDenseGraph):
+        return native_onnx.lower(graph, Variant("xla", target=target))
     return cast(
         LoweredGraph, importlib.import_module("freshet_serving.compiler.backends.xla").lower_ahead(graph, target)
     )
@@ -187,7 +197,7 @@ class UncommittedPackage:
         return (self.folder / name).read_bytes()
 
 
-def load(graph: DenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> OpenedPrograms:
+def load(graph: AnyDenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> OpenedPrograms:
     """Load uncommitted entries of one subgraph exactly as a server would, for one thread.
 
     Args:
@@ -210,7 +220,7 @@ def largest_error(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray
     return float(row_errors(got, wanted).max(initial=0.0))
 
 
-def _prove(graph: DenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> None:
+def _prove(graph: AnyDenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> None:
     """Raise BadInput unless every executable computes what TensorFlow does on the graph's examples, or random rows."""
     rows = max(e.bucket for e in entries)
     given = graph.sample(rows)

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from freshet_serving.compiler.building.compile import AnyDenseGraph
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.dense.onnx_dense_graph import OnnxDenseGraph
 from freshet_serving.compiler.passes.decompose import decompose
 from freshet_serving.compiler.passes.flops import PassEffect
 from freshet_serving.compiler.passes.optimise import optimise
@@ -49,7 +51,7 @@ TOLERANCE = 1e-3
 class DensePart:
     """A dense graph, and the batch sizes to compile it for."""
 
-    graph: DenseGraph
+    graph: AnyDenseGraph
     buckets: list[int]
 
 
@@ -118,7 +120,7 @@ def undivided_graphs(manifest: Manifest, inputs: Mapping[str, Dims]) -> dict[str
 
 
 def parts(
-    dense: DenseGraph, features: Sequence[Feature], buckets: Sequence[int], histories: Sequence[str] = ()
+    dense: AnyDenseGraph, features: Sequence[Feature], buckets: Sequence[int], histories: Sequence[str] = ()
 ) -> GraphParts:
     """Derive the parts of a model's dense graph.
 
@@ -132,6 +134,9 @@ def parts(
         histories: Names of the model's sequences, which are the user's. Copying one to each candidate costs more than
             another run, so such a model is divided for any number of candidates.
     """
+    if isinstance(dense, OnnxDenseGraph):
+        whole = DensePart(dense, sorted(set(buckets)))
+        return GraphParts({WHOLE: whole}, [], None, ["passes: none: ONNX Runtime computes the graph as it is"])
     notes: list[str] = []
     dense = decompose(dense)
     found = optimise(dense)

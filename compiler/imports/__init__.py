@@ -1,10 +1,14 @@
 """The front end: imports any TensorFlow SavedModel, Keras or ONNX file as a package (docs/how-to/import.md).
 
-importer          the whole import, verified against the model itself
+importing         imports a model, in one of two ways
+importer          the translating way, verified against the model itself
+retrained         reads a retrained model for a version that is already served
+export_check      compares a retrained model with the served version
 retrained_export  exports tables and weights of a retrained model, for a version that is already served
 foreign           opens a SavedModel folder, a Keras or an ONNX file
 keras_file        converts a Keras file to a SavedModel
 onnx_graph        converts an ONNX file to a SavedModel
+onnx_native       serves an ONNX file as it is, in ONNX Runtime
 foreign_graph     a signature as one flat graph
 ops               classifies operations: allowed, and allowed in a dense graph
 inputs            converts a signature's inputs to inputs of a package
@@ -28,4 +32,4 @@ report_text       that report as lines of text
 report_svg        that report as a drawing
 """
 
-__all__ = ["importer", "report_svg", "report_text", "retrained_export", "tensorflow_stage"]
+__all__ = ["importing", "report_svg", "report_text", "retrained", "tensorflow_stage"]

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.feeds import DENSE, RAGGED, SPARSE, FeedSpec, feeds_of
+from freshet_serving.compiler.imports.feeds import DENSE, RAGGED, SPARSE, FeedSpec, feeds_of, plain
 from freshet_serving.compiler.imports.foreign_graph import INPUT, ForeignNode, Ref
-from freshet_serving.compiler.imports.inputs import plain
 from freshet_serving.compiler.imports.ops import words
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.samples import probes

@@ -15,9 +15,8 @@ from freshet_serving.compiler.imports.cut import CutTensor, GraphCut
 from freshet_serving.compiler.imports.dense_side import weight_names
 from freshet_serving.compiler.imports.derived_transforms import TransformDeriver
 from freshet_serving.compiler.imports.embedding_lookups import Lookup
-from freshet_serving.compiler.imports.feeds import FeedSpec
+from freshet_serving.compiler.imports.feeds import FeedSpec, plain
 from freshet_serving.compiler.imports.foreign_graph import Ref
-from freshet_serving.compiler.imports.inputs import plain
 from freshet_serving.compiler.imports.pooling import PooledLookup
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.shapes import Shapes

@@ -7,6 +7,7 @@ any number of columns ("padded") is a ragged input with rows of equal length.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -113,6 +114,11 @@ class FeedSpec:
         return np.asarray(column).astype(self.dtype, copy=False)
 
 
+def plain(name: str) -> str:
+    """Replace characters of `name` that a package's names may not contain."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".-")[:128] or "input"
+
+
 def feeds_of(fed: Mapping[str, FeedSpec], columns: Mapping[str, Column], rows: int) -> Feeds:
     """Return all tensors to feed, by node.
 
@@ -122,3 +128,29 @@ def feeds_of(fed: Mapping[str, FeedSpec], columns: Mapping[str, Column], rows: i
         rows: Number of rows.
     """
     return {node: array for name, f in fed.items() for node, array in f.feeds(columns[name], rows).items()}
+
+
+def repeated_rows(fed: FeedSpec, values: Any, rows: int) -> Column:
+    """Return rows of an input, repeating the given ones.
+
+    Args:
+        fed: The input.
+        values: Rows, as in a JSON request.
+        rows: How many to return.
+
+    Raises:
+        BadInput: The values are not rows of the input.
+    """
+    if not isinstance(values, list) or not values:
+        raise BadInput(f"samples: expected a list of rows for input {fed.name!r}")
+    chosen = [values[i % len(values)] for i in range(rows)]
+    try:
+        if fed.kind != DENSE:
+            return Ragged.of(chosen)
+        if fed.dtype.kind == "O":
+            return Strings.of(np.array(chosen, object).ravel().tolist())
+        dtype: np.dtype[Any] = np.dtype(np.float32 if fed.dtype.kind == "f" else np.int64)
+        columns = fed.input.columns
+        return np.array(chosen, dtype).reshape((rows, columns) if columns else (rows,))
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        raise BadInput(f"samples: expected {fed.input.dtype} values for input {fed.name!r}") from None

@@ -31,7 +31,7 @@ def describe(
 ) -> dict[str, Any]:
     """Return the report of an import.
 
-    Its fields: sides: the number of each operation in "dense" (in executables), "stage" (run by TensorFlow on the CPU)
+    Its fields: sides: the number of each operation in "dense" (in executables), "stage" (once a request, on the CPU)
     and "tables" (replaced by lookups). boundary: every tensor that is handed over, as a pair of sender and receiver.
     reasons: by operation, the reason why it is not dense. staged: by tensor that the stage hands over, the reason why
     the engine does not compute it itself. flops: of the dense graph, for one row. nbytes: of weights and tables.

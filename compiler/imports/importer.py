@@ -13,25 +13,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from freshet_serving.compiler.building.compile import BUCKETS
 from freshet_serving.compiler.building.packaging import publish
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
-from freshet_serving.compiler.frameworks import quiet, tf
+from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.cut import Cutter, GraphCut
 from freshet_serving.compiler.imports.dense_side import build_dense
 from freshet_serving.compiler.imports.draft import Draft, DraftBuilder
 from freshet_serving.compiler.imports.duplicated_tables import duplicated_tables, notes_of
-from freshet_serving.compiler.imports.feeds import Feeds, FeedSpec, feeds_of
-from freshet_serving.compiler.imports.foreign import ForeignModel, open_source
+from freshet_serving.compiler.imports.feeds import Feeds, FeedSpec, feeds_of, plain
+from freshet_serving.compiler.imports.foreign import ForeignModel
 from freshet_serving.compiler.imports.foreign_graph import Ref
 from freshet_serving.compiler.imports.import_report import describe
-from freshet_serving.compiler.imports.inputs import plain
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.samples import make_samples
 from freshet_serving.compiler.imports.shapes import SIZES, Shapes
@@ -42,13 +39,9 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import MAX_RANK, NAME, OUTPUT_DTYPES, Manifest, Output, StageEntry
 from freshet_serving.processor.repository import (
-    NO_KEYS,
-    Keyring,
     Repository,
     VersionReader,
     VersionWriter,
-    check_name,
-    open_repository,
 )
 from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.tables.table import ServedTable, descriptors, packed
@@ -57,101 +50,6 @@ STAGE_FILE = "stage/graph.pb"
 CLOSE = 1e-5
 TAIL = 3
 COMPUTED = "computed as float32, which is exact for integers up to 2**24"
-
-
-@dataclass(frozen=True, slots=True)
-class ImportOptions:
-    """Options of an import.
-
-    Attributes:
-        signature: Signature of a SavedModel.
-        ragged: By input, the tensors that form a ragged input.
-        sparse: By input, the tensors that form a sparse input.
-        samples: Rows of every input to try the model on, where none can be generated.
-        buckets: Batch sizes to compile for.
-        user: Inputs of the user: one row for all candidates (processor.package.roles).
-    """
-
-    signature: str = "serving_default"
-    ragged: Mapping[str, tuple[str, ...]] | None = None
-    sparse: Mapping[str, tuple[str, ...]] | None = None
-    samples: Mapping[str, Any] | None = None
-    buckets: Sequence[int] = BUCKETS
-    user: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ImportResult:
-    """Result of an import.
-
-    Attributes:
-        folder: Folder of the committed version.
-        report: The report, as in the manifest's notes.
-        passes: Effects of the passes on the dense graph (compiler.building.parts).
-    """
-
-    folder: Path
-    report: dict[str, Any]
-    passes: list[str]
-
-
-def import_model(
-    source: Path,
-    repository: Path | str,
-    model: str,
-    version: int | None = None,
-    options: ImportOptions | None = None,
-    keyring: Keyring = NO_KEYS,
-) -> ImportResult:
-    """Import a model as <repository>/<model>/<version>.
-
-    The source may lie in that very folder: the package is then written beside it.
-
-    Args:
-        source: The model's folder or file.
-        repository: The model repository.
-        model: Name of the model.
-        version: Number of the version; None for the next one.
-        options: Options of the import.
-        keyring: Keys to sign with.
-
-    Returns:
-        The committed version and its report.
-
-    Raises:
-        BadInput: The model cannot be imported; other FreshetErrors are possible, each with one line that says what is
-            wrong.
-    """
-    options = options or ImportOptions()
-    check_name(model, "model")
-    opened_repository = open_repository(repository, create=True).with_keys(keyring)
-    number = version or max(opened_repository.versions(model), default=0) + 1
-    target = opened_repository.path(model, number).resolve()
-    beside = source.resolve() == target or source.resolve().parent == target
-    with (
-        open_source(source, options.signature, options.ragged, options.sparse) as opened,
-        opened_repository.writer(model, number, beside) as writer,
-        quiet(),
-    ):
-        published = Importer(opened, options.samples, options.user).publish(opened_repository, writer, options.buckets)
-        notes = published.manifest.notes
-        return ImportResult(published.folder, notes["import"], notes["passes"])
-
-
-def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any]:
-    """Return the report of an import without writing anything.
-
-    Args:
-        source: The model's folder or file.
-        options: Options of the import.
-    """
-    options = options or ImportOptions()
-    with open_source(source, options.signature, options.ragged, options.sparse) as opened, quiet():
-        importer = Importer(opened, options.samples)
-        cut = importer.cutter.cut()
-        graph = build_dense(cut, importer.shapes, importer.outputs)
-        draft = importer.draft(cut)
-        return importer.report(cut, draft, graph, notes_of(importer.copies(cut, draft, graph)))
 
 
 class Importer:
@@ -197,6 +95,12 @@ class Importer:
                     note = f"the whole model runs in TensorFlow: {error}"
                     break
         return self._publish(self.cutter.cut(whole=True), repository, writer, buckets, [*self._notes, note])
+
+    def analyse(self) -> dict[str, Any]:
+        """Return the report of the import without compiling anything."""
+        cut = self.cutter.cut()
+        graph, draft = build_dense(cut, self.shapes, self.outputs), self.draft(cut)
+        return self.report(cut, draft, graph, notes_of(self.copies(cut, draft, graph)))
 
     def draft(self, cut: GraphCut) -> Draft:
         draft = DraftBuilder(cut, self.shapes, self.runner, self.source.inputs, self.samples).draft

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, FeedSpec
+from freshet_serving.compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, FeedSpec, plain
 from freshet_serving.processor.errors import BadInput
 
 RAGGED_OPS = ("RaggedTensorToSparse", "RaggedTensorToTensor", "RaggedGather", "RaggedTensorToVariant")
@@ -79,11 +78,6 @@ def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> t
     if not fed:
         raise BadInput("signature: expected at least one input")
     return sorted(fed, key=lambda f: f.name), tensors
-
-
-def plain(name: str) -> str:
-    """Replace characters of `name` that a package's names may not contain."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".-")[:128] or "input"
 
 
 def _shape(info: Any) -> list[int] | None:

@@ -13,7 +13,7 @@ from freshet_serving.processor.repository import GRAPH, MANIFEST, VersionReader
 
 SIDES = {
     "tables": "replaced by table lookups and the engine's own transforms",
-    "stage": "run by TensorFlow on the CPU, once a request",
+    "stage": "run by the stage's own library on the CPU, once a request",
     "dense": "compiled: the dense graph",
 }
 
@@ -29,7 +29,7 @@ def report_of(source: Path, signature: str) -> dict[str, Any]:
         manifest = VersionReader(source.resolve()).manifest
         report = manifest.notes.get("import")
         return report if isinstance(report, dict) else _of_package(source, manifest)
-    from freshet_serving.compiler.imports.importer import ImportOptions, analyse
+    from freshet_serving.compiler.imports.importing import ImportOptions, analyse
 
     return analyse(source, ImportOptions(signature))
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feeds_of
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feeds_of, repeated_rows
 from freshet_serving.compiler.imports.foreign_graph import TABLE, Ref
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.processor.columns import Column, Ragged, Strings
@@ -103,7 +103,7 @@ def make_samples(
         BadInput: No inputs were found that the model accepts.
     """
     if given is not None:
-        samples = [{f.name: _repeated(f, given.get(f.name), rows) for f in inputs} for rows in sizes]
+        samples = [{f.name: repeated_rows(f, given.get(f.name), rows) for f in inputs} for rows in sizes]
         for sample, rows in zip(samples, sizes):
             runner.run(list(outputs), feeds_of({f.name: f for f in inputs}, sample, rows))
         return samples
@@ -131,23 +131,6 @@ def probes(runner: Runner, inputs: Sequence[FeedSpec]) -> list[tuple[dict[str, C
         maker = SampleGenerator(runner, SCALES[0] + i, edges=True)
         found.append((maker.columns(inputs, PROBE_ROWS), PROBE_ROWS))
     return found
-
-
-def _repeated(fed: FeedSpec, values: Any, rows: int) -> Column:
-    """Return `rows` rows of an input, repeating the given ones."""
-    if not isinstance(values, list) or not values:
-        raise BadInput(f"samples: expected a list of rows for input {fed.name!r}")
-    chosen = [values[i % len(values)] for i in range(rows)]
-    try:
-        if fed.kind != DENSE:
-            return Ragged.of(chosen)
-        if fed.dtype.kind == "O":
-            return Strings.of(np.array(chosen, object).ravel().tolist())
-        dtype: np.dtype[Any] = np.dtype(np.float32 if fed.dtype.kind == "f" else np.int64)
-        columns = fed.input.columns
-        return np.array(chosen, dtype).reshape((rows, columns) if columns else (rows,))
-    except (ValueError, TypeError, AttributeError, OverflowError):
-        raise BadInput(f"samples: expected {fed.input.dtype} values for input {fed.name!r}") from None
 
 
 class SampleGenerator:

@@ -25,10 +25,19 @@ from freshet_serving.compiler.backends.base import LoweredGraph, Variant
 from freshet_serving.compiler.backends.gpu_targets import prepare
 from freshet_serving.compiler.building.bucket_list import bucket_list, interpolated
 from freshet_serving.compiler.building.calibrate import AUTO, Calibration, Tolerance, calibrate, variant_name
-from freshet_serving.compiler.building.compile import BUCKETS, build, checked_buckets, lower, parse_variant, variants
+from freshet_serving.compiler.building.compile import (
+    BUCKETS,
+    AnyDenseGraph,
+    build,
+    checked_buckets,
+    lower,
+    parse_variant,
+    variants,
+)
 from freshet_serving.compiler.building.parts import GraphParts, parts
 from freshet_serving.compiler.building.subgraph_compiler import SubgraphCompiler
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
+from freshet_serving.compiler.dense.onnx_dense_graph import OnnxDenseGraph
 from freshet_serving.compiler.progress import Reporter
 from freshet_serving.compiler.recompiling.calibration_rows import (
     calibration_set,
@@ -148,7 +157,7 @@ def compile_version(
         reader.verify(before.files.keys() - executable_files(before))
         if not any(name.startswith(f"{GRAPH}/") for name in before.files):
             raise BadInput(f"version {before.version} of {before.model!r} has no graph to compile")
-        graph = DenseGraph.load(folder / GRAPH, reader.dense())
+        graph = _graph(reader)
         labelled = None if options.data is None else read_labelled(reader, options.data, options.label)
         buckets = _buckets(graph, reader, options)
         given = calibration_set(reader, labelled)
@@ -258,7 +267,14 @@ def _unchecked(options: CompileOptions) -> list[str]:
     return [f"precision: {options.precision} was calibrated and checked on generated rows: for real ones, {wanted}"]
 
 
-def _buckets(graph: DenseGraph, reader: VersionReader, options: CompileOptions) -> list[int]:
+def _graph(reader: VersionReader) -> AnyDenseGraph:
+    path, weights = reader.folder / GRAPH, reader.dense()
+    if OnnxDenseGraph.stored(path):
+        return OnnxDenseGraph.load(path, weights, reader.manifest.outputs)
+    return DenseGraph.load(path, weights)
+
+
+def _buckets(graph: AnyDenseGraph, reader: VersionReader, options: CompileOptions) -> list[int]:
     if options.buckets:
         return checked_buckets(options.buckets)
     listed = undivided_name(reader.manifest)
@@ -269,16 +285,17 @@ def _buckets(graph: DenseGraph, reader: VersionReader, options: CompileOptions) 
     )
 
 
-def _rows(graph: DenseGraph, reader: VersionReader, rows: int) -> Tensors:
+def _rows(graph: AnyDenseGraph, reader: VersionReader, rows: int) -> Tensors:
     """Return the rows to compare executables on.
 
     An imported graph has its own examples: numbers that its stage would never give may be NaN in one library and not in
-    another.
+    another, and an ONNX graph may read ids and positions, which random numbers are not.
     """
-    return graph.sample(rows) if reader.manifest.stage else random_inputs(reader, rows)
+    own = reader.manifest.stage is not None or isinstance(graph, OnnxDenseGraph)
+    return graph.sample(rows) if own else random_inputs(reader, rows)
 
 
-def _prices(graph: DenseGraph, rows: Tensors) -> dict[int, float]:
+def _prices(graph: AnyDenseGraph, rows: Tensors) -> dict[int, float]:
     """Return the cost of a run at some batch sizes, with the backend whose single artefact runs at any size."""
     lowered: LoweredGraph = lower(graph, Variant("onnxruntime"))
     with tempfile.TemporaryDirectory(prefix="freshet-") as aside:

@@ -87,6 +87,10 @@ def shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} float32 {list(shape)}" for name, shape in shapes.items())
 
 
+class RefusedRun(BadInput):
+    """Raised if a graph refuses values of a batch, such as an index out of range: those of one request, perhaps."""
+
+
 class Executable(Protocol):
     """A dense graph with its weights, ready to run batches of `bucket` rows. Shared by all threads."""
 

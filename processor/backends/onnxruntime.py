@@ -30,12 +30,14 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.processor.backends.base import (
+    WITHOUT_MEMORY,
     Artefact,
     Dims,
     Executable,
     IoSpec,
     Matrix,
     Program,
+    RefusedRun,
     Weights,
     check_buffers,
     check_weights,
@@ -49,6 +51,9 @@ from freshet_serving.processor.extras import how_to_install
 
 WEIGHT_PREFIX = "weights/"
 FATAL = 4
+BEYOND_ARENA = "available memory of"
+REFUSED = "Error in execution: Non-zero status code returned while running"
+"""Begin of the library's message about an operator that fails: for values, or for lack of memory."""
 
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
@@ -207,7 +212,7 @@ class _Executable:
             binding.bind_input(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
         for name, array in outputs.items():
             binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
-        return _Run(session, binding, self.bucket, (*inputs.values(), *outputs.values()))
+        return _Run(session, binding, self.bucket, tuple(inputs.values()), tuple(outputs.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +222,20 @@ class _Run:
     session: Any
     binding: Any
     bucket: int
-    buffers: tuple[Matrix, ...]
+    inputs: tuple[Matrix, ...]
+    outputs: tuple[Matrix, ...]
 
     def __call__(self) -> None:
         try:
             self.session.run_with_iobinding(self.binding)
         except Exception as error:
+            # The next batch may be smaller: what this one left behind it is computed again, and must not fail it too.
+            for array in self.inputs:
+                if array.flags.writeable:
+                    array[...] = 0
+            said = str(error)
+            if said.startswith(REFUSED) and not any(words in said.lower() for words in (*WITHOUT_MEMORY, BEYOND_ARENA)):
+                raise RefusedRun("the model refuses these inputs: an index or a size in it is out of range") from error
             raise FreshetError(f"onnxruntime failed on a batch of {self.bucket} rows") from error
 
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from freshet_serving.processor.backends import RefusedRun
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.features.plan import NonFiniteInput, address
@@ -227,8 +228,8 @@ def retry_groups(works: Sequence[Work], error: Exception) -> Sequence[Sequence[W
                 answer(work.done, non_finite_error)
         if len(sound) < len(works):
             return [sound] if sound else []
-    if isinstance(error, NotReady) and len(works) > 1:
-        # Rows of one request were unavailable: the others must not fail with it.
+    if isinstance(error, NotReady | RefusedRun) and len(works) > 1:
+        # Rows of one request were unavailable, or its values are refused: the others must not fail with it.
         return [[work] for work in works]
     return None
 

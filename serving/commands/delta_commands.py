@@ -264,15 +264,15 @@ def delta_make(
     if entity:
         _make_features(model, from_export, repository, version, entity, key)
         return
-    from freshet_serving.compiler.imports.importer import ImportOptions
-    from freshet_serving.compiler.imports.retrained_export import read_export
+    from freshet_serving.compiler.imports.importing import ImportOptions
+    from freshet_serving.compiler.imports.retrained import read_retrained
     from freshet_serving.models.publishing.publisher import Publisher
     from freshet_serving.processor.repository import open_repository
     from freshet_serving.serving.commands.import_command import groups
 
     opened = open_repository(repository).version(model, version)
     options = ImportOptions(signature, groups(ragged, "--ragged"), groups(sparse, "--sparse"))
-    export = read_export(from_export, opened, options)
+    export = read_retrained(from_export, opened, options)
     publisher = Publisher(repository, model, opened.manifest.version, key=key)
     # The difference is taken to the generation that is served now, whatever was rolled back before.
     publisher.take_served()

@@ -39,7 +39,7 @@ def import_command(
     key: KeyOption = "",
 ) -> None:
     """Imports a TensorFlow SavedModel, Keras or ONNX file: compiles and tests it, then commits a version."""
-    from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+    from freshet_serving.compiler.imports.importing import ImportOptions, import_model
     from freshet_serving.compiler.imports.report_text import lines
     from freshet_serving.processor.repository import Keyring
 

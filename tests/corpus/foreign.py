@@ -13,7 +13,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from freshet_serving.compiler.frameworks import keras, tf
-from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.models.publishing.publisher import Publisher
 from tests.corpus.entry import column_document
 from tests.corpus.story import MODEL, Story, requests_of

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.package.delta import Delta, TableDelta, write_delta
 from freshet_serving.serving.commands.cli import app
 from tests.compiler.imports.foreign import saved, variable

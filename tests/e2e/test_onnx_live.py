@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 pytest.importorskip("onnx", reason="importing needs the train extra")
 
-from freshet_serving.compiler.imports.importer import import_model
+from freshet_serving.compiler.imports.importing import import_model
 from freshet_serving.processor.package.delta import Delta, TableDelta, write_delta
 from freshet_serving.processor.repository.version import VersionReader
 from tests.e2e.servers import ALONE, LiveServer

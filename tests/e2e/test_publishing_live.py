@@ -93,7 +93,7 @@ def test_rollback_reaches_both_servers_and_training_continues(tmp_path, pair):
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_plain_keras_fit_publishes_with_two_more_lines(tmp_path, pair):
     keras = pytest.importorskip("keras", reason="needs the train extra")
-    from freshet_serving.compiler.imports.importer import import_model
+    from freshet_serving.compiler.imports.importing import import_model
 
     user, item = keras.Input((1,), dtype="int64", name="user"), keras.Input((1,), dtype="int64", name="item")
     rows = [keras.layers.Embedding(50, 4, name=f"{i.name}_rows")(i) for i in (user, item)]

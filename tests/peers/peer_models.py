@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from tests.compiler.imports.foreign import without_deprecations
 from tests.e2e.servers import ALONE, LiveServer
 

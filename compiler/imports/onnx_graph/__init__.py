@@ -2,6 +2,7 @@
 
 onnx_reader   reads and checks a file as plain data
 branches      resolves branches on constants
+operators     names the operators that have a translation
 bags          recognises nn.EmbeddingBag as both exporters write it
 calls         one operator call, as its translator sees it
 arithmetic    translates element-wise operators and reductions
@@ -12,4 +13,4 @@ reference_check  compares the translation with ONNX Runtime
 saved_model   writes all of it as a SavedModel
 """
 
-__all__ = ["saved_model"]
+__all__ = ["onnx_reader", "operators", "saved_model"]

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import Array, OnnxBody, OnnxModel, OnnxNode
-from freshet_serving.compiler.imports.ops import words
 from freshet_serving.processor.errors import BadInput
 
 BAG, DOMAIN = "EmbeddingBag", "freshet"
@@ -26,12 +25,15 @@ SAME = ("Identity", "Cast", "CastLike")
 # Operators that hash and shift ids.
 ONE_BY_ONE = ("Mod", "Add", "Sub", "Mul", "Div", "Clip", "Max", "Min", "Abs")
 # All operators in the dynamo exporter's loop over bags.
-LOOPED = words(
-    """
-    Reshape CastLike Cast Add Sub Slice Equal Less Greater If Identity ReduceSum ReduceMean ReduceMax Shape Div Concat
-    SequenceInsert Expand Gather Not Size Loop
-    """
+# fmt: off
+LOOPED = frozenset(
+    {
+        "Reshape", "CastLike", "Cast", "Add", "Sub", "Slice", "Equal", "Less", "Greater", "If", "Identity", "ReduceSum",
+        "ReduceMean", "ReduceMax", "Shape", "Div", "Concat", "SequenceInsert", "Expand", "Gather", "Not", "Size",
+        "Loop",
+    }
 )
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.compiler.imports.ops import words
 from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
 from freshet_serving.processor.extras import needed
 from freshet_serving.processor.package import read_file
@@ -32,7 +31,8 @@ MAX_NODES = 10_000
 DEPTH = 16
 OPSETS = range(11, 25)
 OURS = ("", "ai.onnx")
-NUMBERS = words("float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool")
+WHOLE_NUMBERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+NUMBERS = frozenset({"float32", "float64", "float16", "bfloat16", "bool"} | WHOLE_NUMBERS)
 DYNAMIC = (
     "export it with a batch of any size: dynamic_axes={name: {0: 'batch'}}, or with dynamo=True "
     "dynamic_shapes={name: {0: torch.export.Dim('batch')}}"
@@ -105,18 +105,32 @@ class OnnxModel:
 def read_onnx(path: Path) -> OnnxModel:
     """Read an ONNX file; raise BadInput or TooLarge with one line that says what is wrong."""
     proto = load_proto(path)
+    opset = _opset(proto)
+    inputs, body = read_graph(proto, path.parent)
+    return OnnxModel(inputs, body, opset)
+
+
+def read_graph(proto: Any, folder: Path) -> tuple[list[OnnxInput], OnnxBody]:
+    """Return the inputs and the graph of a file's message as plain data.
+
+    Args:
+        proto: The message, from load_proto().
+        folder: Folder of the file.
+
+    Raises:
+        BadInput: The graph is broken or circular, or its data are outside the folder.
+        TooLarge: It exceeds a limit.
+    """
     try:
-        _check_trees(proto.graph)
-        opset = _opset(proto)
-        body = _Reader(path.parent.resolve()).body(proto.graph, set(), 0)
+        body = _Reader(folder.resolve()).body(proto.graph, set(), 0)
         inputs = [_input(info) for info in proto.graph.input if info.name not in body.weights]
     except FreshetError:
         raise
-    except Exception as error:
+    except Exception:
         # A well-formed message may still have invalid fields, such as names that are not text.
-        raise BadInput(f"source: the ONNX file is damaged: {type(error).__name__}") from None
+        raise BadInput("source: the ONNX file is damaged: a name or a number in it cannot be read") from None
     body.inputs = [given.name for given in inputs]
-    return OnnxModel(inputs, body, opset)
+    return inputs, body
 
 
 def load_proto(path: Path) -> Any:
@@ -134,11 +148,9 @@ def load_proto(path: Path) -> Any:
     return _inlined(proto)
 
 
-def _check_trees(graph: Any) -> None:
-    """Refuse tree ensembles by name: their files may name no version of ONNX's own operators, or an old one."""
-    for node in graph.node:
-        if node.op_type.startswith("TreeEnsemble"):
-            raise BadInput(f"graph: expected a network, got {node.op_type[:64]}: tree ensembles are not served")
+def every_node(graph: Any) -> Iterator[Any]:
+    """Iterate over the nodes of a message's graph, including those of bodies inside them."""
+    yield from _every(graph.node, 0)
 
 
 def _opset(proto: Any) -> int:
@@ -345,6 +357,30 @@ class _Reader:
         if path not in self._sizes:
             self._sizes[path] = path.stat().st_size
         return path
+
+
+def needed_nodes(body: OnnxBody) -> list[OnnxNode]:
+    """Return the nodes that the outputs of a body are computed from, in order."""
+    wanted, kept = set(body.outputs), []
+    for node in reversed(body.nodes):
+        if not wanted.isdisjoint(node.outputs):
+            kept.append(node)
+            wanted.update(values_read(node))
+    return kept[::-1]
+
+
+def values_read(node: OnnxNode) -> Iterable[str]:
+    """Iterate over the values that a node reads, including those of bodies inside it.
+
+    Args:
+        node: The node.
+    """
+    yield from node.inputs
+    for inner in node.attributes.values():
+        if isinstance(inner, OnnxBody):
+            yield from inner.outputs
+            for other in inner.nodes:
+                yield from values_read(other)
 
 
 def _constant(node: OnnxNode) -> Array:

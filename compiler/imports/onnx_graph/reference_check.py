@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from freshet_serving.compiler.imports.inputs import plain
+from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph.bags import Offsets
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxModel, load_proto
 from freshet_serving.processor.errors import BadInput

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.inputs import plain
+from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph import arithmetic, networks, rearranging
 from freshet_serving.compiler.imports.onnx_graph.bags import DOMAIN
 from freshet_serving.compiler.imports.onnx_graph.calls import BatchLast, Call
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import Array, OnnxBody, OnnxNode
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import Array, OnnxBody, OnnxNode, needed_nodes, values_read
 from freshet_serving.processor.errors import BadInput, FreshetError
 
 TRANSLATORS = arithmetic.TRANSLATORS | rearranging.TRANSLATORS | networks.TRANSLATORS
@@ -47,7 +47,7 @@ class Weights:
 
 def weights_of(body: OnnxBody) -> Weights:
     """Return variables for the initialisers that the outputs depend on, under the names that deltas will use."""
-    needed = {name for node in _needed(body) for name in _taken(node)} | set(body.outputs)
+    needed = {name for node in needed_nodes(body) for name in values_read(node)} | set(body.outputs)
     renamed = _recovered(body)
     found = Weights()
     labels: set[str] = set()
@@ -71,26 +71,6 @@ def _floats(array: Array) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def _needed(body: OnnxBody) -> list[OnnxNode]:
-    """Return the nodes that the outputs are computed from, in order."""
-    wanted, kept = set(body.outputs), []
-    for node in reversed(body.nodes):
-        if not wanted.isdisjoint(node.outputs):
-            kept.append(node)
-            wanted.update(_taken(node))
-    return kept[::-1]
-
-
-def _taken(node: OnnxNode) -> Iterable[str]:
-    """Iterate over the values that a node reads, including those of bodies inside it."""
-    yield from node.inputs
-    for inner in node.attributes.values():
-        if isinstance(inner, OnnxBody):
-            yield from inner.outputs
-            for other in inner.nodes:
-                yield from _taken(other)
-
-
 def _recovered(body: OnnxBody) -> dict[str, str]:
     """Return the original PyTorch name by initialiser, for weights of nn.Linear that an exporter has transposed.
 
@@ -100,7 +80,7 @@ def _recovered(body: OnnxBody) -> dict[str, str]:
     uses: dict[str, int] = {}
     adds: dict[str, OnnxNode] = {}
     for node in body.nodes:
-        for name in _taken(node):
+        for name in values_read(node):
             uses[name] = uses.get(name, 0) + 1
         if node.op == "Add" and len(node.inputs) == 2:
             adds.update((name, node) for name in node.inputs)
@@ -153,7 +133,7 @@ class Translation:
 
     def run(self) -> dict[str, Any]:
         """Return the outputs by name."""
-        for node in _needed(self._body):
+        for node in needed_nodes(self._body):
             self._add(node)
         return {name: tf.convert_to_tensor(_whole(self._values[name])) for name in self._body.outputs}
 
@@ -166,7 +146,7 @@ class Translation:
         if not isinstance(body, OnnxBody) or len(body.outputs) != len(node.outputs):
             return False
         self._values |= body.weights | body.constants
-        for inner in _needed(body):
+        for inner in needed_nodes(body):
             self._add(inner)
         self._values.update((name, self._values[made]) for name, made in zip(node.outputs, body.outputs))
         return True

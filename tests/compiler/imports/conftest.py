@@ -2,7 +2,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
-from freshet_serving.compiler.imports.importer import import_model
+from freshet_serving.compiler.imports.importing import import_model
 from tests.compiler.imports.foreign import MODELS, without_deprecations
 
 

@@ -7,7 +7,8 @@ pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.compiler.imports.foreign import open_source
-from freshet_serving.compiler.imports.importer import Importer, ImportOptions, import_model
+from freshet_serving.compiler.imports.importer import Importer
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.repository.version import VersionReader

@@ -9,7 +9,7 @@ pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from freshet_serving.compiler.frameworks import keras, saved_model_pb2, tf
 from freshet_serving.compiler.imports.foreign import open_source
-from freshet_serving.compiler.imports.importer import import_model
+from freshet_serving.compiler.imports.importing import import_model
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
 from tests.compiler.imports.foreign import refused, saved, without_deprecations
 

@@ -8,7 +8,8 @@ pytest.importorskip("tensorflow", reason="importing needs the train extra")
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.embedding_lookups import Lookup
 from freshet_serving.compiler.imports.foreign import open_source
-from freshet_serving.compiler.imports.importer import Importer, ImportOptions, import_model
+from freshet_serving.compiler.imports.importer import Importer
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from tests.compiler.imports.foreign import saved, variable
 from tests.compiler.imports.operators import OPERATORS

@@ -10,7 +10,7 @@ pytest.importorskip("tensorflow", reason="importing needs the train extra")
 import keras
 from keras import layers
 
-from freshet_serving.compiler.imports.importer import import_model
+from freshet_serving.compiler.imports.importing import import_model
 from freshet_serving.compiler.imports.retrained_export import read_export
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.errors import BadInput

@@ -7,7 +7,7 @@ pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports import importer
-from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from tests.compiler.imports.foreign import saved, variable
 

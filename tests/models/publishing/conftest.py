@@ -9,7 +9,7 @@ import pytest
 def imported(tmp_path_factory):
     """(repository with model "ctr", the .keras file that it was imported from)."""
     pytest.importorskip("keras", reason="needs the train extra")
-    from freshet_serving.compiler.imports.importer import import_model
+    from freshet_serving.compiler.imports.importing import import_model
     from tests.models.publishing.keras_models import make_model
 
     folder = tmp_path_factory.mktemp("imported")

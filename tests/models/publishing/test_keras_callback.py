@@ -64,7 +64,7 @@ def test_callback_can_be_reused_across_fits_and_optimizers(repository, model):
 
 
 def test_served_weights_equal_a_full_export_bitwise(repository, model, tmp_path):
-    from freshet_serving.compiler.imports.importer import import_model
+    from freshet_serving.compiler.imports.importing import import_model
 
     model.compile(keras.optimizers.Adagrad(0.5), "binary_crossentropy")
     publisher = Publisher(repository, "ctr")

@@ -72,15 +72,6 @@ def test_corrupted_bytes_are_refused_or_read_safely(tmp_path):
         assert "\n" not in said(tmp_path / "model.onnx")
 
 
-def test_tree_ensembles_are_refused_by_name_for_any_opset(path):
-    def trees(proto):
-        proto.graph.node[0].op_type, proto.graph.node[0].domain = "TreeEnsembleClassifier", "ai.onnx.ml"
-        proto.opset_import[0].domain = "ai.onnx.ml"
-
-    changed(path, trees)
-    assert refused(path) == "graph: expected a network, got TreeEnsembleClassifier: tree ensembles are not served"
-
-
 @pytest.mark.parametrize("opset", [1, 9, 10, 99])
 def test_unsupported_opset_is_refused_with_the_supported_range(opset, path):
     changed(path, lambda proto: setattr(proto.opset_import[0], "version", opset))

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import refused
@@ -148,11 +148,14 @@ def test_output_without_rows_is_refused(made, tmp_path):
     assert "output 'y': expected numbers for every row" in not_imported(path, tmp_path)
 
 
-def test_translation_that_differs_from_onnx_runtime_is_refused(tmp_path, monkeypatch):
+def test_file_is_served_natively_if_its_translation_differs(tmp_path, monkeypatch):
     from freshet_serving.compiler.imports.onnx_graph import translation
 
     monkeypatch.setitem(translation.TRANSLATORS, "Sigmoid", lambda call: call.x())
-    assert "from ONNX Runtime's" in not_imported(written(tmp_path / "m.onnx", FIELDS, **WEIGHTS), tmp_path)
+    report = imported(written(tmp_path / "m.onnx", FIELDS, **WEIGHTS), tmp_path)[1]
+    assert report["notes"][0].startswith(
+        "ONNX Runtime computes the graph as it is: its translation was refused: output"
+    )
 
 
 def test_bag_with_extra_work_in_its_loop_is_refused(tmp_path):

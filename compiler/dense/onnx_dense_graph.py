@@ -1,0 +1,115 @@
+"""A dense graph that ONNX Runtime computes as it is, with the interface of DenseGraph and without TensorFlow.
+
+The graph is one ONNX model of exactly the form that the backend onnxruntime loads (compiler/backends/onnxruntime.py):
+"x" [rows, width] in, float32 outputs [rows, columns] out, weights by name and shape only. So it is its own executable:
+compiling copies it, no pass changes it, and no other backend computes it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from freshet_serving.processor.backends import MATRIX, Artefact, Dims, IoSpec, Matrix, load_backend
+from freshet_serving.processor.package import Output, parse_tensors, write_tensors
+from freshet_serving.processor.running.given_rows import outputs_of
+
+BACKEND = "onnxruntime"
+MODEL_FILE, EXAMPLES_FILE = "model.onnx", "examples.safetensors"
+MAX_RUN_ROWS = 256
+
+Tensors = Mapping[str, Matrix]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxDenseGraph:
+    """Matrix of features and weights -> named outputs float32 [rows, columns].
+
+    Attributes:
+        model: The ONNX model.
+        width: Columns of x.
+        outputs: By ascending name.
+        weights: name -> float32, in the model's order.
+        examples: Realistic inputs.
+    """
+
+    model: bytes
+    width: int
+    outputs: list[Output]
+    weights: dict[str, Matrix]
+    examples: Tensors
+
+    @property
+    def inputs(self) -> dict[str, Dims]:
+        """Dimensions by name, None for the rows."""
+        return {MATRIX: (None, self.width)}
+
+    @property
+    def spec(self) -> IoSpec:
+        """Inputs and outputs of the graph's executables."""
+        return IoSpec.of_matrix(self.width, {o.name: o.columns for o in self.outputs})
+
+    @classmethod
+    def stored(cls, path: Path) -> bool:
+        """Report whether a version's folder graph/ holds such a graph.
+
+        Args:
+            path: The folder.
+        """
+        return (path / MODEL_FILE).is_file()
+
+    @classmethod
+    def load(cls, path: Path, weights: Tensors, outputs: Sequence[Output]) -> OnnxDenseGraph:
+        """Load a graph that save() wrote.
+
+        Args:
+            path: The folder.
+            weights: Weights for the graph.
+            outputs: The version's outputs.
+        """
+        examples = parse_tensors(np.fromfile(path / EXAMPLES_FILE, np.uint8), "graph").arrays
+        width = examples[MATRIX].shape[1]
+        return cls((path / MODEL_FILE).read_bytes(), width, list(outputs), dict(weights), examples)
+
+    def save(self, path: Path) -> None:
+        """Write the graph without its weights into the new folder `path`."""
+        path.mkdir(parents=True)
+        (path / MODEL_FILE).write_bytes(self.model)
+        file = io.BytesIO()
+        write_tensors(file, {name: np.ascontiguousarray(rows) for name, rows in self.examples.items()}, {})
+        (path / EXAMPLES_FILE).write_bytes(file.getvalue())
+
+    def sample(self, rows: int) -> dict[str, Matrix]:
+        """Return inputs of that many rows: the examples, repeated."""
+        return self.resized(self.examples, rows)
+
+    def resized(self, inputs: Tensors, rows: int) -> dict[str, Matrix]:
+        """Return inputs of that many rows: the given ones, repeated or cut.
+
+        Args:
+            inputs: Inputs of the graph.
+            rows: Number of rows.
+        """
+        x = np.asarray(inputs[MATRIX], np.float32)
+        return {MATRIX: np.ascontiguousarray(x[np.arange(rows) % len(x)])}
+
+    def rows(self, inputs: Tensors) -> int:
+        """Return how many rows these inputs of the graph have."""
+        return len(inputs[MATRIX])
+
+    def run(self, inputs: Tensors, weights: Tensors | None = None) -> dict[str, Matrix]:
+        """Return the outputs that ONNX Runtime computes, the reference.
+
+        Args:
+            inputs: By name, float32.
+            weights: Weights; None for the graph's own.
+        """
+        chosen = self.weights if weights is None else weights
+        bucket = min(len(inputs[MATRIX]), MAX_RUN_ROWS)
+        program = load_backend(BACKEND).open_program(self.spec)
+        program.add(Artefact(bucket, self.model, list(self.weights)))
+        return outputs_of(program.with_weights(chosen)[bucket], inputs, self.spec)

@@ -1,0 +1,89 @@
+"""Compare a retrained model's export with the version that its predecessor was imported as.
+
+An export fits if everything but rows and weights is the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.backends import Matrix
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class RetrainedExport:
+    """Contents of an export.
+
+    Attributes:
+        tables: By name, keys int64 [n] (hashes of strings) and rows float32 [n, dim].
+        dense: Weights by name.
+        notes: Differences that cannot be published.
+    """
+
+    tables: dict[str, tuple[NDArray[np.int64], Matrix]]
+    dense: dict[str, Matrix]
+    notes: list[str]
+
+
+def other_model(why: str) -> BadInput:
+    """Return the error of an export that is another model than the served one.
+
+    Args:
+        why: The first difference.
+    """
+    return BadInput(f"export: {why}; import it as a new version: freshet import")
+
+
+def table_pairs(served: Manifest, new: Manifest) -> list[tuple[Any, Any]]:
+    """Return the entries of every table: of the served version, and of the export.
+
+    Args:
+        served: The served version.
+        new: The export as a version.
+    """
+    return [(served.table(table.name), table) for table in new.tables]
+
+
+def check_same(served: Manifest, new: Manifest) -> None:
+    """Raise BadInput for the first difference between the manifests.
+
+    Args:
+        served: The served version.
+        new: The export as a version.
+    """
+    for what, old_names, new_names in (
+        ("tables", [t.name for t in served.tables], [t.name for t in new.tables]),
+        ("dense weights", [*served.dense], [*new.dense]),
+    ):
+        if sorted(old_names) != sorted(new_names):
+            here = ", ".join(sorted(set(old_names) ^ set(new_names)))[:200]
+            raise other_model(f"expected the {what} of the served version, found on one side only: {here}")
+    for old, table in table_pairs(served, new):
+        for part in ("dim", "hash_seed"):
+            if getattr(old, part) != getattr(table, part):
+                raise other_model(
+                    f"table {old.name!r}: expected {part} {getattr(old, part)} as served, got {getattr(table, part)}"
+                )
+    for name, shape in served.dense.items():
+        if new.dense[name] != shape:
+            raise other_model(f"dense weight {name!r}: expected shape {shape} as served, got {new.dense[name]}")
+    for what in ("inputs", "outputs", "width"):
+        if getattr(served, what) != getattr(new, what):
+            raise other_model(f"its {what} differ from those of the served version")
+    # The side of a feature was chosen at import; an export need not repeat it.
+    features = [{f.name: replace(f, side="") for f in manifest.features} for manifest in (served, new)]
+    if features[0] != features[1]:
+        names = sorted(
+            name for name in {**features[0], **features[1]} if features[0].get(name) != features[1].get(name)
+        )
+        raise other_model(f"expected the features of the served version, these differ: {', '.join(names)[:200]}")
+    if served.transforms != new.transforms:
+        raise other_model("the transforms of its inputs before the tables differ")
+    if (served.stage and served.stage.outputs) != (new.stage and new.stage.outputs):
+        raise other_model("the stage before the tables differs")

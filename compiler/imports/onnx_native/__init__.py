@@ -1,0 +1,15 @@
+"""Serve an ONNX file that the compiler does not translate: ONNX Runtime computes it as it is, without TensorFlow.
+
+native_import   the whole import, verified against ONNX Runtime
+native_export   reads a retrained file for a version that is already served
+native_reader   reads and checks a file, and opens a session of it
+value_sizes     refuses sizes and trip counts that values of a request decide
+served_lookups  finds the embeddings that the engine looks up
+served_graph    rewrites the graph: one matrix in, weights by name alone
+staged_graph    writes a file as a stage, where no dense graph can take its inputs
+onnx_stage      runs such a stage; the entry point freshet.stages
+native_samples  generates inputs to try it on
+trial           runs it for the first time
+"""
+
+__all__ = ["native_export", "native_import", "onnx_stage"]

@@ -1,0 +1,422 @@
+"""Import an ONNX file that ONNX Runtime computes as it is: lookups are cut out, the rest is one dense graph.
+
+What the package's tables and dense graph give, run by the code that serves them, must be what ONNX Runtime gives for
+the file, and a row's outputs must not depend on other rows. TensorFlow is not imported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from freshet_serving.compiler.backends import native_onnx
+from freshet_serving.compiler.backends.base import Variant
+from freshet_serving.compiler.building.compile import build, checked_buckets, source_hash
+from freshet_serving.compiler.dense.onnx_dense_graph import BACKEND, OnnxDenseGraph
+from freshet_serving.compiler.imports.boundary import BoundaryTensor, sender
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, plain
+from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, read_native
+from freshet_serving.compiler.imports.onnx_native.native_samples import SIZES, NativeSamples, rows_of
+from freshet_serving.compiler.imports.onnx_native.onnx_stage import RUNTIME, STAGE_FILE, OnnxStage
+from freshet_serving.compiler.imports.onnx_native.served_graph import (
+    MatrixSlot,
+    ServedGraph,
+    output_labels,
+    package_name,
+    rewrite,
+)
+from freshet_serving.compiler.imports.onnx_native.served_lookups import find_lookups
+from freshet_serving.compiler.imports.onnx_native.staged_graph import passing_model, stage_model
+from freshet_serving.processor.backends import MATRIX
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.package import (
+    FLOATS,
+    MAX_RANK,
+    OUTPUT_DTYPES,
+    ExecutableEntry,
+    Feature,
+    Input,
+    Manifest,
+    Output,
+    StageEntry,
+    TableEntry,
+    Transform,
+)
+from freshet_serving.processor.repository import (
+    DENSE as DENSE_FILE,
+)
+from freshet_serving.processor.repository import (
+    GRAPH,
+    Repository,
+    VersionReader,
+    VersionWriter,
+    carry_warmup,
+    table_file,
+)
+from freshet_serving.processor.running.graph_run import GraphRun
+from freshet_serving.processor.tables.table import ServedTable, descriptors, packed
+
+CLOSE = 1e-5
+TAIL = 3
+MAX_COLUMNS = 65536
+TYPES = {"float": "float32", "double": "float64"}
+EXACT = "computed as float32, which is exact for integers up to 2**24"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NativeDraft:
+    """A package before anything is compiled.
+
+    Attributes:
+        manifest: Its manifest.
+        tables: Keys and rows by table.
+        graph: Its dense graph.
+        stage: Its stage, or nothing.
+    """
+
+    manifest: Manifest
+    tables: dict[str, Any]
+    graph: OnnxDenseGraph
+    stage: bytes = b""
+
+
+class NativeImporter:
+    """The importer of one file."""
+
+    def __init__(
+        self, path: Path, why: str, samples: Mapping[str, Any] | None = None, user: Sequence[str] = ()
+    ) -> None:
+        """Read the file, find its lookups and try it.
+
+        Args:
+            path: The file.
+            why: Why the compiler does not translate it, for the report.
+            samples: Rows of every input to try it on, or None.
+            user: Inputs of the user.
+
+        Raises:
+            BadInput: The file is refused.
+            TooLarge: It exceeds a limit.
+        """
+        self._model = read_native(path)
+        self._inputs = [_fed(self._model, number) for number in range(len(self._model.inputs))]
+        known = {fed.name for fed in self._inputs}
+        if len(known) < len(self._inputs):
+            raise BadInput("signature: expected inputs whose names differ in letters and digits")
+        for name in sorted(set(user) - known):
+            raise BadInput(f"user: expected one of the inputs {', '.join(sorted(known))[:200]}, got {name[:64]!r}")
+        self._user = frozenset(user)
+        whole = [fed.name for fed in self._inputs if fed.input.dtype == "int64"]
+        self._converted = dict(zip(whole, _unused([f"{name[:112]}.float32" for name in whole], known)))
+        self._names = {one.name: fed for one, fed in zip(self._model.inputs, self._inputs)}
+        self._notes = [f"ONNX Runtime computes the graph as it is: {why}", *self._model.notes]
+        if user:
+            self._notes.append("user-once: ONNX Runtime computes the user's part with every candidate")
+        staged = [fed.name for fed in self._inputs if fed.kind == PADDED or fed.dtype.hasobject]
+        self._staged = bool(staged)
+        if staged:
+            told = ", ".join(staged)[:120]
+            self._notes.append(
+                f"stage: a request at a time and without deltas: strings or rows of any length in {told}"
+            )
+        self._lookups = [] if staged else find_lookups(self._model)
+        self._samples = NativeSamples(self._model, self._inputs, self._lookups, samples)
+        self._check_outputs()
+        self._check_rows()
+
+    def publish(self, repository: Repository, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
+        """Write and commit the version.
+
+        Args:
+            repository: The model repository.
+            writer: Writes the version.
+            buckets: Batch sizes.
+        """
+        draft = self.draft(writer.model, writer.version)
+        manifest, graph = draft.manifest, draft.graph
+        graph = replace(graph, examples=self._prove(draft))
+        executables = compiled(graph, writer.folder, buckets)
+        for name, arrays in draft.tables.items():
+            writer.tensors(table_file(name), arrays)
+        if graph.weights:
+            writer.tensors(DENSE_FILE, graph.weights)
+        if manifest.stage is not None:
+            writer.file(manifest.stage.file, draft.stage)
+        graph.save(writer.folder / GRAPH)
+        carry_warmup(repository, writer.model, manifest.inputs, writer)
+        manifest = replace(manifest, executables=executables)
+        return VersionReader(writer.commit(manifest), storage=writer.storage, keyring=writer.keyring)
+
+    def analyse(self) -> dict[str, Any]:
+        """Return the report of the import without compiling anything."""
+        report: dict[str, Any] = self.draft("model", 1).manifest.notes["import"]
+        return report
+
+    def draft(self, model: str, version: int) -> NativeDraft:
+        """Return the package.
+
+        Args:
+            model: Name of the model.
+            version: Number of the version.
+        """
+        sizes = {name: int(array[0].size) for name, array in self._samples.outputs[0].items()}
+        if self._staged:
+            return self._staged_draft(model, version, sizes)
+        served = rewrite(self._model, self._lookups, sizes)
+        tables: dict[str, Any] = {}
+        names: dict[str, str] = {}
+        entries: list[TableEntry] = []
+        for slot in served.slots:
+            for one in slot.lookups[:1]:
+                name, rows = package_name(one.table), self._model.weights[one.table]
+                if name in served.weights or names.setdefault(name, one.table) != one.table:
+                    raise BadInput(f"initialiser {one.table[:64]!r}: another name differs only in case or punctuation")
+                if name not in tables:
+                    entries.append(TableEntry(name, rows.shape[1], len(rows)))
+                    tables[name] = packed(np.arange(len(rows), dtype=np.int64), rows)
+        features = self._features(served)
+        read = {feature.input for feature in features}
+        transforms = [Transform(n, "float32", [source]) for source, n in self._converted.items() if n in read]
+        outputs = [self._output(served.names[label], label, n) for label, n in sorted(served.columns.items())]
+        manifest = Manifest(
+            model=model,
+            version=version,
+            arch="imported",
+            created_at=time.time(),
+            inputs=[fed.input for fed in self._inputs],
+            features=features,
+            tables=entries,
+            outputs=outputs,
+            width=served.width,
+            transforms=transforms,
+            dense={name: list(array.shape) for name, array in served.weights.items()},
+            files={},
+            notes={"import": self._report(served, features, tables), "passes": []},
+        )
+        plain_outputs = [Output(o.name, o.columns) for o in outputs]
+        graph = OnnxDenseGraph(served.model, served.width, plain_outputs, served.weights, {})
+        return NativeDraft(manifest, tables, graph)
+
+    def _staged_draft(self, model: str, version: int, sizes: Mapping[str, int]) -> NativeDraft:
+        """Return the package of a graph that is a stage as a whole."""
+        labels = output_labels(sizes)
+        specs, features, at = [], [], 0
+        taken = {fed.name for fed in self._inputs}
+        ordered = sorted((label, name) for name, label in labels.items())
+        fresh = _unused([f"stage.{label}"[:120] for label, _ in ordered], taken)
+        for (_, name), column in zip(ordered, fresh):
+            columns = sizes[name]
+            specs.append(Input(column, "float32", 0 if columns == 1 else columns))
+            features.append(Feature(column, FLOATS, column, -1 if columns == 1 else 0, offset=at, width=columns))
+            at += columns
+        inputs = {one.name: fed.name for one, fed in zip(self._model.inputs, self._inputs)}
+        stage = stage_model(self._model, inputs, {name: spec.name for (_, name), spec in zip(ordered, specs)})
+        outputs = [self._output(name, label, sizes[name]) for label, name in ordered]
+        operators = [node.op_type for node in self._model.proto.graph.node]
+        pairs = [
+            BoundaryTensor(label, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, staged=True))
+            for (label, _), f in zip(ordered, features)
+        ]
+        report = _described(self._notes, [], operators, 0)
+        report["boundary"] = [
+            {**p.to_json(), "op": "Stage", "input": f.input, "features": 1} for p, f in zip(pairs, features)
+        ]
+        manifest = Manifest(
+            model=model,
+            version=version,
+            arch="imported",
+            created_at=time.time(),
+            inputs=[fed.input for fed in self._inputs],
+            features=features,
+            tables=[],
+            outputs=outputs,
+            width=at,
+            dense={},
+            files={},
+            stage=StageEntry(RUNTIME, STAGE_FILE, specs),
+            notes={"import": report, "passes": []},
+        )
+        passing = passing_model({o.name: o.columns for o in outputs})
+        plain_outputs = [Output(o.name, o.columns) for o in outputs]
+        return NativeDraft(manifest, {}, OnnxDenseGraph(passing, at, plain_outputs, {}, {}), stage)
+
+    def _features(self, served: ServedGraph) -> list[Feature]:
+        found: list[Feature] = []
+        for slot in served.slots:
+            if slot.given is not None:
+                fed = self._names[slot.given.name]
+                column, source = 0 if fed.input.columns else -1, self._converted.get(fed.name, fed.name)
+                feature = Feature(fed.name, FLOATS, source, column, offset=slot.offset, width=slot.width)
+                found.append(self._sided(feature, fed.name, found))
+                continue
+            one = slot.lookups[0]
+            dim = one.dims[-1]
+            for number, (name, column) in enumerate(one.columns):
+                fed = self._names[name]
+                column = column if fed.input.columns else -1
+                label = fed.name if column < 0 else f"{fed.name}.{column}"
+                feature = Feature(label, "id", fed.name, column, table=package_name(one.table), width=dim)
+                found.append(self._sided(replace(feature, offset=slot.offset + number * dim), fed.name, found))
+        return found
+
+    def _sided(self, feature: Feature, source: str, before: Sequence[Feature]) -> Feature:
+        """Return a feature under a name of its own, on the user's side if its input is the user's."""
+        (label,) = _unused([feature.name[:120]], {f.name for f in before})
+        return replace(feature, name=label, side="user" if source in self._user else feature.side)
+
+    def _output(self, name: str, label: str, columns: int) -> Output:
+        """Return an output in the shape and type that the file gives it."""
+        dims = self._samples.outputs[0][name].shape[1:]
+        kept = dims != (columns,) and len(dims) < MAX_RANK
+        dtype = TYPES.get(self._model.outputs[name], self._model.outputs[name])
+        return Output(label, columns, list(dims) if kept else None, dtype if dtype in OUTPUT_DTYPES else "float32")
+
+    def _check_outputs(self) -> None:
+        for name in list(self._model.outputs):
+            shapes = [outputs[name].shape for outputs in self._samples.outputs]
+            for shape, rows in zip(shapes, SIZES):
+                if (
+                    not shape
+                    or shape[0] != rows
+                    or shape[1:] != shapes[0][1:]
+                    or not 0 < np.prod(shape) <= rows * MAX_COLUMNS
+                ):
+                    raise BadInput(
+                        f"output {name[:64]!r}: expected {rows} rows for {rows} rows of inputs, each of the same size, "
+                        f"got shape {list(shape)}"
+                    )
+        kinds = {"float16": 11, "int64": 24, "uint64": 24, "int32": 24, "uint32": 24}
+        self._notes += [f"output {n[:64]!r} is {k}: {EXACT}" for n, k in self._model.outputs.items() if k in kinds]
+
+    def _check_rows(self) -> None:
+        """Raise BadInput if outputs depend on other rows of a batch: on which they are, or in which order."""
+        columns, wanted = self._samples.columns[0], self._samples.outputs[0]
+        shuffled = np.random.default_rng(SIZES[0]).permutation(SIZES[0])
+        for rows in (np.arange(SIZES[0])[-TAIL:], shuffled, shuffled[:1]):
+            part = {n: rows_of(column, rows, SIZES[0]) for n, column in columns.items()}
+            for name, got in self._samples.run(part, len(rows)).items():
+                if not np.allclose(got, wanted[name][rows], rtol=1e-4, atol=CLOSE, equal_nan=True):
+                    raise BadInput(
+                        f"output {name[:64]!r} of a row depends on the other rows: such a model cannot be batched"
+                    )
+
+    def _prove(self, draft: NativeDraft) -> dict[str, Any]:
+        """Verify the package; return the samples as the dense graph gets them.
+
+        Raises:
+            BadInput: The package gives something else than the file.
+        """
+        manifest, tables, graph = draft.manifest, draft.tables, draft.graph
+        spec = manifest.stage
+        plan = SparsePlan(manifest, OnnxStage(draft.stage, manifest.inputs, spec.outputs) if spec else None)
+        served = [ServedTable(table, tables[table.name]) for table in manifest.tables]
+        matrix = descriptors([table.descriptor() for table in served])
+        counts = np.zeros((max(1, len(served)), 2), np.int64)
+        run = GraphRun(manifest, plan).undivided
+        examples = []
+        names = dict(zip((o.name for o in manifest.outputs), manifest.outputs))
+        labels = {plain(n): n for n in self._model.outputs} | {f"{plain(n)}_": n for n in self._model.outputs}
+        for sample, rows, values in zip(self._samples.columns, SIZES, self._samples.outputs):
+            inputs = run.spec.allocate_inputs(rows)
+            run.fill(matrix, 0, [plan.bind_inputs(sample)], np.array([[0, rows]], np.int64), inputs, counts)
+            examples.append(inputs[MATRIX])
+            got = graph.run(inputs)
+            for label in names:
+                self._compare(label, got[label], values[labels[label]], rows)
+        return {MATRIX: np.concatenate(examples)}
+
+    def _compare(self, label: str, got: Any, values: Any, rows: int) -> None:
+        wanted = np.asarray(values, np.float32).reshape(rows, -1)
+        if not np.allclose(got, wanted, rtol=CLOSE, atol=CLOSE, equal_nan=True):
+            worst = float(np.nanmax(np.abs(got - wanted)))
+            raise BadInput(f"output {label!r} differs by {worst:.3g} from ONNX Runtime's for the file itself")
+
+    def _report(self, served: ServedGraph, features: Sequence[Feature], tables: Mapping[str, Any]) -> dict[str, Any]:
+        integers = [s.given for s in served.slots if s.given is not None and s.given.dtype.kind in "iu"]
+        notes = self._notes + [f"input {one.name[:64]!r} is {one.dtype.name}: {EXACT}" for one in integers]
+        by_offset = {feature.offset: feature for feature in features}
+        cut = sum(len(slot.lookups) for slot in served.slots)
+        report = _described(notes, served.operators, [], cut)
+        report["boundary"] = [_pair(slot, by_offset[slot.offset]) for slot in served.slots]
+        report["flops"] = sum(2 * int(w.size) for w in served.weights.values() if w.ndim == 2)
+        report["nbytes"] = {
+            "weights": sum(int(w.nbytes) for w in served.weights.values()),
+            "tables": sum(int(arrays["rows"].nbytes) for arrays in tables.values()),
+        }
+        return report
+
+
+def _described(notes: Sequence[str], dense: Sequence[str], stage: Sequence[str], lookups: int) -> dict[str, Any]:
+    """Return a report of operators on each side (compiler.imports.import_report), without what is handed over."""
+    sides = {name: dict(Counter(ops).most_common()) for name, ops in (("dense", dense), ("stage", stage))}
+    return {
+        "source": "ONNX",
+        "signature": "serving_default",
+        "notes": list(notes),
+        "sides": {**sides, "tables": {"Gather": lookups} if lookups else {}},
+        "reasons": {},
+        "staged": [],
+        "boundary": [],
+        "flops": 0,
+        "nbytes": {"weights": 0, "tables": 0},
+    }
+
+
+def compiled(graph: OnnxDenseGraph, folder: Path, buckets: Sequence[int]) -> list[ExecutableEntry]:
+    """Write the graph's executable into a version's folder; return its entries, one for each bucket.
+
+    Args:
+        graph: The graph.
+        folder: The folder.
+        buckets: Batch sizes.
+    """
+    lowered = native_onnx.lower(graph, Variant(BACKEND))
+    ascending = checked_buckets(buckets)
+    first = build(lowered, ascending[0], folder)
+    return [replace(first, bucket=bucket, source=source_hash(lowered, bucket)) for bucket in ascending]
+
+
+def _fed(model: NativeModel, number: int) -> FeedSpec:
+    """Return one input of the file as an input of the package."""
+    given = model.inputs[number]
+    what = f"input {given.name[:64]!r}"
+    dims = tuple(n for n in given.dims[1:] if n is not None)
+    if len(dims) < len(given.dims) - 1:
+        if given.dims == (None, None) and given.dtype.kind != "f":
+            return FeedSpec(plain(given.name), PADDED, given.dtype)
+        shape = ["rows", *("any" if n is None else n for n in given.dims[1:])]
+        raise BadInput(f"{what}: expected a fixed size of each row, got {shape}")
+    if any(n < 1 for n in dims) or np.prod(dims, dtype=np.int64) > MAX_COLUMNS:
+        raise BadInput(f"{what}: expected 1 to {MAX_COLUMNS} numbers a row, got shape {list(dims)}")
+    return FeedSpec(plain(given.name), DENSE, given.dtype, dims)
+
+
+def _unused(names: Sequence[str], taken: Collection[str]) -> list[str]:
+    """Return the names, each with a number appended if it is taken."""
+    found: list[str] = []
+    for name in names:
+        number, free = 1, name
+        while free in taken or free in found:
+            number += 1
+            free = f"{name}-{number}"
+        found.append(free)
+    return found
+
+
+def _pair(slot: MatrixSlot, feature: Feature) -> dict[str, Any]:
+    """Describe the columns of a slot as reports do (compiler.imports.boundary)."""
+    given, columns = slot.given, (slot.offset, slot.offset + slot.width)
+    if given is not None:
+        dims = tuple(n or 1 for n in given.dims[1:])
+        pair = BoundaryTensor(given.name, given.dtype.name, dims, columns, sender(feature, staged=False))
+        return {**pair.to_json(), "op": "Input", "input": feature.input, "features": 1}
+    one = slot.lookups[0]
+    pair = BoundaryTensor(one.output, "float32", one.dims, columns, sender(feature, staged=False))
+    return {**pair.to_json(), "op": "Gather", "input": feature.input, "features": len(one.columns)}

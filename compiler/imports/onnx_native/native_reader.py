@@ -1,0 +1,220 @@
+"""Read an ONNX file that ONNX Runtime is to run as it is.
+
+The file is checked by onnx_reader as every ONNX file is: what its tensors claim, where its data lie, how its functions
+grow. Here is added what matters because the graph itself is kept: only operators of ONNX and of ONNX Runtime's own
+domains, since others are code that a server does not have; data outside the file only for initialisers of the graph
+itself, which are read here; and none of the operators that read files.
+
+ZipMap turns a matrix of probabilities into one dictionary a row: it is replaced by the matrix.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
+    OURS,
+    Array,
+    OnnxInput,
+    every_node,
+    load_proto,
+    read_graph,
+)
+from freshet_serving.compiler.imports.onnx_native.trial import trial_options
+from freshet_serving.compiler.imports.onnx_native.value_sizes import check_sizes
+from freshet_serving.processor.errors import BadInput, TooLarge
+
+ML, MICROSOFT = "ai.onnx.ml", "com.microsoft"
+DOMAINS = (*OURS, ML, MICROSOFT)
+READS_FILES = ("EPContext",)
+DEFAULT_OPSET = 17
+HELD_NBYTES = 1 << 20
+MAX_NBYTES = 2**31 - (1 << 20)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NativeModel:
+    """A file that ONNX Runtime accepts.
+
+    Attributes:
+        proto: Its message: functions inlined, nodes that no output needs left out.
+        inputs: Its inputs.
+        outputs: Its numeric outputs, with their types as in ONNX Runtime ("float", "int64").
+        weights: Its initialisers.
+        session: A session of the message.
+        notes: Lines for the report.
+    """
+
+    proto: Any
+    inputs: list[OnnxInput]
+    outputs: dict[str, str]
+    weights: dict[str, Array]
+    session: Any
+    notes: list[str]
+
+    @property
+    def opset(self) -> int:
+        """Version of ONNX's own operators."""
+        return int(next(entry.version for entry in self.proto.opset_import if entry.domain in OURS))
+
+
+def read_native(path: Path) -> NativeModel:
+    """Read a file and open a session of it.
+
+    Args:
+        path: The file.
+
+    Raises:
+        BadInput: The file is broken or unsafe, or ONNX Runtime refuses it.
+        TooLarge: It exceeds a limit.
+    """
+    proto = load_proto(path)
+    _check_operators(proto)
+    inputs, body = read_graph(proto, path.parent)
+    notes = _without_dictionaries(proto)
+    _prune(proto)
+    for tensor in proto.graph.initializer:
+        # ONNX Runtime reads shapes and axes while it opens a graph, and from the message alone.
+        if body.weights[tensor.name].nbytes <= HELD_NBYTES:
+            tensor.CopyFrom(held(tensor, body.weights))
+    check_sizes(proto.graph)
+    if not any(entry.domain in OURS for entry in proto.opset_import):
+        proto.opset_import.append(onnx.helper.make_opsetid("", DEFAULT_OPSET))
+    session = open_session(proto, body.weights)
+    outputs = {}
+    for info in session.get_outputs():
+        kind = re.fullmatch(r"tensor\((float|float16|double|u?int(?:8|16|32|64)|bool)\)", info.type)
+        if kind is None:
+            notes.append(f"output {info.name[:64]!r} is {info.type[:40]}: left out, because replies hold only numbers")
+        else:
+            outputs[info.name] = kind[1]
+    if not outputs:
+        raise BadInput("signature: expected at least one output of numbers")
+    return NativeModel(proto, inputs, outputs, body.weights, session, notes)
+
+
+def open_session(proto: Any, weights: Mapping[str, Array]) -> Any:
+    """Return a session of a message, on two threads and in bounded memory.
+
+    Args:
+        proto: The message.
+        weights: Its initialisers, for those whose data are outside the file.
+
+    Raises:
+        BadInput: ONNX Runtime refuses it.
+        TooLarge: It is larger than a message can be.
+    """
+    if proto.ByteSize() > MAX_NBYTES:
+        raise TooLarge(f"source: expected at most {MAX_NBYTES} bytes without external data, got {proto.ByteSize()}")
+    options = trial_options()
+    outside = [t.name for t in proto.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
+    # Both lists must outlive the constructor below: the options hold addresses.
+    arrays = [np.asarray(weights[name], order="C") for name in outside]
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
+    if outside:
+        options.add_external_initializers(outside, values)
+    try:
+        return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise BadInput(f"source: ONNX Runtime {onnxruntime.__version__} refuses the graph: {reason(error)}") from None
+
+
+def held(tensor: Any, weights: Mapping[str, Array]) -> Any:
+    """Return an initialiser's message with its values inside.
+
+    Args:
+        tensor: The message.
+        weights: The initialisers.
+    """
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return onnx.numpy_helper.from_array(np.asarray(weights[tensor.name], order="C"), tensor.name)
+    return tensor
+
+
+def reason(error: BaseException) -> str:
+    """Return the end of a message of ONNX Runtime in one line, without its error codes and source files."""
+    text = " ".join(str(error).split())
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    text = re.sub(r"\S*/\S+\.(?:cc|h|hpp):\d+ [^()]*\([^()]*\)(?: const)? ?", "", text)
+    return re.sub(r"^(?:Load model from .*?failed:|Exception during initialization:)\s*", "", text)[:200].strip()
+
+
+def taken(node: Any) -> Iterator[str]:
+    """Iterate over the values that a node reads, including those of bodies inside it.
+
+    Args:
+        node: The node's message.
+    """
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (info.name for info in graph.output)
+            for inner in graph.node:
+                yield from taken(inner)
+
+
+def needed_nodes(proto: Any, outputs: set[str]) -> list[Any]:
+    """Return the graph's nodes that some values are computed from, in order.
+
+    Args:
+        proto: The message.
+        outputs: Names of the values.
+    """
+    wanted, kept = set(outputs), []
+    for node in reversed(proto.graph.node):
+        if not wanted.isdisjoint(node.output):
+            kept.append(node)
+            wanted.update(taken(node))
+    return kept[::-1]
+
+
+def _check_operators(proto: Any) -> None:
+    for node in every_node(proto.graph):
+        if node.domain not in DOMAINS:
+            known = ", ".join(("ai.onnx", ML, MICROSOFT))
+            raise BadInput(
+                f"graph: operator {node.op_type[:64]} of {node.domain[:64]!r}: expected one of {known}: a custom "
+                "operator is code that the server does not have"
+            )
+        if node.op_type in READS_FILES:
+            raise BadInput(f"graph: operator {node.op_type} reads a file; refused")
+        for attribute in node.attribute:
+            inner = [t for graph in (attribute.g, *attribute.graphs) for t in graph.initializer]
+            for tensor in (attribute.t, *attribute.tensors, *inner):
+                if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                    raise BadInput(
+                        f"graph: {node.op_type[:64]} {node.name[:64]!r}: expected its data inside the file, got "
+                        "external data, which only initialisers of the graph itself may have"
+                    )
+
+
+def _without_dictionaries(proto: Any) -> list[str]:
+    """Replace every ZipMap by its input; return notes."""
+    notes = []
+    for node in proto.graph.node:
+        if node.op_type != "ZipMap" or node.domain != ML or len(node.input) != 1:
+            continue
+        classes = next((list(a.ints) or [s.decode(errors="replace") for s in a.strings] for a in node.attribute), [])
+        told = ", ".join(map(str, classes))[:80]
+        notes.append(f"output {node.output[0][:64]!r} is a matrix with a column for each class, in the order {told}")
+        node.op_type, node.domain = "Identity", ""
+        del node.attribute[:]
+        for info in proto.graph.output:
+            if info.name == node.output[0]:
+                info.ClearField("type")
+    return notes
+
+
+def _prune(proto: Any) -> None:
+    kept = needed_nodes(proto, {info.name for info in proto.graph.output})
+    copies = [type(node).FromString(node.SerializeToString()) for node in kept]
+    del proto.graph.node[:], proto.graph.value_info[:]
+    proto.graph.node.extend(copies)

@@ -1,0 +1,153 @@
+"""Generate inputs to try an ONNX file on that ONNX Runtime runs as it is.
+
+Integers are drawn below the number of rows of the tables that they are looked up in, or among the values that encoders
+of the file list; where neither is known, below smaller and smaller limits until the file accepts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.compiler.imports.feeds import PADDED, FeedSpec, feeds_of, repeated_rows
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import every_node
+from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, reason
+from freshet_serving.compiler.imports.onnx_native.onnx_stage import text_of
+from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
+from freshet_serving.compiler.imports.onnx_native.trial import run_bounded
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+
+SIZES = (200, 7)
+"""Rows of the samples: enough for parity, and another number to see what follows the rows."""
+SCALES = (1000, 50, 10, 2, 1)
+MAX_LISTED = 10_000
+NUMBER_LISTS = ("cats_int64s", "keys_int64s", "int64_vocabulary")
+STRING_LISTS = ("cats_strings", "keys_strings", "string_vocabulary")
+MAX_LENGTH = 6
+
+Outputs = dict[str, NDArray[Any]]
+
+
+class NativeSamples:
+    """Samples and what the file gives for them.
+
+    Attributes:
+        columns: A request for each of SIZES.
+        outputs: The outputs of each, by the file's names.
+    """
+
+    def __init__(
+        self,
+        model: NativeModel,
+        inputs: Sequence[FeedSpec],
+        lookups: Sequence[ServedLookup],
+        given: Mapping[str, Any] | None,
+    ) -> None:
+        """Find inputs that the file accepts.
+
+        Args:
+            model: The file.
+            inputs: Its inputs.
+            lookups: Its lookups.
+            given: Rows of every input to repeat instead, as in a JSON request.
+
+        Raises:
+            BadInput: The file accepts none.
+        """
+        self._model, self._inputs = model, {fed.name: fed for fed in inputs}
+        self._names = {fed.name: one.name for fed, one in zip(inputs, model.inputs)}
+        refused: Exception | None = None
+        for scale in SCALES if given is None else SCALES[:1]:
+            if given is None:
+                self.columns = [self._made(lookups, scale, rows) for rows in SIZES]
+            else:
+                self.columns = [
+                    {n: repeated_rows(f, given.get(n), rows) for n, f in self._inputs.items()} for rows in SIZES
+                ]
+            try:
+                self.outputs = [self.run(columns, rows) for columns, rows in zip(self.columns, SIZES)]
+                return
+            except BadInput:
+                raise
+            except Exception as error:
+                refused = error
+        assert refused is not None
+        advice = "give some with --samples" if given is None else "expected --samples that it accepts"
+        raise BadInput(f"source: ONNX Runtime runs the model on no inputs tried: {advice}: {reason(refused)}")
+
+    def run(self, columns: Mapping[str, Column], rows: int) -> Outputs:
+        """Return the file's own outputs.
+
+        Args:
+            columns: A request.
+            rows: Its rows.
+        """
+        feeds = feeds_of(self._inputs, columns, rows)
+        fed = {self._names[name]: text_of(feeds[f"input/{name}"]) for name in self._inputs}
+        names = list(self._model.outputs)
+        return dict(zip(names, run_bounded(self._model.session, names, fed)))
+
+    def _made(self, lookups: Sequence[ServedLookup], scale: int, rows: int) -> dict[str, Column]:
+        random = np.random.default_rng(scale)
+        limits: dict[str, int] = {}
+        for one in lookups:
+            for name, _ in one.columns:
+                limits[name] = min(limits.get(name, scale), len(self._model.weights[one.table]))
+        numbers, words = _listed(self._model)
+        made: dict[str, Column] = {}
+        for name, fed in self._inputs.items():
+            count = rows * int(np.prod(fed.dims, dtype=np.int64))
+            columns = fed.input.columns
+            shape = (rows, columns) if columns else (rows,)
+            if fed.kind == PADDED:
+                length = rows % MAX_LENGTH + 2
+                splits = np.arange(rows + 1, dtype=np.int64) * length
+                count = rows * length
+            if fed.dtype.kind == "O":
+                text = Strings.of([words[i] for i in random.integers(0, len(words), count)])
+                made[name] = Ragged(text, splits) if fed.kind == PADDED else text
+            elif fed.dtype.kind == "f":
+                made[name] = random.standard_normal(count, np.float32).reshape(shape)
+            else:
+                below = 2 if fed.dtype.kind == "b" else limits.get(self._names[name], scale)
+                drawn = random.integers(0, below, count)
+                if numbers and self._names[name] not in limits and fed.dtype.kind != "b":
+                    drawn = np.array(numbers, np.int64)[random.integers(0, len(numbers), count)]
+                made[name] = Ragged(drawn, splits) if fed.kind == PADDED else drawn.reshape(shape)
+        return made
+
+
+def rows_of(column: Column, rows: NDArray[np.int64], count: int) -> Column:
+    """Return some rows of a column.
+
+    Args:
+        column: The column; rows of a ragged one have equal lengths.
+        rows: Their numbers.
+        count: How many rows the column has.
+    """
+    if isinstance(column, Ragged):
+        values = rows_of(column.values, rows, count)
+        assert not isinstance(values, Ragged), "values are not ragged themselves"
+        return Ragged(values, np.arange(len(rows) + 1) * (len(column.values) // count))  # type: ignore[arg-type]
+    if isinstance(column, Strings):
+        texts, each = column.tolist(), len(column) // count
+        return Strings.of([text for row in rows for text in texts[row * each : (row + 1) * each]])
+    per_row = column.reshape(count, -1)[rows]
+    return per_row.reshape(-1, *column.shape[1:]) if len(column) == count else per_row.ravel()
+
+
+def _listed(model: NativeModel) -> tuple[list[int], list[bytes]]:
+    """Return the integers and the strings that encoders list; a few words at least."""
+    numbers: list[int] = []
+    words: list[bytes] = []
+    for node in every_node(model.proto.graph):
+        for attribute in node.attribute:
+            if attribute.name in NUMBER_LISTS:
+                numbers += attribute.ints[:MAX_LISTED]
+            elif attribute.name in STRING_LISTS:
+                words += attribute.strings[:MAX_LISTED]
+    return numbers, words or [b"a", b"b", b"c"]

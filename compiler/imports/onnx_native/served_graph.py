@@ -1,0 +1,294 @@
+"""Rewrite an ONNX graph as the dense graph of a package: one matrix in, named matrices out, weights by name alone.
+
+The inputs that the graph still reads, and what each lookup gives, are columns of "x": they are sliced out, brought into
+the shape and type that the graph expects, and the graph itself follows unchanged. Its values get a prefix, so that none
+has the name of an input, an output or a weight of the package.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from freshet_serving.compiler.imports.feeds import plain
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput, every_node
+from freshet_serving.compiler.imports.onnx_native.native_reader import (
+    MAX_NBYTES,
+    NativeModel,
+    held,
+    needed_nodes,
+    taken,
+)
+from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
+from freshet_serving.processor.backends import MATRIX, Matrix
+from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.package import NAME
+
+WEIGHT_PREFIX = "weights/"
+INNER, MADE = "graph/", "freshet/"
+ELSEWHERE = "weights"
+IR_VERSION = 8
+SLICE_BY_INPUTS = 10
+SHAPED_BY_VALUE = ("Resize", "Upsample")
+"""Operators whose inputs beside the first ONNX Runtime reads while it opens the graph."""
+# Names that exporters give to values that have none in the framework.
+ANONYMOUS = re.compile(r"(onnx::\w+|_?val_\d+|\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixSlot:
+    """Columns of x: of an input that the graph reads as it is, or of a lookup.
+
+    Attributes:
+        offset: First column.
+        width: Number of columns.
+        given: The input, or None.
+        lookups: The lookups of these rows, or ().
+    """
+
+    offset: int
+    width: int
+    given: OnnxInput | None = None
+    lookups: tuple[ServedLookup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedGraph:
+    """The rewritten graph.
+
+    Attributes:
+        model: Its bytes.
+        slots: What lies in the columns of x.
+        width: Columns of x.
+        columns: Columns of each output, by its name in the package.
+        names: The file's name of each output.
+        weights: Weights by their names in the package.
+        operators: Operators that remain, in order.
+    """
+
+    model: bytes
+    slots: list[MatrixSlot]
+    width: int
+    columns: dict[str, int]
+    names: dict[str, str]
+    weights: dict[str, Matrix]
+    operators: list[str]
+
+
+def package_name(name: str) -> str:
+    """Return the name that a table or a weight has in the package.
+
+    Args:
+        name: Name of the initialiser.
+    """
+    return plain(name.replace("/", ".")).lstrip("_") or "weight"
+
+
+def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mapping[str, int]) -> ServedGraph:
+    """Return the dense graph.
+
+    Args:
+        model: The file.
+        lookups: The lookups to cut out.
+        columns: Columns of each output, by the file's name.
+
+    Raises:
+        BadInput: Two weights or outputs would have the same name, or no input is read.
+        TooLarge: Constants, which stay inside, exceed a limit.
+    """
+    cut = {one.output for one in lookups}
+    proto = type(model.proto)()
+    proto.CopyFrom(model.proto)
+    whole = [node for node in proto.graph.node if cut.isdisjoint(node.output)]
+    del proto.graph.node[:]
+    proto.graph.node.extend(whole)
+    nodes = needed_nodes(proto, set(columns))
+    read = {name for node in nodes for name in taken(node)} | set(columns)
+    slots = _slots(model, lookups, read)
+    if not slots:
+        raise BadInput("graph: expected outputs that depend on an input")
+    width = slots[-1].offset + slots[-1].width
+    labels = output_labels(columns)
+    weights, initialisers, renamed = _initialisers(model, read)
+    rename: Callable[[str], str] = lambda name: renamed.get(name, INNER + name) if name else ""  # noqa: E731
+    opset = model.opset
+    made = [node for slot in slots for node in _unpacked(slot, width, opset)]
+    inner = [renamed_node(node, rename) for node in nodes]
+    last = [node for name, label in labels.items() for node in _output(rename(name), label, columns[name])]
+    given = [helper.make_tensor_value_info(MATRIX, TensorProto.FLOAT, ["rows", width])]
+    out = [helper.make_tensor_value_info(labels[n], TensorProto.FLOAT, ["rows", columns[n]]) for n in columns]
+    constants = list(_shapes(slots, columns, labels, opset))
+    served = helper.make_model(
+        helper.make_graph([*made, *inner, *last], "dense", given, out, [*initialisers, *constants]),
+        producer_name="freshet",
+        ir_version=max(IR_VERSION, model.proto.ir_version),
+        opset_imports=[
+            helper.make_opsetid("" if entry.domain in OURS else entry.domain, entry.version)
+            for entry in model.proto.opset_import
+        ],
+    )
+    if served.ByteSize() > MAX_NBYTES:
+        raise TooLarge(f"graph: expected at most {MAX_NBYTES} bytes of constants, got {served.ByteSize()}")
+    operators = [node.op_type for node in nodes]
+    data = served.SerializeToString(deterministic=True)
+    names = {label: name for name, label in labels.items()}
+    return ServedGraph(data, slots, width, {labels[n]: columns[n] for n in columns}, names, weights, operators)
+
+
+def _slots(model: NativeModel, lookups: Sequence[ServedLookup], read: set[str]) -> list[MatrixSlot]:
+    slots: list[MatrixSlot] = []
+    at = 0
+    same: dict[tuple[str, tuple[tuple[str, int], ...]], list[ServedLookup]] = {}
+    for one in lookups:
+        if one.output in read:
+            same.setdefault((one.table, one.columns), []).append(one)
+    for given in model.inputs:
+        if given.name in read:
+            size = math.prod(n or 1 for n in given.dims[1:])
+            slots.append(MatrixSlot(at, size, given))
+            at += size
+    for group in same.values():
+        size = len(group[0].columns) * group[0].dims[-1]
+        slots.append(MatrixSlot(at, size, None, tuple(group)))
+        at += size
+    return slots
+
+
+def output_labels(columns: Mapping[str, int]) -> dict[str, str]:
+    """Return the package's name of each output.
+
+    Args:
+        columns: Columns of each output, by the file's name.
+
+    Raises:
+        BadInput: Two have the same name.
+    """
+    found: dict[str, str] = {}
+    for name in columns:
+        label = plain(name)
+        label = f"{label}_" if label == MATRIX or NAME.fullmatch(label) is None else label
+        if label in found.values():
+            raise BadInput(f"output {name[:64]!r}: expected outputs whose names differ in letters and digits")
+        found[name] = label
+    return found
+
+
+def _initialisers(model: NativeModel, read: set[str]) -> tuple[dict[str, Matrix], list[Any], dict[str, str]]:
+    """Return the weights by package name, the messages of all initialisers, and their new names."""
+    weights: dict[str, Matrix] = {}
+    found, renamed = [], {}
+    opening = {n for node in every_node(model.proto.graph) if node.op_type in SHAPED_BY_VALUE for n in node.input[1:]}
+    for tensor in model.proto.graph.initializer:
+        if tensor.name not in read:
+            continue
+        array = model.weights[tensor.name]
+        constant = tensor.name in opening or (array.size == 1 and ANONYMOUS.fullmatch(tensor.name))
+        kept = TensorProto()
+        if array.dtype != np.float32 or not array.size or constant:
+            kept.CopyFrom(held(tensor, model.weights))
+            kept.name = INNER + tensor.name
+        else:
+            name = package_name(tensor.name)
+            if name.lower() in {known.lower() for known in weights}:
+                raise BadInput(f"initialiser {tensor.name[:64]!r}: another name differs only in case or punctuation")
+            weights[name] = np.ascontiguousarray(array).reshape(array.shape)
+            kept = TensorProto(data_type=TensorProto.FLOAT, dims=array.shape, data_location=TensorProto.EXTERNAL)
+            kept.external_data.add(key="location", value=ELSEWHERE)
+            kept.name = renamed[tensor.name] = WEIGHT_PREFIX + name
+        found.append(kept)
+    return weights, found, renamed
+
+
+def renamed_node(node: Any, rename: Callable[[str], str]) -> Any:
+    """Return a copy of a node, and of the bodies inside it, with other names of values.
+
+    Args:
+        node: The node's message.
+        rename: Returns the new name of a value.
+    """
+    copy = type(node).FromString(node.SerializeToString())
+    copy.input[:] = [rename(name) for name in node.input]
+    copy.output[:] = [rename(name) for name in node.output]
+    copy.ClearField("doc_string")
+    if copy.domain in OURS:
+        copy.domain = ""
+    for attribute in copy.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            for info in (*graph.input, *graph.output):
+                info.name = rename(info.name)
+            for tensor in graph.initializer:
+                tensor.name = rename(tensor.name)
+            del graph.value_info[:]
+            inner = [renamed_node(one, rename) for one in graph.node]
+            del graph.node[:]
+            graph.node.extend(inner)
+    return copy
+
+
+def _unpacked(slot: MatrixSlot, width: int, opset: int) -> list[Any]:
+    """Return the nodes that bring columns of x into the form that the graph reads."""
+    start = f"{MADE}{slot.offset}"
+    part = MATRIX
+    nodes = []
+    if slot.width != width:
+        part = f"{start}/columns"
+        if opset < SLICE_BY_INPUTS:
+            last = [slot.offset + slot.width]
+            nodes.append(helper.make_node("Slice", [MATRIX], [part], starts=[slot.offset], ends=last, axes=[1]))
+        else:
+            names = [f"{start}/first", f"{start}/last", f"{MADE}axis"]
+            nodes.append(helper.make_node("Slice", [MATRIX, *names], [part]))
+    if slot.given is not None:
+        name = INNER + slot.given.name
+        shaped = f"{start}/shaped" if slot.given.dtype != np.float32 else name
+        if len(slot.given.dims) == 2:
+            nodes.append(helper.make_node("Identity", [part], [shaped]))
+        else:
+            nodes.append(helper.make_node("Reshape", [part, f"{start}/dims"], [shaped]))
+        if shaped != name:
+            kind = helper.np_dtype_to_tensor_dtype(slot.given.dtype)
+            nodes.append(helper.make_node("Cast", [shaped], [name], to=kind))
+        return nodes
+    for number, one in enumerate(slot.lookups):
+        name = INNER + one.output
+        shaped = name if one.axis == 0 else f"{start}/shaped{number}"
+        nodes.append(helper.make_node("Reshape", [part, f"{start}/dims{number}"], [shaped]))
+        if one.axis:
+            order = [*range(1, one.axis + 1), 0, *range(one.axis + 1, len(one.dims) + 1)]
+            nodes.append(helper.make_node("Transpose", [shaped], [name], perm=order))
+    return nodes
+
+
+def _output(name: str, label: str, columns: int) -> list[Any]:
+    wide = f"{MADE}out/{label}"
+    return [
+        helper.make_node("Cast", [name], [wide], to=TensorProto.FLOAT),
+        helper.make_node("Reshape", [wide, f"{wide}/dims"], [label]),
+    ]
+
+
+def _shapes(slots: Sequence[MatrixSlot], columns: Mapping[str, int], labels: Mapping[str, str], opset: int) -> Any:
+    """Iterate over the constants that the nodes added here read."""
+
+    def sizes(name: str, *values: int) -> Any:
+        return numpy_helper.from_array(np.array(values, np.int64), name)
+
+    if opset >= SLICE_BY_INPUTS:
+        yield sizes(f"{MADE}axis", 1)
+    for slot in slots:
+        start = f"{MADE}{slot.offset}"
+        if opset >= SLICE_BY_INPUTS:
+            yield sizes(f"{start}/first", slot.offset)
+            yield sizes(f"{start}/last", slot.offset + slot.width)
+        if slot.given is not None:
+            yield sizes(f"{start}/dims", *(-1 if n is None else n for n in slot.given.dims))
+        for number, one in enumerate(slot.lookups):
+            yield sizes(f"{start}/dims{number}", -1, *(one.dims[1:] if one.merged else one.dims))
+    for name in columns:
+        yield sizes(f"{MADE}out/{labels[name]}/dims", -1, columns[name])

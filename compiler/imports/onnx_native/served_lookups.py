@@ -1,0 +1,174 @@
+"""Find embeddings in an ONNX graph: initialisers that only Gather reads, at ids that an input holds.
+
+A delta of a table must reach every use of it. So an initialiser is a table only if all that reads it can be cut out:
+each reader is a `Gather(initialiser [n, d], ids)` of the graph itself, on axis 0, and its ids are values of one or more
+inputs, only moved. Any other initialiser stays a dense weight, which a delta replaces as a whole in all its uses.
+
+Which ids a Gather reads is not derived from its operators but observed: the nodes above it, if all of them only move
+values, are run on inputs whose values are numbers of places, for two numbers of rows. What comes out tells for each
+position the column it comes from, and where the rows lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from freshet_serving.compiler.imports.onnx_native.native_reader import (
+    NativeModel,
+    held,
+    needed_nodes,
+    open_session,
+    taken,
+)
+from freshet_serving.processor.errors import FreshetError
+
+RESHAPING = frozenset({"Flatten", "Reshape", "Shape", "Squeeze", "Transpose", "Unsqueeze"})
+MOVING = frozenset({"Cast", "Concat", "Constant", "Gather", "Identity", "Slice", "Split"}) | RESHAPING
+MAX_DIM = 4096
+MAX_COLUMNS = 4096
+PROBED = (3, 5)
+IR_VERSION = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ServedLookup:
+    """One Gather whose rows the engine looks up.
+
+    Attributes:
+        output: Name of its result.
+        table: Name of the initialiser.
+        columns: For each row that it reads for a request's row, the input and the column of the id.
+        axis: The axis of its result on which the rows lie.
+        dims: Sizes of its result without that axis; the first counts the ids if rows and ids share axis 0.
+        merged: Whether they share it.
+    """
+
+    output: str
+    table: str
+    columns: tuple[tuple[str, int], ...]
+    axis: int
+    dims: tuple[int, ...]
+    merged: bool
+
+
+def find_lookups(model: NativeModel) -> list[ServedLookup]:
+    """Return all lookups of the initialisers that can be tables.
+
+    Args:
+        model: The model.
+    """
+    graph = model.proto.graph
+    readers: dict[str, list[Any]] = {}
+    for node in graph.node:
+        for name in set(taken(node)):
+            readers.setdefault(name, []).append(node)
+    outputs = {info.name for info in graph.output}
+    probe = _Probe(model)
+    found: list[ServedLookup] = []
+    for name, array in model.weights.items():
+        fits = array.dtype == np.float32 and array.ndim == 2 and 0 < array.shape[1] <= MAX_DIM and len(array)
+        nodes = readers.get(name, [])
+        if not fits or not nodes or name in outputs or not all(_plain_gather(node, name) for node in nodes):
+            continue
+        cut = [probe.lookup(node, name, array.shape[1]) for node in nodes]
+        if all(one is not None for one in cut):
+            found += [one for one in cut if one is not None]
+    return found
+
+
+def _plain_gather(node: Any, name: str) -> bool:
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    return bool(node.op_type == "Gather" and not node.domain and node.input[0] == name and axis == 0) and (
+        node.input[1] != name
+    )
+
+
+class _Probe:
+    """Observes which columns of the inputs a tensor holds."""
+
+    def __init__(self, model: NativeModel) -> None:
+        self._proto, self._weights = model.proto, model.weights
+        self._ids = {i.name: i for i in model.inputs if i.dtype in (np.int64, np.int32) and None not in i.dims[1:]}
+        self._first: dict[str, int] = {}
+        self._total = 0
+        for given in self._ids.values():
+            self._first[given.name] = self._total
+            self._total += math.prod(n or 1 for n in given.dims[1:])
+
+    def lookup(self, node: Any, table: str, dim: int) -> ServedLookup | None:
+        """Return the lookup of a Gather, or None if its ids are not values of inputs.
+
+        Args:
+            node: The Gather.
+            table: Name of the initialiser.
+            dim: Length of its rows.
+        """
+        above = needed_nodes(self._proto, {node.input[1]})
+        read = {name for one in above for name in one.input} | {node.input[1]}
+        inputs = [name for name in self._ids if name in read]
+        others = {info.name for info in self._proto.graph.input} - self._weights.keys() - self._ids.keys()
+        if not inputs or read & others or not all(one.op_type in MOVING and not one.domain for one in above):
+            return None
+        small, large = self._observe(above, node.input[1], inputs, read)
+        if small is None or large is None or small.ndim != large.ndim or not small.ndim:
+            return None
+        grows = [a for a in range(small.ndim) if small.shape[a] != large.shape[a]]
+        if len(grows) != 1 or not small.size:
+            return None
+        (axis,) = grows
+        each, rest = divmod(small.shape[axis], PROBED[0])
+        if rest or large.shape[axis] != each * PROBED[1] or (each != 1 and axis):
+            return None
+        rows = np.moveaxis(large, axis, 0).reshape(PROBED[1], -1)
+        row, column = np.divmod(rows, self._total)
+        if (row != np.arange(PROBED[1])[:, None]).any() or (column != column[0]).any():
+            return None
+        if column.shape[1] > MAX_COLUMNS:
+            return None
+        dims = (*(() if each == 1 else (each,)), *(n for a, n in enumerate(large.shape) if a != axis), dim)
+        return ServedLookup(node.output[0], table, tuple(map(self._place, column[0].tolist())), axis, dims, each != 1)
+
+    def _place(self, column: int) -> tuple[str, int]:
+        name = max((n for n in self._first if self._first[n] <= column), key=self._first.__getitem__)
+        return name, column - self._first[name]
+
+    def _observe(self, above: Sequence[Any], name: str, inputs: Sequence[str], read: set[str]) -> list[Any]:
+        proto = onnx.ModelProto()
+        proto.CopyFrom(
+            onnx.ModelProto(ir_version=max(8, self._proto.ir_version), opset_import=self._proto.opset_import)
+        )
+        given = [
+            helper.make_tensor_value_info(
+                n, helper.np_dtype_to_tensor_dtype(self._ids[n].dtype), ["rows", *self._ids[n].dims[1:]]
+            )
+            for n in inputs
+        ]
+        constants = [held(t, self._weights) for t in self._proto.graph.initializer if t.name in read]
+        last = helper.make_node("Identity", [name], ["places"])
+        out = [helper.make_empty_tensor_value_info("places")]
+        if any("places" in node.output or "places" in node.input for node in above):
+            return [None, None]
+        proto.graph.CopyFrom(helper.make_graph([*above, last], "probe", given, out, constants))
+        found: list[Any] = []
+        try:
+            session = open_session(proto, {})
+            for rows in PROBED:
+                found.append(session.run(["places"], {n: self._places(n, rows) for n in inputs})[0])
+        except FreshetError:
+            return [None, None]
+        except Exception:  # ONNX Runtime's own: an index that the probe's places exceed, for one
+            return [None, None]
+        return found if all(one.dtype.kind in "iu" for one in found) else [None, None]
+
+    def _places(self, name: str, rows: int) -> Any:
+        given = self._ids[name]
+        size = math.prod(n or 1 for n in given.dims[1:])
+        place = np.arange(rows)[:, None] * self._total + self._first[name] + np.arange(size)
+        return place.astype(given.dtype).reshape(rows, *given.dims[1:])

@@ -1,0 +1,76 @@
+"""Write an ONNX file as a stage, and the dense graph that passes the stage's outputs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from freshet_serving.compiler.imports.onnx_native.native_reader import DEFAULT_OPSET, NativeModel, held
+from freshet_serving.compiler.imports.onnx_native.served_graph import INNER, IR_VERSION, renamed_node
+from freshet_serving.processor.backends import MATRIX
+from freshet_serving.processor.errors import TooLarge
+
+MAX_NBYTES = 256 << 20
+
+
+def stage_model(model: NativeModel, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> bytes:
+    """Return the stage.
+
+    Args:
+        model: The file.
+        inputs: The package's name of each input, by the file's.
+        outputs: The stage's name of each output, by the file's.
+
+    Raises:
+        TooLarge: It exceeds the limit of an executable.
+    """
+    proto = type(model.proto)()
+    proto.CopyFrom(model.proto)
+    graph = proto.graph
+    names = {name: f"input/{label}" for name, label in inputs.items()}
+
+    def rename(name: str) -> str:
+        return names.get(name, INNER + name) if name else ""
+
+    nodes = [renamed_node(node, rename) for node in graph.node]
+    nodes += [helper.make_node("Identity", [rename(name)], [f"output/{label}"]) for name, label in outputs.items()]
+    given = [info for info in graph.input if info.name in inputs]
+    made = {info.name: info for info in graph.output}
+    for info in given:
+        info.name = rename(info.name)
+    for name, label in outputs.items():
+        made[name].name = f"output/{label}"
+    initialisers = [held(tensor, model.weights) for tensor in graph.initializer]
+    for tensor in initialisers:
+        tensor.name = rename(tensor.name)
+    served = helper.make_graph(nodes, "stage", given, [made[name] for name in outputs], initialisers)
+    graph.CopyFrom(served)
+    proto.ir_version = max(IR_VERSION, proto.ir_version)
+    if proto.ByteSize() > MAX_NBYTES:
+        raise TooLarge(f"stage: expected at most {MAX_NBYTES} bytes, got {proto.ByteSize()}")
+    data: bytes = proto.SerializeToString(deterministic=True)
+    return data
+
+
+def passing_model(columns: Mapping[str, int]) -> bytes:
+    """Return the dense graph that gives the columns of x, output after output.
+
+    Args:
+        columns: Columns of each output.
+    """
+    nodes, constants, out, at = [], [], [], 0
+    for label, count in columns.items():
+        bounds = [f"{label}/first", f"{label}/last", "axis"]
+        constants += [numpy_helper.from_array(np.array([n]), name) for n, name in zip((at, at + count), bounds)]
+        nodes.append(helper.make_node("Slice", [MATRIX, *bounds], [label]))
+        out.append(helper.make_tensor_value_info(label, TensorProto.FLOAT, ["rows", count]))
+        at += count
+    constants.append(numpy_helper.from_array(np.array([1]), "axis"))
+    given = [helper.make_tensor_value_info(MATRIX, TensorProto.FLOAT, ["rows", at])]
+    graph = helper.make_graph(nodes, "dense", given, out, constants)
+    opsets = [helper.make_opsetid("", DEFAULT_OPSET)]
+    model = helper.make_model(graph, producer_name="freshet", ir_version=IR_VERSION, opset_imports=opsets)
+    data: bytes = model.SerializeToString(deterministic=True)
+    return data

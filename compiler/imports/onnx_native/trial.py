@@ -1,0 +1,74 @@
+"""Run a file of an untrusted source for the first time: for a few seconds at most, in bounded memory.
+
+Sessions of a trial share one arena of the process, which refuses to grow beyond its limit. Sessions that serve have
+arenas of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import onnxruntime
+
+from freshet_serving.processor.errors import BadInput
+
+FATAL = 4
+MAX_S = 5.0
+MAX_NBYTES = 2 << 30
+GROW_AS_REQUESTED = 1
+BEYOND = "smaller than requested bytes"
+
+
+def trial_options() -> Any:
+    """Return options of a session whose memory is bounded."""
+    _bound_memory()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 2, FATAL
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    return options
+
+
+@cache
+def _bound_memory() -> None:
+    kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+    limit = onnxruntime.OrtArenaCfg({"max_mem": MAX_NBYTES, "arena_extend_strategy": GROW_AS_REQUESTED})
+    onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), limit)
+
+
+def run_bounded(session: Any, names: Sequence[str], fed: Mapping[str, Any], max_s: float = MAX_S) -> list[Any]:
+    """Return outputs of a session.
+
+    Args:
+        session: The session.
+        names: The outputs.
+        fed: Arrays by input.
+        max_s: Seconds after which the run is ended.
+
+    Raises:
+        BadInput: The run was ended, or needs too much memory.
+    """
+    given = {info.name for info in session.get_inputs()}
+    options = onnxruntime.RunOptions()
+    options.log_severity_level = FATAL
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        options.terminate = True
+
+    timer = threading.Timer(max_s, end)
+    timer.start()
+    try:
+        found: list[Any] = session.run(list(names), {n: a for n, a in fed.items() if n in given}, options)
+        return found
+    except Exception as error:
+        if BEYOND in str(error):
+            raise BadInput(f"source: expected a graph that computes samples in {MAX_NBYTES} bytes") from None
+        if late.is_set():
+            raise BadInput(f"source: expected a graph that computes samples within {max_s:g} s") from None
+        raise
+    finally:
+        timer.cancel()

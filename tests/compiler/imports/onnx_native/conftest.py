@@ -1,0 +1,3 @@
+import pytest
+
+pytest.importorskip("onnx", reason="importing needs the train extra")

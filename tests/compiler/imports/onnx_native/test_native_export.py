@@ -1,0 +1,52 @@
+"""`freshet delta make` for a version that ONNX Runtime computes as it is."""
+
+import numpy as np
+import pytest
+
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
+from freshet_serving.compiler.imports.retrained import read_retrained
+from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.repository.model_repository import Repository
+from tests.compiler.imports.onnx_native.native_models import LSTM, LSTM_WEIGHTS, regressor, spelled
+from tests.compiler.imports.onnx_native.test_native_import import scores
+
+INPUTS = {"history": np.arange(20).reshape(4, 5), "dense": np.ones((4, 2), np.float32)}
+
+
+@pytest.fixture
+def repository(tmp_path):
+    import_model(spelled(tmp_path / "first.onnx", LSTM, **LSTM_WEIGHTS), tmp_path / "models", "m")
+    return tmp_path / "models"
+
+
+def retrained():
+    return {k: v * np.float32(1.5) if v.dtype == np.float32 else v for k, v in LSTM_WEIGHTS.items()}
+
+
+def test_retrained_file_becomes_rows_and_weights(repository, tmp_path):
+    path = spelled(tmp_path / "second.onnx", LSTM, **retrained())
+    export = read_retrained(path, Repository(repository).version("m"), ImportOptions())
+    Publisher(repository, "m").publish_difference(export.tables, export.dense, hashed=True)
+    import_model(path, tmp_path / "models", "again")
+
+    got, wanted = (scores(repository, name, INPUTS)["score"] for name in ("m", "again"))
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+def test_other_network_is_refused(repository, tmp_path):
+    version = Repository(repository).version("m")
+    other = LSTM.replace("score = MatMul (both", "bent = Tanh (both)\n score = MatMul (bent")
+    with pytest.raises(BadInput, match=r"the network itself differs.*import it as a new version"):
+        read_retrained(spelled(tmp_path / "other.onnx", other, **LSTM_WEIGHTS), version, ImportOptions())
+    small = LSTM_WEIGHTS | {"top__weight": LSTM_WEIGHTS["top__weight"].repeat(2, 1)}
+    wide = spelled(tmp_path / "wide.onnx", LSTM.replace("batch, 1] score", "batch, 2] score"), **small)
+    with pytest.raises(BadInput, match=r"dense weight 'top\.weight': expected shape"):
+        read_retrained(wide, version, ImportOptions())
+
+
+def test_trees_are_constants(tmp_path):
+    import_model(regressor(tmp_path / "first.onnx"), tmp_path / "models", "trees")
+    version = Repository(tmp_path / "models").version("trees")
+    with pytest.raises(BadInput, match=r"a constant in it \(trees, coefficients\)"):
+        read_retrained(regressor(tmp_path / "second.onnx", trees=21), version, ImportOptions())

@@ -1,0 +1,122 @@
+"""ONNX files with strings or rows of any length: a stage of ONNX Runtime computes them, without TensorFlow."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
+from freshet_serving.compiler.imports.onnx_native.onnx_stage import OnnxStage
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.repository.version import VersionReader
+from tests.compiler.imports.onnx_native.native_models import ML, normal, own_scores, spelled
+
+WORDS = ["red", "green", "blue"]
+ROWS = 200
+
+
+def encoded(path):
+    """scikit-learn's ColumnTransformer of a OneHotEncoder and numbers, and a LinearRegressor."""
+    nodes = [
+        helper.make_node("OneHotEncoder", ["colour"], ["places"], domain=ML, cats_strings=WORDS, zeros=1),
+        helper.make_node("Reshape", ["places", "flat"], ["wide"]),
+        helper.make_node("Concat", ["wide", "size"], ["features"], axis=1),
+        helper.make_node(
+            "LinearRegressor", ["features"], ["price"], domain=ML, coefficients=[1.0, 2.0, 4.0, 0.5, 0.25], targets=1
+        ),
+    ]
+    given = [helper.make_tensor_value_info("colour", 8, ["n", 1]), helper.make_tensor_value_info("size", 1, ["n", 2])]
+    out = [helper.make_tensor_value_info("price", 1, ["n", 1])]
+    flat = helper.make_tensor("flat", 7, [2], [-1, 3])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(ML, 1)]
+    graph = helper.make_graph(nodes, "g", given, out, [flat])
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+    return path
+
+
+POOLED = """g (int64[n, any] history) => (float[n, 4] score) {
+    rows = Gather (t, history)
+    mean = ReduceMean <axes = [1], keepdims: int = 0> (rows)
+    score = Shrink <lambd: float = 0.1> (mean)
+}"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """The repository with both models, and their files."""
+    folder = tmp_path_factory.mktemp("staged")
+    files = {
+        "encoded": encoded(folder / "encoded.onnx"),
+        "pooled": spelled(folder / "pooled.onnx", POOLED, t=normal(30, 4)),
+    }
+    for name, path in files.items():
+        import_model(path, folder / "models", name, options=ImportOptions(buckets=(1, 64)))
+    return folder / "models", files
+
+
+def scores(repository, name, inputs):
+    with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
+        return processor.process(PredictRequest(name, inputs)).outputs
+
+
+def test_encoder_of_strings_is_served_by_a_stage(models):
+    repository, files = models
+    manifest = VersionReader(repository / "encoded" / "1").manifest
+    random = np.random.default_rng(1)
+    words = [[*WORDS, "new"][i] for i in random.integers(0, 4, ROWS)]
+    size = random.standard_normal((ROWS, 2)).astype(np.float32)
+
+    assert manifest.stage.runtime == "onnxruntime"
+    assert [(i.name, i.dtype) for i in manifest.inputs] == [("colour", "string"), ("size", "float32")]
+    got = scores(repository, "encoded", {"colour": Strings.of(words), "size": size})["price"]
+    wanted = own_scores(files["encoded"], {"colour": np.array(words, object).reshape(-1, 1), "size": size})["price"]
+    np.testing.assert_allclose(got.reshape(ROWS, -1), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_of_any_length_are_served_by_a_stage_and_say_so(models):
+    repository, files = models
+    manifest = VersionReader(repository / "pooled" / "1").manifest
+    ids = np.random.default_rng(2).integers(0, 30, (ROWS, 9))
+
+    assert [(i.name, i.ragged) for i in manifest.inputs] == [("history", True)]
+    note = "strings or rows of any length in history"
+    assert any(note in line for line in manifest.notes["import"]["notes"])
+    ragged = Ragged(ids.ravel(), np.arange(ROWS + 1) * 9)
+    got = scores(repository, "pooled", {"history": ragged})["score"]
+    np.testing.assert_allclose(got, own_scores(files["pooled"], {"history": ids})["score"], rtol=1e-5, atol=1e-5)
+
+
+def test_ids_that_the_model_refuses_are_the_client_s_mistake(models):
+    with pytest.raises(BadInput, match="the model refuses these inputs"):
+        scores(models[0], "pooled", {"history": Ragged.of([[1, 99]])})
+
+
+def test_bytes_that_are_no_text_are_refused(models):
+    inputs = {"colour": Strings.of([b"\xff"]), "size": np.zeros((1, 2), np.float32)}
+    with pytest.raises(BadInput, match="expected strings in UTF-8"):
+        scores(models[0], "encoded", inputs)
+
+
+def test_damaged_stage_is_refused(models):
+    repository, _ = models
+    reader = VersionReader(repository / "pooled" / "1")
+    data, inputs, outputs = reader.file("stage/graph.onnx"), reader.manifest.inputs, reader.manifest.stage.outputs
+    with pytest.raises(Corrupt):
+        OnnxStage(data[: len(data) // 2], inputs, outputs)
+    with pytest.raises(Corrupt, match="an input or output that the manifest names is missing"):
+        OnnxStage(data, [], outputs)
+    with pytest.raises(Corrupt, match="an input or output that the manifest names is missing"):
+        OnnxStage(data, inputs, [Input("other", "float32")])
+
+
+def test_stage_with_data_elsewhere_is_refused(models):
+    proto = onnx.load_from_string(VersionReader(models[0] / "pooled" / "1").file("stage/graph.onnx"))
+    tensor = next(t for t in proto.graph.initializer if list(t.dims) == [30, 4])
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    with pytest.raises(Corrupt, match="expected all values inside the ONNX model"):
+        OnnxStage(proto.SerializeToString(), [], [])

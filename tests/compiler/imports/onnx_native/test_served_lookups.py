@@ -1,0 +1,75 @@
+"""Which initialisers become tables, and which columns of which inputs their lookups read."""
+
+import numpy as np
+import pytest
+
+from freshet_serving.compiler.imports.onnx_native.native_reader import read_native
+from freshet_serving.compiler.imports.onnx_native.served_lookups import find_lookups
+from tests.compiler.imports.onnx_native.native_models import ITEMS, normal, spelled
+
+WEIGHTS = {"t": normal(ITEMS, 2), "zero": np.array(0), "two": np.array(2), "all": np.array([-1]), "one": np.array([1])}
+
+
+def lookups(tmp_path, steps, ids="ids", columns="int64[n, 3]", **weights):
+    text = f"g ({columns} ids, int64[n] other) => (r) {{ {steps} rows = Gather (t, {ids}) r = Shrink (rows) }}"
+    return find_lookups(read_native(spelled(tmp_path / "m.onnx", text, **{**WEIGHTS, **weights})))
+
+
+@pytest.mark.parametrize(
+    ("steps", "ids", "columns", "axis", "dims"),
+    [
+        ("", "ids", [("ids", 0), ("ids", 1), ("ids", 2)], 0, (3, 2)),
+        ("i = Transpose <perm = [1, 0]> (ids)", "i", [("ids", 0), ("ids", 1), ("ids", 2)], 1, (3, 2)),
+        ("i = Gather <axis: int = 1> (ids, two)", "i", [("ids", 2)], 0, (2,)),
+        ("i = Slice (ids, one, [3], one)".replace("[3]", "three"), "i", [("ids", 1), ("ids", 2)], 0, (2, 2)),
+        ("f = Cast <to = 1> (ids) i = Cast <to = 7> (f)", "i", [("ids", 0), ("ids", 1), ("ids", 2)], 0, (3, 2)),
+        ("i = Reshape (ids, all)", "i", [("ids", 0), ("ids", 1), ("ids", 2)], 0, (3, 2)),
+        (
+            "u = Unsqueeze (other, one) i = Concat <axis: int = 1> (u, ids)",
+            "i",
+            [("other", 0), ("ids", 0), ("ids", 1), ("ids", 2)],
+            0,
+            (4, 2),
+        ),
+    ],
+)
+def test_moved_ids_are_followed_to_their_columns(steps, ids, columns, axis, dims, tmp_path):
+    (found,) = lookups(tmp_path, steps, ids, three=np.array([3]))
+    assert list(found.columns) == columns
+    assert (found.table, found.axis, found.dims) == ("t", axis, dims)
+
+
+@pytest.mark.parametrize(
+    ("steps", "ids"),
+    [
+        ("i = Add (ids, zero)", "i"),
+        ("i = Abs (ids)", "i"),
+        ("i = ReduceMax <keepdims: int = 0, axes = [1]> (ids)", "i"),
+    ],
+)
+def test_computed_ids_are_no_lookup(steps, ids, tmp_path):
+    assert lookups(tmp_path, steps, ids) == []
+
+
+def test_initialiser_with_one_other_use_is_no_table(tmp_path):
+    assert lookups(tmp_path, "l = Gather (t, other) turned = Transpose <perm = [1, 0]> (t)") != []
+    text = """g (int64[n, 3] ids) => (r, s) {
+        rows = Gather (t, ids)
+        r = Shrink (rows)
+        small = ReduceSum (t)
+        s = Add (r, small)
+    }"""
+    assert find_lookups(read_native(spelled(tmp_path / "m.onnx", text, **WEIGHTS))) == []
+
+
+def test_use_inside_a_body_is_another_use(tmp_path):
+    text = """g (int64[n, 3] ids) => (r) {
+        rows = Gather (t, ids)
+        more = If (truth) <
+            then_branch = a () => (x) { x = Gather (t, zero) }, else_branch = b () => (y) { y = Gather (t, two) }
+        >
+        s = Add (rows, more)
+        r = Shrink (s)
+    }"""
+    weights = {**WEIGHTS, "truth": np.array(True)}
+    assert find_lookups(read_native(spelled(tmp_path / "m.onnx", text, **weights))) == []

@@ -1,0 +1,46 @@
+"""The first run of a file: it ends."""
+
+import numpy as np
+import pytest
+
+from freshet_serving.compiler.imports.onnx_native.native_reader import read_native
+from freshet_serving.compiler.imports.onnx_native.trial import run_bounded
+from freshet_serving.processor.errors import BadInput
+from tests.compiler.imports.onnx_native.native_models import spelled
+
+ENDLESS = """g (float[batch, 2] x) => (float[batch, 2] y) {
+    forever = Constant <value: tensor = int64 {9223372036854775807}> ()
+    go = Constant <value: tensor = bool {1}> ()
+    y = Loop (forever, go, x) <body: graph = b (int64 i, bool c, float[n, 2] v) => (bool again, float[n, 2] w) {
+        again = Identity (c)
+        w = Add (v, v)
+    }>
+}"""
+
+
+def test_endless_run_is_ended(tmp_path):
+    model = read_native(spelled(tmp_path / "m.onnx", ENDLESS))
+    with pytest.raises(BadInput, match=r"expected a graph that computes samples within 0\.1 s"):
+        run_bounded(model.session, ["y"], {"x": np.ones((1, 2), np.float32)}, max_s=0.1)
+
+
+def test_failure_of_a_run_is_the_library_s_own(tmp_path):
+    text = "g (int64[batch] i) => (float[batch, 2] y) { a = Gather (t, i) y = Shrink (a) }"
+    model = read_native(spelled(tmp_path / "m.onnx", text, t=np.ones((3, 2), np.float32)))
+    with pytest.raises(Exception, match="indices element out of data bounds"):
+        run_bounded(model.session, ["y"], {"i": np.array([5])})
+
+
+def test_run_that_takes_gigabytes_is_ended(tmp_path):
+    text = """g (float[batch, 2] x) => (float[batch] y) {
+        trips = Constant <value: tensor = int64 {40}> ()
+        go = Constant <value: tensor = bool {1}> ()
+        z = Loop (trips, go, x) <body: graph = b (int64 i, bool c, float[n, p] v) => (bool again, float[n, q] w) {
+            again = Identity (c)
+            w = Concat <axis: int = 1> (v, v)
+        }>
+        y = ReduceMax <axes = [1], keepdims: int = 0> (z)
+    }"""
+    model = read_native(spelled(tmp_path / "m.onnx", text))
+    with pytest.raises(BadInput, match="expected a graph that computes samples in 2147483648 bytes"):
+        run_bounded(model.session, ["y"], {"x": np.ones((4096, 2), np.float32)}, max_s=60)
