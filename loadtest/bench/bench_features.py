@@ -15,6 +15,7 @@ import asyncio
 import functools
 import json
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -339,7 +340,7 @@ def main() -> None:
     parser.add_argument("--out", default=str(RESULTS / "features.md"))
     options = parser.parse_args()
     console, values = Console(), FeatureValues.draw()
-    results: dict[str, Any] = {"machine": machine(), "origin": origin("features", "ARGS", []), "figures": []}
+    results: dict[str, Any] = {"machine": machine(), "origin": origin("-C loadtest features", "ARGS", sys.argv[1:]), "figures": []}
     with tempfile.TemporaryDirectory(prefix="freshet-features-") as folder, redis_server() as port:
         fill_store(port, values)
         with console.status("training"):

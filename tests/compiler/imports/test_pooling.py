@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.importer import ImportOptions, import_model
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig

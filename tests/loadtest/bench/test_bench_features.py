@@ -34,7 +34,7 @@ def test_page_states_ratios_and_aims():
     figures = bench.Figures("json", 500, 400.0, 1000.0, 0.4, 0.35, 0.45, 1000.0, 20_000.0)
     results = {
         "machine": {"cores": 2, "cpu": "a CPU"},
-        "origin": {"date": "2026-01-01", "command": "make features"},
+        "origin": {"date": "2026-01-01", "command": "make -C loadtest features"},
         "figures": [{name: getattr(figures, name) for name in bench.Figures.__slots__}],
     }
     assert "| json | 500 | 400 | 1000 | **0.40** (0.35 to 0.45) | 1,000 | 20,000 | 1/20 | 0.5, 1/20 |" in bench.page(
