@@ -340,7 +340,8 @@ def main() -> None:
     parser.add_argument("--out", default=str(RESULTS / "features.md"))
     options = parser.parse_args()
     console, values = Console(), FeatureValues.draw()
-    results: dict[str, Any] = {"machine": machine(), "origin": origin("-C loadtest features", "ARGS", sys.argv[1:]), "figures": []}
+    made = origin("-C loadtest features", "ARGS", sys.argv[1:])
+    results: dict[str, Any] = {"machine": machine(), "origin": made, "figures": []}
     with tempfile.TemporaryDirectory(prefix="freshet-features-") as folder, redis_server() as port:
         fill_store(port, values)
         with console.status("training"):
