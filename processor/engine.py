@@ -309,15 +309,16 @@ class Processor:
         """
         return self.host.apply_delta(model, data, path)
 
-    def rollback(self, model: str, generation: Generation, reason: str = "") -> RollbackResult:
+    def rollback(self, model: str, generation: Generation, reason: str = "", only: str = "") -> RollbackResult:
         """Serve an earlier generation again, here and on every server of the repository; see ServedModel.rollback.
 
         Args:
             model: Name of the model.
             generation: The generation to go back to.
             reason: Explanation for people.
+            only: The part to take back alone, "model" or "entities"; "" for both.
         """
-        return self.host.rollback(model, generation, reason)
+        return self.host.rollback(model, generation, reason, only)
 
     def info(self) -> dict[str, Any]:
         """Return the state of the processor, JSON-able: versions, labels, generation, freshness, sessions, memory."""

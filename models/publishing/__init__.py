@@ -6,7 +6,6 @@ keras_mapping   mapping of a Keras model's variables and rows to a package's tab
 torch_hook      the same for a PyTorch loop
 model_tracker   shared by callback and hook: tracking of unpublished changes, and the publish interval
 entity_rows     rows of entities from columns, as serving would have bound them
-difference      the delta that makes a served table equal to a trainer's
 rollback_patch  rows and weights to restore in a trainer after a rollback
 key_ids         keys as ids: strings hashed as serving does
 """

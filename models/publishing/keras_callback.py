@@ -17,7 +17,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from freshet_serving.models.publishing.difference import Float32s, Int64s, bits
 from freshet_serving.models.publishing.keras_mapping import map_variables
 from freshet_serving.models.publishing.model_tracker import (
     EVERY_S,
@@ -30,6 +29,7 @@ from freshet_serving.models.publishing.model_tracker import (
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import TableEntry
+from freshet_serving.processor.repository import Float32s, Int64s, bits
 
 LOG = logging.getLogger("freshet")
 TOUCHED_ALONE = {"SGD": ("momentum",), "Adagrad": ()}

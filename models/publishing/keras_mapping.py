@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.publishing.difference import places_of
 from freshet_serving.models.publishing.key_ids import hashed, takes_integers, takes_strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest, TableEntry
+from freshet_serving.processor.repository import places_of
 
 Int64s = NDArray[np.int64]
 # Layers that pass ids on unchanged between a lookup and an embedding.

@@ -24,23 +24,24 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.publishing.difference import (
-    PIECE,
+from freshet_serving.models.publishing.rollback_patch import RollbackPatch
+from freshet_serving.processor.errors import BadInput, NotReady, ParentRolledBack
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package import Manifest, TableDelta, TableEntry
+from freshet_serving.processor.repository import (
     Float32s,
     Int64s,
+    VersionContents,
     bits,
     differs,
     places_of,
     table_difference,
 )
-from freshet_serving.models.publishing.rollback_patch import RollbackPatch
-from freshet_serving.processor.errors import BadInput, NotReady, ParentRolledBack
-from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package import Manifest, TableDelta, TableEntry
-from freshet_serving.processor.repository import VersionContents
 
 BEGINNINGS = MODEL, SERVED = "model", "served"
 EVERY_S = 1.0
+PIECE = 1 << 16
+"""Rows that are read at once."""
 SHARE = 0.1
 """Maximum share of the time that publishing by interval takes."""
 LOG = logging.getLogger("freshet")

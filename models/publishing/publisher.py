@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.publishing.difference import Int64s, bits, table_difference
 from freshet_serving.models.publishing.entity_rows import entity_of, entity_rows
 from freshet_serving.models.publishing.key_ids import as_ids
 from freshet_serving.models.publishing.rollback_patch import RollbackPatch, rollback_patch_since
@@ -30,9 +29,13 @@ from freshet_serving.processor.package import RECORD, Delta, Records, TableDelta
 from freshet_serving.processor.repository import (
     ChainLink,
     ChangeLog,
+    Int64s,
     Keyring,
     VersionContents,
+    bits,
     open_repository,
+    part_difference,
+    table_difference,
     table_file,
 )
 
@@ -213,18 +216,9 @@ class Publisher:
         Returns:
             The delta's generation, or the newest one if the part has not changed since.
         """
-        if only not in ("model", "entities"):
-            raise BadInput(f"only: expected model or entities, got {only[:40]!r}")
         contents = self.served()
         past = VersionContents(self._version, self._change_log, self._find(Generation.parse(generation)))
-        tables = {}
-        for entry in self.manifest.tables:
-            if (entry.dtype == RECORD) == (only == "entities"):
-                keys, rows = past.table(entry.name)
-                tables[entry.name] = table_difference(contents, entry.name, keys, rows.__getitem__)
-        weights = past.dense if only == "model" else {}
-        changed = {name: value for name, value in weights.items() if differs_in_bits(value, contents.dense[name])}
-        return self._commit(tables, changed, None, 0)
+        return self._commit(*part_difference(contents, past, only), None, 0)
 
     def served(self) -> VersionContents:
         """Return tables and dense weights as of the newest generation: table(name), rows(name, keys), dense."""

@@ -31,7 +31,6 @@ from typing import Any
 
 import numpy as np
 
-from freshet_serving.models.publishing.difference import Float32s, Int64s
 from freshet_serving.models.publishing.key_ids import takes_integers
 from freshet_serving.models.publishing.model_tracker import (
     EVERY_S,
@@ -43,6 +42,7 @@ from freshet_serving.models.publishing.model_tracker import (
 )
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.repository import Float32s, Int64s
 
 # Optimizer -> options that must be zero for rows without a gradient to stay unchanged.
 TOUCHED_ALONE = {"SGD": ("momentum", "weight_decay"), "Adagrad": ("weight_decay",), "SparseAdam": ()}

@@ -44,6 +44,15 @@ from freshet_serving.processor.repository.log.contents import (
     widened,
 )
 from freshet_serving.processor.repository.log.damage import find_damage, repair
+from freshet_serving.processor.repository.log.difference import (
+    Float32s,
+    Int64s,
+    bits,
+    differs,
+    part_difference,
+    places_of,
+    table_difference,
+)
 from freshet_serving.processor.repository.log.history import ChainLink, History
 from freshet_serving.processor.repository.log.pruning import prunable, unfinished
 from freshet_serving.processor.repository.log.re_signing import check_version, re_sign
@@ -137,9 +146,11 @@ __all__ = [
     "ChangeLog",
     "DeltaFolderScanner",
     "DurableDelta",
+    "Float32s",
     "FolderWatch",
     "History",
     "Identity",
+    "Int64s",
     "Keyring",
     "MirroredRepository",
     "ObjectStore",
@@ -154,12 +165,14 @@ __all__ = [
     "VersionWriter",
     "add_file",
     "address_parts",
+    "bits",
     "carry_warmup",
     "check_downgrade",
     "check_name",
     "check_version",
     "default_memory",
     "delta_digest",
+    "differs",
     "dump_warmup",
     "find_damage",
     "identity_of",
@@ -172,6 +185,8 @@ __all__ = [
     "open_snapshot",
     "open_store",
     "parse_warmup",
+    "part_difference",
+    "places_of",
     "prunable",
     "re_sign",
     "repair",
@@ -180,6 +195,7 @@ __all__ = [
     "sealed",
     "sha256",
     "stored",
+    "table_difference",
     "table_file",
     "unfinished",
     "unknown_model",

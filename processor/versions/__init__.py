@@ -5,6 +5,7 @@ model           one model: its loaded versions, its labels, its single writer
 routed_model    one model as requests see it: its routes, and the policy they follow from
 log_applier     keep a loaded version in sync with its change log on disk
 held_deltas     when a hold may be released automatically, and which deltas survive a rejected one
+part_restoration  the delta that takes features, or rows and weights, back alone
 timeline        the newest records of a version in a form for people
 pre_deploy_check  check deltas before they are served, and keep what monitoring needs afterwards
 preview         score recently requested rows under a state that is not served yet

@@ -417,15 +417,17 @@ class ModelHost(ABC):
             raise BadInput("delta: expected either the file itself or a path")
         return served.apply_bytes(data) if data is not None else served.apply_file(self.repository.resolve(str(path)))
 
-    def rollback(self, model: str, generation: Generation, reason: str = "") -> RollbackResult:
-        """Serve an earlier generation again, on every server of the repository (ServedModel.rollback).
+    def rollback(self, model: str, generation: Generation, reason: str = "", only: str = "") -> RollbackResult:
+        """Serve an earlier generation again, on every server of the repository (ServedModel.rollback, restore).
 
         Args:
             model: Name of the model.
             generation: The generation to serve.
             reason: Reason for the record.
+            only: The part to take back alone, "model" or "entities"; "" for both.
         """
-        return self.model(model).rollback(generation, reason)
+        served = self.model(model)
+        return served.restore(generation, only) if only else served.rollback(generation, reason)
 
     def release_deltas(self, model: str, version: int | None = None, reason: str = "") -> Generation:
         """Serve the held deltas of a version, on every server of the repository (ServedModel.release).

@@ -59,6 +59,7 @@ from freshet_serving.processor.versions.change_results import ApplyResult, Rollb
 from freshet_serving.processor.versions.failed_versions import DirtyVersions, FailedVersions, FailureMessage, load_error
 from freshet_serving.processor.versions.held_deltas import held_reason, publish_anew, sound_behind
 from freshet_serving.processor.versions.log_applier import LogApplier, RebuildRequired
+from freshet_serving.processor.versions.part_restoration import publish_part
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.pre_deploy_check import GuardStats, GuardViolation, PreDeployCheck
 from freshet_serving.processor.versions.readiness import LockWatchdog
@@ -290,6 +291,23 @@ class ServedModel(RoutedModel):
             reached = self._still(generation.version).generation
             steps = [Generation(generation.version, step) for step in reversed(undone)]
             return RollbackResult(reached, steps, change_log.history.top + 1, recorded=alone is None)
+
+    def restore(self, generation: Generation, only: str) -> RollbackResult:
+        """Take one part of a loaded version back and leave the other, with a delta that is committed and served.
+
+        Args:
+            generation: The generation whose part to serve.
+            only: "entities" for the features of entities, "model" for rows and dense weights.
+        """
+        with self._lock, self._dirty_versions.changing(generation.version):
+            self.lock_watch.turn()
+            version, log_applier = self._loaded(generation.version)
+            change_log = log_applier.change_log
+            change_log.look()
+            if publish_part(version.files, change_log, generation, only, self._clock.unix_s()):
+                self._look(generation.version, version)
+            reached = self._still(generation.version).generation
+            return RollbackResult(reached, [], change_log.history.top + 1, recorded=True)
 
     def release(self, number: int, reason: str = "") -> Generation:
         """Serve the held deltas of a loaded version, and commit the release to its change log.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -79,6 +79,9 @@ class DeltaPath(StrictModel):
 class RollbackRequest(StrictModel):
     generation: str = Field(max_length=40, description="An earlier generation of the served version, such as 3.16.")
     reason: str = Field("", max_length=500, description="Reason; recorded in the chain.")
+    only: Literal["", "model", "entities"] = Field(
+        "", description="Take back one part alone, with a delta: rows and weights, or the features of entities."
+    )
 
 
 class HeldDeltasRequest(StrictModel):
@@ -237,11 +240,10 @@ class Admin:
         """Roll the served version back to an earlier generation, on every server of the repository."""
         processor = self._lifecycle.processor()
         body = await read_json(request, RollbackRequest)
-        target, why = Generation.parse(body.generation), body.reason
-        what = f"roll {name!r} back to {target}" + (f": {show(why)}" if why else "")
-        return json_reply(
-            _told(name, await self._trail.run(request, what, lambda: processor.rollback(name, target, why)))
-        )
+        target, why, only = Generation.parse(body.generation), body.reason, body.only
+        what = f"roll {only and f'the {only} of '}{name!r} back to {target}" + (f": {show(why)}" if why else "")
+        done = await self._trail.run(request, what, lambda: processor.rollback(name, target, why, only))
+        return json_reply(_told(name, done, only))
 
     async def release(self, name: Name, request: Request) -> Response:
         """Release the held deltas of a version, on every server of the repository."""
@@ -332,17 +334,19 @@ class Admin:
         return json_reply({"groups": {name: s.sessions for name, s in processor.group_stats().items()}})
 
 
-def _told(name: str, done: RollbackResult) -> dict[str, Any]:
+def _told(name: str, done: RollbackResult, only: str = "") -> dict[str, Any]:
     """Return a rollback's result as JSON."""
     undone = [str(generation) for generation in done.undone]
     answer = {"model": name, "generation": str(done.generation), "undone": undone, "recorded": done.recorded}
     answer["kept"] = [str(generation) for generation in done.kept]
-    return {**answer, "next": f"{done.generation.version}.{done.next_step}", "note": _what_follows(done)}
+    return {**answer, "next": f"{done.generation.version}.{done.next_step}", "note": _what_follows(done, only)}
 
 
-def _what_follows(done: RollbackResult) -> str:
+def _what_follows(done: RollbackResult, only: str) -> str:
     """Return in words what a rollback means for other servers and for the publisher."""
     here, following = done.generation, f"{done.generation.version}.{done.next_step}"
+    if only:
+        return f"This server serves {here}, the others follow; a trainer takes the {only} over before it publishes."
     if not done.recorded:
         return (
             f"The repository cannot be written: only this server serves {here}, and it applies no further delta until "

@@ -163,36 +163,18 @@ def delta_rollback(
     only: Annotated[
         str,
         typer.Option(
-            help="Take back one part, `model` or `entities`, with a delta that is published to --repository; the other "
-            "part stays as it is. [both, through a server]"
+            help="Take back one part, `model` or `entities`, with a delta; the other part stays as it is. [both]"
         ),
     ] = "",
-    repository: Annotated[
-        str, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models, for --only.")
-    ] = "",
-    key: KeyOption = "",
     admin: AdminOption = DEFAULT_ADMIN,
     admin_token: TokenOption = "",
 ) -> None:
     """Rolls back to an earlier generation on every server of the repository."""
-    if only:
-        from freshet_serving.models.publishing.publisher import Publisher
-        from freshet_serving.processor.errors import BadInput
-        from freshet_serving.processor.generation import Generation
-
-        if not repository:
-            raise BadInput("--only: expected --repository as well, where the delta is published")
-        publisher = Publisher(repository, model, Generation.parse(generation).version, key=key)
-        publisher.take_served()
-        before = publisher.generation
-        reached = publisher.restore(generation, only)
-        _print_difference(model, publisher.last, before, reached)
-        return
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
     route = f"/admin/models/{quoted(model)}/rollback"
     answer: dict[str, Any] = AdminClient(admin, admin_token).send_json(
-        "POST", route, {"generation": generation, "reason": reason}
+        "POST", route, {"generation": generation, "reason": reason, "only": only}
     )
     print(f"{answer['model']} {answer['generation']}")
     print(answer["note"])

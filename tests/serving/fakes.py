@@ -180,8 +180,8 @@ class FakeProcessor:
             raise Conflict("delta: continues step 9, the served generation is 3.17")
         return ApplyResult(model, Generation(3, 18), 5, 1, 2.5)
 
-    def rollback(self, model: str, generation: Generation, reason: str = "") -> RollbackResult:
-        self.calls.append(("rollback", model, generation, reason))
+    def rollback(self, model: str, generation: Generation, reason: str = "", only: str = "") -> RollbackResult:
+        self.calls.append(("rollback", model, generation, reason, only))
         return RollbackResult(generation, [Generation(3, 17)], 18, recorded=True)
 
     def release_deltas(self, model: str, version: int | None = None, reason: str = "") -> Generation:

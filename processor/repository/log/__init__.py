@@ -9,6 +9,7 @@ repair        a record that sets aside records that no reader accepts
 re_signing    sign a version again, and check all of it against keys
 pruning       find files that are no longer needed
 contents      rows and weights of a version as of a generation, read from its files; open snapshots
+difference    the delta that makes what is served equal to something else
 """
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "change_log",
     "contents",
     "damage",
+    "difference",
     "history",
     "pruning",
     "re_signing",

@@ -118,6 +118,7 @@ def test_upload_size_is_limited_while_reading():
             400,
             "generation: expected 'version.step'",
         ),
+        ("POST", "/admin/models/ctr/rollback", {"json": {"generation": "3.16", "only": "rows"}}, 400, "only"),
         ("POST", "/admin/models/ctr/rollback", {"content": b"{"}, 400, "body: expected a JSON object"),
         ("POST", "/admin/models/ctr/rollback", {"content": b" " * 70_000}, 413, "body: expected at most 65536"),
         ("POST", "/admin/models/ctr/versions/x/load", {}, 400, "path.version"),
@@ -153,7 +154,7 @@ def test_rollback_load_unload_and_labels_reach_the_processor():
     labelled = client("PUT", "/admin/models/ctr/labels/canary", json={"version": 4})
     assert labelled.json() == {"model": "ctr", "label": "canary", "version": 4}
     assert client.processor.calls == [
-        ("rollback", "ctr", Generation(3, 16), "late labels"),
+        ("rollback", "ctr", Generation(3, 16), "late labels", ""),
         ("load", "ctr", 4),
         ("unload", "ctr", 3),
         ("set_label", "ctr", "canary", 4),

@@ -110,8 +110,3 @@ def test_difference_of_an_entitys_table_is_published(tmp_path):
         run(*make, "--entity", "x")
     shown = run("inspect", "small", "--repository", str(tmp_path))
     assert "profile: 8 keys of user, 32 bytes each: tags, up to 3 of tags" in shown
-    back = ("delta", "rollback", "small", "1.0", "--only", "entities")
-    assert run(*back, "--repository", str(tmp_path)).startswith("small 1.2: 2 rows, 1 removed, 0 dense weights")
-    assert run(*back, "--repository", str(tmp_path)) == "small 1.2: no differences\n"
-    with pytest.raises(BadInput, match="--only: expected --repository as well"):
-        run(*back)

@@ -1,4 +1,4 @@
-"""Compute the delta that makes a served table equal to a trainer's, bit by bit. Needs only numpy.
+"""Compute the delta that makes what is served equal to something else, bit by bit: a trainer's table, an older part.
 
 Both sides are read in pieces: apart from the differing rows, memory is eight bytes for each key of the trainer.
 """
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.package import TableDelta
-from freshet_serving.processor.repository import VersionContents, stored, widened
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import RECORD, TableDelta
+from freshet_serving.processor.repository.log.contents import VersionContents, stored, widened
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
@@ -20,6 +21,8 @@ Read = Callable[[Int64s], NDArray[Any]]
 """Reader of rows at the given places, float32 [m, dim], or records."""
 
 PIECE = 1 << 16
+MODEL, ENTITIES = "model", "entities"
+"""Parts of a version that may go back alone: rows and dense weights; the features of entities."""
 
 
 def table_difference(contents: VersionContents, name: str, keys: Int64s, read: Read) -> TableDelta:
@@ -61,6 +64,33 @@ def table_difference(contents: VersionContents, name: str, keys: Int64s, read: R
     for at in range(0, len(places), PIECE):
         rows[at : at + PIECE] = read(places[at : at + PIECE])
     return TableDelta(keys[places], rows, np.sort(np.concatenate([np.empty(0, np.int64), *gone])))
+
+
+def part_difference(
+    contents: VersionContents, past: VersionContents, only: str
+) -> tuple[dict[str, TableDelta], dict[str, NDArray[np.float32]]]:
+    """Return the tables and dense weights of the delta that takes one part of a version back; empty if it is there.
+
+    Args:
+        contents: The served state.
+        past: An earlier state.
+        only: MODEL or ENTITIES.
+
+    Raises:
+        BadInput: `only` is another word.
+    """
+    if only not in (MODEL, ENTITIES):
+        raise BadInput(f"only: expected {MODEL} or {ENTITIES}, got {only[:40]!r}")
+    tables = {}
+    for entry in contents.base.manifest.tables:
+        if (entry.dtype == RECORD) == (only == ENTITIES):
+            keys, rows = past.table(entry.name)
+            changed = table_difference(contents, entry.name, keys, rows.__getitem__)
+            if len(changed.keys) or len(changed.removed):
+                tables[entry.name] = changed
+    weights = past.dense if only == MODEL else {}
+    dense = {n: value for n, value in weights.items() if not np.array_equal(bits(value), bits(contents.dense[n]))}
+    return tables, dense
 
 
 def differs(mine: Float32s, theirs: Float32s) -> NDArray[np.bool_]:
