@@ -1,8 +1,8 @@
 """Take one part of a version back, its features or its rows and weights, and leave the other as it is served.
 
-A rollback moves the log's head to an earlier generation, so it takes back everything. One part goes back by a delta: what
-differs from the earlier generation, computed from the version's files and committed like any other delta. So servers
-follow it, the guard checks it, and a trainer sees the generation that it has to continue from.
+A rollback moves the log's head to an earlier generation, so it takes back everything. One part goes back by a delta:
+what differs from the earlier generation, computed from the version's files and committed like any other delta. So
+servers follow it, the guard checks it, and a trainer sees the generation that it has to continue from.
 """
 
 from __future__ import annotations
