@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadtest.bench.foreign_models.catalogue import ForeignEntry
-from loadtest.bench.foreign_models.row_copy import CONSTANT, FOLLOWS, HALF, UNTOLD
+from loadtest.bench.foreign_models.row_copy import CONSTANT, FOLLOWS, HALF, REFUSED, UNTOLD
 from loadtest.bench.foreign_models.trial import STAGE, WHOLE
 from loadtest.reports.report import opening, table
 
@@ -23,7 +23,8 @@ whatever else happens counts as a miss, refusals and models that could not be bu
 
 *Tables*: tables of the package, which take deltas. *Row copy*: of the tables that the framework has, those that follow:
 one row is published as a copy of another, and both ids then score alike in every place where the model looks the table
-up. *constant*: no place follows, since the package holds the table as constants. *half served*: some follow, some not.
+up. *refused*: publishing such a row is refused, since the package reads it as a constant too. *constant*: no table of
+the package has the row, and no place follows. *half served*: published and served, and some places follow, some not.
 *Seconds*: of processor time of the import, start of Python and TensorFlow included; *S*: the importer needed samples.
 """
 
@@ -36,12 +37,12 @@ def page(listed: Sequence[ForeignEntry], about: Mapping[str, Any]) -> str:
     lines = opening("Models of other frameworks", ABOUT, about)
     lines += [
         f"**{served} of {len(listed)} served** (aim: {AIM}); their tables: {copied[FOLLOWS]} follow deltas in every "
-        f"use, {copied[CONSTANT]} are constants, {copied[HALF]} are half served, "
+        f"use, {copied[REFUSED]} refuse them, {copied[CONSTANT]} are constants, {copied[HALF]} are half served, "
         f"{copied[UNTOLD]} could not be checked.",
         "",
     ]
     families = list(dict.fromkeys((entry.family, entry.title) for entry in listed))
-    summary = ("family", "models", "whole", "with a stage", "missed", "tables", "follow", "constant", "half served")
+    summary = ("family", "models", "whole", "with a stage", "missed", "tables", "follow", "refused", "constant", "half")
     lines += [table(summary, [_summary(title, _of(family, listed), results) for family, title in families]), ""]
     for family, title in families:
         lines += [f"## {title}", ""]
@@ -60,7 +61,7 @@ def _summary(title: str, mine: Sequence[ForeignEntry], results: Mapping[str, Any
     copied = Counter(row["verdict"] for one in found for row in one.get("row_copy", []))
     missed = len(mine) - sum(statuses[status] for status in SERVED)
     tables = sum(one.get("tables", 0) for one in found)
-    counts = [copied[verdict] for verdict in (FOLLOWS, CONSTANT, HALF)]
+    counts = [copied[verdict] for verdict in (FOLLOWS, REFUSED, CONSTANT, HALF)]
     return [title, len(mine), statuses[WHOLE], statuses[STAGE], missed, tables, *counts]
 
 

@@ -89,9 +89,10 @@ def served(built: BuiltModel, repository: Path, model: str) -> dict[str, Any]:
             parts = [np.asarray(a, np.float32).reshape(len(a), -1) for _, a in sorted(found.items())]
             return np.concatenate(parts, axis=1)
 
-        def publish() -> None:
+        def publish() -> dict[str, str]:
             refused.update(publish_copies(str(repository), model, built.uses))
             processor.poll()
+            return refused
 
         refused: dict[str, str] = {}
         compared = compare(outputs(built.inputs), built.expected)

@@ -45,7 +45,16 @@ def wide_and_deep(user, item, price):
     return tf.sigmoid(deep + wide)
 
 
+def bucket(user, item):
+    return int(tf.strings.to_hash_bucket_fast([f"{user}_X_{item}"], CROSSES)[0])
+
+
 USES = [TableUse("user", "user"), TableUse("item", "item")]
+# A user's crosses have rows of their own; other places have 2 in the check.
+CROSSED = [
+    TableUse("crosses", "user", row_of_one=bucket(1, 2), row_of_other=bucket(2, 2)),
+    TableUse("crosses", "item", row_of_one=bucket(2, 1), row_of_other=bucket(2, 2)),
+]
 
 
 def tf1_wide_deep(folder):
@@ -54,7 +63,7 @@ def tf1_wide_deep(folder):
         inputs = {name: v1.placeholder(tf.int64, [None], name) for name in ("user", "item")}
         inputs["price"] = v1.placeholder(tf.float32, [None, 1], "price")
         rows = {"user": ids(ROWS, below=USERS), "item": ids(ROWS), "price": floats(ROWS, 1)}
-        save(folder, inputs, wide_and_deep(**inputs), rows, USES)
+        save(folder, inputs, wide_and_deep(**inputs), rows, USES + CROSSED)
 
 
 def example(user, item, price):
@@ -75,8 +84,12 @@ def tf1_examples(folder):
         given = zip(ids(ROWS, below=USERS), ids(ROWS), floats(ROWS))
         rows = {"examples": np.array([example(*row) for row in given], object)}
         # Small numbers and a price of 0 are ASCII, as JSON needs them.
-        pairs = {"user": (example(1, 5, 0), example(2, 5, 0)), "item": (example(5, 1, 0), example(5, 2, 0))}
-        uses = [TableUse(n, "examples", None, *(text.decode("ascii") for text in pair)) for n, pair in pairs.items()]
+        pairs = {"user": ((1, 5), (2, 5)), "item": ((5, 1), (5, 2))}
+        uses = []
+        for name, pair in pairs.items():
+            one, other = (example(*ids, 0).decode("ascii") for ids in pair)
+            uses.append(TableUse(name, "examples", None, one, other))
+            uses.append(TableUse("crosses", "examples", None, one, other, *(bucket(*ids) for ids in pair)))
         save(folder, {"examples": examples}, wide_and_deep(**parsed), rows, uses)
 
 

@@ -127,10 +127,14 @@ CATEGORIES = [("user", USERS, DIM), ("item", ITEMS, DIM)]
 
 
 def widedeep_models():
-    """Return the package's models. It needs torchvision, whose only build of PyPI has kernels for GPUs: one of those is
-    asked for at its import, and none is used here."""
+    """Return the package's models.
+
+    It needs torchvision, whose only build of PyPI is for GPUs: its import asks for two of their operators, which no
+    model here uses.
+    """
     vision = torch.library.Library("torchvision", "DEF")
-    vision.define("nms(Tensor dets, Tensor scores, float iou) -> Tensor")
+    for name in ("nms", "qnms"):
+        vision.define(f"{name}(Tensor dets, Tensor scores, float iou) -> Tensor")
     from pytorch_widedeep import models
 
     # An operator lives as long as its library.

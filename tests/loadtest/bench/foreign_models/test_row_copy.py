@@ -12,6 +12,7 @@ from loadtest.bench.foreign_models.row_copy import (
     CONSTANT,
     FOLLOWS,
     HALF,
+    REFUSED,
     UNTOLD,
     CopiedRow,
     check_rows,
@@ -19,7 +20,7 @@ from loadtest.bench.foreign_models.row_copy import (
     untouched,
 )
 from loadtest.bench.foreign_models.trial import columns
-from tests.support.packages import tag_id, write_package
+from tests.support.packages import write_package
 
 ITEM, HISTORY = TableUse("item", "item"), TableUse("item", "history", 0)
 INPUTS = {"item": np.array([3, 4, 5]), "history": np.array([[3, 4], [4, 5], [5, 3]])}
@@ -39,6 +40,7 @@ class Network:
     def publish(self):
         for rows in self.reached:
             rows[1] = rows[2]
+        return {}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_other_places_look_up_rows_that_stay():
 
 
 USER = TableUse("user", "user", one=3, other=5, row_of_one=3, row_of_other=5)
-TAG = TableUse("tag", "tags", one="a", other="b", row_of_one=tag_id("a"), row_of_other=tag_id("b"))
+TAG = TableUse("tag", "tags", one="a", other="b")
 ROWS = {
     "user": np.array([1, 2, 3]),
     "tags": np.array(["a", "b", "c"]),
@@ -109,6 +111,7 @@ def checked(root, uses):
         def publish():
             refused.update(publish_copies(str(root), "small", uses))
             processor.poll()
+            return refused
 
         found = check_rows(ask, publish, ROWS, uses)
     return {row.table: (row.verdict, row.uses) for row in found}, refused
@@ -120,15 +123,15 @@ def test_tables_of_a_served_package_follow(tmp_path):
 
 def test_package_that_holds_a_table_twice_is_half_served(tmp_path):
     """One table of the framework in two tables of the package, and only one of them has the row that is published."""
-    uses = [replace(USER, table="item"), replace(TAG, table="item", row_of_one=77)]
+    uses = [replace(USER, table="item"), TableUse("item", "tags", one="a", other="unknown", row_of_one=77)]
     assert checked(tmp_path, uses) == ({"item": (HALF, ["tags"])}, {})
 
 
-def test_table_that_refuses_deltas_is_constant(tmp_path, monkeypatch):
+def test_table_that_refuses_deltas_is_not_half_served(tmp_path, monkeypatch):
     def refuse(manifest, table):
         if table == "tag":
             raise BadInput("read in the stage")
 
     monkeypatch.setattr("freshet_serving.processor.package.Manifest.check_reachable", refuse)
-    found = {"user": (FOLLOWS, []), "tag": (CONSTANT, ["tags"])}
+    found = {"user": (FOLLOWS, []), "tag": (REFUSED, ["tags"])}
     assert checked(tmp_path, [USER, TAG]) == (found, {"tag": "read in the stage"})
