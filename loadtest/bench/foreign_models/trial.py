@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.compiler.imports.inputs import plain
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import FreshetError
@@ -110,8 +109,9 @@ def served(built: BuiltModel, repository: Path, model: str) -> dict[str, Any]:
 
 def compare(got: Mapping[str, NDArray[Any]], expected: Arrays) -> dict[str, Any]:
     """Return the worst errors of the numbers, whether they are within 1e-5, and outputs that are not served."""
-    wanted = {plain(name): np.asarray(array) for name, array in expected.items()}
-    pairs = {name: name for name in wanted if name in got}
+    wanted = {name: np.asarray(array) for name, array in expected.items()}
+    served_names = {key_of(name): name for name in got}
+    pairs = {name: served_names[key_of(name)] for name in wanted if key_of(name) in served_names}
     if not pairs and len(got) == len(wanted) == 1:
         # Frameworks name a single output as they like.
         pairs = {next(iter(wanted)): next(iter(got))}
@@ -134,8 +134,13 @@ def compare(got: Mapping[str, NDArray[Any]], expected: Arrays) -> dict[str, Any]
 
 def columns(manifest: Manifest, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Column]:
     """Return the rows as the package's inputs take them."""
-    named = {plain(name.removesuffix(SPLITS)): name.removesuffix(SPLITS) for name in inputs}
-    return {entry.name: column(entry, inputs, named.get(entry.name, entry.name)) for entry in manifest.inputs}
+    named = {key_of(name): name for name in inputs if not name.endswith(SPLITS)}
+    return {entry.name: column(entry, inputs, named[key_of(entry.name)]) for entry in manifest.inputs}
+
+
+def key_of(name: str) -> str:
+    """Return a name's letters and digits: packages may not contain all the characters of frameworks' names."""
+    return re.sub(r"[^A-Za-z0-9]", "", name)
 
 
 def column(entry: Input, inputs: Mapping[str, NDArray[Any]], name: str) -> Column:
