@@ -75,7 +75,18 @@ def example(user, item, price):
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
+def uses_of_examples():
+    """Return uses by whole examples: small numbers and a price of 0 are ASCII, as JSON needs them."""
+    uses = []
+    for name, pair in {"user": ((1, 5), (2, 5)), "item": ((5, 1), (5, 2))}.items():
+        one, other = (example(*ids, 0).decode("ascii") for ids in pair)
+        uses.append(TableUse(name, "examples", None, one, other))
+        uses.append(TableUse("crosses", "examples", None, one, other, *(bucket(*ids) for ids in pair)))
+    return uses
+
+
 def tf1_examples(folder):
+    example_uses = uses_of_examples()
     with tf.Graph().as_default():
         v1.set_random_seed(1)
         examples = v1.placeholder(tf.string, [None], "examples")
@@ -83,14 +94,7 @@ def tf1_examples(folder):
         parsed = tf.io.parse_example(examples, spec | {"price": tf.io.FixedLenFeature([1], tf.float32)})
         given = zip(ids(ROWS, below=USERS), ids(ROWS), floats(ROWS))
         rows = {"examples": np.array([example(*row) for row in given], object)}
-        # Small numbers and a price of 0 are ASCII, as JSON needs them.
-        pairs = {"user": ((1, 5), (2, 5)), "item": ((5, 1), (5, 2))}
-        uses = []
-        for name, pair in pairs.items():
-            one, other = (example(*ids, 0).decode("ascii") for ids in pair)
-            uses.append(TableUse(name, "examples", None, one, other))
-            uses.append(TableUse("crosses", "examples", None, one, other, *(bucket(*ids) for ids in pair)))
-        save(folder, {"examples": examples}, wide_and_deep(**parsed), rows, uses)
+        save(folder, {"examples": examples}, wide_and_deep(**parsed), rows, example_uses)
 
 
 def tf1_sparse(folder):
