@@ -13,7 +13,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     TORCH: (
         ("torch==2.13.0", "numpy", "onnx", "onnxscript", "scikit-learn", "pandas", "tqdm", "requests", "tensordict",
          "pyre-extensions", "iopath", "torchmetrics==1.9.0", "gensim", "spacy", "transformers", "fastparquet",
-         "opencv-contrib-python", "einops", "wrapt"),
+         "opencv-contrib-python", "einops", "wrapt", "pillow"),
         ("deepctr-torch==0.3.0", "torch-rechub==0.9.0", "torchfm==0.7.0", "pytorch-widedeep==1.7.0", "torchrec==1.8.0",
          "fbgemm-gpu-cpu==1.8.0", "torchvision==0.28.0"),
     ),
