@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[1]
 FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest", "generators")
 MAX_LINES = 600
 
+BUILDERS = ROOT / "loadtest" / "bench" / "foreign_models" / "builders"
+FOREIGN_BUILDERS = sorted(path.stem for path in BUILDERS.glob("*.py") if not path.stem.startswith("__"))
 TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/repository/log/re_signing.py": ("tests/processor/versions/test_model_signed.py",),
     "processor/clock.py": (
@@ -152,6 +154,11 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/compiler/imports/test_importer.py",
         "tests/compiler/imports/onnx_native/test_native_import.py",
     ),
+    # Builders of foreign models run in environments of their own, by hand.
+    **{
+        f"loadtest/bench/foreign_models/builders/{name}.py": ("tests/loadtest/bench/foreign_models/test_catalogue.py",)
+        for name in FOREIGN_BUILDERS
+    },
     **found_serving.TESTED_BY,
 }
 """Module -> the test files of others that would fail if it broke; none where it is only ever run by hand."""

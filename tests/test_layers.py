@@ -120,6 +120,7 @@ HEAVY_HOMES = (
     "processor/redis_client/replies.py",
     "processor/tables/remote/redis.py",
     "loadtest/peers/fastapi_tf/",
+    "loadtest/bench/foreign_models/builders/",
     "loadtest/bench/training/follow_race.py",
     "loadtest/bench/training/fuxictr_side.py",
     "loadtest/bench/training/torch_side.py",

@@ -296,9 +296,9 @@ class TransformDeriver:
         if condition.op == "NotEqual":
             if isinstance(word, bytes):
                 return self._add("drop", [name], texts=[_text(word)])
-            return self._add("drop", [name], integers=[int(word)])
+            return self._add("drop", [name], integers=[_integer(word)])
         name = name if self._draft().shapes[name].ragged else self._add("rows", [name])
-        return self._add("drop_below", [name], integers=[int(word) + (condition.op == "Greater")])
+        return self._add("drop_below", [name], integers=[_integer(word) + (condition.op == "Greater")])
 
     def _hot(self, node: ForeignNode) -> str:
         ends = [float(np.max(self._runner.constant(ref))) for ref in node.inputs[2:] if ref[0] in self._shapes.constant]
@@ -338,7 +338,7 @@ class TransformDeriver:
     def _number(self, ref: Ref) -> int:
         if ref[0] not in self._shapes.constant:
             raise NotDerived("a number that is not constant")
-        return int(self._runner.constant(ref).reshape(-1)[0])
+        return _integer(self._runner.constant(ref).reshape(-1)[0])
 
     def masked(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
         """Derive a constant where a column has one value, and another column elsewhere.
@@ -354,12 +354,12 @@ class TransformDeriver:
             first, second = second, first
         if condition.op not in ("Equal", "NotEqual") or condition.inputs[1][0] not in self._shapes.constant:
             raise NotDerived(f"{_op(condition)} chooses among values")
-        number = int(self._same_value(node, first))
+        number = _integer(self._same_value(node, first))
         word = self._runner.constant(condition.inputs[1]).reshape(-1)[0]
         names = [operand(condition.inputs[0]), operand(second)]
         if isinstance(word, bytes):
             return self._add("mask", names, texts=[_text(word)], integers=[number])
-        return self._add("mask", names, integers=[int(word), number])
+        return self._add("mask", names, integers=[_integer(word), number])
 
     def _limited(self, node: ForeignNode, condition: ForeignNode, operand: Callable[[Ref], str]) -> str:
         """Derive a constant in place of values outside a range."""
@@ -367,7 +367,7 @@ class TransformDeriver:
         if parts.keys() != {"Less", "GreaterEqual"}:
             raise NotDerived("LogicalOr chooses among values")
         low, high = (self._number(parts[op].inputs[1]) for op in ("Less", "GreaterEqual"))
-        number = int(self._same_value(node, node.inputs[1]))
+        number = _integer(self._same_value(node, node.inputs[1]))
         return self._add("within", [operand(node.inputs[2])], integers=[low, high, number])
 
     def _same_value(self, node: ForeignNode, ref: Ref) -> Any:
@@ -532,3 +532,10 @@ def _listed(values: Any) -> list[Any]:
     """Return the values of a column, flattened, as Python objects."""
     found: list[Any] = values.tolist() if isinstance(values, Strings) else np.ravel(values).tolist()
     return found
+
+
+def _integer(value: Any) -> int:
+    """Return a constant of the graph as transforms have it: an integer, neither a fraction, infinite nor a string."""
+    if isinstance(value, bytes) or not float(value).is_integer():
+        raise NotDerived(f"{value!r} is not an integer")
+    return int(value)

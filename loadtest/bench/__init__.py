@@ -15,6 +15,7 @@ bench_small_tables  `make -C loadtest small-tables`
 bench_guard     `make -C loadtest guard`
 bench_feast     `make -C loadtest feast`
 bench_features  `make -C loadtest features`
+foreign_models  `make -C loadtest models`
 store_outages   reads of online features while the store is well, slow, wrong or gone
 feast_side      the half of it that runs in Feast's own environment
 guard_streams   good streams of `make -C loadtest guard`, trained and kept

@@ -1,0 +1,128 @@
+"""Models of TensorFlow Recommenders, after its tutorials."""
+
+from __future__ import annotations
+
+from loadtest.bench.foreign_models.builders.tf_rows import DIM, ITEMS, USERS, floats, ids, random, save_module
+
+# TensorFlow Recommenders imports Keras, which the import above has chosen.
+import tensorflow_recommenders as tfrs  # isort: skip
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+
+from loadtest.bench.foreign_models.built import ROWS, TableUse
+
+NAMES = ("user", "item", "city", "shop", "hour")
+WORDS = [f"w{n}" for n in range(30)]
+
+
+def embedding(rows):
+    return keras.layers.Embedding(rows, DIM, embeddings_initializer=keras.initializers.RandomNormal(0, 0.4))
+
+
+def ints(*names):
+    return {name: tf.TensorSpec([None], tf.int64, name) for name in names}
+
+
+class Tables(keras.Model):
+    """Five tables, and what follows."""
+
+    def __init__(self, rest):
+        super().__init__()
+        self.tables, self.rest = {name: embedding(ITEMS) for name in NAMES}, rest
+
+    def call(self, columns):
+        return self.rest([self.tables[name](columns[name]) for name in NAMES])
+
+
+def build_tables(folder, rest):
+    model = Tables(rest)
+    call = tf.function(lambda **columns: {"score": tf.sigmoid(model(columns))})
+    inputs = {name: ids(ROWS) for name in NAMES}
+    model({name: tf.constant(array) for name, array in inputs.items()})
+    uses = [TableUse(name, name) for name in NAMES]
+    save_module(folder, model, call.get_concrete_function(**ints(*NAMES)), inputs, uses)
+
+
+def tfrs_dcn(folder):
+    class Rest(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.cross, self.out = tfrs.layers.dcn.Cross(projection_dim=8), keras.layers.Dense(1)
+
+        def call(self, rows):
+            return self.out(self.cross(tf.concat(rows, 1)))
+
+    build_tables(folder, Rest())
+
+
+def tfrs_dot(folder):
+    class Rest(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.dot, self.out = tfrs.layers.feature_interaction.DotInteraction(), keras.layers.Dense(1)
+
+        def call(self, rows):
+            return self.out(self.dot(rows))
+
+    build_tables(folder, Rest())
+
+
+def tfrs_brute_force(folder):
+    user = keras.Sequential([keras.layers.Input((), dtype=tf.int64), embedding(USERS)])
+    index = tfrs.layers.factorized_top_k.BruteForce(user, k=10)
+    index.index(tf.constant(floats(ITEMS, DIM)), tf.constant([f"item {n}" for n in range(ITEMS)]))
+    inputs = {"user": ids(ROWS, below=USERS)}
+    index(tf.constant(inputs["user"]))
+
+    @tf.function(input_signature=list(ints("user").values()))
+    def best(user):
+        scores, found = index(user)
+        return {"scores": scores, "items": found}
+
+    save_module(folder, index, best, inputs, [TableUse("user", "user")])
+
+
+class Towers(keras.Model):
+    """A user's tower of ids and an item's of strings."""
+
+    def __init__(self):
+        super().__init__()
+        self.user = keras.Sequential([embedding(USERS), keras.layers.Dense(DIM, "relu"), keras.layers.Dense(DIM)])
+        self.item = keras.Sequential(
+            [
+                keras.layers.StringLookup(vocabulary=WORDS, mask_token=None),
+                embedding(len(WORDS) + 1),
+                keras.layers.Dense(DIM),
+            ]
+        )
+        self.rating = keras.Sequential([keras.layers.Dense(16, "relu"), keras.layers.Dense(1)])
+
+    def call(self, columns):
+        user, item = self.user(columns["user"]), self.item(columns["item"])
+        return tf.reduce_sum(user * item, 1, keepdims=True), self.rating(tf.concat([user, item], 1))
+
+
+def build_towers(folder, several):
+    towers = Towers()
+    words = np.array([*WORDS, "unknown"])[random.integers(0, len(WORDS) + 1, ROWS)]
+    inputs = {"user": ids(ROWS, below=USERS), "item": words}
+    towers({name: tf.constant(array) for name, array in inputs.items()})
+
+    @tf.function(input_signature=[*ints("user").values(), tf.TensorSpec([None], tf.string, "item")])
+    def score(user, item):
+        affinity, rating = towers({"user": user, "item": item})
+        return {"affinity": affinity, "rating": rating} if several else {"affinity": affinity}
+
+    # Rows of the item's table: one for unknown words, then the vocabulary.
+    item = TableUse("item", "item", one="w1", other="w2", row_of_one=2, row_of_other=3)
+    user = TableUse("user", "user", one=2, other=3, row_of_one=2, row_of_other=3)
+    save_module(folder, towers, score, inputs, [user, item])
+
+
+def tfrs_two_tower(folder):
+    build_towers(folder, several=False)
+
+
+def tfrs_multi_task(folder):
+    build_towers(folder, several=True)

@@ -1,0 +1,81 @@
+"""What the builders with PyTorch share: weights that differ, and both exporters to ONNX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from loadtest.bench.foreign_models.built import ROWS, write_built
+
+OPSET, NEAR_ZERO = 17, 1e-2
+ITEMS, USERS, DIM, STEPS = 50, 40, 8, 20
+random = np.random.default_rng(11)
+
+
+def ids(*shape, below=ITEMS, low=1):
+    return random.integers(low, below, shape)
+
+
+def padded(*shape, below=ITEMS):
+    """Histories of ids, each at least one long, with zeros behind."""
+    history = ids(*shape, below=below)
+    lengths = random.integers(1, shape[1] + 1, shape[0])
+    return history * (np.arange(shape[1]) < lengths[:, None])
+
+
+def floats(*shape):
+    return random.standard_normal(shape).astype(np.float32)
+
+
+def spread(model):
+    """Draw rows of tables anew, and weights near 0: many libraries begin with rows and scores that hardly differ."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1 and weight.std() < NEAR_ZERO:
+                weight.normal_(0, 0.3, generator=generator)
+        for module in model.modules():
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+                module.weight.normal_(0, 0.4, generator=generator)
+                if module.padding_idx is not None:
+                    module.weight[module.padding_idx] = 0
+    return model.eval()
+
+
+class ByName(nn.Module):
+    """A model that takes a dict of tensors, as one that takes tensors."""
+
+    def __init__(self, model, names):
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *tensors):
+        return self.model(dict(zip(self.names, tensors)))
+
+
+def save(folder, model, inputs, uses=(), outputs=("score",), free=(), dynamo=False):
+    """Write the model, and what PyTorch makes of the rows. free: inputs whose second dimension has no fixed size."""
+    path = str(Path(folder) / "model.onnx")
+    spread(model)
+    tensors = tuple(torch.from_numpy(np.asarray(array)) for array in inputs.values())
+    with torch.no_grad():
+        found = model(*tensors)
+    found = found if isinstance(found, (tuple, list)) else (found,)
+    names = {"input_names": list(inputs), "output_names": list(outputs), "opset_version": OPSET}
+    # Few rows: some exporters take a dimension of the example for the number of rows.
+    example = tuple(tensor[:7] for tensor in tensors)
+    if dynamo:
+        batch = torch.export.Dim("batch", min=2, max=4096)
+        shapes = tuple({0: batch} for _ in inputs)
+        names["opset_version"] = 18
+        torch.onnx.export(model, example, path, dynamo=True, dynamic_shapes=shapes, external_data=False, **names)
+    else:
+        axes = {name: {0: "batch"} | ({1: f"{name}_length"} if name in free else {}) for name in inputs}
+        axes |= {name: {0: "batch"} for name in outputs}
+        torch.onnx.export(model, example, path, dynamo=False, dynamic_axes=axes, **names)
+    expected = {name: tensor.numpy() for name, tensor in zip(outputs, found)}
+    assert all(len(array) == ROWS for array in expected.values())
+    write_built(Path(folder), inputs, expected, uses)
