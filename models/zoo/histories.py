@@ -1,4 +1,4 @@
-"""What networks over histories share: a sequence's rows, mask and target, and the layers that read them.
+"""Share among networks over histories: a sequence's rows, mask and target, and the layers that read them.
 
 Tensors of a history depend on the user alone, so the compiler computes what is derived from them once a request. That
 holds as long as the candidate enters late: a layer computes the history's share and the candidate's share apart and

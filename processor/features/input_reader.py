@@ -112,7 +112,7 @@ Reading = tuple[InputReader, list[int]]
 
 
 class EntityShare(NamedTuple):
-    """What one entity fills for requests.
+    """The inputs that one entity fills for requests.
 
     Attributes:
         key: The input with its keys.
@@ -128,7 +128,7 @@ class EntityShare(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """How requests are read that leave the same inputs out, for entities to fill (processor.features.entity_records).
+    """The reading of requests that leave the same inputs out, for entities to fill (entity_records).
 
     Attributes:
         reads: The inputs that they have, in the order of their sources.

@@ -1,4 +1,4 @@
-"""Which inputs a request may leave out, and who fills each of them by a key.
+"""The inputs that a request may leave out, and what fills each of them by a key.
 
 Invariants
 - An input that nobody fills is in every request.
@@ -25,7 +25,7 @@ ONLINE, ENTITY, UNREAD_KEY = "online features", "features of entity", "key"
 
 
 class InputFiller(NamedTuple):
-    """What fills an input that a request leaves out.
+    """The filler of an input that a request leaves out.
 
     Attributes:
         kind: ONLINE, ENTITY, or UNREAD_KEY for a key that the model does not read, which nothing has to fill.

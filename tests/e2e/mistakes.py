@@ -31,7 +31,6 @@ repository = "out"
 full_rows = 30
 delta_rows = 10
 """
-TREES = ("TreeEnsembleClassifier", "tree ensembles are not served")
 CSV = "user,item,price,ts,clicked\n" + "".join(f"{n % 7},{n % 5},{n}.5,{1000 + n},{n % 2}\n" for n in range(40))
 
 
@@ -105,7 +104,7 @@ TABLES = (
     table("a cell too many", CSV.replace("3.5,", "3.5,9,", 1), "wrong.csv", "row 3", "5 columns", "got 6"),
     table("an empty file", "", "wrong.csv", "empty"),
     table("no header", CSV.partition("\n")[2], "wrong.csv", "header", "'0', '0', '0.5'"),
-    training("a Parquet file cut short", '"clicks.parquet"', '"wrong.parquet"', "wrong.parquet", "Parquet", "cut short",
+    training("a Parquet file cut short", '"clicks.parquet"', '"wrong.parquet"', "wrong.parquet", "Parquet", "truncated",
              wrong__parquet=b"PAR1\x15\x04"),
     training("a CSV file named .parquet", '"clicks.parquet"', '"wrong.parquet"', "wrong.parquet", "CSV",
              wrong__parquet=CSV),
@@ -124,8 +123,10 @@ IMPORTS = (
     Command("pickle", "import m.pkl --name m --repository out", ("m.pkl", "ONNX"), {"m.pkl": b"\x80\x04."}),
     Command("PyTorch's file", "import m.pt --name m --repository out", ("m.pt", "ONNX"), {"m.pt": b"PK\x03\x04"}),
     Command("no such model file", "import torch.onnx --name m --repository out", ("torch.onnx", "No such file")),
-    Command("trees by onnxmltools", "import trees.onnx --name m --repository out", TREES),
-    Command("trees by skl2onnx", "import forest.onnx --name m --repository out", TREES),
+    Command("an operator of one's own", "import own.onnx --name m --repository out",
+            ("operator TreeEnsembleClassifier", "'my.company'", "expected one of ai.onnx")),
+    Command("an ONNX file without its data", "import apart.onnx --name m --repository out",
+            ("initialiser 'w'", "data file is missing")),
     Command("Keras' old file", "import m.h5 --name m --repository out", (".h5", ".keras"), {"m.h5": b"\x89HDF"}),
     Command("a folder that is no SavedModel", "import out --name m --repository out", ("out", "saved_model.pb"),
             {"out/x": ""}),

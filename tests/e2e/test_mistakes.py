@@ -12,7 +12,6 @@ import sys
 import threading
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 
-import onnx
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -39,27 +38,43 @@ FOREIGN = re.compile(r"Traceback|Extra inputs|Input should be|Field required|Usa
 """What others' libraries say, in words that are not ours."""
 
 
-def trees(**opsets):
-    """A classifier of decision trees, as converters from LightGBM and scikit-learn write it."""
-    node = helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "probabilities"], domain="ai.onnx.ml", **TREES)
+def trees(domain="my.company"):
+    """A classifier of decision trees, of an operator that ONNX Runtime lacks."""
+    node = helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "probabilities"], domain=domain, **TREES)
     outputs = [
         helper.make_tensor_value_info("label", TensorProto.INT64, [None]),
         helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, [None, 2]),
     ]
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 3])]
-    ids = [helper.make_opsetid(name.replace("_", "."), number) for name, number in opsets.items()]
+    ids = [helper.make_opsetid(name, number) for name, number in (("", 17), (domain, 1))]
     return helper.make_model(helper.make_graph([node], "trees", inputs, outputs), opset_imports=ids, ir_version=8)
+
+
+def apart():
+    """A product whose weights are in a file that was not copied."""
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [3, 2], bytes(24), raw=True)
+    weights.ClearField("raw_data")
+    weights.data_location = TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value="weights.bin")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "apart",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 2])],
+        [weights],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-    """A folder with a training file and its table, models of decision trees, and a repository of the model `small`."""
+    """A folder with a training file and its table, models that are refused, and a repository of the model `small`."""
     folder = tmp_path_factory.mktemp("workspace")
     (folder / "train.toml").write_text(TRAIN)
     pa.parquet.write_table(pa.csv.read_csv(io.BytesIO(CSV.encode())), folder / "clicks.parquet")
     write_package(folder / "repository")
-    onnx.save(trees(ai_onnx_ml=1, **{"": 9}), folder / "trees.onnx")
-    onnx.save(trees(ai_onnx_ml=3, **{"": 17}), folder / "forest.onnx")
+    (folder / "own.onnx").write_bytes(trees().SerializeToString())
+    (folder / "apart.onnx").write_bytes(apart().SerializeToString())
     return folder
 
 

@@ -135,12 +135,11 @@ def test_runtime_is_found_by_entry_point_and_unknown_one_refused(tmp_path, monke
     sys.modules.pop("lengths_plugin", None)
 
 
-def test_tensorflow_runtime_is_declared_by_this_package(tmp_path):
+def test_both_runtimes_are_declared_by_this_package(tmp_path):
     (info,) = write_entry_points(tmp_path).iterdir()
-    assert (
-        "[freshet.stages]\ntensorflow = freshet_serving.compiler.imports.tensorflow_stage:load"
-        in (info / "entry_points.txt").read_text()
-    )
+    _, _, stages = (info / "entry_points.txt").read_text().partition("[freshet.stages]\n")
+    assert "tensorflow = freshet_serving.compiler.imports.tensorflow_stage:load" in stages.splitlines()
+    assert "onnxruntime = freshet_serving.compiler.imports.onnx_native.onnx_stage:load" in stages.splitlines()
 
 
 def test_manifest_with_a_stage_round_trips_with_consistent_parts():

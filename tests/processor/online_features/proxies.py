@@ -43,9 +43,13 @@ class HeldProxy:
 
     def __exit__(self, *_):
         self.open.set()
-        for sock in list(self._sockets):
+        # First of all nobody is accepted any more: a socket that came later would stay open.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(10)
+        for sock in self._sockets:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
-        for thread in list(self._threads):
+        for thread in self._threads[1:]:
             thread.join(10)
