@@ -4,7 +4,7 @@ Two importers write packages. The compiler's own (importer) translates a model t
 lookups and a dense graph, which passes improve and every backend computes. An ONNX file with an operator that has no
 translation is served by the other (onnx_native): ONNX Runtime computes it as it is. Which one it is shows in the file's
 operators, before TensorFlow is imported; a file that is refused later, in the middle of its translation, is tried
-natively too.
+natively too. One that only lacks samples is not: with them its embeddings become tables that take deltas.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ from freshet_serving.processor.repository import (
 )
 
 ONNX = ".onnx"
+
+
+class SamplesRequired(BadInput):
+    """Raised for a model that accepts no generated inputs, and may be imported with some that are given."""
 
 
 class ModelImporter(Protocol):
@@ -155,6 +159,8 @@ def _attempts(
         why = untranslated(source)
     if not why:
         yield lambda: _translated(source, options)
+        if refused and isinstance(refused[0], SamplesRequired):
+            return
         why = f"its translation was refused: {refused[0]}" if refused else ""
     if source.suffix == ONNX and source.is_file():
         yield lambda: _native(source, why, options)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feeds_of, repeated_rows
 from freshet_serving.compiler.imports.foreign_graph import TABLE, Ref
+from freshet_serving.compiler.imports.importing import SamplesRequired
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
@@ -116,7 +117,7 @@ def make_samples(
         except BadInput:
             continue
         return samples
-    raise BadInput("source: the model accepts no generated inputs: give some with --samples")
+    raise SamplesRequired("source: the model accepts no generated inputs: give some with --samples")
 
 
 def probes(runner: Runner, inputs: Sequence[FeedSpec]) -> list[tuple[dict[str, Column], int]]:
