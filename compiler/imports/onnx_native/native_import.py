@@ -21,7 +21,7 @@ from freshet_serving.compiler.building.compile import build, checked_buckets, so
 from freshet_serving.compiler.dense.onnx_dense_graph import BACKEND, OnnxDenseGraph
 from freshet_serving.compiler.imports.boundary import BoundaryTensor, sender
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, plain
-from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, read_native
+from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, read_native, reason
 from freshet_serving.compiler.imports.onnx_native.native_samples import SIZES, NativeSamples, rows_of
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import RUNTIME, STAGE_FILE, OnnxStage
 from freshet_serving.compiler.imports.onnx_native.served_graph import (
@@ -301,7 +301,16 @@ class NativeImporter:
         shuffled = np.random.default_rng(SIZES[0]).permutation(SIZES[0])
         for rows in (np.arange(SIZES[0])[-TAIL:], shuffled, shuffled[:1]):
             part = {n: rows_of(column, rows, SIZES[0]) for n, column in columns.items()}
-            for name, got in self._samples.run(part, len(rows)).items():
+            try:
+                outputs = self._samples.run(part, len(rows))
+            except BadInput:
+                raise
+            except Exception as error:
+                raise BadInput(
+                    f"graph: expected one that runs for any number of rows, got one that fails for {len(rows)} of the "
+                    f"{SIZES[0]} it ran for; export it with a free first dimension: {reason(error)}"
+                ) from None
+            for name, got in outputs.items():
                 if not np.allclose(got, wanted[name][rows], rtol=1e-4, atol=CLOSE, equal_nan=True):
                     raise BadInput(
                         f"output {name[:64]!r} of a row depends on the other rows: such a model cannot be batched"

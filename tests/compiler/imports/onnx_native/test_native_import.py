@@ -179,6 +179,14 @@ def test_output_that_depends_on_other_rows_is_refused(tmp_path):
         import_model(spelled(tmp_path / "m.onnx", text), tmp_path / "models", "m")
 
 
+def test_graph_that_fails_for_fewer_rows_is_refused_in_one_line(tmp_path):
+    nodes = "fifth = Gather <axis = 0> (x, four) s = Add (x, fifth) y = Shrink (s)"
+    text = f"g (float[batch, 4] x) => (float[batch, 4] y) {{ {nodes} }}"
+    file = spelled(tmp_path / "m.onnx", text, four=np.array([4]))
+    with pytest.raises(BadInput, match="expected one that runs for any number of rows, got one that fails for 3 of"):
+        import_model(file, tmp_path / "models", "m")
+
+
 def test_input_for_which_no_column_exists_is_refused_in_one_line(tmp_path):
     text = "g (float[batch, any] x) => (float[batch, any] y) { y = Shrink (x) }"
     with pytest.raises(BadInput, match=r"input 'x': expected a fixed size of each row, got \['rows', 'any'\]"):
