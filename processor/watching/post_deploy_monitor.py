@@ -85,8 +85,11 @@ class PostDeployMonitor:
         self._calibrated = self._calibrated_now = LabelSums()
 
     def monitored(self, generation: Generation) -> bool:
-        """Report whether a served generation is not yet known to be good."""
-        return self._monitored is not None or (self._seen is not None and generation != self._seen)
+        """Report whether a served generation is not yet known to be good, or nothing has been counted yet.
+
+        Until the first look() there is nothing to compare with, so a delta right after a load would not be judged.
+        """
+        return self._monitored is not None or generation != self._seen
 
     def tell(self, generation: Generation, evidence: LabelSums) -> None:
         """Add label sums of rows that a generation has scored. Any thread may call it.

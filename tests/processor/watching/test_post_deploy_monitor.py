@@ -55,6 +55,14 @@ def served():
     return made
 
 
+def test_version_is_looked_at_soon_after_its_load():
+    monitor = PostDeployMonitor()
+    assert monitor.monitored(FIRST)
+    monitor.look(BOUNDS, 0.0, FIRST, Sketch.total(1, [StatsBlock(1)]), 0)
+    assert not monitor.monitored(FIRST)
+    assert monitor.monitored(SECOND)
+
+
 def test_generation_with_unchanged_scores_stays(served):
     assert served.post_deploy_monitor.monitored(SECOND)
     for _ in range(20):
