@@ -23,14 +23,14 @@ HASHES = {
     "format": "hash",
     "features": ["tags", "f0", "f1"],
     "types": {"tags": "string_list", "f0": "double", "f1": "int64"},
-    "timeout_ms": 100,
+    "timeout_ms": 400,
 }
 FEAST = {
     "key": "user_id",
     "project": "shop",
     "features": ["profile:tags", "profile:f0", "profile:f1"],
     "types": {"profile:tags": "string_list", "profile:f0": "double", "profile:f1": "int64"},
-    "timeout_ms": 100,
+    "timeout_ms": 400,
 }
 FILLED, SENT = ("tags", "f0", "f1"), ("user", "f2", "f3")
 
