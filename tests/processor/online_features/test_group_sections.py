@@ -69,7 +69,7 @@ def test_a_package_holds_a_group_as_json(section):
         (None, r"online_features: expected an object, got null"),
         ([], r"online_features: expected an object, got a list"),
         ({}, r"online_features: 'name' is missing"),
-        ({"nam": "user"}, r"online_features: unknown key 'nam'"),
+        ({"title": "user"}, r"online_features: unknown key 'title'"),
         (PLAIN | {"features": [7]}, r"online_features.features\[0\]: expected an object, got a number"),
         (PLAIN | {"store": 7}, r"online_features.store: expected a string, got a number"),
     ],
