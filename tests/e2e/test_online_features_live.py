@@ -130,7 +130,7 @@ def test_every_dialect_looks_up_what_it_leaves_out(tmp_path, redis_server, secti
         )
 
 
-def test_without_the_store_requests_get_defaults_a_header_and_a_metric(tmp_path, redis_server):
+def test_requests_get_defaults_without_the_store(tmp_path, redis_server):
     redis_server.kill()
     with live(tmp_path, redis_server.port) as server:
         scores, headers = ask(server)
@@ -152,7 +152,7 @@ def test_without_the_store_requests_get_defaults_a_header_and_a_metric(tmp_path,
         np.testing.assert_allclose(ask(server)[0], WITH_FEATURES, atol=1e-5)
 
 
-def test_a_store_that_holds_its_answers_back_costs_the_timeout_and_no_request(tmp_path, redis_server):
+def test_held_back_answers_cost_the_timeout_and_no_request(tmp_path, redis_server):
     with HeldProxy(redis_server.port) as proxy, live(tmp_path, proxy.port) as server:
         ask(server)
         proxy.open.clear()
@@ -168,7 +168,7 @@ def test_a_store_that_holds_its_answers_back_costs_the_timeout_and_no_request(tm
         until(lambda: "x-features-missing" not in ask(server)[1])
 
 
-def test_a_recording_holds_the_values_as_they_were_used_and_no_key_that_the_model_does_not_read(tmp_path, redis_server):
+def test_recording_holds_used_values_and_no_unread_key(tmp_path, redis_server):
     folder = tmp_path / "recorded"
     with live(tmp_path, redis_server.port, "--record", str(folder), "--record-share", "1.0") as server:
         ask(server)
@@ -181,7 +181,7 @@ def test_a_recording_holds_the_values_as_they_were_used_and_no_key_that_the_mode
     assert not any("user_id" in name for name in rows[0])
 
 
-def test_looked_up_values_return_on_request_and_with_keys_only_with_their_scope(tmp_path, redis_server):
+def test_looked_up_values_return_on_request_with_their_scope(tmp_path, redis_server):
     keyed = Keyed(tmp_path)
     wanted = {"x-return-features": "1"}
     allowed, others = keyed.add("both", ["predict", "features"]), keyed.add("ctr", ["predict"])

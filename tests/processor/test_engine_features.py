@@ -50,7 +50,7 @@ def scores(reply):
     return reply.outputs["score"][:, 0]
 
 
-def test_a_user_id_scores_as_all_features_and_the_request_has_them_afterwards(processor):
+def test_user_id_scores_as_all_features(processor):
     asked = request()
     found = scores(processor.process(asked))
     np.testing.assert_allclose(found, reference(ITEMS, F2, F3, ["a", "c"], 1.5, -3), atol=1e-5)
@@ -66,7 +66,7 @@ def test_a_user_id_scores_as_all_features_and_the_request_has_them_afterwards(pr
     f0=st.none() | st.floats(-100, 100, width=32),
     f1=st.none() | st.integers(-1000, 1000),
 )
-def test_whatever_the_store_holds_scores_equal_those_of_the_values_sent(processor, store, tags, f0, f1):
+def test_stored_values_score_as_sent_ones(processor, store, tags, f0, f1):
     held = {b"tags": ("[" + ",".join(f'"{tag}"' for tag in tags) + "]").encode()}
     held |= {name: repr(value).encode() for name, value in ((b"f0", f0), (b"f1", f1)) if value is not None}
     store.hashes[b"user:7"] = held
@@ -92,7 +92,7 @@ def test_looked_up_ids_count_towards_the_limit_of_the_request(processor, store):
         processor.process(request())
 
 
-def test_what_nobody_fills_is_missed_by_name_and_a_key_of_another_type_refused(processor):
+def test_unfilled_input_and_key_of_another_type_are_refused(processor):
     asked = request()
     del asked.inputs["user_id"]
     with pytest.raises(BadInput, match=r"input 'tags' is missing: expected it, or 'user_id'"):

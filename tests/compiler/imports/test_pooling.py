@@ -110,7 +110,7 @@ def test_delta_reaches_target_and_history(imported, name):
     assert after == pytest.approx([after[0]] * 4, abs=1e-6)
 
 
-def test_delta_of_the_row_of_the_padding_counts_nowhere_behind_a_mask(imported):
+def test_masked_padding_row_counts_nowhere(imported):
     repository, _, _ = imported("masked_mean")
     before = scores(repository, "masked_mean", [1, A, OTHER], PASTS)
     Publisher(repository, "masked_mean").publish({"items": (np.array([PADDING]), np.full((1, DIM), 5.0, np.float32))})

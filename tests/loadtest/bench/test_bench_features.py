@@ -25,7 +25,7 @@ def test_both_kinds_of_requests_ask_for_the_same_items(binary):
             assert all_of_them["x0"] == [VALUES.item["x0"][item].item() for item in few["item_id"]]
 
 
-def test_scores_of_a_reply_are_its_body_or_what_follows_the_header():
+def test_scores_of_a_reply_are_found():
     assert bench.scores(b'HTTP/1.1 200 OK\r\na: b\r\n\r\n{"outputs": [0.5]}', "json") == b'{"outputs": [0.5]}'
     assert bench.scores(b'HTTP/1.1 200 OK\r\n\r\n{"outputs": [{}]}\x00\x01', "binary") == b"\x00\x01"
 

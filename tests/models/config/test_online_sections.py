@@ -30,7 +30,7 @@ def path(tmp_path):
     return tmp_path / "train.toml"
 
 
-def test_a_group_and_an_input_for_its_key_lie_in_the_package(path):
+def test_package_holds_the_group_and_its_key(path):
     made = draft(load_config(path), {})
     assert [(i.name, i.dtype) for i in made.inputs] == [("age", "float32"), ("item", "int64"), ("user_id", "int64")]
     (group,) = made.online_features

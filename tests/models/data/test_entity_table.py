@@ -30,7 +30,7 @@ def tags_of(column):
     return [values[a:b] for a, b in zip(column.row_splits, column.row_splits[1:])]
 
 
-def test_last_row_of_a_key_is_read_and_an_unknown_key_has_none(tmp_path):
+def test_last_row_of_a_key_is_read(tmp_path):
     table = table_of(tmp_path, [(1, 0, 1.0, ["a"]), (2, 0, 2.0, []), (1, 0, 3.0, ["b", "c"])])
     found = table.columns(np.array([2, 1, 9, 1]), None)
     np.testing.assert_array_equal(found["price"], np.float32([2, 3, np.nan, 3]))
@@ -56,7 +56,7 @@ def test_row_at_the_time_of_the_event_is_read(tmp_path_factory, rows, events):
         np.testing.assert_array_equal(price, np.float32(before[-1] if before else np.nan))
 
 
-def test_source_has_the_columns_of_the_table_however_it_is_cut(tmp_path):
+def test_source_has_the_columns_of_the_table(tmp_path):
     table = table_of(tmp_path, [(n, 0, float(n), [f"t{n}"]) for n in range(5)])
     events = pa.table({"item": pa.array([3, 1, 7, 1, 0]), "user": pa.array(range(5)), "clicked": pa.array([0.0] * 5)})
     pq.write_table(events, tmp_path / "events.parquet")
@@ -71,7 +71,7 @@ def test_source_has_the_columns_of_the_table_however_it_is_cut(tmp_path):
         assert [t for b in batches for t in tags_of(b.columns["tags"])] == [[b"t3"], [b"t1"], [], [b"t1"], [b"t0"]]
 
 
-def test_table_without_a_column_is_refused_by_the_name_of_the_section(tmp_path):
+def test_table_without_a_column_is_refused_by_section(tmp_path):
     pq.write_table(pa.table({"item": pa.array([1])}), tmp_path / "items.parquet")
     with pytest.raises(BadInput, match=r"entities\.item: .*price"):
         EntityTable("item", DataConfig(str(tmp_path / "items.parquet"), "parquet", ()), KEY, [PRICE])

@@ -36,7 +36,7 @@ def assert_same(processor, generation, contents, users=USERS):
     return alone.outputs["score"]
 
 
-def test_features_rows_and_weights_change_and_are_undone_in_one_step(root):
+def test_features_rows_and_weights_change_in_one_step(root):
     contents = dict.fromkeys(entities.KNOWN, 0)
     with processors(root) as build:
         processor = build()

@@ -73,7 +73,7 @@ def test_runs_cover_the_spans_in_order_without_touching(parts):
     assert all(a[1] < b[0] for a, b in pairwise(merged))
 
 
-def test_examples_have_histories_of_every_length_with_masks_of_0_and_1():
+def test_examples_have_histories_of_every_length():
     whole = manifest("a", 5, timed=True)
     layout = DenseInput.from_features(whole.features, whole.sequences)
     (span,) = layout.sequences

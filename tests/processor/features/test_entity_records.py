@@ -195,7 +195,7 @@ def test_sent_columns_win(names):
     np.testing.assert_array_equal(one, two)
 
 
-def test_features_that_all_rows_share_are_filled_from_the_record_once():
+def test_shared_features_are_filled_once():
     alone, whole = both_ways([5], rows=9)
     invariants = [PLAN.row_invariants(PLAN.bind_inputs(inputs), 4) for inputs in (alone, whole)]
     rows = []
@@ -276,7 +276,7 @@ def test_request_that_nothing_completes_is_refused(inputs, message):
         PLAN.bind_inputs(inputs)
 
 
-def test_list_beyond_the_capacity_is_refused_and_one_that_no_feature_reads_is_cut():
+def test_list_beyond_capacity_is_refused_or_cut_if_unread():
     columns = columns_of([1])
     long = {"tags": Ragged.of([["a", "b", "c", "d"]])}
     cut = {"tags": Ragged.of([["a", "b", "c"]])}

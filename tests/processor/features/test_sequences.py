@@ -66,7 +66,7 @@ def test_three_forms_are_one_sequence(rows):
     assert found[0][0][1][1] == splits
 
 
-def test_oldest_events_are_kept_if_the_sequence_says_so_and_cuts_are_counted():
+def test_oldest_events_are_kept_and_cuts_counted():
     made = plan("oldest")
     ((items, splits), _), rows = read(made, lists([[1, 2, 3, 4, 5, 6], [7]])[0], 2)
     assert (items, splits, rows) == ([1, 2, 3, 4, 7], [0, 4, 5], 2)

@@ -32,7 +32,7 @@ def request(*users, **sent):
     return ITEMS | {"user_id": np.array(users, np.int64)} | sent
 
 
-def test_a_user_is_looked_up_once_and_fills_one_row_in_the_types_of_the_model(store):
+def test_user_is_looked_up_once_and_fills_one_row(store):
     for users in [(7,), (7, 7, 7)]:
         filled = lookup(store).fill(request(*users))
         assert filled.inputs["f0"].dtype == filled.inputs["f1"].dtype == np.float32
@@ -50,7 +50,7 @@ def test_users_that_differ_fill_a_row_each(store):
     assert filled.defaulted == {"tags": "not_found", "f0": "not_found", "f1": "not_found"}
 
 
-def test_what_is_sent_wins_and_a_request_that_has_all_asks_nobody(store):
+def test_sent_values_win_and_whole_requests_ask_nobody(store):
     sent = {"f0": np.full(3, 9, np.float32), "tags": Ragged.of([["c"]])}
     filled = lookup(store).fill(request(7, **sent))
     assert set(filled.looked_up) == {"f1"}
@@ -60,7 +60,7 @@ def test_what_is_sent_wins_and_a_request_that_has_all_asks_nobody(store):
     assert len(store.fetches) == 1
 
 
-def test_what_is_missing_is_what_training_reads_or_the_default_of_the_section(store):
+def test_missing_value_is_as_in_training_or_the_default(store):
     filled = lookup(store, defaults={"f1": 4, "tags": ["x"]}).fill(request(9))
     assert np.isnan(filled.inputs["f0"]).tolist() == [True]
     assert filled.inputs["f1"].tolist() == [4.0]
@@ -90,7 +90,7 @@ def test_without_the_key_nothing_is_filled(store):
     assert lookup(store).fill(inputs).inputs is inputs
 
 
-def test_a_server_without_the_store_answers_what_has_all_and_names_the_option_else(caplog):
+def test_server_without_the_store_names_the_option(caplog):
     with caplog.at_level(logging.WARNING):
         found = FeatureLookup(manifest(), {}, FakeClock())
     assert "no online store 'main': requests have to send tags, f0, f1" in caplog.text

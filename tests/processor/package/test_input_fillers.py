@@ -14,7 +14,7 @@ def plain(section=HASHES):
     return replace(manifest(section=section), executables=[])
 
 
-def test_a_group_fills_its_inputs_by_the_key_and_an_unread_key_may_be_absent():
+def test_group_fills_inputs_and_unread_key_may_be_absent():
     filled = {name: InputFiller(ONLINE, "user", ("user_id",)) for name in FILLED}
     assert manifest().fillers == filled | {"user_id": InputFiller(UNREAD_KEY, "", ())}
 
@@ -24,7 +24,7 @@ def test_a_key_that_the_model_reads_has_to_be_sent():
     assert set(by_item.fillers) == set(FILLED)
 
 
-def test_the_file_holds_the_groups_and_a_model_without_them_has_no_such_key():
+def test_file_holds_groups_only_if_there_are_some():
     made = plain()
     read = Manifest.from_json(made.to_json())
     assert (read.online_features, read.fillers) == (made.online_features, made.fillers)
@@ -52,13 +52,13 @@ def test_only_the_inputs_that_nobody_fills_are_expected():
         ),
     ],
 )
-def test_groups_that_do_not_fit_the_inputs_are_refused_by_name(section, message):
+def test_groups_that_do_not_fit_are_refused_by_name(section, message):
     made = plain(section)
     with pytest.raises(BadInput, match=message):
         validate(made)
 
 
-def test_two_groups_do_not_fill_one_input_nor_share_a_name():
+def test_two_groups_share_no_input_and_no_name():
     groups = [parse_group("user", HASHES), parse_group("other", HASHES)]
     with pytest.raises(BadInput, match=r"online_features\[user\]: the input 'tags' is filled by two features"):
         validate(replace(plain(), online_features=groups))

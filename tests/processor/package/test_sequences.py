@@ -12,7 +12,7 @@ from tests.models.zoo.sequence_models import manifest
 WHOLE = manifest("a", 3, timed=True)
 
 
-def test_sequences_are_read_as_written_and_left_out_if_there_are_none():
+def test_sequences_are_read_as_written():
     assert Manifest.from_json(WHOLE.to_json()).sequences == WHOLE.sequences
     assert "sequences" not in json.loads(replace(WHOLE, sequences=[]).to_json())
 

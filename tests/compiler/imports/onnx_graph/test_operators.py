@@ -26,7 +26,7 @@ def test_first_operator_without_a_translation_is_named(tmp_path):
     assert untranslated(path) == "operator Shrink of ai.onnx has no translation"
 
 
-def test_file_of_trees_alone_is_named_by_its_operator_and_an_old_one_by_its_opset(tmp_path):
+def test_trees_alone_and_old_opsets_are_named(tmp_path):
     path = written(tmp_path / "m.onnx", "g (float[n, 4] x) => (float[n, 4] y) { y = Abs (x) }", 9)
     assert untranslated(path) == "opset 9 has no translation, which begins at 11"
 

@@ -179,7 +179,7 @@ def test_output_that_depends_on_other_rows_is_refused(tmp_path):
         import_model(spelled(tmp_path / "m.onnx", text), tmp_path / "models", "m")
 
 
-def test_graph_that_fails_for_fewer_rows_is_refused_in_one_line(tmp_path):
+def test_graph_that_fails_for_fewer_rows_is_refused(tmp_path):
     nodes = "fifth = Gather <axis = 0> (x, four) s = Add (x, fifth) y = Shrink (s)"
     text = f"g (float[batch, 4] x) => (float[batch, 4] y) {{ {nodes} }}"
     file = spelled(tmp_path / "m.onnx", text, four=np.array([4]))
@@ -187,7 +187,7 @@ def test_graph_that_fails_for_fewer_rows_is_refused_in_one_line(tmp_path):
         import_model(file, tmp_path / "models", "m")
 
 
-def test_input_for_which_no_column_exists_is_refused_in_one_line(tmp_path):
+def test_input_of_free_width_is_refused_in_one_line(tmp_path):
     text = "g (float[batch, any] x) => (float[batch, any] y) { y = Shrink (x) }"
     with pytest.raises(BadInput, match=r"input 'x': expected a fixed size of each row, got \['rows', 'any'\]"):
         import_model(spelled(tmp_path / "m.onnx", text), tmp_path / "models", "m")
@@ -296,7 +296,7 @@ COMPUTED_IDS = """g (int64[n, 1] i) => (float[n, 2] y) {
 }"""
 
 
-def test_request_whose_ids_a_graph_refuses_fails_alone_and_leaves_nothing_behind(tmp_path):
+def test_request_with_refused_ids_fails_alone(tmp_path):
     path = spelled(tmp_path / "m.onnx", COMPUTED_IDS, t=native_models.normal(12, 2), one=np.array([1]))
     import_model(path, tmp_path / "models", "m", options=ImportOptions(buckets=(8,)))
     good = {"i": np.arange(3).reshape(3, 1)}

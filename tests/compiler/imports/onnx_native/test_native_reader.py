@@ -35,7 +35,7 @@ def path(tmp_path):
     return spelled(tmp_path / "m.onnx", SHRINK, w=W)
 
 
-def test_file_of_trees_alone_gets_a_version_of_the_other_operators(tmp_path):
+def test_trees_alone_get_a_version_of_other_operators(tmp_path):
     model = read_native(regressor(tmp_path / "m.onnx"))
     assert model.opset == 17
     assert model.outputs == {"variable": "float"}
@@ -83,7 +83,7 @@ def test_data_inside_the_folder_are_read(path):
     np.testing.assert_array_equal(model.session.run(["y"], {"x": np.full((1, 4), 2, np.float32)})[0], [2 * W])
 
 
-def test_large_data_beside_the_file_are_not_copied_into_the_message(tmp_path):
+def test_large_external_data_are_not_copied(tmp_path):
     text = "g (int64[n] i) => (float[n, 64] y) { a = Gather (t, i) y = Shrink <lambd: float = 0> (a) }"
     table = np.ones((5000, 64), np.float32)
     path = spelled(tmp_path / "m.onnx", text, t=table)
@@ -103,7 +103,7 @@ def test_external_data_of_an_attribute_are_refused(path):
     assert "external data, which only initialisers of the graph itself may have" in refused(edited(path, inside))
 
 
-def test_version_that_the_library_does_not_know_is_refused_with_its_own_range(path):
+def test_unknown_version_is_refused_with_the_known_range(path):
     said = refused(edited(path, lambda proto: setattr(proto.opset_import[0], "version", 99)))
     assert "refuses the graph" in said
     assert "opset" in said.lower()

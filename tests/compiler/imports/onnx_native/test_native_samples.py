@@ -25,7 +25,7 @@ def test_ids_stay_below_the_rows_of_their_table(tmp_path):
     assert set(made.columns[0]["i"].tolist()) == set(range(7))
 
 
-def test_ids_of_what_is_no_table_are_tried_below_smaller_limits(tmp_path):
+def test_ids_without_a_table_are_tried_below_limits(tmp_path):
     text = "g (int64[n] i) => (float[n, 2] y) { j = Abs (i) a = Gather (t, j) y = Shrink (a) }"
     made = samples(spelled(tmp_path / "m.onnx", text, t=normal(12, 2)))
     assert made.columns[0]["i"].max() == 9

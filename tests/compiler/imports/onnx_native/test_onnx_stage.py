@@ -76,7 +76,7 @@ def test_encoder_of_strings_is_served_by_a_stage(models):
     np.testing.assert_allclose(got.reshape(ROWS, -1), wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_rows_of_any_length_are_served_by_a_stage_and_say_so(models):
+def test_rows_of_any_length_are_served_by_a_stage(models):
     repository, files = models
     manifest = VersionReader(repository / "pooled" / "1").manifest
     ids = np.random.default_rng(2).integers(0, 30, (ROWS, 9))
