@@ -29,7 +29,7 @@ def test_costs_before_measuring_are_those_of_one_row():
     assert run.costs.cost == {1: 1.0}
 
 
-def test_native_version_divides_nothing_and_is_not_timed():
+def test_new_version_divides_nothing_and_is_not_timed():
     graphs = GraphRun(manifest(), SparsePlan(manifest()))
     assert not graphs.worth_dividing(100)
     assert graphs.thresholds == []
