@@ -148,6 +148,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/compiler/imports/test_retrained_export.py",
         "tests/compiler/imports/onnx_native/test_native_export.py",
     ),
+    "compiler/imports/samples_required.py": ("tests/compiler/imports/test_samples.py",),
     "compiler/imports/export_check.py": ("tests/compiler/imports/test_retrained_export.py",),
     "compiler/imports/onnx_native/staged_graph.py": ("tests/compiler/imports/onnx_native/test_onnx_stage.py",),
     "compiler/imports/importing.py": (

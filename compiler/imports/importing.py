@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from freshet_serving.compiler.building.compile import BUCKETS
+from freshet_serving.compiler.imports.samples_required import SamplesRequired
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository import (
     NO_KEYS,
@@ -28,10 +29,6 @@ from freshet_serving.processor.repository import (
 )
 
 ONNX = ".onnx"
-
-
-class SamplesRequired(BadInput):
-    """Raised for a model that accepts no generated inputs, and may be imported with some that are given."""
 
 
 class ModelImporter(Protocol):

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feeds_of, repeated_rows
 from freshet_serving.compiler.imports.foreign_graph import TABLE, Ref
-from freshet_serving.compiler.imports.importing import SamplesRequired
 from freshet_serving.compiler.imports.runner import Runner
+from freshet_serving.compiler.imports.samples_required import SamplesRequired
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 

@@ -43,7 +43,8 @@ def taken(text):
 def test_parsing_takes_no_more_than_both_bounds(pieces):
     text = f"[{','.join(pieces * 400)}]".encode()
     nodes = count_nodes(np.frombuffer(text, np.uint8))
-    peak = taken(text)
+    # The least of several: other threads of this process allocate as well.
+    peak = min(taken(text) for _ in range(5))
     # The constant is the parser's own; documents that are checked are 64 KiB and longer.
     assert peak <= 1024 + json_memory.nbytes_of(nodes, len(text))
     assert peak <= 1024 + json_memory.MOST_PER_BYTE * len(text)
