@@ -6,7 +6,7 @@ from typing import Any
 
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.models.zoo.dense_input import DenseInput
-from freshet_serving.models.zoo.histories import each_event, histories, scored
+from freshet_serving.models.zoo.histories import History, each_event, over_histories
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor
 from freshet_serving.models.zoo.option_types import Dropout, Hidden
 
@@ -37,18 +37,15 @@ def build(
     from freshet_serving.compiler.frameworks import keras
 
     ops, layer_factory = keras.ops, LayerFactory(seed, dropout)
-    x = keras.Input((layout.width,), name="x")
-    found = histories(x, layout, "din")
-    pooled = []
-    for h in found:
+
+    def read(h: History) -> list[Tensor]:
         unit: Tensor = _pair_layer(attention[0], seed, f"{h.name}_pair")(h.target, h.matched)
         for i, units in enumerate(attention[1:], 1):
             unit = each_event(layer_factory, unit, units, f"{h.name}_attention_{i}", activation="relu")
         weight = ops.reshape(each_event(layer_factory, unit, 1, f"{h.name}_attention_out"), (-1, 1, h.length))
-        weight = weight * ops.expand_dims(h.mask, 1)
-        pooled.append(ops.squeeze(ops.matmul(weight, h.events), 1))
-    logit = scored(layer_factory, x, pooled, hidden)
-    return Arch.of(keras.Model([x, *(h.input for h in found)], logit, name="din"))
+        return [ops.squeeze(ops.matmul(weight * ops.expand_dims(h.mask, 1), h.events), 1)]
+
+    return over_histories(layout, "din", layer_factory, hidden, read)
 
 
 def _pair_layer(units: int, seed: int, name: str) -> Any:

@@ -9,9 +9,10 @@ Products of three-dimensional tensors with weights are products of matrices: [n,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput, SequenceSpan
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor, columns, side_by_side
 from freshet_serving.processor.errors import BadInput
@@ -160,14 +161,27 @@ def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     return keras.ops.softmax(scores + (mask - 1.0) * FAR, axis=-1) * mask
 
 
-def scored(layer_factory: LayerFactory, x: Tensor, parts: Sequence[Tensor], hidden: Sequence[int]) -> Tensor:
-    """Add the network's end, an MLP over x and what was read from the histories; return the logit [n, 1].
+def over_histories(
+    layout: DenseInput,
+    name: str,
+    layer_factory: LayerFactory,
+    hidden: Sequence[int],
+    read: Callable[[History], Sequence[Tensor]],
+) -> Arch:
+    """Return the network of an MLP over x and what is read from each history.
 
     Args:
+        layout: The dense input and the sequences.
+        name: Name of the architecture.
         layer_factory: Makes the layers mlp_<i> and mlp_out.
-        x: The dense input.
-        parts: Further matrices.
         hidden: Units of the MLP's layers.
+        read: Returns the matrices that are read from a history.
     """
+    from freshet_serving.compiler.frameworks import keras
+
+    x = keras.Input((layout.width,), name="x")
+    found = histories(x, layout, name)
+    parts = [part for h in found for part in read(h)]
     top = layer_factory.tower(side_by_side([x, *parts]), hidden, "mlp")
-    return layer_factory.dense(top, 1, "mlp_out")
+    logit = layer_factory.dense(top, 1, "mlp_out")
+    return Arch.of(keras.Model([x, *(h.input for h in found)], logit, name=name))

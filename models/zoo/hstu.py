@@ -13,7 +13,7 @@ import numpy as np
 
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.models.zoo.dense_input import DenseInput
-from freshet_serving.models.zoo.histories import NORM_EPSILON, History, histories, scored, silu
+from freshet_serving.models.zoo.histories import NORM_EPSILON, History, over_histories, silu
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor
 from freshet_serving.models.zoo.option_types import Dropout, Hidden, Units
 
@@ -49,14 +49,12 @@ def build(
         dropout: Dropout of the MLP.
         seed: Seed of the first weights.
     """
-    from freshet_serving.compiler.frameworks import keras
-
     layer_factory = LayerFactory(seed, dropout)
-    x = keras.Input((layout.width,), name="x")
-    found = histories(x, layout, "hstu")
-    candidates = [_candidate(layer_factory, h, units, layers, seed) for h in found]
-    logit = scored(layer_factory, x, candidates, hidden)
-    return Arch.of(keras.Model([x, *(h.input for h in found)], logit, name="hstu"))
+
+    def read(h: History) -> list[Tensor]:
+        return [_candidate(layer_factory, h, units, layers, seed)]
+
+    return over_histories(layout, "hstu", layer_factory, hidden, read)
 
 
 def _candidate(layer_factory: LayerFactory, h: History, units: int, layers: int, seed: int) -> Tensor:

@@ -13,10 +13,9 @@ from freshet_serving.models.zoo.dense_input import DenseInput
 from freshet_serving.models.zoo.histories import (
     History,
     each_event,
-    histories,
     masked_softmax,
     normed,
-    scored,
+    over_histories,
     with_positions,
 )
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor
@@ -51,18 +50,14 @@ def build(
         dropout: Dropout of the MLP.
         seed: Seed of the first weights.
     """
-    from freshet_serving.compiler.frameworks import keras
-
     layer_factory = LayerFactory(seed, dropout)
-    x = keras.Input((layout.width,), name="x")
-    found = histories(x, layout, "sasrec")
-    parts: list[Tensor] = []
-    for h in found:
+
+    def read(h: History) -> list[Tensor]:
         user = _newest(layer_factory, h, units, layers, seed)
         item = layer_factory.dense(h.target, units, f"{h.name}_target", bias=False)
-        parts += [user, item, user * item]
-    logit = scored(layer_factory, x, parts, hidden)
-    return Arch.of(keras.Model([x, *(h.input for h in found)], logit, name="sasrec"))
+        return [user, item, user * item]
+
+    return over_histories(layout, "sasrec", layer_factory, hidden, read)
 
 
 def _newest(layer_factory: LayerFactory, h: History, units: int, layers: int, seed: int) -> Tensor:

@@ -11,10 +11,9 @@ from freshet_serving.models.zoo.dense_input import DenseInput
 from freshet_serving.models.zoo.histories import (
     History,
     each_event,
-    histories,
     masked_softmax,
     normed,
-    scored,
+    over_histories,
     silu,
 )
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor, side_by_side
@@ -47,14 +46,8 @@ def build(
         dropout: Dropout of the MLP.
         seed: Seed of the first weights.
     """
-    from freshet_serving.compiler.frameworks import keras
-
     layer_factory = LayerFactory(seed, dropout)
-    x = keras.Input((layout.width,), name="x")
-    found = histories(x, layout, "stca")
-    read = [part for h in found for part in _read(layer_factory, h, units, layers)]
-    logit = scored(layer_factory, x, read, hidden)
-    return Arch.of(keras.Model([x, *(h.input for h in found)], logit, name="stca"))
+    return over_histories(layout, "stca", layer_factory, hidden, lambda h: _read(layer_factory, h, units, layers))
 
 
 def _read(layer_factory: LayerFactory, h: History, units: int, layers: int) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What a builder leaves of a model in a folder; needs only numpy, since it runs in every framework's environment.
+"""The files that a builder leaves in a folder; needs only numpy, since it runs in every framework's environment.
 
 model.onnx | saved_model/ | model.keras     the model, as the framework writes it
 inputs.npz      200 rows of every input; a ragged one as NAME and NAME:row_splits
@@ -21,6 +21,10 @@ ROWS = 200
 SPLITS = ":row_splits"
 SOURCES = ("model.onnx", "saved_model", "model.keras")
 Arrays = dict[str, NDArray[Any]]
+
+
+BYTES, END = ".bytes", b"\x01"
+"""Suffix of the name of an array of bytes in a file, and what each of them ends with there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class TableUse:
 
 @dataclass(frozen=True, slots=True)
 class BuiltModel:
-    """What a builder has left.
+    """A model as its builder left it.
 
     Attributes:
         source: The model's file or folder.
@@ -65,8 +69,8 @@ def write_built(
     folder: Path, inputs: Mapping[str, Any], expected: Mapping[str, Any], uses: Sequence[TableUse] = ()
 ) -> None:
     """Write everything but the model itself. uses.json comes last: a folder that has it is complete."""
-    np.savez(folder / "inputs.npz", **{k: np.asarray(v) for k, v in inputs.items()})  # type: ignore[arg-type]
-    np.savez(folder / "expected.npz", **{k: np.asarray(v) for k, v in expected.items()})  # type: ignore[arg-type]
+    np.savez(folder / "inputs.npz", **_stored(inputs))  # type: ignore[arg-type]
+    np.savez(folder / "expected.npz", **_stored(expected))  # type: ignore[arg-type]
     (folder / "uses.json").write_text(json.dumps([asdict(use) for use in uses]))
 
 
@@ -79,10 +83,30 @@ def read_built(folder: Path) -> BuiltModel | None:
     return BuiltModel(found[0], _arrays(folder / "inputs.npz"), _arrays(folder / "expected.npz"), uses)
 
 
+def _stored(arrays: Mapping[str, Any]) -> Arrays:
+    """Return arrays as a file without pickles holds them; NumPy's own bytes lose zeros at their end."""
+    found: Arrays = {}
+    for name, value in arrays.items():
+        array = np.asarray(value)
+        if array.dtype != object:
+            found[name] = array
+        elif all(isinstance(each, bytes) for each in array.ravel()):
+            found[name + BYTES] = np.array([each + END for each in array.ravel()], "S").reshape(array.shape)
+        else:
+            found[name] = array.astype(str)
+    return found
+
+
 def _arrays(path: Path) -> Arrays:
-    # Serialised examples are objects, bytes that may end with zeros.
-    with np.load(path, allow_pickle=True) as kept:
-        return {name: kept[name] for name in kept.files}
+    found: Arrays = {}
+    with np.load(path, allow_pickle=False) as kept:
+        for name in kept.files:
+            array = kept[name]
+            if name.endswith(BYTES):
+                ended, array = array, np.empty(array.shape, object)
+                array.ravel()[:] = [each.removesuffix(END) for each in ended.ravel().tolist()]
+            found[name.removesuffix(BYTES)] = array
+    return found
 
 
 def with_value(inputs: Mapping[str, NDArray[Any]], use: TableUse, value: Any) -> Arrays:

@@ -29,7 +29,7 @@ Ask = Callable[[Mapping[str, NDArray[Any]]], NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class CopiedRow:
-    """What became of one table of a model.
+    """The outcome for one table of a model.
 
     Attributes:
         table: Its name, as the builder gives it.

@@ -1,4 +1,4 @@
-"""What is compared by `make -C loadtest features`, and its page."""
+"""The requests that `make -C loadtest features` compares, and its page."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What [entities.NAME] accepts and refuses."""
+"""[entities.NAME]: values that are accepted, and those that are refused."""
 
 import pytest
 

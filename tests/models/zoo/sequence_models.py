@@ -1,4 +1,4 @@
-"""What the tests of networks over histories share: a manifest with a sequence, its batches, a numpy view of them."""
+"""Share among the tests of networks over histories: a manifest with a sequence, its batches, a numpy view of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a manifest may say of entities, and what a record holds."""
+"""Entities in a manifest, and the contents of a record."""
 
 import dataclasses
 

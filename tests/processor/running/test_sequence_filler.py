@@ -17,7 +17,7 @@ LENGTH = 3
 
 
 def seconds(times, rows, unit="s"):
-    """What the filler writes for lists of times, into rows of other numbers."""
+    """Return the rows that the filler writes for lists of times, over other numbers."""
     whole = manifest("freshet_serving.models.zoo.hstu:build", LENGTH, timed=True)
     entry: SequenceEntry = replace(whole.sequences[0], time_unit=unit)
     plan = SparsePlan(replace(whole, sequences=[entry]))

@@ -1,4 +1,4 @@
-"""What the builders with TensorFlow share: rows, the way to score a signature, and SavedModels of Keras 2."""
+"""Share among the builders with TensorFlow: rows, the way to score a signature, and SavedModels of Keras 2."""
 
 from __future__ import annotations
 

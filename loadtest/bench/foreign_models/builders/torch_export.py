@@ -1,4 +1,4 @@
-"""What the builders with PyTorch share: weights that differ, and both exporters to ONNX."""
+"""Share among the builders with PyTorch: weights that differ, and both exporters to ONNX."""
 
 from __future__ import annotations
 

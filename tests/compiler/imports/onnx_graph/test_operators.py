@@ -1,4 +1,4 @@
-"""Which files are translated, decided from their operators alone."""
+"""Files are translated or not by their operators alone."""
 
 import pytest
 from onnx import helper

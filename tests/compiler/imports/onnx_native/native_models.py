@@ -23,7 +23,7 @@ def spelled(path, text, opset=17, ml=0, microsoft=0, **weights):
 
 
 def own_scores(path: Path, fed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What ONNX Runtime itself gives for a file."""
+    """Return the scores of ONNX Runtime itself for a file."""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(fed))))

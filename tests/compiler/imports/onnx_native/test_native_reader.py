@@ -1,4 +1,4 @@
-"""What is refused of an ONNX file that ONNX Runtime is to run as it is, and what of its messages is shown."""
+"""Refusals of ONNX files that ONNX Runtime is to run as they are, and the part of its messages that is shown."""
 
 import numpy as np
 import onnx

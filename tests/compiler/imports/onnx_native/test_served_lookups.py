@@ -1,4 +1,4 @@
-"""Which initialisers become tables, and which columns of which inputs their lookups read."""
+"""Initialisers that become tables, and the columns of inputs that their lookups read."""
 
 import numpy as np
 import pytest

@@ -41,3 +41,13 @@ def test_ids_are_replaced_in_one_place_and_the_rows_stay(use, changed):
 def test_first_value_of_every_ragged_row_is_replaced():
     inputs = {"tags": np.array([4, 5, 6]), "tags:row_splits": np.array([0, 2, 2, 3])}
     assert with_value(inputs, TableUse("tags", "tags"), 9)["tags"].tolist() == [9, 5, 9]
+
+
+def test_bytes_and_strings_come_back_without_pickles(tmp_path):
+    serialised = np.array([b"\x08\x01\x00\x00", b"", b"a"], object).reshape(3, 1)
+    words = np.array(["é", "", "bc"], object)
+    (tmp_path / "model.onnx").write_bytes(b"x")
+    write_built(tmp_path, {"examples": serialised, "words": words}, {"score": np.ones(3)})
+    found = read_built(tmp_path).inputs
+    assert found["examples"].tolist() == serialised.tolist()
+    assert found["words"].tolist() == words.tolist()
