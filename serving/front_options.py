@@ -42,11 +42,15 @@ class FrontendOptions(RequestLimits):
     )
     shutdown_timeout_s: float = field(
         default=30.0,
-        metadata=option("Time limit of requests in flight at shutdown", above(0, 3600), unit="seconds", heading=LIFE),
+        metadata=option("Time limit of shutdown; of requests in flight", above(0, 3600), unit="seconds", heading=LIFE),
     )
     model_control: str = field(
         default="none",
-        metadata=option("Let data port clients load and unload models", one_of("none", "explicit"), heading=REQUESTS),
+        metadata=option(
+            "Let clients load and unload models; on the data ports",
+            one_of("none", "explicit"),
+            heading=REQUESTS,
+        ),
     )
     shared_memory: str = field(
         default="off",
@@ -69,7 +73,7 @@ class FrontendOptions(RequestLimits):
     api_keys: str = field(
         default="",
         metadata=option(
-            "File of API keys, created by freshet key; reloaded when it changes",
+            "File of API keys; created by freshet key, reloaded when it changes",
             heading=ACCESS,
             empty="no key required",
         ),
@@ -84,9 +88,7 @@ class FrontendOptions(RequestLimits):
     )
     tls_key: str = field(
         default="",
-        metadata=option(
-            "Private key of the certificate (PEM, no password), readable by its owner only", heading=ACCESS
-        ),
+        metadata=option("Private key of the certificate; PEM, no password, readable by its owner only", heading=ACCESS),
     )
     tls_client_ca: str = field(
         default="",
@@ -99,19 +101,20 @@ class FrontendOptions(RequestLimits):
     )
     log_level: str = field(
         default="info",
-        metadata=option("Minimum level of the log on stderr", one_of(*LOG_LEVELS), heading=WATCHING),
+        metadata=option("Minimum level of the log; on stderr", one_of(*LOG_LEVELS), heading=WATCHING),
     )
     log_format: str = field(
         default="text",
         metadata=option("Format of the log; json writes one object per line", one_of("text", "json"), heading=WATCHING),
     )
     access_log_share: float = field(
-        default=0.0, metadata=option("Share of requests to write to the access log", SHARE, heading=WATCHING)
+        default=0.0,
+        metadata=option("Share of requests in the access log", SHARE, heading=WATCHING),
     )
     trace_endpoint: str = field(
         default="",
         metadata=option(
-            "OpenTelemetry collector (OTLP over HTTP)",
+            "OpenTelemetry collector; OTLP over HTTP",
             Values("an http:// or https:// address", lambda url: not url or url.startswith(("http://", "https://"))),
             heading=WATCHING,
         ),
@@ -121,7 +124,7 @@ class FrontendOptions(RequestLimits):
         metadata=option("Share of requests without a traceparent to trace", SHARE, heading=WATCHING, folded=True),
     )
     record: str = field(
-        default="", metadata=option("Folder to record a sample of the requests to, as Parquet", heading=WATCHING)
+        default="", metadata=option("Folder for a sample of the requests; as Parquet", heading=WATCHING)
     )
     record_share: float = field(
         default=0.01, metadata=option("Share of requests to record", above(0, 1), heading=WATCHING, folded=True)

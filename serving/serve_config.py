@@ -57,7 +57,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
 
     repository: str = field(
         metadata=option(
-            "Models, as NAME/VERSION",
+            "Folder or bucket with models; as NAME/VERSION",
             Values("a folder or an s3://, gs://, az:// address", bool),
             heading=REPOSITORY,
         )
@@ -79,7 +79,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
     )
     models: list[str] = field(
         default_factory=list,
-        metadata=option("Serve only these models, separated by commas", heading=REPOSITORY, empty="all"),
+        metadata=option("Serve only these models; separated by commas", heading=REPOSITORY, empty="all"),
     )
     poll_interval_s: float = field(
         default=0.05,
@@ -103,7 +103,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
     )
     strict: bool = field(
         default=False,
-        metadata=option("Do not start if a model cannot be served", heading=REPOSITORY),
+        metadata=option("Do not start if a model cannot be served", heading=REPOSITORY, folded=True),
     )
     import_timeout_s: float = field(
         default=1800.0,
@@ -166,7 +166,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
     delta_guard: str = field(
         default=ON,
         metadata=option(
-            "Hold deltas that change scores unusually; strict scores more rows; a model's section takes precedence",
+            "Hold suspicious deltas; strict scores more rows; a model's section takes precedence",
             one_of(*MODES),
             heading=REPOSITORY,
         ),
@@ -192,7 +192,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
     compute: str = field(
         default="auto",
         metadata=option(
-            "Compute in the event loop (inline) or in threads",
+            "Compute inline or in threads; inline is in the event loop",
             one_of("auto", *sorted(COMPUTES)),
             heading=COMPUTING,
         ),
@@ -259,7 +259,7 @@ class ServeConfig(FrontendOptions, SessionOptions):
     drain_s: float = field(
         default=0.0,
         metadata=option(
-            "Serve this long after SIGTERM, not ready",
+            "Keep serving this long after SIGTERM; not ready meanwhile",
             between(0, 3600),
             unit="seconds",
             heading=LIFE,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -22,29 +23,39 @@ HelpAllOption = Annotated[
 
 
 class FoldedHelp(TyperCommand):
-    """A command whose --help omits its folded options; parsing and shell completion still accept them.
+    """A command whose --help fits a screen: it omits folded options, and shortens the help of others.
+
+    Parsing and shell completion accept folded options too.
 
     Attributes:
         folded: Names of the folded parameters.
+        short: Help of a parameter in --help, by its name; --help-all shows the whole.
     """
 
-    folded: frozenset[str] = frozenset()
+    folded: ClassVar[frozenset[str]] = frozenset()
+    short: ClassVar[Mapping[str, str]] = {}
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the options that are not folded, and the number of those that are.
+        """Print the options that are not folded, by their short help, and the number of those that are.
 
         Args:
             ctx: Context of the command.
             formatter: Receives the text.
         """
-        folded = [each for each in self.params if each.name in self.folded and isinstance(each, TyperOption)]
-        self.epilog = f"--help-all shows {len(folded)} more options."
+        options = [each for each in self.params if isinstance(each, TyperOption)]
+        folded = [each for each in options if each.name in self.folded]
+        whole = [each.help for each in options]
+        self.epilog = f"--help-all shows {len(folded)} more options, and the values that each accepts."
+        for each in options:
+            each.help = self.short.get(str(each.name), each.help)
         for each in folded:
             each.hidden = True
         try:
             super().format_help(ctx, formatter)
         finally:
             self.epilog = None
+            for each, text in zip(options, whole, strict=True):
+                each.help = text
             for each in folded:
                 each.hidden = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from inspect import Parameter, Signature
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 from rich.markup import escape
@@ -25,10 +25,18 @@ END_S = 10.0
 ConfigOption = Annotated[str | None, typer.Option(help="TOML file with any of these options as keys.")]
 
 
-class ServeCommand(FoldedHelp):
-    """Command line of `freshet serve`; rarely used options are folded."""
+def _help(text: str, default: str, facts: str = "") -> str:
+    """Return the help of an option for typer: its text, the values that it accepts, and its default."""
+    return escape(" ".join(filter(None, (f"{text}.", facts, default and f"[{default}]"))))
 
-    folded = frozenset(field.name for field, option in OPTIONS if option.folded)
+
+class ServeCommand(FoldedHelp):
+    """Command line of `freshet serve`; --help shows the common options, and of their help what stands before a ";"."""
+
+    folded: ClassVar = frozenset(field.name for field, option in OPTIONS if option.folded)
+    short: ClassVar = {
+        field.name: _help(option.help.partition(";")[0], str(default_of(field) or "")) for field, option in OPTIONS
+    }
 
 
 def serve(config: str | None, help_all: bool = False, **options: Any) -> None:
@@ -81,7 +89,7 @@ def _signature() -> Signature:
     for field, option in OPTIONS:
         default, kind = default_of(field), str if KINDS[field.name] is list else KINDS[field.name]
         shown = typer.Option(
-            help=escape(" ".join(filter(None, (f"{option.help}.", option.facts, default and f"[{default}]")))),
+            help=_help(option.help, default, option.facts),
             rich_help_panel=option.heading,
         )
         parameters.append(

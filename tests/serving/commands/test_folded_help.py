@@ -1,4 +1,5 @@
 import re
+from typing import Annotated, ClassVar
 
 import pytest
 import typer
@@ -9,14 +10,17 @@ from freshet_serving.serving.commands.cli import app
 from freshet_serving.serving.commands.folded_help import FoldedHelp, HelpAllOption
 from freshet_serving.serving.serve_config import OPTIONS
 
-SCREEN_LINES, SCREEN_COLUMNS = 60, 120
+SCREEN_LINES, SCREEN_COLUMNS, NARROW_COLUMNS = 60, 120, 80
 
 
 class Small(FoldedHelp):
     folded = frozenset({"rare"})
+    short: ClassVar = {"common": "Brief."}
 
 
-def small(common: str = "", rare: str = "", help_all: HelpAllOption = False) -> None:
+def small(
+    common: Annotated[str, typer.Option(help="Brief. And more.")] = "", rare: str = "", help_all: HelpAllOption = False
+) -> None:
     """Does little."""
     print(f"{common} {rare}")
 
@@ -42,7 +46,7 @@ def test_help_hides_rare_options_and_states_their_number(program):
     text = run(program, "--help").output
     assert "--common" in text
     assert "--rare" not in text
-    assert text.strip().splitlines()[-1].strip() == "--help-all shows 1 more options."
+    assert text.strip().splitlines()[-1].strip() == "--help-all shows 1 more options, and the values that each accepts."
 
 
 def test_help_all_option_shows_everything_and_runs_nothing(program):
@@ -50,6 +54,13 @@ def test_help_all_option_shows_everything_and_runs_nothing(program):
     assert done.exit_code == 0
     assert {"--common", "--rare"} <= set(done.output.split())
     assert "more options" not in done.output
+
+
+def test_help_is_short_and_help_all_whole_in_any_order(program):
+    for _ in range(2):
+        assert "Brief. And more." not in run(program, "--help").output
+        assert "Brief." in run(program, "--help").output
+        assert "Brief. And more." in run(program, "--help-all").output
 
 
 def test_hidden_option_is_accepted(program):
@@ -66,11 +77,14 @@ def test_serve_help_shows_common_options_and_help_all_every_option():
     text = run(app, "serve", "--help").output
     shown = set(re.findall(r"│ (--[\w-]+)", text))
     assert shown == {flag for flag, folded in flags.items() if not folded} | {"--config", "--help", "--help-all"}
-    assert text.strip().splitlines()[-1].strip() == f"--help-all shows {sum(flags.values())} more options."
+    assert text.strip().splitlines()[-1].strip() == (
+        f"--help-all shows {sum(flags.values())} more options, and the values that each accepts."
+    )
     assert set(re.findall(r"│ (--[\w-]+)", run(app, "serve", "--help-all").output)) >= set(flags)
 
 
 def test_help_fits_a_narrow_terminal():
-    text = run(app, "serve", "--help", columns=80).output
-    assert max(map(len, text.splitlines())) <= 80
+    text = run(app, "serve", "--help", columns=NARROW_COLUMNS).output
+    assert max(map(len, text.splitlines())) <= NARROW_COLUMNS
+    assert len(text.splitlines()) <= SCREEN_LINES
     assert "--max-body-bytes" in text

@@ -29,8 +29,8 @@ def test_help_groups_options_with_unit_values_and_default():
     text = CliRunner().invoke(app, ["serve", "--help-all"], env={"COLUMNS": "220", "NO_COLOR": "1"}).output
     assert re.findall(r"─ (\w[\w ]*\w) ─", text) == ["Options", *HEADINGS]
     assert "Deadline of requests that set none. Milliseconds, 0 (none) to 3600000. [0]" in text
-    assert "Minimum level of the log on stderr. One of debug, info, warning, error. [info]" in text
-    assert "Serve only these models, separated by commas. [all]" in text
+    assert "Minimum level of the log; on stderr. One of debug, info, warning, error. [info]" in text
+    assert "Serve only these models; separated by commas. [all]" in text
 
 
 def test_options_are_read_from_command_line_and_environment(monkeypatch, tmp_path):
