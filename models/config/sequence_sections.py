@@ -14,6 +14,9 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import type_name
 from freshet_serving.processor.package import KEEPS, MAX_EVENTS, NAME, TIME_UNITS
 
+TAKEN = ("time", "row_splits", "lengths")
+"""Names that no column may have, because a request sends them beside the columns."""
+
 
 def read_sequences(
     raw: dict[str, Any], features: Sequence[FeatureConfig], data: DataConfig
@@ -51,8 +54,8 @@ def read_sequences(
 def _check(config: SequenceConfig, features: Sequence[FeatureConfig], data: DataConfig, where: str) -> None:
     require(bool(config.columns), f"{where}.columns", "at least one column", "none")
     for key in config.columns:
-        plain = NAME.fullmatch(key) is not None and key != "time"
-        require(plain, f"{where}.columns", "names of letters, digits, '_' other than time", key)
+        plain = NAME.fullmatch(key) is not None and key not in TAKEN
+        require(plain, f"{where}.columns", f"names of letters, digits, '_' other than {', '.join(TAKEN)}", key)
     for key in config.tables:
         require_one_of(key, config.columns, f"{where}.tables")
     require_between(config.max_length, 1, MAX_EVENTS, f"{where}.max_length")

@@ -24,7 +24,7 @@ from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest, SequenceEntry
 
-SPLITS, LENGTHS = ".row_splits", ".lengths"
+ROW_SPLITS, LENGTHS = ".row_splits", ".lengths"
 Int64s = NDArray[np.int64]
 
 
@@ -51,7 +51,7 @@ class SequenceColumns:
         """
         found = dict(inputs)
         for s in self._sequences:
-            splits, lengths = found.pop(s.name + SPLITS, None), found.pop(s.name + LENGTHS, None)
+            splits, lengths = found.pop(s.name + ROW_SPLITS, None), found.pop(s.name + LENGTHS, None)
             if splits is not None or lengths is not None:
                 _unpack(found, s, splits, lengths)
             columns = {name: found[name] for name in s.inputs if name in found}
@@ -81,9 +81,9 @@ def _sound(column: Ragged) -> bool:
 def _unpack(found: dict[str, Column], s: SequenceEntry, splits: Column | None, lengths: Column | None) -> None:
     """Replace a sequence's columns by lists, given one row_splits or lengths for all of them."""
     if splits is not None and lengths is not None:
-        raise BadInput(f"input {s.name + SPLITS!r}: expected it or {s.name + LENGTHS!r}, got both")
+        raise BadInput(f"input {s.name + ROW_SPLITS!r}: expected it or {s.name + LENGTHS!r}, got both")
     if splits is not None:
-        ends = _whole_numbers(splits, s.name + SPLITS)
+        ends = _whole_numbers(splits, s.name + ROW_SPLITS)
         found |= {n: Ragged(found[n], ends) for n in s.inputs if n in found}  # type: ignore[arg-type]
         return
     assert lengths is not None
@@ -96,12 +96,26 @@ def _unpack(found: dict[str, Column], s: SequenceEntry, splits: Column | None, l
         matrix = isinstance(values, Strings) or (values.ndim == 2 and len(values) == len(counts))
         if not matrix or not len(counts) or total % len(counts):
             raise BadInput(f"input {name!r}: expected {len(counts)} rows of one length, got {total} values")
-        places = total // len(counts)
-        if (counts < 0).any() or (counts > places).any():
-            raise BadInput(f"input {s.name + LENGTHS!r}: expected 0 to {places} in every row")
         flat: Any = values if isinstance(values, Strings) else values.reshape(-1)
-        at = np.flatnonzero((np.arange(places) < counts[:, None]).reshape(-1))
-        found[name] = Ragged(_taken(flat, at), _ends(counts))
+        found[name] = unpadded(flat, total // len(counts), counts, f"input {s.name + LENGTHS!r}")
+
+
+def unpadded(values: NDArray[np.int64] | Strings, places: int, counts: Int64s, where: str) -> Ragged:
+    """Return a padded matrix as lists: the first values of each row.
+
+    Args:
+        values: The matrix's values in row-major order, [rows * places].
+        places: Values of a row, the padding included.
+        counts: int64 [rows], how many of them count.
+        where: Name of the counts, for the error message.
+
+    Raises:
+        BadInput: A row is said to have fewer than 0 or more than `places` values.
+    """
+    if len(counts) and (int(counts.min()) < 0 or int(counts.max()) > places):
+        raise BadInput(f"{where}: expected 0 to {places} in every row")
+    at = np.flatnonzero((np.arange(places) < counts[:, None]).reshape(-1))
+    return Ragged(_taken(values, at), _ends(counts))
 
 
 def _whole_numbers(column: Column, name: str) -> Int64s:

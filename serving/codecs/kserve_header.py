@@ -3,7 +3,7 @@
 The header is a document as parsed from JSON. HTTP requests carry it as such; for gRPC it is built from the message, and
 `data` is then TypedContents instead of a list. Tensors lie behind the header (`binary_data_size`), in it (`data`), or
 in a region of shared memory (`shared_memory_region`). A ragged input X travels as X (its values, shape [total]) and
-X.row_splits (INT64 [n + 1]).
+X.row_splits (INT64 [n + 1]); columns of a sequence may share such a tensor (sequence_tensors).
 
 Strings use KServe's BYTES layout: a 4-byte little-endian length before each element.
 """
@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import BufferLayout, Column, ColumnLayout, PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
+from freshet_serving.processor.features.sequences import unpadded
 from freshet_serving.processor.kernels.length_prefixed import PREFIX_NBYTES, strip_lengths
 from freshet_serving.processor.package import MAX_RANK, Input, Manifest
 from freshet_serving.serving.codecs.json_columns import numbers, strings
+from freshet_serving.serving.codecs.sequence_tensors import LENGTHS, ROW_SPLITS, ListTensors, list_tensors
 from freshet_serving.serving.codecs.tensor_types import ALL, BY_DATATYPE, converted, declared, fits, row_of, takes
 from freshet_serving.serving.codecs.wire import MAX_TIMEOUT_S, Body, show
 
@@ -58,7 +60,6 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 # Types that JSON cannot represent.
 HALVES = ("FP16", "BF16")
-ROW_SPLITS = ".row_splits"
 MAX_ID_LENGTH = 256
 
 
@@ -96,6 +97,7 @@ class TensorHeader(NamedTuple):
         nbytes: Bytes that it takes behind the header; None if `values` or `span` holds the tensor.
         values: The tensor, if the header holds it.
         span: Its place in shared memory, if it lies there.
+        places: Elements of a row of a padded list input; 0 for other tensors.
     """
 
     spec: Input
@@ -104,6 +106,7 @@ class TensorHeader(NamedTuple):
     nbytes: int | None
     values: Any
     span: RegionSpan | None = None
+    places: int = 0
 
 
 class TypedContents(NamedTuple):
@@ -130,6 +133,7 @@ class InferHeader(NamedTuple):
         timeout_s: Time limit from the header's own parameters; None for none.
         shares: An output is requested in shared memory.
         plain: The reply has binary tensors only and no id.
+        lists: The tensors beside the model's list inputs.
     """
 
     manifest: Manifest
@@ -140,6 +144,7 @@ class InferHeader(NamedTuple):
     timeout_s: float | None
     shares: bool
     plain: bool
+    lists: ListTensors
 
 
 def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLimits = DEFAULTS) -> InferHeader:
@@ -156,11 +161,12 @@ def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLim
     """
     parameters = _parameters(document, "parameters")
     _check_priority(parameters.get("priority", 0))
-    outputs, request_id = _outputs(document, parameters, manifest), _id(document)
-    shapes = _shapes(document, manifest, RequestSize(limits))
+    outputs, request_id, lists = _outputs(document, parameters, manifest), _id(document), list_tensors(manifest)
+    shapes = _shapes(document, manifest, lists, RequestSize(limits))
     shares = any(wanted.span is not None for wanted in outputs)
     plain = not request_id and all(wanted.binary and wanted.span is None for wanted in outputs)
-    return InferHeader(manifest, shapes, _places(shapes), outputs, request_id, _timeout_s(parameters), shares, plain)
+    places, timeout_s = _places(shapes), _timeout_s(parameters)
+    return InferHeader(manifest, shapes, places, outputs, request_id, timeout_s, shares, plain, lists)
 
 
 def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | None) -> Mapping[str, Column]:
@@ -202,8 +208,9 @@ def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | Non
         raise BadInput(f"inputs: binary tensors end at byte {at} of the body, got {len(body)} bytes")
     if not ragged:
         return values
+    places = {shape.spec.name: shape.places for shape in header.shapes}
     return {
-        i.name: Ragged(values[i.name], _row_splits(i.name, values)) if i.ragged else values[i.name]
+        i.name: _lists(i.name, values, header.lists, places[i.name]) if i.ragged else values[i.name]
         for i in header.manifest.expected_inputs(values)
     }
 
@@ -286,31 +293,35 @@ def _span(parameters: dict[str, Any], where: str) -> RegionSpan | None:
     return RegionSpan(region, *numbers)
 
 
-def _shapes(document: dict[str, Any], manifest: Manifest, extent: RequestSize) -> tuple[TensorHeader, ...]:
+def _shapes(
+    document: dict[str, Any], manifest: Manifest, lists: ListTensors, extent: RequestSize
+) -> tuple[TensorHeader, ...]:
     """Return the description of each input; each must occur once unless it may be left out."""
     specs = {i.name: i for i in manifest.inputs}
-    splits = {i.name + ROW_SPLITS: Input(i.name + ROW_SPLITS, "int64") for i in manifest.inputs if i.ragged}
     tensors = document.get("inputs")
     if type(tensors) is not list:
         raise BadInput(
-            f"inputs: expected a list of at most {len(specs) + len(splits)} tensors, got {json_kind(tensors)}"
+            f"inputs: expected a list of at most {len(specs) + len(lists.specs)} tensors, got {json_kind(tensors)}"
         )
+    names = [tensor.get("name") for tensor in tensors if type(tensor) is dict] if lists.sequence else []
+    sent = {name for name in names if type(name) is str}
     shapes: dict[str, TensorHeader] = {}
     for index, tensor in enumerate(tensors):
         if type(tensor) is not dict or type(tensor.get("name")) is not str:
             raise BadInput(f"inputs[{index}]: expected an object with a name")
         name = tensor["name"]
-        spec = specs.get(name) or splits.get(name)
+        spec = specs.get(name) or lists.specs.get(name)
         if spec is None:
             # Use Triton's wording, which its clients know.
             unexpected = f"unexpected inference input {show(name)} for model {manifest.model!r}"
             raise BadInput(f"{unexpected}: inputs[{index}]: expected one of {', '.join(specs)}, each once")
         if name in shapes:
             raise BadInput(f"inputs[{index}]: expected one of {', '.join(specs)}, each once, got {show(name)}")
-        shapes[name] = _shape(tensor, spec, extent)
-    for name in (*specs, *splits):
+        shapes[name] = _shape(tensor, spec, extent, spec.ragged and lists.padded(name, sent))
+    for name in (*specs, *(lists.beside(name, shapes) for name in lists.own)):
         if name not in shapes and not _left_out(name, manifest, shapes):
             raise BadInput(f"inputs: {name} is missing")
+    lists.check_shared(shapes)
     return tuple(shapes.values())
 
 
@@ -318,6 +329,18 @@ def _left_out(name: str, manifest: Manifest, shapes: Container[str]) -> bool:
     """Return whether a request may lack a tensor: another part fills the input, and the request has nothing of it."""
     owner = name if name in manifest.fillers else name.removesuffix(ROW_SPLITS)
     return owner in manifest.fillers and owner not in shapes and owner + ROW_SPLITS not in shapes
+
+
+def _lists(name: str, values: dict[str, Any], tensors: ListTensors, places: int) -> Ragged:
+    """Return a list input as lists."""
+    beside = tensors.beside(name, values)
+    if not beside.endswith(LENGTHS):
+        return Ragged(values[name], _row_splits(name, beside, values))
+    counts = values[beside]
+    if len(values[name]) != places * len(counts):
+        got = len(values[name]) // places if places else 0
+        raise BadInput(f"inputs[{name}].shape: expected a row for each of the {len(counts)} in {beside}, got {got}")
+    return unpadded(values[name], places, counts, f"inputs[{beside}]")
 
 
 def _places(shapes: Iterable[TensorHeader]) -> BufferLayout | None:
@@ -335,20 +358,27 @@ def _places(shapes: Iterable[TensorHeader]) -> BufferLayout | None:
     return BufferLayout(tuple(places), offset)
 
 
-def _row_splits(name: str, values: dict[str, Any]) -> NDArray[np.int64]:
-    splits: NDArray[np.int64] = values[name + ROW_SPLITS]
+def _row_splits(name: str, beside: str, values: dict[str, Any]) -> NDArray[np.int64]:
+    splits: NDArray[np.int64] = values[beside]
     total = len(values[name])
     if not len(splits) or splits[0] != 0 or splits[-1] != total or (splits[1:] < splits[:-1]).any():
-        raise BadInput(f"inputs[{name}{ROW_SPLITS}]: expected values ascending from 0 to {total}")
+        raise BadInput(f"inputs[{beside}]: expected values ascending from 0 to {total}, the values of {name}")
     return splits
 
 
-def _shape(tensor: dict[str, Any], spec: Input, extent: RequestSize) -> TensorHeader:
+def _shape(tensor: dict[str, Any], spec: Input, extent: RequestSize, padded: bool) -> TensorHeader:
     """Return the description of one tensor, with its values if the header holds them."""
     where = f"inputs[{spec.name}]"
     wanted, datatype = declared(spec).datatype, tensor.get("datatype")
-    count = _count(tensor.get("shape"), spec, where)
-    if spec.name.endswith(ROW_SPLITS):
+    if padded:
+        rows, places = _matrix(tensor.get("shape"), where)
+        count = rows * places
+        extent.add(spec, rows, count)
+    else:
+        count, places = _count(tensor.get("shape"), spec, where), 0
+    if padded:
+        pass
+    elif spec.name.endswith(ROW_SPLITS):
         extent.add_rows(count - 1, spec.name)
     else:
         extent.add(spec, 0 if spec.ragged else count // (spec.columns or 1), count)
@@ -368,15 +398,16 @@ def _shape(tensor: dict[str, Any], spec: Input, extent: RequestSize) -> TensorHe
     if span is not None:
         if exact is not None and exact > span.nbytes:
             raise BadInput(f"{where}.parameters.shared_memory_byte_size: expected {exact}, got {span.nbytes}")
-        return TensorHeader(spec, count, datatype, None, None, span)
+        return TensorHeader(spec, count, datatype, None, None, span, places)
     if nbytes is None:
-        return TensorHeader(spec, count, datatype, None, _values(tensor.get("data"), spec, count, datatype, where))
+        values = _values(tensor.get("data"), spec, count, datatype, where)
+        return TensorHeader(spec, count, datatype, None, values, None, places)
     if type(nbytes) is not int or nbytes < 0:
         most = "the length of the body" if exact is None else str(exact)
         raise BadInput(f"{where}.parameters.binary_data_size: expected 0 to {most}, got {json_kind(nbytes)}")
     if exact not in (None, nbytes):
         raise BadInput(f"{where}.parameters.binary_data_size: expected {exact}, got {nbytes}")
-    return TensorHeader(spec, count, datatype, nbytes, None)
+    return TensorHeader(spec, count, datatype, nbytes, None, None, places)
 
 
 def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> Any:
@@ -399,6 +430,14 @@ def _typed(spec: Input, values: Sequence[Any], dtype: type) -> NDArray[Any]:
         return converted(spec, np.array(values, dtype))
     except OverflowError:
         raise BadInput(f"{spec.name}: expected values of {np.dtype(dtype).name}, got one beyond") from None
+
+
+def _matrix(shape: Any, where: str) -> tuple[int, int]:
+    """Return rows and places of a padded list input."""
+    whole = type(shape) is list and len(shape) == 2 and set(map(type, shape)) == {int}
+    if not whole or min(shape) < 0 or max(shape) >= 2**31:
+        raise BadInput(f"{where}.shape: expected [n, L] beside the sequence's lengths, as whole numbers")
+    return shape[0], shape[1]
 
 
 def _count(shape: Any, spec: Input, where: str) -> int:

@@ -113,7 +113,7 @@ class InferDecoder:
                 return PackedColumns(self._data, 0, template.places), template.params
             self._parse()
         # Read at most one item more than the model allows: that suffices to detect the excess.
-        most = 1 + len(manifest.inputs) + sum(i.ragged for i in manifest.inputs)
+        most = 1 + len(manifest.inputs) + sum(i.ragged for i in manifest.inputs) + 2 * len(manifest.sequences)
         raw = list(self._message.raw_input_contents[:most])
         document = _document(self._message, raw, most, 1 + len(manifest.outputs))
         header = read_header(document, manifest, limits)

@@ -6,7 +6,7 @@ in place from the message (templates), provided that they have fixed width there
 int64_val. Replies use *_val, which every client reads; packed, its bytes equal those of tensor_content.
 
 A ragged input X is one tensor of shape [n, k], where every row has k values, or two, as in KServe: X with all values,
-shape [total], and X.row_splits.
+shape [total], and X.row_splits; columns of a sequence may share the second one (sequence_tensors).
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from freshet_serving.processor.columns import Column, ColumnLayout, PackedColumn
 from freshet_serving.processor.eas.message_tree import MessageTree
 from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
+from freshet_serving.processor.features.sequences import unpadded
 from freshet_serving.processor.package import MAX_RANK, Input, Manifest
-from freshet_serving.serving.codecs.kserve_header import ROW_SPLITS
 from freshet_serving.serving.codecs.messages import message
+from freshet_serving.serving.codecs.sequence_tensors import LENGTHS, ROW_SPLITS, ListTensors, list_tensors
 from freshet_serving.serving.codecs.templates import Placeholder, Templates, cut, fields, filler
 from freshet_serving.serving.codecs.tensor_types import (
     BY_NAME,
@@ -129,8 +130,8 @@ class PredictDecoder:
         given = self._message.inputs
         _check_names(given, manifest)
         _check_outputs(self.params.outputs, manifest)
-        filling = PaddedExtent(limits)
-        inputs = {spec.name: _column(spec, given, filling) for spec in manifest.expected_inputs(given)}
+        filling, lists = PaddedExtent(limits), list_tensors(manifest)
+        inputs = {spec.name: _column(spec, given, filling, lists) for spec in manifest.expected_inputs(given)}
         self._learn(inputs, manifest)
         return inputs
 
@@ -196,12 +197,13 @@ class PaddedExtent(RequestSize):
 
 def _check_names(given: Mapping[str, Any], manifest: Manifest) -> None:
     wanted = {i.name for i in manifest.inputs}
-    optional = {i.name + ROW_SPLITS for i in manifest.inputs if i.ragged}
+    lists = list_tensors(manifest)
+    optional = lists.specs.keys()
     sent = set(islice(given, len(wanted) + len(optional) + MAX_NAMES))
     fillers = manifest.fillers
     # A ragged input is left out with its row_splits, or not at all.
     required = wanted - fillers.keys() if fillers else wanted
-    required |= {name.removesuffix(ROW_SPLITS) for name in sent & optional} if fillers else set()
+    required |= {name for name, own in lists.own.items() if own in sent} if fillers else set()
     if not required <= sent <= wanted | optional:
         missing = sorted(name for name in required if name not in given)
         extra = sorted(show(name) for name in sent - wanted - optional)
@@ -209,6 +211,7 @@ def _check_names(given: Mapping[str, Any], manifest: Manifest) -> None:
             f"input size does not match signature: {len(given)}!={len(wanted)} len({{{','.join(sorted(wanted))}}}). "
             f"Sent extra: {{{','.join(extra)[:256]}}}. Missing but required: {{{','.join(missing)}}}."
         )
+    lists.check_shared(sent)
 
 
 def _check_outputs(outputs: Sequence[str], manifest: Manifest) -> None:
@@ -223,19 +226,27 @@ def _check_outputs(outputs: Sequence[str], manifest: Manifest) -> None:
         raise BadInput(f"duplicate output tensor alias: {show(next(n for n in outputs if outputs.count(n) > 1))}")
 
 
-def _column(spec: Input, given: Mapping[str, Any], filling: PaddedExtent) -> Column:
+def _column(spec: Input, given: Mapping[str, Any], filling: PaddedExtent, lists: ListTensors) -> Column:
     tensor = given[spec.name]
     shape = _shape(tensor, spec)
     if not spec.ragged:
         return _plain(tensor, spec, shape, filling)
-    if spec.name + ROW_SPLITS in given:
-        if len(shape) != 1:
-            raise BadInput(f"{spec.name}: expected shape [total] with its row_splits, got {shape}")
-        beside = Input(spec.name + ROW_SPLITS, "int64")
+    beside = lists.specs[lists.beside(spec.name, given)]
+    if beside.name in given:
+        padded = beside.name.endswith(LENGTHS)
+        if len(shape) != 1 + padded:
+            raise BadInput(
+                f"{spec.name}: expected shape {'[n,L]' if padded else '[total]'} beside {beside.name}, got {shape}"
+            )
         counted = _shape(given[beside.name], beside)
-        filling.add_rows(math.prod(counted) - 1, beside.name)
+        filling.add_rows(math.prod(counted) - (not padded), beside.name)
         splits = _values(given[beside.name], beside, _rows(beside, counted), filling)
-        filling.add(spec, 0, shape[0])
+        filling.add(spec, 0, math.prod(shape))
+        if padded:
+            assert isinstance(splits, np.ndarray), "ints"
+            if len(splits) != shape[0]:
+                raise BadInput(f"{spec.name}: expected {len(splits)} rows, as {beside.name} has, got {shape[0]}")
+            return unpadded(_values(tensor, spec, math.prod(shape), filling), shape[1], splits, beside.name)
     else:
         if len(shape) != 2:
             raise BadInput(f"{spec.name}: expected shape [n,k], or [total] and {spec.name}{ROW_SPLITS}, got {shape}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.processor.versions.routes import AVAILABLE, LOADING, VersionStatus
-from freshet_serving.serving.codecs.kserve_header import ROW_SPLITS
+from freshet_serving.serving.codecs.sequence_tensors import ROW_SPLITS, list_tensors
 from freshet_serving.serving.codecs.tensor_types import declared, dims_of, row_of
 from freshet_serving.serving.codecs.wire import SIGNATURE
 
@@ -29,7 +29,7 @@ def server_metadata(version: str, extensions: Iterable[str]) -> dict[str, Any]:
 
 
 def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> dict[str, Any]:
-    """Return KServe's metadata of a model; a ragged input is listed as its two tensors.
+    """Return KServe's metadata of a model; a ragged input is listed as its two tensors, a sequence with one row_splits.
 
     Args:
         manifest: Manifest of the version that answers.
@@ -37,11 +37,11 @@ def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> d
         versions: Versions that answer.
     """
     inputs: list[dict[str, Any]] = []
+    splits = _splits(manifest)
     for i in manifest.inputs:
         shape = [-1, *row_of(i)]
         inputs.append({"name": i.name, "datatype": declared(i).datatype, "shape": shape})
-        if i.ragged:
-            inputs.append({"name": i.name + ROW_SPLITS, "datatype": "INT64", "shape": [-1]})
+        inputs += [{"name": name, "datatype": "INT64", "shape": [-1]} for name in splits.get(i.name, ())]
     outputs = [{"name": o.name, "datatype": declared(o).datatype, "shape": [-1, *dims_of(o)]} for o in manifest.outputs]
     return {
         "name": model,
@@ -50,6 +50,13 @@ def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> d
         "inputs": inputs,
         "outputs": outputs,
     }
+
+
+def _splits(manifest: Manifest) -> dict[str, list[str]]:
+    """Return the row_splits to list behind an input, by its name: its own, or its sequence's behind the last column."""
+    lists = list_tensors(manifest)
+    own = {name: [tensor] for name, tensor in lists.own.items() if name not in lists.sequence}
+    return own | {columns[-1]: [name + ROW_SPLITS] for name, columns in lists.columns.items()}
 
 
 def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
@@ -65,11 +72,11 @@ def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
     batched = all(i.columns and not i.ragged for i in manifest.inputs)
     first = [] if batched else [-1]
     inputs: list[dict[str, Any]] = []
+    splits = _splits(manifest)
     for i in manifest.inputs:
         dims = [*first, *row_of(i)] if i.columns else [-1, *row_of(i)]
         inputs.append({"name": i.name, "data_type": declared(i).config, "dims": dims})
-        if i.ragged:
-            inputs.append({"name": i.name + ROW_SPLITS, "data_type": "TYPE_INT64", "dims": [-1]})
+        inputs += [{"name": name, "data_type": "TYPE_INT64", "dims": [-1]} for name in splits.get(i.name, ())]
     outputs = [
         {"name": o.name, "data_type": declared(o).config, "dims": [*first, *dims_of(o)]} for o in manifest.outputs
     ]
