@@ -10,4 +10,4 @@ key_codes       the keys of hashed tables
 stage           the interface to the runtime of an imported model's own preprocessing
 """
 
-__all__ = ["entity_records", "evaluation", "input_reader", "key_codes", "limits", "plan", "stage"]
+__all__ = ["entity_records", "evaluation", "input_reader", "key_codes", "limits", "plan", "sequences", "stage"]

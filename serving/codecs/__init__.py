@@ -23,6 +23,7 @@ __all__ = [
     "kserve_header",
     "kserve_rpc",
     "messages",
+    "sequence_tensors",
     "templates",
     "tensor_types",
     "tfs_rest",
