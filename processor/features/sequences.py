@@ -112,7 +112,10 @@ def unpadded(values: NDArray[np.int64] | Strings, places: int, counts: Int64s, w
     Raises:
         BadInput: A row is said to have fewer than 0 or more than `places` values.
     """
-    if len(counts) and (int(counts.min()) < 0 or int(counts.max()) > places):
+    if not len(counts):
+        # A matrix without rows has any number of places.
+        raise BadInput(f"{where}: expected at least one row")
+    if int(counts.min()) < 0 or int(counts.max()) > places:
         raise BadInput(f"{where}: expected 0 to {places} in every row")
     at = np.flatnonzero((np.arange(places) < counts[:, None]).reshape(-1))
     return Ragged(_taken(values, at), _ends(counts))

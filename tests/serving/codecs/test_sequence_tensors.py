@@ -86,6 +86,11 @@ REFUSED = {
         *PADDED[:2],
         tensor("h.lengths", "INT64", [3], [1, 1, 1]),
     ],
+    "inputs[h.lengths]: expected at least one row": [
+        tensor("h.item", "INT64", [0, 2**31 - 1], []),
+        tensor("h.word", "BYTES", [0, 2**31 - 1], []),
+        tensor("h.lengths", "INT64", [0], []),
+    ],
     "inputs[h.item].shape: expected [n, L] beside the sequence's lengths": [*LISTS, PADDED[2]],
     "inputs[h.row_splits]: expected values ascending from 0 to 3, the values of h.item": [
         *LISTS,
