@@ -144,7 +144,8 @@ def fill_inputs(tables, number, key, fields, inputs, spans, epoch, default, word
             inputs[r, source, 3] = splits - 8 * first
             for i in range(rows):
                 store_i64(splits + 8 * i, listed)
-                for v in range(load_i64(at + nbytes * i)):
+                # Bounded here too: a table's file may change after it was checked, and what follows writes.
+                for v in range(min(load_i64(at + nbytes * i), fields[f, FIELD_CAPACITY])):
                     store_i64(lists + 8 * listed, load_i64(at + nbytes * i + 8 + 8 * v))
                     listed += 1
             store_i64(splits + 8 * rows, listed)

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt, unreadable
 from freshet_serving.processor.package.atomic import atomic_file
+from freshet_serving.processor.package.entities import check_records
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.regular_file import open_regular, read_file
 from freshet_serving.processor.package.tensors import (
@@ -147,7 +148,7 @@ class Delta:
             check_time("event_time", time_s, -MAX_TIME_S)
 
     def check_fits(self, manifest: Manifest) -> None:
-        """Raise BadInput unless every tensor fits the model: names, shapes, distinct keys, finite values."""
+        """Raise BadInput unless every tensor fits the model: names, shapes, distinct keys, finite values, sound records."""
         tables = {t.name: t for t in manifest.tables}
         for name, table in self.tables.items():
             if name not in tables:
@@ -162,7 +163,9 @@ class Delta:
             if table.rows.dtype != carried:
                 raise BadInput(f"delta: table {name!r}: expected rows of {carried.name}, got {table.rows.dtype.name}")
             below = min(STORED_TYPES[dtype].below, MOST_IN_ROW)
-            if dtype != RECORD and not all_below(table.rows, below):
+            if dtype == RECORD:
+                check_records(manifest, name, table.rows)
+            elif not all_below(table.rows, below):
                 if not all_finite(table.rows):
                     raise BadInput(f"delta: table {name!r}: rows hold NaN or infinity")
                 largest = float(np.abs(table.rows).max())

@@ -230,6 +230,28 @@ def _lists(
     return records
 
 
+def check_records(manifest: EntityModel, table: str, rows: Records) -> None:
+    """Raise BadInput if records from a file are none that pack_records() makes.
+
+    Args:
+        manifest: The version's manifest.
+        table: The entity's table.
+        rows: The records, int32 [n, words].
+    """
+    entity = next(e for e in manifest.entities if e.table == table)
+    for f in record_fields(manifest, entity):
+        where = f"entity {entity.name!r}: {f.source!r}"
+        part = rows[:, f.offset : f.offset + f.words]
+        if f.floats and np.isinf(np.ascontiguousarray(part).view(np.float32)).any():
+            raise BadInput(f"{where}: expected finite numbers (or NaN), got infinity")
+        if f.ragged and len(rows):
+            lengths = np.ascontiguousarray(part[:, :2]).view(np.int64)
+            least, most = int(lengths.min()), int(lengths.max())
+            if least < 0 or most > f.count:
+                got = least if least < 0 else most
+                raise BadInput(f"{where}: expected lists of at most {f.count} values, got a length of {got}")
+
+
 def validate_entities(m: EntityModel) -> None:
     """Raise BadInput unless the entities agree with the inputs, the features and the tables."""
     inputs, tables = {i.name: i for i in m.inputs}, {t.name: t for t in m.tables}

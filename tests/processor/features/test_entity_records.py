@@ -232,6 +232,21 @@ def test_records_are_read_at_the_epoch_of_the_batch():
     np.testing.assert_array_equal(filled(PLAN, tables, [alone], epoch=1)[0], after)
 
 
+@pytest.mark.parametrize("length", [11, 2**40, -1])
+def test_forged_length_reads_no_more_than_the_capacity(length):
+    changed = np.array([1], I64)
+
+    def scored(lengths):
+        tables, rows = served(), make_records(MODEL, ENTITY, columns_of(changed), 1)
+        for f in record_fields(MODEL, ENTITY):
+            if f.ragged:
+                rows[:, f.offset : f.offset + 2] = np.array([lengths(f)], I64).view(np.int32)
+        tables[-1].apply(TableDelta(changed, rows, np.empty(0, I64)), 1)
+        return filled(PLAN, tables, [both_ways([1, 1])[0]], epoch=1)[0]
+
+    np.testing.assert_array_equal(scored(lambda _: length), scored(lambda f: f.count if length > 0 else 0))
+
+
 def test_filled_request_has_the_values_of_the_record():
     alone, whole = both_ways([1, 2, 44])
     bound = PLAN.filled(descriptors([t.descriptor() for t in TABLES]), 0, PLAN.bind_inputs(alone))

@@ -86,7 +86,7 @@ def test_transform_of_an_entity_and_other_inputs_is_refused():
 
 def test_delta_carries_records_as_words(tmp_path):
     model = with_entity()
-    records = np.array([[-1] * WORDS, [0x7FC00000] * WORDS], np.int32)
+    records = np.array([[3, 0] + [-1] * (WORDS - 2), [0, 0] + [0x7FC00000] * (WORDS - 2)], np.int32)
     table = TableDelta(np.array([1, 2]), records, np.empty(0, np.int64))
     delta = Delta("small", 1, 1, 0, {"entities.user": table})
     delta.check_fits(model)
@@ -97,3 +97,20 @@ def test_delta_carries_records_as_words(tmp_path):
     wrong = dataclasses.replace(delta, tables={"entities.user": dataclasses.replace(table, rows=np.float32(records))})
     with pytest.raises(BadInput, match="expected rows of int32, got float32"):
         wrong.check_fits(model)
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "message"),
+    [
+        (0, 4, "'tags': expected lists of at most 3 values, got a length of 4"),
+        (1, 1 << 20, "'tags': expected lists of at most 3 values, got a length of 4503599627370496"),
+        (1, -1, "'tags': expected lists of at most 3 values, got a length of -4294967296"),
+        (WORDS - 1, 0x7F800000, "'floats': expected finite numbers"),
+    ],
+)
+def test_forged_records_of_a_delta_are_refused(word, value, message):
+    records = np.zeros((2, WORDS), np.int32)
+    records[1, word] = value
+    forged = Delta("small", 1, 1, 0, {"entities.user": TableDelta(np.array([1, 2]), records, np.empty(0, np.int64))})
+    with pytest.raises(BadInput, match=message):
+        forged.check_fits(with_entity())
