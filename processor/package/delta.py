@@ -148,7 +148,7 @@ class Delta:
             check_time("event_time", time_s, -MAX_TIME_S)
 
     def check_fits(self, manifest: Manifest) -> None:
-        """Raise BadInput unless every tensor fits the model: names, shapes, distinct keys, finite values, sound lists."""
+        """Raise BadInput unless every tensor fits the model: names, shapes, distinct keys, finite values, lists."""
         tables = {t.name: t for t in manifest.tables}
         for name, table in self.tables.items():
             if name not in tables:
