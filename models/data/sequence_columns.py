@@ -133,6 +133,16 @@ class SequenceSource:
             yield replace(batch, columns=columns)
 
 
+def with_sequences(source: Source, features: Sequence[SequenceFeature]) -> Source:
+    """Return a source that has the columns of features' sequences too; the source itself without any.
+
+    Args:
+        source: A source with all columns that the features read.
+        features: The features.
+    """
+    return SequenceSource(source, features) if any(f.sequence is not None for f in features) else source
+
+
 class _User:
     """One user's events so far.
 

@@ -8,10 +8,12 @@ from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.entity_table import EntitySource, EntityTable
 from freshet_serving.models.data.formats import STREAMS
 from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.sequence_columns import with_sequences
 from freshet_serving.models.data.source import Field, Schema, Source, wanted_fields
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Stream
 from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import needed
 from freshet_serving.processor.repository import address_parts, is_address
 
@@ -47,13 +49,16 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
     Raises:
         BadInput: The data cannot be read; the message is one line.
     """
-    if not config.entities:
-        return _open_rows(config, wanted_fields(config.features), folder, anew)
     fields = wanted_fields(config.features)
-    tables = [EntityTable(e.name, e.data, e.key_field, e.fields) for e in config.entities]
     joined = {f for entity in config.entities for f in entity.fields}
-    sent = tuple(f for f in fields if f not in joined)
-    return EntitySource(_open_rows(config, sent, folder, anew), tables, fields)
+    source = _open_rows(config, tuple(f for f in fields if f not in joined), folder, anew)
+    if config.entities:
+        tables = [EntityTable(e.name, e.data, e.key_field, e.fields) for e in config.entities]
+        source = EntitySource(source, tables, fields)
+    if config.sequences and isinstance(source, FollowedSource):
+        raise BadInput("sequences: expected a table that is read to its end, got a run that has followed a stream")
+    # Histories are made of events with all of their columns, those of entities too.
+    return with_sequences(source, config.features)
 
 
 def _open_rows(config: TrainConfig, fields: tuple[Field, ...], folder: Path, anew: bool) -> Source:

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from freshet_serving.models.config.train_config import parse_config
@@ -10,7 +12,7 @@ from freshet_serving.models.data.tabular import TableSource
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.open_rows import JOURNAL, checkpoint_folder, open_rows
 from freshet_serving.processor.errors import BadInput
-from tests.models.streams.made import users, write_parquet
+from tests.models.streams.made import plain, users, write_parquet
 
 
 def config_of(tmp_path, path=None, **data):
@@ -47,6 +49,39 @@ def test_folder_is_a_table_unless_it_is_followed(tmp_path, clicks):
     assert not again.endless
     assert users(again.batches(4)) == [(n, n) for n in range(8)]
     assert isinstance(open_rows(config, folder, anew=True), TableSource)
+
+
+def with_history(tmp_path, entities=None, columns=None, **data):
+    columns = columns or {"who": "user"}
+    raw = {
+        "model": {"name": "ctr"},
+        "data": {"path": str(tmp_path / "clicks"), "label": "clicked", "time": "ts", **data},
+        "features": {"user": {"kind": "id"}},
+        "sequences": {"h": {"columns": columns, "tables": {"who": "user"}, "from_events": "user"}},
+        "publish": {"repository": str(tmp_path / "repository")},
+    }
+    if entities:
+        raw["features"]["kind"] = {"kind": "string"}
+        raw["entities"] = entities
+    return parse_config(raw)
+
+
+def test_rows_of_a_run_have_their_histories(tmp_path, clicks):
+    config = with_history(tmp_path)
+    (batch,) = open_rows(config, checkpoint_folder(config)).batches(8)
+    assert plain(batch.columns["h.who"]) == [[], [], [], [], []]
+    assert open_rows(config_of(tmp_path, follow=True), checkpoint_folder(config)).count_rows() == 5
+    with pytest.raises(BadInput, match="sequences: expected a table that is read to its end"):
+        open_rows(config, checkpoint_folder(config))
+
+
+def test_events_of_a_history_have_the_columns_of_entities(tmp_path, clicks):
+    pq.write_table(pa.table({"user": [0, 1, 2], "kind": ["a", "b", "c"]}), tmp_path / "kinds.parquet")
+    entities = {"user": {"key": "user", "path": str(tmp_path / "kinds.parquet"), "columns": ["kind"]}}
+    config = with_history(tmp_path, entities, {"who": "user", "kind": "kind"})
+    (batch,) = open_rows(config, checkpoint_folder(config)).batches(8)
+    assert plain(batch.columns["kind"]) == ["a", "b", "c", "", ""]
+    assert set(batch.columns) == {"user", "kind", "h.who", "h.kind"}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.train_config import load_config
 from freshet_serving.models.data.formats import label_names
-from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.publication import publish_version
 from freshet_serving.models.zoo.architectures import ARCHITECTURES
@@ -52,7 +51,7 @@ def test_example_learns_real_rows_and_is_served_as_trained(arch, tmp_path, monke
     config = load_config(
         EXAMPLES / f"{arch}.toml", [*whole, f"publish.full_rows={rows}", "publish.delta_rows=0", "train.seed=5"]
     )
-    run = TrainingRun(config, open_source(config.data, config.features))
+    run = TrainingRun(config)
     run.full()
     labels = label_names(config.data)
     for label in labels:
