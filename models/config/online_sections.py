@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +15,32 @@ from freshet_serving.processor.package.feature_groups import FeatureGroup
 
 
 def read_online_features(
-    raw: dict[str, Any], features: Sequence[FeatureConfig], folder: Path = Path()
+    raw: dict[str, Any], features: Sequence[FeatureConfig], folder: Path = Path(), events: Sequence[FeatureConfig] = ()
 ) -> dict[str, FeatureGroup]:
     """Read [online_features.*].
+
+    A feature that is called as the list column that a sequence's column is read from in training fills that column.
 
     Args:
         raw: The sections by name.
         features: The features of the model.
         folder: The folder that a relative path of a registry starts from.
+        events: The columns of sequences.
 
     Raises:
         BadInput: A section is invalid, or fills what the model does not read.
     """
     columns = {feature.column for feature in features if not feature.cross}
+    lists = {c.column: c.name for c in events if c.sequence and not c.sequence.from_events and c.column not in columns}
+    columns |= {c.name for c in events}
     groups = {}
     for name, section in raw.items():
         where = f"online_features.{name[:64]}"
         if not isinstance(section, dict):
             raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
-        groups[name] = group = parse_group(name, section, folder)
+        group = parse_group(name, section, folder)
+        named = tuple(replace(f, input=lists.get(f.input, f.input)) for f in group.features)
+        groups[name] = group = replace(group, features=named)
         for feature in group.features:
             if feature.input not in columns:
                 raise BadInput(

@@ -44,6 +44,29 @@ def test_a_key_that_is_a_feature_is_no_further_input(path):
 
 
 @pytest.mark.parametrize(
+    ("feature", "more"),
+    [
+        ("hist", []),
+        ("items", ["online_features.user.names={items='history.item'}"]),
+        ("items", ["sequences.history.from_events='item'", "online_features.user.names={items='history.item'}"]),
+    ],
+)
+def test_online_feature_fills_the_column_of_a_sequence(path, feature, more):
+    changes = [
+        f"sequences.history.columns={{item='{'item' if len(more) > 1 else 'hist'}'}}",
+        "sequences.history.tables={item='item'}",
+        f"online_features.user.features=['{feature}']",
+        f"online_features.user.types={{{feature}='int64_list'}}",
+        "online_features.user.defaults={}",
+        "model.arch='stca'",
+        "features.item.side='item'",
+    ]
+    made = draft(load_config(path, [*changes, *more]), {})
+    assert [f.input for f in made.online_features[0].features] == ["history.item"]
+    assert made.expected_inputs(["item", "user_id"]) == [i for i in made.inputs if i.name != "history.item"]
+
+
+@pytest.mark.parametrize(
     ("override", "message"),
     [
         ("features.age.from='birth'", r"online_features.user.features: no feature of the model reads 'age'"),
