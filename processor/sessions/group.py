@@ -383,11 +383,10 @@ class SessionGroup:
                 self._expire(taken.expired)
                 if taken.batch:
                     if self._inline is not None:
-                        for work in taken.batch:
-                            work.done = partial(self._deliver, work.done)
+                        self._deliver_to_owner(taken.batch)
                     session.run(taken.batch)
-                # A waiting session must not keep the replica of its last batch alive: its version may no longer be
-                # served.
+                # A waiting session must keep nothing of its last batch alive: its version may no longer be served,
+                # and a request may be tens of megabytes.
                 taken = NextBatch([], [])
                 continue
             in_time = thread.gate.acquire(timeout=-1 if taken.until_s is None else max(0.0, taken.until_s - now_s))
@@ -598,6 +597,10 @@ class SessionGroup:
         """Wake a session for queued work; inline, a helper if a core is spare for it."""
         if self._inline is None or (queue.batcher.work_s >= HANDOVER_S and self._occupancy.spare > queue.waking):
             queue.wake()
+
+    def _deliver_to_owner(self, batch: Sequence[Work]) -> None:
+        for work in batch:
+            work.done = partial(self._deliver, work.done)
 
     def _deliver(self, done: Done, reply: PredictReply | FreshetError) -> None:
         """Call done() on the owner's thread, if there is an owner."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import BufferLayout, Column, ColumnLayout, PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, json_kind
-from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
+from freshet_serving.processor.features.limits import DEFAULTS, FREE_NBYTES, RequestLimits, RequestSize
 from freshet_serving.processor.features.sequences import unpadded
 from freshet_serving.processor.kernels.length_prefixed import PREFIX_NBYTES, strip_lengths
 from freshet_serving.processor.package import MAX_RANK, Input, Manifest
@@ -190,6 +190,9 @@ def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | Non
         return PackedColumns(body, at, header.places)
     values: dict[str, Any] = {}
     ragged = False
+    texts = sum(shape.nbytes or 0 for shape in header.shapes if shape.datatype == "BYTES")
+    # Strings are copied; the numbers beside them would keep all of the body until the reply.
+    outlive = len(body) > FREE_NBYTES and 2 * texts > len(body)
     for shape in header.shapes:
         spec = shape.spec
         if shape.span is not None:
@@ -201,6 +204,8 @@ def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | Non
                 wanted = f"expected 0 to {len(body) - at}, the bytes left in the body"
                 raise BadInput(f"inputs[{spec.name}].parameters.binary_data_size: {wanted}")
             column = _binary(shape, body, at, shape.nbytes)
+            if outlive and shape.datatype != "BYTES":
+                column = column.copy()
             at += shape.nbytes
         values[spec.name] = column.reshape(-1, spec.columns) if spec.columns and spec.dtype != "string" else column
         ragged = ragged or spec.ragged

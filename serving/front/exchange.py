@@ -23,8 +23,8 @@ In addition the ports count every request of any kind that they answer (Counts.o
 of the predictor records requests (serving.telemetry.request_recorder). If the client disconnects, the prediction is
 finished as usual over HTTP; over gRPC its coroutine is cancelled and finishes nothing.
 
-Costs: one object for each request and its bound method as the callback; no task, no closure. The body is not kept until
-the reply.
+Costs: one object for each request and its bound method as the callback; no task, no closure. Neither the
+body nor the inputs are kept until the reply.
 """
 
 from __future__ import annotations
@@ -118,6 +118,8 @@ class Exchange(ABC):
             headers: The request's headers.
         """
         self.shared, self._protocol, self.headers = shared, protocol, headers
+        # Kept for the reply only where inputs may be filled in: the inputs of a long request are tens of megabytes.
+        self.request: PredictRequest | None = None
         self.trace = None if shared.tracer is None else shared.tracer.begin(headers, protocol)
         self.began_s = time.perf_counter()
         # Time only one request in TIMED_EVERY: timing each costs more than it is worth.
@@ -218,7 +220,7 @@ class Exchange(ABC):
             nbytes = self.offload_nbytes(source)
             deliver = shared.dispatcher.deliver(self._processor, done)
             if nbytes or self._replica.manifest.stage is not None:
-                shared.dispatcher.offload(partial(self._enter_late, source, deliver, done), nbytes, done)
+                shared.dispatcher.offload(partial(self._enter_late, [source], deliver, done), nbytes, done)
                 return
             self._submit_filled(self._decode(source), deliver, done)
         except FreshetError as error:
@@ -226,27 +228,35 @@ class Exchange(ABC):
             raise
         self._note_read()
 
-    def _enter_late(self, source: Any, deliver: Done, done: Finish, waited_s: float) -> None:
-        """Read and submit a request that has waited for another thread, on that thread."""
+    def _enter_late(self, held: list[Any], deliver: Done, done: Finish, waited_s: float) -> None:
+        """Read and submit a request that has waited for another thread, on that thread.
+
+        Args:
+            held: The only reference to what read() decodes, so that a long body is freed once it is decoded.
+            deliver: Called once, with the reply.
+            done: Called once, later, on the loop that the request came from.
+            waited_s: Seconds that it waited.
+        """
         remaining_s = self.remaining_s(self._announced_s, waited_s)
         if remaining_s is not None and remaining_s <= 0:
             raise Expired("deadline: passed while the request waited to be read")
-        request = self._decode(source, waited_s)
+        request = self._decode(held.pop(), waited_s)
         # The reply may arrive before submit() returns.
         self._note_read()
         self._submit_filled(request, deliver, done)
 
     def _submit_filled(self, request: PredictRequest, deliver: Done, done: Finish) -> None:
         """Submit a request: at once, or on a thread that may wait for an online store if one has to be asked."""
-        complete = not self._replica.manifest.fillers
-        if complete or self._processor.fill_from_memory(request, self._replica):
-            self._processor.submit(request, deliver, self._replica)
-        else:
-            self.shared.dispatcher.look_up(partial(self._look_up, deliver), done)
+        if self._replica.manifest.fillers:
+            # The reply tells what was looked up.
+            self.request = request
+            if not self._processor.fill_from_memory(request, self._replica):
+                self.shared.dispatcher.look_up(partial(self._look_up, request, deliver), done)
+                return
+        self._processor.submit(request, deliver, self._replica)
 
-    def _look_up(self, deliver: Done, waited_s: float) -> None:
+    def _look_up(self, request: PredictRequest, deliver: Done, waited_s: float) -> None:
         """Submit a request whose features have to be read from an online store, on a thread that may wait for it."""
-        request = self.request
         if request.timeout_s is not None:
             request.timeout_s -= waited_s
             if request.timeout_s <= 0:
@@ -265,15 +275,14 @@ class Exchange(ABC):
             guard.authorize(FEATURES, headers.get(b"authorization"))
         inputs, own_s = self.read(source, self._replica.manifest)
         timeout_s = self.remaining_s(own_s, waited_s)
-        self.request = request = PredictRequest(
+        return PredictRequest(
             who.model, inputs, who.version, who.label, timeout_s, caller_of(headers), self._key,
             request_id_of(headers),
         )  # fmt: skip
-        return request
 
     def feature_headers(self) -> tuple[tuple[bytes, bytes], ...]:
         """Return x-features-missing and x-features, as far as the reply needs them."""
-        filled = self.request.filled
+        filled = None if self.request is None else self.request.filled
         if filled is None or not filled.looked_up:
             return ()
         headers: tuple[tuple[bytes, bytes], ...] = ()

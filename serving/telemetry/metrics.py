@@ -141,7 +141,7 @@ SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] =
 OTHERS = {
     "recorded_requests": "Recorded requests.",
     "recorded_rows": "Candidate rows of recorded requests.",
-    "recording_dropped": "Requests sampled for recording but dropped because the queue was full.",
+    "recording_dropped": "Requests sampled for recording but dropped: the queue was full or the request too long.",
     "traced_requests": "Requests whose traces were sent.",
     "access_reloads": "Successful reloads of keys or certificates.",
     "access_reload_failures": "Failed reloads of keys or certificates; the old ones stay in use.",

@@ -15,7 +15,8 @@ The schema's metadata, under "freshet", maps columns to the inputs' columns, so 
 Invariants
 - The request path appends to a bounded queue, or drops the request and counts it; a thread does everything else. Queued
   requests are accounted with their size as a batch of rows, so memory is bounded: MAX_QUEUED_NBYTES in the queue, and
-  for each model GROUP_NBYTES plus one request waiting for their row group, three times that while it is written.
+  for each model GROUP_NBYTES plus one request (at most MAX_REQUEST_NBYTES) waiting for their row group, three times
+  that while it is written.
 - A request lies within one row group: it begins where freshet.row is 0, and no reader has to look further back.
 - A file appears under its name only when it is complete. A crash loses only the file being written: at most ROTATE_S or
   a sixteenth of max_nbytes.
@@ -53,6 +54,8 @@ from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, 
 log = logging.getLogger("freshet.recording")
 
 MAX_QUEUED, MAX_QUEUED_NBYTES = 4096, 64 << 20
+MAX_REQUEST_NBYTES = 16 << 20
+"""A longer request is dropped: to write it takes three times its size."""
 ID_NBYTES = 16
 """Bytes of the number in an id that a recorder assigns, and of its hyphen."""
 GROUP_ROWS, GROUP_NBYTES = 16384, 8 << 20
@@ -116,6 +119,8 @@ class RequestRecorder:
         self._closing = False
         self._columns: dict[str, RecordedColumns] = {}
         self._files: dict[str, _File] = {}
+        # Arrow's own allocator keeps what a long row group took: 80 MB a process after requests of 35 MB.
+        pa.set_memory_pool(pa.system_memory_pool())
         self._thread = threading.Thread(target=self._run, name="freshet-recorder", daemon=True)
         self._thread.start()
 
@@ -157,7 +162,8 @@ class RequestRecorder:
         texts_nbytes = len(request.request_id.encode()) + len(str(reply.generation)) + len(self._name) + ID_NBYTES
         nbytes = columns.held_nbytes(request.inputs, rows, texts_nbytes)
         with self._lock:
-            if len(self._queue) >= MAX_QUEUED or self._queued_nbytes + nbytes > MAX_QUEUED_NBYTES:
+            full = len(self._queue) >= MAX_QUEUED or self._queued_nbytes + nbytes > MAX_QUEUED_NBYTES
+            if full or nbytes > MAX_REQUEST_NBYTES:
                 self.dropped += 1
                 return
             self._number += 1
@@ -201,6 +207,9 @@ class RequestRecorder:
             file.add(kept)
             self.requests += 1
             self.rows += kept.rows
+            # A long request is freed as soon as it is a batch.
+            del kept
+            file.flush_if_full()
         now_s = time.monotonic()
         full = self._max_nbytes // FILES
         self._finish([m for m, f in self._files.items() if f.nbytes >= full or now_s - f.began_s >= ROTATE_S])
@@ -228,7 +237,7 @@ class _File:
     def __init__(self, folder: Path, stem: str, columns: RecordedColumns) -> None:
         self.began_s, self.nbytes, self.columns = time.monotonic(), 0, columns
         self._path, self._temporary = folder / f"{stem}.parquet", folder / f".{stem}.tmp"
-        self._kept: list[SampledRequest] = []
+        self._kept: deque[SampledRequest] = deque()
         self._waiting_rows = self._waiting_nbytes = 0
         self._writer = pq.ParquetWriter(self._temporary, columns.schema, compression="zstd")
 
@@ -237,6 +246,8 @@ class _File:
         self.nbytes += kept.nbytes
         self._waiting_rows += kept.rows
         self._waiting_nbytes += kept.nbytes
+
+    def flush_if_full(self) -> None:
         if self._waiting_rows >= GROUP_ROWS or self._waiting_nbytes >= GROUP_NBYTES:
             self._flush()
 
@@ -252,11 +263,14 @@ class _File:
             self._temporary.unlink()
 
     def _flush(self) -> None:
-        kept, self._kept, self._waiting_rows, self._waiting_nbytes = self._kept, [], 0, 0
-        if kept:
-            batches = [self.columns.batch(k.inputs, k.rows, k.request_id, k.reply, k.at_s) for k in kept]
+        self._waiting_rows = self._waiting_nbytes = 0
+        if self._kept:
+            batches = [self._batch(self._kept.popleft()) for _ in range(len(self._kept))]
             table = pa.Table.from_batches(batches).combine_chunks()
             self._writer.write_table(table, row_group_size=len(table))
+
+    def _batch(self, kept: SampledRequest) -> pa.RecordBatch:
+        return self.columns.batch(kept.inputs, kept.rows, kept.request_id, kept.reply, kept.at_s)
 
 
 def read_requests(folder: str, model: str, inputs: Sequence[Input], most: int) -> list[dict[str, Column]]:

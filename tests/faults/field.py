@@ -26,7 +26,7 @@ from freshet_serving.processor.tables.remote.push import push
 from freshet_serving.processor.tables.remote.settings import open_store
 from tests.e2e.servers import ALONE, LiveServer
 from tests.faults.committer import Committer
-from tests.faults.load import Asker, Excuses, HttpSide, RpcSide, Tally
+from tests.faults.load import Asker, Excuses, HttpSide, Refused, RpcSide, Tally, Unsent
 from tests.faults.truth import QUESTIONS, Truth
 from tests.processor.tables.remote.fakes import RedisServer
 
@@ -171,6 +171,21 @@ class Field:
                     return
             time.sleep(0.05)
         self.tally.fault("not whole again", self._tail(number))
+
+    def wait_answered(self, number):
+        """Returns when a server answers one request after another, each on a connection of its own, so that all of its
+        workers are asked; a fault if that takes too long."""
+        side, answered, give_up_s = HttpSide("kserve"), 0, time.monotonic() + UP_S
+        while answered < len(QUESTIONS) and time.monotonic() < give_up_s:
+            answered += 1
+            try:
+                side.ask(self._servers[number], answered % len(QUESTIONS))
+            except (OSError, http.client.HTTPException, Refused, Unsent):
+                answered = 0
+                time.sleep(0.05)
+            side.close()
+        if answered < len(QUESTIONS):
+            self.tally.fault("not answered again", self._tail(number))
 
     def wait_on_course(self, number):
         """Returns when no version of a server is DIVERGED; a fault if that takes too long."""

@@ -184,7 +184,10 @@ def clock_step(field, draw):
 
 
 def store_gone(field, draw):
-    """The row store is killed, or stops, and comes back: requests that need it are refused, none is answered wrong."""
+    """The row store is killed, or stops, and comes back: requests that need it are refused, none is answered wrong.
+
+    They are until the store has answered once more: it is left alone for a second after each failure.
+    """
     if field.store is None:
         raise Skipped("no row store")
     with field.excuses.span("a row store that is away"):
@@ -196,7 +199,8 @@ def store_gone(field, draw):
             os.kill(field.store.pid, signal.SIGSTOP)
             time.sleep(draw.uniform(0.1, 1.0))
             os.kill(field.store.pid, signal.SIGCONT)
-        time.sleep(1.0)
+        for number in field.numbers:
+            field.wait_answered(number)
 
 
 def _stranger(exchange, holds=False):

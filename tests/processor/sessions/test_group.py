@@ -3,6 +3,7 @@
 import contextlib
 import queue
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -252,6 +253,28 @@ def test_inline_helper_takes_waiting_work_and_the_owner_answers():
     for number in range(8):
         assert_answers(got[number], [number])
     assert replica.runs == [(4, 4), (4, 4)]
+
+
+def test_idle_inline_helper_keeps_no_request_alive():
+    replica, answers, home, bound = FakeReplica(hold=threading.Event()), Answers(), Home(), []
+    with group(compute="inline", sessions=2, max_batch_rows=4) as sessions:
+        until(lambda: sessions._queues[0].idle)
+        sessions.set_owner(lambda delay_s: None, home.post)
+        for number in range(8):
+            work = home.work(answers, replica, number, [number])
+            bound.append(weakref.ref(work.bound))
+            sessions.enqueue(work)
+            del work
+        owner = threading.Thread(target=sessions.run_once)
+        owner.start()
+        for _ in range(2):
+            assert replica.entered.acquire(timeout=TIMEOUT_S)
+        replica.hold.set()
+        owner.join(TIMEOUT_S)
+        while len(home.threads) < 8:
+            home.deliver()
+        answers.wait(8)
+        until(lambda: not any(one() for one in bound))
 
 
 @pytest.mark.parametrize("values", [[[1, 2, 3, 4, 5, 6, 7, 8]], [[1, 2, 3, 4], [5, 6, 7, 8]]])

@@ -67,3 +67,23 @@ def test_element_overlapping_the_next_length_is_refused():
     """The 8 bytes are enough for two lengths; the first one says that it is followed by what should be the second."""
     with pytest.raises(BadInput, match="element 0 extends beyond the tensor's 8 bytes"):
         decode_bytes(np.frombuffer(b"\4\0\0\0abcd", np.uint8), 2, "city")
+
+
+@pytest.mark.parametrize(("length", "copied"), [(300_000, True), (10, False)], ids=["long", "short"])
+def test_numbers_beside_long_strings_do_not_keep_the_body(length, copied):
+    raw = prefixed([b"a" * length])
+    tensors = [
+        tensor("user", "INT64", [1], nbytes=8),
+        tensor("price", "FP32", [1], [1]),
+        tensor("city", "BYTES", [1], nbytes=len(raw)),
+    ]
+    body, headers = binary(tensors, [np.array([7]).tobytes(), raw])
+    # The JSON before a tensor may end anywhere, and a tensor that is not aligned is copied in any case.
+    at = len(body) - len(raw) - 8
+    aligned = np.zeros(len(body) + 8, np.uint8)
+    begin = -(aligned.ctypes.data + at) % 8
+    aligned[begin : begin + len(body)] = np.frombuffer(body, np.uint8)
+    memory = aligned[begin : begin + len(body)]
+    inputs, _ = kserve.decode(memory.data, headers, FLAT)
+    assert inputs["user"].tolist() == [7]
+    assert np.shares_memory(inputs["user"], memory) != copied

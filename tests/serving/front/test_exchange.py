@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+import weakref
+from functools import partial
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -240,6 +242,43 @@ def test_read_queue_time_counts_towards_the_deadline(monkeypatch, long_room):
     Long.threads.clear()
     assert isinstance(room.ask(timeout_s=2.0), Expired)
     assert Long.threads == []
+
+
+class Bulk(dict):
+    """Inputs, or what they are read from, that can be referred to weakly."""
+
+
+def test_long_body_and_inputs_are_freed_before_the_reply(long_room):
+    room, seen, submitted = long_room(), {}, threading.Event()
+
+    class Reading(Long):
+        __slots__ = ()
+
+        def read(self, source, manifest):
+            assert submitted.wait(30)
+            inputs = Bulk(INPUTS)
+            seen["body"], seen["inputs"] = weakref.ref(source), weakref.ref(inputs)
+            return inputs, None
+
+    def submit(request, done, replica=None, answer=room.processor.submit):
+        seen["body at submission"] = seen["body"]()
+        answer(request, lambda reply: seen.update(done=partial(done, reply)), replica)
+        room.processor.requests.clear()
+
+    async def ask():
+        future, exchange = asyncio.get_running_loop().create_future(), Reading(room.shared, "x", {})
+        exchange.select_replica(CTR, False, None)
+        exchange.submit(Bulk(), future.set_result)
+        submitted.set()
+        while "done" not in seen or seen["inputs"]() is not None:
+            await asyncio.sleep(0)
+        assert not future.done()
+        seen["done"]()
+        return await future
+
+    room.processor.submit = submit
+    assert asyncio.run(asyncio.wait_for(ask(), 30)).outputs["score"].shape == (2, 1)
+    assert seen["body at submission"] is None
 
 
 def test_request_limits_come_from_the_model():

@@ -1,6 +1,7 @@
 """Recorded requests: what is written, what is dropped, and that it can be asked again."""
 
 import threading
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -126,6 +127,45 @@ def test_request_larger_than_the_queue_is_dropped_and_counted(tmp_path, processo
     processor.process(request(1))
     finish(processor, recorder)
     assert recorder.counters() == {"recorded_requests": 1, "recorded_rows": 2, "recording_dropped": 1}
+
+
+def test_request_longer_than_allowed_is_dropped_and_counted(tmp_path, processor, recorder, monkeypatch):
+    inputs = make_inputs([1, 2])
+    inputs["tags"] = Ragged(Strings.of(["a" * 10_000]), np.array([0, 1]))
+    monkeypatch.setattr(recording, "MAX_REQUEST_NBYTES", 10_000)
+    processor.process(PredictRequest("small", inputs))
+    processor.process(request(1))
+    finish(processor, recorder)
+    assert recorder.counters() == {"recorded_requests": 1, "recorded_rows": 2, "recording_dropped": 1}
+
+
+def test_request_is_freed_before_its_row_group_is_written(tmp_path, processor, monkeypatch):
+    class Bulk(dict):
+        """Inputs that can be referred to weakly."""
+
+    monkeypatch.setattr(recording, "GROUP_NBYTES", 1)
+    alive, write = [], pq.ParquetWriter.write_table
+
+    def written(writer, table, **options):
+        alive.append(gone() is not None)
+        write(writer, table, **options)
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", written)
+    recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
+    held = threading.Event()
+    monkeypatch.setattr(recorder, "_write", lambda write=recorder._write: held.wait(30) and write())
+    processor.predictor.intercept(recorder)
+    inputs = Bulk(make_inputs([1, 2]))
+    gone = weakref.ref(inputs)
+    processor.process(PredictRequest("small", inputs))
+    del inputs
+    # A version keeps the newest request as an example.
+    processor.process(request(1))
+    # The session's frames hold what they have just answered.
+    processor.close()
+    held.set()
+    recorder.close()
+    assert alive == [False, False]
 
 
 def test_row_group_is_limited_by_bytes_and_has_whole_requests(tmp_path, processor, monkeypatch):
