@@ -345,3 +345,12 @@ def test_tensor_without_dimensions_is_one_row():
     encoded = tfs_rpc.encode({"y": np.array([3.0], np.float32)}, decoder.params, 1, decoder.scalar)
     reply = message("tensorflow.serving.PredictResponse").FromString(encoded)
     assert (list(reply.outputs["y"].float_val), list(reply.outputs["y"].tensor_shape.dim)) == ([3.0], [])
+
+
+@pytest.mark.parametrize("kind", NUMBERS, ids=lambda kind: kind.name)
+def test_every_type_of_numbers_has_a_field_of_its_own(kind):
+    tensor = message("tensorflow.TensorProto")(dtype=kind.number)
+    getattr(tensor, kind.field).append(1)
+    reply = tfs_rpc.encode({"y": np.ones(2, kind.dtype)}, tfs_rpc.PredictParams("ctr"), 1)
+    outputs = message("tensorflow.serving.PredictResponse").FromString(reply).outputs
+    assert len(getattr(outputs["y"], kind.field)) == 2
