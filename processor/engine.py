@@ -274,8 +274,10 @@ class Processor:
         if len(request) > limits.max_body_bytes:
             most = f"expected at most {limits.max_body_bytes} bytes"
             raise TooLarge(f"max_body_bytes: {most}, got {len(request)}; ask for fewer at once")
-        inputs, wanted = eas.decode(request, self.predictor.manifest(name)[0], limits)
-        return eas.encode(self.predictor.process(PredictRequest(name, inputs)).outputs, wanted)
+        manifest = self.predictor.manifest(name)[0]
+        inputs, wanted = eas.decode(request, manifest, limits)
+        outputs = self.predictor.process(PredictRequest(name, inputs)).outputs
+        return eas.encode({given: outputs[o.name] for given, o in manifest.replies().items()}, wanted)
 
     def _only_model(self) -> str:
         names = self.host.models()

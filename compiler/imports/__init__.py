@@ -11,6 +11,8 @@ onnx_graph        converts an ONNX file to a SavedModel
 onnx_native       serves an ONNX file as it is, in ONNX Runtime
 foreign_graph     a signature as one flat graph
 ops               classifies operations: allowed, and allowed in a dense graph
+model_signatures  signatures of a SavedModel that one version serves together
+output_labels     outputs of strings that are gathered from constant ones
 inputs            converts a signature's inputs to inputs of a package
 feeds             converts a request's inputs to the tensors of the model's own graph
 samples           generates inputs to try a model on

@@ -13,18 +13,27 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from freshet_serving.compiler.frameworks import meta_graph_pb2, quiet, saved_model_pb2, tf
 from freshet_serving.compiler.imports.feeds import Feeds, FeedSpec
-from freshet_serving.compiler.imports.foreign_graph import ForeignGraph, Inliner, Ref, functions_of, inline, parse
+from freshet_serving.compiler.imports.foreign_graph import (
+    ForeignGraph,
+    Inliner,
+    OptionalOutputs,
+    Ref,
+    functions_of,
+    inline,
+    parse,
+)
 from freshet_serving.compiler.imports.inputs import arrange
 from freshet_serving.compiler.imports.keras_file import export_keras
+from freshet_serving.compiler.imports.model_signatures import other_outputs, shared_inputs, signatures_of
 from freshet_serving.compiler.imports.ops import GRAPH, OPENING, READING, check_ops
 from freshet_serving.processor.errors import BadInput, NotFound, TooLarge, nearest_file
-from freshet_serving.processor.package import read_file
+from freshet_serving.processor.package import ServingSignature, read_file
 
 SERVE = "serve"
 MAX_GRAPH_NBYTES = 2 << 30
@@ -50,6 +59,8 @@ class ForeignModel:
         outputs: Name -> place in the graph.
         graph: The flat graph.
         session: Holds the variables and tables; open while the block that opened the model runs.
+        signatures: Of a model with several: the chosen one, and those that read the same inputs.
+        left_out: Names of the others.
         reference_check: Compares (feeds by node, outputs by name) of samples with the results of the file's own
             runtime, if that is not TensorFlow, and returns notes.
     """
@@ -60,6 +71,8 @@ class ForeignModel:
     outputs: dict[str, Ref]
     graph: ForeignGraph
     session: Any
+    signatures: list[ServingSignature] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     reference_check: Callable[[list[tuple[Feeds, Feeds]]], list[str]] | None = None
 
 
@@ -121,14 +134,21 @@ def _open_saved_model(
     wanted = {name: info.name for name, info in sorted(chosen.outputs.items())}
     if not wanted or not all(wanted.values()):
         raise BadInput(f"signature {signature[:64]!r}: expected plain tensors as outputs")
+    others = other_outputs(meta, signature)
     with quiet():
-        graph, found = inline(meta.graph_def, tensors, wanted.values())
+        optional = OptionalOutputs(
+            {name: tensors.values() for name, tensors in others.items()},
+            shared_inputs(meta, signature, tensors),
+            GRAPH | {"@variable", "@table", "@input"},
+        )
+        graph, found = inline(meta.graph_def, tensors, wanted.values(), optional if others else None)
         check_ops(_ops(graph), GRAPH | {"@variable", "@table", "@input"}, "graph")
         session = _restore(folder, meta, graph)
+    outputs = {name: found[tensor] for name, tensor in wanted.items()}
+    signatures, more = signatures_of(meta, signature, outputs, found, others)
+    left_out = sorted(others.keys() - {s.name for s in signatures})
     try:
-        yield ForeignModel(
-            kind, signature, inputs, {name: found[tensor] for name, tensor in wanted.items()}, graph, session
-        )
+        yield ForeignModel(kind, signature, inputs, outputs | more, graph, session, signatures, left_out)
     finally:
         session.close()
 

@@ -115,13 +115,31 @@ def text(ref: Ref) -> str:
     return ref[0] if ref[1] == 0 else f"{ref[0]}:{ref[1]}"
 
 
-def inline(graph_def: Any, inputs: Mapping[str, str], outputs: Iterable[str]) -> tuple[ForeignGraph, dict[str, Ref]]:
+@dataclass(frozen=True, slots=True)
+class OptionalOutputs:
+    """Outputs of further signatures, which are computed only from what is fed already.
+
+    Attributes:
+        tensors: Tensors to compute, by signature.
+        same: Tensor of theirs -> node that is fed for it.
+        allowed: Operations that they may use.
+    """
+
+    tensors: Mapping[str, Iterable[str]]
+    same: Mapping[str, str]
+    allowed: frozenset[str]
+
+
+def inline(
+    graph_def: Any, inputs: Mapping[str, str], outputs: Iterable[str], others: OptionalOutputs | None = None
+) -> tuple[ForeignGraph, dict[str, Ref]]:
     """Convert a GraphDef to a flat graph.
 
     Args:
         graph_def: The GraphDef.
         inputs: Node -> tensor that is fed; each becomes an INPUT node.
         outputs: Tensors to compute ("node:0").
+        others: Outputs of further signatures, of which the graph has those that read the same inputs.
 
     Returns:
         The graph, and the place of each output in it.
@@ -129,9 +147,11 @@ def inline(graph_def: Any, inputs: Mapping[str, str], outputs: Iterable[str]) ->
     Raises:
         BadInput: The graph is invalid.
     """
-    builder = Inliner(graph_def, inputs)
+    builder = Inliner(graph_def, inputs, others.same if others else {})
     found = {name: builder.resolve(parse(name)) for name in outputs}
     graph = builder.graph
+    if others is not None:
+        found = _with_others(builder, found, others)
     kept = {node.name: node for node in graph.ancestors(found.values())}
     for node in kept.values():
         if node.op == "Placeholder":
@@ -141,6 +161,49 @@ def inline(graph_def: Any, inputs: Mapping[str, str], outputs: Iterable[str]) ->
     graph.handles = {name: handle for name, handle in graph.handles.items() if name in kept}
     graph.library = functions_of([node.definition for node in kept.values() if node.definition], graph_def.library)
     return graph, found
+
+
+def _with_others(builder: Inliner, found: dict[str, Ref], others: OptionalOutputs) -> dict[str, Ref]:
+    """Return the places of the outputs, and of those of further signatures that read exactly the same inputs."""
+    graph = builder.graph
+    read = {node.name for node in graph.ancestors(found.values()) if node.op == INPUT}
+    found = dict(found)
+    for tensors in others.tensors.values():
+        refs = {name: builder.resolve(parse(name)) for name in tensors}
+        try:
+            nodes = graph.ancestors(refs.values())
+            inner = functions_of([node.definition for node in nodes if node.definition], builder.library)
+        except (KeyError, BadInput):
+            # A node or a function is missing; the signature that was chosen does not need it.
+            continue
+        used = {node.op for node in nodes} | {node.op for function in inner.function for node in function.node_def}
+        if used <= others.allowed and {node.name for node in nodes if node.op == INPUT} == read:
+            found |= refs
+    # TensorFlow 2 saves a body for every signature: what they compute alike is looked up and computed once.
+    same = _merge_equal(graph, graph.ancestors(found.values()))
+    return {name: (same.get(node, node), output) for name, (node, output) in found.items()}
+
+
+def _merge_equal(graph: ForeignGraph, nodes: Iterable[ForeignNode]) -> dict[str, str]:
+    """Make readers of equal nodes read the first of them; return its name by the names of all.
+
+    Args:
+        graph: The graph.
+        nodes: The nodes to merge, each after its inputs.
+    """
+    first: dict[Any, str] = {}
+    merged: dict[str, str] = {}
+    for node in nodes:
+        inputs = tuple((merged.get(name, name), output) for name, output in node.inputs)
+        graph.nodes[node.name] = ForeignNode(node.name, node.op, inputs, node.definition)
+        operation = op_def_registry.get(node.op)
+        if node.op in SOURCES or operation is None or operation.is_stateful:
+            continue
+        attributes = node.definition.attr
+        shown = tuple((key, attributes[key].SerializeToString(deterministic=True)) for key in sorted(attributes))
+        key = (node.op, inputs, tuple(pair for pair in shown if pair[0] not in ("_class", "_output_shapes")))
+        merged[node.name] = first.setdefault(key, node.name)
+    return merged
 
 
 def functions_of(definitions: Iterable[Any], library: Any) -> Any:
@@ -173,14 +236,23 @@ def functions_of(definitions: Iterable[Any], library: Any) -> Any:
 class Inliner:
     """Copies the root graph with the bodies of functions in place of calls."""
 
-    def __init__(self, graph_def: Any, inputs: Mapping[str, str]) -> None:
-        self.graph = ForeignGraph()
+    def __init__(self, graph_def: Any, inputs: Mapping[str, str], same: Mapping[str, str] | None = None) -> None:
+        """Copy a graph.
+
+        Args:
+            graph_def: The graph.
+            inputs: Node -> tensor that is fed.
+            same: Further tensors, each with the node that is fed for it.
+        """
+        self.graph, self.library = ForeignGraph(), graph_def.library
         self._functions = {f.signature.name: f for f in graph_def.library.function}
         self._bodies: dict[str, tuple[list[Any], list[Ref]]] = {}
         self._alias: dict[Ref, Ref] = {}
         self._copy(graph_def.node, "", 0)
         for name, tensor in inputs.items():
             self.graph.nodes[name] = ForeignNode(name, INPUT, (), None)
+            self._alias[parse(tensor)] = (name, 0)
+        for tensor, name in (same or {}).items():
             self._alias[parse(tensor)] = (name, 0)
         self._normalise()
 

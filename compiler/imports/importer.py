@@ -29,6 +29,7 @@ from freshet_serving.compiler.imports.feeds import Feeds, FeedSpec, feeds_of, pl
 from freshet_serving.compiler.imports.foreign import ForeignModel
 from freshet_serving.compiler.imports.foreign_graph import Ref
 from freshet_serving.compiler.imports.import_report import describe
+from freshet_serving.compiler.imports.output_labels import labelled_output
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.samples import make_samples
 from freshet_serving.compiler.imports.shapes import SIZES, Shapes
@@ -37,7 +38,16 @@ from freshet_serving.compiler.imports.unsupported_ops import unsupported_ops
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.package import MAX_RANK, NAME, OUTPUT_DTYPES, Manifest, Output, StageEntry
+from freshet_serving.processor.package import (
+    MAX_RANK,
+    NAME,
+    OUTPUT_DTYPES,
+    STRING,
+    Manifest,
+    Output,
+    ServingSignature,
+    StageEntry,
+)
 from freshet_serving.processor.repository import (
     Repository,
     VersionReader,
@@ -49,6 +59,7 @@ from freshet_serving.processor.tables.table import ServedTable, descriptors, pac
 STAGE_FILE = "stage/graph.pb"
 CLOSE = 1e-5
 TAIL = 3
+NUMBERS = "replies hold numbers, and strings that are gathered from constant ones"
 COMPUTED = "computed as float32, which is exact for integers up to 2**24"
 
 
@@ -63,7 +74,7 @@ class Importer:
         for name in sorted(self._user - known):
             raise BadInput(f"user: expected one of the inputs {', '.join(sorted(known))[:200]}, got {name[:64]!r}")
         self.runner = Runner(source)
-        self.outputs, self._notes = _outputs(source, self.runner)
+        self.outputs, self.labels, self._notes = _outputs(source, self.runner)
         refs = list(self.outputs.values())
         self.samples = make_samples(self.runner, source.inputs, refs, SIZES, samples)
         self.shapes = Shapes(self.runner, source.inputs, refs, self.samples)
@@ -145,8 +156,19 @@ class Importer:
             transforms=draft.transforms,
             stage=StageEntry("tensorflow", STAGE_FILE, [o.spec for o in draft.stage.outputs]) if draft.stage else None,
             copies=copies,
+            signatures=self._signatures(),
             notes={"import": self.report(cut, draft, graph, [*notes, *notes_of(copies)])},
         )
+
+    def _signatures(self) -> list[ServingSignature]:
+        """Return the signatures with the outputs that the package has."""
+        found = []
+        for one in self.source.signatures:
+            outputs = {plain(given): label_of(name) for given, name in one.outputs.items()}
+            outputs = {given: label for given, label in outputs.items() if label in self.outputs}
+            if outputs:
+                found.append(replace(one, outputs=outputs))
+        return found if len(found) > 1 else []
 
     def _declared(self, outputs: Sequence[Output]) -> list[Output]:
         """Return the outputs in the shape and type that the model itself gives them."""
@@ -155,6 +177,10 @@ class Importer:
             ref = self.outputs[output.name]
             each, dims = self.shapes.rows(ref) or (0, ())
             kept = each == 1 and dims != (output.columns,) and len(dims) < MAX_RANK
+            labels = self.labels.get(output.name)
+            if labels is not None:
+                found.append(replace(output, dims=list(dims) if kept else None, dtype=STRING, labels=labels))
+                continue
             dtype = np.dtype(self.shapes.dtype(ref).as_numpy_dtype).name
             dtype = dtype if dtype in OUTPUT_DTYPES else output.dtype
             found.append(replace(output, dims=list(dims) if kept else None, dtype=dtype))
@@ -218,23 +244,31 @@ class Importer:
                 raise BadInput(f"output {name!r} of a row depends on the other rows: such a model cannot be batched")
 
 
-def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], list[str]]:
-    """Return the outputs that a package can have, under plain names, and notes on the others."""
+def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], dict[str, list[str]], list[str]]:
+    """Return the outputs that a package can have, under plain names; the labels of those of strings; notes."""
     found: dict[str, Ref] = {}
-    notes = []
+    labels: dict[str, list[str]] = {}
+    notes = [f"signature {name[:64]!r} is left out: it reads other inputs" for name in source.left_out]
     for name, ref in source.outputs.items():
-        dtype = runner.tensor(ref).dtype
-        if not (dtype.is_floating or dtype.is_integer or dtype == tf.bool):
-            notes.append(f"output {name[:64]!r} is {dtype.name}: left out, because replies hold only numbers")
-            continue
-        label = plain(name)
-        label = f"{label}_" if label == "x" or NAME.fullmatch(label) is None else label
-        if dtype != tf.float32:
-            notes.append(f"output {name[:64]!r} is {dtype.name}: {COMPUTED}")
-        found[label] = ref
+        dtype, label = runner.tensor(ref).dtype, label_of(name)
+        taken = labelled_output(runner, ref) if dtype == tf.string else None
+        if taken is not None:
+            found[label], labels[label] = taken
+        elif not (dtype.is_floating or dtype.is_integer or dtype == tf.bool):
+            notes.append(f"output {name[:64]!r} is {dtype.name}: left out, because {NUMBERS}")
+        else:
+            if dtype != tf.float32:
+                notes.append(f"output {name[:64]!r} is {dtype.name}: {COMPUTED}")
+            found[label] = ref
     if not found:
-        raise BadInput("signature: expected at least one output of numbers")
-    return found, notes
+        raise BadInput(f"signature: expected at least one output of numbers or labels: {NUMBERS}")
+    return found, labels, notes
+
+
+def label_of(name: str) -> str:
+    """Return the name that an output has in the package."""
+    label = plain(name)
+    return f"{label}_" if label == "x" or NAME.fullmatch(label) is None else label
 
 
 def _tail(column: Column, fed: FeedSpec, rows: int) -> Column:

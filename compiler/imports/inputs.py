@@ -88,10 +88,11 @@ def _shape(info: Any) -> list[int] | None:
 
 def _dims(name: str, info: Any) -> tuple[int, ...]:
     shape = _shape(info)
-    if shape is None and info.dtype == tf.string.as_datatype_enum:
+    if not shape:
+        # A scalar, or of unknown rank: one value a row, if samples of several rows show that the graph computes these.
         return ()
-    if not shape or shape[0] not in (-1, None):
-        raise BadInput(f"input {name[:64]!r}: expected a first dimension of any size, got shape {shape}")
+    if len(shape) == 1 and shape[0] > 1:
+        raise BadInput(f"input {name[:64]!r}: expected a first dimension of rows, got shape {shape}")
     if any(d < 1 for d in shape[1:]) or np.prod(shape[1:], dtype=np.int64) > 65536:
         raise BadInput(f"input {name[:64]!r}: expected a fixed number of columns up to 65536, got shape {shape}")
     return tuple(int(d) for d in shape[1:])

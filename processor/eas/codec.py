@@ -70,7 +70,7 @@ def decode(
     for spec in inputs:
         if spec.name not in request.inputs:
             raise BadInput(f"inputs: {spec.name} is missing")
-    outputs = [o.name for o in manifest.outputs]
+    outputs = list(manifest.replies())
     wanted = tuple(request.output_filter[: len(outputs) + 1])
     for name in wanted:
         if name not in outputs or wanted.count(name) > 1:
@@ -79,19 +79,22 @@ def decode(
     return {spec.name: _column(spec, request.inputs[spec.name], extent) for spec in inputs}, wanted
 
 
-def encode(outputs: Mapping[str, NDArray[np.float32]], wanted: Sequence[str] = ()) -> bytes:
+def encode(outputs: Mapping[str, NDArray[Any]], wanted: Sequence[str] = ()) -> bytes:
     """Return a serialized PredictResponse.
 
     Args:
-        outputs: float32 [n, columns] by name.
+        outputs: Arrays [n, ...] by name: numbers, sent as float32, or strings as objects.
         wanted: Names of the outputs to send, none for all.
     """
     response = Response()
     for name in wanted or outputs:
-        array = response.outputs[name]
-        array.dtype = TYPES["float32"][0]
-        array.array_shape.dim.extend(outputs[name].shape)
-        array.float_val.extend(np.asarray(outputs[name], np.float32).ravel())
+        array, values = response.outputs[name], outputs[name]
+        number, _, held = TYPES["string" if values.dtype.kind == "O" else "float32"]
+        array.dtype = number
+        array.array_shape.dim.extend(values.shape)
+        flat = values.ravel()
+        texts = [text.encode() for text in flat.tolist()] if values.dtype.kind == "O" else None
+        getattr(array, held).extend(np.asarray(flat, np.float32) if texts is None else texts)
     data: bytes = response.SerializeToString()
     return data
 

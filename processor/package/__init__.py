@@ -6,6 +6,7 @@ tensors     safetensors files without a copy; the types that rows may be stored 
 regular_file  opens and reads only regular files of bounded size
 transforms  columns computed from a request's inputs
 entities    features by key: what a record of them holds
+replies     what the replies of each signature hold, and labels of outputs of strings
 sequences     a user's events as one input of the dense graph
 subgraphs     named inputs and outputs of a version's dense graph, and what fills them
 format1       manifests of format 1, read and written as those of format 2
@@ -70,6 +71,17 @@ from freshet_serving.processor.package.manifest import (
     validate,
 )
 from freshet_serving.processor.package.regular_file import fd_sha256, file_sha256, open_regular, read_file, same_content
+from freshet_serving.processor.package.replies import (
+    CLASSIFY,
+    DEFAULT_SIGNATURE,
+    MAX_SIGNATURES,
+    PREDICT,
+    REGRESS,
+    STRING,
+    ServingSignature,
+    labelled,
+    labels_of,
+)
 from freshet_serving.processor.package.sequences import (
     KEEPS,
     MAX_EVENTS,
@@ -127,7 +139,9 @@ from freshet_serving.processor.package.transforms import (
 __all__ = [
     "ALIGNMENT",
     "BATCH_SYMBOL",
+    "CLASSIFY",
     "COMBINERS",
+    "DEFAULT_SIGNATURE",
     "FEATURES",
     "FLOATS",
     "FORMAT",
@@ -143,13 +157,16 @@ __all__ = [
     "MAX_HASHED_ROWS",
     "MAX_MANIFEST_NBYTES",
     "MAX_RANK",
+    "MAX_SIGNATURES",
     "MAX_TENSOR_NUMBERS",
     "MAX_TIME_S",
     "NAME",
     "ONLINE",
     "OUTPUT_DTYPES",
     "PRECISIONS",
+    "PREDICT",
     "RECORD",
+    "REGRESS",
     "ROWS",
     "ROW_TYPES",
     "SCALED",
@@ -159,6 +176,7 @@ __all__ = [
     "SIGNATURE",
     "SIGNED",
     "STORED_TYPES",
+    "STRING",
     "SUFFIX",
     "TIME_UNITS",
     "UNREAD_KEY",
@@ -182,6 +200,7 @@ __all__ = [
     "Records",
     "SequenceColumn",
     "SequenceEntry",
+    "ServingSignature",
     "Signer",
     "StageEntry",
     "Subgraph",
@@ -208,6 +227,8 @@ __all__ = [
     "give_name",
     "header_checksum",
     "hidden_beside",
+    "labelled",
+    "labels_of",
     "longest_read",
     "map_file",
     "missing_input",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import format1
@@ -28,6 +29,14 @@ from freshet_serving.processor.package.input_fillers import (
     input_fillers,
 )
 from freshet_serving.processor.package.json_dataclasses import build
+from freshet_serving.processor.package.replies import (
+    DEFAULT_SIGNATURE,
+    STRING,
+    ServingSignature,
+    texts,
+    validate_labels,
+    validate_signatures,
+)
 from freshet_serving.processor.package.sequences import SEQUENCE, SequenceEntry, validate_sequences
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
 from freshet_serving.processor.package.subgraphs import (
@@ -66,7 +75,7 @@ MAX_RANK = 8
 WHOLES = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64")
 DECLARED = {"int64": ("", *WHOLES), "float32": ("", "float16", "float64"), "string": ("",)}
 """Types that an imported model may declare where the engine computes with the key's type."""
-OUTPUT_DTYPES = ("float32", "float16", "float64", "int64", *WHOLES)
+OUTPUT_DTYPES = ("float32", "float16", "float64", "int64", *WHOLES, STRING)
 PRECISIONS = ("float32", "float16", "bfloat16", "int8")
 HEX64 = re.compile(r"[0-9a-f]{64}")
 
@@ -198,12 +207,15 @@ class Output:
         columns: Number of columns.
         dims: Shape of a row in replies; None for [columns], [] for replies of rank 1.
         dtype: Type in replies.
+        labels: Of type string: the strings in replies, which the computed numbers are positions in
+            (processor.package.replies).
     """
 
     name: str
     columns: int = 1
     dims: list[int] | None = None
     dtype: str = "float32"
+    labels: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,11 +323,14 @@ class Manifest:
         copies: Tables whose rows an imported model holds a second time: by table, the dense weight that does, or "" for
             a constant of the stage. Delta.check_fits() rejects a delta that would change only one of the two.
         entities: Entities, which fill inputs that a request leaves out.
+        signatures: Signatures of an imported model that has several; [] for one that replies with all outputs
+            (processor.package.replies).
         key: Id of the key that signed to_sign(), "" if unsigned.
         signature: The signature.
         edition: Number of times it was signed again.
         vouched: Records that the signature vouches for.
         fillers: What fills the inputs that a request may leave out, by input; not part of the file.
+        texts: Labels by output of strings, as replies take them; not part of the file.
     """
 
     model: str
@@ -340,13 +355,16 @@ class Manifest:
     copies: dict[str, str] = field(default_factory=dict)
     entities: list[EntityEntry] = field(default_factory=list)
     online_features: list[FeatureGroup] = field(default_factory=list)
+    signatures: list[ServingSignature] = field(default_factory=list)
     key: str = ""
     signature: str = ""
     edition: int = 0
     vouched: TrustedRecordPrefix | None = None
     fillers: dict[str, InputFiller] = field(init=False, repr=False, compare=False, default_factory=dict)
+    texts: dict[str, NDArray[Any]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.texts.update({o.name: texts(o.labels) for o in self.outputs if o.labels})
         if self.online_features or self.entities:
             read = {f.input for f in self.features} | {name for t in self.transforms for name in t.inputs}
             read |= {i.name for i in self.inputs} if self.stage else set()
@@ -372,12 +390,12 @@ class Manifest:
         """Return the file's bytes; raises BadInput if the manifest contradicts itself."""
         validate(self)
         document = dataclasses.asdict(self)
-        del document["fillers"]
+        del document["fillers"], document["texts"]
         if self.format == FORMAT_1:
             document = format1.to_format_1(document)
         else:
             document["graphs"] = {name: dataclasses.asdict(graph) for name, graph in subgraphs(self).items()}
-        for name in ("transforms", "copies", "sequences", "entities", "online_features"):
+        for name in ("transforms", "copies", "sequences", "entities", "online_features", "signatures"):
             # Left out if empty: servers that predate them reject unknown keys.
             if not document[name]:
                 del document[name]
@@ -387,6 +405,7 @@ class Manifest:
             *((i, "declared", "") for i in (*document["inputs"], *staged)),
             *((i, "dims", None) for i in (*document["inputs"], *staged, *document["outputs"])),
             *((o, "dtype", "float32") for o in document["outputs"]),
+            *((o, "labels", None) for o in document["outputs"]),
         ):
             if entry[key] == default:
                 del entry[key]
@@ -424,6 +443,27 @@ class Manifest:
         manifest = dataclasses.replace(manifest, format=written, graphs=graphs)
         validate(manifest)
         return manifest
+
+    def replies(self, signature: str = "") -> dict[str, Output]:
+        """Return the outputs that a signature replies with, by their names in replies.
+
+        Args:
+            signature: Name of the signature; "" for the default one.
+
+        Raises:
+            BadInput: There is no such signature; the message has TensorFlow Serving's words.
+        """
+        wanted = signature or DEFAULT_SIGNATURE
+        if not self.signatures and wanted == DEFAULT_SIGNATURE:
+            return {o.name: o for o in self.outputs}
+        for found in self.signatures:
+            if found.name == wanted:
+                by_name = {o.name: o for o in self.outputs}
+                return {given: by_name[name] for given, name in found.outputs.items()}
+        known = ", ".join(s.name for s in self.signatures) or DEFAULT_SIGNATURE
+        raise BadInput(
+            f"Serving signature name: {signature[:64]!r} not found in signature def, expected {known[:200]!r}"
+        )
 
     @property
     def embeddings(self) -> list[TableEntry]:
@@ -531,6 +571,8 @@ def validate(manifest: Manifest) -> None:
         _want(o.dtype in OUTPUT_DTYPES, f"{where}.dtype: expected one of {OUTPUT_DTYPES}, got {o.dtype[:40]!r}")
         fits = o.dims is None or _fills(o.dims, o.columns)
         _want(fits, f"{where}.dims: expected sizes whose product is {o.columns}, got {o.dims}")
+        validate_labels(where, o.dtype, o.labels)
+    validate_signatures(m.signatures, [o.name for o in m.outputs])
     for t in m.tables:
         where = f"manifest.tables[{t.name}]"
         _want(0 < t.dim <= 4096, f"{where}.dim: expected 1 to 4096, got {t.dim}")

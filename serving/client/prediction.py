@@ -19,7 +19,7 @@ from freshet_serving.processor.errors import (
     Overloaded,
     TooLarge,
 )
-from freshet_serving.serving.client.arrays import RequestTensor
+from freshet_serving.serving.client.arrays import PREFIX_NBYTES, RequestTensor
 
 MAX_MESSAGE_CHARACTERS = 1000
 DTYPES = {
@@ -59,7 +59,8 @@ class Prediction:
         model: Name of the model.
         version: Version that answered.
         generation: Version and step, such as "3.17"; "" from servers that have none.
-        outputs: Arrays by output name: float32 [n, columns], or as an imported model declared them.
+        outputs: Arrays by output name: float32 [n, columns], or as an imported model declared them; strings are
+            arrays of objects.
         features_missing: Inputs that were left out and that no online store had, with the reason; they had defaults.
     """
 
@@ -142,10 +143,28 @@ def output(name: Any, datatype: Any, shape: Any, data: bytes | memoryview) -> ND
     Raises:
         FreshetError: The parts are inconsistent.
     """
+    if datatype == "BYTES":
+        return _texts(name, [int(size) for size in shape], bytes(data))
     dtype = DTYPES.get(datatype)
     if dtype is None:
-        raise FreshetError(f"reply: expected numbers for output {str(name)[:64]!r}, got {str(datatype)[:16]!r}")
+        raise FreshetError(
+            f"reply: expected numbers or strings for output {str(name)[:64]!r}, got {str(datatype)[:16]!r}"
+        )
     sizes = [int(size) for size in shape]
     if any(size < 0 for size in sizes) or len(data) != dtype.itemsize * int(np.prod(sizes, dtype=object)):
         raise FreshetError(f"reply: {len(data)} bytes do not fill output {str(name)[:64]!r} of shape {sizes[:8]}")
     return np.frombuffer(data, dtype).reshape(sizes)
+
+
+def _texts(name: Any, sizes: list[int], data: bytes) -> NDArray[Any]:
+    """Return an output of strings, each of which follows its length in 4 bytes, as an array of objects."""
+    texts, at = [], 0
+    while at + PREFIX_NBYTES <= len(data):
+        first = at + PREFIX_NBYTES
+        at = first + int.from_bytes(data[at:first], "little")
+        texts.append(data[first:at].decode(errors="replace"))
+    if at != len(data) or any(size < 0 for size in sizes) or len(texts) != np.prod(sizes, dtype=object):
+        raise FreshetError(f"reply: {len(data)} bytes do not fill output {str(name)[:64]!r} of shape {sizes[:8]}")
+    found = np.empty(len(texts), object)
+    found[:] = texts
+    return found.reshape(sizes)

@@ -110,18 +110,26 @@ def regressions(outputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
     return np.asarray(scores, np.float32).reshape(-1)
 
 
-def classes(outputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-    """Return the scores of each row's classes, float32 [n, classes]; there are no labels. Raises BadInput."""
-    scores = np.asarray(_scores(outputs, "scores"), np.float32)
-    return scores.reshape(len(scores), -1)
+def classes(outputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """Return labels and scores of each row's classes, [n, classes] each; labels are "" if the model has none.
+
+    Labels are an output named "classes" of strings, as many as there are scores. Raises BadInput.
+    """
+    found = _scores(outputs, "scores")
+    scores = np.asarray(found, np.float32).reshape(len(found), -1)
+    labels = outputs.get("classes")
+    if labels is None or labels.dtype.kind != "O" or labels.size != scores.size:
+        return np.full(scores.shape, "", object), scores
+    return labels.reshape(scores.shape), scores
 
 
 def _scores(outputs: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
-    if name in outputs:
-        return outputs[name]
-    if len(outputs) > 1:
-        raise BadInput(f"Expected one output, or one named {name!r}, got {', '.join(outputs)}")
-    return next(iter(outputs.values()))
+    numbers = {given: array for given, array in outputs.items() if array.dtype.kind != "O"}
+    if name in numbers:
+        return numbers[name]
+    if len(numbers) != 1:
+        raise BadInput(f"Expected one output of numbers, or one named {name!r}, got {', '.join(outputs)}")
+    return next(iter(numbers.values()))
 
 
 def _example(value: Any, where: str) -> Example:

@@ -26,7 +26,7 @@ from freshet_serving.serving.codecs.kserve_header import (
     columns,
     read_header,
 )
-from freshet_serving.serving.codecs.tensor_types import datatype_of, declared
+from freshet_serving.serving.codecs.tensor_types import datatype_of, declared, raw_values
 from freshet_serving.serving.codecs.wire import (
     MAX_DIGITS,
     Body,
@@ -36,7 +36,7 @@ from freshet_serving.serving.codecs.wire import (
     header_int,
     header_timeout_s,
     json_limit,
-    json_numbers,
+    json_values,
     load_json,
 )
 
@@ -196,7 +196,7 @@ def encode(
         BadInput: An output does not fit its region of shared memory.
     """
     arrays = [(wanted, np.ascontiguousarray(outputs[wanted.name])) for wanted in options.outputs]
-    if options.plain:
+    if options.plain and all(array.dtype.kind != "O" for _, array in arrays):
         shapes = tuple([(wanted.name, array.dtype, array.shape) for wanted, array in arrays])
         header, kinds = _binary_reply(model, version, shapes)
         # Arrays are buffers; NumPy declares them as such from Python 3.12 on.
@@ -209,10 +209,10 @@ def encode(
             into_span(wanted, array, memory)
             tensors.append({"name": wanted.name, "datatype": datatype_of(array.dtype), "shape": array.shape})
         elif wanted.binary:
-            tensors.append(_binary_tensor(wanted.name, array.dtype, array.shape))
-            buffers.append(array)
+            buffers.append(raw_values(array))
+            tensors.append(_binary_tensor(wanted.name, array.dtype, array.shape, buffers[-1].nbytes))
         else:
-            data = json_numbers(array.reshape(-1))
+            data = json_values(array.reshape(-1))
             tensors.append(
                 {"name": wanted.name, "datatype": datatype_of(array.dtype), "shape": array.shape, "data": data}
             )
@@ -240,14 +240,15 @@ def into_span(wanted: RequestedOutput, array: NDArray[Any], memory: SharedMemory
     assert span is not None, "asked for it"
     if memory is None:
         raise BadInput(f"outputs[{wanted.name}].parameters.shared_memory_region: shared memory is not served")
-    if array.nbytes > span.nbytes:
+    data = raw_values(array)
+    if data.nbytes > span.nbytes:
         where = f"outputs[{wanted.name}].parameters.shared_memory_byte_size"
-        raise BadInput(f"{where}: expected {array.nbytes}, got {span.nbytes}")
-    memory.write(span, array.tobytes())
+        raise BadInput(f"{where}: expected {data.nbytes}, got {span.nbytes}")
+    memory.write(span, data.tobytes())
     return {
         "shared_memory_region": span.region,
         "shared_memory_offset": span.offset,
-        "shared_memory_byte_size": array.nbytes,
+        "shared_memory_byte_size": data.nbytes,
     }
 
 
@@ -256,13 +257,13 @@ def _binary_reply(
     model: str, version: int, tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
 ) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
     """Return the JSON header and HTTP headers of a reply with binary tensors only; replies of one size share them."""
-    outputs = [_binary_tensor(*tensor) for tensor in tensors]
+    outputs = [_binary_tensor(name, kind, shape, kind.itemsize * math.prod(shape)) for name, kind, shape in tensors]
     header = dump_json({"model_name": model, "model_version": str(version), "outputs": outputs})
     return header, _binary_kinds(header)
 
 
-def _binary_tensor(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> dict[str, Any]:
-    size = {"binary_data_size": dtype.itemsize * math.prod(shape)}
+def _binary_tensor(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], nbytes: int) -> dict[str, Any]:
+    size = {"binary_data_size": nbytes}
     return {"name": name, "datatype": datatype_of(dtype), "shape": shape, "parameters": size}
 
 

@@ -259,7 +259,7 @@ def _outputs(document: dict[str, Any], parameters: dict[str, Any], manifest: Man
     default = parameters.get("binary_data_output", False)
     if type(default) is not bool:
         raise BadInput(f"parameters.binary_data_output: expected a boolean, got {json_kind(default)}")
-    names = [o.name for o in manifest.outputs]
+    names = list(manifest.replies())
     requested = document.get("outputs")
     if not requested and requested in (None, []):
         return tuple([RequestedOutput(name, default) for name in names])

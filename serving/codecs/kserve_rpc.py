@@ -30,7 +30,7 @@ from freshet_serving.serving.codecs.kserve_header import (
 )
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.templates import Placeholder, Templates, cut, fields, filler
-from freshet_serving.serving.codecs.tensor_types import ALL, datatype_of
+from freshet_serving.serving.codecs.tensor_types import ALL, datatype_of, raw_values
 from freshet_serving.serving.codecs.wire import show
 
 RAW_INPUT_CONTENTS = 7
@@ -219,18 +219,18 @@ def encode(
     Raises:
         BadInput: An output does not fit its region of shared memory.
     """
-    if not params.id and all(wanted.span is None for wanted in params.outputs):
-        arrays = [np.ascontiguousarray(outputs[wanted.name]) for wanted in params.outputs]
+    arrays = [np.ascontiguousarray(outputs[wanted.name]) for wanted in params.outputs]
+    fixed = all(array.dtype.kind != "O" for array in arrays)
+    if fixed and not params.id and all(wanted.span is None for wanted in params.outputs):
         shapes = tuple([(wanted.name, array.dtype, array.shape) for wanted, array in zip(params.outputs, arrays)])
         head, tags = _reply(params.model, version, shapes)
         # Arrays are buffers; NumPy declares them as such from Python 3.12 on.
         return b"".join([head, *[part for pair in zip(tags, arrays) for part in pair]])  # type: ignore[list-item]
     reply = Response(model_name=params.model, model_version=str(version), id=params.id)
-    for wanted in params.outputs:
-        array = np.ascontiguousarray(outputs[wanted.name])
+    for wanted, array in zip(params.outputs, arrays):
         output = reply.outputs.add(name=wanted.name, datatype=datatype_of(array.dtype), shape=array.shape)
         if wanted.span is None:
-            reply.raw_output_contents.append(array.tobytes())
+            reply.raw_output_contents.append(raw_values(array).tobytes())
         else:
             for name, value in into_span(wanted, array, memory).items():
                 choice = "string_param" if type(value) is str else "int64_param"

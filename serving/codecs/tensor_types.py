@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import Input, Manifest, Output
+from freshet_serving.processor.package import Input, Manifest, Output, labelled
 
 
 class TensorType(NamedTuple):
@@ -149,23 +149,31 @@ def plain(manifest: Manifest) -> bool:
     return all(o.dims is None and o.dtype == "float32" for o in manifest.outputs)
 
 
-def as_declared(outputs: dict[str, NDArray[np.float32]], manifest: Manifest) -> dict[str, NDArray[Any]]:
-    """Return a reply's outputs in the shapes and types that the model declared.
+def as_declared(
+    outputs: dict[str, NDArray[np.float32]], manifest: Manifest, signature: str = ""
+) -> dict[str, NDArray[Any]]:
+    """Return what a signature replies with, in the shapes and types that the model declared.
 
     Args:
         outputs: The engine's outputs, float32 [n, columns] each.
         manifest: The manifest of the model.
+        signature: Name of the signature, which exists; "" for the default one.
+
+    Returns:
+        Arrays by name in replies; strings are arrays of objects.
     """
-    if plain(manifest):
+    if not manifest.signatures and plain(manifest):
         return outputs
     found: dict[str, NDArray[Any]] = {}
-    for spec in manifest.outputs:
+    for name, spec in manifest.replies(signature).items():
         array = outputs[spec.name]
         if spec.dims is not None:
             array = array.reshape(len(array), *spec.dims)
         own = declared(spec).dtype
-        assert own is not None, "outputs are numbers"
-        found[spec.name] = array if own == array.dtype else _cast(array, own)
+        if own is None:
+            found[name] = labelled(array, manifest.texts[spec.name])
+        else:
+            found[name] = array if own == array.dtype else _cast(array, own)
     return found
 
 
@@ -177,7 +185,23 @@ def _cast(array: NDArray[np.float32], own: np.dtype[Any]) -> NDArray[Any]:
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
     """Return KServe's name for the type of an output's array."""
-    return BY_NAME[dtype.name].datatype
+    return type_of(dtype).datatype
+
+
+def type_of(dtype: np.dtype[Any]) -> TensorType:
+    """Return the type of an output's array; an array of objects holds strings."""
+    return BY_NAME["string" if dtype.kind == "O" else dtype.name]
+
+
+def raw_values(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an output's values as they are sent in bytes: each string follows its length in 4 bytes."""
+    if array.dtype.kind != "O":
+        return array
+    parts = []
+    for text in array.ravel().tolist():
+        data = text.encode()
+        parts += [len(data).to_bytes(4, "little"), data]
+    return np.frombuffer(b"".join(parts), np.uint8)
 
 
 def row_of(spec: Input) -> list[int]:

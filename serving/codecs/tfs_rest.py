@@ -18,13 +18,12 @@ from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.serving.codecs import examples
 from freshet_serving.serving.codecs.json_columns import column, has_booleans, is_base64
 from freshet_serving.serving.codecs.wire import (
-    SIGNATURE,
     Body,
     Headers,
     dump_json,
     header_timeout_s,
     json_number,
-    json_numbers,
+    json_values,
     load_json,
     show,
 )
@@ -40,12 +39,14 @@ class PredictOptions(NamedTuple):
         timeout_s: Time limit from the request's header; None for none.
         method: "predict", or "classify" or "regress", whose replies hold `results`.
         ignored: Names of inputs that were sent but that the model does not have, as a header value.
+        signature: Name of the signature that replies; "" for the default one.
     """
 
     row: bool
     timeout_s: float | None = None
     method: str = "predict"
     ignored: bytes = b""
+    signature: str = ""
 
 
 def decode(
@@ -64,18 +65,20 @@ def decode(
         TooLarge: The body exceeds a limit.
     """
     document = load_json(body, limits)
-    _check_signature(document)
+    signature = _signature(document, manifest)
     timeout_s, plain, extent = header_timeout_s(headers), not has_booleans(body), RequestSize(limits)
     if "instances" in document:
         if "inputs" in document:
             raise BadInput("Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
-        return _rows(document["instances"], manifest, plain, extent), PredictOptions(True, timeout_s)
+        return _rows(document["instances"], manifest, plain, extent), PredictOptions(
+            True, timeout_s, signature=signature
+        )
     if "inputs" not in document:
         raise BadInput("Missing 'inputs' or 'instances' key")
     given = document["inputs"]
     inputs = _columns(given, manifest, plain, extent)
     ignored = _ignored(given, inputs) if type(given) is dict and len(given) > len(inputs) else b""
-    return inputs, PredictOptions(False, timeout_s, ignored=ignored)
+    return inputs, PredictOptions(False, timeout_s, ignored=ignored, signature=signature)
 
 
 def _ignored(given: dict[str, Any], inputs: Mapping[str, Column]) -> bytes:
@@ -84,17 +87,14 @@ def _ignored(given: dict[str, Any], inputs: Mapping[str, Column]) -> bytes:
     return ", ".join([quote(name[:64]) for name in names]).encode()
 
 
-def _check_signature(document: dict[str, Any]) -> None:
-    name = document.get("signature_name", SIGNATURE)
+def _signature(document: dict[str, Any], manifest: Manifest) -> str:
+    """Return the name of the signature that a document asks for; "" for the default one."""
+    name = document.get("signature_name", "")
     if type(name) is not str:
         raise BadInput("Not formatted correctly. 'signature_name' key must be a string value.")
-    check_signature(name)
-
-
-def check_signature(name: str) -> None:
-    """Raise BadInput unless the name is empty or that of the only signature."""
-    if name not in (SIGNATURE, ""):
-        raise BadInput(f"Serving signature name: {show(name)} not found in signature def, expected {SIGNATURE!r}")
+    if name:
+        manifest.replies(name)
+    return name
 
 
 def _rows(instances: Any, manifest: Manifest, plain: bool, extent: RequestSize) -> dict[str, Column]:
@@ -178,27 +178,29 @@ def decode_examples(
         TooLarge: The body exceeds a limit.
     """
     document = load_json(body, limits)
-    _check_signature(document)
+    signature = _signature(document, manifest)
     if "examples" not in document:
         raise BadInput(f"When method is {method}, key 'examples' is expected and was not found")
     extent = RequestSize(limits)
     given, context = examples.of_json(document["examples"], document.get("context", {}), extent)
-    return examples.columns(given, context, manifest, extent), PredictOptions(True, header_timeout_s(headers), method)
+    options = PredictOptions(True, header_timeout_s(headers), method, signature=signature)
+    return examples.columns(given, context, manifest, extent), options
 
 
-def encode_results(outputs: Mapping[str, NDArray[np.float32]], options: PredictOptions) -> bytes:
+def encode_results(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> bytes:
     """Encode a classify or regress reply.
 
     Classify gives a list of [label, score] for each example, one pair per class; regress gives one number per example.
 
     Args:
-        outputs: The model's outputs, float32 [n, ...] each.
+        outputs: The outputs of the signature, [n, ...] each.
         options: The options that decoding returned.
     """
     if options.method == "regress":
-        return dump_json({"results": json_numbers(np.ascontiguousarray(examples.regressions(outputs)))})
-    rows = examples.classes(outputs)
-    return dump_json({"results": [[["", json_number(score)] for score in row] for row in rows]})
+        return dump_json({"results": json_values(np.ascontiguousarray(examples.regressions(outputs)))})
+    labels, scores = examples.classes(outputs)
+    rows = [[[label, json_number(s)] for label, s in zip(*row)] for row in zip(labels, scores)]
+    return dump_json({"results": rows})
 
 
 def encode(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> bytes:
@@ -209,10 +211,15 @@ def encode(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> byte
         options: The options that decoding returned.
     """
     key = "predictions" if options.row else "outputs"
-    arrays = {name: json_numbers(np.ascontiguousarray(array)) for name, array in outputs.items()}
+    arrays = {name: json_values(np.ascontiguousarray(array)) for name, array in outputs.items()}
     if len(outputs) == 1:
         return dump_json({key: next(iter(arrays.values()))})
     if not options.row:
         return dump_json({key: arrays})
-    rows = zip(*([json_numbers(row) for row in np.ascontiguousarray(array)] for array in outputs.values()))
+    rows = zip(*(_rows_of(np.ascontiguousarray(array)) for array in outputs.values()))
     return dump_json({key: [dict(zip(outputs, row)) for row in rows]})
+
+
+def _rows_of(array: NDArray[Any]) -> list[Any]:
+    found: list[Any] = array.tolist() if array.dtype.kind == "O" else [json_values(row) for row in array]
+    return found

@@ -5,6 +5,8 @@ shape, the last value is repeated; if it has none, zeros are used. If a similar 
 in place from the message (templates), provided that they have fixed width there: tensor_content and float_val, but not
 int64_val. Replies use *_val, which every client reads; packed, its bytes equal those of tensor_content.
 
+A tensor without dimensions is one row of an input of one value a row; if all inputs are, so are the outputs.
+
 A ragged input X is one tensor of shape [n, k], where every row has k values, or two, as in KServe: X with all values,
 shape [total], and X.row_splits; columns of a sequence may share the second one (sequence_tensors).
 """
@@ -12,7 +14,7 @@ shape [total], and X.row_splits; columns of a sequence may share the second one 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -39,8 +41,8 @@ from freshet_serving.serving.codecs.tensor_types import (
     fits,
     row_of,
     takes,
+    type_of,
 )
-from freshet_serving.serving.codecs.tfs_rest import check_signature
 from freshet_serving.serving.codecs.wire import SIGNATURE, show
 
 INPUTS, VALUE, FLOAT_VAL, TENSOR_CONTENT = 2, 2, 5, 4
@@ -77,13 +79,12 @@ def predict_params(spec: Any, outputs: Sequence[str] = ()) -> PredictParams:
         outputs: The requested outputs.
 
     Raises:
-        BadInput: The version or the signature is invalid.
+        BadInput: The version is invalid.
     """
     which = spec.WhichOneof("version_choice")
     version = spec.version.value if which == "version" else None
     if version is not None and version < 0:
         raise BadInput(f"model_spec.version: expected 0 or more, got {version}")
-    check_signature(spec.signature_name)
     label = spec.version_label if which == "version_label" else None
     # Version 0 means the newest, as over HTTP.
     return PredictParams(spec.name, version or None, label, spec.signature_name, tuple(outputs[:MAX_NAMES]))
@@ -105,6 +106,8 @@ class PredictDecoder:
             TooLarge: The request exceeds a limit.
         """
         self._data, self._templates, self._limits = data, templates, limits
+        # Whether every tensor has no dimensions.
+        self.scalar = False
         self._template = templates.find(data)
         if self._template is not None:
             self.params = self._template.params
@@ -129,10 +132,12 @@ class PredictDecoder:
             self._parse()
         given = self._message.inputs
         _check_names(given, manifest)
-        _check_outputs(self.params.outputs, manifest)
+        _check_outputs(self.params.outputs, manifest.replies(self.params.signature))
         filling, lists = PaddedExtent(limits), list_tensors(manifest)
         inputs = {spec.name: _column(spec, given, filling, lists) for spec in manifest.expected_inputs(given)}
-        self._learn(inputs, manifest)
+        self.scalar = not any(given[name].tensor_shape.dim for name in inputs)
+        if not self.scalar:
+            self._learn(inputs, manifest)
         return inputs
 
     def _parse(self) -> None:
@@ -214,8 +219,7 @@ def _check_names(given: Mapping[str, Any], manifest: Manifest) -> None:
     lists.check_shared(sent)
 
 
-def _check_outputs(outputs: Sequence[str], manifest: Manifest) -> None:
-    names = [o.name for o in manifest.outputs]
+def _check_outputs(outputs: Sequence[str], names: Collection[str]) -> None:
     for name in outputs:
         if name not in names:
             known = "{" + ",".join(names) + "}"
@@ -266,6 +270,8 @@ def _plain(tensor: Any, spec: Input, shape: list[int], filling: PaddedExtent) ->
 
 def _rows(spec: Input, shape: list[int]) -> int:
     """Return the number of rows in the shape of an input that is not ragged."""
+    if not shape and not row_of(spec):
+        return 1
     if not shape or not fits(spec, shape):
         wanted = ",".join(["n", *map(str, row_of(spec))])
         raise BadInput(f"{spec.name}: expected shape [{wanted}], got {shape}")
@@ -278,8 +284,7 @@ def _shape(tensor: Any, spec: Input) -> list[int]:
         known = DataType.values_by_number.get(tensor.dtype)
         got = known.name if known is not None else str(tensor.dtype)
         raise BadInput(f"{spec.name}: Expects arg[0] to be {declared(spec).dt} but {got} is provided")
-    if tensor.tensor_shape.unknown_rank:
-        raise BadInput(f"{spec.name}: expected a known rank, got unknown rank")
+    # TensorFlow Serving reads a shape of unknown rank as one without dimensions.
     shape = [dim.size for dim in tensor.tensor_shape.dim[: MAX_RANK + 1]]
     if len(shape) > MAX_RANK or any(not 0 <= size < 2**31 for size in shape):
         raise BadInput(f"{spec.name}: expected at most {MAX_RANK} dimensions from 0 to {2**31 - 1}, got {shape}")
@@ -320,17 +325,20 @@ def _held(values: Any, sent: TensorType) -> NDArray[Any]:
     return np.array(values, np.int64).astype(sent.dtype) if sent.field == "int_val" else np.array(values, sent.dtype)
 
 
-def encode(outputs: Mapping[str, NDArray[Any]], params: PredictParams, version: int) -> bytes:
+def encode(outputs: Mapping[str, NDArray[Any]], params: PredictParams, version: int, scalar: bool = False) -> bytes:
     """Encode the reply, with values in the *_val field of their type.
 
     Args:
         outputs: Arrays [n, ...].
         params: The parameters of the request.
         version: Version that answered.
+        scalar: Whether to leave out the rows' dimension: the request had none.
     """
     parts: list[bytes | NDArray[Any]] = []
     for name in params.outputs or outputs:
         array = np.ascontiguousarray(outputs[name])
+        if scalar:
+            array = array.reshape(array.shape[1:])
         if array.dtype != np.float32:
             parts.append(_other(name, array))
             continue
@@ -350,6 +358,8 @@ def _entry(name: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
     reply = Response()
     tensor = reply.outputs[name]
     tensor.dtype = BY_NAME["float32"].number
+    # The shape of a scalar is a message too.
+    tensor.tensor_shape.SetInParent()
     for size in shape:
         tensor.tensor_shape.dim.add(size=size)
     values = filler(4 * math.prod(shape))
@@ -359,13 +369,15 @@ def _entry(name: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
 
 def _other(name: str, array: NDArray[Any]) -> bytes:
     """Encode one output that is not float32."""
-    reply, kind = Response(), BY_NAME[array.dtype.name]
+    reply, kind = Response(), type_of(array.dtype)
     tensor = reply.outputs[name]
     tensor.dtype = kind.number
+    tensor.tensor_shape.SetInParent()
     for size in array.shape:
         tensor.tensor_shape.dim.add(size=size)
     flat = array.reshape(-1)
-    getattr(tensor, kind.field).extend((flat.view(np.uint16) if kind.name == "float16" else flat).tolist())
+    values = (flat.view(np.uint16) if kind.name == "float16" else flat).tolist()
+    getattr(tensor, kind.field).extend([text.encode() for text in values] if kind.dtype is None else values)
     encoded: bytes = reply.SerializeToString()
     return encoded
 

@@ -221,8 +221,13 @@ def dump_json(document: Any) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY, default=_spell)
 
 
-def json_numbers(array: NDArray[Any]) -> Any:
-    """Return an array in a form for dump_json: unchanged, or a fragment if orjson would write its NaN as null."""
+def json_values(array: NDArray[Any]) -> Any:
+    """Return an array in a form for dump_json: unchanged, or a fragment if orjson would write its NaN as null.
+
+    Strings, an array of objects, become lists.
+    """
+    if array.dtype.kind == "O":
+        return array.tolist()
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return array
     return orjson.Fragment(_spell_nested(array.tolist(), array.dtype.type))

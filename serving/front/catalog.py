@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from freshet_serving.processor.package import Input, Manifest
+from freshet_serving.processor.package import DEFAULT_SIGNATURE, Input, Manifest, ServingSignature
 from freshet_serving.processor.versions.routes import AVAILABLE, LOADING, VersionStatus
 from freshet_serving.serving.codecs.sequence_tensors import ROW_SPLITS, list_tensors
 from freshet_serving.serving.codecs.tensor_types import declared, dims_of, row_of
-from freshet_serving.serving.codecs.wire import SIGNATURE
 
 SERVER_NAME = "freshet"
 # The Open Inference Protocol prescribes <project>_<format>.
 PLATFORM = "freshet_package"
 MAX_BATCH_ROWS = 4096
-PREDICT_METHOD = "tensorflow/serving/predict"
 # Clients branch on this list, so it names only what is served.
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "parameters", "statistics")
 MODEL_CONTROL, SHARED_MEMORY = "model_repository", "system_shared_memory"
@@ -42,7 +40,10 @@ def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> d
         shape = [-1, *row_of(i)]
         inputs.append({"name": i.name, "datatype": declared(i).datatype, "shape": shape})
         inputs += [{"name": name, "datatype": "INT64", "shape": [-1]} for name in splits.get(i.name, ())]
-    outputs = [{"name": o.name, "datatype": declared(o).datatype, "shape": [-1, *dims_of(o)]} for o in manifest.outputs]
+    outputs = [
+        {"name": name, "datatype": declared(o).datatype, "shape": [-1, *dims_of(o)]}
+        for name, o in manifest.replies().items()
+    ]
     return {
         "name": model,
         "versions": [str(v) for v in versions],
@@ -78,7 +79,8 @@ def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
         inputs.append({"name": i.name, "data_type": declared(i).config, "dims": dims})
         inputs += [{"name": name, "data_type": "TYPE_INT64", "dims": [-1]} for name in splits.get(i.name, ())]
     outputs = [
-        {"name": o.name, "data_type": declared(o).config, "dims": [*first, *dims_of(o)]} for o in manifest.outputs
+        {"name": name, "data_type": declared(o).config, "dims": [*first, *dims_of(o)]}
+        for name, o in manifest.replies().items()
     ]
     return {
         "name": model,
@@ -111,10 +113,16 @@ def repository_index(models: Iterable[tuple[str, Iterable[VersionStatus]]], read
 
 
 def signatures(manifest: Manifest) -> dict[str, Any]:
-    """Return TensorFlow's SignatureDefMap of a model: one signature, with tensors named like its inputs and outputs."""
+    """Return TensorFlow's SignatureDefMap of a model, with tensors named like its inputs and outputs."""
     inputs = {i.name: _tensor_info(i.name, declared(i).dt, _dims(i)) for i in manifest.inputs}
-    outputs = {o.name: _tensor_info(o.name, declared(o).dt, [-1, *dims_of(o)]) for o in manifest.outputs}
-    return {"signature_def": {SIGNATURE: {"inputs": inputs, "outputs": outputs, "method_name": PREDICT_METHOD}}}
+    found = {}
+    for signature in manifest.signatures or [ServingSignature(DEFAULT_SIGNATURE)]:
+        outputs = {
+            name: _tensor_info(o.name, declared(o).dt, [-1, *dims_of(o)])
+            for name, o in manifest.replies(signature.name).items()
+        }
+        found[signature.name] = {"inputs": inputs, "outputs": outputs, "method_name": signature.method}
+    return {"signature_def": found}
 
 
 def version_status(versions: Iterable[VersionStatus]) -> dict[str, Any]:

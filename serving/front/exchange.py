@@ -314,9 +314,14 @@ class Exchange(ABC):
         if self.trace is not None:
             self.trace.computed(result.generation, result.timing)
 
-    def declared(self, reply: PredictReply) -> PredictReply:
-        """Return the reply with its outputs in the shapes and types that the model declared."""
-        outputs = as_declared(reply.outputs, self._replica.manifest)
+    def declared(self, reply: PredictReply, signature: str = "") -> PredictReply:
+        """Return the reply with the outputs of a signature, in the shapes and types that the model declared.
+
+        Args:
+            reply: What was computed.
+            signature: Name of the signature; "" for the default one.
+        """
+        outputs = as_declared(reply.outputs, self._replica.manifest, signature)
         return reply if outputs is reply.outputs else reply._replace(outputs=outputs)
 
     def end(self, status: int) -> None:

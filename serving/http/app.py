@@ -166,7 +166,9 @@ class HttpExchange(Exchange):
             answer = error_reply(result)
         else:
             try:
-                content, kinds = self.dialect.encode(self.declared(result), self.options, self.regions)
+                content, kinds = self.dialect.encode(
+                    self.declared(result, self.dialect.signature(self.options)), self.options, self.regions
+                )
                 if b"accept-encoding" in self.headers:
                     content, coding = deflate(content, self.headers)
                     kinds = (*kinds, *coding)

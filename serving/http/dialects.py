@@ -7,6 +7,7 @@ DIALECTS is the port's only knowledge of them: routes (serving.http.paths), the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from freshet_serving.processor.columns import Column
@@ -43,6 +44,7 @@ class Dialect(NamedTuple):
             before the rest has arrived.
         bound: (headers, limits) -> size limit of a body with these headers, as sent and inflated; raises BadInput,
             TooLarge.
+        signature: The signature that options name; "" for the default one.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Dialect(NamedTuple):
     parsed: Callable[[int, Headers], int] = lambda nbytes, headers: nbytes
     validate_prefix: Callable[[bytes, Manifest, RequestLimits], None] | None = None
     bound: Callable[[Headers, RequestLimits], SizeLimit] = lambda headers, limits: json_limit(limits)
+    signature: Callable[[Any], str] = lambda options: ""
 
     @property
     def suffix(self) -> str:
@@ -87,6 +90,7 @@ def _examples(method: str) -> Dialect:
             body, headers, manifest, method, limits
         ),
         lambda reply, options, regions: (tfs_rest.encode_results(reply.outputs, options), (JSON_TYPE,)),
+        signature=attrgetter("signature"),
     )
 
 
@@ -122,6 +126,7 @@ DIALECTS = {
             json_of(named("PredictReply")),
             lambda body, headers, manifest, limits, regions: tfs_rest.decode(body, headers, manifest, limits),
             _encode_predict,
+            signature=attrgetter("signature"),
         ),
         _examples("classify"),
         _examples("regress"),

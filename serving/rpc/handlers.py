@@ -200,7 +200,7 @@ class RpcExchange(Exchange):
     async def predict(
         self, who: queries.ModelSpec, source: Callable[[Manifest, RequestLimits], DecodedRequest], servable: bool
     ) -> PredictReply:
-        """Select a replica, submit the request, and return its outputs, about to be encoded.
+        """Select a replica, submit the request, and return what it computes; declared() makes a reply of it.
 
         Args:
             who: The requested model, and its version or label.
@@ -223,7 +223,7 @@ class RpcExchange(Exchange):
         self.finish(result)
         if isinstance(result, FreshetError):
             raise result
-        return self.declared(result)
+        return result
 
     def trailing_metadata(self, generation: Generation) -> Metadata:
         """Return the trailing metadata of a reply: its generation, the digest if asked for, missing features."""

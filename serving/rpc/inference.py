@@ -116,7 +116,7 @@ class Inference:
             inputs, params = infer.columns(manifest, limits, self._regions)
             return inputs, params.timeout_s
 
-        result = await exchange.predict(params, read, servable=False)
+        result = exchange.declared(await exchange.predict(params, read, servable=False))
         reply = kserve_rpc.encode(result.outputs, params, result.generation.version, self._regions)
         return reply, result.generation, infer.params.final
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -75,25 +75,26 @@ class TensorFlowServing:
         result = await exchange.predict(
             predict.params, lambda manifest, limits: (predict.columns(manifest, limits), None), servable=True
         )
-        reply = tfs_rpc.encode(result.outputs, predict.params, result.generation.version)
+        outputs = exchange.declared(result, predict.params.signature).outputs
+        reply = tfs_rpc.encode(outputs, predict.params, result.generation.version, predict.scalar)
         return reply, exchange.trailing_metadata(result.generation)
 
     async def _classify(self, data: bytes, exchange: RpcExchange) -> Answer:
         request = await self._opened(exchange, "ClassificationRequest", data)
         reply = message(f"{PACKAGE}ClassificationResponse")()
-        result = await self._infer(request.model_spec, request.input, exchange)
-        _classify(result, reply.result)
+        result = await self._infer([request.model_spec], request.input, exchange)
+        _classify(exchange.declared(result, request.model_spec.signature_name), reply.result)
         return self._answer(request.model_spec, result, reply, exchange)
 
     async def _regress(self, data: bytes, exchange: RpcExchange) -> Answer:
         request = await self._opened(exchange, "RegressionRequest", data)
         reply = message(f"{PACKAGE}RegressionResponse")()
-        result = await self._infer(request.model_spec, request.input, exchange)
-        _regress(result, reply.result)
+        result = await self._infer([request.model_spec], request.input, exchange)
+        _regress(exchange.declared(result, request.model_spec.signature_name), reply.result)
         return self._answer(request.model_spec, result, reply, exchange)
 
     async def _multi_inference(self, data: bytes, exchange: RpcExchange) -> Answer:
-        """Answer all tasks from one prediction: they must name the same model, which has one signature."""
+        """Answer all tasks from one prediction: they must name the same model; each may name another signature."""
         request = await self._opened(exchange, "MultiInferenceRequest", data)
         if not request.tasks:
             raise BadInput("Inference tasks must be non-empty")
@@ -106,29 +107,33 @@ class TensorFlowServing:
             params = tfs_rpc.predict_params(task.model_spec)
             if params._replace(signature="") != first._replace(signature=""):
                 raise BadInput("All ModelSpecs in a MultiInferenceRequest must access the same model name and version.")
-        result = await self._infer(request.tasks[0].model_spec, request.input, exchange)
+        result = await self._infer([task.model_spec for task in request.tasks], request.input, exchange)
         reply = message(f"{PACKAGE}MultiInferenceResponse")()
         for task in request.tasks:
             answered = reply.results.add()
             self._set_spec(answered.model_spec, task.model_spec, result)
+            declared = exchange.declared(result, task.model_spec.signature_name)
             if METHODS[task.method_name] == "classify":
-                _classify(result, answered.classification_result)
+                _classify(declared, answered.classification_result)
             else:
-                _regress(result, answered.regression_result)
+                _regress(declared, answered.regression_result)
         return reply.SerializeToString(), exchange.trailing_metadata(result.generation)
 
     async def _opened(self, exchange: RpcExchange, kind: str, data: bytes) -> Any:
         """Read a message of examples."""
         return await exchange.opened(data, partial(parse, f"{PACKAGE}{kind}", data, exchange.shared.options))
 
-    async def _infer(self, spec: Any, given: Any, exchange: RpcExchange) -> PredictReply:
-        _check_name(spec)
+    async def _infer(self, specs: Sequence[Any], given: Any, exchange: RpcExchange) -> PredictReply:
+        """Predict from examples once, for every ModelSpec: they name one model, and each a signature of it."""
+        _check_name(specs[0])
 
         def read(manifest: Manifest, limits: RequestLimits) -> DecodedRequest:
+            for spec in specs:
+                manifest.replies(spec.signature_name)
             extent = RequestSize(limits)
             return examples.columns(*examples.of_message(given, extent), manifest, extent), None
 
-        return await exchange.predict(tfs_rpc.predict_params(spec), read, servable=True)
+        return await exchange.predict(tfs_rpc.predict_params(specs[0]), read, servable=True)
 
     def _answer(self, params: Any, result: PredictReply, reply: Any, exchange: RpcExchange) -> Answer:
         self._set_spec(reply.model_spec, params, result)
@@ -196,10 +201,10 @@ def _config(config: Any) -> Document:
 
 
 def _classify(result: PredictReply, into: Any) -> None:
-    for row in examples.classes(result.outputs):
+    for labels, scores in zip(*examples.classes(result.outputs)):
         classes = into.classifications.add().classes
-        for score in row:
-            classes.add(score=score)
+        for label, score in zip(labels, scores):
+            classes.add(label=label, score=score)
 
 
 def _regress(result: PredictReply, into: Any) -> None:

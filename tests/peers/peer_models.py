@@ -1,7 +1,7 @@
 """TensorFlow Serving's test models, rebuilt with a free first dimension, in folders named as its own are.
 
-Its half_plus_two has shape [1] or [] in places; a model here has rows. Imported by this process, so that a server finds
-packages.
+Its half_plus_two answers rows of rank 1 where its signature says [-1, 1]; here the signature says so too. Imported by
+this process, so that a server finds packages.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def _models() -> dict[str, tuple[list[Any], Callable[..., dict[str, Any]]]]:
         _spec("float_tensor", tf.float32, 2), _spec("dbl_tensor", tf.float64),
     ]  # fmt: skip
     return {
-        "default": ([_spec("x", tf.float32)], lambda x: {"y": 0.5 * x + 2.0}),
         "half_plus_three": ([_spec("x", tf.float32)], lambda x: {"y": 0.5 * x + 3.0}),
         "ints": ([_spec("x", tf.int32, 2)], lambda x: {"y": tf.identity(x)}),
         "flat_ints": ([_spec("x", tf.int32)], lambda x: {"y": tf.identity(x)}),
         "doubles": ([_spec("x", tf.float64)], lambda x: {"y": tf.identity(x)}),
         "floats": ([_spec("x", tf.float32, 3)], lambda x: {"y": x * 1.0}),
         "strings": ([_spec("x", tf.string)], lambda x: {"y": tf.strings.length(x)}),
+        "named_lengths": ([_spec("x", tf.string)], _length_and_name),
         "flags": ([_spec("x", tf.bool)], lambda x: {"y": tf.logical_not(x)}),
         "nested": ([_spec("x", tf.float32, 3, 2)], lambda x: {"y": x * 1.0}),
         "named": (
@@ -54,14 +54,62 @@ def _models() -> dict[str, tuple[list[Any], Callable[..., dict[str, Any]]]]:
     }
 
 
+def _length_and_name(x: Any) -> dict[str, Any]:
+    length = tf.strings.length(x)
+    names = tf.constant(["short", "long"])
+    return {"length": length, "name": tf.gather(names, tf.cast(length > 4, tf.int32))}
+
+
+def save_half_plus_two(folder: Path) -> None:
+    """Save TensorFlow Serving's half_plus_two as its own script does, with all of its signatures.
+
+    Args:
+        folder: To write the SavedModel to.
+    """
+    v1 = tf.compat.v1
+    with v1.Graph().as_default(), v1.Session() as session:
+        a, b, c = (v1.Variable(value, name=name) for name, value in (("a", 0.5), ("b", 2.0), ("c", 3.0)))
+        serialized = v1.placeholder(tf.string, name="tf_example")
+        features = {
+            "x": v1.FixedLenFeature([], tf.float32),
+            "x2": v1.FixedLenFeature([], tf.float32, default_value=0.0),
+        }
+        parsed = v1.parse_example(serialized, features)
+        x, x2 = (tf.identity(parsed[name], name=name) for name in ("x", "x2"))
+        y, y2, y3 = (tf.add(tf.multiply(a, given), offset) for given, offset in ((x, b), (x, c), (x2, c)))
+        session.run(v1.global_variables_initializer())
+        builder = v1.saved_model.Builder(str(folder))
+        builder.add_meta_graph_and_variables(
+            session,
+            [v1.saved_model.tag_constants.SERVING],
+            signature_def_map={
+                "serving_default": _signature({"x": x}, {"y": y}, "predict"),
+                "regress_x_to_y": _signature({"inputs": serialized}, {"outputs": y}, "regress"),
+                "regress_x_to_y2": _signature({"inputs": serialized}, {"outputs": y2}, "regress"),
+                "regress_x2_to_y3": _signature({"inputs": x2}, {"outputs": y3}, "regress"),
+                "classify_x_to_y": _signature({"inputs": serialized}, {"scores": y}, "classify"),
+            },
+        )
+        builder.save()
+
+
+def _signature(inputs: dict[str, Any], outputs: dict[str, Any], method: str) -> Any:
+    v1 = tf.compat.v1.saved_model
+    infos = [{name: v1.build_tensor_info(t) for name, t in side.items()} for side in (inputs, outputs)]
+    return v1.build_signature_def(*infos, f"tensorflow/serving/{method}")
+
+
 def write_peer_models(repository: Path) -> None:
     """Write all models into a repository, as packages beside what they were imported from."""
-    for name, (inputs, serve) in _models().items():
-        module = tf.Module()
-        module.serve = tf.function(serve, input_signature=inputs, autograph=False)
-        folder = repository / name / FOLDER
-        with without_deprecations():
+    with without_deprecations():
+        save_half_plus_two(repository / "default" / FOLDER)
+        for name, (inputs, serve) in _models().items():
+            module = tf.Module()
+            module.serve = tf.function(serve, input_signature=inputs, autograph=False)
+            folder = repository / name / FOLDER
             tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})
+    for name in ("default", *_models()):
+        folder = repository / name / FOLDER
         imported = import_model(folder, repository, name, VERSION, ImportOptions(buckets=(1, 16)))
         assert imported.folder.name == FOLDER
 

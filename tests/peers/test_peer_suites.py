@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="the suites' models are imported, which needs the train extra")
 
+from freshet_serving.serving.client import Client
 from tests.peers import oip_suite, tfs_grpc_suite, tfs_rest_suite, triton_suite
 from tests.peers.expectations import count
 from tests.peers.peer_models import serve_peer_models
@@ -18,8 +19,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.tensorflow]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
 # Suite -> its expectations, how many hold, and the share that has to: what was asked for in the first place.
 SUITES = {
-    "TensorFlow Serving REST": (tfs_rest_suite.SUITE, 87, 77 / 92),
-    "TensorFlow Serving gRPC": (tfs_grpc_suite.SUITE, 31, 28 / 35),
+    "TensorFlow Serving REST": (tfs_rest_suite.SUITE, 93, 77 / 92),
+    "TensorFlow Serving gRPC": (tfs_grpc_suite.SUITE, 38, 33 / 35),
     "Open Inference Protocol": (oip_suite.SUITE, 48, 1.0),
     "Triton QA": (triton_suite.SUITE, 42, 42 / 46),
 }
@@ -42,6 +43,15 @@ def test_peer_suite_reaches_its_threshold_and_every_miss_is_explained(live, name
     assert not counted.wrong, "\n".join(counted.wrong)
     assert counted.held == held, "the floor, and the page, are to say so"
     assert counted.held / counted.asked >= share
+
+
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+def test_typed_client_reads_strings(live, transport):
+    port = live.port if transport == "http" else live.grpc_port
+    with Client(f"{transport}://127.0.0.1:{port}") as client:
+        found = client.predict("named_lengths", {"x": ["cat", "hippopotamus"]}).outputs
+    assert found["name"].tolist() == ["short", "long"]
+    assert found["length"].tolist() == [3, 12]
 
 
 def test_page_has_the_counts_and_every_reason():

@@ -40,6 +40,7 @@ from freshet_serving.processor.package import (
     FLOATS,
     MAX_RANK,
     OUTPUT_DTYPES,
+    STRING,
     ExecutableEntry,
     Feature,
     Input,
@@ -275,6 +276,8 @@ class NativeImporter:
         """Return an output in the shape and type that the file gives it."""
         dims = self._samples.outputs[0][name].shape[1:]
         kept = dims != (columns,) and len(dims) < MAX_RANK
+        if (labels := self._model.labels.get(name)) is not None:
+            return Output(label, columns, list(dims) if kept else None, STRING, labels)
         dtype = TYPES.get(self._model.outputs[name], self._model.outputs[name])
         return Output(label, columns, list(dims) if kept else None, dtype if dtype in OUTPUT_DTYPES else "float32")
 
@@ -293,7 +296,8 @@ class NativeImporter:
                         f"got shape {list(shape)}"
                     )
         kinds = {"float16": 11, "int64": 24, "uint64": 24, "int32": 24, "uint32": 24}
-        self._notes += [f"output {n[:64]!r} is {k}: {EXACT}" for n, k in self._model.outputs.items() if k in kinds]
+        numbers = {n: k for n, k in self._model.outputs.items() if n not in self._model.labels}
+        self._notes += [f"output {n[:64]!r} is {k}: {EXACT}" for n, k in numbers.items() if k in kinds]
 
     def _check_rows(self) -> None:
         """Raise BadInput if outputs depend on other rows of a batch: on which they are, or in which order."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,14 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
     load_proto,
     read_graph,
 )
+from freshet_serving.compiler.imports.onnx_native.string_outputs import number_strings
 from freshet_serving.compiler.imports.onnx_native.trial import trial_options
 from freshet_serving.compiler.imports.onnx_native.value_sizes import check_sizes
 from freshet_serving.processor.errors import BadInput, TooLarge
 
 ML, MICROSOFT = "ai.onnx.ml", "com.microsoft"
 DOMAINS = (*OURS, ML, MICROSOFT)
+NUMBERS = "replies hold numbers, and strings that are taken from constant ones"
 READS_FILES = ("EPContext",)
 DEFAULT_OPSET = 17
 HELD_NBYTES = 1 << 20
@@ -51,6 +53,7 @@ class NativeModel:
         weights: Its initialisers.
         session: A session of the message.
         notes: Lines for the report.
+        labels: Of outputs of strings, which the message computes as positions in these.
     """
 
     proto: Any
@@ -59,6 +62,7 @@ class NativeModel:
     weights: dict[str, Array]
     session: Any
     notes: list[str]
+    labels: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def opset(self) -> int:
@@ -78,6 +82,7 @@ def read_native(path: Path) -> NativeModel:
     """
     proto = load_proto(path)
     _check_operators(proto)
+    labels = number_strings(proto)
     inputs, body = read_graph(proto, path.parent)
     notes = _without_dictionaries(proto)
     _prune(proto)
@@ -93,12 +98,12 @@ def read_native(path: Path) -> NativeModel:
     for info in session.get_outputs():
         kind = re.fullmatch(r"tensor\((float|float16|double|u?int(?:8|16|32|64)|bool)\)", info.type)
         if kind is None:
-            notes.append(f"output {info.name[:64]!r} is {info.type[:40]}: left out, because replies hold only numbers")
+            notes.append(f"output {info.name[:64]!r} is {info.type[:40]}: left out, because {NUMBERS}")
         else:
             outputs[info.name] = kind[1]
     if not outputs:
-        raise BadInput("signature: expected at least one output of numbers")
-    return NativeModel(proto, inputs, outputs, body.weights, session, notes)
+        raise BadInput(f"signature: expected at least one output of numbers or labels: {NUMBERS}")
+    return NativeModel(proto, inputs, outputs, body.weights, session, notes, labels)
 
 
 def open_session(proto: Any, weights: Mapping[str, Array]) -> Any:

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (tf.TensorSpec([], name="flag"), "a first dimension of any size"),
+        (tf.TensorSpec([3], name="flag"), "a first dimension of rows, got shape [3]"),
         (tf.TensorSpec([None, None], name="matrix"), "floats of a fixed number of columns"),
         (tf.TensorSpec([None, None, 2], tf.int64, name="cube"), "a fixed number of columns"),
         (tf.TensorSpec([None], tf.complex64, name="wave"), "expected strings or numbers"),

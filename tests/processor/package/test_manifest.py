@@ -394,7 +394,7 @@ def test_only_imported_models_have_declared_types_and_dims():
         ({"inputs": {"dims": [-1, -1]}}, "manifest.inputs[user].dims"),
         ({"outputs": {"dims": [2]}}, "manifest.outputs[score].dims: expected sizes whose product is 1, got [2]"),
         ({"outputs": {"dims": [1] * 8}}, "manifest.outputs[score].dims"),
-        ({"outputs": {"dtype": "string"}}, "manifest.outputs[score].dtype: expected one of"),
+        ({"outputs": {"dtype": "complex64"}}, "manifest.outputs[score].dtype: expected one of"),
     ],
 )
 def test_invalid_declared_types_are_refused(changes, told):

@@ -67,14 +67,24 @@ def test_examples_of_a_message_equal_those_of_json():
 
 def test_results_need_matching_outputs():
     assert examples.regressions(SCORES).tolist() == [0.5, 0.25]
-    assert examples.classes(SCORES).tolist() == [[0.5], [0.25]]
+    assert [part.tolist() for part in examples.classes(SCORES)] == [[[""], [""]], [[0.5], [0.25]]]
     two = {"outputs": SCORES["score"], "scores": np.ones((2, 3), np.float32)}
     assert examples.regressions(two).tolist() == [0.5, 0.25]
-    assert examples.classes(two).shape == (2, 3)
-    with pytest.raises(BadInput, match="Expected one output, or one named 'outputs', got a, b"):
+    assert examples.classes(two)[1].shape == (2, 3)
+    with pytest.raises(BadInput, match="Expected one output of numbers, or one named 'outputs', got a, b"):
         examples.regressions({"a": SCORES["score"], "b": SCORES["score"]})
     with pytest.raises(BadInput, match="batch_size, 1"):
         examples.regressions({"topic": np.ones((2, 3), np.float32)})
+
+
+def test_classes_have_the_labels_of_an_output_of_strings():
+    scores = np.array([[0.75, 0.25]], np.float32)
+    names = np.array([["cat", "dog"]], object)
+    labels, found = examples.classes({"classes": names, "scores": scores})
+    assert labels.tolist() == [["cat", "dog"]]
+    assert found.tolist() == [[0.75, 0.25]]
+    # One class of each row names no score of several.
+    assert examples.classes({"classes": names[:, :1], "scores": scores})[0].tolist() == [["", ""]]
 
 
 JSON = st.recursive(

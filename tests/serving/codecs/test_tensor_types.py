@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output
+from freshet_serving.processor.eas import codec as eas
+from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.package import Feature, Input, Manifest, Output, ServingSignature
+from freshet_serving.serving.client import grpc_transport, http_transport
+from freshet_serving.serving.client.prediction import output
 from freshet_serving.serving.codecs import kserve, kserve_rpc, tfs_rest, tfs_rpc
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.templates import Templates
@@ -26,9 +29,9 @@ INPUTS = [
 OUTPUTS = [Output("score", dims=[]), Output("label", dims=[], dtype="int64"), Output("grid", 4, dims=[2, 2])]
 
 
-def make_manifest(inputs=INPUTS, outputs=OUTPUTS):
+def make_manifest(inputs=INPUTS, outputs=OUTPUTS, signatures=()):
     features = [Feature(i.name, "floats" if i.dtype == "float32" else "id", i.name, offset=0, width=1) for i in inputs]
-    return Manifest("ctr", 1, "imported", 0.0, inputs, features, [], outputs, 1, {}, {})
+    return Manifest("ctr", 1, "imported", 0.0, inputs, features, [], outputs, 1, {}, {}, signatures=list(signatures))
 
 
 MANIFEST = make_manifest()
@@ -260,3 +263,94 @@ def test_multidimensional_rows_are_accepted_in_both_shapes():
 def test_rows_with_a_wrong_shape_are_refused(rows):
     with pytest.raises(BadInput, match=r"x: .* shape|x: Encountered list"):
         tfs_rest.decode(json.dumps({"inputs": {"x": rows, "one": [1, 2]}}).encode(), {}, NESTED)
+
+
+LABELS = ["cat", "\u00e9mu"]
+NAMED = make_manifest(
+    outputs=[Output("name", dims=[], dtype="string", labels=LABELS), Output("score", 2)],
+    signatures=[
+        ServingSignature("serving_default", outputs={"name": "name"}),
+        ServingSignature("scores", outputs={"scores": "score"}),
+    ],
+)
+
+
+def named():
+    computed = {"name": np.array([[1.0], [0.0]], np.float32), "score": np.array([[1, 2], [3, 4]], np.float32)}
+    return computed, as_declared(computed, NAMED)
+
+
+def test_signatures_reply_with_their_own_outputs():
+    computed, default = named()
+    assert list(default) == ["name"]
+    found = as_declared(computed, NAMED, "scores")
+    assert (list(found), found["scores"].tolist()) == (["scores"], [[1.0, 2.0], [3.0, 4.0]])
+    signatures = catalog.signatures(NAMED)["signature_def"]
+    assert {name: list(s["outputs"]) for name, s in signatures.items()} == {
+        "serving_default": ["name"],
+        "scores": ["scores"],
+    }
+    assert [o["name"] for o in catalog.model_metadata(NAMED, "ctr", [1])["outputs"]] == ["name"]
+    assert [o["name"] for o in catalog.model_config(NAMED, "ctr")["output"]] == ["name"]
+
+
+def test_strings_are_replied_in_json_and_messages():
+    _, found = named()
+    texts = LABELS[::-1]
+    both = found | {"score": np.zeros(2, np.float32)}
+    assert json.loads(tfs_rest.encode(found, tfs_rest.PredictOptions(row=True))) == {"predictions": texts}
+    assert json.loads(tfs_rest.encode(both, tfs_rest.PredictOptions(row=True)))["predictions"] == [
+        {"name": text, "score": 0.0} for text in texts
+    ]
+    assert json.loads(tfs_rest.encode(both, tfs_rest.PredictOptions(row=False)))["outputs"]["name"] == texts
+    reply = message("tensorflow.serving.PredictResponse").FromString(
+        tfs_rpc.encode(found, tfs_rpc.PredictParams("ctr"), 1)
+    )
+    assert [text.decode() for text in reply.outputs["name"].string_val] == texts
+    processor = eas.Response.FromString(eas.encode(found))
+    assert [text.decode() for text in processor.outputs["name"].string_val] == texts
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_strings_are_replied_by_kserve_in_bytes(binary):
+    _, found = named()
+    options = kserve.InferOptions((kserve.RequestedOutput("name", binary),), plain=binary)
+    body, kinds = kserve.encode(found, options, "ctr", 1)
+    texts = LABELS[::-1]
+    if not binary:
+        (tensor,) = json.loads(body)["outputs"]
+        assert (tensor["datatype"], tensor["data"]) == ("BYTES", texts)
+        return
+    headers = {name.decode(): value.decode() for name, value in kinds}
+    assert http_transport.decode(200, headers, body).outputs["name"].tolist() == texts
+    rpc_reply = kserve_rpc.encode(found, kserve_rpc.InferParams("ctr", 1, outputs=options.outputs), 1)
+    assert grpc_transport.decode(rpc_reply, ()).outputs["name"].tolist() == texts
+
+
+def test_client_refuses_strings_that_do_not_fill_their_output():
+    for data, shape in ((b"\1\0\0\0a", [2]), (b"\2\0\0\0a", [1]), (b"\0", [0]), (b"", [-1])):
+        with pytest.raises(FreshetError, match="do not fill output 'name'"):
+            output("name", "BYTES", shape, data)
+
+
+def test_tensor_without_dimensions_is_one_row():
+    manifest = make_manifest(inputs=[Input("x", "float32")], outputs=[Output("y", dims=[])])
+    request = message("tensorflow.serving.PredictRequest")()
+    request.model_spec.name = "ctr"
+    request.inputs["x"].dtype = 1
+    request.inputs["x"].float_val.append(2.0)
+    decoder = tfs_rpc.PredictDecoder(request.SerializeToString(), Templates())
+    assert decoder.columns(manifest)["x"].tolist() == [2.0]
+    assert decoder.scalar
+    encoded = tfs_rpc.encode({"y": np.array([3.0], np.float32)}, decoder.params, 1, decoder.scalar)
+    reply = message("tensorflow.serving.PredictResponse").FromString(encoded)
+    assert (list(reply.outputs["y"].float_val), list(reply.outputs["y"].tensor_shape.dim)) == ([3.0], [])
+
+
+@pytest.mark.parametrize("kind", NUMBERS, ids=lambda kind: kind.name)
+def test_every_type_of_numbers_has_a_field_of_its_own(kind):
+    tensor = message("tensorflow.TensorProto")(dtype=kind.number)
+    getattr(tensor, kind.field).append(1)
+    reply = tfs_rpc.encode({"y": np.ones(2, kind.dtype)}, tfs_rpc.PredictParams("ctr"), 1)
+    outputs = message("tensorflow.serving.PredictResponse").FromString(reply).outputs
+    assert len(getattr(outputs["y"], kind.field)) == 2

@@ -128,7 +128,7 @@ def test_version_label_and_signature_are_read():
             "ids: Expects arg[0] to be DT_INT64 but DT_DOUBLE is provided",
         ),
         (lambda r: setattr(r.inputs["ids"], "dtype", 77), "DT_INT64 but 77 is provided"),
-        (lambda r: setattr(r.inputs["ids"].tensor_shape, "unknown_rank", True), "unknown rank"),
+        (lambda r: r.inputs["ids"].tensor_shape.ClearField("dim"), "ids: expected shape [n,3], got []"),
         (lambda r: setattr(r.inputs["ids"].tensor_shape.dim[0], "size", -1), "dimensions from 0"),
         (lambda r: setattr(r.inputs["ids"].tensor_shape.dim[1], "size", 2), "ids: expected shape [n,3], got [2, 2]"),
         (

@@ -11,6 +11,7 @@ from freshet_serving.compiler.imports.importing import ImportOptions, analyse, i
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import labelled
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.onnx_native import native_models
 from tests.compiler.imports.onnx_native.native_models import ITEMS, own_scores, spelled
@@ -91,7 +92,8 @@ def test_served_scores_are_those_of_onnx_runtime(name, imported):
     assert manifest.stage is None
     assert {e.backend for e in manifest.executables} == {"onnxruntime"}
     assert len({e.file for e in manifest.executables}) == 1
-    same_scores(scores(repository, name, inputs), own_scores(path, inputs), [o.name for o in manifest.outputs])
+    numbers = [o.name for o in manifest.outputs if o.dtype != "string"]
+    same_scores(scores(repository, name, inputs), own_scores(path, inputs), numbers)
 
 
 def test_dictionaries_of_classes_are_served_as_a_matrix(imported):
@@ -107,11 +109,13 @@ def test_dictionaries_of_classes_are_served_as_a_matrix(imported):
     same_scores(scores(repository, "classifier", inputs), wanted, wanted)
 
 
-def test_output_of_strings_is_left_out_with_a_note(imported):
-    _, _, manifest = imported("scaled_linear")
-    assert [o.name for o in manifest.outputs] == ["probabilities"]
+def test_output_of_strings_is_served_as_labels(imported):
+    path, repository, manifest = imported("scaled_linear")
+    assert [(o.name, o.labels) for o in manifest.outputs] == [("label", ["no", "yes"]), ("probabilities", None)]
+    inputs = MODELS["scaled_linear"][1]
+    found = labelled(scores(repository, "scaled_linear", inputs)["label"].ravel(), manifest.texts["label"])
+    assert found.tolist() == own_scores(path, inputs)["label"].tolist()
     notes = manifest.notes["import"]["notes"]
-    assert "output 'label' is tensor(string): left out, because replies hold only numbers" in notes
     assert "ONNX Runtime computes the graph as it is: operator Scaler of ai.onnx.ml has no translation" in notes
 
 

@@ -1,0 +1,117 @@
+"""What replies hold: the outputs of each signature of a version, under the names that clients know, and labels.
+
+A version of one signature, "serving_default", replies with all of its outputs. An imported model may have several
+(TensorFlow Serving's `signature_name`): all read the same inputs and are computed together; each replies with some of
+the outputs. The engine computes numbers. An output of strings is computed as positions in its list of labels, and
+codecs write the label in place of each position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.errors import BadInput
+
+DEFAULT_SIGNATURE = "serving_default"
+PREDICT, CLASSIFY, REGRESS = (f"tensorflow/serving/{method}" for method in ("predict", "classify", "regress"))
+STRING = "string"
+MAX_SIGNATURES = 64
+MAX_LABELS, MAX_LABELS_NBYTES = 1 << 20, 16 << 20
+"""Of one output: its positions are exact in float32, and all labels are in the manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingSignature:
+    """One signature of a version that has several.
+
+    Attributes:
+        name: Its name.
+        method: PREDICT, CLASSIFY or REGRESS, as the model declares it.
+        outputs: The model's output by the name that it has in replies.
+    """
+
+    name: str
+    method: str = PREDICT
+    outputs: dict[str, str] = field(default_factory=dict)
+
+
+def validate_signatures(signatures: list[ServingSignature], outputs: Collection[str]) -> None:
+    """Raise BadInput unless signatures are a version's: none, or the default one and others, of its outputs.
+
+    Args:
+        signatures: The signatures.
+        outputs: Names of the version's outputs.
+    """
+    names = [s.name for s in signatures]
+    if not names:
+        return
+    if DEFAULT_SIGNATURE not in names or len(set(names)) != len(names) or len(names) > MAX_SIGNATURES:
+        raise BadInput(
+            f"manifest.signatures: expected {DEFAULT_SIGNATURE!r} and others, at most {MAX_SIGNATURES}, each once, got "
+            f"{', '.join(names)[:200]}"
+        )
+    for s in signatures:
+        where = f"manifest.signatures[{s.name[:64]}]"
+        if s.method not in (PREDICT, CLASSIFY, REGRESS):
+            raise BadInput(f"{where}.method: expected {PREDICT}, {CLASSIFY} or {REGRESS}, got {s.method[:64]!r}")
+        unknown = sorted(set(s.outputs.values()) - set(outputs))
+        if unknown or not s.outputs:
+            got = repr(unknown[0][:64]) if unknown else "none"
+            raise BadInput(f"{where}.outputs: expected some of {', '.join(outputs)[:200]}, got {got}")
+
+
+def validate_labels(where: str, dtype: str, labels: list[str] | None) -> None:
+    """Raise BadInput unless an output has labels just if its replies are strings.
+
+    Args:
+        where: The output, for messages.
+        dtype: Its type in replies.
+        labels: Its labels.
+    """
+    if (dtype == STRING) != bool(labels):
+        raise BadInput(f"{where}.labels: expected labels for type {STRING} and for no other, got type {dtype[:40]!r}")
+    if labels and len(labels) > MAX_LABELS:
+        raise BadInput(f"{where}.labels: expected at most {MAX_LABELS}, got {len(labels)}")
+
+
+def labels_of(values: NDArray[Any]) -> list[str] | None:
+    """Return strings of a model as labels; None if they are not a list of UTF-8 that a manifest can hold.
+
+    Args:
+        values: Array of strings or bytes.
+    """
+    if values.ndim != 1 or not 0 < values.size <= MAX_LABELS:
+        return None
+    given = [value.encode() if isinstance(value, str) else bytes(value) for value in values.tolist()]
+    if sum(map(len, given)) > MAX_LABELS_NBYTES:
+        return None
+    try:
+        return [value.decode() for value in given]
+    except UnicodeDecodeError:
+        return None
+
+
+def texts(labels: list[str]) -> NDArray[Any]:
+    """Return labels as an array of objects, from which labelled() takes them."""
+    found = np.empty(len(labels), object)
+    found[:] = labels
+    return found
+
+
+def labelled(positions: NDArray[np.float32], of: NDArray[Any]) -> NDArray[Any]:
+    """Return the labels at positions; "" for a position outside the labels, or NaN.
+
+    Args:
+        positions: Positions as the engine computes them.
+        of: The labels, as texts() returns them.
+    """
+    inside = (positions > -0.5) & (positions < len(of) - 0.5)
+    found = of[np.rint(np.where(inside, positions, 0)).astype(np.int64)]
+    if not inside.all():
+        found[~inside] = ""
+    return found

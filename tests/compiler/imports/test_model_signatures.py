@@ -1,0 +1,89 @@
+"""Signatures of a SavedModel that read the same inputs are served by one version; what they share is computed once."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="importing needs the train extra")
+
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.importing import import_model
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.package import CLASSIFY, PREDICT, REGRESS
+from freshet_serving.processor.repository.version import VersionReader
+from tests.compiler.imports.foreign import variable, without_deprecations
+from tests.peers.peer_models import save_half_plus_two
+
+pytestmark = pytest.mark.tensorflow
+
+USER = tf.TensorSpec([None], tf.int64, name="user")
+
+
+class Two(tf.Module):
+    """A score and a vector of the same user, in a body of their own each, and a signature of another input."""
+
+    def __init__(self):
+        self.users = variable(1, 12, 8, name="users")
+        self.last = variable(2, 8, 1, name="last")
+
+    @tf.function(input_signature=[USER])
+    def score(self, user):
+        return {"score": tf.gather(self.users, user) @ self.last}
+
+    @tf.function(input_signature=[USER])
+    def vector(self, user):
+        return {"vector": tf.gather(self.users, user), "score": tf.gather(self.users, user) @ self.last}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="item")])
+    def other(self, item):
+        return {"vector": tf.gather(self.users, item)}
+
+
+def test_signatures_of_one_graph_reply_with_their_own_outputs(tmp_path):
+    with without_deprecations():
+        save_half_plus_two(tmp_path / "model")
+    imported = import_model(tmp_path / "model", tmp_path / "repository", "half")
+    manifest = VersionReader(imported.folder).manifest
+    assert {s.name: s.method for s in manifest.signatures} == {
+        "serving_default": PREDICT,
+        "classify_x_to_y": CLASSIFY,
+        "regress_x_to_y": REGRESS,
+        "regress_x_to_y2": REGRESS,
+    }
+    # y is computed once, whatever it is called.
+    assert [o.name for o in manifest.outputs] == ["regress_x_to_y2.outputs", "y"]
+    assert {given: o.name for given, o in manifest.replies("classify_x_to_y").items()} == {"scores": "y"}
+    assert imported.report["notes"] == ["signature 'regress_x2_to_y3' is left out: it reads other inputs"]
+
+
+def test_signatures_of_own_bodies_share_one_table_and_lookup(tmp_path):
+    module = Two()
+    signatures = {"serving_default": module.score, "vector": module.vector, "other": module.other}
+    with without_deprecations():
+        tf.saved_model.save(module, str(tmp_path / "model"), signatures=signatures)
+    imported = import_model(tmp_path / "model", tmp_path / "repository", "two")
+    manifest = VersionReader(imported.folder).manifest
+    assert [f.name for f in manifest.features] == ["user"]
+    assert [t.name for t in manifest.tables] == ["users"]
+    assert [s.outputs for s in manifest.signatures] == [
+        {"score": "score"},
+        {"score": "score", "vector": "vector.vector"},
+    ]
+    user = np.arange(12)
+    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
+        found = processor.process(PredictRequest("two", {"user": user})).outputs
+    np.testing.assert_allclose(found["vector.vector"], module.users.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(found["score"], module.users.numpy() @ module.last.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [[], [1]])
+def test_signatures_without_rows_are_served_row_by_row(shape, tmp_path):
+    module = tf.Module()
+    module.serve = tf.function(
+        lambda x: {"y": 0.5 * x + 3.0}, input_signature=[tf.TensorSpec(shape, tf.float32, name="x")], autograph=False
+    )
+    with without_deprecations():
+        tf.saved_model.save(module, str(tmp_path / "model"), signatures={"serving_default": module.serve})
+    import_model(tmp_path / "model", tmp_path / "repository", "half")
+    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
+        found = processor.process(PredictRequest("half", {"x": np.array([2.0, 4.0], np.float32)})).outputs["y"]
+    assert found.ravel().tolist() == [4.0, 5.0]

@@ -1,0 +1,59 @@
+"""Strings that a SavedModel gathers from constants are served: ids of a retrieval model, names of classes."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="importing needs the train extra")
+
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.importing import import_model
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import labelled
+from freshet_serving.processor.repository.version import VersionReader
+from tests.compiler.imports.foreign import saved, variable
+
+pytestmark = pytest.mark.tensorflow
+
+DIM, USERS, CANDIDATES, BEST = 8, 20, 30, 4
+
+
+class BruteForce(tf.Module):
+    """Retrieval as TensorFlow Recommenders' BruteForce computes it: identifiers in a variable of strings."""
+
+    def __init__(self):
+        self.users = variable(1, USERS, DIM, name="users")
+        self.candidates = variable(2, CANDIDATES, DIM, name="candidates")
+        self.identifiers = tf.Variable([f"item {i}".encode() for i in range(CANDIDATES)], name="identifiers")
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="user")])
+    def retrieve(self, user):
+        scores = tf.matmul(tf.gather(self.users, user), self.candidates, transpose_b=True)
+        values, places = tf.math.top_k(scores, BEST)
+        return {"output_1": values, "output_2": tf.gather(self.identifiers, places)}
+
+
+class Echo(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="x")])
+    def serve(self, x):
+        return {"y": tf.strings.lower(x)}
+
+
+def test_identifiers_of_a_retrieval_model_are_served(tmp_path):
+    module = BruteForce()
+    source = saved(module, tmp_path / "model", module.retrieve)
+    imported = import_model(source, tmp_path / "repository", "retrieve")
+    outputs = {o.name: o for o in VersionReader(imported.folder).manifest.outputs}
+    assert (outputs["output_2"].dtype, len(outputs["output_2"].labels)) == ("string", CANDIDATES)
+    user = np.arange(USERS)
+    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
+        manifest = processor.predictor.manifest("retrieve")[0]
+        found = processor.process(PredictRequest("retrieve", {"user": user})).outputs["output_2"]
+    own = module.retrieve(tf.constant(user))["output_2"].numpy()
+    assert labelled(found, manifest.texts["output_2"]).tolist() == [[t.decode() for t in row] for row in own]
+
+
+def test_strings_that_follow_from_inputs_are_refused_with_the_reason(tmp_path):
+    module = Echo()
+    with pytest.raises(BadInput, match="at least one output of numbers or labels"):
+        import_model(saved(module, tmp_path / "model", module.serve), tmp_path / "repository", "echo")
