@@ -17,7 +17,7 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.plan import BoundRequest
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.online_features.feature_lookup import FilledInputs
+from freshet_serving.processor.online_features.feature_lookup import FilledInputs, LeftOut
 from freshet_serving.processor.sessions.batcher import Ticket
 from freshet_serving.processor.versions.replica import Replica
 
@@ -60,6 +60,7 @@ class PredictRequest:
         key: Sticky key: requests with the same key are answered by one version of a split.
         request_id: The client's id, or "".
         filled: What was looked up of the inputs that it left out; set when it is submitted.
+        left_out: What it leaves out, if a store has to be asked for it.
     """
 
     model: str
@@ -71,6 +72,7 @@ class PredictRequest:
     key: bytes | None = None
     request_id: str = ""
     filled: FilledInputs | None = None
+    left_out: LeftOut | None = None
 
 
 class PredictReply(NamedTuple):
