@@ -69,7 +69,7 @@ class GenerationChecker:
         return self._scores[step][request]
 
     def problem(self, generation, request, scores):
-        """ "" if the scores are those of the generation; else what is wrong, and which generation has them if one does."""
+        """What is wrong with scores, and which generations have them; "" if the named one has them."""
         step = int(generation.partition(".")[2])
         if _same(scores, self.expected(step, request)):
             return ""
