@@ -275,7 +275,10 @@ class Processor:
             most = f"expected at most {limits.max_body_bytes} bytes"
             raise TooLarge(f"max_body_bytes: {most}, got {len(request)}; ask for fewer at once")
         inputs, wanted = eas.decode(request, self.predictor.manifest(name)[0], limits)
-        return eas.encode(self.predictor.process(PredictRequest(name, inputs)).outputs, wanted)
+        reply = self.predictor.process(PredictRequest(name, inputs))
+        if reply.dropped_rows:
+            raise BadInput(f"model {name!r} drops rows of unknown keys, which DeepRec's replies cannot name: use mark")
+        return eas.encode(reply.outputs, wanted)
 
     def _only_model(self) -> str:
         names = self.host.models()

@@ -34,6 +34,9 @@ from freshet_serving.processor.package.delta import (
     write_delta,
 )
 from freshet_serving.processor.package.entities import (
+    DEFAULT,
+    DROP,
+    UNKNOWN,
     EntityEntry,
     Records,
     derived,
@@ -128,6 +131,8 @@ __all__ = [
     "ALIGNMENT",
     "BATCH_SYMBOL",
     "COMBINERS",
+    "DEFAULT",
+    "DROP",
     "FEATURES",
     "FLOATS",
     "FORMAT",
@@ -161,6 +166,7 @@ __all__ = [
     "STORED_TYPES",
     "SUFFIX",
     "TIME_UNITS",
+    "UNKNOWN",
     "UNREAD_KEY",
     "USER",
     "USER_TENSOR",

@@ -21,7 +21,7 @@ from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.sessions.canary_trial import CanaryTrials, Pair
 from freshet_serving.processor.sessions.group import Post, Wake
 from freshet_serving.processor.sessions.placement import Groups
-from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest, Work
+from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest, Work, without_unknown
 from freshet_serving.processor.sessions.shadow import Shadow
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.traffic import Traffic
@@ -211,6 +211,9 @@ class Predictor(ABC):
         bound = replica.plan.bind_inputs(request.inputs, self._own_limits.get(request.model, self._limits))
         if replica.sample.wanted:
             replica.sample.take(bound, request.inputs)
+        if bound.unknown:
+            # Before the interceptors, which compare and record whole replies.
+            done = without_unknown(bound, done)
         for intercept in self._interceptors:
             done = intercept(request, replica, bound, done)
         self.groups.of(request.model).enqueue(

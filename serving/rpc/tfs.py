@@ -76,7 +76,7 @@ class TensorFlowServing:
             predict.params, lambda manifest, limits: (predict.columns(manifest, limits), None), servable=True
         )
         reply = tfs_rpc.encode(result.outputs, predict.params, result.generation.version)
-        return reply, exchange.trailing_metadata(result.generation)
+        return reply, exchange.trailing_metadata(result)
 
     async def _classify(self, data: bytes, exchange: RpcExchange) -> Answer:
         request = await self._opened(exchange, "ClassificationRequest", data)
@@ -115,7 +115,7 @@ class TensorFlowServing:
                 _classify(result, answered.classification_result)
             else:
                 _regress(result, answered.regression_result)
-        return reply.SerializeToString(), exchange.trailing_metadata(result.generation)
+        return reply.SerializeToString(), exchange.trailing_metadata(result)
 
     async def _opened(self, exchange: RpcExchange, kind: str, data: bytes) -> Any:
         """Read a message of examples."""
@@ -132,7 +132,7 @@ class TensorFlowServing:
 
     def _answer(self, params: Any, result: PredictReply, reply: Any, exchange: RpcExchange) -> Answer:
         self._set_spec(reply.model_spec, params, result)
-        return reply.SerializeToString(), exchange.trailing_metadata(result.generation)
+        return reply.SerializeToString(), exchange.trailing_metadata(result)
 
     def _set_spec(self, spec: Any, params: Any, result: PredictReply) -> None:
         tfs_rpc.set_spec(spec, result.model, result.generation.version, params.signature_name or SIGNATURE)
