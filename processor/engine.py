@@ -276,8 +276,10 @@ class Processor:
             raise TooLarge(f"max_body_bytes: {most}, got {len(request)}; ask for fewer at once")
         manifest = self.predictor.manifest(name)[0]
         inputs, wanted = eas.decode(request, manifest, limits)
-        outputs = self.predictor.process(PredictRequest(name, inputs)).outputs
-        return eas.encode({given: outputs[o.name] for given, o in manifest.replies().items()}, wanted)
+        reply = self.predictor.process(PredictRequest(name, inputs))
+        if reply.dropped_rows:
+            raise BadInput(f"model {name!r} drops rows of unknown keys, which DeepRec's replies cannot name: use mark")
+        return eas.encode({given: reply.outputs[o.name] for given, o in manifest.replies().items()}, wanted)
 
     def _only_model(self) -> str:
         names = self.host.models()

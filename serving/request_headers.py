@@ -10,21 +10,28 @@ traceparent     W3C trace context (serving.telemetry.tracing)
 A reply's x-features-missing lists inputs that the request left out and no online store had, as NAME=REASON; they had
 their defaults.
 
+A reply's x-unknown-rows and x-dropped-rows list rows of the request, from 0, whose key the model has no features for:
+"2, 5-7". Those that were dropped have no place in the outputs.
+
 A reply's x-ignored-inputs lists inputs that were sent but that the model does not have, where TensorFlow Serving
 ignores them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 from zlib import crc32
 
+from freshet_serving.processor.errors import TooLarge
 from freshet_serving.serving.codecs.wire import Headers
 
 CALLER_ID, STICKY_KEY, REQUEST_ID, TRACEPARENT = b"x-caller-id", b"x-sticky-key", b"x-request-id", b"traceparent"
 MODEL_DIGEST, IGNORED_INPUTS = b"x-model-digest", b"x-ignored-inputs"
 FEATURES_MISSING, RETURN_FEATURES, LOOKED_UP = b"x-features-missing", b"x-return-features", b"x-features"
+UNKNOWN_ROWS, DROPPED_ROWS = b"x-unknown-rows", b"x-dropped-rows"
+MAX_ROWS_NBYTES = 4096
+"""Bytes of a header that lists rows: HTTP clients accept 8 kB of headers, gRPC's of metadata."""
 MAX_LISTED_NBYTES = 2048
 """Bytes of a header that lists inputs."""
 MAX_REQUEST_ID_NBYTES = 128
@@ -53,6 +60,32 @@ def list_defaulted(defaulted: Mapping[str, str]) -> bytes:
             break
         listed.append(part)
     return ", ".join(listed).encode()
+
+
+def list_rows(rows: Sequence[int]) -> bytes:
+    """Return the value of x-unknown-rows or x-dropped-rows.
+
+    Args:
+        rows: Numbers of rows, ascending.
+
+    Raises:
+        TooLarge: They are too many for a header; half a list would be a wrong one.
+    """
+    parts: list[str] = []
+    at = 0
+    while at < len(rows):
+        last = at
+        while last + 1 < len(rows) and rows[last + 1] == rows[last] + 1:
+            last += 1
+        parts.append(str(rows[at]) if last == at else f"{rows[at]}-{rows[last]}")
+        at = last + 1
+    text = ", ".join(parts).encode()
+    if len(text) > MAX_ROWS_NBYTES:
+        raise TooLarge(
+            f"unknown keys: expected a list of rows of at most {MAX_ROWS_NBYTES} bytes, got {len(rows)} rows; send "
+            "fewer rows at once"
+        )
+    return text
 
 
 def request_id_of(headers: Headers) -> str:

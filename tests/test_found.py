@@ -64,7 +64,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/kernels/records.py": ("tests/processor/features/test_entity_records.py",),
     "processor/running/given_rows.py": ("tests/processor/running/test_bounded.py",),
     "processor/running/warm_up.py": ("tests/processor/versions/test_replica_warm_up.py",),
-    "processor/sessions/request.py": ("tests/processor/sessions/test_session.py",),
     "processor/tables/remote/remote_table.py": ("tests/processor/tables/remote/test_reader.py",),
     "processor/tables/remote/store.py": ("tests/processor/tables/remote/test_reader.py",),
     "processor/tables/row_log.py": ("tests/processor/tables/test_tier.py",),

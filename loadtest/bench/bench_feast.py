@@ -179,7 +179,8 @@ def compare(python: str, port: int, folder: Path) -> Comparison:
     try:
         for (name, request), answer in zip(REQUESTS.items(), answers):
             group = group_of(request, folder, features_of[name])
-            read = OnlineFeatures([group], stores, {}, SystemClock()).read(columns_of(request["entities"]))
+            features = OnlineFeatures([group], stores, {}, SystemClock())
+            read = features.read(features.keys_of(columns_of(request["entities"])))
             _compare(name, group, answer, read, found)
     finally:
         stores["main"].store.close()
@@ -231,7 +232,7 @@ def measure(python: str, port: int, folder: Path) -> dict[str, list[float]]:
         taken = []
         for _ in range(TIMED_READS):
             began = time.perf_counter()
-            features.read(entities)
+            features.read(features.keys_of(entities))
             taken.append(time.perf_counter() - began)
         stores["main"].store.close()
         times[name] = taken

@@ -164,7 +164,7 @@ def measure_outages(reads: int) -> list[Outage]:
         times_ms = []
         for user in range(reads):
             began = time.perf_counter()
-            features.read({"user_id": np.array([user], np.int64)})
+            features.read(features.keys_of({"user_id": np.array([user], np.int64)}))
             times_ms.append(1000 * (time.perf_counter() - began))
             time.sleep(PAUSE_S)
         after = features.statistics()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
@@ -12,7 +12,7 @@ from freshet_serving.models.data.formats import TABLES, DataConfig, format_of
 from freshet_serving.models.data.source import Field, wanted_fields
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option, type_name
-from freshet_serving.processor.package import NAME
+from freshet_serving.processor.package import DEFAULT, NAME, UNKNOWN
 
 NO_FIELD = Field("", "id")
 
@@ -40,6 +40,13 @@ class EntityConfig:
         ),
     )
     format: str = field(default="", metadata=option("`parquet`, `csv`, `tfrecord`", empty="determined by the suffix"))
+    unknown: str = field(
+        default=DEFAULT,
+        metadata=option(
+            "what a row of a request gets whose key the table does not have: `default`, a score with missing values; "
+            "`mark`, that, and a reply that names the row; `drop`, no score, and a reply that names the row"
+        ),
+    )
     fields: tuple[Field, ...] = ()
     key_field: Field = NO_FIELD
 
@@ -77,7 +84,8 @@ def read_entities(raw: dict[str, Any], features: Sequence[FeatureConfig], data: 
             both = [f.name for f in fields if f in other.fields or f == other.key_field]
             require(not both, f"{where}.columns", f"other columns than entity {other.name!r} has", ", ".join(both))
             require(key not in other.fields, f"{where}.key", "a column that no entity has", entity.key)
-        entity = EntityConfig(name, entity.key, entity.path, entity.columns, entity.time, entity.format, fields, key)
+        require(entity.unknown in UNKNOWN, f"{where}.unknown", f"one of {', '.join(UNKNOWN)}", entity.unknown)
+        entity = replace(entity, fields=fields, key_field=key)
         require(entity.data.format in TABLES, f"{where}.path", f"a table ({', '.join(TABLES)})", entity.data.format)
         require(not entity.time or bool(data.time), f"{where}.time", "data.time as well, the events' time", entity.time)
         require(not data.follow, where, "data.follow = false: entities are joined to stored data", "true")

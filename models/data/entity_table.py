@@ -105,6 +105,27 @@ class EntityTable:
         return {name: take_rows(column, rows) for name, column in self._columns.items()}
 
 
+def entity_fields(manifest: Manifest, name: str) -> tuple[Field, list[Field]]:
+    """Return the columns of an entity of a published version as readers take them: its key, and the others.
+
+    Args:
+        manifest: The version's manifest.
+        name: The entity.
+
+    Raises:
+        BadInput: The version has no such entity, or no reader makes one of its columns.
+    """
+    entity = next((e for e in manifest.entities if e.name == name), None)
+    if entity is None:
+        known = ", ".join(e.name for e in manifest.entities) or "none"
+        raise BadInput(f"entity {name[:64]!r} does not exist; the model has {known}")
+    specs = [manifest.input(column) for column in (entity.key, *entity.inputs)]
+    if wide := next((spec.name for spec in specs if spec.columns), ""):
+        raise BadInput(f"entity {name!r}: {wide!r} has several values a row: publish it with the Publisher")
+    key, *fields = [Field(spec.name, KINDS[spec.dtype, spec.ragged]) for spec in specs]
+    return key, fields
+
+
 def read_entity(manifest: Manifest, name: str, path: str) -> EntityTable:
     """Read the table of an entity of a published version.
 
@@ -116,15 +137,8 @@ def read_entity(manifest: Manifest, name: str, path: str) -> EntityTable:
     Raises:
         BadInput: The version has no such entity, or the table does not fit.
     """
-    entity = next((e for e in manifest.entities if e.name == name), None)
-    if entity is None:
-        known = ", ".join(e.name for e in manifest.entities) or "none"
-        raise BadInput(f"entity {name[:64]!r} does not exist; the model has {known}")
-    specs = [manifest.input(column) for column in (entity.key, *entity.inputs)]
-    if wide := next((spec.name for spec in specs if spec.columns), ""):
-        raise BadInput(f"entity {name!r}: {wide!r} has several values a row: publish it with the Publisher")
-    fields = [Field(spec.name, KINDS[spec.dtype, spec.ragged]) for spec in specs]
-    return EntityTable(name, DataConfig(path, format_of(path), ()), fields[0], fields[1:])
+    key, fields = entity_fields(manifest, name)
+    return EntityTable(name, DataConfig(path, format_of(path), ()), key, fields)
 
 
 class EntitySource:

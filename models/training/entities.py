@@ -46,7 +46,8 @@ def with_entities(draft: Manifest, configs: Sequence[EntityConfig]) -> tuple[Man
     found: dict[str, Records] = {}
     for config in configs:
         keys, columns = EntityTable(config.name, config.data, config.key_field, config.fields).newest()
-        entity = EntityEntry(config.name, config.key_field.name, [f.name for f in config.fields])
+        inputs = [f.name for f in config.fields]
+        entity = EntityEntry(config.name, config.key_field.name, inputs, unknown=config.unknown)
         made = columns | Transforms(replace(draft, transforms=derived(draft, entity))).run(columns)
         ragged = {f.source for f in record_fields(draft, entity) if f.ragged}
         capacities = {}

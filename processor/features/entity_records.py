@@ -82,6 +82,7 @@ class EntityRecords:
     Attributes:
         inputs: The inputs that it fills.
         key: The input with its key.
+        unknown: What a row gets whose key has no record (processor.package.entities.UNKNOWN).
         counts: Values of a row by source: of its inputs and of the transforms derived of them.
         ids: Ids of a row by source, strings once a seed.
     """
@@ -95,7 +96,7 @@ class EntityRecords:
             sources: Numbers of the plan's sources, by name and seed.
         """
         fields = record_fields(manifest, entity)
-        self.inputs, self.key, self._name = frozenset(entity.inputs), entity.key, entity.name
+        self.inputs, self.key, self.unknown = frozenset(entity.inputs), entity.key, entity.unknown
         self.transforms = derived(manifest, entity)
         table = manifest.table(entity.table)
         self._table = manifest.tables.index(table)

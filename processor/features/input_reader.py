@@ -119,12 +119,14 @@ class EntityShare(NamedTuple):
         sources: Numbers of the sources that it fills.
         ids: Ids that a row of the key leads to.
         of_user: True if one of the inputs is the user's.
+        unknown: What a row gets whose key has no record (processor.package.entities.UNKNOWN).
     """
 
     key: Input
     sources: list[int]
     ids: int
     of_user: bool
+    unknown: str
 
 
 class LeftOut(NamedTuple):

@@ -51,6 +51,7 @@ from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.records import LEFT_OUT
 from freshet_serving.processor.package import (
     COMBINERS,
+    DEFAULT,
     UNREAD_KEY,
     USER,
     Manifest,
@@ -72,6 +73,8 @@ class BoundRequest(NamedTuple):
         words: int64 [sources, 4] as bytes (kernels.pool's inputs), addresses into `keep`.
         keep: The arrays, which must outlive `words`.
         user_split: True if the user's inputs (processor.package.subgraphs) have one row for all candidates.
+        unknown: By the policy of an entity (DROP, MARK), int64 for each row of its key, written when a batch reads the
+            records: 1 if the key has none. Another batch of the same request writes all of them again.
     """
 
     rows: int
@@ -79,6 +82,7 @@ class BoundRequest(NamedTuple):
     words: bytes
     keep: Sequence[Any]
     user_split: bool = False
+    unknown: Sequence[tuple[str, NDArray[np.int64]]] = ()
 
 
 NOTHING = BoundInput(np.empty(0, np.int64), 1, LEFT_OUT, None)
@@ -330,12 +334,17 @@ class SparsePlan:
         whole[left.sent] = np.array(words, np.int64).reshape(-1, pool.INPUT_FIELDS)
         for number, source in zip(left.sent, keep):
             sources[number] = source
+        unknown = []
         for share in left.entities:
             count, _ = size_of(inputs[share.key.name], 1)
             whole[share.sources, 1] = count
             ids += count * share.ids
             user_split = user_split and (count == 1 or not share.of_user)
-        return BoundRequest(rows, ids, whole.tobytes(), sources, user_split)
+            if share.unknown != DEFAULT:
+                flags = np.zeros(count, np.int64)
+                whole[share.sources, pool.INPUT_FIELDS - 1] = address(flags)
+                unknown.append((share.unknown, flags))
+        return BoundRequest(rows, ids, whole.tobytes(), sources, user_split, unknown)
 
     def _left_out(self, inputs: Mapping[str, Column]) -> LeftOut | None:
         """Return how requests with these inputs are read; None if nothing that the plan reads is left out.
@@ -359,7 +368,8 @@ class SparsePlan:
             if missing:
                 sources = [n for (name, _), n in self._sources.items() if name in missing]
                 ids = sum(entity.ids[name] for name in missing)
-                share = EntityShare(self._inputs[entity.key], sources, ids, not self._user.isdisjoint(missing))
+                of_user = not self._user.isdisjoint(missing)
+                share = EntityShare(self._inputs[entity.key], sources, ids, of_user, entity.unknown)
                 shares.append(share)
             elif entity.key not in names and entity.key in self._fillers:
                 missing = frozenset([entity.key])
@@ -431,6 +441,8 @@ class SparsePlan:
         if layout is None and self.stage is None and not self._transforms and self._events is None:
             left = self._left_out(inputs)
             if any(read.looks_at_values for read, _ in (self._reads if left is None else left.reads)):
+                return None
+            if left is not None and any(share.unknown != DEFAULT for share in left.entities):
                 return None
             bound = self.bind_inputs({name: inputs[name] for name in inputs})
             offsets = {place.name: place.offset for place in places.columns}

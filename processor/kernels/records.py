@@ -4,7 +4,9 @@ The copies lie one after another in the order of the batch's rows, so that a pla
 stride. Lists are copied out of them, end to end with row splits, because the kernel that pools reads them so. Rows are
 found a block at a time, each phase prefetching for the next, as in kernels.pool.
 
-inputs  int64 [R, S, 4]   as in kernels.pool; a left-out source has a stride below 0 (LEFT_OUT), and is replaced
+inputs  int64 [R, S, 4]   as in kernels.pool; a left-out source has a stride below 0 (LEFT_OUT), and is replaced. Where
+                          others have row splits it has the address of an int64 for each row of its key, or 0: set to 1
+                          if the key has no record, else to 0
 fields  int64 [F, 4]      by name: FIELD_SOURCE, FIELD_OFFSET (bytes in the record), FIELD_STRIDE (of plain sources, in
                           values), FIELD_CAPACITY (of lists in values; 0 for plain sources)
 """
@@ -108,6 +110,10 @@ def fill_inputs(tables, number, key, fields, inputs, spans, epoch, default, word
         if inputs[r, key, 1] == 1:
             first, rows = 0, min(rows, 1)
         keys, stride = inputs[r, key, 0], inputs[r, key, 2]
+        flags = np.int64(0)
+        for f in range(fields.shape[0]):
+            if inputs[r, fields[f, FIELD_SOURCE], 2] <= LEFT_OUT:
+                flags = inputs[r, fields[f, FIELD_SOURCE], 3]
         for begin in range(0, rows, BLOCK):
             count = min(BLOCK, rows - begin)
             for j in range(count):
@@ -120,6 +126,8 @@ def fill_inputs(tables, number, key, fields, inputs, spans, epoch, default, word
                 if e >= 0:
                     ref = visible(load_acquire(index + 16 * e + 8), base_rows, meta, epoch)
                 counts[number, 0] += 1
+                if flags != 0:
+                    store_i64(flags + 8 * (first + begin + j), np.int64(ref < 0))
                 if ref < 0:
                     counts[number, 1] += 1
                     starts[j] = default

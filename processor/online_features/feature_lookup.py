@@ -9,7 +9,8 @@ Invariants
 - A key that is the same in all rows is looked up once and fills inputs of one row, so that a user's features stay
   those of the user.
 
-fill() never waits unless it may: an event loop asks with wait=False, and again on another thread if that gives None.
+find() says what a request leaves out, once; peek() fills it from memory and never waits, so an event loop may call it;
+fill() may wait for a store, and belongs on another thread.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +28,14 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.online_features.online_store import OpenStore
-from freshet_serving.processor.online_features.reader import OnlineColumn, OnlineFeatures, OnlineFeatureStats, Status
+from freshet_serving.processor.online_features.reader import (
+    OnlineColumn,
+    OnlineColumns,
+    OnlineFeatures,
+    OnlineFeatureStats,
+    RequestKeys,
+    Status,
+)
 from freshet_serving.processor.package import ONLINE, Manifest
 
 log = logging.getLogger("freshet.features")
@@ -44,6 +53,21 @@ class FilledInputs(NamedTuple):
     inputs: Mapping[str, Column]
     looked_up: Mapping[str, Column]
     defaulted: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What a request leaves out.
+
+    Attributes:
+        lookup: The lookup that found it; no other one may fill it.
+        names: The inputs; none if the request is complete.
+        keys: The keys of their features.
+    """
+
+    lookup: FeatureLookup
+    names: list[str]
+    keys: RequestKeys | None
 
 
 class FeatureLookup:
@@ -76,24 +100,19 @@ class FeatureLookup:
         defaults = {name: f.default for name, f in features.items() if f.default is not None}
         self._features = OnlineFeatures(groups, stores, defaults, clock)
 
-    def fill(self, inputs: Mapping[str, Column], end_s: float = math.inf, wait: bool = True) -> FilledInputs | None:
-        """Add what a request leaves out.
+    def find(self, inputs: Mapping[str, Column]) -> LeftOut:
+        """Return what a request leaves out.
 
         Args:
             inputs: The inputs that it sends.
-            end_s: The request's deadline, on the clock's now_s().
-            wait: Whether a store may be asked.
-
-        Returns:
-            The inputs; None if a store would have to be asked.
 
         Raises:
             BadInput: A key is not one, or this server does not have the store.
         """
         missing = [name for name, keys in self._keys.items() if name not in inputs and all(k in inputs for k in keys)]
         if not missing:
-            return FilledInputs(inputs, {}, {})
-        for name in missing:
+            return LeftOut(self, missing, None)
+        for name in missing if self._closed else ():
             if name in self._closed:
                 store = self._closed[name]
                 raise BadInput(
@@ -101,10 +120,41 @@ class FeatureLookup:
                     f"(freshet serve --online-store {store}=redis://HOST:PORT)"
                 )
         entities = _entities(inputs, dict.fromkeys(key for name in missing for key in self._keys[name]))
-        found = self._features.read(entities, end_s) if wait else self._features.peek(entities)
-        if found is None:
-            return None
-        columns = {name: self._input(name, found.columns[name], name in found.defaulted) for name in missing}
+        return LeftOut(self, missing, self._features.keys_of(entities))
+
+    def peek(self, inputs: Mapping[str, Column], left_out: LeftOut) -> FilledInputs | None:
+        """Add what a request leaves out, from memory; return None if a store would have to be asked.
+
+        Args:
+            inputs: The inputs that it sends.
+            left_out: What find() returned for them.
+        """
+        if left_out.keys is None:
+            return FilledInputs(inputs, {}, {})
+        found = self._features.peek(left_out.keys)
+        return None if found is None else self._filled(inputs, left_out.names, found)
+
+    def fill(
+        self, inputs: Mapping[str, Column], end_s: float = math.inf, left_out: LeftOut | None = None
+    ) -> FilledInputs:
+        """Add what a request leaves out.
+
+        Args:
+            inputs: The inputs that it sends.
+            end_s: The request's deadline, on the clock's now_s().
+            left_out: What find() returned for them, if it was called.
+
+        Raises:
+            BadInput: A key is not one, or this server does not have the store.
+        """
+        if left_out is None or left_out.lookup is not self:
+            left_out = self.find(inputs)
+        if left_out.keys is None:
+            return FilledInputs(inputs, {}, {})
+        return self._filled(inputs, left_out.names, self._features.read(left_out.keys, end_s))
+
+    def _filled(self, inputs: Mapping[str, Column], names: list[str], found: OnlineColumns) -> FilledInputs:
+        columns = {name: self._input(name, found.columns[name], name in found.defaulted) for name in names}
         reasons = {name: why for name, why in found.defaulted.items() if name in columns}
         return FilledInputs({**inputs, **columns}, columns, reasons)
 
@@ -123,7 +173,7 @@ class FeatureLookup:
                 if isinstance(values.values, Strings)
                 else Ragged(values.values.astype(np.int64), values.row_splits)
             )
-        numbers = values.astype(np.dtype(spec.dtype))
+        numbers = values.astype(spec.dtype, copy=defaulted)
         if defaulted and spec.dtype == "float32" and name in self._blank:
             # As in training, where a float that is missing is NaN.
             numbers[column.status != Status.PRESENT] = np.nan
@@ -157,6 +207,8 @@ def _is_constant(column: Column) -> bool:
 
 def _rows(column: Column, rows: int) -> Column:
     """Return the first rows of a column; one row is repeated."""
+    if len(column) == rows:
+        return column
     if isinstance(column, Strings):
         values = column.tolist()
         return Strings.of(values * rows if len(values) == 1 else values[:rows])

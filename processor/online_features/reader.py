@@ -1,11 +1,12 @@
 """Read the online features of a request: the door between the request path and the stores.
 
     features = OnlineFeatures(groups, stores, defaults, clock)
-    found = features.peek(entities) or features.read(entities, end_s)
+    keys = features.keys_of(entities)
+    found = features.peek(keys) or features.read(keys, end_s)
     found.columns["age"].values, found.columns["age"].status
 
 peek() answers from memory and never waits, so an event loop may call it; read() may wait for a store, at most until its
-deadline, and belongs on a thread.
+deadline, and belongs on a thread. Both take the keys that keys_of() has made once.
 
 Invariants
 - Whatever a store holds, sends or fails to send, read() raises nothing for it: a value that is missing, null, expired,
@@ -137,11 +138,13 @@ class Entity:
         status: For each feature of the lookup: DAMAGED, PRESENT, NULL or NOT_FOUND.
         values: For each feature; empty unless PRESENT.
         expires_unix_s: For each feature: when its value expires.
+        whole_until_unix_s: Until when all of them are PRESENT; -inf if one of them is not.
     """
 
     status: tuple[Status, ...]
     values: tuple[DecodedValue, ...]
     expires_unix_s: tuple[float, ...]
+    whole_until_unix_s: float = -math.inf
 
 
 class _Lookup:
@@ -166,6 +169,12 @@ class _Lookup:
             fields = [feature.feature.encode() for feature in features]
         self.fields = tuple(fields)
         self._views = [len(features) + views.index(feature.view) for feature in features]
+        # Numbers of one type become columns together.
+        self.numbers: dict[np.dtype[Any], list[int]] = {}
+        for i, kind in enumerate(self.kinds):
+            if kind.dtype is not None and not kind.is_list:
+                self.numbers.setdefault(kind.dtype, []).append(i)
+        self.others = [i for i, kind in enumerate(self.kinds) if kind.dtype is None or kind.is_list]
 
     def cache_keys(self, entities: Mapping[str, Column]) -> list[bytes | None]:
         """Return a key for each row; None where a value has no place in the key's type."""
@@ -189,7 +198,23 @@ class _Lookup:
             return Entity((Status.DAMAGED,) * count, (b"",) * count, (math.inf,) * count)
         decoded = [self._decode(i, reply) for i in range(count)]
         status, values, expires = zip(*decoded)
-        return Entity(status, values, expires)
+        whole = status.count(Status.PRESENT) == count
+        return Entity(status, values, expires, min(expires) if whole else -math.inf)
+
+    def build(self, values: Sequence[Sequence[DecodedValue]]) -> list[Column]:
+        """Return a column for each feature.
+
+        Args:
+            values: For each feature, the values of its rows.
+        """
+        columns: list[Any] = [None] * len(values)
+        for dtype, places in self.numbers.items():
+            joined = b"".join([b"".join(values[i]) for i in places])  # type: ignore[arg-type]
+            for i, row in zip(places, np.frombuffer(joined, dtype).reshape(len(places), -1)):
+                columns[i] = row
+        for i in self.others:
+            columns[i] = build_column(self.kinds[i], values[i])
+        return columns
 
     def _decode(self, i: int, reply: list[bytes | None]) -> tuple[Status, DecodedValue, float]:
         data = reply[i]
@@ -215,6 +240,25 @@ class _Lookup:
             return Status.PRESENT, value, (decode_timestamp(stamp) if stamp else 0.0) + ttl_s
         except MalformedMessage:
             return Status.DAMAGED, b"", math.inf
+
+
+_Keyed = list[tuple[_Lookup, list[bytes | None]]]
+"""Lookups whose key a request has, with their key for each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKeys:
+    """Keys of a request.
+
+    Attributes:
+        rows: Its rows.
+        keyed: For each source.
+        distinct: For each source, each key once.
+    """
+
+    rows: int
+    keyed: list[_Keyed]
+    distinct: list[list[bytes]]
 
 
 class _Source:
@@ -296,52 +340,48 @@ class OnlineFeatures:
         lookups = [lookup for source in self._sources for lookup in source.lookups]
         return tuple(dict.fromkeys(key.input for lookup in lookups for key in lookup.keys))
 
-    def peek(self, entities: Mapping[str, Column]) -> OnlineColumns | None:
-        """Answer from memory; None if a store would have to be asked. Never waits for one.
-
-        Args:
-            entities: The inputs that make the keys, as read() takes them.
-
-        Raises:
-            BadInput: An input is not one that a key can be made of.
-        """
-        rows = _row_count(entities)
-        parts = []
-        for source in self._sources:
-            keyed = _keyed(source.lookups, entities)
-            found = source.cache.peek(_distinct(keyed))
-            if found is None:
-                return None
-            parts.append((keyed, found))
-        self._count(reads=1, cached=sum(len(found) for _, found in parts), entities=sum(len(f) for _, f in parts))
-        return self._build(parts, rows, "")
-
-    def read(self, entities: Mapping[str, Column], end_s: float = math.inf) -> OnlineColumns:
-        """Read the features of a request's rows.
+    def keys_of(self, entities: Mapping[str, Column]) -> RequestKeys:
+        """Return the keys of a request's rows, for peek() and read().
 
         Args:
             entities: The inputs that make the keys, one value for each row: int64 arrays or Strings. Features whose
                 key is not among them are left out.
-            end_s: The request's deadline, on the clock's now_s().
-
-        Returns:
-            The columns.
 
         Raises:
             BadInput: An input is not one that a key can be made of.
         """
         rows = _row_count(entities)
+        keyed = [_keyed(source.lookups, entities) for source in self._sources]
+        return RequestKeys(rows, keyed, [_distinct(one) for one in keyed])
+
+    def peek(self, keys: RequestKeys) -> OnlineColumns | None:
+        """Answer from memory; None if a store would have to be asked. Never waits for one."""
+        parts = []
+        for source, keyed, distinct in zip(self._sources, keys.keyed, keys.distinct):
+            found = source.cache.peek(distinct)
+            if found is None:
+                return None
+            parts.append((keyed, found))
+        self._count(reads=1, cached=sum(len(found) for _, found in parts), entities=sum(len(f) for _, f in parts))
+        return self._build(parts, keys.rows, "")
+
+    def read(self, keys: RequestKeys, end_s: float = math.inf) -> OnlineColumns:
+        """Read the features of a request's rows.
+
+        Args:
+            keys: What keys_of() returned for them.
+            end_s: The request's deadline, on the clock's now_s().
+        """
         started_s = self._clock.now_s()
         parts, problem = [], ""
         store_reads = 0
-        for source in self._sources:
-            keyed = _keyed(source.lookups, entities)
-            found, trouble, asked = self._find(source, keyed, min(end_s, started_s + source.timeout_s))
+        for source, keyed, distinct in zip(self._sources, keys.keyed, keys.distinct):
+            found, trouble, asked = self._find(source, keyed, distinct, min(end_s, started_s + source.timeout_s))
             parts.append((keyed, found))
             problem, store_reads = problem or trouble, store_reads + asked
         took_s = self._clock.now_s() - started_s if store_reads else 0.0
         self._count(reads=1, store_reads=int(store_reads > 0), read_s=took_s)
-        return self._build(parts, rows, problem)
+        return self._build(parts, keys.rows, problem)
 
     def statistics(self) -> OnlineFeatureStats:
         """Return a snapshot of the counters."""
@@ -359,10 +399,9 @@ class OnlineFeatures:
             )
 
     def _find(
-        self, source: _Source, keyed: Sequence[tuple[_Lookup, list[bytes | None]]], end_s: float
+        self, source: _Source, keyed: _Keyed, keys: Sequence[bytes], end_s: float
     ) -> tuple[dict[bytes, Entity], str, bool]:
         """Return what is known of each key by the deadline, why something is not, and whether the store was asked."""
-        keys = _distinct(keyed)
         claim = source.cache.claim(keys)
         losses: list[Loss] = []
         if claim.owned:
@@ -388,7 +427,7 @@ class OnlineFeatures:
     def _fetch(
         self,
         source: _Source,
-        keyed: Sequence[tuple[_Lookup, list[bytes | None]]],
+        keyed: _Keyed,
         owned: Sequence[bytes],
         end_s: float,
         losses: list[Loss],
@@ -412,41 +451,59 @@ class OnlineFeatures:
                 source.cache.settle(key, None)
         return found
 
-    def _build(
-        self,
-        parts: Sequence[tuple[Sequence[tuple[_Lookup, list[bytes | None]]], Mapping[bytes, Entity]]],
-        rows: int,
-        problem: str,
-    ) -> OnlineColumns:
+    def _build(self, parts: Sequence[tuple[_Keyed, Mapping[bytes, Entity]]], rows: int, problem: str) -> OnlineColumns:
         now_s = self._clock.unix_s()
         columns: dict[str, OnlineColumn] = {}
         defaulted: dict[str, str] = {}
+        counts = np.zeros(len(Status), np.int64)
         for keyed, found in parts:
             for lookup, row_keys in keyed:
                 entities = [None if key is None else found.get(key) for key in row_keys]
-                # A key that cannot be in the store is not late.
-                absent = [Status.NOT_FOUND if key is None else Status.LATE for key in row_keys]
-                for i, feature in enumerate(lookup.features):
-                    default = self._defaults[feature.input]
-                    status = np.empty(rows, np.uint8)
-                    values = []
-                    for row, entity in enumerate(entities):
-                        what = absent[row] if entity is None else entity.status[i]
-                        if entity is not None and what is Status.PRESENT and now_s > entity.expires_unix_s[i]:
-                            what = Status.EXPIRED
-                        status[row] = what
-                        if what is Status.PRESENT and entity is not None:
-                            values.append(entity.values[i])
-                            continue
-                        values.append(default)
-                        if feature.input not in defaulted:
-                            defaulted[feature.input] = what.name.lower()
-                    columns[feature.input] = OnlineColumn(build_column(lookup.kinds[i], values), status)
-        if columns:
-            counts = np.bincount(np.concatenate([c.status for c in columns.values()]), minlength=len(Status))
-            with self._lock:
-                self._values += counts
+                status: Sequence[NDArray[np.uint8]]
+                if all(entity is not None and now_s <= entity.whole_until_unix_s for entity in entities):
+                    values: Any = list(zip(*[entity.values for entity in entities if entity is not None]))
+                    values = values or [()] * len(lookup.features)
+                    status = [np.full(rows, Status.PRESENT, np.uint8)] * len(lookup.features)
+                    counts[Status.PRESENT] += rows * len(lookup.features)
+                else:
+                    values, status = self._defaulted(lookup, row_keys, entities, now_s, defaulted)
+                    counts += np.bincount(np.concatenate(status), minlength=len(Status))
+                for feature, column, one in zip(lookup.features, lookup.build(values), status):
+                    columns[feature.input] = OnlineColumn(column, one)
+        with self._lock:
+            self._values += counts
         return OnlineColumns(columns, defaulted, problem)
+
+    def _defaulted(
+        self,
+        lookup: _Lookup,
+        row_keys: Sequence[bytes | None],
+        entities: Sequence[Entity | None],
+        now_s: float,
+        defaulted: dict[str, str],
+    ) -> tuple[list[list[DecodedValue]], list[NDArray[np.uint8]]]:
+        """Return values and status of each feature, and note the first reason of each that has a default."""
+        # A key that cannot be in the store is not late.
+        absent = [Status.NOT_FOUND if key is None else Status.LATE for key in row_keys]
+        columns, statuses = [], []
+        for i, feature in enumerate(lookup.features):
+            default = self._defaults[feature.input]
+            status = np.empty(len(entities), np.uint8)
+            values = []
+            for row, entity in enumerate(entities):
+                what = absent[row] if entity is None else entity.status[i]
+                if entity is not None and what is Status.PRESENT and now_s > entity.expires_unix_s[i]:
+                    what = Status.EXPIRED
+                status[row] = what
+                if what is Status.PRESENT and entity is not None:
+                    values.append(entity.values[i])
+                    continue
+                values.append(default)
+                if feature.input not in defaulted:
+                    defaulted[feature.input] = what.name.lower()
+            columns.append(values)
+            statuses.append(status)
+        return columns, statuses
 
     def _count(
         self,
@@ -479,14 +536,14 @@ def _row_count(entities: Mapping[str, Column]) -> int:
     return rows
 
 
-def _keyed(lookups: Sequence[_Lookup], entities: Mapping[str, Column]) -> list[tuple[_Lookup, list[bytes | None]]]:
+def _keyed(lookups: Sequence[_Lookup], entities: Mapping[str, Column]) -> _Keyed:
     """Return the lookups whose key the request has, with their key for each row."""
     return [
         (lookup, lookup.cache_keys(entities)) for lookup in lookups if all(key.input in entities for key in lookup.keys)
     ]
 
 
-def _distinct(keyed: Sequence[tuple[_Lookup, list[bytes | None]]]) -> list[bytes]:
+def _distinct(keyed: _Keyed) -> list[bytes]:
     return list(dict.fromkeys(key for _, row_keys in keyed for key in row_keys if key is not None))
 
 

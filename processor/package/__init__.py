@@ -35,6 +35,9 @@ from freshet_serving.processor.package.delta import (
     write_delta,
 )
 from freshet_serving.processor.package.entities import (
+    DEFAULT,
+    DROP,
+    UNKNOWN,
     EntityEntry,
     Records,
     derived,
@@ -141,7 +144,9 @@ __all__ = [
     "BATCH_SYMBOL",
     "CLASSIFY",
     "COMBINERS",
+    "DEFAULT",
     "DEFAULT_SIGNATURE",
+    "DROP",
     "FEATURES",
     "FLOATS",
     "FORMAT",
@@ -179,6 +184,7 @@ __all__ = [
     "STRING",
     "SUFFIX",
     "TIME_UNITS",
+    "UNKNOWN",
     "UNREAD_KEY",
     "USER",
     "USER_TENSOR",

@@ -40,6 +40,9 @@ Records = NDArray[np.int32]
 HashStrings = Callable[[Strings, int], Int64s]
 PREFIX = "entities."
 MAX_ENTITIES = 64
+DEFAULT, DROP, MARK = "default", "drop", "mark"
+UNKNOWN = (DEFAULT, DROP, MARK)
+"""What a row gets whose key has no record: missing values; no place in the reply; or missing values and a note."""
 
 
 class EntityModel(Protocol):
@@ -74,12 +77,14 @@ class EntityEntry:
         key: The input with its key: int64 or string, one value a row.
         inputs: The inputs that it fills where a request leaves them out.
         capacities: By ragged source, the most values that a record holds.
+        unknown: One of UNKNOWN.
     """
 
     name: str
     key: str
     inputs: list[str]
     capacities: dict[str, int] = field(default_factory=dict)
+    unknown: str = DEFAULT
 
     @property
     def table(self) -> str:
@@ -267,6 +272,7 @@ def validate_entities(m: EntityModel) -> None:
     keys |= {key.input for group in m.online_features for feature in group.features for key in feature.keys}
     for e in m.entities:
         where = f"manifest.entities[{e.name[:64]}]"
+        _want(e.unknown in UNKNOWN, f"{where}.unknown: expected one of {', '.join(UNKNOWN)}, got {e.unknown[:64]!r}")
         key = inputs.get(e.key)
         _want(key is not None, f"{where}.key: {e.key[:64]!r} is not among manifest.inputs")
         plain = key is not None and not key.ragged and not key.columns and key.dtype != "float32"

@@ -400,12 +400,13 @@ class Manifest:
             if not document[name]:
                 del document[name]
         staged = document["stage"]["outputs"] if document["stage"] else ()
-        # The same for keys that only imported models have.
+        # The same for keys that few models have.
         for entry, key, default in (
             *((i, "declared", "") for i in (*document["inputs"], *staged)),
             *((i, "dims", None) for i in (*document["inputs"], *staged, *document["outputs"])),
             *((o, "dtype", "float32") for o in document["outputs"]),
             *((o, "labels", None) for o in document["outputs"]),
+            *((e, "unknown", "default") for e in document.get("entities", ())),
         ):
             if entry[key] == default:
                 del entry[key]

@@ -21,7 +21,7 @@ from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.sessions.canary_trial import CanaryTrials, Pair
 from freshet_serving.processor.sessions.group import Post, Wake
 from freshet_serving.processor.sessions.placement import Groups
-from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest, Work
+from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest, Work, without_unknown
 from freshet_serving.processor.sessions.shadow import Shadow
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.traffic import Traffic
@@ -180,8 +180,10 @@ class Predictor(ABC):
         """
         if replica.lookup is None:
             return True
-        filled = replica.lookup.fill(request.inputs, wait=False)
+        left_out = replica.lookup.find(request.inputs)
+        filled = replica.lookup.peek(request.inputs, left_out)
         if filled is None:
+            request.left_out = left_out
             return False
         request.inputs, request.filled = filled.inputs, filled
         return True
@@ -203,12 +205,15 @@ class Predictor(ABC):
             replica = self._by_input[request.model](request) or replica
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
         if replica.lookup is not None and request.filled is None:
-            filled = replica.lookup.fill(request.inputs, math.inf if deadline_s is None else deadline_s)
-            assert filled is not None, "it may wait"
+            end_s = math.inf if deadline_s is None else deadline_s
+            filled = replica.lookup.fill(request.inputs, end_s, request.left_out)
             request.inputs, request.filled = filled.inputs, filled
         bound = replica.plan.bind_inputs(request.inputs, self._own_limits.get(request.model, self._limits))
         if replica.sample.wanted:
             replica.sample.take(bound, request.inputs)
+        if bound.unknown:
+            # Before the interceptors, which compare and record whole replies.
+            done = without_unknown(bound, done)
         for intercept in self._interceptors:
             done = intercept(request, replica, bound, done)
         self.groups.of(request.model).enqueue(

@@ -17,7 +17,8 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.plan import BoundRequest
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.online_features.feature_lookup import FilledInputs
+from freshet_serving.processor.online_features.feature_lookup import FilledInputs, LeftOut
+from freshet_serving.processor.package import DROP
 from freshet_serving.processor.sessions.batcher import Ticket
 from freshet_serving.processor.versions.replica import Replica
 
@@ -60,6 +61,7 @@ class PredictRequest:
         key: Sticky key: requests with the same key are answered by one version of a split.
         request_id: The client's id, or "".
         filled: What was looked up of the inputs that it left out; set when it is submitted.
+        left_out: What it leaves out, if a store has to be asked for it.
     """
 
     model: str
@@ -71,6 +73,7 @@ class PredictRequest:
     key: bytes | None = None
     request_id: str = ""
     filled: FilledInputs | None = None
+    left_out: LeftOut | None = None
 
 
 class PredictReply(NamedTuple):
@@ -81,15 +84,47 @@ class PredictReply(NamedTuple):
         generation: The generation that computed them.
         model: The model's name.
         timing: Timing of its batch; None if several sessions shared the request.
+        unknown_rows: Rows of the request that have outputs although the model knows no features for their key, where
+            the model marks them.
+        dropped_rows: Rows of the request that have no outputs for that reason, where the model drops them.
     """
 
     outputs: Outputs
     generation: Generation
     model: str
     timing: Timing | None = None
+    unknown_rows: tuple[int, ...] = ()
+    dropped_rows: tuple[int, ...] = ()
 
 
 Done = Callable[[PredictReply | FreshetError], None]
+
+
+def without_unknown(bound: BoundRequest, done: Done) -> Done:
+    """Return the callback to give a request's reply to, so that done() gets it as the model treats unknown keys.
+
+    Args:
+        bound: A request with rows whose key may be unknown; its flags are final when the reply is there.
+        done: Receives the reply or error.
+    """
+
+    def answer_known(result: PredictReply | FreshetError) -> None:
+        done(result if isinstance(result, FreshetError) else _known(bound, result))
+
+    return answer_known
+
+
+def _known(bound: BoundRequest, reply: PredictReply) -> PredictReply:
+    marked, dropped = np.zeros(bound.rows, np.bool_), np.zeros(bound.rows, np.bool_)
+    for policy, flags in bound.unknown:
+        into = dropped if policy == DROP else marked
+        # One key for all rows has one flag.
+        into |= flags != 0
+    unknown, gone = (tuple(np.flatnonzero(rows).tolist()) for rows in (marked & ~dropped, dropped))
+    outputs = reply.outputs
+    if gone:
+        outputs = {name: np.ascontiguousarray(array[~dropped]) for name, array in outputs.items()}
+    return reply._replace(outputs=outputs, unknown_rows=unknown, dropped_rows=gone)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

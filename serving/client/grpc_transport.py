@@ -9,7 +9,15 @@ import grpc
 import grpc.aio
 
 from freshet_serving.processor.errors import FreshetError, Overloaded, TooLarge
-from freshet_serving.serving.client.prediction import ERRORS, ClientCall, Prediction, error_of, missing_of, output
+from freshet_serving.serving.client.prediction import (
+    ERRORS,
+    ClientCall,
+    Prediction,
+    error_of,
+    missing_of,
+    output,
+    rows_of,
+)
 from freshet_serving.serving.client.retry import ConnectionLost
 from freshet_serving.serving.codecs.messages import message
 
@@ -120,7 +128,12 @@ def decode(data: bytes, metadata: Any) -> Prediction:
     outputs = {t.name: output(t.name, t.datatype, t.shape, data) for t, data in zip(reply.outputs, raw)}
     version = int(reply.model_version) if reply.model_version.isdigit() else 0
     missing = missing_of(_text(metadata, "x-features-missing"))
-    return Prediction(reply.model_name, version, _text(metadata, "x-model-generation"), outputs, missing)
+    try:
+        unknown, dropped = (rows_of(_text(metadata, f"x-{kind}-rows")) for kind in ("unknown", "dropped"))
+    except ValueError:
+        raise FreshetError("reply: expected rows as numbers in its metadata") from None
+    generation = _text(metadata, "x-model-generation")
+    return Prediction(reply.model_name, version, generation, outputs, missing, unknown, dropped)
 
 
 def _error(target: str, code: grpc.StatusCode, details: str | None, metadata: Any) -> FreshetError:

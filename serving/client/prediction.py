@@ -62,6 +62,8 @@ class Prediction:
         outputs: Arrays by output name: float32 [n, columns], or as an imported model declared them; strings are
             arrays of objects.
         features_missing: Inputs that were left out and that no online store had, with the reason; they had defaults.
+        unknown_rows: Rows of the request, from 0, whose key the model has no features for, where it marks them.
+        dropped_rows: Those that have no place in the outputs for that reason, where the model drops them.
     """
 
     model: str
@@ -69,6 +71,8 @@ class Prediction:
     generation: str
     outputs: dict[str, NDArray[Any]] = field(repr=False)
     features_missing: dict[str, str] = field(default_factory=dict)
+    unknown_rows: tuple[int, ...] = ()
+    dropped_rows: tuple[int, ...] = ()
 
     def scores(self, output: str | None = None) -> NDArray[Any]:
         """Return the scores of one output, [n] if it has one column.
@@ -129,6 +133,22 @@ def missing_of(listed: str) -> dict[str, str]:
     """
     pairs = [part.strip().partition("=") for part in listed.split(",")]
     return {unquote(name): reason for name, _, reason in pairs if reason}
+
+
+def rows_of(listed: str) -> tuple[int, ...]:
+    """Return the rows that a reply's x-unknown-rows or x-dropped-rows lists.
+
+    Args:
+        listed: The header; "" if there is none.
+
+    Raises:
+        ValueError: It is not a list of rows.
+    """
+    rows: list[int] = []
+    for part in listed.split(",") if listed else ():
+        first, _, last = part.strip().partition("-")
+        rows += range(int(first), int(last or first) + 1)
+    return tuple(rows)
 
 
 def output(name: Any, datatype: Any, shape: Any, data: bytes | memoryview) -> NDArray[Any]:

@@ -7,7 +7,7 @@ read in place from the message (templates); otherwise the runtime copies them ou
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -46,6 +46,18 @@ TREE = MessageTree(Request.DESCRIPTOR)
 ASKS_FINAL, FINAL = "triton_enable_empty_final_response", "triton_final_response"
 IS_FINAL: bytes = Response(parameters={FINAL: {"bool_param": True}}).SerializeToString()
 """Appended to a reply to mark it as the last."""
+
+
+def rows_parameters(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return what is appended to a reply of a stream, which has no metadata of its own, for rows with unknown keys.
+
+    Args:
+        headers: The headers that list them: x-unknown-rows becomes the parameter unknown_rows.
+    """
+    parameters = {
+        name.decode().removeprefix("x-").replace("-", "_"): {"string_param": rows.decode()} for name, rows in headers
+    }
+    return bytes(Response(parameters=parameters).SerializeToString()) if parameters else b""
 
 
 class InferParams(NamedTuple):

@@ -265,6 +265,38 @@ def delta_make(
     _print_difference(model, publisher.last, before, generation)
 
 
+@delta_app.command("follow")
+def delta_follow(
+    model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
+    entity: Annotated[str, typer.Option(help="Entity whose features to publish.")],
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="Rows with the key and all columns: a folder of Parquet files, redis://host/stream or "
+            "kafka://host/topic.",
+        ),
+    ],
+    state: Annotated[str, typer.Option(help="Folder with the position in the stream.")],
+    repository: Annotated[str, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")],
+    every: Annotated[float, typer.Option(help="Longest time in seconds that a row waits for others.")] = 1.0,
+    rows: Annotated[int, typer.Option(min=1, help="Most rows of a delta.")] = 10_000,
+    once: Annotated[bool, typer.Option("--once", help="End with the rows that are there.")] = False,
+    key: KeyOption = "",
+) -> None:
+    """Publishes an entity's features as their rows arrive. Run it again after a crash to continue."""
+    from freshet_serving.models.streams.feature_feed import FeatureFeed
+    from freshet_serving.serving.commands.shutdown_signals import stop_on_signal
+
+    feed = FeatureFeed(
+        repository, model, entity, source, state, follow=not once, every_s=every, rows=rows, key=key,
+        note=lambda line: print(line, flush=True),
+    )  # fmt: skip
+    stop_on_signal(feed.stop)
+    feed.run()
+    print(f"{feed.published} rows published, {feed.skipped} skipped")
+
+
 def _make_features(model: str, path: Path, repository: str, version: int | None, entity: str, key: str) -> None:
     from freshet_serving.models.data.entity_table import read_entity
     from freshet_serving.models.publishing.publisher import Publisher

@@ -52,13 +52,16 @@ from freshet_serving.serving.front.offload_executor import Finish
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.request_headers import (
+    DROPPED_ROWS,
     FEATURES_MISSING,
     LOOKED_UP,
     RETURN_FEATURES,
     STICKY_KEY,
     TIMED_EVERY,
+    UNKNOWN_ROWS,
     caller_of,
     list_defaulted,
+    list_rows,
     request_id_of,
 )
 from freshet_serving.serving.telemetry.metrics import PortMetrics
@@ -280,18 +283,33 @@ class Exchange(ABC):
             request_id_of(headers),
         )  # fmt: skip
 
-    def feature_headers(self) -> tuple[tuple[bytes, bytes], ...]:
-        """Return x-features-missing and x-features, as far as the reply needs them."""
+    def feature_headers(self, reply: PredictReply) -> tuple[tuple[bytes, bytes], ...]:
+        """Return the headers about features that were looked up, as far as the reply needs them.
+
+        Raises:
+            TooLarge: Rows with unknown keys are too many for a header.
+        """
+        headers = self.row_headers(reply)
         filled = None if self.request is None else self.request.filled
         if filled is None or not filled.looked_up:
-            return ()
-        headers: tuple[tuple[bytes, bytes], ...] = ()
+            return headers
         if filled.defaulted:
-            headers = ((FEATURES_MISSING, list_defaulted(filled.defaulted)),)
+            headers += ((FEATURES_MISSING, list_defaulted(filled.defaulted)),)
         if RETURN_FEATURES in self.headers:
             text = looked_up_text(filled.looked_up, self._replica.manifest.inputs, MAX_RETURNED_NBYTES)
             headers += ((LOOKED_UP, text.encode()),)
         return headers
+
+    def row_headers(self, reply: PredictReply) -> tuple[tuple[bytes, bytes], ...]:
+        """Return x-unknown-rows and x-dropped-rows, as far as the reply needs them.
+
+        Raises:
+            TooLarge: The rows are too many for a header.
+        """
+        if not reply.unknown_rows and not reply.dropped_rows:
+            return ()
+        listed = ((UNKNOWN_ROWS, reply.unknown_rows), (DROPPED_ROWS, reply.dropped_rows))
+        return tuple([(name, list_rows(rows)) for name, rows in listed if rows])
 
     def _note_read(self) -> None:
         if self._timed:

@@ -172,8 +172,7 @@ class HttpExchange(Exchange):
                 if b"accept-encoding" in self.headers:
                     content, coding = deflate(content, self.headers)
                     kinds = (*kinds, *coding)
-                if self.request is not None:
-                    kinds = (*kinds, *self.feature_headers())
+                kinds = (*kinds, *self.feature_headers(result))
                 if MODEL_DIGEST in self.headers:
                     kinds = (*kinds, (MODEL_DIGEST, result.generation.digest.encode()))
                 answer = OK, content, (*kinds, *generation_headers(result.generation))

@@ -225,11 +225,15 @@ class RpcExchange(Exchange):
             raise result
         return result
 
-    def trailing_metadata(self, generation: Generation) -> Metadata:
-        """Return the trailing metadata of a reply: its generation, the digest if asked for, missing features."""
-        digest = (("x-model-digest", generation.digest),) if MODEL_DIGEST in self.headers else ()
-        features = tuple([(name.decode(), value.decode()) for name, value in self.feature_headers()])
-        return generation_metadata(generation) + digest + features
+    def trailing_metadata(self, reply: PredictReply) -> Metadata:
+        """Return the trailing metadata of a reply: its generation, the digest if asked for, features looked up.
+
+        Raises:
+            TooLarge: Rows with unknown keys are too many for metadata.
+        """
+        digest = (("x-model-digest", reply.generation.digest),) if MODEL_DIGEST in self.headers else ()
+        features = tuple([(name.decode(), value.decode()) for name, value in self.feature_headers(reply)])
+        return generation_metadata(reply.generation) + digest + features
 
 
 C = TypeVar("C", RpcCall, RpcExchange)

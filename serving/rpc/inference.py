@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf.json_format import ParseDict
 
+from freshet_serving.processor.engine import PredictReply
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
@@ -97,16 +98,18 @@ class Inference:
         self.services = {SERVICE: handlers}
 
     async def _infer(self, data: bytes, exchange: RpcExchange) -> Answer:
-        reply, generation, _ = await self._answer(data, exchange)
-        return reply, exchange.trailing_metadata(generation)
+        reply, result, _ = await self._answer(data, exchange)
+        return reply, exchange.trailing_metadata(result)
 
     async def _answer_marked(self, data: bytes, exchange: RpcExchange) -> tuple[bytes, Generation]:
         """Return the reply to one request of a stream, marked if it is the final one, and its generation."""
-        reply, generation, final = await self._answer(data, exchange)
-        return reply + kserve_rpc.IS_FINAL if final else reply, generation
+        reply, result, final = await self._answer(data, exchange)
+        # A stream has one trailing metadata for all of its replies.
+        reply += kserve_rpc.rows_parameters(exchange.row_headers(result))
+        return reply + kserve_rpc.IS_FINAL if final else reply, result.generation
 
-    async def _answer(self, data: bytes, exchange: RpcExchange) -> tuple[bytes, Generation, bool]:
-        """Return the reply, the generation that computed it, and whether a stream must mark it as final."""
+    async def _answer(self, data: bytes, exchange: RpcExchange) -> tuple[bytes, PredictReply, bool]:
+        """Return the encoded reply, the reply, and whether a stream must mark it as final."""
         open_ = partial(kserve_rpc.InferDecoder, data, self._templates, exchange.shared.options)
         infer = await exchange.opened(data, open_, self._templates)
         params = infer.params
@@ -118,7 +121,7 @@ class Inference:
 
         result = exchange.declared(await exchange.predict(params, read, servable=False))
         reply = kserve_rpc.encode(result.outputs, params, result.generation.version, self._regions)
-        return reply, result.generation, infer.params.final
+        return reply, result, infer.params.final
 
     async def _answer_one(self, data: bytes, context: Any) -> tuple[bytes, Generation]:
         """Answer one request of a stream."""

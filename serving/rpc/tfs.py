@@ -77,7 +77,7 @@ class TensorFlowServing:
         )
         outputs = exchange.declared(result, predict.params.signature).outputs
         reply = tfs_rpc.encode(outputs, predict.params, result.generation.version, predict.scalar)
-        return reply, exchange.trailing_metadata(result.generation)
+        return reply, exchange.trailing_metadata(result)
 
     async def _classify(self, data: bytes, exchange: RpcExchange) -> Answer:
         request = await self._opened(exchange, "ClassificationRequest", data)
@@ -117,7 +117,7 @@ class TensorFlowServing:
                 _classify(declared, answered.classification_result)
             else:
                 _regress(declared, answered.regression_result)
-        return reply.SerializeToString(), exchange.trailing_metadata(result.generation)
+        return reply.SerializeToString(), exchange.trailing_metadata(result)
 
     async def _opened(self, exchange: RpcExchange, kind: str, data: bytes) -> Any:
         """Read a message of examples."""
@@ -137,7 +137,7 @@ class TensorFlowServing:
 
     def _answer(self, params: Any, result: PredictReply, reply: Any, exchange: RpcExchange) -> Answer:
         self._set_spec(reply.model_spec, params, result)
-        return reply.SerializeToString(), exchange.trailing_metadata(result.generation)
+        return reply.SerializeToString(), exchange.trailing_metadata(result)
 
     def _set_spec(self, spec: Any, params: Any, result: PredictReply) -> None:
         tfs_rpc.set_spec(spec, result.model, result.generation.version, params.signature_name or SIGNATURE)

@@ -3,11 +3,12 @@
 import http.client
 import json
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from freshet_serving import Publisher
+from freshet_serving import Client, Publisher
 from tests.e2e.servers import ALONE, LiveServer
 from tests.support import entities
 from tests.support.packages import make_inputs, make_weights, reference, rows_of, tag_id
@@ -110,3 +111,21 @@ def test_keys_alone_are_answered_in_every_form_of_json(tmp_path):
         floats = make_inputs(PROBE)["floats"]
         over, _ = live.predict("small", {"user": PROBE, "floats": floats.tolist()})
         assert not np.allclose(np.ravel(over), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["drop", "mark"])
+def test_unknown_keys_are_named_in_every_protocol(tmp_path, policy):
+    entities.write_package(tmp_path / "repository", entity=replace(entities.ENTITY, unknown=policy))
+    kept = PROBE[:4] if policy == "drop" else PROBE
+    wanted, header = expected(0)[: len(kept)], "x-dropped-rows" if policy == "drop" else "x-unknown-rows"
+    with LiveServer(tmp_path / "repository", *ALONE, log=tmp_path / "serve.log") as live:
+        for body in ({"inputs": {"user": PROBE}}, {"instances": [{"user": user} for user in PROBE]}):
+            status, headers, data = live.request("POST", "/v1/models/small:predict", json.dumps(body))
+            assert (status, headers[header]) == (200, "4-5")
+            np.testing.assert_allclose(np.ravel(next(iter(json.loads(data).values()))), wanted, atol=1e-5)
+        for address in (f"http://127.0.0.1:{live.http_port}", f"grpc://127.0.0.1:{live.grpc_port}"):
+            with Client(address) as client:
+                found = client.predict("small", {"user": np.array(PROBE, np.int64)})
+            rows = found.dropped_rows if policy == "drop" else found.unknown_rows
+            assert rows == (4, 5)
+            np.testing.assert_allclose(found.scores(), wanted, atol=1e-5)

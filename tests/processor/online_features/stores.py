@@ -1,5 +1,7 @@
 """An online store that is a dictionary, with what can go wrong in one."""
 
+import math
+
 import numpy as np
 
 from freshet_serving.processor.columns import Strings
@@ -44,6 +46,14 @@ def opened(store, ttl_s=10.0, nbytes=1 << 20):
 
 def features_of(store, clock, section=HASHES, ttl_s=10.0, **defaults):
     return OnlineFeatures([parse_group("user", section)], opened(store, ttl_s), defaults, clock)
+
+
+def read(features, entities, end_s=math.inf):
+    return features.read(features.keys_of(entities), end_s)
+
+
+def peek(features, entities):
+    return features.peek(features.keys_of(entities))
 
 
 def users(*ids):

@@ -8,6 +8,7 @@ from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.online_features.feature_lookup import FeatureLookup
 from freshet_serving.processor.online_features.online_store import Loss
+from freshet_serving.processor.online_features.reader import OnlineFeatures
 from tests.processor.online_features.stores import MemoryStore, opened
 from tests.support.looked_up import HASHES, manifest
 
@@ -77,10 +78,10 @@ def test_no_loss_of_a_store_fails_a_request(store, loss):
 
 def test_without_waiting_only_memory_answers(store):
     found = lookup(store)
-    assert found.fill(request(7), wait=False) is None
+    assert found.peek(request(7), found.find(request(7))) is None
     assert store.fetches == []
     found.fill(request(7))
-    assert found.fill(request(7), wait=False).inputs["f0"].tolist() == [1.5]
+    assert found.peek(request(7), found.find(request(7))).inputs["f0"].tolist() == [1.5]
     assert len(store.fetches) == 1
     assert found.statistics().cached == 1
 
@@ -109,3 +110,16 @@ def test_server_without_the_store_names_the_option(caplog):
 def test_something_that_is_no_key_is_refused_by_name(store, key):
     with pytest.raises(BadInput, match=r"user_id'?: expected"):
         lookup(store).fill(ITEMS | {"user_id": key})
+
+
+def test_keys_that_memory_was_asked_for_are_made_once(store, monkeypatch):
+    found = lookup(store)
+    left_out = found.find(request(7))
+    assert found.peek(request(7), left_out) is None
+    monkeypatch.setattr(OnlineFeatures, "keys_of", None)
+    assert found.fill(request(7), left_out=left_out).inputs["f0"].tolist() == [1.5]
+
+
+def test_what_another_version_leaves_out_is_found_anew(store):
+    filled = lookup(store).fill(request(7), left_out=lookup(store).find(request(9)))
+    assert filled.inputs["f0"].tolist() == [1.5]

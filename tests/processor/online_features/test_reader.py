@@ -14,7 +14,7 @@ from freshet_serving.processor.online_features.feast_keys import feature_field, 
 from freshet_serving.processor.online_features.group_sections import parse_group
 from freshet_serving.processor.online_features.online_store import Loss
 from freshet_serving.processor.online_features.reader import MAX_ROWS, OnlineFeatures, Status
-from tests.processor.online_features.stores import HASHES, MemoryStore, features_of, opened, plain, users
+from tests.processor.online_features.stores import HASHES, MemoryStore, features_of, opened, peek, plain, read, users
 from tests.processor.online_features.value_messages import value_of
 from tests.support.waiting import until
 
@@ -59,7 +59,7 @@ def store():
 
 
 def test_rows_get_their_values_and_the_rest_its_default(store, clock):
-    found = features_of(store, clock, age=30, tags=["x"]).read(users(7, 8, 9, 7))
+    found = read(features_of(store, clock, age=30, tags=["x"]), users(7, 8, 9, 7))
     assert plain(found.columns["age"]) == [41, 20, 30, 41]
     assert statuses(found.columns["age"]) == ["PRESENT", "PRESENT", "NOT_FOUND", "PRESENT"]
     assert plain(found.columns["tags"]) == [[b"a", b"b"], [b"x"], [b"x"], [b"a", b"b"]]
@@ -70,7 +70,7 @@ def test_rows_get_their_values_and_the_rest_its_default(store, clock):
 
 
 def test_without_a_default_it_is_nought_or_empty(store, clock):
-    found = features_of(store, clock).read(users(9))
+    found = read(features_of(store, clock), users(9))
     assert (plain(found.columns["age"]), plain(found.columns["tags"])) == ([0], [[]])
 
 
@@ -86,7 +86,7 @@ def test_all_groups_and_views_take_one_round_trip(clock):
     features = OnlineFeatures(groups, opened(store) | {"other": opened(other)["main"]}, {}, clock)
     assert features.inputs == ("age", "segment", "items", "a", "t", "b", "u")
     assert features.keys == ("user_id", "city")
-    found = features.read(users(1, 2) | {"city": Strings.of(["x", "y"])})
+    found = read(features, users(1, 2) | {"city": Strings.of(["x", "y"])})
     assert set(found.columns) == set(features.inputs)
     assert [len(store.fetches), len(other.fetches)] == [1, 1]
     assert len(store.fetches[0][0]) == 4
@@ -98,9 +98,9 @@ def test_a_group_whose_key_was_not_sent_is_left_out(store, clock):
         parse_group("user", HASHES),
         parse_group("x", HASHES | {"key": ["user_id", "b"], "names": {"age": "a", "tags": "t"}}),
     ]
-    found = OnlineFeatures(groups, opened(store), {}, clock).read(users(7))
+    found = read(OnlineFeatures(groups, opened(store), {}, clock), users(7))
     assert set(found.columns) == {"age", "tags"}
-    assert OnlineFeatures(groups, opened(store), {}, clock).read({}).columns == {}
+    assert read(OnlineFeatures(groups, opened(store), {}, clock), {}).columns == {}
 
 
 def test_cached_value_expires_by_its_views_ttl(clock):
@@ -110,15 +110,15 @@ def test_cached_value_expires_by_its_views_ttl(clock):
         "profile", written_s, age=value_of("int64", 41), segment=value_of("string", "a")
     ) | feast_hash("history", 0, items=value_of("int64_list", [5, 6]))
     features = features_of(store, clock, FEAST, ttl_s=1000, **DEFAULTS)
-    found = features.read(users(7))
+    found = read(features, users(7))
     assert (plain(found.columns["age"]), plain(found.columns["segment"])) == ([41], [b"a"])
     assert plain(found.columns["items"]) == [[5, 6]]
     clock.advance(6)
-    found = features.read(users(7))
+    found = read(features, users(7))
     assert (plain(found.columns["age"]), statuses(found.columns["age"])) == ([30], ["EXPIRED"])
     assert plain(found.columns["items"]) == [[5, 6]]
     assert len(store.fetches) == 1
-    assert features.peek(users(7)).defaulted == {"age": "expired", "segment": "expired"}
+    assert peek(features, users(7)).defaulted == {"age": "expired", "segment": "expired"}
 
 
 def test_null_is_told_from_missing_and_damage_from_both(clock):
@@ -133,7 +133,7 @@ def test_null_is_told_from_missing_and_damage_from_both(clock):
         feast_key(4): {feature_field("profile", "age"): value_of("int64", 1).SerializeToString()},
         feast_key(5): present | {feature_field("profile", "age"): b""},
     }
-    found = features_of(store, clock, FEAST, **DEFAULTS).read(users(1, 2, 3, 4, 5, 6))
+    found = read(features_of(store, clock, FEAST, **DEFAULTS), users(1, 2, 3, 4, 5, 6))
     assert statuses(found.columns["age"]) == ["PRESENT", "DAMAGED", "DAMAGED", "EXPIRED", "NULL", "NOT_FOUND"]
     assert statuses(found.columns["segment"]) == ["NULL", "PRESENT", "NULL", "NOT_FOUND", "NULL", "NOT_FOUND"]
     assert plain(found.columns["age"]) == [1, 30, 30, 30, 30, 30]
@@ -143,7 +143,7 @@ def test_null_is_told_from_missing_and_damage_from_both(clock):
 def test_every_loss_becomes_a_counted_default(store, clock, loss):
     store.down = loss
     features = features_of(store, clock, age=30)
-    found = features.read(users(7, 9))
+    found = read(features, users(7, 9))
     assert plain(found.columns["age"]) == [30, 30]
     expected = "DAMAGED" if loss in (Loss.WRONG_TYPE, Loss.TOO_LARGE) else "LATE"
     assert statuses(found.columns["age"]) == [expected] * 2
@@ -153,34 +153,34 @@ def test_every_loss_becomes_a_counted_default(store, clock, loss):
     assert stats.values[expected.lower()] == 4
     store.down = None
     clock.advance(0.1)
-    again = features.read(users(7))
+    again = read(features, users(7))
     # What lies in the store is not read again at once; what passes is.
     assert plain(again.columns["age"]) == ([30] if expected == "DAMAGED" else [41])
     clock.advance(11)
-    assert plain(features.read(users(7)).columns["age"]) == [41]
+    assert plain(read(features, users(7)).columns["age"]) == [41]
 
 
 def test_read_ends_by_timeout_or_request_deadline(store, clock):
     features = features_of(store, clock, ttl_s=0)
     clock.advance(100)
-    features.read(users(7))
-    features.read(users(7), end_s=100.01)
+    read(features, users(7))
+    read(features, users(7), end_s=100.01)
     assert [end_s for _, end_s in store.fetches] == [pytest.approx(100.05), 100.01]
-    features.read(users(7), end_s=math.inf)
+    read(features, users(7), end_s=math.inf)
     assert store.fetches[-1][1] == pytest.approx(100.05)
 
 
 def test_hot_and_absent_keys_are_served_from_memory(store, clock):
     features = features_of(store, clock)
-    assert features.peek(users(7, 9)) is None
-    features.read(users(7, 9))
+    assert peek(features, users(7, 9)) is None
+    read(features, users(7, 9))
     store.down = Loss.LATE
-    found = features.peek(users(7, 9, 7))
+    found = peek(features, users(7, 9, 7))
     assert statuses(found.columns["age"]) == ["PRESENT", "NOT_FOUND", "PRESENT"]
-    assert plain(features.read(users(9, 7)).columns["age"]) == [0, 41]
+    assert plain(read(features, users(9, 7)).columns["age"]) == [0, 41]
     assert len(store.fetches) == 1
     clock.advance(10.1)
-    assert features.peek(users(7)) is None
+    assert peek(features, users(7)) is None
     stats = features.statistics()
     assert (stats.reads, stats.store_reads, stats.entities, stats.cached) == (3, 1, 6, 4)
     assert stats.cache_nbytes > 0
@@ -207,11 +207,11 @@ def test_requests_at_the_same_time_share_one_read(clock):
         claims.append(found)
         return found
 
-    def read():
-        got.append(plain(features.read(users(7)).columns["age"]))
+    def ask():
+        got.append(plain(read(features, users(7)).columns["age"]))
 
     cache.claim = watched
-    threads = [threading.Thread(target=read) for _ in range(4)]
+    threads = [threading.Thread(target=ask) for _ in range(4)]
     threads[0].start()
     assert begun.wait(60)
     for thread in threads[1:]:
@@ -233,13 +233,13 @@ def test_a_store_that_raises_leaves_no_flight_behind(store, clock):
     features = features_of(BrokenStore(), clock)
     for _ in range(2):
         with pytest.raises(MemoryError):
-            features.read(users(7))
+            read(features, users(7))
 
 
 def test_a_key_beyond_its_type_is_nobodys(clock):
     store = MemoryStore()
     section = HASHES | {"key_types": {"user_id": "int32"}}
-    found = features_of(store, clock, section).read(users(2**31, 7))
+    found = read(features_of(store, clock, section), users(2**31, 7))
     assert statuses(found.columns["age"]) == ["NOT_FOUND", "NOT_FOUND"]
     assert len(store.fetches[0][0]) == 1
 
@@ -255,12 +255,12 @@ def test_a_key_beyond_its_type_is_nobodys(clock):
 )
 def test_keys_that_are_none_are_the_callers_mistake(store, clock, entities, message):
     with pytest.raises(BadInput, match=message):
-        features_of(store, clock).read(entities)
+        read(features_of(store, clock), entities)
 
 
 def test_string_keys_are_strings(store, clock):
     with pytest.raises(BadInput, match=r"user_id: expected strings, which are the key of online features, got numbers"):
-        features_of(store, clock, HASHES | {"key_types": {"user_id": "string"}}).read(users(7))
+        read(features_of(store, clock, HASHES | {"key_types": {"user_id": "string"}}), users(7))
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_groups_that_cannot_be_served_are_refused_by_name(store, clock, groups, 
 def test_numbers_infinite_as_float32_are_damaged(clock, kind, text, present):
     store = MemoryStore()
     store.hashes[b"user:7"] = {b"x": text}
-    found = features_of(store, clock, HASHES | {"features": ["x"], "types": {"x": kind}}).read(users(7))
+    found = read(features_of(store, clock, HASHES | {"features": ["x"], "types": {"x": kind}}), users(7))
     assert statuses(found.columns["x"]) == ["PRESENT" if present else "DAMAGED"]
 
 
@@ -304,10 +304,10 @@ def test_an_infinite_number_of_feast_is_damaged(clock):
     store = MemoryStore()
     store.hashes[feast_key(7)] = feast_hash("profile", clock.unix_s(), age=value_of("double", math.inf))
     section = FEAST | {"features": ["profile:age"], "types": {"profile:age": "double"}}
-    found = features_of(store, clock, section, age=1.0).read(users(7))
+    found = read(features_of(store, clock, section, age=1.0), users(7))
     assert (plain(found.columns["age"]), statuses(found.columns["age"])) == ([1.0], ["DAMAGED"])
 
 
 def test_more_keys_than_a_request_may_have_are_too_large(store, clock):
     with pytest.raises(TooLarge, match=rf"expected at most {MAX_ROWS} rows, got {MAX_ROWS + 1}; ask for fewer"):
-        features_of(store, clock).read({"user_id": np.zeros(MAX_ROWS + 1, np.int64)})
+        read(features_of(store, clock), {"user_id": np.zeros(MAX_ROWS + 1, np.int64)})

@@ -110,3 +110,24 @@ def test_difference_of_an_entitys_table_is_published(tmp_path):
         run(*make, "--entity", "x")
     shown = run("inspect", "small", "--repository", str(tmp_path))
     assert "profile: 8 keys of user, 32 bytes each: tags, up to 3 of tags" in shown
+
+
+def test_rows_of_a_stream_are_published_as_features(tmp_path, monkeypatch):
+    monkeypatch.setattr("freshet_serving.serving.commands.shutdown_signals.stop_on_signal", lambda stop: None)
+    entities.write_package(tmp_path, entity=EntityEntry("profile", "user", ["tags"], {"tags": 3}))
+    (tmp_path / "rows").mkdir()
+    table = pa.table({"user": [0, 50], "tags": [["a"], []]})
+    pq.write_table(table, tmp_path / "rows" / "one.parquet")
+    follow = (
+        "delta",
+        "follow",
+        "small",
+        "--entity",
+        "profile",
+        "--from",
+        str(tmp_path / "rows"),
+        "--once",
+        "--repository",
+    )
+    told = run(*follow, str(tmp_path), "--state", str(tmp_path / "state"))
+    assert told == "small 1.1: 2 rows of profile\n2 rows published, 0 skipped\n"

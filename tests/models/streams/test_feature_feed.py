@@ -1,0 +1,162 @@
+"""Features are published as their rows arrive: the newest row of a key is served, after any crash."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from freshet_serving import Publisher
+from freshet_serving.models.streams.feature_feed import POSITION, FeatureFeed
+from freshet_serving.processor.engine import Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.sessions.request import PredictRequest
+from tests.support import entities, packages
+
+ENTITY = replace(entities.ENTITY, inputs=["tags"])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    entities.write_package(tmp_path / "repository", entity=ENTITY)
+    (tmp_path / "rows").mkdir()
+    return tmp_path
+
+
+def arrive(folder, name, rows):
+    """A file of rows (user, tags) arrives."""
+    users, tags = zip(*rows)
+    columns = {"user": pa.array(users, pa.int64()), "tags": pa.array(tags, pa.list_(pa.string()))}
+    pq.write_table(pa.table(columns), folder / "rows" / f"{name}.parquet")
+
+
+def feed_of(folder, notes=None, **options):
+    note = (lambda line: None) if notes is None else notes.append
+    repository, source = str(folder / "repository"), str(folder / "rows")
+    return FeatureFeed(repository, "small", "profile", source, folder / "state", note=note, **options)
+
+
+def run(folder, **options):
+    """Publish what is there; returns the lines."""
+    notes = []
+    feed_of(folder, notes, **options).run()
+    return notes
+
+
+def tags_served(folder, users):
+    """Whether each user scores as if these tags were sent."""
+    with Processor.initialize(ProcessorConfig(repository=str(folder / "repository"), delta_guard="off")) as processor:
+        floats = np.zeros((len(users), 4), np.float32)
+        sent = packages.make_inputs(list(users), [list(tags) for tags in users.values()]) | {"floats": floats}
+        alone = {"user": sent["user"], "floats": floats}
+        one, other = (processor.process(PredictRequest("small", inputs)) for inputs in (sent, alone))
+        return np.array_equal(one.outputs["score"], other.outputs["score"])
+
+
+def test_newest_row_of_a_key_is_served(folder):
+    arrive(folder, "a", [(1, ["a"]), (2, ["b"]), (1, ["c"])])
+    assert run(folder) == ["small 1.1: 2 rows of profile"]
+    assert tags_served(folder, {1: ["c"], 2: ["b"]})
+    arrive(folder, "b", [(2, ["a", "b"]), (99, [])])
+    assert run(folder) == ["small 1.2: 2 rows of profile"]
+    assert tags_served(folder, {1: ["c"], 2: ["a", "b"], 99: []})
+    assert run(folder) == []
+
+
+def test_rows_after_the_position_are_published_again(folder):
+    arrive(folder, "a", [(1, ["a"])])
+    arrive(folder, "b", [(1, ["b"])])
+    assert len(run(folder, rows=1)) == 2
+    (folder / "state" / POSITION).write_text('{"version": 1, "row": 1}')
+    assert run(folder) == ["small 1.3: 1 rows of profile"]
+    assert tags_served(folder, {1: ["b"]})
+
+
+def test_trainer_publishes_to_the_same_version(folder):
+    trainer = Publisher(folder / "repository", "small")
+    for step in (1, 3):
+        arrive(folder, f"file-{step}", [(step, ["a"])])
+        run(folder)
+        rows = packages.rows_of([0], step)
+        # The trainer was not told of the features: they share no table.
+        assert trainer.publish(rows={"user": ([0], rows)}).step == step + 1
+    assert tags_served(folder, {1: ["a"], 3: ["a"]})
+
+
+def test_rollback_is_not_undone(folder):
+    arrive(folder, "a", [(1, ["a"]), (2, ["a"])])
+    run(folder)
+    arrive(folder, "b", [(1, ["b"])])
+    run(folder)
+    with Processor.initialize(ProcessorConfig(repository=str(folder / "repository"), delta_guard="off")) as processor:
+        processor.rollback("small", Generation(1, 1))
+    arrive(folder, "c", [(2, ["c"])])
+    assert run(folder) == ["small 1.3: 1 rows of profile"]
+    assert tags_served(folder, {1: ["a"], 2: ["c"]})
+
+
+def test_new_version_gets_the_stream_from_its_beginning(folder):
+    arrive(folder, "a", [(1, ["a"])])
+    run(folder)
+    entities.write_package(folder / "repository", version=2, entity=ENTITY)
+    arrive(folder, "b", [(2, ["b"])])
+    assert run(folder) == ["small 2.1: 2 rows of profile"]
+    assert tags_served(folder, {1: ["a"], 2: ["b"]})
+
+
+def test_row_that_does_not_fit_is_skipped_alone(folder, monkeypatch):
+    arrive(folder, "a", [(1, ["a"]), (2, ["a", "b", "c"]), (3, ["b"])])
+    publish = Publisher.publish
+
+    def refusing(self, entities):
+        if 2 in entities["profile"][0]:
+            raise BadInput("too long")
+        return publish(self, entities=entities)
+
+    monkeypatch.setattr(Publisher, "publish", refusing)
+    feed = feed_of(folder, notes := [])
+    feed.run()
+    assert (feed.published, feed.skipped) == (2, 1)
+    assert "a row was skipped: too long" in notes
+    assert tags_served(folder, {1: ["a"], 3: ["b"]})
+
+
+def test_repository_that_cannot_be_written_is_tried_again(folder, monkeypatch):
+    arrive(folder, "a", [(1, ["a"])])
+    publish, failures = Publisher.publish, [NotReady("read-only for now")]
+    monkeypatch.setattr("freshet_serving.models.streams.feature_feed.RETRY_S", 0)
+
+    def failing(self, *args, **given):
+        if failures:
+            raise failures.pop()
+        return publish(self, *args, **given)
+
+    monkeypatch.setattr(Publisher, "publish", failing)
+    assert run(folder) == ["cannot publish, trying again: read-only for now", "small 1.1: 1 rows of profile"]
+
+
+def test_stop_publishes_what_was_read(folder):
+    arrive(folder, "a", [(1, ["a"])])
+    feed = feed_of(folder, follow=True, every_s=1e9)
+    arriving = feed._arriving
+
+    def stopping():
+        for batch in arriving():
+            if batch is not None:
+                feed.stop()
+            yield batch
+
+    feed._arriving = stopping
+    feed.run()
+    assert feed.published == 1
+
+
+def test_mistakes_are_refused_before_a_row_is_read(folder):
+    with pytest.raises(BadInput, match="entity 'x' does not exist; the model has profile"):
+        FeatureFeed(str(folder / "repository"), "small", "x", str(folder / "rows"), folder / "state")
+    (folder / "state").mkdir()
+    (folder / "state" / POSITION).write_text("{}")
+    with pytest.raises(Corrupt, match="expected a version and a row"):
+        feed_of(folder)
