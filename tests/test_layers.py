@@ -122,6 +122,7 @@ HEAVY_HOMES = (
     "loadtest/peers/fastapi_tf/",
     "loadtest/bench/foreign_models/builders/",
     "loadtest/bench/training/follow_race.py",
+    "loadtest/bench/training/fuxictr_din_side.py",
     "loadtest/bench/training/fuxictr_side.py",
     "loadtest/bench/training/torch_side.py",
     "loadtest/bench/verdict/fbgemm_side.py",

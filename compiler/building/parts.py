@@ -158,7 +158,12 @@ def parts(
         found_parts |= {USER: DensePart(users, list(USER_BUCKETS)), SCORE: DensePart(candidates, many)}
     elif user and not many:
         notes.append(f"user-once: expected batch sizes of {MIN_CANDIDATES} or more")
-    elif user or histories:
+    elif histories:
+        notes.append(
+            "user-once: refused: too little depends on the user alone, as where events attend to the candidate (bst); "
+            "each candidate computes the whole history"
+        )
+    elif user:
         notes.append("user-once: too little of the graph depends on the user alone")
     return GraphParts(found_parts, effects, user_split, notes)
 

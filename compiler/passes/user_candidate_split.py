@@ -294,7 +294,7 @@ class _GraphSplitter:
         return _parted(*taken(self._user, value.user, value.user_at), *taken(self._rows, value.rows, value.rows_at))
 
     def _reshape(self, ref: Ref, node: Node) -> Value | None:
-        """Handle [n, F * d] -> [n, F, d] and back, if every group of d is whole."""
+        """Handle [n, F * d] -> [n, F, d] and back, if every group of d is whole; [n, F, d] -> [n * F, d] is neither."""
         value = self._values[node.inputs[0]]
         before, after = self._graph.shape(node.inputs[0]), self._graph.shape(ref)
         if not isinstance(value, SplitColumns) or before[0] is not None or after[0] is not None:
@@ -303,7 +303,7 @@ class _GraphSplitter:
             dim = after[2]
             ats = [_grouped(at, dim) for at in (value.user_at, value.rows_at)]
             tail: tuple[int, ...] = (dim,)
-        elif len(before) == 3 and len(after) == 2 and before[2]:
+        elif len(before) == 3 and len(after) == 2 and before[2] and after[1] == (before[1] or 0) * before[2]:
             dim = before[2]
             ats = [tuple(g * dim + i for g in at for i in range(dim)) for at in (value.user_at, value.rows_at)]
             tail = ()

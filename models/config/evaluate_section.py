@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
-from freshet_serving.models.config.toml_sections import parse_section, require
+from freshet_serving.models.config.toml_sections import parse_section, require, require_between
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option
 
 GROUPED = ("id", "string")
+TOP = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,11 @@ class EvaluateConfig:
     group: str = field(
         default="",
         metadata=option(
-            "compute the AUC within groups of this column", empty="the first `id` or `string` feature of side `user`"
+            "compute AUC, hit rate and NDCG within groups of this column",
+            empty="the first `id` or `string` feature of side `user`",
         ),
     )
+    top: int = field(default=TOP, metadata=option("places of a group's ranking that count in hit rate and NDCG"))
 
 
 def read_evaluate(raw: dict[str, Any], features: Sequence[FeatureConfig]) -> EvaluateConfig:
@@ -43,12 +46,13 @@ def read_evaluate(raw: dict[str, Any], features: Sequence[FeatureConfig]) -> Eva
     for i, name in enumerate(given.by):
         require(name != "", f"evaluate.by[{i}]", "a column", "")
         require(name not in given.by[:i], f"evaluate.by[{i}]", "each column once", name)
+    require_between(given.top, 1, 10_000, "evaluate.top")
     kinds = {f.name: f.kind for f in features}
     if given.group and kinds.get(given.group, "id") in ("ids", "strings"):
         raise BadInput(f"evaluate.group: expected a column of one value a row, got {given.group!r} of lists")
     if "group" in raw:
         require(given.group != "", "evaluate.group", "a column", "")
-    return EvaluateConfig(given.by, given.group or default_group(features))
+    return EvaluateConfig(given.by, given.group or default_group(features), given.top)
 
 
 def default_group(features: Sequence[FeatureConfig]) -> str:

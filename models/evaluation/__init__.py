@@ -3,6 +3,7 @@
 tally              labelled scores counted by key and score in bounded memory
 quality            AUC, log-loss, and advice about a poor AUC
 calibration        predicted against observed, by decile
+ranking            hit rate and NDCG of each group's first rows
 slices             metrics by the value of a column, AUC within groups
 evaluation_metrics  all metrics of each label
 extra_columns      columns of the data that are not features

@@ -55,7 +55,7 @@ def evaluate(
     source = open_source(data, fields_of(manifest))
     names = [*wanted.by, *([wanted.group] if wanted.group else [])]
     extra = ExtraColumns(names, source, data, BATCH_ROWS)
-    evaluation_metrics = EvaluationMetrics(labels, wanted.by, wanted.group)
+    evaluation_metrics = EvaluationMetrics(labels, wanted.by, wanted.group, wanted.top)
     total = source.count_rows()
     left = None if total is None else max(0, total - skip)
     reporter.begin(f"scoring by {scorer.model} {scorer.generation}", min(rows or left, left) if left else rows or None)

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.models.config.evaluate_section import TOP
 from freshet_serving.models.evaluation.calibration import expected_calibration_error
 from freshet_serving.models.evaluation.quality import ScoredRows
+from freshet_serving.models.evaluation.ranking import RankingResult
 from freshet_serving.models.evaluation.slices import GroupedAuc, GroupedAucResult, Slice, Slices, row_metrics
 from freshet_serving.processor.columns import Column
 
@@ -26,16 +28,17 @@ class LabelMetrics:
         slices: Metrics by value, one entry per sliced column.
     """
 
-    def __init__(self, by: Sequence[str], group: str) -> None:
+    def __init__(self, by: Sequence[str], group: str, top: int = TOP) -> None:
         """Create empty metrics.
 
         Args:
             by: Columns to slice by.
-            group: Column of the grouped AUC; "" for no grouped AUC.
+            group: Column of the groups; "" for no figures within groups.
+            top: Places that count in hit rate and NDCG.
         """
         self.scored = ScoredRows()
         self.slices = {name: Slices() for name in by}
-        self._group, self._grouped = group, GroupedAuc()
+        self._group, self._grouped, self._top = group, GroupedAuc(), top
 
     def add(
         self,
@@ -53,6 +56,9 @@ class LabelMetrics:
     def grouped(self) -> GroupedAucResult | None:
         return self._grouped.result() if self._group else None
 
+    def ranking(self) -> RankingResult:
+        return self._grouped.ranking(self._top)
+
     def sliced(self) -> Iterator[tuple[str, Slice]]:
         """Yield (column, slice) pairs."""
         for name, slices in self.slices.items():
@@ -65,12 +71,13 @@ class EvaluationMetrics:
     Args:
         labels: Label names, the main one first.
         by: Columns to slice by.
-        group: Column of the grouped AUC; "" for none.
+        group: Column of the grouped AUC, hit rate and NDCG; "" for none.
+        top: Places that count in hit rate and NDCG.
     """
 
-    def __init__(self, labels: Sequence[str], by: Sequence[str] = (), group: str = "") -> None:
-        self.group = group
-        self.labels = {name: LabelMetrics(by, group) for name in labels}
+    def __init__(self, labels: Sequence[str], by: Sequence[str] = (), group: str = "", top: int = TOP) -> None:
+        self.group, self.top = group, top
+        self.labels = {name: LabelMetrics(by, group, top) for name in labels}
 
     @property
     def main(self) -> LabelMetrics:
@@ -114,6 +121,8 @@ class EvaluationMetrics:
             if (grouped := each.grouped()) is not None:
                 line |= {"group": self.group}
                 line |= {f"grouped_{key}": value for key, value in asdict(grouped).items()}
+                ranked = each.ranking()
+                line |= {"top": self.top, "hit_rate": ranked.hit_rate, "ndcg": ranked.ndcg, "ranked": ranked.groups}
             yield _json_able(line)
             for part in parts:
                 yield _json_able({"what": "decile", "label": label, **asdict(part)})

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.models.evaluation.ranking import RankingResult, ranking
 from freshet_serving.models.evaluation.tally import Entries, ScoreTally, joined
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
@@ -226,6 +227,10 @@ class GroupedAuc:
         mean = float((weight * aucs[both]).sum() / weight.sum())
         error = float(np.sqrt((weight**2 * (aucs[both] - mean) ** 2).sum()) / weight.sum()) if share < 1 else 0.0
         return GroupedAucResult(mean, int(both.sum()), len(aucs), share, error)
+
+    def ranking(self, k: int) -> RankingResult:
+        """Return hit rate and NDCG of the first k rows of each group."""
+        return ranking(self._tally.counts(), k)
 
 
 def _shown(value: Hashable) -> str:

@@ -140,7 +140,7 @@ class TrainingRun:
             drafted, config.train, config.network, config.fusion, config.tables, folder
         )
         measured = config.evaluate
-        self.evaluation_metrics = EvaluationMetrics(label_names(config.data), measured.by, measured.group)
+        self.evaluation_metrics = EvaluationMetrics(label_names(config.data), measured.by, measured.group, measured.top)
         extra = [*measured.by, *([measured.group] if measured.group else [])]
         self._extra = ExtraColumns(extra, self.source, config.data, config.train.batch_rows)
         self._stopping = EarlyStopping(config.train, self.trainer, self._checkpoints)

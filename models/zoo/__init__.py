@@ -15,6 +15,7 @@ din            a user's events weighed by how each goes with the candidate
 stca           layers of attention from the candidate to a user's events
 sasrec         a user's events attend to earlier ones; the last one meets the candidate
 hstu           events and the candidate attend without a softmax, by position and time
+bst            a user's events and the candidate attend to each other
 histories      sequences as these networks see them
 layers         layers that these networks share
 """

@@ -11,6 +11,7 @@ ARCHITECTURES = {
     "stca": "freshet_serving.models.zoo.stca:build",
     "sasrec": "freshet_serving.models.zoo.sasrec:build",
     "hstu": "freshet_serving.models.zoo.hstu:build",
+    "bst": "freshet_serving.models.zoo.bst:build",
     "two_tower": "freshet_serving.models.zoo.two_tower:build",
 }
 """By name, "module:function" of a models.zoo.arch.Builder. The modules import TensorFlow when a network is built."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput, SequenceSpan
@@ -127,19 +128,37 @@ def with_positions(events: Tensor, seed: int, name: str) -> Tensor:
         seed: Seed of the network.
         name: Name of the layer.
     """
+    return _position_layer(seed, name)(events)
+
+
+def with_rows_of_places(events: Tensor, places: Tensor, seed: int, name: str) -> Tensor:
+    """Add a learned row to each event, by a number of its own below length.
+
+    Args:
+        events: [n, length, d].
+        places: The numbers, whole float32 [n, length].
+        seed: Seed of the network.
+        name: Name of the layer.
+    """
+    return _position_layer(seed, name)(events, places)
+
+
+def _position_layer(seed: int, name: str) -> Any:
     from freshet_serving.compiler.frameworks import keras
 
     class PositionLayer(keras.layers.Layer):  # type: ignore[misc]
         """The rows of places."""
 
-        def build(self, events_shape: Sequence[int]) -> None:
+        def build(self, events_shape: Sequence[int], *others: Any) -> None:
             initial = keras.initializers.RandomNormal(stddev=0.02, seed=seed * 1_000_003 + 270_000)
             self.rows = self.add_weight(shape=(1, *events_shape[1:]), initializer=initial, name="rows")
 
-        def call(self, events: Tensor) -> Tensor:
-            return keras.ops.add(events, self.rows)
+        def call(self, events: Tensor, places: Tensor | None = None) -> Tensor:
+            if places is None:
+                return keras.ops.add(events, self.rows)
+            return keras.ops.add(events, keras.ops.take(self.rows[0], keras.ops.cast(places, "int32"), axis=0))
 
-    return PositionLayer(name=name)(events)
+    return PositionLayer(name=name)
 
 
 def silu(tensor: Tensor) -> Tensor:

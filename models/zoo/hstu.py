@@ -3,6 +3,10 @@
 Attention is SiLU(q k' + bias) divided by a constant, not a softmax. The constant is the model's, max_length + 1: the
 compiled size of a batch or a history does not change it. Biases depend on how many places and how many seconds lie
 between two events. Candidates do not see each other, so the history is computed once a request.
+
+Wo begins at zero, so a layer begins as the identity. Normalised, rows that have learned nothing yet are as loud as any
+other: with a random Wo they were most of what the MLP read, for thousands of steps, and how many depended on the seed.
+On the first 8,000 and 32,000 rows of MovieLens-1M, three seeds, AUC rises from 0.589 to 0.628 and from 0.661 to 0.690.
 """
 
 from __future__ import annotations
@@ -71,10 +75,10 @@ def _candidate(layer_factory: LayerFactory, h: History, units: int, layers: int,
     for i in range(layers):
         # One layer each for the events, [n * length, units], and the candidate, [n, units].
         norm = keras.layers.LayerNormalization(epsilon=NORM_EPSILON, name=f"{name}_norm_{i}")
-        initial = [keras.initializers.GlorotUniform(seed=seed * 1_000_003 + 260_000 + 2 * i + n) for n in range(2)]
-        every = keras.layers.Dense(4 * units, kernel_initializer=initial[0], name=f"{name}_all_{i}")
+        initial = keras.initializers.GlorotUniform(seed=seed * 1_000_003 + 260_000 + 2 * i)
+        every = keras.layers.Dense(4 * units, kernel_initializer=initial, name=f"{name}_all_{i}")
         inner = keras.layers.LayerNormalization(epsilon=NORM_EPSILON, name=f"{name}_inner_{i}")
-        out = keras.layers.Dense(units, kernel_initializer=initial[1], name=f"{name}_out_{i}")
+        out = keras.layers.Dense(units, kernel_initializer="zeros", name=f"{name}_out_{i}")
         given = [h.mask] if h.seconds is None else [h.mask, h.seconds]
         between, to_item, own = _bias_layer(length, h.seconds is not None, f"{name}_bias_{i}")(*given)
         gate, values, query, keys = _parts(every(norm(item)))

@@ -41,7 +41,12 @@ def evaluate(
     label: Annotated[list[str] | None, typer.Option(help="Label column; repeatable. [from the training file]")] = None,
     weight: Annotated[str | None, typer.Option(help="Column of row weights.")] = None,
     by: Annotated[list[str] | None, typer.Option(help="Column to slice by; repeatable.")] = None,
-    group: Annotated[str | None, typer.Option(help="Column to group AUC by. [the first id of side user]")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Column to group AUC, hit rate and NDCG by. [the first id of side user]")
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Places that count in hit rate and NDCG. [10]")
+    ] = None,
     skip: Annotated[int, typer.Option(min=0, help="Number of rows to skip at the beginning.")] = 0,
     rows: Annotated[int, typer.Option(min=0, help="Maximum number of rows to score; 0: all.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
@@ -71,7 +76,7 @@ def evaluate(
     # No result depends on the order of the rows.
     rows_of = dataclasses.replace(rows_of, time="")
     rows_of = _labelled(rows_of, label or [], weight)
-    measured = EvaluateConfig(tuple(by) if by else measured.by, group or measured.group)
+    measured = EvaluateConfig(tuple(by) if by else measured.by, group or measured.group, top or measured.top)
     _score(str(repository), str(model), wanted, rows_of, measured, skip, rows, as_json)
 
 
@@ -98,7 +103,7 @@ def _score(
         GenerationScorer(repository, model, generation) as scorer,
     ):
         if not measured.group:
-            measured = EvaluateConfig(measured.by, user_column(scorer.description))
+            measured = EvaluateConfig(measured.by, user_column(scorer.description), measured.top)
         labels = label_names(data)
         lines = list(run(scorer, data, labels, measured, reporter, skip, rows).lines())
         about = {"model": model, "generation": str(scorer.generation)}
@@ -154,6 +159,12 @@ def _print(console: Console, lines: Sequence[dict[str, Any]], label: str) -> Non
             f" {whole['grouped_groups']:,} of {whole['grouped_of']:,} groups that have both labels{sampled}",
             soft_wrap=True,
         )
+        if whole["ranked"]:
+            console.print(
+                f"the first {whole['top']} of each: hit rate {_told(whole['hit_rate'])}, NDCG {_told(whole['ndcg'])}"
+                f" over {whole['ranked']:,} groups with a label of 1",
+                soft_wrap=True,
+            )
     deciles = [line for line in lines if line["what"] == "decile"]
     if deciles:
         table = _table("scores", "rows", "predicted", "observed")

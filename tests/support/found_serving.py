@@ -50,6 +50,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "loadtest/bench/calibration_rows.py": BY_HAND,
     "loadtest/bench/scale.py": BY_HAND,
     "loadtest/bench/training/freshet_side.py": BY_HAND,
+    "loadtest/bench/training/fuxictr_din_side.py": BY_HAND,
     "loadtest/bench/training/fuxictr_side.py": BY_HAND,
     "loadtest/bench/training/keras_quality.py": BY_HAND,
     "loadtest/bench/training/keras_side.py": BY_HAND,

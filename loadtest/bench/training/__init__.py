@@ -19,6 +19,9 @@ quality_race  AUC beside peers; loadtest/results/train-quality.md
 quality_rows  MovieLens-1M cut in three, as every side learns it
 keras_quality  plain Keras, the same network
 fuxictr_side  FuxiCTR's DCN-v2, in a process and environment of its own
+sequence_quality  AUC of rankers over histories; loadtest/results/sequence-quality.md
+sequence_rows  MovieLens-1M with histories, cut in three
+fuxictr_din_side  FuxiCTR's DIN, in a process and environment of its own
 """
 
 __all__ = ["race", "turns"]

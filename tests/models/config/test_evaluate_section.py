@@ -32,7 +32,8 @@ def test_auc_is_grouped_by_the_first_user_id_by_default():
         ({"by": [""]}, r"evaluate\.by\[0\]: expected a column"),
         ({"group": ""}, r"evaluate\.group: expected a column"),
         ({"group": "followed"}, r"evaluate\.group: expected a column of one value a row, got 'followed' of lists"),
-        ({"grup": "x"}, r"evaluate\.grup: unknown key; expected one of by, group \(did you mean 'group'\?\)"),
+        ({"top": 0}, r"evaluate\.top: expected"),
+        ({"grup": "x"}, r"evaluate\.grup: unknown key; expected one of by, group, top \(did you mean 'group'\?\)"),
     ],
 )
 def test_mistake_gives_a_one_line_error(evaluate, message):

@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 DATA = {"movielens": "ml-1m", "criteo": "criteo/train_head10k.tsv.gz"}
 ROWS = 8000
 MORE_ROWS = {"hstu": 32_000}
-"""Attention that is divided by a constant begins near 0, so what it reads is learned later."""
+"""Attention that begins as nothing is learned later than the rest."""
 LEAST_AUC = 0.6
 """Of the last tenth. Chance is 0.5, with a standard error of 0.02 over so few rows."""
 

@@ -60,6 +60,14 @@ def test_served_scores_equal_trained_ones_divided_and_whole(trainer, tmp_path):
     check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9), timed=True)
 
 
+def test_attention_adds_nothing_before_the_first_step():
+    trainer = make_trainer("hstu", LENGTH, timed=True, units=UNITS, layers=LAYERS)
+    trainer.tables["item"].insert(np.arange(30))
+    some, others = (make_batch(40, (LENGTH,), seed, timed=True).columns for seed in (1, 2))
+    histories = {name: column for name, column in others.items() if name.startswith("history.")}
+    np.testing.assert_array_equal(trainer.score(some), trainer.score(some | histories))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("length", [256, 1000])
 def test_long_histories_score_as_the_reference(length, tmp_path):

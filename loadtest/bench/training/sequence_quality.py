@@ -1,0 +1,182 @@
+"""`make -C loadtest sequence-quality`: rankers over histories on MovieLens-1M; loadtest/results/sequence-quality.md.
+
+Rows in order of time: 80 % are learned, the next 10 % choose, the last 10 % are what is reported. A row is a rating;
+its label is 4 stars and more; its history is what the user gave 4 stars and more strictly before it, the newest 50.
+Features are the user, the movie and the history, embeddings have 16 numbers, rows are shuffled, and of up to three
+epochs the best on the choosing rows is kept. Freshet's settings are those that it chooses itself; `hstu` also reads
+the times. FuxiCTR's DIN has an embedding for each id of the learned rows and one for all others, the same layers, Adam
+with the best of several rates, batches and regularizers by seed 0, and an environment of its own. `deepfm` has no
+history. Each run is kept when it ends; the command continues where it was stopped, seed after seed.
+Next-item models are not built, so RecTools' SASRec, whose figures are hit rate and NDCG over all items, is no peer yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from freshet_serving.compiler.building.auc import auc
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
+from freshet_serving.models.training.defaults import chosen
+from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
+from freshet_serving.models.training.trainer import Trainer
+from loadtest.bench.training.keras_quality import SCORED_ROWS
+from loadtest.bench.training.quality_rows import EPOCHS, Run, best_epoch, said
+from loadtest.bench.training.sequence_rows import SequenceRows
+from loadtest.reports.report import machine, opening, origin
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parents[1] / "results"
+DATA = Path(os.environ.get("FRESHET_DATA", HERE.parents[3] / "shared" / "data"))
+PEER_PYTHON = HERE.parents[2] / "build" / "fuxictr-venv" / "bin" / "python"
+ARCHS = ("deepfm", "din", "stca", "sasrec", "hstu", "bst")
+PEER = "FuxiCTR DIN"
+SEEDS = (0, 1, 2)
+WAYS = tuple(
+    {"batch": batch, "rate": rate, "regularizer": regularizer}
+    for batch, rate, regularizer in (
+        (2048, 0.001, 0.0),
+        (2048, 0.002, 0.0),
+        (512, 0.001, 0.0),
+        (512, 0.001, 1e-5),
+        (512, 0.001, 1e-4),
+    )
+)
+GOALS = (("din", PEER, -0.001), ("stca", "din", -0.001), ("din", "deepfm", 0.0), ("stca", "deepfm", 0.0))
+"""(side, other side, the least by which the first is to be better)."""
+
+Way = Mapping[str, Any]
+
+
+def freshet_run(rows: SequenceRows, arch: str, seed: int) -> Run:
+    """With what `freshet train` chooses, rows shuffled."""
+    config, source = rows.config(arch), rows.source(arch)
+    learned, names = rows.parts["learned"][1], [f.name for f in config.features]
+    settings = replace(chosen(config.train, config.features, learned, share_of_ones(source)), seed=seed)
+    trainer = Trainer(draft(config, measure_scaling(source, config.features)), settings, config.network)
+    trainer.dense.set_initial_bias(measure_log_odds(source))
+    random = np.random.default_rng(seed)
+
+    def learn() -> None:
+        with PrefetchPipeline(rows.batches("learned", settings.batch_rows, names, random), trainer.transform) as works:
+            for work in works:
+                trainer.learn(work)
+
+    def aucs(part: str) -> list[float]:
+        found = [(trainer.score(trainer.transform(b)), b.label) for b in rows.batches(part, SCORED_ROWS, names)]
+        scores, labels = (np.concatenate(column) for column in zip(*found))
+        return [float(auc(labels, scores))]
+
+    return best_epoch(learn, aucs, EPOCHS)
+
+
+def fuxictr_run(python: str, rows: Path, way: Way, seed: int) -> Run:
+    """Raises subprocess.CalledProcessError."""
+    words = [str(rows), str(way["batch"]), str(way["rate"]), str(way["regularizer"]), str(seed), str(EPOCHS)]
+    told = subprocess.check_output([python, str(HERE / "fuxictr_din_side.py"), *words], text=True)
+    run: Run = json.loads(told.splitlines()[-1])
+    return run
+
+
+class Runs:
+    """What was run, by side, settings and seed; each is kept as soon as it is there and not run again."""
+
+    def __init__(self, out: Path, rows: int, console: Console) -> None:
+        self._out, self._console = out, console
+        kept = out / "sequence-quality.json"
+        found = json.loads(kept.read_bytes()) if kept.exists() else {}
+        self.results: dict[str, Any] = found if found.get("rows") == rows else {"rows": rows, "sides": {}}
+        self.results |= {"machine": machine(), "origin": origin("-C loadtest sequence-quality", "ARGS", sys.argv[1:])}
+
+    def of(self, side: str, way: Way, seed: int, run: Callable[[], Run]) -> Run:
+        """Return a run, made first if it is not kept."""
+        told = ", ".join(f"{key} {value:g}" for key, value in way.items()) or "its own choice"
+        seeds: dict[str, Run] = self.results["sides"].setdefault(side, {}).setdefault(told, {})
+        if str(seed) not in seeds:
+            began = time.perf_counter()
+            seeds[str(seed)] = run() | {"seconds": round(time.perf_counter() - began, 1)}
+            (self._out / "sequence-quality.json").write_text(json.dumps(self.results, indent=1) + "\n")
+            (self._out / "sequence-quality.md").write_text(page(self.results))
+            self._console.print(f"  {side}, {told}, seed {seed}: {said(seeds[str(seed)])}")
+        return seeds[str(seed)]
+
+
+def of_seeds(ways: Mapping[str, Mapping[str, Run]]) -> tuple[str, list[Run]]:
+    """Return a side's settings, those with the most seeds and then the best choosing rows, and their runs by seed."""
+    told, runs = max(ways.items(), key=lambda item: (len(item[1]), item[1]["0"]["choosing"]))
+    return told, [runs[str(seed)] for seed in SEEDS if str(seed) in runs]
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """sequence-quality.md."""
+    found = {side: of_seeds(ways) for side, ways in results["sides"].items() if ways}
+    means = {side: statistics.mean(run["auc"][0] for run in runs) for side, (_, runs) in found.items()}
+    lines = opening("Quality of networks over histories", __doc__ or "", results)
+    lines += [f"The first {results['rows']:,} rows.", ""]
+    lines += ["| side | AUC, mean | by seed | epochs | seconds | settings |", "|---|---:|---|---|---|---|"]
+    for side, (told, runs) in found.items():
+        each, epochs, seconds = (
+            ", ".join(column)
+            for column in zip(*((f"{r['auc'][0]:.4f}", str(r["epochs"]), f"{r['seconds']:.0f}") for r in runs))
+        )
+        lines.append(f"| {side} | {means[side]:.4f} | {each} | {epochs} | {seconds} | {told} |")
+    lines += ["", "| aim | difference | met |", "|---|---:|---|"]
+    for side, other, least in GOALS:
+        if side in means and other in means and len(found[side][1]) == len(found[other][1]) == len(SEEDS):
+            more = means[side] - means[other]
+            lines.append(f"| {side} at least {other} {least:+.3f} | {more:+.4f} | {'yes' if more >= least else 'no'} |")
+    return "\n".join(lines) + "\n"
+
+
+def race(runs: Runs, rows: SequenceRows, archs: Sequence[str], python: str) -> None:
+    """Run every side, seed after seed."""
+    best: Way = {}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.npz"
+        if python:
+            arrays, sizes = rows.coded()
+            np.savez(file, **(arrays | {"sizes": np.array(json.dumps(sizes))}))  # type: ignore[arg-type]
+        for seed in SEEDS:
+            for arch in archs:
+                runs.of(arch, {}, seed, partial(freshet_run, rows, arch, seed))
+            for way in WAYS if python and not best else [best] * bool(python):
+                runs.of(PEER, way, seed, partial(fuxictr_run, python, file, way, seed))
+            if python and not best:
+                tried = [(runs.of(PEER, way, seed, dict)["choosing"], n) for n, way in enumerate(WAYS)]
+                best = WAYS[max(tried)[1]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make -C loadtest sequence-quality", description=__doc__)
+    add = parser.add_argument
+    add("--only", nargs="*", choices=ARCHS, default=list(ARCHS), help="networks")
+    add("--rows", type=int, default=0, help="the first so many; 0: all")
+    add("--data", type=Path, default=DATA, help="folder with ml-1m; FRESHET_DATA")
+    add("--alone", action="store_true", help="without the peer")
+    add("--out", type=Path, default=RESULTS, help="what its sequence-quality.json has is not run again")
+    arguments = parser.parse_args()
+    console = Console(stderr=True, highlight=False)
+    tf.get_logger().setLevel("ERROR")
+    rows = SequenceRows(arguments.data / "ml-1m", arguments.rows)
+    runs = Runs(arguments.out, rows.all, console)
+    race(runs, rows, arguments.only, "" if arguments.alone else str(PEER_PYTHON))
+    print(page(runs.results))
+
+
+if __name__ == "__main__":
+    main()
