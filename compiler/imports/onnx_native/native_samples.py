@@ -17,6 +17,7 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import every_node
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, reason
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import text_of
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
+from freshet_serving.compiler.imports.onnx_native.staged_lookups import StagedLookup
 from freshet_serving.compiler.imports.onnx_native.trial import run_bounded
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
@@ -44,7 +45,7 @@ class NativeSamples:
         self,
         model: NativeModel,
         inputs: Sequence[FeedSpec],
-        lookups: Sequence[ServedLookup],
+        lookups: Sequence[ServedLookup | StagedLookup],
         given: Mapping[str, Any] | None,
     ) -> None:
         """Find inputs that the file accepts.
@@ -91,7 +92,7 @@ class NativeSamples:
         names = list(self._model.outputs)
         return dict(zip(names, run_bounded(self._model.session, names, fed)))
 
-    def _made(self, lookups: Sequence[ServedLookup], scale: int, rows: int) -> dict[str, Column]:
+    def _made(self, lookups: Sequence[ServedLookup | StagedLookup], scale: int, rows: int) -> dict[str, Column]:
         random = np.random.default_rng(scale)
         limits: dict[str, int] = {}
         for one in lookups:

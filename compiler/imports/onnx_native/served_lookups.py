@@ -75,7 +75,7 @@ def find_lookups(model: NativeModel) -> list[ServedLookup]:
     for name, array in model.weights.items():
         fits = array.dtype == np.float32 and array.ndim == 2 and 0 < array.shape[1] <= MAX_DIM and len(array)
         nodes = readers.get(name, [])
-        if not fits or not nodes or name in outputs or not all(_plain_gather(node, name) for node in nodes):
+        if not fits or not nodes or name in outputs or not all(plain_gather(node, name) for node in nodes):
             continue
         cut = [probe.lookup(node, name, array.shape[1]) for node in nodes]
         if all(one is not None for one in cut):
@@ -83,7 +83,13 @@ def find_lookups(model: NativeModel) -> list[ServedLookup]:
     return found
 
 
-def _plain_gather(node: Any, name: str) -> bool:
+def plain_gather(node: Any, name: str) -> bool:
+    """Return whether a node gathers rows of an initialiser.
+
+    Args:
+        node: The node.
+        name: Name of the initialiser.
+    """
     axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
     return bool(node.op_type == "Gather" and not node.domain and node.input[0] == name and axis == 0) and (
         node.input[1] != name
