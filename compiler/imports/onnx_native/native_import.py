@@ -31,7 +31,7 @@ from freshet_serving.compiler.imports.onnx_native.served_graph import (
     package_name,
     rewrite,
 )
-from freshet_serving.compiler.imports.onnx_native.served_lookups import find_lookups
+from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup, find_lookups
 from freshet_serving.compiler.imports.onnx_native.staged_graph import passing_model, stage_model
 from freshet_serving.compiler.imports.onnx_native.staged_lookups import (
     StagedLookup,
@@ -128,6 +128,7 @@ class NativeImporter:
         staged = [fed.name for fed in self._inputs if fed.kind == PADDED or fed.dtype.hasobject]
         self._staged = bool(staged)
         self._staged_lookups: list[StagedLookup] = []
+        self._key_transforms: list[Transform] = []
         if staged:
             told = ", ".join(staged)[:120]
             self._notes.append(f"stage: a request at a time: strings or rows of any length in {told}")
@@ -182,6 +183,7 @@ class NativeImporter:
         features = self._features(served)
         read_inputs = {feature.input for feature in features}
         transforms = [Transform(n, "float32", [source]) for source, n in self._converted.items() if n in read_inputs]
+        transforms += self._key_transforms
         outputs = [self._output(served.names[label], label, n) for label, n in sorted(served.columns.items())]
         manifest = Manifest(
             model=model,
@@ -283,14 +285,43 @@ class NativeImporter:
                 found.append(self._sided(feature, fed.name, found))
                 continue
             one = slot.lookups[0]
-            dim = one.dims[-1]
+            dim, keys = one.dims[-1], self._key_columns(one)
             for number, (name, column) in enumerate(one.columns):
                 fed = self._names[name]
                 column = column if fed.input.columns else -1
                 label = fed.name if column < 0 else f"{fed.name}.{column}"
-                feature = Feature(label, "id", fed.name, column, table=package_name(one.table), width=dim)
+                feature = Feature(label, "id", keys[name], column, table=package_name(one.table), width=dim)
                 found.append(self._sided(replace(feature, offset=slot.offset + number * dim), fed.name, found))
         return found
+
+    def _key_columns(self, lookup: ServedLookup) -> dict[str, str]:
+        """Return the input or transform that has a lookup's keys, by the file's name of the input.
+
+        Ids that come as floats, and those to which the file adds something, are transforms.
+        """
+        found = {}
+        for name in dict.fromkeys(name for name, _ in lookup.columns):
+            fed = self._names[name]
+            key = fed.name
+            if fed.input.dtype == "float32":
+                key = self._key_transform("whole", key, [64])
+            added = [0] * (fed.input.columns or 1)
+            for (given, column), more in zip(lookup.columns, lookup.added):
+                if given == name:
+                    added[column] = more
+            found[name] = self._key_transform("add", key, added) if any(added) else key
+        return found
+
+    def _key_transform(self, op: str, source: str, integers: list[int]) -> str:
+        """Return the name of a transform of keys; it is made if there is none."""
+        for known in self._key_transforms:
+            if (known.op, known.inputs, known.integers) == (op, [source], integers):
+                return known.name
+        taken = {fed.name for fed in self._inputs} | set(self._converted.values())
+        taken |= {known.name for known in self._key_transforms}
+        (label,) = _unused([f"{source[:112]}.{op}"], taken)
+        self._key_transforms.append(Transform(label, op, [source], integers))
+        return label
 
     def _sided(self, feature: Feature, source: str, before: Sequence[Feature]) -> Feature:
         """Return a feature under a name of its own, on the user's side if its input is the user's."""

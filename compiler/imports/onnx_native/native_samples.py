@@ -95,9 +95,11 @@ class NativeSamples:
     def _made(self, lookups: Sequence[ServedLookup | StagedLookup], scale: int, rows: int) -> dict[str, Column]:
         random = np.random.default_rng(scale)
         limits: dict[str, int] = {}
+        places: dict[str, set[int]] = {}
         for one in lookups:
-            for name, _ in one.columns:
-                limits[name] = min(limits.get(name, scale), len(self._model.weights[one.table]))
+            for name, column in one.columns:
+                limits[name] = min(limits.get(name, scale), len(self._model.weights[one.table]) - one.most_added)
+                places.setdefault(name, set()).add(column)
         numbers, words = _listed(self._model)
         made: dict[str, Column] = {}
         for name, fed in self._inputs.items():
@@ -112,7 +114,10 @@ class NativeSamples:
                 text = Strings.of([words[i] for i in random.integers(0, len(words), count)])
                 made[name] = Ragged(text, splits) if fed.kind == PADDED else text
             elif fed.dtype.kind == "f":
-                made[name] = random.standard_normal(count, np.float32).reshape(shape)
+                floats = random.standard_normal(count, np.float32).reshape(rows, -1)
+                ids = sorted(places.get(self._names[name], ()))
+                floats[:, ids] = random.integers(0, max(1, limits.get(self._names[name], 1)), (rows, len(ids)))
+                made[name] = floats.reshape(shape)
             else:
                 below = 2 if fed.dtype.kind == "b" else limits.get(self._names[name], scale)
                 drawn = random.integers(0, below, count)

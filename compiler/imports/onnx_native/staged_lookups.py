@@ -49,6 +49,11 @@ class StagedLookup:
         """The inputs as columns, as ServedLookup has them."""
         return [(name, 0) for name in self.inputs]
 
+    @property
+    def most_added(self) -> int:
+        """What is added to ids: nothing."""
+        return 0
+
 
 def find_staged_lookups(model: NativeModel) -> tuple[list[StagedLookup], list[str]]:
     """Return the lookups of all initialisers that can be tables, and notes on the embeddings that stay constants.
