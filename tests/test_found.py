@@ -60,6 +60,10 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/processor/running/test_graph_run.py",
         "tests/models/training/test_named_inputs.py",
     ),
+    "processor/features/late_values.py": (
+        "tests/processor/features/test_entity_records.py",
+        "tests/processor/features/test_stage_rows.py",
+    ),
     "processor/features/input_reader.py": ("tests/processor/features/test_plan.py",),
     "processor/kernels/records.py": ("tests/processor/features/test_entity_records.py",),
     "processor/running/given_rows.py": ("tests/processor/running/test_bounded.py",),

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.feeds import DENSE, RAGGED, SPARSE, FeedSpec, feeds_of, plain
+from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, SPARSE, FeedSpec, feeds_of, plain
 from freshet_serving.compiler.imports.foreign_graph import INPUT, ForeignNode, Ref
 from freshet_serving.compiler.imports.ops import words
 from freshet_serving.compiler.imports.runner import Runner
@@ -106,6 +106,14 @@ class TransformDeriver:
             return bool(same_rows) and _listed(got.values) == _listed(np.asarray(values[entries])[order])
 
         return self._checked(entries, lambda: self._ragged(entries), same, segments)
+
+    def values(self, ref: Ref) -> str:
+        """Return the name of lists whose values are the tensor's, in its order; "" if they cannot be derived."""
+
+        def same(name: str, got: Column, values: Mapping[Ref, Any]) -> bool:
+            return isinstance(got, Ragged) and _listed(got.values) == _listed(values[ref])
+
+        return self._checked(ref, lambda: self._flat(ref), same)
 
     def without(self, name: str, ids: Iterable[int]) -> str:
         """Return the name of a ragged input's rows without some ids.
@@ -223,7 +231,7 @@ class TransformDeriver:
         node = self._graph.nodes[ref[0]]
         if node.op == INPUT:
             fed = self._inputs[node.name]
-            if fed.kind in (RAGGED, SPARSE) and node.name.endswith("/values"):
+            if fed.kind == PADDED or (fed.kind in (RAGGED, SPARSE) and node.name.endswith("/values")):
                 return fed.name
             raise NotDerived(f"input {fed.name!r} has no values of rows")
         if node.op == "SparseCross" and ref[1] == 1:

@@ -20,11 +20,12 @@ from freshet_serving.compiler.imports.foreign_graph import Ref
 from freshet_serving.compiler.imports.pooling import PooledLookup
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.shapes import Shapes
-from freshet_serving.compiler.imports.stage_graph import StageWriter
+from freshet_serving.compiler.imports.stage_graph import StageRowsTensor, StageWriter
+from freshet_serving.compiler.imports.stage_lookups import find_rows
 from freshet_serving.processor.columns import Column, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package import FLOATS, Feature, Input, TableEntry, Transform
+from freshet_serving.processor.package import FLOATS, Feature, Input, StageLookup, TableEntry, Transform
 
 MAX_SEEDS = 16
 
@@ -64,7 +65,18 @@ class DraftBuilder:
         runner: Runner,
         inputs: Sequence[FeedSpec],
         samples: Sequence[Mapping[str, Column]],
+        rows: bool = True,
     ) -> None:
+        """Draft the package.
+
+        Args:
+            cut: The cut of the model.
+            shapes: Shapes of its graph.
+            runner: Runs it.
+            inputs: Its inputs.
+            samples: A request for each batch size.
+            rows: Whether the engine looks up the rows that a stage reads; else they are constants in it.
+        """
         self._deriver = TransformDeriver(shapes, runner, inputs, samples)
         self._shapes, self._runner = shapes, runner
         self._inputs = {node: fed for fed in inputs for node in fed.nodes}
@@ -76,9 +88,12 @@ class DraftBuilder:
             before = len(self._draft.features)
             self._add(port)
             self._draft.ports.append(self._draft.features[before:])
-        self._draft.transforms = self._deriver.needed(f.input for f in self._draft.features)
         if self._stage.outputs:
             self._draft.stage = self._stage
+            if rows:
+                self._add_rows()
+        read = [*(f.input for f in self._draft.features), *(one.spec.input for one in self._stage.rows)]
+        self._draft.transforms = self._deriver.needed(read)
 
     @property
     def draft(self) -> Draft:
@@ -126,6 +141,19 @@ class DraftBuilder:
         table = self._table(pool.lookup, name)
         kind = "strings" if strings else "ids"
         self._feature(name, kind, name, port.offset, port.size, table=table, combiner=pool.combiner)
+
+    def _add_rows(self) -> None:
+        """Have the engine look up the rows that the stage reads."""
+        if any(output.spec.dtype != "float32" for output in self._stage.outputs):
+            # Its keys are needed before rows can be looked up (processor.package.stage_lookups).
+            return
+        specs: dict[tuple[str, str, tuple[int, ...]], StageLookup] = {}
+        for found in find_rows(self._shapes, self._deriver, self._stage.refs):
+            table = self._table(found.lookup, found.input)
+            label = _unused(plain(f"{table}.{found.input}"), {spec.name for spec in specs.values()})
+            made = StageLookup(label, found.input, table, found.columns)
+            spec = specs.setdefault((table, found.input, tuple(found.columns)), made)
+            self._stage.rows.append(StageRowsTensor(spec, found.lookup, found.dims))
 
     def _staged(self, port: CutTensor, spec: Input, *refs: Ref) -> str:
         """Add a tensor that the stage computes, and record the reason."""

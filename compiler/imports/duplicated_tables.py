@@ -3,23 +3,19 @@
 A delta of a table changes the rows that the engine looks up. A model may read the same variable elsewhere: inside its
 stage, whose weights are constants, or as a weight of the dense graph (item embeddings that also score all items). Such
 a delta would be half served under the new generation, so the manifest lists these tables and Delta.check() refuses it.
-
-A use of the variable's shape alone (`ids % tf.shape(items)[0]`) reads no rows and does not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from freshet_serving.compiler.imports.cut import GraphCut
 from freshet_serving.compiler.imports.dense_side import weight_names
 from freshet_serving.compiler.imports.draft import Draft
 from freshet_serving.compiler.imports.embedding_lookups import Lookup
-from freshet_serving.compiler.imports.foreign_graph import VARIABLE, ForeignGraph, Ref
 from freshet_serving.compiler.imports.pooling import PooledLookup
 from freshet_serving.compiler.imports.shapes import Shapes
-
-SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "VariableShape"})
+from freshet_serving.compiler.imports.stage_lookups import variables_of
 
 
 def duplicated_tables(cut: GraphCut, draft: Draft, shapes: Shapes, weights: Iterable[str]) -> dict[str, str]:
@@ -36,20 +32,28 @@ def duplicated_tables(cut: GraphCut, draft: Draft, shapes: Shapes, weights: Iter
             delta can change.
     """
     graph, names, known = shapes.graph, weight_names(shapes.graph), frozenset(weights)
-    staged = _variables(graph, draft.stage.refs) if draft.stage else set()
-    dense = _variables(graph, (ref for node in cut.dense for ref in node.inputs if ref[0] in shapes.constant))
+    cut_out = [one.target for one in draft.stage.rows] if draft.stage else []
+    staged = variables_of(graph, draft.stage.refs, stop=cut_out) if draft.stage else set()
+    dense = variables_of(graph, (ref for node in cut.dense for ref in node.inputs if ref[0] in shapes.constant))
     found: dict[str, str] = {}
-    for port, features in zip(cut.ports, draft.ports):
-        lookup = port.how.lookup if isinstance(port.how, PooledLookup) else port.how
-        if not isinstance(lookup, Lookup):
-            continue
-        read = _variables(graph, [lookup.target], stop=[lookup.source])
+    for lookup, table in _lookups(cut, draft):
+        read = variables_of(graph, [lookup.target], stop=[lookup.source])
         weight = sorted(names[v] for v in read & dense)
         if read & staged or not known.issuperset(weight):
-            found[features[0].table] = ""
+            found[table] = ""
         elif weight:
-            found.setdefault(features[0].table, weight[0])
+            found.setdefault(table, weight[0])
     return found
+
+
+def _lookups(cut: GraphCut, draft: Draft) -> Iterator[tuple[Lookup, str]]:
+    """Yield each lookup of the engine with its table."""
+    for port, features in zip(cut.ports, draft.ports):
+        lookup = port.how.lookup if isinstance(port.how, PooledLookup) else port.how
+        if isinstance(lookup, Lookup):
+            yield lookup, features[0].table
+    for one in draft.stage.rows if draft.stage else ():
+        yield one.lookup, one.spec.table
 
 
 def notes_of(copies: Mapping[str, str]) -> list[str]:
@@ -60,19 +64,3 @@ def notes_of(copies: Mapping[str, str]) -> list[str]:
         else f"no delta may change table {table!r}: the stage reads its rows too, as constants"
         for table, weight in copies.items()
     ]
-
-
-def _variables(graph: ForeignGraph, refs: Iterable[Ref], stop: Iterable[Ref] = ()) -> set[str]:
-    """Return the variables from which `refs` are computed, ignoring everything above the refs of `stop`."""
-    ends, seen, found = set(stop), set[str](), set[str]()
-    stack = [ref for ref in refs if ref not in ends]
-    while stack:
-        node = graph.nodes[stack.pop()[0]]
-        if node.name in seen:
-            continue
-        seen.add(node.name)
-        if node.op == VARIABLE:
-            found.add(node.name)
-        if node.op not in SHAPE_ONLY:
-            stack.extend(ref for ref in node.inputs if ref not in ends)
-    return found

@@ -77,7 +77,8 @@ def _staged(port: CutTensor, shapes: Shapes, draft: Draft) -> Iterator[dict[str,
     It is keys of a table, rows of embeddings that are not a table, or other columns; with the inputs it is computed
     from and the reason.
     """
-    above, names = shapes.graph.ancestors([port.ref]), weight_names(shapes.graph)
+    filled = {one.target for one in draft.stage.rows} if draft.stage else set()
+    above, names = shapes.graph.ancestors([port.ref], filled), weight_names(shapes.graph)
     inputs = ", ".join(sorted({n.name.split("/")[1] for n in above if n.op == INPUT}))
     why = draft.staged[port.ref]
     if isinstance(port.how, Lookup | PooledLookup):

@@ -46,7 +46,6 @@ from freshet_serving.processor.package import (
     Manifest,
     Output,
     ServingSignature,
-    StageEntry,
 )
 from freshet_serving.processor.repository import (
     Repository,
@@ -56,7 +55,7 @@ from freshet_serving.processor.repository import (
 from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.tables.table import ServedTable, descriptors, packed
 
-STAGE_FILE = "stage/graph.pb"
+RUNTIME, STAGE_FILE = "tensorflow", "stage/graph.pb"
 CLOSE = 1e-5
 TAIL = 3
 NUMBERS = "replies hold numbers, and strings that are gathered from constant ones"
@@ -69,7 +68,7 @@ class Importer:
     def __init__(
         self, source: ForeignModel, samples: Mapping[str, Any] | None = None, user: Sequence[str] = ()
     ) -> None:
-        self.source, self._user = source, frozenset(user)
+        self.source, self._user, self._rows = source, frozenset(user), True
         known = {fed.input.name for fed in source.inputs}
         for name in sorted(self._user - known):
             raise BadInput(f"user: expected one of the inputs {', '.join(sorted(known))[:200]}, got {name[:64]!r}")
@@ -103,9 +102,14 @@ class Importer:
                 found = unsupported_ops(cut, self.shapes)
                 refused |= found
                 if not found:
-                    note = f"the whole model runs in TensorFlow: {error}"
+                    notes = [*self._notes, f"the whole model runs in TensorFlow: {error}"]
                     break
-        return self._publish(self.cutter.cut(whole=True), repository, writer, buckets, [*self._notes, note])
+        cut = self.cutter.cut(whole=True)
+        try:
+            return self._publish(cut, repository, writer, buckets, notes)
+        except BadInput as error:
+            self._rows = False
+            return self._publish(cut, repository, writer, buckets, [*notes, f"its rows are constants: {error}"])
 
     def analyse(self) -> dict[str, Any]:
         """Return the report of the import without compiling anything."""
@@ -114,7 +118,7 @@ class Importer:
         return self.report(cut, draft, graph, notes_of(self.copies(cut, draft, graph)))
 
     def draft(self, cut: GraphCut) -> Draft:
-        draft = DraftBuilder(cut, self.shapes, self.runner, self.source.inputs, self.samples).draft
+        draft = DraftBuilder(cut, self.shapes, self.runner, self.source.inputs, self.samples, self._rows).draft
         user = set(self._user)
         for transform in draft.transforms:
             user |= {transform.name} if user.issuperset(transform.inputs) else set()
@@ -154,7 +158,7 @@ class Importer:
             dense={name: list(array.shape) for name, array in graph.weights.items()},
             files={},
             transforms=draft.transforms,
-            stage=StageEntry("tensorflow", STAGE_FILE, [o.spec for o in draft.stage.outputs]) if draft.stage else None,
+            stage=draft.stage.entry(RUNTIME, STAGE_FILE) if draft.stage else None,
             copies=copies,
             signatures=self._signatures(),
             notes={"import": self.report(cut, draft, graph, [*notes, *notes_of(copies)])},
@@ -204,7 +208,8 @@ class Importer:
             BadInput: The package gives something else than the model.
         """
         spec = manifest.stage
-        plan = SparsePlan(manifest, TensorFlowStage(stage, manifest.inputs, spec.outputs) if spec else None)
+        loaded = TensorFlowStage(stage, manifest.inputs, spec.outputs, spec.lookups) if spec else None
+        plan = SparsePlan(manifest, loaded)
         served = [ServedTable(table, tables[table.name]) for table in manifest.tables]
         matrix = descriptors([table.descriptor() for table in served])
         counts = np.zeros((max(1, len(served)), 2), np.int64)

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.embedding_lookups import Lookup
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec
 from freshet_serving.compiler.imports.foreign_graph import HANDLE, INPUT, TABLE, VARIABLE, ForeignNode, Ref, text
 from freshet_serving.compiler.imports.runner import Runner
+from freshet_serving.compiler.imports.tensorflow_stage import ROWS
 from freshet_serving.processor.errors import TooLarge
-from freshet_serving.processor.package import Input
+from freshet_serving.processor.package import Input, StageEntry, StageLookup
 
 MAX_NBYTES = 2**31 - (1 << 20)
 
@@ -27,13 +29,39 @@ class StageOutput:
     segments: Ref | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StageRowsTensor:
+    """A tensor of a stage that the engine fills with rows of a table.
+
+    Attributes:
+        spec: The lookup.
+        lookup: Its table as it was found.
+        dims: Sizes of the tensor after those of its keys.
+    """
+
+    spec: StageLookup
+    lookup: Lookup
+    dims: tuple[int, ...]
+
+    @property
+    def target(self) -> Ref:
+        """The tensor."""
+        return self.lookup.target
+
+
 class StageWriter:
-    """Collects a stage's outputs, then writes the graph that computes them."""
+    """Collects a stage's outputs, then writes the graph that computes them.
+
+    Attributes:
+        outputs: The outputs.
+        rows: Tensors that the engine fills, and that the stage does not compute.
+    """
 
     def __init__(self, runner: Runner, inputs: Sequence[FeedSpec]) -> None:
         self._runner, self._graph = runner, runner.graph
         self._inputs = {node: fed for fed in inputs for node in fed.nodes}
         self.outputs: list[StageOutput] = []
+        self.rows: list[StageRowsTensor] = []
 
     def add(self, spec: Input, values: Ref, segments: Ref | None = None) -> str:
         """Add an output, unless the same tensors have one already; return its name.
@@ -57,7 +85,23 @@ class StageWriter:
     @property
     def nodes(self) -> list[ForeignNode]:
         """The nodes that the stage runs."""
-        return self._graph.ancestors(self.refs)
+        return self._graph.ancestors(self._wanted, {one.target for one in self.rows})
+
+    @property
+    def _wanted(self) -> list[Ref]:
+        """The stage's outputs, and the keys whose shapes its rows have."""
+        return [*self.refs, *(one.lookup.source for one in self.rows)]
+
+    def entry(self, runtime: str, file: str) -> StageEntry:
+        """Return the stage as manifests have it.
+
+        Args:
+            runtime: Name of the runtime that runs it.
+            file: The file that it runs.
+        """
+        return StageEntry(
+            runtime, file, [o.spec for o in self.outputs], list({one.spec.name: one.spec for one in self.rows}.values())
+        )
 
     def write(self) -> bytes:
         """Return the stage's graph; raise TooLarge if it exceeds the limit of a GraphDef."""
@@ -75,7 +119,12 @@ class StageWriter:
                 nbytes += self._table(extra, node, given)
         if nbytes > MAX_NBYTES:
             raise TooLarge("stage: it would hold more than 2 GiB of constants, which no TensorFlow graph can")
-        definition = self._graph.graph_def(self.refs, given)
+        given |= {one.target: f"{ROWS}{n}/shaped" for n, one in enumerate(self.rows)}
+        definition = self._graph.graph_def(self._wanted, given)
+        for name, dim in {one.spec.name: one.lookup.dim for one in self.rows}.items():
+            self._rows_of(extra, name, dim)
+        for one in self.rows:
+            self._filled(extra, one, given)
         definition.node.extend(extra.node)
         for output in self.outputs:
             self._identity(definition, f"output/{output.spec.name}", output.values, given)
@@ -96,6 +145,28 @@ class StageWriter:
                 node.attr["shape"].shape.dim.add(size=size)
         else:
             node.attr["shape"].shape.unknown_rank = True
+
+    def _rows_of(self, definition: Any, name: str, dim: int) -> None:
+        """Add a placeholder of rows."""
+        node = definition.node.add(name=f"{ROWS}{name}", op="Placeholder")
+        node.attr["dtype"].type = tf.float32.as_datatype_enum
+        for size in (-1, dim):
+            node.attr["shape"].shape.dim.add(size=size)
+
+    def _filled(self, definition: Any, rows: StageRowsTensor, given: Mapping[Ref, str]) -> None:
+        """Add the nodes that bring rows into the shape of their keys."""
+        source, shaped = rows.lookup.source, given[rows.target]
+        name = shaped.removesuffix("/shaped")
+        shape = definition.node.add(name=f"{name}/keys", op="Shape", input=[given.get(source, text(source))])
+        shape.attr["T"].type = self._runner.tensor(source).dtype.as_datatype_enum
+        shape.attr["out_type"].type = tf.int32.as_datatype_enum
+        dims = self._constant(definition, f"{name}/dims", np.array(rows.dims, np.int32))
+        axis = self._constant(definition, f"{name}/axis", np.int32(0))
+        whole = definition.node.add(name=f"{name}/shape", op="ConcatV2", input=[shape.name, dims, axis])
+        whole.attr["N"].i = 2
+        whole.attr["T"].type = whole.attr["Tidx"].type = tf.int32.as_datatype_enum
+        made = definition.node.add(name=shaped, op="Reshape", input=[f"{ROWS}{rows.spec.name}", whole.name])
+        made.attr["T"].type, made.attr["Tshape"].type = tf.float32.as_datatype_enum, tf.int32.as_datatype_enum
 
     def _variable(self, definition: Any, node: ForeignNode, given: dict[Ref, str], handled: bool) -> int:
         value = self._runner.constant((node.name, 0))

@@ -1,7 +1,8 @@
 """Run a package's stage: the part of an imported model that remains a TensorFlow function, on the CPU.
 
 A stage is one GraphDef and nothing else: no variables, no files; constants and contents of tables are inside. Node
-names give their roles: "input/<name>..." are placeholders (compiler.imports.feeds); "init/<n>" fill the tables, once;
+names give their roles: "input/<name>..." are placeholders (compiler.imports.feeds); "rows/<name>" are placeholders for
+rows of tables that the engine looks up (processor.package.stage_lookups); "init/<n>" fill the tables, once;
 "output/<name>" are the outputs: a column or matrix, or together with "output/<name>/segments" the values of ragged
 rows, each with its row. Nothing is loaded unless every operation is allowed (compiler.imports.ops): a package may come
 from an untrusted source.
@@ -12,7 +13,7 @@ Thread-safe: a TensorFlow session is, and there is no other state.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,26 +24,33 @@ from freshet_serving.compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RA
 from freshet_serving.compiler.imports.ops import STAGE, check_ops
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.package import Input
+from freshet_serving.processor.features.stage import NONE
+from freshet_serving.processor.package import Input, StageLookup
 
 THREADS = 2
+ROWS = "rows/"
 
 
-def load(data: bytes, inputs: Sequence[Input], outputs: Sequence[Input]) -> TensorFlowStage:
+def load(
+    data: bytes, inputs: Sequence[Input], outputs: Sequence[Input], lookups: Sequence[StageLookup] = ()
+) -> TensorFlowStage:
     """Load a stage, as a processor.features.stage.StageRuntime.
 
     Args:
         data: The GraphDef.
         inputs: The package's inputs.
         outputs: The stage's outputs.
+        lookups: Rows that it reads.
     """
-    return TensorFlowStage(data, inputs, outputs)
+    return TensorFlowStage(data, inputs, outputs, lookups)
 
 
 class TensorFlowStage:
     """A processor.features.stage.Stage in a TensorFlow session."""
 
-    def __init__(self, data: bytes, inputs: Sequence[Input], outputs: Sequence[Input]) -> None:
+    def __init__(
+        self, data: bytes, inputs: Sequence[Input], outputs: Sequence[Input], lookups: Sequence[StageLookup] = ()
+    ) -> None:
         definition = tf.compat.v1.GraphDef()
         try:
             definition.ParseFromString(data)
@@ -53,7 +61,9 @@ class TensorFlowStage:
         called = {function.signature.name for function in definition.library.function}
         check_ops({node.op for node in (*nodes.values(), *inner)} - called, STAGE, "stage")
         self._fed = {i.name: fed for i in inputs if (fed := _fed(i, nodes)) is not None}
-        self._outputs = list(outputs)
+        self._outputs, self._rows = list(outputs), [lookup.name for lookup in lookups]
+        if any(ROWS + name not in nodes for name in self._rows):
+            raise Corrupt("stage: rows that the manifest names are missing")
         fetched = []
         for output in outputs:
             fetched.append(f"output/{output.name}")
@@ -72,15 +82,23 @@ class TensorFlowStage:
             self._session.run([name for name in nodes if name.startswith("init/")])
             self._nodes = [node for fed in self._fed.values() for node in fed.nodes if node in nodes]
             self._run = self._session.make_callable(
-                [f"{name}:0" for name in fetched], feed_list=[f"{node}:0" for node in self._nodes]
+                [f"{name}:0" for name in fetched],
+                feed_list=[f"{node}:0" for node in (*self._nodes, *(ROWS + name for name in self._rows))],
             )
         except Exception:
             raise Corrupt("stage: refused by TensorFlow") from None
 
-    def run(self, inputs: Mapping[str, Column], rows: int) -> dict[str, Column]:
+    @property
+    def reads(self) -> Collection[str]:
+        return self._fed.keys()
+
+    def run(
+        self, inputs: Mapping[str, Column], rows: int, found: Mapping[str, NDArray[np.float32]] = NONE
+    ) -> dict[str, Column]:
         feeds = feeds_of(self._fed, inputs, rows)
+        given = [found[name] for name in self._rows]
         try:
-            values = iter(self._run(*[feeds[node] for node in self._nodes]))
+            values = iter(self._run(*[feeds[node] for node in self._nodes], *given))
         except tf.errors.OpError as error:
             raise BadInput(f"the model refuses these inputs: {_reason(error)}") from None
         return {o.name: self._column(o, next(values), next(values) if o.ragged else None, rows) for o in self._outputs}

@@ -229,7 +229,7 @@ class Explainer:
         if not 0 <= row < bound.rows:
             raise BadInput(f"row: expected 0 to {bound.rows - 1}, got {row}")
         with self._locked(version):
-            if plan.entities:
+            if plan.late:
                 tables, standing = _descriptors(version), _standing(version, asked.step)
                 bound = plan.filled(tables, standing.epoch, bound)
             values = feature_values(manifest, plan, inputs, bound, row)

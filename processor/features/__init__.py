@@ -4,10 +4,22 @@ limits          limits of a request, checked before its values are read
 plan            checks names, types and rows once, then passes a few integers to the kernel
 input_reader    checks one input and makes the arrays that the kernel reads
 sequences       aligns a request's lists of events and cuts them
+late_values     fills in, with each batch, what a bound request leaves out
 entity_records  fills what a request leaves out from the records of entities
 evaluation      hash buckets, joins and crosses of a request's inputs
 key_codes       the keys of hashed tables
 stage           the interface to the runtime of an imported model's own preprocessing
+stage_rows      runs a stage that reads rows of tables, with each batch
 """
 
-__all__ = ["entity_records", "evaluation", "input_reader", "key_codes", "limits", "plan", "sequences", "stage"]
+__all__ = [
+    "entity_records",
+    "evaluation",
+    "input_reader",
+    "key_codes",
+    "late_values",
+    "limits",
+    "plan",
+    "sequences",
+    "stage",
+]

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.evaluation import Transforms
+from freshet_serving.processor.features.late_values import LateFill, SentColumns
 from freshet_serving.processor.kernels import records as kernels
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import (
@@ -152,19 +153,12 @@ class EntityRecords:
         self,
         tables: NDArray[np.int64],
         epoch: int,
+        bound: Sequence[SentColumns],
         inputs: NDArray[np.int64],
         spans: NDArray[np.int64],
         counts: NDArray[np.int64],
-    ) -> tuple[Any, ...]:
-        """Replace left-out sources by values; return the arrays that hold them, which must outlive their use.
-
-        Args:
-            tables: Table descriptors, int64 [T, TABLE_FIELDS].
-            epoch: The epoch to read records at.
-            inputs: int64 [R, S, 4] (kernels.pool), to write to.
-            spans: int64 [R, 2], first row and rows of each request.
-            counts: Lookups and misses by table, int64 [T, 2], to add to.
-        """
+    ) -> LateFill:
+        """Replace left-out sources by values; arguments as those of LateValues.fill()."""
         rows = int(spans[:, 1].sum())
         records = np.empty(rows * self._words, np.int32)
         lists = np.empty(rows * self._list_values, np.int64)
@@ -173,18 +167,4 @@ class EntityRecords:
             tables, self._table, self._key, self._fields, inputs, spans, epoch, self._default.ctypes.data,
             self._words, records.ctypes.data, lists.ctypes.data, splits.ctypes.data, counts,
         )  # fmt: skip
-        return records, lists, splits
-
-
-def fill_left_out(
-    entities: Sequence[EntityRecords],
-    tables: NDArray[np.int64],
-    epoch: int,
-    inputs: NDArray[np.int64],
-    spans: NDArray[np.int64],
-    counts: NDArray[np.int64],
-) -> list[Any]:
-    """Fill the left-out sources of requests from all entities; see EntityRecords.fill()."""
-    if not (inputs[:, :, 2] <= kernels.LEFT_OUT).any():
-        return []
-    return [entity.fill(tables, epoch, inputs, spans, counts) for entity in entities]
+        return LateFill((records, lists, splits))

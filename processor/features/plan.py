@@ -14,7 +14,7 @@ A version's own transforms of a request's inputs, such as hash buckets (processo
 bind_inputs(), too, once the inputs are checked. A version with a stage (processor.features.stage) has part of its
 inputs computed elsewhere: bind_inputs() checks the request, runs the stage on it once, and checks the stage's outputs
 as it checks clients' inputs. That takes as long as the stage does, so callers on an event loop bind such versions
-elsewhere.
+elsewhere. A stage that reads rows of tables runs with each batch instead (stage_rows).
 
 What a request leaves out (processor.package.input_fillers): online features are filled in before the request is bound;
 inputs of entities are bound without values, and filled in under the state of the batch (entity_records). A key that the
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import BufferLayout, Column, PackedColumns
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.entity_records import EntityRecords, fill_left_out
+from freshet_serving.processor.features.entity_records import EntityRecords
 from freshet_serving.processor.features.evaluation import Transforms
 from freshet_serving.processor.features.input_reader import (
     BoundInput,
@@ -44,9 +44,11 @@ from freshet_serving.processor.features.input_reader import (
     bound_input,
     size_of,
 )
+from freshet_serving.processor.features.late_values import LateValues, fill_left_out
 from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.processor.features.sequences import SequenceColumns
 from freshet_serving.processor.features.stage import Stage
+from freshet_serving.processor.features.stage_rows import StageRows
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.records import LEFT_OUT
 from freshet_serving.processor.package import (
@@ -75,6 +77,7 @@ class BoundRequest(NamedTuple):
         user_split: True if the user's inputs (processor.package.subgraphs) have one row for all candidates.
         unknown: By the policy of an entity (DROP, MARK), int64 for each row of its key, written when a batch reads the
             records: 1 if the key has none. Another batch of the same request writes all of them again.
+        columns: The inputs by name, for a stage that is run with each batch (stage_rows).
     """
 
     rows: int
@@ -83,6 +86,7 @@ class BoundRequest(NamedTuple):
     keep: Sequence[Any]
     user_split: bool = False
     unknown: Sequence[tuple[str, NDArray[np.int64]]] = ()
+    columns: Mapping[str, Column] | None = None
 
 
 NOTHING = BoundInput(np.empty(0, np.int64), 1, LEFT_OUT, None)
@@ -112,12 +116,12 @@ class Pooling(NamedTuple):
     Attributes:
         plan: int64 [F, PLAN_FIELDS].
         scaling: float32 [F, SCALING_FIELDS].
-        entities: Entities that fill some of their inputs.
+        late: What fills some of their inputs with each batch.
     """
 
     plan: NDArray[np.int64]
     scaling: NDArray[np.float32]
-    entities: Sequence[EntityRecords] = ()
+    late: Sequence[LateValues] = ()
 
     def fill(
         self,
@@ -140,13 +144,15 @@ class Pooling(NamedTuple):
 
         Raises:
             NonFiniteInput: A float is infinite, or becomes so when scaled.
+            StageRefusal: A stage refuses a request.
         """
         inputs, kept = inputs_of(bound), None
-        if self.entities:
-            kept = fill_left_out(self.entities, tables, epoch, inputs, spans, counts)
+        if self.late:
+            kept = fill_left_out(self.late, tables, epoch, bound, inputs, spans, counts)
         if pool.run(tables, self.plan, self.scaling, inputs, spans, epoch, out, counts):
             raise NonFiniteInput("inputs: expected numbers that are finite after scaling")
-        del kept
+        if kept is not None and kept.refusal is not None:
+            raise kept.refusal
 
 
 class PoolingStep(NamedTuple):
@@ -200,6 +206,7 @@ class SparsePlan:
         plan: The features' plan (kernels.pool), and `scaling` their scaling.
         lookups: `plan`, followed by the columns of sequences.
         sequences: The sequences by name.
+        late: What fills sources with each batch: entities, or a stage that reads rows.
     """
 
     def __init__(self, manifest: Manifest, stage: Stage | None = None) -> None:
@@ -283,6 +290,12 @@ class SparsePlan:
                 codes,
             )
             self._scaling[row] = (f.log1p, f.mean, f.scale, np.inf if f.input in staged else pool.LARGEST)
+        self._rows_read: StageRows | None = None
+        if stage is not None and manifest.stage_lookups:
+            made = {name: self._sources[name, 0] for name in staged}
+            first = sum(len(manifest.rows_of(lookup)) for lookup in manifest.stage_lookups)
+            self._rows_read = StageRows(manifest, stage, made, self.lookups[-first:])
+        self.late: list[LateValues] = [*self.entities, *([self._rows_read] if self._rows_read else [])]
 
     def bind_inputs(self, inputs: Mapping[str, Column], limits: RequestLimits | None = None) -> BoundRequest:
         """Check names, dtypes, shapes and row counts of a request, and turn it into addresses for the kernel.
@@ -318,7 +331,12 @@ class SparsePlan:
         more = rows * sum(share.ids for share in left.entities) if left is not None else 0
         if limits is not None and plain and self._may_exceed(limits, rows, ids + more):
             self._measure(inputs, limits, left)
-        if self.stage is not None:
+        later = self._rows_read
+        if later is not None:
+            for stride in later.strides.values():
+                words += (address(NOTHING.values), 0, min(LEFT_OUT, -stride), 0)
+                keep.append(NOTHING)
+        elif self.stage is not None:
             staged = self.stage.run(inputs, rows)
             rows, more, same = self._read_inputs(self._staged, staged, rows, words, keep)
             ids, user_split = ids + more, user_split and same
@@ -329,7 +347,8 @@ class SparsePlan:
         if self._keys:
             rows, _, _ = self._read_inputs(self._sent_keys(inputs), inputs, rows, [], keep)
         if left is None:
-            return BoundRequest(rows, ids, self._pack(*words), keep, user_split)
+            columns = inputs if later is not None else None
+            return BoundRequest(rows, ids, self._pack(*words), keep, user_split, columns=columns)
         whole, sources = left.words.copy(), [NOTHING] * len(left.words)
         whole[left.sent] = np.array(words, np.int64).reshape(-1, pool.INPUT_FIELDS)
         for number, source in zip(left.sent, keep):
@@ -489,25 +508,32 @@ class SparsePlan:
 
         Raises:
             NonFiniteInput: A float is infinite, or becomes so when scaled.
+            StageRefusal: The stage refuses a request.
         """
         inputs, kept = inputs_of(bound), None
-        if self.entities:
-            kept = fill_left_out(self.entities, tables, epoch, inputs, spans, counts)
+        if self.late:
+            kept = fill_left_out(self.late, tables, epoch, bound, inputs, spans, counts)
         if pool.run(tables, self.plan, self.scaling, inputs, spans, epoch, out, counts):
             refusals = filter(None, map(self.non_finite_error, bound))
             raise next(refusals, None) or NonFiniteInput("inputs: expected finite numbers (or NaN)")
-        del kept
+        if kept is not None and kept.refusal is not None:
+            raise kept.refusal
 
     def filled(self, tables: NDArray[np.int64], epoch: int, bound: BoundRequest) -> BoundRequest:
-        """Return a request with the values of its left-out inputs, as of an epoch.
+        """Return a request with the values of its left-out sources, as of an epoch.
 
         Args:
             tables: Table descriptors, int64 [T, TABLE_FIELDS].
-            epoch: The epoch to read records at.
+            epoch: The epoch to read rows at.
             bound: The bound request.
+
+        Raises:
+            StageRefusal: The stage refuses the request.
         """
         inputs, counts = inputs_of([bound]), np.zeros((len(tables), 2), np.int64)
-        kept = fill_left_out(self.entities, tables, epoch, inputs, np.array([[0, bound.rows]]), counts)
+        kept, refusal = fill_left_out(self.late, tables, epoch, [bound], inputs, np.array([[0, bound.rows]]), counts)
+        if refusal is not None:
+            raise refusal
         if not kept:
             return bound
         specs = {number: self._specs[name] for (name, _), number in self._sources.items()}
@@ -530,20 +556,20 @@ class SparsePlan:
         return _non_finite_error(name, c_float.from_address(values + 4 * (row * stride + column)).value, row, column)
 
     def _sent(self, bound: Sequence[BoundRequest]) -> NDArray[np.int64]:
-        """Return the inputs of requests, those left out without rows: entities hold no number that is refused."""
+        """Return the inputs of requests, those left out without rows: what fills them has no number that is refused."""
         inputs = inputs_of(bound)
-        if self.entities:
+        if self.late:
             inputs[inputs[:, :, 2] <= LEFT_OUT, 1] = 0
         return inputs
 
-    def _entities_of(self, plan: NDArray[np.int64]) -> list[EntityRecords]:
-        """Return the entities that fill inputs of some features."""
-        return [entity for entity in self.entities if entity.feeds(plan[:, pool.SOURCE])]
+    def _late_of(self, plan: NDArray[np.int64]) -> list[LateValues]:
+        """Return what fills inputs of some features with each batch."""
+        return [late for late in self.late if late.feeds(plan[:, pool.SOURCE])]
 
     def _some(self, rows: Any) -> Pooling:
         """Return the pooling of some features, in the columns that fill() writes them to."""
         plan = self.plan[rows]
-        return Pooling(plan, self.scaling[rows], self._entities_of(plan))
+        return Pooling(plan, self.scaling[rows], self._late_of(plan))
 
     def largest(self, bound: BoundRequest) -> float:
         """Return the magnitude of a request's largest float, after scaling if it is scaled; 0 without floats."""
@@ -614,7 +640,7 @@ class SparsePlan:
         rows = [self._features[name] for name in features]
         plan = self.lookups[rows]
         plan[:, pool.OFFSET] = np.cumsum([0, *plan[:-1, pool.WIDTH]])
-        return Pooling(plan, self._scaling[rows], self._entities_of(plan))
+        return Pooling(plan, self._scaling[rows], self._late_of(plan))
 
     def source(self, name: str) -> int:
         """Return the number of an input that is no string, among BoundRequest.keep."""

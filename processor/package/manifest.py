@@ -39,6 +39,7 @@ from freshet_serving.processor.package.replies import (
 )
 from freshet_serving.processor.package.sequences import SEQUENCE, SequenceEntry, validate_sequences
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
+from freshet_serving.processor.package.stage_lookups import StageLookup, validate_stage_lookups
 from freshet_serving.processor.package.subgraphs import (
     BATCH_SYMBOL,
     FEATURES,
@@ -191,11 +192,14 @@ class StageEntry:
         runtime: Name of the runtime that runs it (processor.features.stage).
         file: The file that it runs.
         outputs: What it computes from a request's inputs; inputs of features like any other.
+        lookups: Rows that it reads. With any, it is run under the state of each batch (processor.features.stage_rows),
+            and its outputs are floats: rows never decide which rows are read.
     """
 
     runtime: str
     file: str
     outputs: list[Input]
+    lookups: list[StageLookup] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +414,8 @@ class Manifest:
         ):
             if entry[key] == default:
                 del entry[key]
+        if document["stage"] and not document["stage"]["lookups"]:
+            del document["stage"]["lookups"]
         if not self.key:
             for name in SIGNED:
                 del document[name]
@@ -487,13 +493,33 @@ class Manifest:
 
     @property
     def lookups(self) -> list[Feature]:
-        """The features, then the columns of sequences as features without a combiner, with offsets in their inputs."""
+        """The features, and whatever else looks up rows, as features.
+
+        Columns of sequences follow, without a combiner and with offsets in their inputs; then each column or list of a
+        stage's lookups, with offsets among the lookup's rows.
+        """
         of_sequences = (
             Feature(c.name, c.kind, c.input, -1, "user", c.table, "none", s.max_length, offset=c.offset, width=c.width)
             for s in self.sequences
             for c in s.columns
         )
-        return [*self.features, *of_sequences]
+        return [*self.features, *of_sequences, *(f for lookup in self.stage_lookups for f in self.rows_of(lookup))]
+
+    @property
+    def stage_lookups(self) -> list[StageLookup]:
+        """The lookups of the stage, if there is one."""
+        return self.stage.lookups if self.stage else []
+
+    def rows_of(self, lookup: StageLookup) -> list[Feature]:
+        """Return the rows that a stage reads as features: one a column, or one of a list, whose width is a row's."""
+        shape, dim = self.shapes[lookup.input], self.table(lookup.table).dim
+        one, many = ("string", "strings") if shape.dtype == "string" else ("id", "ids")
+        if shape.ragged:
+            return [Feature(lookup.name, many, lookup.input, table=lookup.table, width=dim)]
+        return [
+            Feature(f"{lookup.name}.{column}", one, lookup.input, column, table=lookup.table, offset=n * dim, width=dim)
+            for n, column in enumerate(lookup.columns or [-1])
+        ]
 
     @property
     def sources(self) -> list[Input]:
@@ -554,6 +580,7 @@ def validate(manifest: Manifest) -> None:
     if m.stage is not None:
         _want(NAME.fullmatch(m.stage.runtime) is not None, "manifest.stage.runtime: expected a plain name")
         _want(m.stage.file in m.files, "manifest.stage.file: not among manifest.files")
+        validate_stage_lookups(m.stage.lookups, m.stage.outputs, m.shapes, {t.name for t in m.tables})
     for i in sources:
         where = f"manifest.inputs[{i.name}]"
         _want(i.dtype in DTYPES, f"{where}.dtype: expected one of {', '.join(DTYPES)}, got {i.dtype[:40]!r}")

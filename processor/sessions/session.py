@@ -20,6 +20,7 @@ from freshet_serving.processor.backends import RefusedRun
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.features.plan import NonFiniteInput, address
+from freshet_serving.processor.features.stage import StageRefusal
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.runner import Runner, RunningBatch
 from freshet_serving.processor.sessions.occupancy import Occupancy
@@ -228,7 +229,7 @@ def retry_groups(works: Sequence[Work], error: Exception) -> Sequence[Sequence[W
                 answer(work.done, non_finite_error)
         if len(sound) < len(works):
             return [sound] if sound else []
-    if isinstance(error, NotReady | RefusedRun) and len(works) > 1:
+    if isinstance(error, NotReady | RefusedRun | StageRefusal) and len(works) > 1:
         # Rows of one request were unavailable, or its values are refused: the others must not fail with it.
         return [[work] for work in works]
     return None

@@ -7,6 +7,7 @@ string_outputs  replaces outputs of strings by positions in lists of labels
 value_sizes     refuses sizes and trip counts that values of a request decide
 served_lookups  finds the embeddings that the engine looks up
 served_graph    rewrites the graph: one matrix in, weights by name alone
+staged_lookups  finds and cuts the embeddings of a graph that is a stage
 staged_graph    writes a file as a stage, where no dense graph can take its inputs
 onnx_stage      runs such a stage; the entry point freshet.stages
 native_samples  generates inputs to try it on

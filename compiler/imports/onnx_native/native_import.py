@@ -31,8 +31,13 @@ from freshet_serving.compiler.imports.onnx_native.served_graph import (
     package_name,
     rewrite,
 )
-from freshet_serving.compiler.imports.onnx_native.served_lookups import find_lookups
+from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup, find_lookups
 from freshet_serving.compiler.imports.onnx_native.staged_graph import passing_model, stage_model
+from freshet_serving.compiler.imports.onnx_native.staged_lookups import (
+    StagedLookup,
+    find_staged_lookups,
+    rows_names,
+)
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
@@ -47,6 +52,7 @@ from freshet_serving.processor.package import (
     Manifest,
     Output,
     StageEntry,
+    StageLookup,
     TableEntry,
     Transform,
 )
@@ -122,13 +128,15 @@ class NativeImporter:
             self._notes.append("user-once: ONNX Runtime computes the user's part with every candidate")
         staged = [fed.name for fed in self._inputs if fed.kind == PADDED or fed.dtype.hasobject]
         self._staged = bool(staged)
+        self._staged_lookups: list[StagedLookup] = []
+        self._key_transforms: list[Transform] = []
         if staged:
             told = ", ".join(staged)[:120]
-            self._notes.append(
-                f"stage: a request at a time and without deltas: strings or rows of any length in {told}"
-            )
+            self._notes.append(f"stage: a request at a time: strings or rows of any length in {told}")
+            self._staged_lookups, constants = find_staged_lookups(self._model)
+            self._notes += constants
         self._lookups = [] if staged else find_lookups(self._model)
-        self._samples = NativeSamples(self._model, self._inputs, self._lookups, samples)
+        self._samples = NativeSamples(self._model, self._inputs, self._staged_lookups or self._lookups, samples)
         self._check_outputs()
         self._check_rows()
 
@@ -171,20 +179,12 @@ class NativeImporter:
         if self._staged:
             return self._staged_draft(model, version, sizes)
         served = rewrite(self._model, self._lookups, sizes)
-        tables: dict[str, Any] = {}
-        names: dict[str, str] = {}
-        entries: list[TableEntry] = []
-        for slot in served.slots:
-            for one in slot.lookups[:1]:
-                name, rows = package_name(one.table), self._model.weights[one.table]
-                if name in served.weights or names.setdefault(name, one.table) != one.table:
-                    raise BadInput(f"initialiser {one.table[:64]!r}: another name differs only in case or punctuation")
-                if name not in tables:
-                    entries.append(TableEntry(name, rows.shape[1], len(rows)))
-                    tables[name] = packed(np.arange(len(rows), dtype=np.int64), rows)
+        read = [one.table for slot in served.slots for one in slot.lookups[:1]]
+        entries, tables = self._tables(read, served.weights)
         features = self._features(served)
-        read = {feature.input for feature in features}
-        transforms = [Transform(n, "float32", [source]) for source, n in self._converted.items() if n in read]
+        read_inputs = {feature.input for feature in features}
+        transforms = [Transform(n, "float32", [source]) for source, n in self._converted.items() if n in read_inputs]
+        transforms += self._key_transforms
         outputs = [self._output(served.names[label], label, n) for label, n in sorted(served.columns.items())]
         manifest = Manifest(
             model=model,
@@ -205,6 +205,25 @@ class NativeImporter:
         graph = OnnxDenseGraph(served.model, served.width, plain_outputs, served.weights, {})
         return NativeDraft(manifest, tables, graph)
 
+    def _tables(self, read: Sequence[str], weights: Collection[str]) -> tuple[list[TableEntry], dict[str, Any]]:
+        """Return the tables of some initialisers, and their keys and rows by name.
+
+        Args:
+            read: The initialisers.
+            weights: Names of the package's weights.
+        """
+        tables: dict[str, Any] = {}
+        names: dict[str, str] = {}
+        entries: list[TableEntry] = []
+        for table in read:
+            name, rows = package_name(table), self._model.weights[table]
+            if name in weights or names.setdefault(name, table) != table:
+                raise BadInput(f"initialiser {table[:64]!r}: another name differs only in case or punctuation")
+            if name not in tables:
+                entries.append(TableEntry(name, rows.shape[1], len(rows)))
+                tables[name] = packed(np.arange(len(rows), dtype=np.int64), rows)
+        return entries, tables
+
     def _staged_draft(self, model: str, version: int, sizes: Mapping[str, int]) -> NativeDraft:
         """Return the package of a graph that is a stage as a whole."""
         labels = output_labels(sizes)
@@ -218,14 +237,23 @@ class NativeImporter:
             features.append(Feature(column, FLOATS, column, -1 if columns == 1 else 0, offset=at, width=columns))
             at += columns
         inputs = {one.name: fed.name for one, fed in zip(self._model.inputs, self._inputs)}
-        stage = stage_model(self._model, inputs, {name: spec.name for (_, name), spec in zip(ordered, specs)})
+        row_names = rows_names(self._staged_lookups)
+        made = {name: spec.name for (_, name), spec in zip(ordered, specs)}
+        stage = stage_model(self._model, inputs, made, self._staged_lookups, row_names)
+        entries, tables = self._tables([table for table, _ in row_names], ())
+        lookups = [
+            StageLookup(label, fed.name, package_name(table), list(range(fed.input.columns)))
+            for (table, given), label in row_names.items()
+            for fed in [self._names[given]]
+        ]
         outputs = [self._output(name, label, sizes[name]) for label, name in ordered]
         operators = [node.op_type for node in self._model.proto.graph.node]
         pairs = [
             BoundaryTensor(label, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, staged=True))
             for (label, _), f in zip(ordered, features)
         ]
-        report = _described(self._notes, [], operators, 0)
+        report = _described(self._notes, [], operators, len(self._staged_lookups))
+        report["nbytes"]["tables"] = sum(int(arrays["rows"].nbytes) for arrays in tables.values())
         report["boundary"] = [
             {**p.to_json(), "op": "Stage", "input": f.input, "features": 1} for p, f in zip(pairs, features)
         ]
@@ -236,17 +264,17 @@ class NativeImporter:
             created_at=time.time(),
             inputs=[fed.input for fed in self._inputs],
             features=features,
-            tables=[],
+            tables=entries,
             outputs=outputs,
             width=at,
             dense={},
             files={},
-            stage=StageEntry(RUNTIME, STAGE_FILE, specs),
+            stage=StageEntry(RUNTIME, STAGE_FILE, specs, lookups),
             notes={"import": report, "passes": []},
         )
         passing = passing_model({o.name: o.columns for o in outputs})
         plain_outputs = [Output(o.name, o.columns) for o in outputs]
-        return NativeDraft(manifest, {}, OnnxDenseGraph(passing, at, plain_outputs, {}, {}), stage)
+        return NativeDraft(manifest, tables, OnnxDenseGraph(passing, at, plain_outputs, {}, {}), stage)
 
     def _features(self, served: ServedGraph) -> list[Feature]:
         found: list[Feature] = []
@@ -258,14 +286,43 @@ class NativeImporter:
                 found.append(self._sided(feature, fed.name, found))
                 continue
             one = slot.lookups[0]
-            dim = one.dims[-1]
+            dim, keys = one.dims[-1], self._key_columns(one)
             for number, (name, column) in enumerate(one.columns):
                 fed = self._names[name]
                 column = column if fed.input.columns else -1
                 label = fed.name if column < 0 else f"{fed.name}.{column}"
-                feature = Feature(label, "id", fed.name, column, table=package_name(one.table), width=dim)
+                feature = Feature(label, "id", keys[name], column, table=package_name(one.table), width=dim)
                 found.append(self._sided(replace(feature, offset=slot.offset + number * dim), fed.name, found))
         return found
+
+    def _key_columns(self, lookup: ServedLookup) -> dict[str, str]:
+        """Return the input or transform that has a lookup's keys, by the file's name of the input.
+
+        Ids that come as floats, and those to which the file adds something, are transforms.
+        """
+        found = {}
+        for name in dict.fromkeys(name for name, _ in lookup.columns):
+            fed = self._names[name]
+            key = fed.name
+            if fed.input.dtype == "float32":
+                key = self._key_transform("whole", key, [64])
+            added = [0] * (fed.input.columns or 1)
+            for (given, column), more in zip(lookup.columns, lookup.added):
+                if given == name:
+                    added[column] = more
+            found[name] = self._key_transform("add", key, added) if any(added) else key
+        return found
+
+    def _key_transform(self, op: str, source: str, integers: list[int]) -> str:
+        """Return the name of a transform of keys; it is made if there is none."""
+        for known in self._key_transforms:
+            if (known.op, known.inputs, known.integers) == (op, [source], integers):
+                return known.name
+        taken = {fed.name for fed in self._inputs} | set(self._converted.values())
+        taken |= {known.name for known in self._key_transforms}
+        (label,) = _unused([f"{source[:112]}.{op}"], taken)
+        self._key_transforms.append(Transform(label, op, [source], integers))
+        return label
 
     def _sided(self, feature: Feature, source: str, before: Sequence[Feature]) -> Feature:
         """Return a feature under a name of its own, on the user's side if its input is the user's."""
@@ -328,7 +385,9 @@ class NativeImporter:
         """
         manifest, tables, graph = draft.manifest, draft.tables, draft.graph
         spec = manifest.stage
-        plan = SparsePlan(manifest, OnnxStage(draft.stage, manifest.inputs, spec.outputs) if spec else None)
+        plan = SparsePlan(
+            manifest, OnnxStage(draft.stage, manifest.inputs, spec.outputs, spec.lookups) if spec else None
+        )
         served = [ServedTable(table, tables[table.name]) for table in manifest.tables]
         matrix = descriptors([table.descriptor() for table in served])
         counts = np.zeros((max(1, len(served)), 2), np.int64)

@@ -17,6 +17,7 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import every_node
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, reason
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import text_of
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
+from freshet_serving.compiler.imports.onnx_native.staged_lookups import StagedLookup
 from freshet_serving.compiler.imports.onnx_native.trial import run_bounded
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
@@ -44,7 +45,7 @@ class NativeSamples:
         self,
         model: NativeModel,
         inputs: Sequence[FeedSpec],
-        lookups: Sequence[ServedLookup],
+        lookups: Sequence[ServedLookup | StagedLookup],
         given: Mapping[str, Any] | None,
     ) -> None:
         """Find inputs that the file accepts.
@@ -91,12 +92,14 @@ class NativeSamples:
         names = list(self._model.outputs)
         return dict(zip(names, run_bounded(self._model.session, names, fed)))
 
-    def _made(self, lookups: Sequence[ServedLookup], scale: int, rows: int) -> dict[str, Column]:
+    def _made(self, lookups: Sequence[ServedLookup | StagedLookup], scale: int, rows: int) -> dict[str, Column]:
         random = np.random.default_rng(scale)
         limits: dict[str, int] = {}
+        places: dict[str, set[int]] = {}
         for one in lookups:
-            for name, _ in one.columns:
-                limits[name] = min(limits.get(name, scale), len(self._model.weights[one.table]))
+            for name, column in one.columns:
+                limits[name] = min(limits.get(name, scale), len(self._model.weights[one.table]) - one.most_added)
+                places.setdefault(name, set()).add(column)
         numbers, words = _listed(self._model)
         made: dict[str, Column] = {}
         for name, fed in self._inputs.items():
@@ -111,7 +114,10 @@ class NativeSamples:
                 text = Strings.of([words[i] for i in random.integers(0, len(words), count)])
                 made[name] = Ragged(text, splits) if fed.kind == PADDED else text
             elif fed.dtype.kind == "f":
-                made[name] = random.standard_normal(count, np.float32).reshape(shape)
+                floats = random.standard_normal(count, np.float32).reshape(rows, -1)
+                ids = sorted(places.get(self._names[name], ()))
+                floats[:, ids] = random.integers(0, max(1, limits.get(self._names[name], 1)), (rows, len(ids)))
+                made[name] = floats.reshape(shape)
             else:
                 below = 2 if fed.dtype.kind == "b" else limits.get(self._names[name], scale)
                 drawn = random.integers(0, below, count)

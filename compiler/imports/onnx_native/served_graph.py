@@ -144,10 +144,10 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
 def _slots(model: NativeModel, lookups: Sequence[ServedLookup], read: set[str]) -> list[MatrixSlot]:
     slots: list[MatrixSlot] = []
     at = 0
-    same: dict[tuple[str, tuple[tuple[str, int], ...]], list[ServedLookup]] = {}
+    same: dict[tuple[Any, ...], list[ServedLookup]] = {}
     for one in lookups:
         if one.output in read:
-            same.setdefault((one.table, one.columns), []).append(one)
+            same.setdefault((one.table, one.columns, one.added), []).append(one)
     for given in model.inputs:
         if given.name in read:
             size = math.prod(n or 1 for n in given.dims[1:])

@@ -2,11 +2,13 @@
 
 A delta of a table must reach every use of it. So an initialiser is a table only if all that reads it can be cut out:
 each reader is a `Gather(initialiser [n, d], ids)` of the graph itself, on axis 0, and its ids are values of one or more
-inputs, only moved. Any other initialiser stays a dense weight, which a delta replaces as a whole in all its uses.
+inputs, only moved, or with a constant added to each column (fields that share a table). Any other initialiser stays a
+dense weight, which a delta replaces as a whole in all its uses.
 
 Which ids a Gather reads is not derived from its operators but observed: the nodes above it, if all of them only move
-values, are run on inputs whose values are numbers of places, for two numbers of rows. What comes out tells for each
-position the column it comes from, and where the rows lie.
+values or add constants, are run on inputs of zeros, which gives what is added, and on inputs whose values are numbers
+of places, for two numbers of rows. What comes out beyond what is added tells for each position the column it comes
+from, and where the rows lie. Ids may come as floats, as some libraries keep all features in one matrix.
 """
 
 from __future__ import annotations
@@ -29,11 +31,13 @@ from freshet_serving.compiler.imports.onnx_native.native_reader import (
 )
 from freshet_serving.processor.errors import FreshetError
 
+ADDING = frozenset({"Add", "Sub"})
 RESHAPING = frozenset({"Flatten", "Reshape", "Shape", "Squeeze", "Transpose", "Unsqueeze"})
 MOVING = frozenset({"Cast", "Concat", "Constant", "Gather", "Identity", "Slice", "Split"}) | RESHAPING
 MAX_DIM = 4096
 MAX_COLUMNS = 4096
 PROBED = (3, 5)
+ID_TYPES = (np.int64, np.int32, np.float32)
 IR_VERSION = 8
 
 
@@ -48,6 +52,7 @@ class ServedLookup:
         axis: The axis of its result on which the rows lie.
         dims: Sizes of its result without that axis; the first counts the ids if rows and ids share axis 0.
         merged: Whether they share it.
+        added: What is added to the id of each column; () for nothing.
     """
 
     output: str
@@ -56,6 +61,12 @@ class ServedLookup:
     axis: int
     dims: tuple[int, ...]
     merged: bool
+    added: tuple[int, ...] = ()
+
+    @property
+    def most_added(self) -> int:
+        """The most that is added to an id."""
+        return max(self.added, default=0)
 
 
 def find_lookups(model: NativeModel) -> list[ServedLookup]:
@@ -75,7 +86,7 @@ def find_lookups(model: NativeModel) -> list[ServedLookup]:
     for name, array in model.weights.items():
         fits = array.dtype == np.float32 and array.ndim == 2 and 0 < array.shape[1] <= MAX_DIM and len(array)
         nodes = readers.get(name, [])
-        if not fits or not nodes or name in outputs or not all(_plain_gather(node, name) for node in nodes):
+        if not fits or not nodes or name in outputs or not all(plain_gather(node, name) for node in nodes):
             continue
         cut = [probe.lookup(node, name, array.shape[1]) for node in nodes]
         if all(one is not None for one in cut):
@@ -83,11 +94,29 @@ def find_lookups(model: NativeModel) -> list[ServedLookup]:
     return found
 
 
-def _plain_gather(node: Any, name: str) -> bool:
+def plain_gather(node: Any, name: str) -> bool:
+    """Return whether a node gathers rows of an initialiser.
+
+    Args:
+        node: The node.
+        name: Name of the initialiser.
+    """
     axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
     return bool(node.op_type == "Gather" and not node.domain and node.input[0] == name and axis == 0) and (
         node.input[1] != name
     )
+
+
+def _adds_constants(above: Sequence[Any], inputs: Sequence[str]) -> bool:
+    """Report whether what nodes add is computed from no input."""
+    moved = set(inputs)
+    for node in above:
+        read = [name for name in node.input if name in moved]
+        if node.op_type in ADDING and read and (read != [node.input[0]] if node.op_type == "Sub" else len(read) > 1):
+            return False
+        if read:
+            moved.update(node.output)
+    return True
 
 
 class _Probe:
@@ -95,7 +124,7 @@ class _Probe:
 
     def __init__(self, model: NativeModel) -> None:
         self._proto, self._weights = model.proto, model.weights
-        self._ids = {i.name: i for i in model.inputs if i.dtype in (np.int64, np.int32) and None not in i.dims[1:]}
+        self._ids = {i.name: i for i in model.inputs if i.dtype in ID_TYPES and None not in i.dims[1:]}
         self._first: dict[str, int] = {}
         self._total = 0
         for given in self._ids.values():
@@ -114,10 +143,14 @@ class _Probe:
         read = {name for one in above for name in one.input} | {node.input[1]}
         inputs = [name for name in self._ids if name in read]
         others = {info.name for info in self._proto.graph.input} - self._weights.keys() - self._ids.keys()
-        if not inputs or read & others or not all(one.op_type in MOVING and not one.domain for one in above):
+        moving = all(one.op_type in MOVING | ADDING and not one.domain for one in above)
+        if not inputs or read & others or not moving or not _adds_constants(above, inputs):
             return None
-        small, large = self._observe(above, node.input[1], inputs, read)
-        if small is None or large is None or small.ndim != large.ndim or not small.ndim:
+        observed = self._observe(above, node.input[1], inputs, read)
+        if not observed:
+            return None
+        small, large, added = observed
+        if small.ndim != large.ndim or not small.ndim:
             return None
         grows = [a for a in range(small.ndim) if small.shape[a] != large.shape[a]]
         if len(grows) != 1 or not small.size:
@@ -130,16 +163,22 @@ class _Probe:
         row, column = np.divmod(rows, self._total)
         if (row != np.arange(PROBED[1])[:, None]).any() or (column != column[0]).any():
             return None
-        if column.shape[1] > MAX_COLUMNS:
+        more = np.moveaxis(added, axis, 0).reshape(PROBED[1], -1)
+        if column.shape[1] > MAX_COLUMNS or (more != more[0]).any():
             return None
+        beyond = tuple(more[0].tolist()) if more.any() else ()
         dims = (*(() if each == 1 else (each,)), *(n for a, n in enumerate(large.shape) if a != axis), dim)
-        return ServedLookup(node.output[0], table, tuple(map(self._place, column[0].tolist())), axis, dims, each != 1)
+        columns = tuple(map(self._place, column[0].tolist()))
+        if len(set(zip(columns, more[0].tolist()))) > len(set(columns)):
+            return None  # One column, and two numbers that are added to it.
+        return ServedLookup(node.output[0], table, columns, axis, dims, each != 1, beyond)
 
     def _place(self, column: int) -> tuple[str, int]:
         name = max((n for n in self._first if self._first[n] <= column), key=self._first.__getitem__)
         return name, column - self._first[name]
 
     def _observe(self, above: Sequence[Any], name: str, inputs: Sequence[str], read: set[str]) -> list[Any]:
+        """Return the places of ids for both numbers of rows, and what is added to them; nothing if they have none."""
         proto = onnx.ModelProto()
         proto.CopyFrom(
             onnx.ModelProto(ir_version=max(8, self._proto.ir_version), opset_import=self._proto.opset_import)
@@ -154,18 +193,23 @@ class _Probe:
         last = helper.make_node("Identity", [name], ["places"])
         out = [helper.make_empty_tensor_value_info("places")]
         if any("places" in node.output or "places" in node.input for node in above):
-            return [None, None]
+            return []
         proto.graph.CopyFrom(helper.make_graph([*above, last], "probe", given, out, constants))
         found: list[Any] = []
         try:
             session = open_session(proto, {})
             for rows in PROBED:
-                found.append(session.run(["places"], {n: self._places(n, rows) for n in inputs})[0])
+                places, zeros = (
+                    session.run(["places"], {n: times * self._places(n, rows) for n in inputs})[0] for times in (1, 0)
+                )
+                if places.dtype.kind not in "iu":
+                    return []
+                found.append(places.astype(np.int64) - zeros)
         except FreshetError:
-            return [None, None]
+            return []
         except Exception:  # ONNX Runtime's own: an index that the probe's places exceed, for one
-            return [None, None]
-        return found if all(one.dtype.kind in "iu" for one in found) else [None, None]
+            return []
+        return [*found, zeros.astype(np.int64)]
 
     def _places(self, name: str, rows: int) -> Any:
         given = self._ids[name]

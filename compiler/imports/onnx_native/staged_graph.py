@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from freshet_serving.compiler.imports.onnx_native.native_reader import DEFAULT_OPSET, NativeModel, held
+from freshet_serving.compiler.imports.onnx_native.native_reader import DEFAULT_OPSET, NativeModel, held, taken
 from freshet_serving.compiler.imports.onnx_native.served_graph import INNER, IR_VERSION, renamed_node
+from freshet_serving.compiler.imports.onnx_native.staged_lookups import StagedLookup, lookup_inputs, lookup_nodes
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.errors import TooLarge
 
 MAX_NBYTES = 256 << 20
 
 
-def stage_model(model: NativeModel, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> bytes:
+def stage_model(
+    model: NativeModel,
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+    lookups: Sequence[StagedLookup] = (),
+    rows: Mapping[tuple[str, str], str] = MappingProxyType({}),
+) -> bytes:
     """Return the stage.
 
     Args:
         model: The file.
         inputs: The package's name of each input, by the file's.
         outputs: The stage's name of each output, by the file's.
+        lookups: The lookups that the engine does.
+        rows: Name of the rows of each table and input.
 
     Raises:
         TooLarge: It exceeds the limit of an executable.
@@ -34,7 +44,9 @@ def stage_model(model: NativeModel, inputs: Mapping[str, str], outputs: Mapping[
     def rename(name: str) -> str:
         return names.get(name, INNER + name) if name else ""
 
-    nodes = [renamed_node(node, rename) for node in graph.node]
+    cut = {one.output: lookup_nodes(model, one, rows, rename) for one in lookups}
+    proto_nodes = [(cut.get(node.output[0]) if node.output else None, node) for node in graph.node]
+    nodes = [made for own, node in proto_nodes for made in own or [renamed_node(node, rename)]]
     nodes += [helper.make_node("Identity", [rename(name)], [f"output/{label}"]) for name, label in outputs.items()]
     given = [info for info in graph.input if info.name in inputs]
     made = {info.name: info for info in graph.output}
@@ -42,9 +54,12 @@ def stage_model(model: NativeModel, inputs: Mapping[str, str], outputs: Mapping[
         info.name = rename(info.name)
     for name, label in outputs.items():
         made[name].name = f"output/{label}"
-    initialisers = [held(tensor, model.weights) for tensor in graph.initializer]
+    read = {name for node in nodes for name in taken(node)}
+    kept = [tensor for tensor in graph.initializer if rename(tensor.name) in read]
+    initialisers = [held(tensor, model.weights) for tensor in kept]
     for tensor in initialisers:
         tensor.name = rename(tensor.name)
+    given += lookup_inputs(model, rows)
     served = helper.make_graph(nodes, "stage", given, [made[name] for name in outputs], initialisers)
     graph.CopyFrom(served)
     proto.ir_version = max(IR_VERSION, proto.ir_version)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Corrupt, NotReady
-from freshet_serving.processor.features.entity_records import fill_left_out
+from freshet_serving.processor.features.late_values import fill_left_out
 from freshet_serving.processor.features.plan import BoundRequest, SparsePlan, inputs_of
 from freshet_serving.processor.kernels import remote as kernels
 from freshet_serving.processor.kernels import rows as row_kernels
@@ -204,7 +204,7 @@ class RemoteReader:
         inputs, kept = inputs_of(bound), None
         if self._plan.entities:
             counted = np.zeros((len(tables), 2), np.int64)
-            kept = fill_left_out(self._plan.entities, tables, epoch, inputs, spans, counted)
+            kept = fill_left_out(self._plan.entities, tables, epoch, bound, inputs, spans, counted)
         stands, starts = np.empty((len(self._tables), 3), np.int64), np.empty(len(self._tables) + 1, np.int64)
         plan, remote = self._plan.lookups, self._remote
         size = kernels.lay_out(plan, inputs, spans, remote, stands, starts)

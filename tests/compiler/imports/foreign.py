@@ -482,8 +482,8 @@ MODELS = [
         lambda r, n: {"item": r.integers(0, 40, n).tolist(), "history": r.integers(0, 40, (n, 6)).tolist()},
         tables=2,
     ),
-    Foreign("recurrent", recurrent, lambda r, n: {"history": r.integers(0, 20, (n, 5)).tolist()}, stage=True),
-    Foreign("gamma", incomplete_gamma, lambda r, n: {"user": r.integers(0, 20, n).tolist()}, stage=True),
+    Foreign("recurrent", recurrent, lambda r, n: {"history": r.integers(0, 20, (n, 5)).tolist()}, tables=1, stage=True),
+    Foreign("gamma", incomplete_gamma, lambda r, n: {"user": r.integers(0, 20, n).tolist()}, tables=1, stage=True),
     Foreign("dense", dense_only, lambda r, n: {"values": floats(r, n, 8)}),
     Foreign(
         "sparse",

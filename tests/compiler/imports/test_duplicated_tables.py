@@ -8,6 +8,7 @@ pytest.importorskip("tensorflow", reason="importing needs the train extra")
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.version import VersionReader
@@ -35,6 +36,15 @@ class Items(tf.Module):
     def highest_over_a_free_length(self, item, past):
         pooled = tf.reduce_max(tf.gather(self.items, past), 1)
         return {"score": tf.concat([tf.gather(self.items, item), pooled], 1) @ self.wide}
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.int64, "item"), tf.TensorSpec([None, None], tf.int64, "past")]
+    )
+    def matched_over_a_free_length(self, item, past):
+        matches = tf.matmul(
+            tf.gather(self.items, past), tf.tile(self.items[None], [tf.shape(past)[0], 1, 1]), transpose_b=True
+        )
+        return {"score": tf.gather(self.items, item) @ self.narrow + tf.reduce_max(matches, 1) @ self.every}
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "item")])
     def tied(self, item):
@@ -73,7 +83,10 @@ def imported(tmp_path_factory):
 def scores(repository, name, *requests):
     """The score of each request, each of one row, as of the newest generation."""
     with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
-        asked = [PredictRequest(name, {k: np.array(v, np.int64) for k, v in one.items()}) for one in requests]
+        asked = [
+            PredictRequest(name, {k: Ragged.of(v) if k == "past" else np.array(v, np.int64) for k, v in one.items()})
+            for one in requests
+        ]
         return [processor.process(one).outputs["score"].item() for one in asked]
 
 
@@ -85,12 +98,25 @@ def copied(repository, name, extra=None):
 
 
 def test_table_that_a_stage_reads_takes_no_deltas(imported):
-    repository, manifest, report = imported("highest_over_a_free_length")
+    repository, manifest, report = imported("matched_over_a_free_length")
 
     assert manifest.copies == {"items": ""}
+    assert manifest.stage.lookups == []
     assert "no delta may change table 'items': the stage reads its rows too, as constants" in report["notes"]
     with pytest.raises(BadInput, match="cannot be changed by deltas: the model reads its rows in its stage too"):
-        copied(repository, "highest_over_a_free_length")
+        copied(repository, "matched_over_a_free_length")
+
+
+def test_delta_reaches_lookups_inside_the_stage(imported):
+    name = "highest_over_a_free_length"
+    repository, manifest, _ = imported(name)
+    requests = [{"item": [i], "past": [[OTHER, p]]} for i in (A, B) for p in (A, B)]
+
+    assert manifest.copies == {}
+    assert [(one.input, one.table) for one in manifest.stage.lookups] == [("past", "items")]
+    assert len({round(score, 4) for score in scores(repository, name, *requests)}) == 4
+    copied(repository, name)
+    assert len({round(score, 6) for score in scores(repository, name, *requests)}) == 1
 
 
 def test_table_that_is_a_weight_changes_only_with_it(imported):
@@ -122,8 +148,13 @@ def test_delta_reaches_every_use_of_a_shared_table(imported):
 
 
 @pytest.mark.parametrize("name", ["with_its_size_in_the_stage", "stage_alone"])
-def test_table_held_only_by_the_stage_is_not_a_copy(imported, name):
-    _, manifest, _ = imported(name)
+def test_table_that_only_the_stage_reads_takes_deltas(imported, name):
+    repository, manifest, _ = imported(name)
 
-    assert manifest.stage is not None
     assert manifest.copies == {}
+    assert [one.table for one in manifest.stage.lookups] == ["items"]
+    before = scores(repository, name, {"item": [A]}, {"item": [B]})
+    copied(repository, name)
+    after = scores(repository, name, {"item": [A]}, {"item": [B]})
+    assert before[0] != pytest.approx(before[1], abs=1e-5)
+    assert after == pytest.approx([before[1]] * 2, abs=1e-6)

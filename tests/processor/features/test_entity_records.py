@@ -204,7 +204,7 @@ def test_shared_features_are_filled_once():
         for step in one.parts:
             step.fill(descriptors([t.descriptor() for t in TABLES]), 0, row, np.zeros((len(TABLES), 2), I64))
         rows.append(row)
-        assert not one.varying.entities
+        assert not one.varying.late
     np.testing.assert_array_equal(*rows)
 
 
@@ -214,7 +214,7 @@ def test_some_features_alone_are_filled():
     one, _ = filled(PLAN, TABLES, [alone], fill=PLAN.pooling(names).fill)
     two, _ = filled(PLAN, TABLES, [whole], fill=PLAN.pooling(names).fill)
     np.testing.assert_array_equal(one, two)
-    assert not PLAN.pooling(["user", "item"]).entities
+    assert not PLAN.pooling(["user", "item"]).late
 
 
 def test_records_are_read_at_the_epoch_of_the_batch():

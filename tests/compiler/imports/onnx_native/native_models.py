@@ -154,6 +154,7 @@ GRU_WEIGHTS = {
     "all": np.array([-1]),
     "zero": np.array([0]),
 }
+FREE_GRU = GRU.replace("int64[batch, 5] history", "int64[batch, any] history")
 LSTM = """g (int64[batch, 5] history, float[batch, 2] dense) => (float[batch, 1] score) {
     rows = Gather ("items.weight", history)
     steps = Transpose <perm = [1, 0, 2]> (rows)
@@ -218,6 +219,32 @@ ATTENTION = """g (int64[batch, 5] history) => (float[batch, 4] score) {
     seen = com.microsoft.Attention <num_heads: int = 2> (rows, "attention.weight", "attention.bias")
     score = ReduceMean <axes = [1], keepdims: int = 0> (seen)
 }"""
+# The query is the target; padding is masked by the ids themselves.
+FREE_ATTENTION = """g (int64[batch, any] history, int64[batch] target) => (float[batch, 1] score) {
+    rows = Gather ("items.weight", history)
+    wanted = Gather ("items.weight", target)
+    query = Unsqueeze (wanted, one)
+    turned = Transpose <perm = [0, 2, 1]> (rows)
+    logits = MatMul (query, turned)
+    padded = Equal (history, nothing)
+    column = Unsqueeze (padded, one)
+    masked = Where (column, low, logits)
+    weights = Softmax <axis: int = 2> (masked)
+    seen = MatMul (weights, rows)
+    skipped = com.microsoft.BiasGelu (seen, "bias")
+    both = Concat <axis: int = 2> (skipped, query)
+    raw = MatMul (both, "top.weight")
+    score = Squeeze (raw, two)
+}"""
+FREE_ATTENTION_WEIGHTS = {
+    "items__weight": normal(ITEMS, DIM),
+    "top__weight": normal(2 * DIM, 1),
+    "bias": normal(DIM),
+    "one": np.array([1]),
+    "two": np.array([2]),
+    "nothing": np.array(0),
+    "low": np.float32(-1e9),
+}
 ATTENTION_WEIGHTS = {
     "items__weight": normal(ITEMS, DIM),
     "attention__weight": normal(DIM, 3 * DIM),

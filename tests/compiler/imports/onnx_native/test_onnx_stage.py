@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import OnnxStage
@@ -89,9 +89,15 @@ def test_rows_of_any_length_are_served_by_a_stage(models):
     np.testing.assert_allclose(got, own_scores(files["pooled"], {"history": ids})["score"], rtol=1e-5, atol=1e-5)
 
 
-def test_ids_that_the_model_refuses_are_the_client_s_mistake(models):
-    with pytest.raises(BadInput, match="the model refuses these inputs"):
-        scores(models[0], "pooled", {"history": Ragged.of([[1, 99]])})
+def test_ids_without_a_row_have_zeros(models):
+    (got,) = scores(models[0], "pooled", {"history": Ragged.of([[1, 99]])})["score"]
+    (half,) = scores(models[0], "pooled", {"history": Ragged.of([[99, 1]])})["score"]
+    np.testing.assert_array_equal(got, half)
+
+
+def test_values_that_the_model_refuses_are_the_client_s_mistake(models):
+    with pytest.raises(BadInput, match="expected rows of equal length"):
+        scores(models[0], "pooled", {"history": Ragged.of([[1], [1, 2]])})
 
 
 def test_bytes_that_are_no_text_are_refused(models):
@@ -103,18 +109,22 @@ def test_bytes_that_are_no_text_are_refused(models):
 def test_damaged_stage_is_refused(models):
     repository, _ = models
     reader = VersionReader(repository / "pooled" / "1")
-    data, inputs, outputs = reader.file("stage/graph.onnx"), reader.manifest.inputs, reader.manifest.stage.outputs
+    data, inputs, stage = reader.file("stage/graph.onnx"), reader.manifest.inputs, reader.manifest.stage
     with pytest.raises(Corrupt):
-        OnnxStage(data[: len(data) // 2], inputs, outputs)
-    with pytest.raises(Corrupt, match="an input or output that the manifest names is missing"):
-        OnnxStage(data, [], outputs)
-    with pytest.raises(Corrupt, match="an input or output that the manifest names is missing"):
-        OnnxStage(data, inputs, [Input("other", "float32")])
+        OnnxStage(data[: len(data) // 2], inputs, stage.outputs, stage.lookups)
+    for broken in (
+        ([], stage.outputs, stage.lookups),
+        (inputs, [Input("other", "float32")], stage.lookups),
+        (inputs, stage.outputs, []),
+    ):
+        with pytest.raises(Corrupt, match="an input or output that the manifest names is missing"):
+            OnnxStage(data, *broken)
 
 
 def test_stage_with_data_elsewhere_is_refused(models):
-    proto = onnx.load_from_string(VersionReader(models[0] / "pooled" / "1").file("stage/graph.onnx"))
-    tensor = next(t for t in proto.graph.initializer if list(t.dims) == [30, 4])
+    proto = onnx.load_from_string(VersionReader(models[0] / "encoded" / "1").file("stage/graph.onnx"))
+    tensor = proto.graph.initializer.add()
+    tensor.CopyFrom(numpy_helper.from_array(normal(30, 4), "rows"))
     tensor.ClearField("raw_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="/etc/passwd")

@@ -42,13 +42,31 @@ def test_moved_ids_are_followed_to_their_columns(steps, ids, columns, axis, dims
 @pytest.mark.parametrize(
     ("steps", "ids"),
     [
-        ("i = Add (ids, zero)", "i"),
+        ("i = Add (ids, ids)", "i"),
+        ("i = Sub (two, ids)", "i"),
+        ("i = Add (ids, slopes)", "i"),
+        ("u = Concat <axis: int = 1> (ids, ids) i = Add (u, six)", "i"),
         ("i = Abs (ids)", "i"),
         ("i = ReduceMax <keepdims: int = 0, axes = [1]> (ids)", "i"),
     ],
 )
 def test_computed_ids_are_no_lookup(steps, ids, tmp_path):
-    assert lookups(tmp_path, steps, ids) == []
+    more = {"slopes": np.arange(9).reshape(3, 3), "six": np.arange(6)}
+    assert lookups(tmp_path, steps, ids, **more) == []
+
+
+def test_constants_added_to_columns_are_found(tmp_path):
+    steps = "i = Add (ids, first)"
+    (found,) = lookups(tmp_path, steps, "i", first=np.array([0, 10, 20]))
+    assert (found.columns, found.added) == ((("ids", 0), ("ids", 1), ("ids", 2)), (0, 10, 20))
+    (found,) = lookups(tmp_path, "i = Add (ids, zero)", "i")
+    assert (found.added, found.most_added) == ((), 0)
+
+
+def test_ids_that_come_as_floats_are_found(tmp_path):
+    steps = "part = Slice (ids, one, three, one) i = Cast <to = 7> (part)"
+    (found,) = lookups(tmp_path, steps, "i", "float[n, 4]", three=np.array([3]))
+    assert found.columns == (("ids", 1), ("ids", 2))
 
 
 def test_initialiser_with_one_other_use_is_no_table(tmp_path):

@@ -1,0 +1,133 @@
+"""Find the embeddings inside a model's stage whose rows the engine can look up, over rows of any length.
+
+A stage computes what no dense graph can: attention over a free length, recurrent layers, ragged tensors. The rows that
+it gathers from a variable are still a function of one key per entry (compiler.imports.embedding_lookups). So the gather
+is cut out of the stage's graph: a placeholder with the rows of all keys takes its place, in the shape of the keys.
+
+A variable is cut out only if the stage does not read it in any other way. Otherwise it stays a constant there, and a
+table of its rows takes no deltas (compiler.imports.duplicated_tables).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.cut import GATHERS
+from freshet_serving.compiler.imports.derived_transforms import TransformDeriver
+from freshet_serving.compiler.imports.embedding_lookups import CLOSE, Lookup, LookupFinder
+from freshet_serving.compiler.imports.foreign_graph import VARIABLE, ForeignGraph, ForeignNode, Ref
+from freshet_serving.compiler.imports.shapes import Shapes
+
+SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "VariableShape"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GatheredRows:
+    """A tensor of a stage that the engine fills with rows.
+
+    Attributes:
+        lookup: The table.
+        dims: Sizes of the tensor after those of its keys.
+        input: Name of the input or transform with the keys.
+        columns: Columns of it; [] for all of its values.
+    """
+
+    lookup: Lookup
+    dims: tuple[int, ...]
+    input: str
+    columns: list[int]
+
+
+def find_rows(shapes: Shapes, deriver: TransformDeriver, refs: Sequence[Ref]) -> list[GatheredRows]:
+    """Return the tensors of a stage that the engine can fill with rows.
+
+    Args:
+        shapes: Shapes of the model's graph.
+        deriver: Derives the keys from the inputs.
+        refs: The tensors that the stage computes.
+    """
+    graph, finder = shapes.graph, LookupFinder(shapes)
+    found = []
+    for node in graph.ancestors(refs):
+        if node.op in GATHERS and _of_rows(node, shapes):
+            rows = next(_filled((node.name, 0), shapes, finder, deriver), None)
+            found += [rows] if rows is not None else []
+    while True:
+        left = variables_of(graph, refs, stop=[one.lookup.target for one in found])
+        kept = [
+            one for one in found if left.isdisjoint(variables_of(graph, [one.lookup.target], stop=[one.lookup.source]))
+        ]
+        if len(kept) == len(found):
+            return found
+        found = kept
+
+
+def _of_rows(node: ForeignNode, shapes: Shapes) -> bool:
+    rows, indices = node.inputs[0][0], node.inputs[1][0]
+    known = shapes.constant | shapes.free
+    return rows in shapes.constant and indices not in known and shapes.dtype((node.name, 0)) == tf.float32
+
+
+def _filled(target: Ref, shapes: Shapes, finder: LookupFinder, deriver: TransformDeriver) -> Iterator[GatheredRows]:
+    """Yield the ways to fill a tensor, by the earliest keys first."""
+    for source in finder.sources(target):
+        dims = _dims(target, source, shapes)
+        if dims is None:
+            continue
+        lookup = finder.lookup([(target, source)])
+        if lookup is None or not lookup.variable or not _holds(lookup, shapes):
+            continue
+        name, columns = deriver.places(source) if shapes.rows(source) is not None else (deriver.values(source), [])
+        if name:
+            yield GatheredRows(lookup, dims, name, columns)
+
+
+def _dims(target: Ref, source: Ref, shapes: Shapes) -> tuple[int, ...] | None:
+    """Return the sizes of a tensor after those of its keys; None if it is not one row per key in their order."""
+    found = set()
+    for values in shapes.values:
+        if target not in values or source not in values:
+            return None
+        keys, rows = np.shape(values[source]), np.shape(values[target])
+        if rows[: len(keys)] != keys:
+            return None
+        found.add(rows[len(keys) :])
+    return found.pop() if len(found) == 1 else None
+
+
+def _holds(lookup: Lookup, shapes: Shapes) -> bool:
+    """Return whether the table gives what the model does, on every sample."""
+    for values in shapes.values:
+        wanted = np.asarray(values[lookup.target], np.float32).reshape(-1, lookup.dim)
+        got = lookup.values(values[lookup.source])
+        if got.shape != wanted.shape or not np.allclose(got, wanted, rtol=CLOSE, atol=CLOSE):
+            return False
+    return True
+
+
+def variables_of(graph: ForeignGraph, refs: Iterable[Ref], stop: Iterable[Ref] = ()) -> set[str]:
+    """Return the variables from whose values some tensors are computed.
+
+    A use of a variable's shape alone (`ids % tf.shape(items)[0]`) reads no rows and does not count.
+
+    Args:
+        graph: The graph.
+        refs: The tensors.
+        stop: Tensors above which everything is ignored.
+    """
+    ends, seen, found = set(stop), set[str](), set[str]()
+    stack = [ref for ref in refs if ref not in ends]
+    while stack:
+        node = graph.nodes[stack.pop()[0]]
+        if node.name in seen:
+            continue
+        seen.add(node.name)
+        if node.op == VARIABLE:
+            found.add(node.name)
+        if node.op not in SHAPE_ONLY:
+            stack.extend(ref for ref in node.inputs if ref not in ends)
+    return found

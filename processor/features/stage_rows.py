@@ -1,0 +1,179 @@
+"""Run a stage that reads rows of tables: with each batch, once a request, on rows as of the batch's epoch.
+
+A stage without lookups is run when a request is bound (plan.bind_inputs). One with lookups (package.stage_lookups)
+cannot be, because the state is not known then. Its outputs are bound as sources without values, and filled here.
+
+Invariants
+- Rows are looked up at the epoch at which the batch reads all rows, so a request's scores are of one generation.
+- A run has the rows of one request only: lengths and padding of other requests cannot change its results.
+- A run gets the request's rows that this call fills, or one row if all inputs that the stage reads have one.
+- A request that the model refuses does not keep the others from being filled: its outputs are NaN, and whoever reads
+  them raises the refusal once all rows are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from ctypes import c_int64
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.input_reader import InputReader
+from freshet_serving.processor.features.late_values import LateFill, SentColumns
+from freshet_serving.processor.features.stage import Stage, StageRefusal
+from freshet_serving.processor.kernels import pool
+from freshet_serving.processor.package import Manifest, StageLookup
+
+FLOAT_NBYTES = 4
+
+
+class StageRows:
+    """The stage of one plan.
+
+    Attributes:
+        strides: Values of a row of each source that it fills.
+    """
+
+    def __init__(
+        self, manifest: Manifest, stage: Stage, sources: Mapping[str, int], lookups: NDArray[np.int64]
+    ) -> None:
+        """Lay out the stage.
+
+        Args:
+            manifest: The version's manifest; its stage has lookups.
+            stage: The loaded stage.
+            sources: Number of the source of each of its outputs.
+            lookups: Plan (kernels.pool) of all that it looks up, in the order of the manifest's lookups.
+        """
+        assert manifest.stage is not None, "the manifest has a stage"
+        self._stage = stage
+        self._readers = [(InputReader(o, False, False), sources[o.name]) for o in manifest.stage.outputs]
+        self.strides = {sources[o.name]: o.columns or 1 for o in manifest.stage.outputs}
+        self._widths = {i.name: i.columns or 1 for i in manifest.inputs}
+        self._lookups: list[_Rows] = []
+        at = 0
+        for lookup in manifest.stage_lookups:
+            count = len(manifest.rows_of(lookup))
+            self._lookups.append(_Rows(lookup, lookups[at : at + count], manifest.table(lookup.table).dim))
+            at += count
+
+    def feeds(self, sources: NDArray[np.int64]) -> bool:
+        """Report whether it fills one of these sources of the plan."""
+        return not self.strides.keys().isdisjoint(sources.tolist())
+
+    def fill(
+        self,
+        tables: NDArray[np.int64],
+        epoch: int,
+        bound: Sequence[SentColumns],
+        inputs: NDArray[np.int64],
+        spans: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> LateFill:
+        """Run the stage for each request; arguments as those of LateValues.fill()."""
+        kept: list[Any] = []
+        refusal = None
+        for number, request in enumerate(bound):
+            first, rows, total, read = self._read(request, *spans[number].tolist())
+            span = np.array([[first, rows]], np.int64)
+            own = inputs[number : number + 1]
+            found = {one.name: one.rows(tables, epoch, own, span, counts) for one in self._lookups}
+            try:
+                made = self._stage.run(read, rows, found)
+            except BadInput as error:
+                refusal = StageRefusal(str(error))
+                made = {
+                    r.name: np.full((rows, r.width) if r.spec.columns else rows, np.nan, np.float32)
+                    for r, _ in self._readers
+                }
+            for reader, source in self._readers:
+                values, _, stride, _ = reader(made[reader.name], 0)
+                # The kernel counts rows from the request's first, what was made begins with the span's.
+                start = values.ctypes.data - FLOAT_NBYTES * stride * first
+                inputs[number, source] = start, total, stride, 0
+                kept.append(values)
+        return LateFill(kept, refusal)
+
+    def _read(self, request: SentColumns, first: int, rows: int) -> tuple[int, int, int, Mapping[str, Column]]:
+        """Return first row, rows and inputs of a run, and the rows that its outputs stand for."""
+        assert request.columns is not None, "bound for a stage that runs with the batch"
+        read = {name: request.columns[name] for name in self._stage.reads}
+        if all(self._count(name, column) == 1 for name, column in read.items()):
+            return 0, 1, 1, read
+        if rows < request.rows:
+            read = {name: self._part(name, column, first, rows) for name, column in read.items()}
+        return first, rows, request.rows, read
+
+    def _count(self, name: str, column: Column) -> int:
+        return len(column) // self._widths[name] if isinstance(column, Strings) else len(column)
+
+    def _part(self, name: str, column: Column, first: int, rows: int) -> Column:
+        """Return some rows of an input; all of one that has one row."""
+        if self._count(name, column) == 1:
+            return column
+        if isinstance(column, Ragged):
+            splits = column.row_splits[first : first + rows + 1]
+            values = _between(column.values, int(splits[0]), int(splits[-1]))
+            return Ragged(values, splits - splits[0])
+        each = self._widths[name] if isinstance(column, Strings) else 1
+        part: Column = _between(column, first * each, (first + rows) * each)
+        return part
+
+
+class _Rows:
+    """One lookup of a stage.
+
+    Attributes:
+        name: Its name.
+    """
+
+    def __init__(self, lookup: StageLookup, plan: NDArray[np.int64], dim: int) -> None:
+        self.name = lookup.name
+        self._source, self._dim = int(plan[0, pool.SOURCE]), dim
+        self._lists = plan[0, pool.KIND] == pool.KIND_MANY
+        self._plan = plan.copy()
+        if self._lists:
+            # All values of a list, one row of the table each: read as a column of their own.
+            self._plan[0, [pool.KIND, pool.SOURCE, pool.OFFSET]] = pool.KIND_ONE, 0, 0
+        self._scaling = np.ones((len(plan), pool.SCALING_FIELDS), np.float32)
+
+    def rows(
+        self,
+        tables: NDArray[np.int64],
+        epoch: int,
+        inputs: NDArray[np.int64],
+        span: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> NDArray[np.float32]:
+        """Return the rows of all values of a request's rows, float32 [values, dim].
+
+        Args:
+            tables: Table descriptors.
+            epoch: The epoch to read rows at.
+            inputs: int64 [1, S, 4] (kernels.pool).
+            span: int64 [1, 2], first row and number of rows.
+            counts: Lookups and misses by table, to add to.
+        """
+        first, rows = span[0].tolist()
+        if not self._lists:
+            found = np.empty((rows, len(self._plan) * self._dim), np.float32)
+            pool.run(tables, self._plan, self._scaling, inputs, span, epoch, found, counts)
+            return found.reshape(-1, self._dim)
+        values, count, _, splits = inputs[0, self._source].tolist()
+        last = 1 if count == 1 else first + rows
+        begin, end = (c_int64.from_address(splits + 8 * n).value for n in (0 if count == 1 else first, last))
+        found = np.empty((end - begin, self._dim), np.float32)
+        if end > begin:
+            own = np.array([[[values + 8 * begin, end - begin, 1, 0]]], np.int64)
+            whole = np.array([[0, end - begin]], np.int64)
+            pool.run(tables, self._plan, self._scaling, own, whole, epoch, found, counts)
+        return np.tile(found, (rows, 1)) if count == 1 < rows else found
+
+
+def _between(column: Any, first: int, last: int) -> Any:
+    """Return values [first, last) of an array or of strings."""
+    return Strings(column.data, column.offsets[first : last + 1]) if isinstance(column, Strings) else column[first:last]
