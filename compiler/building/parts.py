@@ -49,6 +49,8 @@ USER_BUCKETS = (1, 4, 16)
 MIN_CANDIDATES = 64
 # Halves of max_length to compile for, down to a length that costs little: a place too many costs a third on average.
 LENGTHS, LEAST_LENGTH = 4, 32
+# A run of more work would delay other requests for longer than its size saves: about 20 ms of a core.
+MOST_FLOPS = 2_000_000_000
 PROOF_ROWS = 64
 TOLERANCE = 1e-3
 
@@ -185,7 +187,12 @@ def parts(
         if dense.examples is not None:
             of_user, of_candidates = user_split.inputs(dense.examples, columns(user))
             users, candidates = replace(users, examples=of_user), replace(candidates, examples=of_candidates)
-        found_parts |= {USER: DensePart(users, list(USER_BUCKETS)), SCORE: DensePart(candidates, many)}
+        of_row, _, of_request = user_split.flops
+        found_parts |= {
+            WHOLE: replace(found_parts[WHOLE], buckets=_light(found_parts[WHOLE].buckets, of_row)),
+            USER: DensePart(users, _light(USER_BUCKETS, of_request)),
+            SCORE: DensePart(candidates, many),
+        }
     elif user and not many:
         notes.append(f"user-once: expected batch sizes of {MIN_CANDIDATES} or more")
     elif user or histories:
@@ -214,9 +221,14 @@ def _with_shorter(found: GraphParts, graph: DenseGraph, buckets: list[int], user
         of_user, of_candidates = split.inputs(short.examples, user)
         users, candidates = replace(split.user, examples=of_user), replace(split.candidate, examples=of_candidates)
         found.shorter[length] = split
-        found.by_subgraph[shorter(USER, length)] = DensePart(users, list(USER_BUCKETS))
+        found.by_subgraph[shorter(USER, length)] = DensePart(users, _light(USER_BUCKETS, split.flops[2]))
         found.by_subgraph[shorter(SCORE, length)] = DensePart(candidates, buckets)
     return found
+
+
+def _light(buckets: Sequence[int], flops: int) -> list[int]:
+    """Return the batch sizes of at most MOST_FLOPS, given the work of a row, or the smallest alone."""
+    return [bucket for bucket in buckets if bucket * flops <= MOST_FLOPS] or list(buckets[:1])
 
 
 def lengths(sequences: Sequence[SequenceEntry]) -> list[int]:

@@ -32,7 +32,7 @@ from freshet_serving.compiler.passes.user_candidate_split import BINARY, MAPS
 from freshet_serving.processor.package import SequenceEntry
 
 TOLERANCE = 1e-5
-PROOF_ROWS = 61
+PROOF_ROWS = 16
 # Rows to try reshapes with, so that an axis of rows differs from one of size 1.
 PROBED_ROWS = 2
 

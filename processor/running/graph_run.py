@@ -149,6 +149,8 @@ class GraphRun:
         self._plan, self._worth_dividing = plan, list[bool]()
         self._longest: DividedRun | None = None
         self._lengths: list[DividedRun] | None = None
+        self._histories = bool(manifest.sequences)
+        self._planned: CostTable | None = None
         if self.user is not None and self.score is not None:
             self._longest = DividedRun(
                 self.user, self.score, max((s.max_length for s in manifest.sequences), default=0)
@@ -173,6 +175,10 @@ class GraphRun:
                 user.dense_s(1) + score.dense_s(rows) < WORTH * whole.amortised_dense_s(rows)
                 for rows in range(most + 1)
             ]
+            if self._histories:
+                longest, buckets = self._longest, {*whole.cost, *score.cost}
+                assert longest is not None
+                self._planned = CostTable({b: min(whole.dense_s(b), longest.dense_s(b)) for b in buckets})
         if self._lengths is None and self._longest is not None:
             self._lengths, longer = [], self._longest
             for each in reversed(self._shorter):
@@ -181,6 +187,14 @@ class GraphRun:
                 if each.dense_s(rows) < WORTH * longer.dense_s(rows):
                     self._lengths.insert(0, each)
                     longer = each
+
+    @property
+    def costs(self) -> CostTable:
+        """Costs to plan with: those of the undivided subgraph, or of what is cheaper where requests have histories.
+
+        A history that is copied to each candidate costs up to hundreds of times as much, and almost no request runs so.
+        """
+        return self._planned or self.undivided.costs
 
     @property
     def lengths(self) -> list[int]:

@@ -183,3 +183,11 @@ def test_requests_of_several_users_are_not_divided_at_any_length():
     graphs = GraphRun(made, plan)
     given = {"a": np.float32([1, 2]), "b": np.float32([1, 2]), "h.i": Ragged.of([[1], [2]])}
     assert graphs.divided(plan.bind_inputs(given), 2) is None
+
+
+def test_requests_with_histories_are_planned_by_the_cheaper_way():
+    made = with_history(())
+    graphs = GraphRun(made, SparsePlan(made))
+    graphs.price({"whole": {1: 5.0, 2: 9.0}, "user": {1: 4.0}, "score": {1: 3.0, 8: 4.0}})
+    assert graphs.costs.cost == {1: 5.0, 2: 8.0, 8: 8.0}
+    assert priced(WHOLE, {1: 0.1}, {64: 0.1}).costs.cost == WHOLE
