@@ -18,12 +18,12 @@ from freshet_serving.compiler.dense.onnx_dense_graph import OnnxDenseGraph, Tens
 from freshet_serving.processor.backends import builtin, pack, sha256
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import (
-    BATCH_SYMBOL,
     PRECISIONS,
     SCORE,
     ExecutableEntry,
     Manifest,
     atomic_file,
+    batch_symbol,
     write_tensors,
 )
 from freshet_serving.processor.running import OpenedPrograms, open_programs
@@ -161,7 +161,7 @@ def build(lowered: LoweredGraph, bucket: int, version_folder: Path, subgraph: st
         backend=lowered.backend,
         target=lowered.target,
         bucket=bucket,
-        file=_write(version_folder, f"{relative}-{BATCH_SYMBOL[subgraph]}{bucket}", compiled.suffix, data),
+        file=_write(version_folder, f"{relative}-{batch_symbol(subgraph)}{bucket}", compiled.suffix, data),
         source=source,
         weights=compiled.weights,
         precision=lowered.precision,

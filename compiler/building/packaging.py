@@ -77,7 +77,7 @@ def publish(
         BadInput: The graph cannot be compiled.
         Conflict: The version has been created meanwhile.
     """
-    compiled = parts(graph, draft.features, buckets, [s.name for s in draft.sequences])
+    compiled = parts(graph, draft.features, buckets, draft.sequences)
     if lower is None:
         executables, notes = _in_float32(writer.folder, compiled, progress), dict[str, Any]()
     else:

@@ -1,6 +1,7 @@
 """Split a dense graph into the parts to compile.
 
-These are the whole after all passes, and both parts of the user/candidate split.
+These are the whole after all passes, and both parts of the user/candidate split; of a graph with sequences, both parts
+for some shorter histories, too.
 
 Every part is a DenseGraph with its weights under their names, so a backend compiles each like any other and a delta's
 weights fit all of them.
@@ -9,16 +10,17 @@ weights fit all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from freshet_serving.compiler.building.compile import AnyDenseGraph
-from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
 from freshet_serving.compiler.dense.onnx_dense_graph import OnnxDenseGraph
 from freshet_serving.compiler.passes.decompose import decompose
 from freshet_serving.compiler.passes.flops import PassEffect
 from freshet_serving.compiler.passes.optimise import optimise
+from freshet_serving.compiler.passes.shorter_histories import kept_columns, shortened, shortened_rows
 from freshet_serving.compiler.passes.user_candidate_split import UserCandidateSplit, split_user_candidate
 from freshet_serving.processor.backends import MATRIX, Dims
 from freshet_serving.processor.package import (
@@ -32,9 +34,11 @@ from freshet_serving.processor.package import (
     Feature,
     GraphInput,
     Manifest,
+    SequenceEntry,
     Subgraph,
     columns,
     divided,
+    shorter,
     undivided,
     user_features,
 )
@@ -43,6 +47,10 @@ from freshet_serving.processor.package import (
 USER_BUCKETS = (1, 4, 16)
 # With fewer candidates a request shares its batch with others, which saves more than computing its user's part once.
 MIN_CANDIDATES = 64
+# Halves of max_length to compile for, down to a length that costs little: a place too many costs a third on average.
+LENGTHS, LEAST_LENGTH = 4, 32
+# A run of more work would delay other requests for longer than its size saves: about 20 ms of a core.
+MOST_FLOPS = 2_000_000_000
 PROOF_ROWS = 64
 TOLERANCE = 1e-3
 
@@ -64,12 +72,32 @@ class GraphParts:
         effects: Effects of the passes.
         user_split: The user/candidate split, or None.
         notes: What was not done, each with the reason.
+        shorter: By most events of a history, the splits of the graph for such requests.
+        sequences: The model's sequences.
     """
 
     by_subgraph: dict[str, DensePart]
     effects: list[PassEffect]
     user_split: UserCandidateSplit | None
     notes: list[str]
+    shorter: dict[int, UserCandidateSplit] = field(default_factory=dict)
+    sequences: Sequence[SequenceEntry] = ()
+
+    def given(self, rows: Tensors, features: Sequence[Feature]) -> dict[str, Tensors]:
+        """Return inputs of all parts but the undivided one, by subgraph.
+
+        Args:
+            rows: Inputs of the whole graph.
+            features: The model's features.
+        """
+        user, found = columns(user_features(features)), dict[str, Tensors]()
+        if self.user_split is not None:
+            found[USER], found[SCORE] = self.user_split.inputs(rows, user)
+        for length, split in self.shorter.items():
+            kept = {s.name: kept_columns(s, length) for s in self.sequences}
+            parts = split.inputs(shortened_rows(rows, kept), user)
+            found[shorter(USER, length)], found[shorter(SCORE, length)] = parts
+        return found
 
     def listed(self, name: str) -> str:
         """Return the name that a part's executables are listed under: the only part of a graph is `score`."""
@@ -82,9 +110,11 @@ class GraphParts:
             manifest: The manifest, with its features and outputs.
             executables: Executables of the parts; of the undivided one alone if the others were left out.
         """
-        if self.user_split is not None and any(e.subgraph == USER for e in executables):
+        compiled = {e.subgraph for e in executables}
+        if self.user_split is not None and USER in compiled:
             more = more_inputs(manifest, self.by_subgraph[WHOLE].graph.inputs)
-            graphs = divided(manifest, self.user_split.tensors, more)
+            shorter_ones = {n: split.tensors for n, split in self.shorter.items() if shorter(USER, n) in compiled}
+            graphs = divided(manifest, self.user_split.tensors, more, shorter_ones)
         else:
             graphs = undivided_graphs(manifest, self.by_subgraph[WHOLE].graph.inputs)
             executables = [replace(e, subgraph=SCORE) for e in executables]
@@ -92,7 +122,8 @@ class GraphParts:
 
     def lines(self) -> list[str]:
         """Return the passes' effects, the split and the notes, as lines for people."""
-        return [*map(str, self.effects), *([str(self.user_split)] if self.user_split else []), *self.notes]
+        lengths = [f"histories of at most {n} events: {split}" for n, split in sorted(self.shorter.items())]
+        return [*map(str, self.effects), *([str(self.user_split)] if self.user_split else []), *lengths, *self.notes]
 
 
 def more_inputs(manifest: Manifest, inputs: Mapping[str, Dims]) -> list[GraphInput]:
@@ -120,7 +151,7 @@ def undivided_graphs(manifest: Manifest, inputs: Mapping[str, Dims]) -> dict[str
 
 
 def parts(
-    dense: AnyDenseGraph, features: Sequence[Feature], buckets: Sequence[int], histories: Sequence[str] = ()
+    dense: AnyDenseGraph, features: Sequence[Feature], buckets: Sequence[int], sequences: Sequence[SequenceEntry] = ()
 ) -> GraphParts:
     """Derive the parts of a model's dense graph.
 
@@ -131,8 +162,8 @@ def parts(
         dense: The dense graph.
         features: The model's features.
         buckets: Batch sizes.
-        histories: Names of the model's sequences, which are the user's. Copying one to each candidate costs more than
-            another run, so such a model is divided for any number of candidates.
+        sequences: The model's sequences, which are the user's. Copying one to each candidate costs more than another
+            run, so such a model is divided for any number of candidates.
     """
     if isinstance(dense, OnnxDenseGraph):
         whole = DensePart(dense, sorted(set(buckets)))
@@ -145,6 +176,7 @@ def parts(
         graph, effects = dense, []
         notes.append("passes: the optimised graph computes something else; compiling the original graph")
     found_parts = {WHOLE: DensePart(graph, sorted(set(buckets)))}
+    histories = [s.name for s in sequences]
     least = 1 if histories else MIN_CANDIDATES
     many = [bucket for bucket in found_parts[WHOLE].buckets if bucket >= least]
     user = user_features(features)
@@ -155,7 +187,12 @@ def parts(
         if dense.examples is not None:
             of_user, of_candidates = user_split.inputs(dense.examples, columns(user))
             users, candidates = replace(users, examples=of_user), replace(candidates, examples=of_candidates)
-        found_parts |= {USER: DensePart(users, list(USER_BUCKETS)), SCORE: DensePart(candidates, many)}
+        of_row, _, of_request = user_split.flops
+        found_parts |= {
+            WHOLE: replace(found_parts[WHOLE], buckets=_light(found_parts[WHOLE].buckets, of_row)),
+            USER: DensePart(users, _light(USER_BUCKETS, of_request)),
+            SCORE: DensePart(candidates, many),
+        }
     elif user and not many:
         notes.append(f"user-once: expected batch sizes of {MIN_CANDIDATES} or more")
     elif histories:
@@ -165,7 +202,45 @@ def parts(
         )
     elif user:
         notes.append("user-once: too little of the graph depends on the user alone")
-    return GraphParts(found_parts, effects, user_split, notes)
+    found_all = GraphParts(found_parts, effects, user_split, notes, sequences=sequences)
+    return _with_shorter(found_all, graph, many, columns(user)) if user_split is not None and histories else found_all
+
+
+def _with_shorter(found: GraphParts, graph: DenseGraph, buckets: list[int], user: Sequence[int]) -> GraphParts:
+    """Add the parts for shorter histories.
+
+    Args:
+        found: The other parts.
+        graph: The optimised graph.
+        buckets: Batch sizes of the candidates' parts.
+        user: The user's columns of x.
+    """
+    histories = [s.name for s in found.sequences]
+    for length in lengths(found.sequences):
+        short = shortened(graph, found.sequences, length)
+        split = None if short is None else split_user_candidate(short, user, histories)
+        if short is None or split is None:
+            found.notes.append(f"histories: not shortened to {length} events: places without events may change scores")
+            break
+        assert short.examples is not None
+        of_user, of_candidates = split.inputs(short.examples, user)
+        users, candidates = replace(split.user, examples=of_user), replace(split.candidate, examples=of_candidates)
+        found.shorter[length] = split
+        found.by_subgraph[shorter(USER, length)] = DensePart(users, _light(USER_BUCKETS, split.flops[2]))
+        found.by_subgraph[shorter(SCORE, length)] = DensePart(candidates, buckets)
+    return found
+
+
+def _light(buckets: Sequence[int], flops: int) -> list[int]:
+    """Return the batch sizes of at most MOST_FLOPS, given the work of a row, or the smallest alone."""
+    return [bucket for bucket in buckets if bucket * flops <= MOST_FLOPS] or list(buckets[:1])
+
+
+def lengths(sequences: Sequence[SequenceEntry]) -> list[int]:
+    """Return the lengths of histories to compile for beside the longest, descending: its halves."""
+    longest = max(s.max_length for s in sequences)
+    halves = [-(-longest // 2**n) for n in range(1, LENGTHS + 1)]
+    return [length for length in halves if LEAST_LENGTH <= length < longest]
 
 
 def _same(a: DenseGraph, b: DenseGraph) -> bool:

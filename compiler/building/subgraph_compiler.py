@@ -17,9 +17,15 @@ from freshet_serving.compiler.building.parts import DensePart, GraphParts
 from freshet_serving.compiler.dense.dense_graph import Tensors
 from freshet_serving.compiler.progress import Reporter, SilentReporter
 from freshet_serving.processor.errors import BadInput, FreshetError
-from freshet_serving.processor.package import SCORE, USER, WHOLE, ExecutableEntry, Feature, columns, user_features
+from freshet_serving.processor.package import SCORE, USER, WHOLE, ExecutableEntry, Feature, role, shorter
 
 PARTS = {USER: "the user's part", SCORE: "the candidates' part"}
+
+
+def title(name: str) -> str:
+    """Return a part's title for people."""
+    part, length = role(name)
+    return f"{PARTS[part]} of at most {length} events" if length else PARTS[part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +81,29 @@ class SubgraphCompiler:
             found.notes.append("user-once: left out, because the user's part is computed in float32 only")
             return {WHOLE: whole}
         passed = {(e.backend, e.precision) for e in whole.measured}
-        users, candidates = found.user_split.inputs(rows, columns(user_features(features)))
         lower_too = [v for v in wanted if v in exact or (v.backend, v.precision) in passed]
+        tried, given = {USER: exact, SCORE: lower_too}, found.given(rows, features)
+
+        def both(length: int) -> dict[str, Calibration]:
+            """Compile both parts for histories of at most so many events; 0 for any."""
+            names = {part: shorter(part, length) if length else part for part in (USER, SCORE)}
+            return {n: self._subgraph(n, title(n), found.by_subgraph[n], tried[p], given[n]) for p, n in names.items()}
+
         try:
-            return {
-                WHOLE: whole,
-                USER: self._subgraph(USER, PARTS[USER], found.by_subgraph[USER], exact, users),
-                SCORE: self._subgraph(SCORE, PARTS[SCORE], found.by_subgraph[SCORE], lower_too, candidates),
-            }
+            done = both(0)
         except FreshetError as error:
             found.notes.append(f"user-once: left out: {error}")
             return {WHOLE: whole}
+        # What is slower at the longest histories is not tried at others.
+        for part in (USER, SCORE):
+            fastest = {(e.backend, e.precision) for e in done[part].chosen(self.precision)}
+            tried[part] = [v for v in tried[part] if (v.backend, v.precision) in fastest]
+        for length in found.shorter:
+            try:
+                done |= both(length)
+            except FreshetError as error:
+                found.notes.append(f"histories: not compiled for at most {length} events: {error}")
+        return {WHOLE: whole, **done}
 
     def chosen(self, calibrations: Mapping[str, Calibration]) -> list[ExecutableEntry]:
         """Return the entries for the manifest."""
@@ -111,6 +129,9 @@ class SubgraphCompiler:
         """
         entries = []
         for name in names:
+            if role(name)[1]:
+                # Stages of a GPU run every request at the longest histories.
+                continue
             part = found.by_subgraph[name]
             for target in targets:
                 self.reporter.begin(f"compiling for {target}", len(part.buckets))

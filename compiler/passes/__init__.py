@@ -10,7 +10,8 @@ batchnorm     folds normalisation into adjacent matrices
 linear        normalises dense layers to the form that backends fuse
 interactions  rewrites feature interactions into cheaper forms
 user_candidate_split  computes the user's part once per request
+shorter_histories  cuts a graph to fewer places of a history
 flops         FLOPs of a graph per row
 """
 
-__all__ = ["decompose", "flops", "optimise", "user_candidate_split"]
+__all__ = ["decompose", "flops", "optimise", "shorter_histories", "user_candidate_split"]

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from freshet_serving.compiler.building.calibrate import Calibration, by_variant, variant_name
-from freshet_serving.compiler.building.subgraph_compiler import PARTS
+from freshet_serving.compiler.building.subgraph_compiler import title
 from freshet_serving.compiler.recompiling.recompile import CompileReport
 from freshet_serving.processor.package import ExecutableEntry
 
@@ -81,7 +81,7 @@ def _lines(report: CompileReport) -> Iterator[str]:
         yield f"AUC of {name}: {change:+.1e} against TensorFlow"
     for name, other in report.others.items():
         served = ", ".join(f"{e.bucket}: {variant_name(e)} {e.cost_us:.0f} us" for e in _first(other))
-        yield f"{PARTS[name]}: {served}"
+        yield f"{title(name)}: {served}"
     for each in (report.calibration, *report.others.values()):
         yield from (f"refused: {line}" for line in each.refused)
     yield from (f"not compiled: {line}" for line in report.skipped)

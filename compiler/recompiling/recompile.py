@@ -164,7 +164,7 @@ def compile_version(
         wanted, skipped = _wanted(options, given is not None)
         kept = _files(folder)
         try:
-            found = parts(graph, before.features, buckets, [s.name for s in before.sequences])
+            found = parts(graph, before.features, buckets, before.sequences)
             rows = _rows(graph, reader, max(*buckets, GENERATED_ROWS)) if given is None else given
             notes = [] if given is not None else _unchecked(options)
             compiling = SubgraphCompiler(folder, skipped, options.precision, options.bound, reporter)

@@ -57,6 +57,7 @@ from freshet_serving.processor.package import (
     UNREAD_KEY,
     USER,
     Manifest,
+    SequenceEntry,
     codes_a_value,
     missing_input,
     user_features,
@@ -296,6 +297,8 @@ class SparsePlan:
             first = sum(len(manifest.rows_of(lookup)) for lookup in manifest.stage_lookups)
             self._rows_read = StageRows(manifest, stage, made, self.lookups[-first:])
         self.late: list[LateValues] = [*self.entities, *([self._rows_read] if self._rows_read else [])]
+        firsts = self.lookups[[self._features[s.columns[0].name] for s in manifest.sequences]]
+        self._histories: list[tuple[int, int]] = firsts[:, [pool.SOURCE, pool.CODES]].tolist()
 
     def bind_inputs(self, inputs: Mapping[str, Column], limits: RequestLimits | None = None) -> BoundRequest:
         """Check names, dtypes, shapes and row counts of a request, and turn it into addresses for the kernel.
@@ -641,6 +644,20 @@ class SparsePlan:
         plan = self.lookups[rows]
         plan[:, pool.OFFSET] = np.cumsum([0, *plan[:-1, pool.WIDTH]])
         return Pooling(plan, self._scaling[rows], self._late_of(plan))
+
+    def places(self, sequence: SequenceEntry, length: int) -> Pooling:
+        """Return the pooling of a sequence's columns with so many places each, side by side."""
+        pooling = self.pooling([column.name for column in sequence.columns])
+        plan, whole = pooling.plan, sequence.max_length
+        plan[:, pool.MAX_LENGTH] = plan[:, pool.CODES] * length
+        plan[:, pool.WIDTH] = plan[:, pool.WIDTH] // whole * length
+        plan[:, pool.OFFSET] = np.cumsum([0, *plan[:-1, pool.WIDTH]])
+        return pooling
+
+    def longest_history(self, bound: BoundRequest) -> int:
+        """Return the events of the longest history of a request whose user inputs have one row."""
+        inputs = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS)
+        return max([_length(inputs[source]) // codes for source, codes in self._histories], default=0)
 
     def source(self, name: str) -> int:
         """Return the number of an input that is no string, among BoundRequest.keep."""

@@ -97,7 +97,6 @@ from freshet_serving.processor.package.sequences import (
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE, PublicKey, Signer, new_key
 from freshet_serving.processor.package.stage_lookups import StageLookup
 from freshet_serving.processor.package.subgraphs import (
-    BATCH_SYMBOL,
     FEATURES,
     MATRIX,
     ROWS,
@@ -107,8 +106,12 @@ from freshet_serving.processor.package.subgraphs import (
     WHOLE,
     GraphInput,
     Subgraph,
+    batch_symbol,
     columns,
     divided,
+    role,
+    shorter,
+    shorter_lengths,
     subgraphs,
     undivided,
     undivided_name,
@@ -143,7 +146,6 @@ from freshet_serving.processor.package.transforms import (
 
 __all__ = [
     "ALIGNMENT",
-    "BATCH_SYMBOL",
     "CLASSIFY",
     "COMBINERS",
     "DEFAULT",
@@ -221,6 +223,7 @@ __all__ = [
     "all_below",
     "array_crc32",
     "atomic_file",
+    "batch_symbol",
     "codes_a_value",
     "columns",
     "crc32",
@@ -251,9 +254,12 @@ __all__ = [
     "read_file",
     "record_fields",
     "record_words",
+    "role",
     "rows_of_file",
     "same_content",
     "shape_of",
+    "shorter",
+    "shorter_lengths",
     "side_columns",
     "stream_delta",
     "subgraphs",

@@ -41,7 +41,6 @@ from freshet_serving.processor.package.sequences import SEQUENCE, SequenceEntry,
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
 from freshet_serving.processor.package.stage_lookups import StageLookup, validate_stage_lookups
 from freshet_serving.processor.package.subgraphs import (
-    BATCH_SYMBOL,
     FEATURES,
     MATRIX,
     SCORE,
@@ -51,7 +50,11 @@ from freshet_serving.processor.package.subgraphs import (
     GraphInput,
     GraphOutput,
     Subgraph,
+    batch_symbol,
+    role,
     scores_of,
+    shorter,
+    shorter_lengths,
     subgraphs,
     undivided,
     user_features,
@@ -653,9 +656,16 @@ def _validate_graphs(m: Manifest) -> None:
     """Raise BadInput unless the subgraphs agree with the features, the outputs, each other and the executables."""
     graphs = subgraphs(m)
     names = set(graphs)
+    shortened = shorter_lengths(m)
+    pairs = {shorter(part, length) for part in (SCORE, USER) for length in shortened}
     _want(
-        names in ({SCORE}, {SCORE, USER, WHOLE}),
+        pairs <= names and names - pairs in ([{SCORE, USER, WHOLE}] if pairs else [{SCORE}, {SCORE, USER, WHOLE}]),
         f"manifest.graphs: expected {SCORE!r}, or {SCORE!r}, {USER!r} and {WHOLE!r}, got {sorted(names)[:8]}",
+    )
+    longest = max((s.max_length for s in m.sequences), default=0)
+    _want(
+        all(length < longest for length in shortened),
+        f"manifest.graphs: expected histories shorter than {longest}, got {shortened[:8]}",
     )
     users = {f.name for f in user_features(m.features)}
     for name, graph in graphs.items():
@@ -665,7 +675,7 @@ def _validate_graphs(m: Manifest) -> None:
         _want(len(tensors) <= MAX_GRAPH_TENSORS, f"{where}: expected at most {MAX_GRAPH_TENSORS} tensors")
         _unique([t.name for t in tensors], where)
         for t in tensors:
-            batch = BATCH_SYMBOL[USER] if isinstance(t, GraphInput) and t.source == USER_TENSOR else BATCH_SYMBOL[name]
+            batch = batch_symbol(USER if isinstance(t, GraphInput) and t.source == USER_TENSOR else name)
             sizes = t.dims[1:]
             _want(
                 t.dims[:1] == [batch] and bool(sizes) and all(type(n) is int and n > 0 for n in sizes),
@@ -677,14 +687,15 @@ def _validate_graphs(m: Manifest) -> None:
             )
             _want(t.dtype == "float32", f"{where}[{t.name}].dtype: expected float32, got {t.dtype[:40]!r}")
         for i in graph.inputs:
-            _validate_graph_input(m, f"{where}[{i.name}]", i)
+            _validate_graph_input(m, f"{where}[{i.name}]", i, role(name)[1])
         named = graph.features()
         _want(len(set(named)) == len(named), f"{where}: expected every feature once")
         given = [i.name for i in graph.inputs if i.source == SEQUENCE]
-        if m.graphs and (name == USER or USER not in graphs):
+        users_part = role(name)[0] == USER
+        if m.graphs and (users_part or USER not in graphs):
             known = [s.name for s in m.sequences]
             _want(sorted(given) == sorted(known), f"{where}: expected the sequences {known[:8]}, got {given[:8]}")
-        if name == USER:
+        if users_part:
             _want(set(named) <= users, f"{where}: expected features of the user alone")
         else:
             _want(graph.outputs == scores_of(m), f"{where}.outputs: expected those of manifest.outputs")
@@ -692,10 +703,11 @@ def _validate_graphs(m: Manifest) -> None:
     _want(whole.inputs[:1] == undivided(m).inputs, f"manifest.graphs: expected {MATRIX!r} with all features")
     sources = {i.source for i in whole.inputs[1:]}
     _want(not sources & {FEATURES, USER_TENSOR}, "manifest.graphs: expected features in one input")
-    if USER in graphs:
-        computed = {o.name: o.dims for o in graphs[USER].outputs}
-        lent = {i.name: i.dims for i in graphs[SCORE].inputs if i.source == USER_TENSOR}
-        _want(lent == computed, f"manifest.graphs[{SCORE}]: expected the outputs of {USER!r} as inputs")
+    for score in [name for name in sorted(names) if USER in names and role(name)[0] == SCORE]:
+        user = shorter(USER, role(score)[1]) if role(score)[1] else USER
+        computed = {o.name: o.dims for o in graphs[user].outputs}
+        lent = {i.name: i.dims for i in graphs[score].inputs if i.source == USER_TENSOR}
+        _want(lent == computed, f"manifest.graphs[{score}]: expected the outputs of {user!r} as inputs")
     served = {e.subgraph for e in m.executables}
     _want(
         not served or served == names,
@@ -703,12 +715,12 @@ def _validate_graphs(m: Manifest) -> None:
     )
 
 
-def _validate_graph_input(m: Manifest, where: str, i: GraphInput) -> None:
+def _validate_graph_input(m: Manifest, where: str, i: GraphInput, length: int) -> None:
     widths = {f.name: f.width for f in m.features}
     _want(NAME.fullmatch(i.source) is not None, f"{where}.source: expected a plain name, got {i.source[:40]!r}")
     _want(i.source == FEATURES or not i.features, f"{where}.features: expected none for source {i.source}")
     if i.source == SEQUENCE:
-        wide = next((s.width for s in m.sequences if s.name == i.name), 0)
+        wide = next((s.columns_of(length or s.max_length) for s in m.sequences if s.name == i.name), 0)
         _want(i.dims[1:] == [wide], f"{where}.dims: expected {wide} columns, got {str(i.dims)[:80]}")
     if i.source == FEATURES:
         for name in i.features:

@@ -76,6 +76,10 @@ class SequenceEntry:
     time: str = ""
     time_unit: str = "s"
 
+    def columns_of(self, length: int) -> int:
+        """Return the columns that its input has with so many places, or with max_length if that is less."""
+        return self.width // self.max_length * min(length, self.max_length)
+
 
 class TensorShape(Protocol):
     """An input of the request as far as its shape goes (processor.package.manifest.Input)."""

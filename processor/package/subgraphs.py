@@ -4,6 +4,9 @@
     user    [requests]  what depends on the user alone, computed once a request; its outputs are inputs of `score`
     whole   [rows]      the same scores as `user` and `score` give, in one graph, for batches of several small requests
 
+A version with sequences may have `user-length<n>` and `score-length<n>` too: the same for requests whose histories have
+at most n events. A place of a history costs as much without an event as with one, so short ones are computed there.
+
 A version without `user` has one subgraph. A dimension is a number or a symbol: ROWS, one for each candidate, or
 REQUESTS, one for each request. A run of `score` has the candidates of one request, so there its REQUESTS is 1.
 
@@ -14,16 +17,16 @@ has a row for each candidate anyway.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from freshet_serving.processor.package.sequences import SEQUENCE
+from freshet_serving.processor.package.sequences import SEQUENCE, SequenceEntry
 
 SUBGRAPHS = SCORE, USER, WHOLE = "score", "user", "whole"
 ROWS, REQUESTS = "rows", "requests"
-BATCH_SYMBOL = {SCORE: ROWS, USER: REQUESTS, WHOLE: ROWS}
-"""The symbol that a bucket of each subgraph gives a number to."""
+_SHORTER = re.compile(rf"({SCORE}|{USER})-length([1-9][0-9]{{0,8}})")
 FEATURES, USER_TENSOR = "features", "user"
 """Sources of inputs: features; outputs of the subgraph `user`. processor.running.fillers has all."""
 MATRIX = "x"
@@ -105,6 +108,8 @@ class Described(Protocol):
     def width(self) -> int: ...
     @property
     def graphs(self) -> Mapping[str, Subgraph]: ...
+    @property
+    def sequences(self) -> Sequence[SequenceEntry]: ...
 
 
 AnyFeature = TypeVar("AnyFeature", bound=FeatureColumns)
@@ -113,6 +118,27 @@ AnyFeature = TypeVar("AnyFeature", bound=FeatureColumns)
 def subgraphs(manifest: Described) -> dict[str, Subgraph]:
     """Return a version's subgraphs by name."""
     return dict(manifest.graphs) or {SCORE: undivided(manifest)}
+
+
+def shorter(name: str, length: int) -> str:
+    """Return the name of SCORE or USER for histories of at most so many events."""
+    return f"{name}-length{length}"
+
+
+def role(name: str) -> tuple[str, int]:
+    """Return which of SUBGRAPHS a name is of, and the most events of a history; 0 for any number."""
+    found = _SHORTER.fullmatch(name)
+    return (found[1], int(found[2])) if found else (name, 0)
+
+
+def shorter_lengths(manifest: Described) -> list[int]:
+    """Return the lengths of histories that a version has subgraphs of their own for, ascending."""
+    return sorted(length for name, length in map(role, manifest.graphs) if length and name == USER)
+
+
+def batch_symbol(name: str) -> str:
+    """Return the symbol that a bucket of a subgraph gives a number to."""
+    return REQUESTS if role(name)[0] == USER else ROWS
 
 
 def undivided_name(manifest: Described) -> str:
@@ -138,7 +164,10 @@ def scores_of(manifest: Described) -> list[GraphOutput]:
 
 
 def divided(
-    manifest: Described, tensors: Sequence[tuple[str, int]], more: Sequence[GraphInput] = ()
+    manifest: Described,
+    tensors: Sequence[tuple[str, int]],
+    more: Sequence[GraphInput] = (),
+    shortened: Mapping[int, Sequence[tuple[str, int]]] | None = None,
 ) -> dict[str, Subgraph]:
     """Return the subgraphs of a version whose dense graph is divided by its user features.
 
@@ -146,19 +175,30 @@ def divided(
         manifest: The version's manifest.
         tensors: Name and length of every tensor that `user` computes of a request for `score`.
         more: Further inputs of the whole dense graph; sequences among them are inputs of `user`.
+        shortened: By most events of a history, the tensors of subgraphs for such requests.
     """
+    score, user = _parts(manifest, tensors, more, 0)
+    found = {SCORE: score, USER: user, WHOLE: undivided(manifest, more)}
+    for length, its in sorted((shortened or {}).items()):
+        found[shorter(SCORE, length)], found[shorter(USER, length)] = _parts(manifest, its, more, length)
+    return found
+
+
+def _parts(
+    manifest: Described, tensors: Sequence[tuple[str, int]], more: Sequence[GraphInput], length: int
+) -> tuple[Subgraph, Subgraph]:
     user = user_features(manifest.features)
     mine = {f.name for f in user}
     others = sorted((f for f in manifest.features if f.name not in mine), key=lambda f: f.offset)
-    computed = [GraphOutput(name, [REQUESTS, length]) for name, length in tensors]
-    lent = [GraphInput(name, [REQUESTS, length], USER_TENSOR) for name, length in tensors]
-    histories = [replace(i, dims=[REQUESTS, *i.dims[1:]]) for i in more if i.source == SEQUENCE]
+    computed = [GraphOutput(name, [REQUESTS, size]) for name, size in tensors]
+    lent = [GraphInput(name, [REQUESTS, size], USER_TENSOR) for name, size in tensors]
+    wide = {s.name: s.columns_of(length or s.max_length) for s in manifest.sequences}
+    histories = [replace(i, dims=[REQUESTS, wide[i.name]]) for i in more if i.source == SEQUENCE]
     own = [i for i in more if i.source != SEQUENCE]
-    return {
-        SCORE: Subgraph([_matrix(ROWS, others), *own, *lent], scores_of(manifest)),
-        USER: Subgraph([*([_matrix(REQUESTS, user)] if user else []), *histories], computed),
-        WHOLE: undivided(manifest, more),
-    }
+    return (
+        Subgraph([_matrix(ROWS, others), *own, *lent], scores_of(manifest)),
+        Subgraph([*([_matrix(REQUESTS, user)] if user else []), *histories], computed),
+    )
 
 
 def _matrix(batch: str, features: Sequence[FeatureColumns]) -> GraphInput:

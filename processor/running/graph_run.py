@@ -4,11 +4,16 @@ A request is divided into the user's part and the candidates' part where its use
 faster. That is decided once, when a version is loaded, by timing both ways in turn. It is not revised later: what
 sessions measure depends on other users of the machine at the time, and only the way that is taken would be measured.
 Dividing changes scores by no more than rounding.
+
+A version whose requests have histories may have both parts for shorter histories, too. A request is divided by those of
+the shortest length that its own histories fit. A length whose parts are not cheaper than those of the next longer one
+is never used; that, too, is decided once, so all chunks of a request take the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +26,8 @@ from freshet_serving.processor.package import (
     USER_TENSOR,
     Manifest,
     Subgraph,
+    shorter,
+    shorter_lengths,
     subgraphs,
     undivided_name,
 )
@@ -95,6 +102,25 @@ class SubgraphRun:
             inputs[name][0] = computed[name][request]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DividedRun:
+    """Both parts of a divided request.
+
+    Attributes:
+        user: Computes what depends on the user alone.
+        score: Scores the candidates of one request from the user's tensors.
+        length: Most events of a history.
+    """
+
+    user: SubgraphRun
+    score: SubgraphRun
+    length: int
+
+    def dense_s(self, rows: int) -> float:
+        """Return the predicted seconds of both parts' runs for a request of so many candidates."""
+        return self.user.costs.dense_s(1) + self.score.costs.dense_s(rows)
+
+
 class GraphRun:
     """The subgraphs of one version.
 
@@ -120,7 +146,19 @@ class GraphRun:
         self.user = self.by_name.get(USER)
         self.score = self.by_name[SCORE] if self.user is not None else None
         self.in_thread = False
-        self._worth_dividing: list[bool] = []
+        self._plan, self._worth_dividing = plan, list[bool]()
+        self._longest: DividedRun | None = None
+        self._lengths: list[DividedRun] | None = None
+        self._histories = bool(manifest.sequences)
+        self._planned: CostTable | None = None
+        if self.user is not None and self.score is not None:
+            self._longest = DividedRun(
+                self.user, self.score, max((s.max_length for s in manifest.sequences), default=0)
+            )
+        self._shorter = [
+            DividedRun(self.by_name[shorter(USER, length)], self.by_name[shorter(SCORE, length)], length)
+            for length in shorter_lengths(manifest)
+        ]
 
     def price(self, costs: Mapping[str, Mapping[int, float]]) -> None:
         """Store measured costs and decide from which row counts on dividing pays.
@@ -137,6 +175,47 @@ class GraphRun:
                 user.dense_s(1) + score.dense_s(rows) < WORTH * whole.amortised_dense_s(rows)
                 for rows in range(most + 1)
             ]
+            if self._histories:
+                longest, buckets = self._longest, {*whole.cost, *score.cost}
+                assert longest is not None
+                self._planned = CostTable({b: min(whole.dense_s(b), longest.dense_s(b)) for b in buckets})
+        if self._lengths is None and self._longest is not None:
+            self._lengths, longer = [], self._longest
+            for each in reversed(self._shorter):
+                # The largest bucket of candidates counts for most: small requests cost little at any length.
+                rows = each.score.costs.max_rows
+                if each.dense_s(rows) < WORTH * longer.dense_s(rows):
+                    self._lengths.insert(0, each)
+                    longer = each
+
+    @property
+    def costs(self) -> CostTable:
+        """Costs to plan with: those of the undivided subgraph, or of what is cheaper where requests have histories.
+
+        A history that is copied to each candidate costs up to hundreds of times as much, and almost no request runs so.
+        """
+        return self._planned or self.undivided.costs
+
+    @property
+    def lengths(self) -> list[int]:
+        """Lengths of histories, ascending, that have parts of their own which are cheaper than longer ones."""
+        return [each.length for each in self._lengths or ()]
+
+    def divided(self, bound: BoundRequest, rows: int) -> DividedRun | None:
+        """Return the parts to divide a request by, or None if it is faster whole, in a batch with others.
+
+        Args:
+            bound: The request.
+            rows: Its candidates, all chunks together.
+        """
+        if not bound.user_split:
+            return None
+        if self._lengths:
+            events = self._plan.longest_history(bound)
+            for each in self._lengths:
+                if events <= each.length:
+                    return each
+        return self._longest if self.worth_dividing(rows) else None
 
     def worth_dividing(self, rows: int) -> bool:
         """Return True if a request of this many candidates is faster divided than whole, in a batch with others."""

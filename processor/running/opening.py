@@ -50,11 +50,11 @@ from freshet_serving.processor.backends import (
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 from freshet_serving.processor.machine import Machine, this_machine
 from freshet_serving.processor.package import (
-    BATCH_SYMBOL,
     SCORE,
     ExecutableEntry,
     Manifest,
     Subgraph,
+    batch_symbol,
     parse_tensors,
     side_columns,
 )
@@ -210,7 +210,7 @@ def io_spec(name: str, graph: Subgraph) -> IoSpec:
 
     def dims(given: Sequence[Any]) -> tuple[int | None, ...]:
         # A run of `score` has one request, so its dimension of requests is 1.
-        return tuple([None if n == BATCH_SYMBOL[name] else n if isinstance(n, int) else 1 for n in given])
+        return tuple([None if n == batch_symbol(name) else n if isinstance(n, int) else 1 for n in given])
 
     return IoSpec({i.name: dims(i.dims) for i in graph.inputs}, {o.name: dims(o.dims) for o in graph.outputs})
 

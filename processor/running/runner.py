@@ -24,7 +24,7 @@ from freshet_serving.processor.backends import Executable, Matrix
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.features.plan import BoundRequest
 from freshet_serving.processor.running.buffers import Buffers, Tensors
-from freshet_serving.processor.running.graph_run import GraphRun, SubgraphRun
+from freshet_serving.processor.running.graph_run import DividedRun, GraphRun, SubgraphRun
 from freshet_serving.processor.watching import SessionStats
 
 # One in this many batches of a runner tries the plan that the cost table considers more expensive.
@@ -140,16 +140,16 @@ class Runner:
             rows: Their number.
         """
         graphs, shared = batch.graphs, batch.shared
-        if graphs.user is None or graphs.score is None:
+        if graphs.user is None:
             self._run_undivided(batch, works, rows, 0)
         elif shared is None:
-            self._run_cheapest(batch, graphs.user, graphs.score, works, rows)
-        elif works[0].bound.user_split and shared.divisible and graphs.worth_dividing(shared.rows):
+            self._run_cheapest(batch, works, rows)
+        elif shared.divisible and (parts := graphs.divided(works[0].bound, shared.rows)) is not None:
             if shared.user_tensors is None:
-                computed = self._run_users(batch, graphs.user, works, graphs.user.costs.bucket_plan(1)[0])
+                computed = self._run_users(batch, parts.user, works, parts.user.costs.bucket_plan(1)[0])
                 shared.user_tensors = _kept(computed)
                 self._stats.user_once += 1
-            self._run_candidates(batch, graphs.score, shared.user_tensors, 0, works[0], 0)
+            self._run_candidates(batch, parts.score, shared.user_tensors, 0, works[0], 0)
         else:
             self._run_undivided(batch, works, rows, 0)
 
@@ -233,35 +233,34 @@ class Runner:
         spans[:, 0], spans[:, 1] = firsts, counts
         return part, spans
 
-    def _run_cheapest(
-        self, batch: RunningBatch, user: SubgraphRun, score: SubgraphRun, works: Sequence[Rows], rows: int
-    ) -> None:
+    def _run_cheapest(self, batch: RunningBatch, works: Sequence[Rows], rows: int) -> None:
         """Run each request whole or divided, whichever is predicted to be cheaper."""
         graphs = batch.graphs
-        alone: list[tuple[Rows, int]] = []
+        alone: dict[DividedRun, list[tuple[Rows, int]]] = {}
         together: list[Rows] = []
         at = 0
         for work in works:
-            if work.bound.user_split and graphs.worth_dividing(work.rows):
+            if (parts := graphs.divided(work.bound, work.rows)) is not None:
                 if together:
                     count = sum([w.rows for w in together])
                     self._run_undivided(batch, together, count, at)
                     at += count
                     together = []
-                alone.append((work, at))
+                alone.setdefault(parts, []).append((work, at))
                 at += work.rows
             else:
                 together.append(work)
         if together:
             self._run_undivided(batch, together, rows - at, at)
-        done = 0
-        for users in user.costs.bucket_plan(len(alone)) if alone else ():
-            group = alone[done : done + users]
-            done += users
-            computed = self._run_users(batch, user, [work for work, _ in group], users)
-            for n, (work, first) in enumerate(group):
-                self._run_candidates(batch, score, computed, n, work, first)
-                self._stats.user_once += 1
+        for parts, requests in alone.items():
+            done = 0
+            for users in parts.user.costs.bucket_plan(len(requests)):
+                group = requests[done : done + users]
+                done += users
+                computed = self._run_users(batch, parts.user, [work for work, _ in group], users)
+                for n, (work, first) in enumerate(group):
+                    self._run_candidates(batch, parts.score, computed, n, work, first)
+                    self._stats.user_once += 1
 
     def _run_undivided(self, batch: RunningBatch, works: Sequence[Rows], rows: int, first: int) -> None:
         """Run all rows bucket by bucket, into the results from row `first` on."""

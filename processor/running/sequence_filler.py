@@ -1,4 +1,7 @@
-"""Fill inputs of the dense graph that hold a sequence (processor.package.sequences)."""
+"""Fill inputs of the dense graph that hold a sequence (processor.package.sequences).
+
+An input of fewer places than max_length is filled from requests whose histories are no longer than that.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ class SequenceFill:
 
     def __init__(self, given: GraphInput, plan: SparsePlan) -> None:
         entry = plan.sequences[given.name]
-        self._columns: Pooling = plan.pooling([column.name for column in entry.columns])
+        width = given.dims[1] if given.dims else entry.width
+        length = width * entry.max_length // entry.width
+        self._columns: Pooling = plan.places(entry, length)
         self._source = plan.source(entry.time) if entry.time else -1
-        self._offset, self._per_s = entry.width - entry.max_length, TIME_UNITS[entry.time_unit]
+        self._offset, self._per_s = width - length, TIME_UNITS[entry.time_unit]
 
     def __call__(
         self,

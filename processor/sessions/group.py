@@ -545,7 +545,7 @@ class SessionGroup:
 
     def _most_rows(self, work: Work) -> int:
         """Return the maximum rows of a request in one run. With device stages they must fit into a staging buffer."""
-        return self.options.max_batch_rows if self._device is None else work.replica.costs.max_rows
+        return self.options.max_batch_rows if self._device is None else work.replica.graphs.undivided.costs.max_rows
 
     def _is_large(self, work: Work) -> bool:
         """Return True if a request would delay others for long in one run or does not fit into a staging buffer.

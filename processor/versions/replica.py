@@ -234,12 +234,13 @@ class Replica:
 
     @property
     def costs(self) -> CostTable:
-        """Costs of the undivided subgraph, which everything that plans ahead reckons with."""
-        return self.graphs.undivided.costs
+        """Costs that everything that plans ahead reckons with."""
+        return self.graphs.costs
 
     @property
     def cost(self) -> Mapping[int, float]:
-        return self.costs.cost
+        """Seconds of one run of the undivided subgraph by bucket."""
+        return self.graphs.undivided.costs.cost
 
     @property
     def computes(self) -> Mapping[int, str]:
@@ -308,7 +309,7 @@ class Replica:
             name = self.graphs.undivided.name
             before = PreviewState(state.generation.digest, state.epoch, state.tables, state.executables[name])
             after = PreviewState(generation.digest, epoch, prepared.tables, prepared.executables[name])
-            return self.sample.look(before, after, self.costs.cost, max_rows, max_s)
+            return self.sample.look(before, after, self.cost, max_rows, max_s)
 
     def example(self) -> Mapping[str, Column | str] | None:
         return self.sample.example

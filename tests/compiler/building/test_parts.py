@@ -10,7 +10,9 @@ from freshet_serving.compiler.building.compile import compile_graph, load
 from freshet_serving.compiler.building.parts import USER_BUCKETS, parts
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.models.zoo.deepfm import build
+from freshet_serving.processor.package import SequenceEntry
 from freshet_serving.processor.package.manifest import Feature
+from freshet_serving.processor.package.sequences import SequenceColumn
 from tests.compiler.passes.graphs import assert_same
 from tests.models.zoo.layouts import make_layout
 
@@ -93,3 +95,26 @@ def test_graph_broken_by_the_passes_is_compiled_unchanged(monkeypatch):
     assert found.by_subgraph["whole"].graph is graph
     assert found.effects == []
     assert "computes something else" in found.notes[0]
+
+
+def test_heavy_rows_are_compiled_for_few_at_once(monkeypatch):
+    whole, _, user = parts(network(), USER + ITEM + FLOATS, LADDER).user_split.flops
+    monkeypatch.setattr(compiling, "MOST_FLOPS", 16 * whole)
+    found = parts(network(), USER + ITEM + FLOATS, LADDER)
+    assert found.by_subgraph["whole"].buckets == [1, 16]
+    assert found.by_subgraph["user"].buckets == [1, 4, 16]
+    assert found.by_subgraph["score"].buckets == [64, 256]
+    monkeypatch.setattr(compiling, "MOST_FLOPS", user - 1)
+    assert parts(network(), USER + ITEM + FLOATS, LADDER).by_subgraph["user"].buckets == [1]
+
+
+def sequence(length):
+    return SequenceEntry("h", [SequenceColumn("h.i", "ids", "h.i", "t", 0, 9 * length)], length, 9 * length, ["h.i"])
+
+
+@pytest.mark.parametrize(
+    ("longest", "halves"),
+    [(1024, [512, 256, 128, 64]), (256, [128, 64, 32]), (101, [51]), (64, [32]), (50, []), (7, [])],
+)
+def test_halves_of_the_longest_history_are_compiled_for(longest, halves):
+    assert compiling.lengths([sequence(5), sequence(longest)]) == halves

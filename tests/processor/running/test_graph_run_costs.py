@@ -5,9 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.rows import TABLE_FIELDS
-from freshet_serving.processor.package import SCORE, GraphInput
+from freshet_serving.processor.package import (
+    SCORE,
+    GraphInput,
+    Input,
+    SequenceEntry,
+    TableEntry,
+    divided,
+    shorter,
+)
+from freshet_serving.processor.package.sequences import SEQUENCE, SequenceColumn
 from freshet_serving.processor.running import fillers, graph_run
 from freshet_serving.processor.running.graph_run import GraphRun, SubgraphRun
 from tests.processor.running.graphs import manifest
@@ -106,3 +116,78 @@ def test_every_input_but_the_users_is_filled_by_its_source(monkeypatch, first):
     run.fill(NO_TABLES, 0, *given, inputs, np.zeros((1, 2), np.int64), instead)
     np.testing.assert_array_equal(inputs["x"], [[7], [7]])
     np.testing.assert_array_equal(inputs["odd"], [[5], [5]])
+
+
+def with_history(lengths=(2, 4)):
+    """Return a version whose requests have a history of up to 8 events, with parts for shorter ones."""
+    made = manifest()
+    history = SequenceEntry("h", [SequenceColumn("h.i", "ids", "h.i", "t", 0, 16)], 8, 16, ["h.i"])
+    made = replace(
+        made,
+        inputs=[*made.inputs, Input("h.i", "int64", ragged=True)],
+        tables=[TableEntry("t", 1, 0)],
+        sequences=[history],
+    )
+    tensors, more = [("u0", 1)], [GraphInput("h", ["rows", 16], SEQUENCE)]
+    return replace(made, graphs=divided(made, tensors, more, dict.fromkeys(lengths, tensors)))
+
+
+def lengths_taken(costs, events, rows=8, lengths=(2, 4)):
+    """Return the lengths that the version keeps, and that of a request with so many events."""
+    made = with_history(lengths)
+    plan = SparsePlan(made)
+    graphs = GraphRun(made, plan)
+    both = {shorter(part, n) if n else part: {8: s} for n, s in costs.items() for part in ("user", "score")}
+    graphs.price({"whole": {8: 100.0}, **both})
+    ids = Ragged.of([list(range(events))])
+    bound = plan.bind_inputs({"a": np.float32([1]), "b": np.zeros(rows, np.float32), "h.i": ids})
+    parts = graphs.divided(bound, rows)
+    assert parts is None or parts.score.name.removeprefix("score") == parts.user.name.removeprefix("user")
+    return graphs.lengths, parts and parts.length
+
+
+@pytest.mark.parametrize(("events", "length"), [(0, 2), (2, 2), (3, 4), (4, 4), (5, 8), (8, 8), (20, 8)])
+def test_requests_take_the_shortest_parts_their_history_fits(events, length):
+    assert lengths_taken({0: 8.0, 4: 4.0, 2: 2.0}, events) == ([2, 4], length)
+
+
+@pytest.mark.parametrize(
+    ("costs", "kept", "length"),
+    [
+        ({0: 8.0, 4: 8.0, 2: 2.0}, [2], 2),
+        ({0: 8.0, 4: 4.0, 2: 3.9}, [4], 4),
+        ({0: 8.0, 4: 9.0, 2: 7.9}, [], 8),
+    ],
+)
+def test_lengths_that_save_nothing_are_never_taken(costs, kept, length):
+    assert lengths_taken(costs, 1) == (kept, length)
+
+
+def test_kept_lengths_do_not_change_with_new_weights():
+    made = with_history()
+    graphs = GraphRun(made, SparsePlan(made))
+    assert graphs.lengths == []
+    costs = {"whole": {8: 9.0}, **{n: {8: 1.0} for n in ("user", "score", "user-length4", "score-length4")}}
+    for seconds in (0.1, 9.0):
+        graphs.price({**costs, "user-length2": {8: seconds}, "score-length2": {8: seconds}})
+        assert graphs.lengths == [2]
+
+
+def test_dear_division_at_the_longest_histories_is_not_taken():
+    assert lengths_taken({0: 80.0, 4: 4.0, 2: 2.0}, 8) == ([2, 4], None)
+
+
+def test_requests_of_several_users_are_not_divided_at_any_length():
+    made = with_history()
+    plan = SparsePlan(made)
+    graphs = GraphRun(made, plan)
+    given = {"a": np.float32([1, 2]), "b": np.float32([1, 2]), "h.i": Ragged.of([[1], [2]])}
+    assert graphs.divided(plan.bind_inputs(given), 2) is None
+
+
+def test_requests_with_histories_are_planned_by_the_cheaper_way():
+    made = with_history(())
+    graphs = GraphRun(made, SparsePlan(made))
+    graphs.price({"whole": {1: 5.0, 2: 9.0}, "user": {1: 4.0}, "score": {1: 3.0, 8: 4.0}})
+    assert graphs.costs.cost == {1: 5.0, 2: 8.0, 8: 8.0}
+    assert priced(WHOLE, {1: 0.1}, {64: 0.1}).costs.cost == WHOLE

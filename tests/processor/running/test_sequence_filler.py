@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from freshet_serving.compiler.passes.shorter_histories import kept_columns
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import GraphInput, SequenceEntry
@@ -45,3 +46,24 @@ def test_milliseconds_become_seconds_without_loss():
 
 def test_one_users_times_are_those_of_every_row():
     assert seconds([[10, 40]], 3) == [[30, 0, 0]] * 3
+
+
+def test_inputs_of_fewer_places_hold_the_first_ones():
+    whole = manifest("freshet_serving.models.zoo.hstu:build", LENGTH, timed=True)
+    entry, plan = whole.sequences[0], SparsePlan(whole)
+    lists = Ragged.of([[3, 4]])
+    columns = make_batch(1, (0,), timed=True).columns
+    columns |= {"history.item": lists, "history.action": lists, "history.time": Ragged.of([[10, 40]])}
+    bound = plan.bind_inputs(columns)
+    assert plan.longest_history(bound) == 2
+    trainer = make_trainer("hstu", LENGTH, timed=True)
+    filled = {}
+    for length in (2, LENGTH):
+        wide = entry.columns_of(length)
+        filled[length] = np.full((1, wide), 9, np.float32)
+        with trainer._pooling(bound) as write:
+            given = GraphInput("history", ["requests", wide])
+            trainer.run._fillers = [("x", lambda *a: None), ("history", SequenceFill(given, plan))]
+            write(0, 1, {"x": np.empty((1, 1), np.float32), "history": filled[length]})
+    np.testing.assert_array_equal(filled[2], filled[LENGTH][:, kept_columns(entry, 2)])
+    assert filled[2][0, -2:].tolist() == [30, 0]
