@@ -2,6 +2,7 @@
 
 source     interface of every reader: a schema, and batches in stream order
 entity_table  tables of entities, joined to a stream by key and time
+joined_rows  rows with the columns of entities and the histories of sequences
 open_data  opening of the configured data
 dataset    public reader for other programs: numpy arrays, or tf.data
 shuffled   rows in random order, resumable at any position
@@ -34,6 +35,7 @@ __all__ = [
     "entity_table",
     "files",
     "formats",
+    "joined_rows",
     "open_data",
     "parquet_copy",
     "sequence_columns",

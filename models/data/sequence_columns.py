@@ -133,14 +133,15 @@ class SequenceSource:
             yield replace(batch, columns=columns)
 
 
-def with_sequences(source: Source, features: Sequence[SequenceFeature]) -> Source:
+def with_sequences(source: Source, features: Sequence[SequenceFeature], more: Sequence[Field] = ()) -> Source:
     """Return a source that has the columns of features' sequences too; the source itself without any.
 
     Args:
         source: A source with all columns that the features read.
         features: The features.
+        more: Columns of the source to keep besides.
     """
-    return SequenceSource(source, features) if any(f.sequence is not None for f in features) else source
+    return SequenceSource(source, [*features, *more]) if any(f.sequence is not None for f in features) else source
 
 
 class _User:

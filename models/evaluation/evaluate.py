@@ -8,9 +8,11 @@ import numpy as np
 
 from freshet_serving.compiler.progress import Reporter
 from freshet_serving.models.config.evaluate_section import GROUPED, EvaluateConfig
+from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.joined_rows import joined_rows
 from freshet_serving.models.data.open_data import open_source
-from freshet_serving.models.data.source import Batch, Field, Source
+from freshet_serving.models.data.source import Batch, Field, Source, wanted_fields
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.extra_columns import ExtraColumns
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
@@ -31,10 +33,12 @@ def evaluate(
     reporter: Reporter,
     skip: int = 0,
     rows: int = 0,
+    trained: TrainConfig | None = None,
 ) -> EvaluationMetrics:
     """Score rows [skip, skip + rows) of the data and measure them.
 
-    The columns read are the inputs of the model, or its features where an input packs several.
+    The columns read are the inputs of the model, or its features where an input packs several. With a training file,
+    entities' columns and histories are made of the data as in training; rows before `skip` enter the histories.
 
     Args:
         scorer: The generation that scores.
@@ -44,6 +48,7 @@ def evaluate(
         reporter: Receives progress.
         skip: Number of rows to skip.
         rows: Number of rows to score; 0 for all that follow.
+        trained: The model's training file, if it is known.
 
     Returns:
         The metrics of the scored rows.
@@ -52,7 +57,7 @@ def evaluate(
         BadInput: The data lack a column, or have no such rows.
     """
     manifest, outputs = scorer.description, scorer.outputs(labels)
-    source = open_source(data, fields_of(manifest))
+    source = _open(manifest, data, trained)
     names = [*wanted.by, *([wanted.group] if wanted.group else [])]
     extra = ExtraColumns(names, source, data, BATCH_ROWS)
     evaluation_metrics = EvaluationMetrics(labels, wanted.by, wanted.group, wanted.top)
@@ -66,6 +71,16 @@ def evaluate(
     if not len(evaluation_metrics):
         raise BadInput(f"data: expected more than {skip:,} rows, got {total or 0:,}")
     return evaluation_metrics
+
+
+def _open(manifest: Manifest, data: DataConfig, trained: TrainConfig | None) -> Source:
+    """Open the data with a column for each input."""
+    wanted = fields_of(manifest)
+    if trained is None or not (trained.sequences or trained.entities):
+        return open_source(data, wanted)
+    made = {f.name for f in trained.features if f.sequence} | {f.name for f in wanted_fields(trained.features)}
+    more = [field for field in wanted if field.name not in made]
+    return joined_rows(lambda fields: open_source(data, fields), trained.features, trained.entities, more)
 
 
 def fields_of(manifest: Manifest) -> list[Field]:

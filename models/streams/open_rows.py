@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from freshet_serving.models.config.train_config import TrainConfig
-from freshet_serving.models.data.entity_table import EntitySource, EntityTable
 from freshet_serving.models.data.formats import STREAMS
+from freshet_serving.models.data.joined_rows import joined_rows
 from freshet_serving.models.data.open_data import open_source
-from freshet_serving.models.data.sequence_columns import with_sequences
-from freshet_serving.models.data.source import Field, Schema, Source, wanted_fields
+from freshet_serving.models.data.source import Field, Schema, Source
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Stream
 from freshet_serving.models.streams.stream_journal import StreamJournal
@@ -49,22 +48,15 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
     Raises:
         BadInput: The data cannot be read; the message is one line.
     """
-    fields = wanted_fields(config.features)
-    joined = {f for entity in config.entities for f in entity.fields}
-    source = _open_rows(config, tuple(f for f in fields if f not in joined), folder, anew)
-    if config.entities:
-        tables = [EntityTable(e.name, e.data, e.key_field, e.fields) for e in config.entities]
-        source = EntitySource(source, tables, fields)
-    if config.sequences and isinstance(source, FollowedSource):
-        raise BadInput("sequences: expected a table that is read to its end, got a run that has followed a stream")
-    # Histories are made of events with all of their columns, those of entities too.
-    return with_sequences(source, config.features)
+    return joined_rows(lambda fields: _open_rows(config, fields, folder, anew), config.features, config.entities)
 
 
 def _open_rows(config: TrainConfig, fields: tuple[Field, ...], folder: Path, anew: bool) -> Source:
     data, journal = config.data, folder / JOURNAL
     if not (data.format in STREAMS or data.follow or (journal.exists() and not anew)):
         return open_source(data, fields)
+    if config.sequences:
+        raise BadInput("sequences: expected a table that is read to its end, got a run that has followed a stream")
     schema = Schema(fields, data.label, data.time, data.weight)
     stream = open_stream(data.format, data.path, schema)
     folder.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from freshet_serving.serving.commands.completion import models
 
 if TYPE_CHECKING:
     from freshet_serving.models.config.evaluate_section import EvaluateConfig
+    from freshet_serving.models.config.train_config import TrainConfig
     from freshet_serving.models.data.formats import DataConfig
 
 SHOWN = ("rows", "auc", "log_loss", "predicted", "observed")
@@ -66,18 +67,19 @@ def evaluate(
         # Evaluation does not depend on whether a run would publish deltas.
         file = load_config(config, publishes=False)
         model, repository = file.model.name, repository or file.publish.repository
-        rows_of, measured = file.data, file.evaluate
+        rows_of, measured, trained = file.data, file.evaluate, file
     else:
         if data is None or not label or not repository:
             raise BadInput("evaluate: expected --repository, --data and --label with a model's name")
-        rows_of, measured = DataConfig(data), EvaluateConfig()
+        rows_of, measured, trained = DataConfig(data), EvaluateConfig(), None
     if data is not None:
         rows_of = dataclasses.replace(rows_of, path=data, format=_format(data, rows_of.format))
-    # No result depends on the order of the rows.
-    rows_of = dataclasses.replace(rows_of, time="")
+    if trained is None or not (trained.sequences or trained.entities):
+        # No result depends on the order of the rows.
+        rows_of = dataclasses.replace(rows_of, time="")
     rows_of = _labelled(rows_of, label or [], weight)
     measured = EvaluateConfig(tuple(by) if by else measured.by, group or measured.group, top or measured.top)
-    _score(str(repository), str(model), wanted, rows_of, measured, skip, rows, as_json)
+    _score(str(repository), str(model), wanted, rows_of, measured, skip, rows, as_json, trained)
 
 
 def _score(
@@ -89,6 +91,7 @@ def _score(
     skip: int,
     rows: int,
     as_json: bool,
+    trained: TrainConfig | None,
 ) -> None:
     from freshet_serving.models.config.evaluate_section import EvaluateConfig
     from freshet_serving.models.data.formats import label_names
@@ -105,7 +108,7 @@ def _score(
         if not measured.group:
             measured = EvaluateConfig(measured.by, user_column(scorer.description), measured.top)
         labels = label_names(data)
-        lines = list(run(scorer, data, labels, measured, reporter, skip, rows).lines())
+        lines = list(run(scorer, data, labels, measured, reporter, skip, rows, trained).lines())
         about = {"model": model, "generation": str(scorer.generation)}
     if as_json:
         for line in lines:

@@ -8,11 +8,16 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving import Publisher
+from freshet_serving.compiler.building.auc import auc
+from freshet_serving.models.config.evaluate_section import EvaluateConfig
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.data.entity_table import EntityTable
+from freshet_serving.models.evaluation.evaluate import evaluate
+from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from tests.models.training.test_loop import Notes
 
 pytestmark = pytest.mark.tensorflow
 
@@ -92,3 +97,33 @@ def test_request_of_ids_scores_as_one_with_all_features(tmp_path):
         assert str(after.generation) == "1.4"
         changed = np.flatnonzero((after.outputs["score"] != alone.outputs["score"]).ravel())
         assert changed.tolist() == [6]
+
+
+def test_evaluation_joins_what_training_joined(tmp_path):
+    tables(tmp_path)
+    raw = config(tmp_path)
+    raw["data"] |= {"path": str(tmp_path / "timed.parquet"), "time": "ts"}
+    events = pq.read_table(tmp_path / "events.parquet")
+    pq.write_table(events.append_column("ts", pa.array(np.arange(EVENTS) // 3)), tmp_path / "timed.parquet")
+    raw["model"] |= {"arch": "stca"}
+    raw["sequences"] = {
+        "seen": {
+            "columns": {"item": "item_id", "category": "category"},
+            "tables": {"item": "item_id", "category": "category"},
+            "from_events": "user_id",
+            "max_length": 8,
+        }
+    }
+    raw["publish"] |= {"delta_rows": 0}
+    settings = parse_config(raw)
+    run = TrainingRun(settings)
+    try:
+        run.full()
+        (rows,) = run.source.batches(EVENTS - 2000, 2000)
+        trained = run.trainer.score(rows.columns)
+    finally:
+        run.stop()
+    with GenerationScorer(str(tmp_path / "repository"), "ctr", None) as scorer:
+        made = evaluate(scorer, settings.data, ["clicked"], EvaluateConfig(), Notes(), skip=2000, trained=settings)
+    assert len(made) == EVENTS - 2000
+    assert made.main.scored.auc() == pytest.approx(auc(rows.label, trained), abs=1e-3)
