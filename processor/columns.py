@@ -98,6 +98,26 @@ def first_value(column: Column | None) -> bytes | None:
     return column[:1].reshape(-1)[:1].tobytes()
 
 
+def take_rows(column: Any, rows: NDArray[np.int64]) -> Any:
+    """Return rows of a column as copies.
+
+    Args:
+        column: The column.
+        rows: Row numbers, in the order of the result.
+    """
+    if not isinstance(column, Strings | Ragged):
+        return column[rows]
+    bounds = column.offsets if isinstance(column, Strings) else column.row_splits
+    lengths = np.diff(bounds)[rows]
+    ends = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    values = np.repeat(bounds[rows] - ends[:-1], lengths) + np.arange(ends[-1])
+    if isinstance(column, Strings):
+        # A view of some rows of a larger buffer keeps that buffer's offsets.
+        return Strings(column.data[values], ends)
+    return Ragged(take_rows(column.values, values), ends)
+
+
 def nbytes_of(inputs: Mapping[str, Column]) -> int:
     """Return the memory of a request's values in bytes."""
     return inputs.places.nbytes if type(inputs) is PackedColumns else sum(map(_nbytes, inputs.values()))

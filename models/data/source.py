@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
 from freshet_serving.processor.errors import BadInput, nearest
 
 
@@ -175,26 +175,6 @@ def slice_column(column: Column, first: int, last: int) -> Column:
         values = slice_column(column.values, int(splits[0]), int(splits[-1]))
         return Ragged(values, splits - splits[0])  # type: ignore[arg-type]
     return column[first:last]
-
-
-def take_rows(column: Any, rows: NDArray[np.int64]) -> Any:
-    """Return rows of a column as copies.
-
-    Args:
-        column: The column.
-        rows: Row numbers, in the order of the result.
-    """
-    if not isinstance(column, Strings | Ragged):
-        return column[rows]
-    bounds = column.offsets if isinstance(column, Strings) else column.row_splits
-    lengths = np.diff(bounds)[rows]
-    ends = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(lengths, out=ends[1:])
-    values = np.repeat(bounds[rows] - ends[:-1], lengths) + np.arange(ends[-1])
-    if isinstance(column, Strings):
-        # A view of some rows of a larger buffer keeps that buffer's offsets.
-        return Strings(column.data[values], ends)
-    return Ragged(take_rows(column.values, values), ends)
 
 
 def join_columns(columns: Sequence[Any]) -> Any:

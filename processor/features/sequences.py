@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest, SequenceEntry
 
@@ -67,7 +67,7 @@ class SequenceColumns:
             if long.any():
                 self.cut += int(long.sum())
                 kept, at = _kept(ends, s)
-                found |= {name: Ragged(_taken(c.values, at), kept) for name, c in zip(columns, lists)}
+                found |= {name: Ragged(take_rows(c.values, at), kept) for name, c in zip(columns, lists)}
         return found
 
 
@@ -118,7 +118,7 @@ def unpadded(values: NDArray[np.int64] | Strings, places: int, counts: Int64s, w
     if int(counts.min()) < 0 or int(counts.max()) > places:
         raise BadInput(f"{where}: expected 0 to {places} in every row")
     at = np.flatnonzero((np.arange(places) < counts[:, None]).reshape(-1))
-    return Ragged(_taken(values, at), _ends(counts))
+    return Ragged(take_rows(values, at), _ends(counts))
 
 
 def _whole_numbers(column: Column, name: str) -> Int64s:
@@ -139,11 +139,3 @@ def _ends(counts: Int64s) -> Int64s:
     ends = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
     return ends
-
-
-def _taken(values: NDArray[np.int64] | Strings, at: Int64s) -> NDArray[np.int64] | Strings:
-    if not isinstance(values, Strings):
-        return values[at]
-    ends = _ends(np.diff(values.offsets)[at])
-    firsts = values.offsets[at]
-    return Strings(values.data[np.repeat(firsts - ends[:-1], np.diff(ends)) + np.arange(ends[-1])], ends)

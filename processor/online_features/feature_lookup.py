@@ -6,6 +6,7 @@ Invariants
   nothing out makes none.
 - No state of a store fails a request: what a store does not give becomes the training default, and its status is kept.
   A request fails only by what it sends, or if this server has no store of that name.
+- Columns of one sequence that are looked up have lists of one length: rows where the store's differ become empty.
 - A key that is the same in all rows is looked up once and fills inputs of one row, so that a user's features stay
   those of the user.
 
@@ -25,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.online_features.online_store import OpenStore
 from freshet_serving.processor.online_features.reader import (
@@ -88,6 +89,7 @@ class FeatureLookup:
         self._specs = {i.name: i for i in manifest.inputs if i.name in features}
         self._keys = {n: f.keys for n, f in manifest.fillers.items() if f.kind == ONLINE}
         self._blank = {name for name, feature in features.items() if feature.default is None}
+        self._sequences = [s.inputs for s in manifest.sequences]
         self._stores = {f.input: group.store for group in manifest.online_features for f in group.features}
         groups = [group for group in manifest.online_features if group.store in stores]
         self._closed = {name: store for name, store in self._stores.items() if store not in stores}
@@ -156,6 +158,8 @@ class FeatureLookup:
     def _filled(self, inputs: Mapping[str, Column], names: list[str], found: OnlineColumns) -> FilledInputs:
         columns = {name: self._input(name, found.columns[name], name in found.defaulted) for name in names}
         reasons = {name: why for name, why in found.defaulted.items() if name in columns}
+        for sequence in self._sequences:
+            _align({name: columns[name] for name in sequence if name in columns}, columns, reasons)
         return FilledInputs({**inputs, **columns}, columns, reasons)
 
     def statistics(self) -> OnlineFeatureStats:
@@ -178,6 +182,29 @@ class FeatureLookup:
             # As in training, where a float that is missing is NaN.
             numbers[column.status != Status.PRESENT] = np.nan
         return numbers
+
+
+def _align(lists: Mapping[str, Column], columns: dict[str, Column], reasons: dict[str, str]) -> None:
+    """Empty the rows in which columns of a sequence have lists of different lengths.
+
+    Args:
+        lists: The columns.
+        columns: Receives them, as far as they change.
+        reasons: Receives why, by column.
+    """
+    ragged = {name: column for name, column in lists.items() if isinstance(column, Ragged)}
+    counts = [np.diff(column.row_splits) for column in ragged.values()]
+    if len({len(each) for each in counts}) != 1:
+        return
+    odd = (np.stack(counts) != counts[0]).any(axis=0)
+    if not odd.any():
+        return
+    for name, column in ragged.items():
+        lengths = np.diff(column.row_splits)
+        splits = np.zeros(len(column) + 1, np.int64)
+        np.cumsum(np.where(odd, 0, lengths), out=splits[1:])
+        columns[name] = Ragged(take_rows(column.values, np.flatnonzero(np.repeat(~odd, lengths))), splits)
+        reasons.setdefault(name, Status.DAMAGED.name.lower())
 
 
 def _entities(inputs: Mapping[str, Column], keys: Mapping[str, None]) -> dict[str, Column]:

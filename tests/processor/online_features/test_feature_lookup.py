@@ -1,4 +1,5 @@
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.online_features.feature_lookup import FeatureLookup
 from freshet_serving.processor.online_features.online_store import Loss
 from freshet_serving.processor.online_features.reader import OnlineFeatures
+from freshet_serving.processor.package import Input, SequenceEntry
 from tests.processor.online_features.stores import MemoryStore, opened
 from tests.support.looked_up import HASHES, manifest
 
@@ -66,6 +68,23 @@ def test_missing_value_is_as_in_training_or_the_default(store):
     assert np.isnan(filled.inputs["f0"]).tolist() == [True]
     assert filled.inputs["f1"].tolist() == [4.0]
     assert filled.inputs["tags"].values.tolist() == [b"x"]
+
+
+LISTS = {"features": ["items", "words"], "types": {"items": "int64_list", "words": "string_list"}}
+
+
+@pytest.mark.parametrize(
+    ("items", "words", "kept"), [(b"[1, 2]", b'["a", "b"]', 2), (b"[1, 2]", b'["a"]', 0), (b"[1]", None, 0)]
+)
+def test_lists_of_a_history_that_differ_in_length_are_empty(store, items, words, kept):
+    model = manifest(section={"key": "user_id", "format": "hash", "timeout_ms": 400} | LISTS)
+    inputs = [*model.inputs, Input("items", "int64", ragged=True), Input("words", "string", ragged=True)]
+    model = replace(model, inputs=inputs, sequences=[SequenceEntry("h", [], 8, 0, ["items", "words"])])
+    store.hashes = {b"user:7": {b"items": items} | ({b"words": words} if words else {})}
+    filled = FeatureLookup(model, opened(store), FakeClock()).fill({"user_id": np.array([7])})
+    assert [len(filled.inputs[name].values) for name in ("items", "words")] == [kept, kept]
+    assert [filled.inputs[name].row_splits.tolist() for name in ("items", "words")] == [[0, kept], [0, kept]]
+    assert set(filled.defaulted) == (set() if kept else {"items", "words"})
 
 
 @pytest.mark.parametrize("loss", list(Loss))
