@@ -350,6 +350,7 @@ class SparsePlan:
         if self._keys:
             rows, _, _ = self._read_inputs(self._sent_keys(inputs), inputs, rows, [], keep)
         if left is None:
+            self._check_histories(limits, rows, user_split)
             columns = inputs if later is not None else None
             return BoundRequest(rows, ids, self._pack(*words), keep, user_split, columns=columns)
         whole, sources = left.words.copy(), [NOTHING] * len(left.words)
@@ -366,7 +367,12 @@ class SparsePlan:
                 flags = np.zeros(count, np.int64)
                 whole[share.sources, pool.INPUT_FIELDS - 1] = address(flags)
                 unknown.append((share.unknown, flags))
+        self._check_histories(limits, rows, user_split)
         return BoundRequest(rows, ids, whole.tobytes(), sources, user_split, unknown)
+
+    def _check_histories(self, limits: RequestLimits | None, rows: int, user_split: bool) -> None:
+        if limits is not None and self._events is not None:
+            self._events.check_limit(limits, 1 if user_split else rows)
 
     def _left_out(self, inputs: Mapping[str, Column]) -> LeftOut | None:
         """Return how requests with these inputs are read; None if nothing that the plan reads is left out.

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.package import Manifest, SequenceEntry
 
 ROW_SPLITS, LENGTHS = ".row_splits", ".lengths"
@@ -38,7 +39,23 @@ class SequenceColumns:
 
     def __init__(self, manifest: Manifest) -> None:
         self._sequences = manifest.sequences
+        self._places = sum(s.max_length for s in manifest.sequences)
         self.cut = 0
+
+    def check_limit(self, limits: RequestLimits, rows: int) -> None:
+        """Raise TooLarge if computing the histories of so many rows would cost more than the limit on ids allows.
+
+        Each row costs all places of the model's sequences, however short its histories are.
+
+        Args:
+            limits: The limits.
+            rows: Rows whose histories are computed: 1 where one user asks for all candidates.
+        """
+        if rows * self._places > limits.max_ids:
+            raise TooLarge(
+                f"max_ids: expected at most {limits.max_ids} events per request, got {rows} rows of histories of "
+                f"{self._places} each; send one user a request, or fewer rows"
+            )
 
     def aligned(self, inputs: Mapping[str, Column]) -> Mapping[str, Column]:
         """Return a request's inputs with every sequence as lists of equal lengths, at most max_length each.

@@ -72,7 +72,7 @@ def test_served_scores_equal_trained_ones(trainer, tmp_path):
 
 
 def test_division_is_refused_with_the_reason_in_one_line(trainer):
-    made = parts(trainer.dense.published(), trainer.manifest.features, (64,), ["history"])
+    made = parts(trainer.dense.published(), trainer.manifest.features, (64,), trainer.manifest.sequences)
     assert made.user_split is None
     (line,) = made.notes
     assert line.startswith("user-once: refused: ")

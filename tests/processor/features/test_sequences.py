@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import (
     Feature,
@@ -102,3 +103,11 @@ def test_lengths_beyond_the_padding_are_refused(lengths):
     columns = lists([[1, 2], [3]])[2] | {"h.lengths": np.array(lengths)}
     with pytest.raises(BadInput, match=r"h\.(lengths|item|kind)"):
         read(plan(), columns, 2)
+
+
+def test_each_row_of_histories_counts_with_all_of_its_places():
+    rows = 50
+    inputs = {"item": np.arange(rows)} | lists([[1]] * rows)[0]
+    plan().bind_inputs(inputs, RequestLimits(max_ids=rows * LENGTH))
+    with pytest.raises(TooLarge, match=f"got {rows} rows of histories of {LENGTH} each"):
+        plan().bind_inputs(inputs, RequestLimits(max_ids=rows * LENGTH - 1))
