@@ -8,7 +8,7 @@ from typing import Any
 
 from freshet_serving.models.data.formats import STREAMS, DataConfig, format_of
 from freshet_serving.models.data.object_files import is_object_url
-from freshet_serving.models.data.sequence_columns import SequenceFeature, SequenceSource
+from freshet_serving.models.data.sequence_columns import SequenceFeature, with_sequences
 from freshet_serving.models.data.source import Field, Source, wanted_fields
 from freshet_serving.processor.errors import BadInput
 
@@ -51,7 +51,7 @@ def open_source(data: DataConfig, features: Sequence[SequenceFeature], threads: 
     if data.format in STREAMS or ("://" in data.path and not is_object_url(data.path)):
         raise BadInput("data.path: expected a file, folder or glob, got a URL; only freshet train reads streams")
     source = _open(replace(data, format=data.format or format_of(data.path)), wanted_fields(features), threads)
-    return SequenceSource(source, features) if any(f.sequence for f in features) else source
+    return with_sequences(source, features)
 
 
 def _open(data: DataConfig, fields: tuple[Field, ...], threads: int) -> Source:

@@ -133,6 +133,16 @@ class SequenceSource:
             yield replace(batch, columns=columns)
 
 
+def with_sequences(source: Source, features: Sequence[SequenceFeature]) -> Source:
+    """Return a source with the sequences' columns, if any feature is one.
+
+    Args:
+        source: A source that has all columns that the features read.
+        features: The features.
+    """
+    return SequenceSource(source, features) if any(f.sequence for f in features) else source
+
+
 class _User:
     """One user's events so far.
 

@@ -8,6 +8,7 @@ from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.entity_table import EntitySource, EntityTable
 from freshet_serving.models.data.formats import STREAMS
 from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.sequence_columns import with_sequences
 from freshet_serving.models.data.source import Field, Schema, Source, wanted_fields
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.stream import TRAINING, ErrorContext, Stream
@@ -47,9 +48,12 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False) -> Source:
     Raises:
         BadInput: The data cannot be read; the message is one line.
     """
+    return with_sequences(_joined_rows(config, wanted_fields(config.features), folder, anew), config.features)
+
+
+def _joined_rows(config: TrainConfig, fields: tuple[Field, ...], folder: Path, anew: bool) -> Source:
     if not config.entities:
-        return _open_rows(config, wanted_fields(config.features), folder, anew)
-    fields = wanted_fields(config.features)
+        return _open_rows(config, fields, folder, anew)
     tables = [EntityTable(e.name, e.data, e.key_field, e.fields) for e in config.entities]
     joined = {f for entity in config.entities for f in entity.fields}
     sent = tuple(f for f in fields if f not in joined)

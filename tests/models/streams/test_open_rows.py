@@ -114,3 +114,13 @@ def test_missing_library_gives_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "freshet_serving.models.streams.kafka_stream")
     with pytest.raises(BadInput, match=r"a topic of Kafka needs confluent_kafka, which is not installed: .*pip"):
         open_rows(replace(config), checkpoint_folder(config))
+
+
+def test_rows_of_a_run_have_the_columns_of_sequences(tmp_path, clicks):
+    features = {"user": {"kind": "id", "side": "user"}}
+    raw = {"model": {"name": "ctr"}, "data": {"path": str(clicks), "label": "clicked", "time": "ts"}}
+    history = {"columns": {"met": "user"}, "tables": {"met": "user"}, "from_events": "user"}
+    raw |= {"features": features, "publish": {"repository": str(tmp_path / "repository")}}
+    config = parse_config(raw | {"sequences": {"history": history}})
+    (batch,) = open_rows(config, checkpoint_folder(config)).batches(5)
+    assert set(batch.columns) == {"user", "history.met"}
