@@ -10,6 +10,7 @@ from freshet_serving.compiler.progress import Reporter
 from freshet_serving.models.config.evaluate_section import GROUPED, EvaluateConfig
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.sequence_columns import SequenceFeature
 from freshet_serving.models.data.source import Batch, Field, Source
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.extra_columns import ExtraColumns
@@ -31,6 +32,7 @@ def evaluate(
     reporter: Reporter,
     skip: int = 0,
     rows: int = 0,
+    sequences: Sequence[SequenceFeature] = (),
 ) -> EvaluationMetrics:
     """Score rows [skip, skip + rows) of the data and measure them.
 
@@ -44,6 +46,7 @@ def evaluate(
         reporter: Receives progress.
         skip: Number of rows to skip.
         rows: Number of rows to score; 0 for all that follow.
+        sequences: Columns of sequences, as the training file makes them of the data; any other is read as it is called.
 
     Returns:
         The metrics of the scored rows.
@@ -52,7 +55,8 @@ def evaluate(
         BadInput: The data lack a column, or have no such rows.
     """
     manifest, outputs = scorer.description, scorer.outputs(labels)
-    source = open_source(data, fields_of(manifest))
+    made = {f.name: f for f in sequences}
+    source = open_source(data, [made.get(field.name, field) for field in fields_of(manifest)])
     names = [*wanted.by, *([wanted.group] if wanted.group else [])]
     extra = ExtraColumns(names, source, data, BATCH_ROWS)
     evaluation_metrics = EvaluationMetrics(labels, wanted.by, wanted.group, wanted.top)

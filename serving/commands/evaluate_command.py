@@ -22,6 +22,7 @@ from freshet_serving.serving.commands.completion import models
 if TYPE_CHECKING:
     from freshet_serving.models.config.evaluate_section import EvaluateConfig
     from freshet_serving.models.data.formats import DataConfig
+    from freshet_serving.models.data.sequence_columns import SequenceFeature
 
 SHOWN = ("rows", "auc", "log_loss", "predicted", "observed")
 
@@ -67,17 +68,19 @@ def evaluate(
         file = load_config(config, publishes=False)
         model, repository = file.model.name, repository or file.publish.repository
         rows_of, measured = file.data, file.evaluate
+        sequences = [f for f in file.features if f.sequence is not None]
     else:
         if data is None or not label or not repository:
             raise BadInput("evaluate: expected --repository, --data and --label with a model's name")
-        rows_of, measured = DataConfig(data), EvaluateConfig()
+        rows_of, measured, sequences = DataConfig(data), EvaluateConfig(), []
     if data is not None:
         rows_of = dataclasses.replace(rows_of, path=data, format=_format(data, rows_of.format))
-    # No result depends on the order of the rows.
-    rows_of = dataclasses.replace(rows_of, time="")
+    if not any(f.sequence and f.sequence.from_events for f in sequences):
+        # No result depends on the order of the rows.
+        rows_of = dataclasses.replace(rows_of, time="")
     rows_of = _labelled(rows_of, label or [], weight)
     measured = EvaluateConfig(tuple(by) if by else measured.by, group or measured.group, top or measured.top)
-    _score(str(repository), str(model), wanted, rows_of, measured, skip, rows, as_json)
+    _score(str(repository), str(model), wanted, rows_of, measured, skip, rows, as_json, sequences)
 
 
 def _score(
@@ -89,6 +92,7 @@ def _score(
     skip: int,
     rows: int,
     as_json: bool,
+    sequences: Sequence[SequenceFeature],
 ) -> None:
     from freshet_serving.models.config.evaluate_section import EvaluateConfig
     from freshet_serving.models.data.formats import label_names
@@ -105,7 +109,7 @@ def _score(
         if not measured.group:
             measured = EvaluateConfig(measured.by, user_column(scorer.description), measured.top)
         labels = label_names(data)
-        lines = list(run(scorer, data, labels, measured, reporter, skip, rows).lines())
+        lines = list(run(scorer, data, labels, measured, reporter, skip, rows, sequences).lines())
         about = {"model": model, "generation": str(scorer.generation)}
     if as_json:
         for line in lines:
