@@ -4,9 +4,14 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from dataclasses import replace
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from freshet_serving.compiler.building.auc import auc
 from freshet_serving.models.config.evaluate_section import EvaluateConfig
+from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.data.source import Batch, Field
 from freshet_serving.models.evaluation.evaluate import evaluate, fields_of, inputs_of, user_column
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
@@ -85,3 +90,38 @@ def test_packed_inputs_are_read_from_their_feature_columns(scorer):
     for spec in (Input("ids", "int64", 3), Input("floats", "float32", 0, True)):
         with pytest.raises(BadInput, match=f"input '{spec.name}'"):
             fields_of(replace(manifest, inputs=[spec]))
+
+
+class Fake:
+    """A scorer that keeps what it was asked, and scores by the number of events."""
+
+    model, generation = "m", "1.0"
+
+    def __init__(self):
+        self.asked = []
+        inputs = [Input("user", "int64"), Input("history.item", "int64", ragged=True)]
+        self.description = SimpleNamespace(inputs=inputs, features=[], transforms=[])
+
+    def outputs(self, labels):
+        return ["score"]
+
+    def score(self, inputs, rows, outputs):
+        self.asked.append(inputs)
+        return np.diff(inputs["history.item"].row_splits).astype(np.float32)
+
+
+def test_histories_are_made_of_events_before_the_skipped_rows_too(tmp_path):
+    path = tmp_path / "events.parquet"
+    columns = {"ts": [1, 2, 3, 4], "user": [5, 5, 5, 6], "item": [10, 11, 12, 13], "clicked": [1.0, 1.0, 0.0, 1.0]}
+    pq.write_table(pa.table(columns), path)
+    data = {"path": str(path), "label": "clicked", "time": "ts"}
+    features = {"user": {"kind": "id", "side": "user"}, "item": {"kind": "id", "side": "item"}}
+    history = {"columns": {"item": "item"}, "tables": {"item": "item"}, "from_events": "user"}
+    config = parse_config(
+        {"model": {"name": "m", "arch": "din"}, "data": data, "features": features, "sequences": {"history": history}}
+    )
+    scorer = Fake()
+    evaluate(scorer, config.data, ["clicked"], EvaluateConfig(), Notes(), skip=2, trained=config)
+    (asked,) = scorer.asked
+    assert asked["history.item"].values.tolist() == [10, 11]
+    assert asked["history.item"].row_splits.tolist() == [0, 2, 2]
