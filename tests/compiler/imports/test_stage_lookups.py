@@ -143,3 +143,29 @@ def test_strings_of_ragged_rows_are_looked_up(tmp_path):
     with started(tmp_path / "models") as processor:
         got = processor.process(PredictRequest("tags", {"tags": ragged})).outputs["score"]
     np.testing.assert_allclose(got.ravel(), wanted, rtol=1e-5, atol=1e-5)
+
+
+class Loop(tf.Module):
+    """A recurrent network whose kernel is read before its loop, as Keras 2's masked GRU reads it."""
+
+    def __init__(self):
+        self.items = variable(2, ITEMS, DIM, name="items")
+        self.kernel = variable(3, DIM, DIM, name="kernel")
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 5], tf.int64, name="past")])
+    def serve(self, past):
+        rows, kernel = tf.gather(self.items, past), self.kernel.read_value()
+        first = tf.zeros_like(rows[:, 0])
+        step = lambda i, state: (i + 1, tf.tanh(state @ kernel + tf.gather(rows, i, axis=1)))  # noqa: E731
+        return {"score": tf.while_loop(lambda i, state: i < 5, step, [0, first])[1]}
+
+
+def test_loop_may_take_a_weight_as_a_value(tmp_path):
+    model = Loop()
+    import_model(saved(model, tmp_path / "loop", model.serve), tmp_path / "models", "loop")
+    manifest = VersionReader(tmp_path / "models" / "loop" / "1").manifest
+    assert [one.table for one in manifest.stage.lookups] == ["items"]
+    past = np.random.default_rng(1).integers(0, ITEMS, (9, 5))
+    with started(tmp_path / "models") as processor:
+        got = processor.process(PredictRequest("loop", {"past": past})).outputs["score"]
+    np.testing.assert_allclose(got, model.serve(past)["score"].numpy(), rtol=1e-5, atol=1e-5)
