@@ -7,9 +7,11 @@ pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
+from freshet_serving.compiler.imports.retrained import read_retrained
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.repository import Repository
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import saved, variable, without_deprecations
 
@@ -165,6 +167,19 @@ def test_loop_may_take_a_weight_as_a_value(tmp_path):
     import_model(saved(model, tmp_path / "loop", model.serve), tmp_path / "models", "loop")
     manifest = VersionReader(tmp_path / "models" / "loop" / "1").manifest
     assert [one.table for one in manifest.stage.lookups] == ["items"]
+    past = np.random.default_rng(1).integers(0, ITEMS, (9, 5))
+    with started(tmp_path / "models") as processor:
+        got = processor.process(PredictRequest("loop", {"past": past})).outputs["score"]
+    np.testing.assert_allclose(got, model.serve(past)["score"].numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_retrained_rows_of_a_stage_are_published_alone(tmp_path):
+    model = Loop()
+    import_model(saved(model, tmp_path / "first", model.serve), tmp_path / "models", "loop")
+    model.items.assign(model.items * 2)
+    version = Repository(tmp_path / "models").version("loop")
+    export = read_retrained(saved(model, tmp_path / "second", model.serve), version, ImportOptions())
+    Publisher(tmp_path / "models", "loop").publish_difference(export.tables, export.dense, hashed=True)
     past = np.random.default_rng(1).integers(0, ITEMS, (9, 5))
     with started(tmp_path / "models") as processor:
         got = processor.process(PredictRequest("loop", {"past": past})).outputs["score"]
