@@ -27,6 +27,7 @@ draft             the parts of a package: inputs, features, tables
 derived_transforms  derives columns by the engine's own transforms
 dense_side        builds the dense side as a DenseGraph
 duplicated_tables     finds tables that the model reads a second time, where a delta of the table has no effect
+stage_lookups     finds embeddings inside the stage whose rows the engine looks up
 stage_graph       writes what tables cannot replace as one frozen graph
 tensorflow_stage  runs such a graph; the entry point freshet.stages
 import_report     where each part of the model went and why, as plain data

@@ -87,3 +87,5 @@ def check_same(served: Manifest, new: Manifest) -> None:
         raise other_model("the transforms of its inputs before the tables differ")
     if (served.stage and served.stage.outputs) != (new.stage and new.stage.outputs):
         raise other_model("the stage before the tables differs")
+    if served.stage_lookups != new.stage_lookups:
+        raise other_model("the rows that its stage reads differ")

@@ -30,7 +30,7 @@ SAME = words("Identity IdentityN StopGradient PreventGradient Snapshot Placehold
 HANDLE = 1
 """The output of a VARIABLE node that is its handle; output 0 is its value."""
 DEPTH = 64
-INT32 = tf.int32.as_datatype_enum
+INT32, RESOURCE = tf.int32.as_datatype_enum, tf.resource.as_datatype_enum
 PRODUCER = tf.version.GRAPH_DEF_VERSION
 
 
@@ -356,7 +356,7 @@ class Inliner:
         for name, node in list(nodes.items()):
             inputs: Iterable[Ref] = map(self.resolve, node.inputs)
             if node.op in CONTROL:
-                inputs = (self._handle(ref) for ref in inputs)
+                inputs = [self._handle(ref) if handle else ref for ref, handle in zip(inputs, _handles(node))]
             nodes[name] = ForeignNode(name, node.op, tuple(inputs), node.definition)
 
     def _handle(self, ref: Ref) -> Ref:
@@ -379,6 +379,15 @@ class Inliner:
         constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(attr["batch_dims"].i, tf.int32, ()))
         self.graph.nodes[axis] = ForeignNode(axis, "Const", (), constant)
         return ForeignNode(node.name, "GatherV2", (*node.inputs, (axis, 0)), definition)
+
+
+def _handles(node: ForeignNode) -> list[bool]:
+    """Return for each input of a control flow node whether it is a handle; it may be a value that is read outside."""
+    attr = node.definition.attr
+    loop = "While" in node.op
+    kinds = list(attr["T" if loop else "Tin"].list.type)
+    # Branches have a condition or an index before their inputs.
+    return [False] * (len(node.inputs) - len(kinds)) + [kind == RESOURCE for kind in kinds]
 
 
 def parse(name: str) -> Ref:

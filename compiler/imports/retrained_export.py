@@ -70,7 +70,8 @@ def stage_digest(data: bytes) -> str:
     def digest(name: str, fed: list[str]) -> str:
         node = nodes[name]
         attributes = {key: value for key, value in node.attr.items() if key not in NAMES}
-        parts = [node.op, name if name.startswith(("input/", "output/")) else "", *fed]
+        named = node.op == "Placeholder" or name.startswith("output/")
+        parts = [node.op, name if named else "", *fed]
         parts += [f"{key}={attributes[key].SerializeToString(deterministic=True).hex()}" for key in sorted(attributes)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

@@ -8,7 +8,7 @@ transforms  columns computed from a request's inputs
 entities    features by key: what a record of them holds
 replies     what the replies of each signature hold, and labels of outputs of strings
 sequences     a user's events as one input of the dense graph
-stage_lookups rows of tables that an imported model's stage reads
+stage_lookups  rows of tables that an imported model's stage reads
 subgraphs     named inputs and outputs of a version's dense graph, and what fills them
 format1       manifests of format 1, read and written as those of format 2
 atomic      writes a file atomically

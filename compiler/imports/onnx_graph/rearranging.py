@@ -72,8 +72,13 @@ def _product(parts: list[Any]) -> Any:
 
 
 def _squeeze(call: Call) -> Any:
-    axes = call.ints("axes", 1)
-    return tf.squeeze(call.x(), None if axes is None else [call.axis(a) for a in axes])
+    axes, x = call.ints("axes", 1), call.x()
+    if axes is None and x.shape.rank is not None:
+        # A size that is free is the batch's: it stays, although the file would squeeze it for one row.
+        axes = [axis for axis, size in enumerate(x.shape.as_list()) if size == 1]
+    elif axes is None:
+        return tf.squeeze(x)
+    return tf.squeeze(x, [call.axis(a) for a in axes]) if axes else x
 
 
 def _unsqueeze(call: Call) -> Any:

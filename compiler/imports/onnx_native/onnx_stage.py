@@ -29,6 +29,8 @@ from freshet_serving.processor.package import Input, StageLookup
 RUNTIME, STAGE_FILE = "onnxruntime", "stage/graph.onnx"
 FATAL = 4
 ROWS = "rows/"
+RECURRENT_KEY = "freshet.recurrent"
+"""Metadata of a graph with recurrent layers: ONNX Runtime ends the process if one of them has no steps."""
 TYPES = {"tensor(string)": np.dtype(object), "tensor(float)": np.dtype(np.float32), "tensor(double)": np.dtype(float)}
 
 
@@ -62,6 +64,7 @@ class OnnxStage:
         except Exception:
             raise Corrupt("stage: refused by ONNX Runtime") from None
         given = {node.name: node for node in self._session.get_inputs()}
+        self._recurrent = RECURRENT_KEY in self._session.get_modelmeta().custom_metadata_map
         self._fed = {i.name: _fed(i, given[f"input/{i.name}"]) for i in inputs if f"input/{i.name}" in given}
         self._outputs, self._rows = list(outputs), [lookup.name for lookup in lookups]
         named = {f"input/{name}" for name in self._fed} | {ROWS + name for name in self._rows}
@@ -77,6 +80,9 @@ class OnnxStage:
         self, inputs: Mapping[str, Column], rows: int, found: Mapping[str, NDArray[np.float32]] = NONE
     ) -> dict[str, Column]:
         feeds = {name: text_of(array) for name, array in feeds_of(self._fed, inputs, rows).items()}
+        empty = [name for name, fed in self._fed.items() if fed.kind == PADDED and not feeds[f"input/{name}"].size]
+        if self._recurrent and empty:
+            raise BadInput(f"input {empty[0]!r}: expected at least one value a row: the model has recurrent layers")
         feeds |= {ROWS + name: found[name] for name in self._rows}
         options = onnxruntime.RunOptions()
         options.log_severity_level = FATAL

@@ -8,13 +8,16 @@ from types import MappingProxyType
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import every_node
 from freshet_serving.compiler.imports.onnx_native.native_reader import DEFAULT_OPSET, NativeModel, held, taken
+from freshet_serving.compiler.imports.onnx_native.onnx_stage import RECURRENT_KEY
 from freshet_serving.compiler.imports.onnx_native.served_graph import INNER, IR_VERSION, renamed_node
 from freshet_serving.compiler.imports.onnx_native.staged_lookups import StagedLookup, lookup_inputs, lookup_nodes
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.errors import TooLarge
 
 MAX_NBYTES = 256 << 20
+RECURRENT = ("GRU", "LSTM", "RNN")
 
 
 def stage_model(
@@ -63,6 +66,9 @@ def stage_model(
     served = helper.make_graph(nodes, "stage", given, [made[name] for name in outputs], initialisers)
     graph.CopyFrom(served)
     proto.ir_version = max(IR_VERSION, proto.ir_version)
+    del proto.metadata_props[:]
+    if any(node.op_type in RECURRENT for node in every_node(graph)):
+        proto.metadata_props.add(key=RECURRENT_KEY, value="yes")
     if proto.ByteSize() > MAX_NBYTES:
         raise TooLarge(f"stage: expected at most {MAX_NBYTES} bytes, got {proto.ByteSize()}")
     data: bytes = proto.SerializeToString(deterministic=True)

@@ -25,6 +25,8 @@ from freshet_serving.compiler.imports.onnx_native.served_lookups import MAX_DIM,
 
 OPSET = 11
 """The first with Range."""
+EMPTY_OPSET = 14
+"""The first whose Reshape can make a tensor without values."""
 SHAPES = ("Shape", "Size")
 WHOLE = (TensorProto.INT32, TensorProto.INT64)
 MOVED = "places/"
@@ -163,6 +165,8 @@ def lookup_nodes(
     moved = {name for n in above for name in n.output} | set(lookup.inputs)
     prefix = f"{MOVED}{lookup.output}/"
     first, step = f"{prefix}first", f"{prefix}step"
+    # Without it, a length of 0 would mean "as in the input".
+    empty: dict[str, Any] = {"allowzero": 1} if model.opset >= EMPTY_OPSET else {}
     nodes = [
         helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(value, np.int64)))
         for name, value in ((first, 0), (step, 1))
@@ -174,7 +178,7 @@ def lookup_nodes(
             helper.make_node("Shape", [rename(name)], [shape]),
             helper.make_node("Add", [first, size], [end]),
             helper.make_node("Range", [first, end, step], [numbers]),
-            helper.make_node("Reshape", [numbers, shape], [f"{prefix}of/{name}"]),
+            helper.make_node("Reshape", [numbers, shape], [f"{prefix}of/{name}"], **empty),
         ]
         first = end
     nodes += [renamed_node(n, lambda name: f"{prefix}of/{name}" if name in moved else rename(name)) for n in above]

@@ -40,6 +40,8 @@ def test_squeeze_and_unsqueeze_equal_the_reference_in_every_opset(tmp_path):
     for axes in ([1], [-1], [1, 3]):
         check(tmp_path, "Squeeze", {"x": one}, axes=axes, opset=11)
         check(tmp_path, "Squeeze", {"x": one, "axes": axes}, opset=13)
+    check(tmp_path, "Squeeze", {"x": one}, opset=11)
+    check(tmp_path, "Squeeze", {"x": one}, opset=13)
     for axes in ([1], [-1], [1, 3], [0, -1]):
         check(tmp_path, "Unsqueeze", {"x": X}, axes=axes, opset=11)
         check(tmp_path, "Unsqueeze", {"x": X, "axes": axes}, opset=13)

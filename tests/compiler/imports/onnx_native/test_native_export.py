@@ -6,9 +6,17 @@ import pytest
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.compiler.imports.retrained import read_retrained
 from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.compiler.imports.onnx_native.native_models import LSTM, LSTM_WEIGHTS, regressor, spelled
+from tests.compiler.imports.onnx_native.native_models import (
+    FREE_GRU,
+    GRU_WEIGHTS,
+    LSTM,
+    LSTM_WEIGHTS,
+    regressor,
+    spelled,
+)
 from tests.compiler.imports.onnx_native.test_native_import import scores
 
 INPUTS = {"history": np.arange(20).reshape(4, 5), "dense": np.ones((4, 2), np.float32)}
@@ -32,6 +40,24 @@ def test_retrained_file_becomes_rows_and_weights(repository, tmp_path):
 
     got, wanted = (scores(repository, name, INPUTS)["score"] for name in ("m", "again"))
     np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+def test_rows_that_a_stage_reads_are_published_alone(tmp_path):
+    import_model(spelled(tmp_path / "first.onnx", FREE_GRU, **GRU_WEIGHTS), tmp_path / "models", "free")
+    version = Repository(tmp_path / "models").version("free")
+    rows = {"items__weight": GRU_WEIGHTS["items__weight"] * np.float32(2)}
+    path = spelled(tmp_path / "second.onnx", FREE_GRU, **GRU_WEIGHTS | rows)
+    export = read_retrained(path, version, ImportOptions())
+    Publisher(tmp_path / "models", "free").publish_difference(export.tables, export.dense, hashed=True)
+    import_model(path, tmp_path / "models", "again")
+
+    inputs = {"history": Ragged.of([[1, 2, 3], [4, 5, 6]]), "target": np.array([7, 8])}
+    got, wanted = (scores(tmp_path / "models", name, inputs)["score"] for name in ("free", "again"))
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    weights = {"W": GRU_WEIGHTS["W"] * np.float32(2)}
+    other = spelled(tmp_path / "third.onnx", FREE_GRU, **GRU_WEIGHTS | weights)
+    with pytest.raises(BadInput, match="the stage before the tables differs"):
+        read_retrained(other, version, ImportOptions())
 
 
 def test_other_network_is_refused(repository, tmp_path):

@@ -9,6 +9,7 @@ from freshet_serving.compiler.imports.onnx_native.staged_lookups import StagedLo
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.onnx_native import native_models
 from tests.compiler.imports.onnx_native.native_models import DIM, ITEMS, own_scores, spelled
@@ -45,11 +46,18 @@ def drawn(rows, length, seed=0):
     return random.integers(0, ITEMS, (rows, length)), random.integers(0, ITEMS, rows)
 
 
-@pytest.mark.parametrize("length", [1, 7, 50, 300])
+@pytest.mark.parametrize("length", [0, 1, 7, 50, 300])
 def test_scores_equal_the_file_s_for_every_length(imported, length):
     name, path, repository = imported
     history, target = drawn(70, length)
     with started(repository) as processor:
+        if not length and name == "gru":
+            # ONNX Runtime ends the process for a GRU without steps.
+            with pytest.raises(
+                BadInput, match="'history': expected at least one value a row: the model has recurrent layers"
+            ):
+                asked(processor, name, history, target)
+            return
         got = asked(processor, name, history, target)
     wanted = own_scores(path, {"history": history, "target": target})["score"]
     np.testing.assert_allclose(got.reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,186 @@
+"""Lookups over free lengths in TensorFlow and Keras models: cut out of the stage, equal scores, deltas in every use."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="importing needs the train extra")
+
+from freshet_serving.compiler.frameworks import keras, tf
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
+from freshet_serving.compiler.imports.retrained import read_retrained
+from freshet_serving.models.publishing.publisher import Publisher
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.repository import Repository
+from freshet_serving.processor.repository.version import VersionReader
+from tests.compiler.imports.foreign import saved, variable, without_deprecations
+
+pytestmark = pytest.mark.tensorflow
+
+layers = keras.layers
+ITEMS, DIM = 40, 4
+A, B, OTHER = 7, 9, 3
+
+
+def attention(target, rows, mask):
+    return layers.Attention()([target, rows], mask=[None, mask])
+
+
+def heads(target, rows, mask):
+    return layers.MultiHeadAttention(2, 3)(target, rows, attention_mask=mask[:, None, :])
+
+
+def causal(target, rows, mask):
+    """SASRec: the history attends to itself, and its last place counts."""
+    return layers.MultiHeadAttention(2, 3)(rows, rows, use_causal_mask=True)[:, -1:]
+
+
+def gru(target, rows, mask):
+    return layers.GRU(DIM)(rows, mask=mask)
+
+
+def lstm(target, rows, mask):
+    return layers.Bidirectional(layers.LSTM(DIM))(layers.LSTM(DIM, return_sequences=True)(rows))
+
+
+def highest(target, rows, mask):
+    return layers.GlobalMaxPooling1D()(rows)
+
+
+SUMMARIES = {f.__name__: f for f in (attention, heads, causal, gru, lstm, highest)}
+
+
+def ranker(summary):
+    """A ranker whose target and history share a table; the history's length is free, and 0 is padding."""
+    keras.utils.set_random_seed(3)
+    item = keras.Input((), dtype="int64", name="item")
+    past = keras.Input((None,), dtype="int64", name="past")
+    embedding = layers.Embedding(ITEMS, DIM, name="items", embeddings_initializer="random_normal")
+    target = layers.Reshape((1, DIM))(embedding(item))
+    made = summary(target, embedding(past), keras.ops.not_equal(past, 0))
+    summed = layers.Flatten()(made[:, 0] if len(made.shape) == 3 else made)
+    both = layers.Concatenate()([layers.Flatten()(target), summed])
+    return keras.Model([item, past], layers.Dense(1, name="out")(layers.Dense(8, activation="relu")(both)))
+
+
+@pytest.fixture(scope="module", params=SUMMARIES)
+def imported(request, tmp_path_factory):
+    """(name, model, repository)."""
+    folder, name = tmp_path_factory.mktemp(request.param), request.param
+    with without_deprecations():
+        model = ranker(SUMMARIES[name])
+        model.get_layer("items").embeddings.assign(np.random.default_rng(5).standard_normal((ITEMS, DIM)))
+        model.save(folder / "model.keras")
+    import_model(folder / "model.keras", folder / "models", name, options=ImportOptions(buckets=(1, 64)))
+    return name, model, folder / "models"
+
+
+def started(repository):
+    return Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1))
+
+
+def asked(processor, name, item, past):
+    lists = Ragged(past.ravel(), np.arange(len(past) + 1) * past.shape[1])
+    (scores,) = processor.process(PredictRequest(name, {"item": item, "past": lists})).outputs.values()
+    return scores.ravel()
+
+
+@pytest.mark.filterwarnings("ignore:[\\s\\S]*softmax over axis:UserWarning")
+def test_free_lengths_score_as_in_keras(imported):
+    name, model, repository = imported
+    random = np.random.default_rng(0)
+    with started(repository) as processor:
+        # TensorFlow refuses loops over no events, and no events have neither a last place nor a highest row.
+        for length in ((0,) if name in ("attention", "heads") else ()) + (1, 7, 50, 300):
+            item, past = random.integers(1, ITEMS, 5), random.integers(1, ITEMS, (5, length))
+            past[1, length // 2 + 1 :] = 0
+            got = asked(processor, name, item, past)
+            with without_deprecations():
+                wanted = model([item, past]).numpy().ravel()
+            np.testing.assert_allclose(got.ravel(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_copied_row_scores_alike_in_item_and_history(imported):
+    name, _, repository = imported
+    manifest = VersionReader(repository / name / "1").manifest
+    assert manifest.copies == {}
+    assert [t.rows for t in manifest.tables] == [ITEMS]
+    pairs = [(np.array([item]), np.array([[OTHER, last]])) for item in (A, B) for last in (A, B)]
+    with started(repository) as processor:
+        before = [asked(processor, name, *pair).item() for pair in pairs]
+        publisher = Publisher(repository, name)
+        (table,) = (t.name for t in manifest.tables)
+        _, rows = publisher.served().rows(table, np.array([B]))
+        publisher.publish({table: (np.array([A]), rows)})
+        processor.poll()
+        after = [asked(processor, name, *pair).item() for pair in pairs]
+    assert len({round(score, 4) for score in before}) == 4
+    assert after == pytest.approx([before[3]] * 4, abs=1e-6)
+
+
+class Tags(tf.Module):
+    """Ragged strings, the highest of their rows."""
+
+    def __init__(self):
+        keys = tf.constant([f"w{i}" for i in range(9)])
+        initializer = tf.lookup.KeyValueTensorInitializer(keys, tf.range(1, 10, dtype=tf.int64))
+        self.words = tf.lookup.StaticHashTable(initializer, 0)
+        self.rows = variable(1, 10, DIM, name="tags")
+
+    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.string, 1, tf.int64)])
+    def serve(self, tags):
+        found = tf.ragged.map_flat_values(lambda flat: tf.gather(self.rows, self.words.lookup(flat)), tags)
+        return {"score": tf.reduce_sum(tf.reduce_max(found.to_tensor(default_value=-9.0), 1), 1)}
+
+
+def test_strings_of_ragged_rows_are_looked_up(tmp_path):
+    model = Tags()
+    import_model(saved(model, tmp_path / "tags", model.serve), tmp_path / "models", "tags")
+    manifest = VersionReader(tmp_path / "models" / "tags" / "1").manifest
+    assert [(one.input, one.table) for one in manifest.stage.lookups] == [("tags", "tags")]
+    lists = [["w0"], ["w3", "?", "w8"], ["w1"] * 7, []]
+    wanted = model.serve(tf.ragged.constant(lists, row_splits_dtype=tf.int64))["score"].numpy()
+    flat = Strings.of([word for one in lists for word in one])
+    ragged = Ragged(flat, np.cumsum([0, *map(len, lists)]))
+    with started(tmp_path / "models") as processor:
+        got = processor.process(PredictRequest("tags", {"tags": ragged})).outputs["score"]
+    np.testing.assert_allclose(got.ravel(), wanted, rtol=1e-5, atol=1e-5)
+
+
+class Loop(tf.Module):
+    """A recurrent network whose kernel is read before its loop, as Keras 2's masked GRU reads it."""
+
+    def __init__(self):
+        self.items = variable(2, ITEMS, DIM, name="items")
+        self.kernel = variable(3, DIM, DIM, name="kernel")
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 5], tf.int64, name="past")])
+    def serve(self, past):
+        rows, kernel = tf.gather(self.items, past), self.kernel.read_value()
+        first = tf.zeros_like(rows[:, 0])
+        step = lambda i, state: (i + 1, tf.tanh(state @ kernel + tf.gather(rows, i, axis=1)))  # noqa: E731
+        return {"score": tf.while_loop(lambda i, state: i < 5, step, [0, first])[1]}
+
+
+def test_loop_may_take_a_weight_as_a_value(tmp_path):
+    model = Loop()
+    import_model(saved(model, tmp_path / "loop", model.serve), tmp_path / "models", "loop")
+    manifest = VersionReader(tmp_path / "models" / "loop" / "1").manifest
+    assert [one.table for one in manifest.stage.lookups] == ["items"]
+    past = np.random.default_rng(1).integers(0, ITEMS, (9, 5))
+    with started(tmp_path / "models") as processor:
+        got = processor.process(PredictRequest("loop", {"past": past})).outputs["score"]
+    np.testing.assert_allclose(got, model.serve(past)["score"].numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_retrained_rows_of_a_stage_are_published_alone(tmp_path):
+    model = Loop()
+    import_model(saved(model, tmp_path / "first", model.serve), tmp_path / "models", "loop")
+    model.items.assign(model.items * 2)
+    version = Repository(tmp_path / "models").version("loop")
+    export = read_retrained(saved(model, tmp_path / "second", model.serve), version, ImportOptions())
+    Publisher(tmp_path / "models", "loop").publish_difference(export.tables, export.dense, hashed=True)
+    past = np.random.default_rng(1).integers(0, ITEMS, (9, 5))
+    with started(tmp_path / "models") as processor:
+        got = processor.process(PredictRequest("loop", {"past": past})).outputs["score"]
+    np.testing.assert_allclose(got, model.serve(past)["score"].numpy(), rtol=1e-5, atol=1e-5)
