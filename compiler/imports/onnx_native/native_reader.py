@@ -90,7 +90,7 @@ def read_native(path: Path) -> NativeModel:
         # ONNX Runtime reads shapes and axes while it opens a graph, and from the message alone.
         if body.weights[tensor.name].nbytes <= HELD_NBYTES:
             tensor.CopyFrom(held(tensor, body.weights))
-    check_sizes(proto.graph)
+    check_sizes(proto)
     if not any(entry.domain in OURS for entry in proto.opset_import):
         proto.opset_import.append(onnx.helper.make_opsetid("", DEFAULT_OPSET))
     session = open_session(proto, body.weights)
