@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="the suites' models are imported, which needs the train extra")
 
-from freshet_serving.serving.client import Client
+from freshet_serving import Client
 from tests.peers import oip_suite, tfs_grpc_suite, tfs_rest_suite, triton_suite
 from tests.peers.expectations import count
 from tests.peers.peer_models import serve_peer_models

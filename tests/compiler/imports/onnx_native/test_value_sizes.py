@@ -126,7 +126,10 @@ def test_ends_of_loops_in_loops_are_multiplied():
     inner = (
         "Loop <body = d (int64 j, bool e, float[r, 4] u) => (bool more, float[r, 4] o) { o = Add (u, u) more = %s }>"
     )
-    body = "<body = b (int64 i, bool c, float[r, 4] v) => (bool again, float[r, 4] w) { w = %s (many, go, v) again = Identity (c) }>"
+    body = (
+        "<body = b (int64 i, bool c, float[r, 4] v) => (bool again, float[r, 4] w) "
+        "{ w = %s (many, go, v) again = Identity (c) }>"
+    )
     many = "many = Constant <value: tensor = int64 {1000}> ()"
     checked(f"{many} y = Loop" + body % (inner % "Identity (e)") + " (ten, go, x)")
     checked(f"{many} y = Loop" + body % (inner % "Less (u, u)") + " (ten, go, x)")
