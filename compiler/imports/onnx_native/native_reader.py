@@ -147,6 +147,7 @@ def held(tensor: Any, weights: Mapping[str, Array]) -> Any:
 def reason(error: BaseException) -> str:
     """Return the end of a message of ONNX Runtime in one line, without its error codes and source files."""
     text = " ".join(str(error).split())
+    text = re.sub(r"\[with .*\] ", "", text)
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"\S*/\S+\.(?:cc|h|hpp):\d+ [^()]*\([^()]*\)(?: const)? ?", "", text)
     return re.sub(r"^(?:Load model from .*?failed:|Exception during initialization:)\s*", "", text)[:200].strip()
