@@ -47,7 +47,7 @@ def test_peer_suite_reaches_its_threshold_and_every_miss_is_explained(live, name
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
 def test_typed_client_reads_strings(live, transport):
-    port = live.port if transport == "http" else live.grpc_port
+    port = live.http_port if transport == "http" else live.grpc_port
     with Client(f"{transport}://127.0.0.1:{port}") as client:
         found = client.predict("named_lengths", {"x": ["cat", "hippopotamus"]}).outputs
     assert found["name"].tolist() == ["short", "long"]
