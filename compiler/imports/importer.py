@@ -33,6 +33,7 @@ from freshet_serving.compiler.imports.output_labels import labelled_output
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.samples import make_samples
 from freshet_serving.compiler.imports.shapes import SIZES, Shapes
+from freshet_serving.compiler.imports.stage_sizes import check_stage_sizes
 from freshet_serving.compiler.imports.tensorflow_stage import TensorFlowStage
 from freshet_serving.compiler.imports.unsupported_ops import unsupported_ops
 from freshet_serving.processor.columns import Column, Ragged, Strings
@@ -57,6 +58,7 @@ from freshet_serving.processor.tables.table import ServedTable, descriptors, pac
 
 RUNTIME, STAGE_FILE = "tensorflow", "stage/graph.pb"
 CLOSE = 1e-5
+ONNX = "ONNX"
 TAIL = 3
 NUMBERS = "replies hold numbers, and strings that are gathered from constant ones"
 COMPUTED = "computed as float32, which is exact for integers up to 2**24"
@@ -72,6 +74,8 @@ class Importer:
         known = {fed.input.name for fed in source.inputs}
         for name in sorted(self._user - known):
             raise BadInput(f"user: expected one of the inputs {', '.join(sorted(known))[:200]}, got {name[:64]!r}")
+        if source.kind == ONNX:
+            check_stage_sizes(source.graph, source.outputs.values())
         self.runner = Runner(source)
         self.outputs, self.labels, self._notes = _outputs(source, self.runner)
         refs = list(self.outputs.values())

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="the suites' models are imported, which needs the train extra")
 
-from freshet_serving.serving.client import Client
+from freshet_serving import Client
 from tests.peers import oip_suite, tfs_grpc_suite, tfs_rest_suite, triton_suite
 from tests.peers.expectations import count
 from tests.peers.peer_models import serve_peer_models
@@ -47,7 +47,7 @@ def test_peer_suite_reaches_its_threshold_and_every_miss_is_explained(live, name
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
 def test_typed_client_reads_strings(live, transport):
-    port = live.port if transport == "http" else live.grpc_port
+    port = live.http_port if transport == "http" else live.grpc_port
     with Client(f"{transport}://127.0.0.1:{port}") as client:
         found = client.predict("named_lengths", {"x": ["cat", "hippopotamus"]}).outputs
     assert found["name"].tolist() == ["short", "long"]

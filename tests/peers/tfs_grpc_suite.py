@@ -58,9 +58,9 @@ def refused(
 
 
 def output(dtype: str, shape: list[int], **values: Any) -> Has:
-    return Has(
-        {"outputs": {"y": {"dtype": f"DT_{dtype}", "tensor_shape": tensor("", shape)["tensor_shape"], **values}}}
-    )
+    # An empty list is left out of a message's JSON.
+    dims = tensor("", shape)["tensor_shape"] if shape else {}
+    return Has({"outputs": {"y": {"dtype": f"DT_{dtype}", "tensor_shape": dims, **values}}})
 
 
 def same_type(dtype: str, model: str, field: str, sent: list[Any], back: list[Any], miss: str = "") -> Expectation:

@@ -90,7 +90,7 @@ def read_native(path: Path) -> NativeModel:
         # ONNX Runtime reads shapes and axes while it opens a graph, and from the message alone.
         if body.weights[tensor.name].nbytes <= HELD_NBYTES:
             tensor.CopyFrom(held(tensor, body.weights))
-    check_sizes(proto.graph)
+    check_sizes(proto)
     if not any(entry.domain in OURS for entry in proto.opset_import):
         proto.opset_import.append(onnx.helper.make_opsetid("", DEFAULT_OPSET))
     session = open_session(proto, body.weights)
@@ -147,6 +147,7 @@ def held(tensor: Any, weights: Mapping[str, Array]) -> Any:
 def reason(error: BaseException) -> str:
     """Return the end of a message of ONNX Runtime in one line, without its error codes and source files."""
     text = " ".join(str(error).split())
+    text = re.sub(r"\[with .*\] ", "", text)
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"\S*/\S+\.(?:cc|h|hpp):\d+ [^()]*\([^()]*\)(?: const)? ?", "", text)
     return re.sub(r"^(?:Load model from .*?failed:|Exception during initialization:)\s*", "", text)[:200].strip()

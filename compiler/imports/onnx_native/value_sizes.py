@@ -1,4 +1,4 @@
-"""Refuse graphs in which numbers of a request say how much is computed.
+"""Refuse graphs in which numbers of a request say how much is computed, or end the process.
 
 A graph that is served as it is runs in the server's process, and ONNX Runtime allocates what the graph asks for. So
 sizes and trip counts must follow from constants and shapes, which the server bounds, and not from values: `Range(0, n)`
@@ -7,16 +7,23 @@ computed from one by anything but Shape and Size.
 
 A size that is a constant is bounded too, before ONNX Runtime computes it while it opens the graph.
 
+The smallest integer divided by -1 is a trap of the processor, which ONNX Runtime does not catch: what is computed from
+values is divided by constants other than 0 and -1, or as floats. RoiAlign without a sampling ratio makes as many
+samples as the boxes of a request are large. StringConcat doubles what it joins with itself.
+
 What may depend on values: branches, indices, masks, lengths of sequences, and sizes that the input's own size bounds
 (NonZero, Compress, Unique). A loop may end early by a value if its trip count is a small constant or follows from a
-shape.
+shape; constants of loops in loops are multiplied.
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
+import onnx
 from onnx import numpy_helper
 
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS
@@ -28,6 +35,10 @@ BY_SHAPE = frozenset({"Shape", "Size"})
 MAX_TRIPS = 10_000
 MAX_MADE = 1 << 24
 """Largest number of values that an operator may make of constants alone."""
+MAX_JOINED = 64
+"""Most strings that StringConcat may join into one, counted through the graph."""
+DIVISIONS = frozenset({"Div", "Mod"})
+INTEGERS = frozenset(getattr(onnx.TensorProto, f"{sign}INT{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64))
 RANDOM = ("RandomNormal", "RandomUniform")
 # By operator, the inputs that say how large its output is.
 SIZING = {
@@ -56,77 +67,169 @@ SIZING = {
 }
 
 
-def check_sizes(graph: Any) -> None:
-    """Raise BadInput if a size or a trip count depends on values of a request, TooLarge if a constant one is huge.
+def check_sizes(model: Any) -> None:
+    """Raise BadInput if a size or a trip count depends on values of a request, or a division could trap.
+
+    Raises TooLarge if a constant size is huge.
 
     Args:
-        graph: The graph's message.
+        model: The model's message.
     """
+    graph = model.graph
     constant = {tensor.name for tensor in graph.initializer}
-    _walk(graph, {info.name for info in graph.input} - constant, {})
+    _check_joined(graph, {}, repeated=False)
+    _Walk(_integers(model)).walk(graph, {info.name for info in graph.input} - constant, {}, 1)
 
 
-def _walk(graph: Any, values: set[str], known: Constants) -> set[str]:
-    """Return the names that depend on values, those of the graphs around it included.
+def _integers(model: Any) -> set[str]:
+    """Return the names of integers in a model's graphs, as far as ONNX knows their types."""
+    skeleton = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    skeleton.graph.name = "g"
+    skeleton.graph.node.extend(model.graph.node)
+    taken = {info.name for info in model.graph.input}
+    skeleton.graph.input.extend(model.graph.input)
+    skeleton.graph.input.extend(
+        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        for t in model.graph.initializer
+        if t.name not in taken
+    )
+    # Where it fails, ONNX Runtime, which opens the graph next, says what is wrong.
+    with suppress(onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        skeleton = onnx.shape_inference.infer_shapes(skeleton)
+    found: set[str] = set()
+    graphs = [skeleton.graph]
+    while graphs:
+        graph = graphs.pop()
+        for info in (*graph.input, *graph.value_info, *graph.output):
+            if info.type.tensor_type.elem_type in INTEGERS:
+                found.add(info.name)
+        found.update(t.name for t in graph.initializer if t.data_type in INTEGERS)
+        for node in graph.node:
+            graphs += _bodies(node)
+            for attribute in node.attribute:
+                # A type that ONNX does not infer where it knows too little of the input.
+                if attribute.name == "to" and node.op_type == "Cast" and attribute.i in INTEGERS:
+                    found.update(node.output)
+    return found
+
+
+def _check_joined(graph: Any, joined: dict[str, int], repeated: bool) -> None:
+    """Raise BadInput if StringConcat joins a string with itself too often.
 
     Args:
         graph: A graph or a body.
-        values: Names that do, before it.
-        known: Short constants, by name.
+        joined: Strings in each value, by name; one where it is not named.
+        repeated: Whether the body runs many times.
     """
-    values, known = set(values), dict(known)
-    for tensor in graph.initializer:
-        _note(known, tensor.name, tensor)
+    joined = dict(joined)
     for node in graph.node:
-        if node.op_type == "Constant" and node.domain in OURS:
-            for attribute in node.attribute:
-                if attribute.name == "value":
-                    _note(known, node.output[0], attribute.t)
-                elif attribute.name in ("value_int", "value_ints"):
-                    known[node.output[0]] = [attribute.i, *attribute.ints][-max(1, len(attribute.ints)) :]
-        _check_constant(node, known)
-        for i in SIZING.get(node.op_type, ()):
-            if i < len(node.input) and node.input[i] in values:
-                raise _by_value(node, "a size")
-        touched = not values.isdisjoint(node.input)
+        given = [joined.get(name, 1) for name in node.input]
+        count = sum(given) if node.op_type == "StringConcat" else max(given, default=1)
+        if count > MAX_JOINED or (repeated and node.op_type == "StringConcat"):
+            raise BadInput(
+                f"graph: StringConcat {node.name[:64]!r}: expected at most {MAX_JOINED} strings joined into one, and "
+                "none in a loop"
+            )
         for body in _bodies(node):
-            touched |= _body(node, body, values, known, touched)
-        if touched and node.op_type not in BY_SHAPE:
-            values.update(node.output)
-    return values
+            _check_joined(body, joined, repeated or node.op_type in ("Loop", "Scan", "SequenceMap"))
+        joined |= dict.fromkeys(node.output, count)
 
 
-def _body(node: Any, body: Any, values: set[str], known: Constants, touched: bool) -> bool:
-    """Check a body; return whether one of its results depends on values."""
-    names = [info.name for info in body.input]
-    loop = node.op_type == "Loop"
-    # The number of the trip is bounded; the other inputs are what the node is given, or its own results.
-    inner = values | set(names[2:] if loop else names) if touched else values
-    after = _walk(body, inner, known)
-    results = [info.name for info in body.output]
-    if loop:
-        if node.input[0] in values:
-            raise _by_value(node, "a trip count")
-        ends = results[0] in after or (len(node.input) > 1 and node.input[1] in values)
-        trips = known.get(node.input[0], [0])
-        if ends and (not node.input[0] or max(trips, default=0) > MAX_TRIPS):
-            raise _by_value(node, "a number of trips")
-        # A second look, now that results of one trip are inputs of the next.
-        if not touched and not after.isdisjoint(results):
-            return _body(node, body, values, known, True)
-    return touched or not after.isdisjoint(results)
+class _Walk:
+    """One walk through a model's graphs."""
+
+    def __init__(self, integers: set[str]) -> None:
+        self._integers = integers
+        self._divisors: dict[str, Any] = {}
+
+    def walk(self, graph: Any, values: set[str], known: Constants, trips: int) -> set[str]:
+        """Return the names that depend on values, those of the graphs around it included.
+
+        Args:
+            graph: A graph or a body.
+            values: Names that do, before it.
+            known: Short constants, by name.
+            trips: How often the body may run, by constants.
+        """
+        values, known = set(values), dict(known)
+        for tensor in graph.initializer:
+            self._note(known, tensor.name, tensor)
+        for node in graph.node:
+            if node.op_type == "Constant" and node.domain in OURS:
+                for attribute in node.attribute:
+                    if attribute.name == "value":
+                        self._note(known, node.output[0], attribute.t)
+                    elif attribute.name in ("value_int", "value_ints"):
+                        known[node.output[0]] = [attribute.i, *attribute.ints][-max(1, len(attribute.ints)) :]
+                        self._divisors[node.output[0]] = known[node.output[0]]
+            _check_constant(node, known)
+            self._check_division(node, values)
+            for i in SIZING.get(node.op_type, ()):
+                if i < len(node.input) and node.input[i] in values:
+                    raise _by_value(node, "a size")
+            if node.op_type == "RoiAlign" and node.input[1] in values and not _attribute(node, "sampling_ratio"):
+                raise _by_value(node, "a number of samples (sampling_ratio)")
+            touched = not values.isdisjoint(node.input)
+            for body in _bodies(node):
+                touched |= self._body(node, body, values, known, touched, trips)
+            if touched and node.op_type not in BY_SHAPE:
+                values.update(node.output)
+        return values
+
+    def _body(self, node: Any, body: Any, values: set[str], known: Constants, touched: bool, trips: int) -> bool:
+        """Check a body; return whether one of its results depends on values."""
+        names = [info.name for info in body.input]
+        loop = node.op_type == "Loop"
+        # The number of the trip is bounded; the other inputs are what the node is given, or its own results.
+        inner = values | set(names[2:] if loop else names) if touched else values
+        own = max(known.get(node.input[0], [1]), default=1) if loop else 1
+        after = self.walk(body, inner, known, trips * max(own, 1))
+        results = [info.name for info in body.output]
+        if loop:
+            if node.input[0] in values:
+                raise _by_value(node, "a trip count")
+            ends = results[0] in after or (len(node.input) > 1 and node.input[1] in values)
+            if ends and (not node.input[0] or trips * own > MAX_TRIPS):
+                raise _by_value(node, "a number of trips")
+            # A second look, now that results of one trip are inputs of the next.
+            if not touched and not after.isdisjoint(results):
+                return self._body(node, body, values, known, True, trips)
+        return touched or not after.isdisjoint(results)
+
+    def _note(self, known: Constants, name: str, tensor: Any) -> None:
+        """Remember a tensor if it holds integers of its own, and its numbers if these are a few."""
+        if tensor.data_type not in INTEGERS or tensor.data_location != 0:
+            return
+        self._divisors[name] = tensor
+        if len(tensor.dims) <= 1 and math.prod(tensor.dims) <= MAX_NOTED:
+            known[name] = numpy_helper.to_array(tensor).ravel().tolist()
+
+    def _check_division(self, node: Any, values: set[str]) -> None:
+        """Raise BadInput for integers of a request that are divided by something that may be 0 or -1."""
+        if node.op_type not in DIVISIONS or node.domain not in OURS or values.isdisjoint(node.input):
+            return
+        whole = not self._integers.isdisjoint((*node.input, *node.output))
+        if whole and not _divides(self._divisors.get(node.input[1])):
+            raise BadInput(
+                f"graph: {node.op_type} {node.name[:64]!r}: expected integers of a request to be divided by constants "
+                "other than 0 and -1: ONNX Runtime ends the process for some others; divide floats"
+            )
+
+
+def _divides(constant: Any) -> bool:
+    """Return whether any integer may be divided by a constant: a tensor, numbers, or None for no constant."""
+    if constant is None:
+        return False
+    numbers = np.asarray(constant) if isinstance(constant, list) else numpy_helper.to_array(constant)
+    return not ((numbers == 0) | (numbers == -1)).any()
+
+
+def _attribute(node: Any, name: str) -> int:
+    return next((int(a.i) for a in node.attribute if a.name == name), 0)
 
 
 def _bodies(node: Any) -> list[Any]:
     return [g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
-
-
-def _note(known: Constants, name: str, tensor: Any) -> None:
-    """Remember a tensor's numbers if it holds a few integers of its own."""
-    if len(tensor.dims) <= 1 and math.prod(tensor.dims) <= MAX_NOTED and tensor.data_location == 0:
-        array = numpy_helper.to_array(tensor)
-        if array.dtype.kind in "iu":
-            known[name] = array.ravel().tolist()
 
 
 def _check_constant(node: Any, known: Constants) -> None:

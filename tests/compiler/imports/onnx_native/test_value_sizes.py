@@ -21,7 +21,7 @@ BODY = "<body = b (int64 i, bool c, float[r, 4] v) => (bool again, float[r, 4] w
 
 def checked(steps):
     text = f"g (float[n, 4] x, int64[n] k) => (y) {{ {CONSTANTS} {steps} }}"
-    check_sizes(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}').graph)
+    check_sizes(parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,63 @@ def test_import_says_which_operator_it_is(tmp_path):
     path = spelled(tmp_path / "m.onnx", text, zero=np.array(0), one=np.array(1))
     with pytest.raises(BadInput, match="graph: Range '': expected a size that follows from shapes"):
         import_model(path, tmp_path / "models", "m")
+
+
+TRAP = "expected integers of a request to be divided by constants other than 0 and -1"
+MINUS = "minus = Constant <value: tensor = int64 {-1}> ()"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "y = Div (ten, k)",
+        "y = Mod (ten, k)",
+        f"{MINUS} y = Div (k, minus)",
+        "y = Mod (k, zero)",
+        "f = Cast <to = 7> (x) y = Div (f, f)",
+        "s = Shape (x) n = Gather (s, zero) y = Div (k, n)",
+        "y = If (go) <then_branch = a () => (p) { p = Div (ten, k) }, else_branch = b () => (q) { q = Abs (k) }>",
+    ],
+)
+def test_integers_of_a_request_have_safe_divisors(steps):
+    with pytest.raises(BadInput, match=TRAP):
+        checked(steps)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    ["y = Div (k, ten)", "y = Mod (k, ten)", "y = Div (x, x)", "s = Shape (x) n = Gather (s, zero) y = Div (n, n)"],
+)
+def test_divisions_that_cannot_trap_are_accepted(steps):
+    checked(steps)
+
+
+def test_ends_of_loops_in_loops_are_multiplied():
+    inner = (
+        "Loop <body = d (int64 j, bool e, float[r, 4] u) => (bool more, float[r, 4] o) { o = Add (u, u) more = %s }>"
+    )
+    body = (
+        "<body = b (int64 i, bool c, float[r, 4] v) => (bool again, float[r, 4] w) "
+        "{ w = %s (many, go, v) again = Identity (c) }>"
+    )
+    many = "many = Constant <value: tensor = int64 {1000}> ()"
+    checked(f"{many} y = Loop" + body % (inner % "Identity (e)") + " (ten, go, x)")
+    checked(f"{many} y = Loop" + body % (inner % "Less (u, u)") + " (ten, go, x)")
+    with pytest.raises(BadInput, match="expected a number of trips that follows from shapes"):
+        checked(f"{many} y = Loop" + body % (inner % "Less (u, u)") + " (many, go, x)")
+
+
+def test_samples_of_roi_align_need_a_ratio():
+    given = "t = Shape (k) b = ConstantOfShape <value: tensor = int64[1] {0}> (t) y = RoiAlign%s (x, x, b)"
+    checked(given % " <sampling_ratio = 2>")
+    with pytest.raises(BadInput, match="expected a number of samples"):
+        checked(given % "")
+
+
+def test_strings_are_joined_a_bounded_number_of_times():
+    def joined(count):
+        return "".join(f"a{i + 1} = StringConcat (a{i}, a{i}) " for i in range(count))
+
+    checked(f"a0 = Cast <to = 8> (k) {joined(6)} y = Identity (a6)")
+    with pytest.raises(BadInput, match="expected at most 64 strings joined into one"):
+        checked(f"a0 = Cast <to = 8> (k) {joined(7)} y = Identity (a7)")
