@@ -205,7 +205,7 @@ class Server:
             live=self._live,
             data_address=self.http_address,
             tls=bool(config.tls_cert),
-            explain=ExplainSettings(config.record, RequestLimits.of(config), self._layout.workers),
+            explain=ExplainSettings(config.record, RequestLimits.of(config), self._layout.workers, config.stores()),
         )
         connection = functools.partial(HttpConnection, bodies=BodyMemory(MAX_DELTA_NBYTES))
         tls = self._access.certificates if config.tls_cert else None

@@ -143,6 +143,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     ),
     "models/training/stream_quality.py": ("tests/models/training/test_loop_versions.py",),
     "loadtest/bench/feast_side.py": ("tests/loadtest/bench/test_bench_feast.py",),
+    "loadtest/bench/feast_server_side.py": ("tests/loadtest/bench/test_bench_feast_server.py",),
     "loadtest/bench/guard_streams.py": ("tests/loadtest/bench/test_guard_trial.py",),
     "loadtest/bench/guard_replay.py": ("tests/loadtest/bench/test_guard_trial.py",),
     "loadtest/bench/guard_poison.py": ("tests/loadtest/bench/test_guard_trial.py",),

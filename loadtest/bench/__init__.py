@@ -18,6 +18,8 @@ bench_features  `make -C loadtest features`
 foreign_models  `make -C loadtest models`
 store_outages   reads of online features while the store is well, slow, wrong or gone
 feast_side      the half of it that runs in Feast's own environment
+bench_feast_server  `make -C loadtest feast-server`
+feast_server_side  the half of it that runs in Feast's own environment
 guard_streams   good streams of `make -C loadtest guard`, trained and kept
 guard_replay    a server's model that follows a kept stream in process
 guard_poison    poison of `make -C loadtest guard`

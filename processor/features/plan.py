@@ -89,6 +89,14 @@ class BoundRequest(NamedTuple):
     unknown: Sequence[tuple[str, NDArray[np.int64]]] = ()
     columns: Mapping[str, Column] | None = None
 
+    def without_flags(self) -> BoundRequest:
+        """Return the request for readers whose records are not those of its reply."""
+        if not self.unknown:
+            return self
+        words = np.frombuffer(self.words, np.int64).reshape(-1, pool.INPUT_FIELDS).copy()
+        words[words[:, 2] <= LEFT_OUT, pool.INPUT_FIELDS - 1] = 0
+        return self._replace(words=words.tobytes(), unknown=())
+
 
 NOTHING = BoundInput(np.empty(0, np.int64), 1, LEFT_OUT, None)
 """Stands for a source that is left out."""

@@ -210,7 +210,8 @@ class Predictor(ABC):
             request.inputs, request.filled = filled.inputs, filled
         bound = replica.plan.bind_inputs(request.inputs, self._own_limits.get(request.model, self._limits))
         if replica.sample.wanted:
-            replica.sample.take(bound, request.inputs)
+            # A preview reads records of a state that is not served: it must not write the flags of this reply.
+            replica.sample.take(bound.without_flags(), request.inputs)
         if bound.unknown:
             # Before the interceptors, which compare and record whole replies.
             done = without_unknown(bound, done)

@@ -10,12 +10,14 @@ ones are refused. So explanations take at most one of the threads that apply lar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
+from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, Conflict, NotFound, Overloaded
 from freshet_serving.processor.explaining.explanation import Explainer, GenerationRef
@@ -23,7 +25,12 @@ from freshet_serving.processor.explaining.scoring_process import ScoringProcess
 from freshet_serving.processor.extras import needed
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.online_features.feature_lookup import FeatureLookup
+from freshet_serving.processor.online_features.online_store import OpenStore
+from freshet_serving.processor.online_features.opening import open_stores
+from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.processor.repository import DELTA, ROLLBACK
+from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import find
 from freshet_serving.processor.versions.timeline import MOST, UNDONE
 from freshet_serving.serving.admin.validation import StrictModel, validated
@@ -48,11 +55,13 @@ class ExplainSettings(NamedTuple):
         recordings: The folder of recorded requests; "" for none.
         limits: Limits of a request.
         workers: Number of processes that answer.
+        online_stores: Online stores that features are looked up in.
     """
 
     recordings: str = ""
     limits: RequestLimits = DEFAULTS
     workers: int = 1
+    online_stores: Sequence[OnlineStoreSettings] = ()
 
 
 class ExplainRequest(StrictModel):
@@ -87,6 +96,9 @@ class Explanations:
             self._explainer = Explainer("server, beside its sessions")
         self._asked = 0
         self._turn = asyncio.Lock()
+        # A supervisor has no lookups of its own until something is explained: workers fill requests.
+        self._stores: dict[str, OpenStore] | None = None
+        self._lookups: weakref.WeakKeyDictionary[ServedVersion, FeatureLookup] = weakref.WeakKeyDictionary()
 
     async def answer(self, processor: ModelHost, name: str, body: bytearray) -> dict[str, Any]:
         """Return an explanation as a JSON-compatible object.
@@ -119,9 +131,24 @@ class Explanations:
         if asked.request_id is not None:
             return self._recorded(model, asked, asked.request_id, limits)
         version, step = _picked(model, asked, None)
-        inputs, _ = tfs_rest.decode(body, {}, version.manifest, limits)
+        sent, _ = tfs_rest.decode(body, {}, version.manifest, limits)
         against = None if asked.against is None else _question(model, asked.against, "against")
-        return self._asked_for(model, inputs, asked, GenerationRef(version, step), against, limits)
+        filled = self._lookup(version).fill(sent) if version.manifest.online_features else None
+        inputs = sent if filled is None else filled.inputs
+        answer = self._asked_for(model, inputs, asked, GenerationRef(version, step), against, limits)
+        return answer if filled is None else {**answer, "features_missing": dict(filled.defaulted)}
+
+    def _lookup(self, version: ServedVersion) -> FeatureLookup:
+        """Return what fills the inputs that requests of a version leave out, as a request is filled."""
+        replicas = version.replicas
+        if isinstance(replicas, Replica) and replicas.lookup is not None:
+            return replicas.lookup
+        if self._stores is None:
+            self._stores = open_stores(self._settings.online_stores, SystemClock())
+        lookup = self._lookups.get(version)
+        if lookup is None:
+            lookup = self._lookups[version] = FeatureLookup(version.manifest, self._stores, SystemClock())
+        return lookup
 
     def _recorded(
         self, model: ServedModel, asked: ExplainRequest, request_id: str, limits: RequestLimits

@@ -1,7 +1,9 @@
 """Real servers that look up a user's features in a real Redis: every dialect, and what happens without the store."""
 
+import http.client
 import json
 import time
+from collections import Counter
 
 import grpc
 import numpy as np
@@ -193,3 +195,91 @@ def test_looked_up_values_return_on_request_with_their_scope(tmp_path, redis_ser
         status, _, data = server.request("POST", "/v1/models/small:predict", body, others | wanted)
         assert (status, b"the scope features" in data) == (403, True)
         assert "x-features" not in ask(server, others)[1]
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_explanation_looks_up_what_a_request_leaves_out(tmp_path, redis_server, workers):
+    with live(tmp_path, redis_server.port, workers=workers) as server:
+        for user, missing in ((7, {}), (9, {"tags": "not_found", "f0": "not_found", "f1": "not_found"})):
+            scores, _ = ask(server, user_id=[user])
+
+            def explained(user=user):
+                status, answer = server.post_json("/admin/models/small/explain", {"inputs": SENT | {"user_id": [user]}})
+                assert status == 200, answer
+                # The explainer's own connection may not be open yet.
+                return answer if "late" not in answer["features_missing"].values() else None
+
+            answer = until(explained)
+            assert answer["features_missing"] == missing
+            np.testing.assert_allclose(answer["sides"][0]["outputs"]["score"], np.ravel(scores)[:1], atol=1e-5)
+
+
+ASKED, TIMEOUT_MS, ROOM_S, HUGE_NBYTES = 40, 100, 0.02, 8 << 20
+
+
+def ask_all(server, started=100):
+    """Ask for a user each; returns reasons of f0 by count, and the seconds that requests took."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+    reasons, times_s = Counter(), []
+    for user in range(started, started + ASKED):
+        body = json.dumps({"inputs": SENT | {"user_id": [user]}})
+        began_s = time.monotonic()
+        connection.request("POST", "/v1/models/small:predict", body)
+        reply = connection.getresponse()
+        data = reply.read()
+        times_s.append(time.monotonic() - began_s)
+        assert reply.status == 200, data
+        missing = dict(part.split("=") for part in (reply.getheader("x-features-missing") or "f0=none").split(", "))
+        reasons[missing.get("f0", "none")] += 1
+        if missing == {"f0": "none"} or set(missing) == set(USER):
+            wanted = WITH_FEATURES if missing == {"f0": "none"} else WITHOUT
+            np.testing.assert_allclose(np.ravel(json.loads(data)["outputs"]), wanted, atol=1e-5)
+    connection.close()
+    return reasons, times_s
+
+
+@pytest.mark.long
+def test_store_in_trouble_fails_and_delays_no_request(tmp_path, redis_server):
+    users, section = [f"user:{user}" for user in range(100, 100 + ASKED)], HASHES | {"timeout_ms": TIMEOUT_MS}
+    values = {"tags": json.dumps(USER["tags"]), "f0": "1.5", "f1": "-3"}
+
+    def write(client):
+        with client.pipeline() as pipeline:
+            for user in users:
+                pipeline.delete(user)
+                pipeline.hset(user, mapping=values)
+            pipeline.execute()
+
+    with redis_server.client() as client:
+        write(client)
+    with HeldProxy(redis_server.port) as proxy, live(tmp_path, proxy.port, section=section) as server:
+        until(lambda: ask_all(server)[0]["none"] == ASKED)
+        proxy.open.clear()
+        # What is cached for a second is served for it.
+        until(lambda: ask_all(server)[0]["late"] == ASKED)
+        reasons, times_s = ask_all(server)
+        assert reasons == {"late": ASKED}
+        # Half of them: a machine that is busy may delay any.
+        assert np.median(times_s) <= TIMEOUT_MS / 1000 + ROOM_S
+        proxy.open.set()
+        until(lambda: ask_all(server)[0]["none"] == ASKED)
+        with redis_server.client() as client, client.pipeline() as pipeline:
+            for user in users:
+                pipeline.delete(user)
+                pipeline.set(user, "no hash")
+            pipeline.execute()
+        until(lambda: ask_all(server)[0]["damaged"] == ASKED)
+        with redis_server.client() as client:
+            write(client)
+            for user in users[::20]:
+                client.hset(user, "f0", "x" * HUGE_NBYTES)
+        until(lambda: (found := ask_all(server)[0])["damaged"] and found["none"] >= ASKED // 2)
+        redis_server.kill()
+        until(lambda: ask_all(server)[0]["late"] == ASKED)
+        redis_server.start()
+        with redis_server.client() as client:
+            write(client)
+        until(lambda: ask_all(server)[0]["none"] == ASKED)
+        told = server.get("/metrics")[2]
+    for status in (b"late", b"damaged", b"present"):
+        assert b'freshet_model_feature_values_total{model="small",status="%b"}' % status in told

@@ -20,7 +20,12 @@ class HeldProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._port))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._port))
+                except OSError:
+                    # The server is down; the next client may find it up again.
+                    client.close()
+                    continue
                 self._sockets += [client, server]
                 for source, target, held in ((client, server, False), (server, client, True)):
                     thread = threading.Thread(target=self._pass, args=(source, target, held), daemon=True)

@@ -8,6 +8,7 @@ import pytest
 from freshet_serving import Publisher
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.kernels.records import LEFT_OUT
 from freshet_serving.processor.package.entities import DEFAULT, DROP, MARK
 from freshet_serving.processor.sessions.request import PredictRequest
 from tests.support import entities
@@ -87,6 +88,19 @@ def test_delta_and_rollback_change_who_is_known(opened, tmp_path):
     assert (str(reply.generation), reply.unknown_rows) == ("1.1", (2, 3))
     processor.rollback("small", replace(reply.generation, step=0))
     assert processor.process(request(KEYS)).unknown_rows == UNKNOWN_AT
+
+
+def test_sampled_request_has_no_flags_for_a_preview_to_write(opened, monkeypatch):
+    processor, sampled = opened(MARK), []
+    sample = processor.predictor.replica("small").sample
+    monkeypatch.setattr(sample, "take", lambda bound, inputs: sampled.append(bound))
+    bound = processor.predictor.replica("small").plan.bind_inputs(request(KEYS).inputs)
+    assert processor.process(request(KEYS)).unknown_rows == UNKNOWN_AT
+    (taken,) = sampled
+    assert taken.unknown == ()
+    words, whole = (np.frombuffer(one.words, np.int64).reshape(-1, 4) for one in (taken, bound))
+    assert whole[whole[:, 2] <= LEFT_OUT, 3].all()
+    assert not words[words[:, 2] <= LEFT_OUT, 3].any()
 
 
 def test_interceptors_see_whole_replies(opened):
