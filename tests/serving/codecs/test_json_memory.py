@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import NotReady
@@ -39,6 +39,7 @@ def taken(text):
         tracemalloc.stop()
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=4))
 def test_parsing_takes_no_more_than_both_bounds(pieces):
     text = f"[{','.join(pieces * 400)}]".encode()
