@@ -141,8 +141,16 @@ def room_of(name):
 
 
 @cache
-def parsed(path):
-    return ast.parse(path.read_text())
+def import_statements(path):
+    """The import statements of a file, wherever in it: (module, names, level), module None for `import`. All else of
+    its tree is dropped: a thousand kept trees cost every later collection of garbage."""
+    return tuple(
+        (None, tuple(alias.name for alias in node.names), 0)
+        if isinstance(node, ast.Import)
+        else (node.module or "", tuple(alias.name for alias in node.names), node.level)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    )
 
 
 @cache
@@ -152,23 +160,23 @@ def arrows():
     found = {}
     for name, path in names.items():
         used = set()
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.Import):
-                used |= {own_name(alias.name) for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{name}: expected absolute imports"
-                inner = [own_name(f"{node.module}.{alias.name}") for alias in node.names]
-                used |= {full if full in names else own_name(node.module) for full in inner}
+        for module, imported, level in import_statements(path):
+            if module is None:
+                used |= {own_name(one) for one in imported}
+            else:
+                assert level == 0, f"{name}: expected absolute imports"
+                inner = [own_name(f"{module}.{one}") for one in imported]
+                used |= {full if full in names else own_name(module) for full in inner}
         found[name] = {other for other in used if other in names} - {name}
     return found
 
 
 def imports(path):
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Import):
-            yield from (own_name(alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield from (own_name(f"{node.module}.{alias.name}") for alias in node.names)
+    for module, imported, level in import_statements(path):
+        if module is None:
+            yield from map(own_name, imported)
+        elif module and level == 0:
+            yield from (own_name(f"{module}.{one}") for one in imported)
 
 
 def sources():
@@ -220,9 +228,8 @@ def test_top_folders_are_imported_as_parts_of_freshet_serving(folder):
     """A second import under the bare name would be another copy of every class."""
     found = set()
     for path in sorted((ROOT / folder).rglob("*.py")):
-        for node in ast.walk(parsed(path)):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for module, imported, level in import_statements(path):
+            names = imported if module is None else [module] if level == 0 else []
             found |= {(path.relative_to(ROOT).as_posix(), n) for n in names if n.partition(".")[0] in LINKED}
     assert found == set()
 

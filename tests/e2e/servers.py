@@ -19,7 +19,7 @@ READY_TIMEOUT_S = 90.0
 ALONE = ("--workers", "1")
 # Below those that the kernel gives out for connections; a range for each process that runs tests side by side.
 # Another checkout whose tests run at the same time has ports of its own, as far as there are any.
-FIRST_PORT, PORTS = 20_000 + 2_000 * (zlib.crc32(__file__.encode()) % 6), 1_000
+FIRST_PORT, PORTS = 20_000 + 800 * (zlib.crc32(__file__.encode()) % 15), 400
 _ports = itertools.cycle(range(PORTS))
 
 

@@ -110,7 +110,14 @@ def by_predict_rpc(server):
     return np.array(reply.outputs["score"].float_val)
 
 
-@pytest.mark.parametrize(("section", "workers"), [(HASHES, "1"), (FEAST, "1"), (HASHES, "2")])
+@pytest.mark.parametrize(
+    ("section", "workers"),
+    [
+        (HASHES, "1"),
+        pytest.param(FEAST, "1", marks=pytest.mark.long),
+        pytest.param(HASHES, "2", marks=pytest.mark.long),
+    ],
+)
 def test_every_dialect_looks_up_what_it_leaves_out(tmp_path, redis_server, section, workers):
     with live(tmp_path, redis_server.port, section=section, workers=workers) as server:
         for _ in range(3):
@@ -132,6 +139,7 @@ def test_every_dialect_looks_up_what_it_leaves_out(tmp_path, redis_server, secti
         )
 
 
+@pytest.mark.long
 def test_requests_get_defaults_without_the_store(tmp_path, redis_server):
     redis_server.kill()
     with live(tmp_path, redis_server.port) as server:
@@ -154,6 +162,7 @@ def test_requests_get_defaults_without_the_store(tmp_path, redis_server):
         np.testing.assert_allclose(ask(server)[0], WITH_FEATURES, atol=1e-5)
 
 
+@pytest.mark.long
 def test_held_back_answers_cost_the_timeout_and_no_request(tmp_path, redis_server):
     with HeldProxy(redis_server.port) as proxy, live(tmp_path, proxy.port) as server:
         ask(server)
@@ -170,6 +179,7 @@ def test_held_back_answers_cost_the_timeout_and_no_request(tmp_path, redis_serve
         until(lambda: "x-features-missing" not in ask(server)[1])
 
 
+@pytest.mark.long
 def test_recording_holds_used_values_and_no_unread_key(tmp_path, redis_server):
     folder = tmp_path / "recorded"
     with live(tmp_path, redis_server.port, "--record", str(folder), "--record-share", "1.0") as server:
@@ -183,6 +193,7 @@ def test_recording_holds_used_values_and_no_unread_key(tmp_path, redis_server):
     assert not any("user_id" in name for name in rows[0])
 
 
+@pytest.mark.long
 def test_looked_up_values_return_on_request_with_their_scope(tmp_path, redis_server):
     keyed = Keyed(tmp_path)
     wanted = {"x-return-features": "1"}

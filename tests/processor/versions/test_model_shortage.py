@@ -36,8 +36,8 @@ from tests.support.waiting import GIVE_UP_S
 UNDO_DEPTH = 2
 FAILED, WRONG = 3, 4
 ASKED = [0, 3, 5, 15, 39, 77, 399, 1000]
-STRIDE = 7
-"""Of the points that are tried on every change of the code; all of them are, at length."""
+STRIDES = {"rolling_back": 7, "rebuilding": 23, "switching": 23}
+"""Of the points that are tried on every change of the code, 13 for the others; all of them are, at length."""
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def every(start, folder, change, injector_of, stride, begin=begin, replicas=own)
 @pytest.mark.parametrize("error", [MemoryError, OSError])
 @pytest.mark.parametrize("count", [1, None])
 def test_failed_change_leaves_nothing_behind(start, tmp_path, change, error, count):
-    stride = 23 if change in (rebuilding, switching) else STRIDE
+    stride = STRIDES.get(change.__name__, 13)
     assert every(start, tmp_path, change, lambda number: Calls(number, error, count), stride) > 2
 
 

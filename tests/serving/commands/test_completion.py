@@ -11,6 +11,7 @@ import pytest
 
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.serving.commands.cli import app
 from tests.support.packages import make_delta, write_package
 
 ROOT = Path(__file__).parents[3]
@@ -30,8 +31,8 @@ def repository(tmp_path):
     return tmp_path
 
 
-def completed(line, repository=None, shell="bash"):
-    """What is offered for the last word of a line."""
+def asking(line, repository=None, shell="bash"):
+    """The variables by which a shell asks what is offered for the last word of a line."""
     env = {**os.environ, "_FRESHET_COMPLETE": f"complete_{shell}"}
     env.pop("FRESHET_REPOSITORY", None)
     if repository is not None:
@@ -41,22 +42,42 @@ def completed(line, repository=None, shell="bash"):
         env |= {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
     else:
         env |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    return env
+
+
+def completed(line, repository=None, shell="bash"):
+    """What a process of its own offers."""
+    env = asking(line, repository, shell)
     done = subprocess.run(COMMAND, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     return done.stdout.split()
 
 
-def test_commands_and_options_are_completed():
-    assert "inspect" in completed("freshet ins")
-    assert completed("freshet repository prune --dry") == ["--dry-run"]
+@pytest.fixture
+def offered(monkeypatch, capsys):
+    """What the same command offers in this process, in a hundredth of the time."""
+
+    def ask(line, repository=None):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "environ", asking(line, repository))
+            with pytest.raises(SystemExit):
+                app(prog_name="freshet")
+        return capsys.readouterr().out.split()
+
+    return ask
+
+
+def test_commands_and_options_are_completed(offered):
+    assert "inspect" in offered("freshet ins")
+    assert offered("freshet repository prune --dry") == ["--dry-run"]
     # --help leaves it out.
-    assert completed("freshet serve --undo") == ["--undo-depth"]
+    assert offered("freshet serve --undo") == ["--undo-depth"]
 
 
-def test_models_of_the_given_repository_are_completed(repository):
-    assert completed(f"freshet inspect --repository {repository} ") == ["ads", "ctr"]
-    assert completed("freshet delta rollback c", repository) == ["ctr"]
-    assert completed("freshet repository prune --model a", repository) == ["ads"]
+def test_models_of_the_given_repository_are_completed(offered, repository):
+    assert offered(f"freshet inspect --repository {repository} ") == ["ads", "ctr"]
+    assert offered("freshet delta rollback c", repository) == ["ctr"]
+    assert offered("freshet repository prune --model a", repository) == ["ads"]
 
 
 @pytest.mark.long
