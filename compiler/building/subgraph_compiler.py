@@ -95,13 +95,17 @@ class SubgraphCompiler:
             e if e.precision == "float32" else replace(e, max_error=error, rows=self.files[e.subgraph]) for e in listed
         ]
 
-    def ahead(self, found: GraphParts, names: Iterable[str], targets: Sequence[str]) -> list[ExecutableEntry]:
+    def ahead(
+        self, found: GraphParts, names: Iterable[str], targets: Sequence[str], backends: Sequence[str]
+    ) -> list[ExecutableEntry]:
         """Compile parts of a graph for GPUs that need not be here.
 
         Args:
             found: The parts.
             names: Names of the parts to compile.
             targets: The GPUs' targets (compiler.backends.gpu_targets).
+            backends: The backends, the preferred one first. Any but the last is left out, with the reason, where it
+                cannot compile a part.
 
         Returns:
             The entries, which nobody has measured.
@@ -111,14 +115,24 @@ class SubgraphCompiler:
         """
         entries = []
         for name in names:
-            part = found.by_subgraph[name]
             for target in targets:
-                self.reporter.begin(f"compiling for {target}", len(part.buckets))
-                lowered = lower_ahead(part.graph, target)
-                for bucket in part.buckets:
-                    entries.append(build(lowered, bucket, self.folder, found.listed(name)))
-                    self.reporter.advance(1)
+                for backend in backends:
+                    try:
+                        entries += self._ahead(found, name, target, backend)
+                    except FreshetError as error:
+                        if backend == backends[-1]:
+                            raise
+                        self.skipped.append(f"{backend}@{target}: {error}")
         return entries
+
+    def _ahead(self, found: GraphParts, name: str, target: str, backend: str) -> list[ExecutableEntry]:
+        part, made = found.by_subgraph[name], []
+        self.reporter.begin(f"compiling for {target} with {backend}", len(part.buckets))
+        lowered = lower_ahead(part.graph, target, backend)
+        for bucket in part.buckets:
+            made.append(build(lowered, bucket, self.folder, found.listed(name)))
+            self.reporter.advance(1)
+        return made
 
     def _subgraph(
         self,

@@ -26,6 +26,7 @@ from freshet_serving.compiler.backends.gpu_targets import prepare
 from freshet_serving.compiler.building.bucket_list import bucket_list, interpolated
 from freshet_serving.compiler.building.calibrate import AUTO, Calibration, Tolerance, calibrate, variant_name
 from freshet_serving.compiler.building.compile import (
+    AHEAD,
     BUCKETS,
     AnyDenseGraph,
     build,
@@ -81,7 +82,8 @@ class CompileOptions:
         data: A Parquet file of labelled rows.
         label: Column of the labels.
         bound: Error bounds for a lower precision.
-        targets: Kinds of GPU, such as cuda-sm_90, to compile for without such a GPU.
+        targets: Kinds of GPU, such as cuda-sm_90, to compile for without such a GPU: by XLA, and before it by TensorRT
+            if that is one of `backends`.
     """
 
     backends: tuple[str, ...] = ()
@@ -93,6 +95,12 @@ class CompileOptions:
     label: str = "label"
     bound: Tolerance = field(default_factory=Tolerance)
     targets: tuple[str, ...] = ()
+
+    @property
+    def ahead(self) -> list[str]:
+        """Backends that compile for `targets`, the preferred one first."""
+        named = {text.partition(":")[0] for text in self.backends}
+        return [backend for backend in AHEAD if backend == "xla" or backend in named]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +181,8 @@ def compile_version(
                 why = [*calibrations[WHOLE].refused, *skipped]
                 raise BadInput(f"precision {options.precision}: {'; '.join(why)}")
             here = {entry.target for entry in calibrations[WHOLE].measured}
-            ahead = compiling.ahead(found, calibrations, [target for target in options.targets if target not in here])
+            elsewhere = [target for target in options.targets if target not in here]
+            ahead = compiling.ahead(found, calibrations, elsewhere, options.ahead)
             manifest = _manifest(before, folder, found, calibrations, compiling, options, ahead)
             manifest = sealed(manifest, folder, keyring, before)
             text = manifest.to_json()

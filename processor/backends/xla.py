@@ -90,7 +90,8 @@ class XlaProgram(Program):
     def add(self, artefact: Artefact) -> None:
         """Deserialise an artefact's machine code, or compile its portable form."""
         on = device(artefact.target, self._threads)
-        if artefact.data and on.target not in ("cpu", artefact.target):
+        keyed = artefact.data or artefact.target != "cuda"
+        if keyed and on.target not in ("cpu", artefact.target):
             raise BadInput(f"foreign: compiled for {artefact.target[:32]}, the device here is {on.target}")
         try:
             if artefact.data:
