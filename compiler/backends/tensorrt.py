@@ -32,17 +32,21 @@ def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
     return LoweredGraph(graph, found, found.target)
 
 
-def lower_ahead(graph: DenseGraph, target: str) -> LoweredGraph:
+def lower_ahead(graph: DenseGraph, target: str, precision: str = "float32") -> LoweredGraph:
     """Return the graph to be compiled for a kind of GPU that need not be here.
 
     Args:
         graph: The dense graph.
         target: The target.
+        precision: float32.
 
     Raises:
-        BadInput: The library does not build ahead for the target, or its ONNX model does not give the graph's scores.
+        BadInput: The library does not build ahead for the target or precision, or its ONNX model does not give the
+            graph's scores.
     """
     builder = EngineBuilder()
+    if precision != "float32":
+        raise BadInput(f"precision: expected float32 for backend tensorrt, got {precision}")
     if target not in (known := builder.targets()):
         has = f"builds ahead for {', '.join(known)}" if known else "does not build ahead"
         raise BadInput(f"target {target}: {builder.library} {has}")

@@ -122,20 +122,21 @@ def lower(graph: AnyDenseGraph, variant: Variant) -> LoweredGraph:
     return _backend_module(variant.backend).lower(graph, variant)
 
 
-def lower_ahead(graph: AnyDenseGraph, target: str, backend: str = "xla") -> LoweredGraph:
+def lower_ahead(graph: AnyDenseGraph, target: str, backend: str = "xla", precision: str = "float32") -> LoweredGraph:
     """Translate a graph to be compiled for a kind of GPU that need not be here.
 
     Args:
         graph: The dense graph.
         target: The target, which compiler.backends.gpu_targets.prepare() has seen.
         backend: One of AHEAD.
+        precision: Precision of the computation.
 
     Raises:
         BadInput: The backend cannot express the graph, or does not compile for the target.
     """
     if isinstance(graph, OnnxDenseGraph):
-        return native_onnx.lower(graph, Variant(backend, target=target))
-    lowered: LoweredGraph = _backend_module(backend).lower_ahead(graph, target)  # type: ignore[attr-defined]
+        return native_onnx.lower(graph, Variant(backend, precision, target))
+    lowered: LoweredGraph = _backend_module(backend).lower_ahead(graph, target, precision)  # type: ignore[attr-defined]
     return lowered
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from freshet_serving.compiler.backends.gpu_targets import compile_ahead, prepare
 from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_inputs, with_values
-from freshet_serving.compiler.backends.xla import AheadGraph, stablehlo
+from freshet_serving.compiler.backends.xla import LOWER_PRECISIONS, AheadGraph, stablehlo
 from freshet_serving.compiler.building.parts import parts
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.models.bench import write_model
@@ -83,6 +83,10 @@ def _compiled(
         line.source = hashlib.sha256(origin).hexdigest()[:12]
         for target in targets:
             line.made[target] = _xla(graph, origin, target, bucket)
+        for precision in LOWER_PRECISIONS:
+            line.made[f"{targets[-1]} {precision}"] = _xla(
+                graph, stablehlo(graph, bucket, precision), targets[-1], bucket
+            )
     for target in engines:
         line.made[f"RTX {target.removeprefix('cuda-')}"] = _engine(EngineBuilder(), graph, INPUTS, bucket, target)
     return line

@@ -15,6 +15,7 @@ pytest.importorskip("jaxlib", reason="the xla extra is not installed")
 
 from freshet_serving.compiler.backends import xla as compiling
 from freshet_serving.compiler.backends.xla import stablehlo
+from freshet_serving.compiler.building.calibrate import Tolerance
 from freshet_serving.processor.backends import xla as running
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
@@ -186,6 +187,39 @@ def test_engines_are_preferred_where_asked_for_and_xla_follows(folder, tensorrt)
     assert any(line.startswith("tensorrt@cuda-sm_90: target cuda-sm_90: tensorrt 1.0") for line in report.skipped)
 
 
+@pytest.mark.parametrize(("precision", "bound"), [("bfloat16", 2e-3), ("float16", 4e-4)])
+def test_lower_precision_of_a_gpu_is_checked_and_preferred(precision, bound, folder, gpu, tensorrt):
+    exact = scores(open_version(folder))
+    backends = ("onnxruntime", "tensorrt")
+    report = compiled(folder, backends=backends, targets=("cuda-sm_90",), precision=precision, bound=Tolerance(bound))
+    entries = [e for e in report.manifest.executables if e.bucket == 8]
+    assert [(e.backend, e.target, e.precision) for e in entries] == [
+        ("xla", "cuda-sm_90", precision),
+        ("xla", "cuda-sm_90", "float32"),
+        ("onnxruntime", "cpu", "float32"),
+    ]
+    assert (entries[0].max_error, bool(entries[0].rows)) == (bound, True)
+    on_cpu = open_version(folder)
+    np.testing.assert_allclose(scores(on_cpu), exact, atol=1e-6)
+    gpu()
+    on_gpu = open_version(folder)
+    assert on_gpu.replicas.computes == {1: f"xla {precision}", 8: f"xla {precision}"}
+    assert 1e-6 < abs(scores(on_gpu) - exact).max() < bound
+    # Weights for which it is too far off: float32 of the same GPU serves until others come.
+    large = {name: array * np.float32(2) for name, array in VersionReader(folder).dense().items()}
+    for version in (on_cpu, on_gpu):
+        version.apply(Delta("ctr", 1, 1, 0, {}, large))
+    assert "xla float32: xla" in on_gpu.replicas.computes[8]
+    np.testing.assert_allclose(scores(on_gpu), scores(on_cpu), atol=1e-5)
+
+
+def test_lower_precision_beyond_the_bound_leaves_the_version_as_it_was(folder):
+    before = (folder / "model.json").read_bytes()
+    with pytest.raises(BadInput, match=r"^precision bfloat16: xla cuda bfloat16 b8: differs from TensorFlow by"):
+        compiled(folder, targets=("cuda-sm_90",), precision="bfloat16", bound=Tolerance(1e-7))
+    assert (folder / "model.json").read_bytes() == before
+
+
 @pytest.mark.parametrize("installed", [True, False])
 def test_cpu_serves_a_package_with_engines_and_logs_one_line(installed, folder, tensorrt, caplog):
     before = scores(open_version(folder))
@@ -204,9 +238,9 @@ def test_cpu_serves_a_package_with_engines_and_logs_one_line(installed, folder, 
 
 
 def test_a_graph_that_computes_something_else_is_not_compiled(folder, monkeypatch):
-    def other(graph, bucket):
+    def other(graph, bucket, precision):
         doubled = replace(graph, function=lambda x, w: {n: 2 * y for n, y in graph.function(x, w).items()})
-        return stablehlo(doubled, bucket)
+        return stablehlo(doubled, bucket, precision)
 
     monkeypatch.setattr(compiling, "stablehlo", other)
     before = (folder / "model.json").read_bytes()
