@@ -96,6 +96,7 @@ def test_install_hints_name_existing_distributions_and_extras():
 def test_every_suggested_library_is_provided_by_its_extra():
     extras = SERVING["project"]["optional-dependencies"]
     brought = {"tensorflow": "tensorflow-cpu", "confluent_kafka": "confluent-kafka"}
+    brought["tensorrt"] = "tensorrt-rtx-cu13-bindings"
     for library, extra in EXTRA_OF.items():
         assert brought.get(library, library) in {requirement(line) for line in extras[extra]}, library
 

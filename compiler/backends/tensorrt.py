@@ -1,48 +1,102 @@
-"""Compile dense graphs for TensorRT: TensorFlow -> ONNX with the weights inside -> one engine per bucket.
+"""Compile dense graphs for TensorRT: TensorFlow -> ONNX with the weights as inputs -> one engine per bucket.
 
-An engine has one profile, for exactly its bucket, and can be refitted: new dense weights go into a copy of it by their
-names in the ONNX model. An engine fits one library version and one kind of GPU.
+The origin beside an engine is that ONNX model. An engine fits one library version and one kind of GPU: the one that is
+here, or, built ahead by TensorRT-RTX on any machine, one that it knows. No GPU runs an engine that was built ahead, so
+its ONNX model is run on the CPU, by ONNX Runtime, and must give TensorFlow's scores.
 
-The authors have not run this on hardware: see processor/backends/tensorrt.py.
+The authors have not run engines on hardware: see processor/backends/tensorrt.py.
 """
 
 from __future__ import annotations
 
-from freshet_serving.compiler.backends.base import CompiledGraph, Variant
-from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_values
+from freshet_serving.compiler.backends.base import MAX_ERROR, CompiledGraph, Variant
+from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_inputs
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.processor.backends.tensorrt import PRECISIONS, TensorRt
+from freshet_serving.processor.backends import Artefact
+from freshet_serving.processor.backends.onnxruntime import OnnxRuntime
+from freshet_serving.processor.backends.tensorrt import EngineBuilder, TensorRt
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
+from freshet_serving.processor.running.bounded import row_errors
+from freshet_serving.processor.running.given_rows import outputs_of
+
+PROVED_ROWS = 64
 
 
 def variants() -> list[Variant]:
-    TensorRt()
-    return [Variant("tensorrt", precision) for precision in PRECISIONS]
+    return [Variant("tensorrt", target=TensorRt().target)]
 
 
 def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
-    return LoweredGraph(graph, variant.precision)
+    found = TensorRt()
+    return LoweredGraph(graph, found, found.target)
+
+
+def lower_ahead(graph: DenseGraph, target: str, precision: str = "float32") -> LoweredGraph:
+    """Return the graph to be compiled for a kind of GPU that need not be here.
+
+    Args:
+        graph: The dense graph.
+        target: The target.
+        precision: float32.
+
+    Raises:
+        BadInput: The library does not build ahead for the target or precision, or its ONNX model does not give the
+            graph's scores.
+    """
+    builder = EngineBuilder()
+    if precision != "float32":
+        raise BadInput(f"precision: expected float32 for backend tensorrt, got {precision}")
+    if target not in (known := builder.targets()):
+        has = f"builds ahead for {', '.join(known)}" if known else "does not build ahead"
+        raise BadInput(f"target {target}: {builder.library} {has}")
+    lowered = LoweredGraph(graph, builder, target, ahead=True)
+    lowered.prove()
+    return lowered
 
 
 class LoweredGraph:
-    """An ONNX model with its weights."""
+    """An ONNX model with its weights as inputs."""
 
     backend = "tensorrt"
+    precision = "float32"
 
-    def __init__(self, graph: DenseGraph, precision: str) -> None:
-        self._backend = TensorRt()
-        self.precision = precision
-        self._capability = self._backend.cuda.capability()
-        self.target = f"cuda-{self._capability}"
-        self._spec = graph.spec
+    def __init__(self, graph: DenseGraph, builder: EngineBuilder, target: str, ahead: bool = False) -> None:
+        """Convert the graph.
+
+        Args:
+            graph: The dense graph.
+            builder: Builds the engines.
+            target: The kind of GPU.
+            ahead: True to build for a GPU that need not be here.
+        """
+        self.target, self._ahead = target, target if ahead else ""
+        self._builder, self._graph = builder, graph
         self._bare, self._weights = to_onnx(graph)
-        self._model = with_values(self._bare, graph.weights)
+        self._origin = with_inputs(self._bare)
 
     @property
     def definition(self) -> bytes:
-        return f"{self._backend.library}\0{self._capability}\0{self.precision}\0".encode() + self._bare
+        return f"{self._builder.library}\0{self.target}\0".encode() + self._origin
 
     def compile(self, bucket: int) -> CompiledGraph:
-        engine = self._backend.build(self._model, bucket, self._spec, self.precision)
-        features = [*(f for f in this_machine().features if f in ("x86_64", "aarch64")), f"cuda-{self._capability}"]
-        return CompiledGraph(engine, ".engine", list(self._weights), self._backend.library, features)
+        return CompiledGraph(
+            data=self._builder.build(self._origin, bucket, self._graph.spec, self._ahead),
+            suffix=".engine",
+            weights=list(self._weights),
+            library=self._builder.library,
+            features=[*(f for f in this_machine().features if f in ("x86_64", "aarch64")), self.target],
+            origin=self._origin,
+            origin_suffix=".onnx",
+        )
+
+    def prove(self) -> None:
+        """Raise BadInput unless the ONNX model gives the graph's scores on the CPU."""
+        given, program = self._graph.sample(PROVED_ROWS), OnnxRuntime().open_program(self._graph.spec)
+        program.add(Artefact(PROVED_ROWS, self._bare, self._weights))
+        executable = program.with_weights(self._graph.weights)[PROVED_ROWS]
+        got, wanted = outputs_of(executable, given, self._graph.spec), self._graph.run(given)
+        for name, array in got.items():
+            error = float(row_errors({name: array}, wanted).max(initial=0.0))
+            if error > MAX_ERROR:
+                raise BadInput(f"ONNX model: output {name!r} differs by {error:.3g} from TensorFlow's")

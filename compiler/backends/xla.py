@@ -15,7 +15,7 @@ from freshet_serving.compiler.backends.base import MAX_ERROR, CompiledGraph, Var
 from freshet_serving.compiler.backends.gpu_targets import UNTUNED, compile_ahead
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.processor.backends import Artefact
+from freshet_serving.processor.backends import Artefact, Program
 from freshet_serving.processor.backends.xla import Xla, device
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
@@ -24,6 +24,8 @@ from freshet_serving.processor.running.given_rows import outputs_of
 
 # jaxlib has read this version since 2024; StableHLO promises five years of compatibility.
 STABLEHLO = "1.0.0"
+LOWER_PRECISIONS = ("bfloat16", "float16")
+"""Of a GPU: both operands of every product are rounded to it, and sums are float32, as the weights that arrive."""
 _NAMES = re.compile(r"@[A-Za-z_.$][\w.$-]*|@\"[^\"]*\"")
 
 
@@ -32,34 +34,41 @@ def variants() -> list[Variant]:
     Xla()
     found = [Variant("xla")]
     try:
-        return [*found, Variant("xla", target=device("cuda", 0).target)]
+        target = device("cuda", 0).target
     except BadInput:
         return found
+    return found + [Variant("xla", precision, target) for precision in ("float32", *LOWER_PRECISIONS)]
 
 
 def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
-    return LoweredGraph(graph, variant.target)
+    return LoweredGraph(graph, variant.target, variant.precision)
 
 
-def lower_ahead(graph: DenseGraph, target: str) -> AheadGraph:
-    """Return the graph to be compiled for a kind of GPU that need not be here."""
-    return AheadGraph(graph, target)
+def lower_ahead(graph: DenseGraph, target: str, precision: str = "float32") -> AheadGraph:
+    """Return the graph to be compiled for a kind of GPU that need not be here.
+
+    Args:
+        graph: The dense graph.
+        target: The kind of GPU.
+        precision: float32 or one of LOWER_PRECISIONS.
+    """
+    return AheadGraph(graph, target, precision)
 
 
 class LoweredGraph:
     """The graph as a TensorFlow function; StableHLO is written for each bucket."""
 
     backend = "xla"
-    precision = "float32"
 
-    def __init__(self, graph: DenseGraph, target: str = "") -> None:
+    def __init__(self, graph: DenseGraph, target: str = "", precision: str = "float32") -> None:
         """Compile for a target; raise BadInput if XLA cannot compile the graph.
 
         Args:
             graph: The dense graph.
             target: The target; "" for this machine.
+            precision: float32 or, for a GPU, one of LOWER_PRECISIONS.
         """
-        self.target = target or this_machine().target
+        self.target, self.precision = target or this_machine().target, precision
         self._graph = graph
         self._backend = Xla()
         self._program = self._backend.open_program(graph.spec)
@@ -67,10 +76,10 @@ class LoweredGraph:
     @property
     def definition(self) -> bytes:
         machine = " ".join(self._features())
-        return f"{self._backend.library}\0{machine}\0".encode() + stablehlo(self._graph, 1)
+        return f"{self._backend.library}\0{machine}\0".encode() + stablehlo(self._graph, 1, self.precision)
 
     def compile(self, bucket: int) -> CompiledGraph:
-        origin, names = stablehlo(self._graph, bucket), self._graph.weight_names
+        origin, names = stablehlo(self._graph, bucket, self.precision), self._graph.weight_names
         self._program.add(Artefact(bucket, b"", names, self.precision, self.target, origin))
         return CompiledGraph(
             data=self._program.serialize(bucket),
@@ -91,19 +100,20 @@ class AheadGraph:
     """The graph for a kind of GPU that is not here. The same StableHLO is run on the CPU to check it."""
 
     backend = "xla"
-    precision = "float32"
 
-    def __init__(self, graph: DenseGraph, target: str) -> None:
-        self.target, self._graph, self._library = target, graph, Xla().library
+    def __init__(self, graph: DenseGraph, target: str, precision: str = "float32") -> None:
+        self.target, self.precision = target, precision
+        self._graph, self._library = graph, Xla().library
 
     @property
     def definition(self) -> bytes:
-        return f"{self._library}\0{self.target} {UNTUNED}\0".encode() + stablehlo(self._graph, 1)
+        return f"{self._library}\0{self.target} {UNTUNED}\0".encode() + stablehlo(self._graph, 1, self.precision)
 
     def compile(self, bucket: int) -> CompiledGraph:
-        """Compile a bucket; raise BadInput if its StableHLO does not give the graph's scores."""
-        origin, names = stablehlo(self._graph, bucket), self._graph.weight_names
-        self.prove(bucket, origin)
+        """Compile a bucket; raise BadInput if its StableHLO, in float32, does not give the graph's scores."""
+        origin, names = stablehlo(self._graph, bucket, self.precision), self._graph.weight_names
+        if self.precision == "float32":
+            self.prove(bucket, origin)
         return CompiledGraph(
             data=compile_ahead(origin, self.target, bucket).serialize(),
             suffix=".pjrt",
@@ -114,11 +124,21 @@ class AheadGraph:
             origin_suffix=".stablehlo",
         )
 
+    def on_cpu(self, bucket: int, origin: bytes = b"") -> Program:
+        """Return a bucket's StableHLO as a program of the CPU, which rounds to lower precisions as a GPU does.
+
+        Args:
+            bucket: Rows of the batch.
+            origin: The StableHLO if the caller has it.
+        """
+        program, origin = Xla().open_program(self._graph.spec), origin or stablehlo(self._graph, bucket, self.precision)
+        program.add(Artefact(bucket, b"", self._graph.weight_names, self.precision, "cpu", origin))
+        return program
+
     def prove(self, bucket: int, origin: bytes) -> float:
         """Return how far the StableHLO's outputs, on the CPU, are from TensorFlow's; raise BadInput if too far."""
         spec, given = self._graph.spec, self._graph.sample(bucket)
-        program = Xla().open_program(spec)
-        program.add(Artefact(bucket, b"", self._graph.weight_names, self.precision, "cpu", origin))
+        program = self.on_cpu(bucket, origin)
         got = outputs_of(program.with_weights(self._graph.weights)[bucket], given, spec)
         wanted, worst = self._graph.run(given), 0.0
         for name, array in got.items():
@@ -129,7 +149,7 @@ class AheadGraph:
         return worst
 
 
-def stablehlo(graph: DenseGraph, bucket: int) -> bytes:
+def stablehlo(graph: DenseGraph, bucket: int, precision: str = "float32") -> bytes:
     """Return the graph as a portable StableHLO artifact.
 
     Its arguments are the inputs, in the graph's order, and the weights by ascending name; its results are the outputs
@@ -138,6 +158,7 @@ def stablehlo(graph: DenseGraph, bucket: int) -> bytes:
     Args:
         graph: The dense graph.
         bucket: Rows of the static batch.
+        precision: float32 or one of LOWER_PRECISIONS.
 
     Raises:
         BadInput: XLA cannot compile the graph.
@@ -156,11 +177,16 @@ def stablehlo(graph: DenseGraph, bucket: int) -> bytes:
         text = function.experimental_get_compiler_ir(*specs)(stage="stablehlo")
     except Exception as error:
         raise BadInput("dense graph: cannot be compiled for backend xla") from error
-    return portable(text)
+    return portable(text, precision)
 
 
-def portable(text: str) -> bytes:
-    """Return the module as a portable artifact, its symbols named by their order and source locations removed."""
+def portable(text: str, precision: str = "float32") -> bytes:
+    """Return the module as a portable artifact, its symbols named by their order and source locations removed.
+
+    Args:
+        text: The module.
+        precision: Precision of the operands of its products.
+    """
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
     from jaxlib.mlir.dialects import stablehlo as dialect
@@ -174,5 +200,27 @@ def portable(text: str) -> bytes:
         plain = ir.Module.parse(text).operation.get_asm(enable_debug_info=False)
         symbols: dict[str, str] = {"@main": "@main"}
         renamed = _NAMES.sub(lambda m: symbols.setdefault(m[0], f"@f{len(symbols)}"), plain)
-        artifact: bytes = dialect.serialize_portable_artifact(ir.Module.parse(renamed), STABLEHLO)
+        module = ir.Module.parse(renamed)
+        if precision != "float32":
+            _round_products(module, {"bfloat16": ir.BF16Type, "float16": ir.F16Type}[precision].get())
+        artifact: bytes = dialect.serialize_portable_artifact(module, STABLEHLO)
     return artifact
+
+
+def _round_products(module: Any, element: Any) -> None:
+    """Convert float32 operands of every product of a module to a narrower type; results stay as they are."""
+    from jaxlib.mlir import ir
+
+    def narrow(operation: Any) -> Any:
+        if operation.name in ("stablehlo.dot", "stablehlo.dot_general"):
+            for i, operand in enumerate(operation.operands):
+                given = ir.RankedTensorType(operand.type)
+                if given.element_type == ir.F32Type.get():
+                    with ir.InsertionPoint(operation), ir.Location.unknown():
+                        narrower = ir.RankedTensorType.get(given.shape, element)
+                        convert = ir.Operation.create("stablehlo.convert", results=[narrower], operands=[operand])
+                    operation.operands[i] = convert.result
+        return ir.WalkResult.ADVANCE
+
+    with ir.Location.unknown():
+        module.operation.walk(narrow)

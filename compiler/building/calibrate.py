@@ -27,7 +27,7 @@ from freshet_serving.compiler.building.auc import auc
 from freshet_serving.compiler.building.compile import TOLERANCE, AnyDenseGraph, largest_error, load
 from freshet_serving.compiler.dense.dense_graph import Tensors
 from freshet_serving.processor.backends import Executable as Loaded
-from freshet_serving.processor.backends import Matrix
+from freshet_serving.processor.backends import Matrix, Program
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.machine import this_machine
 from freshet_serving.processor.package import ExecutableEntry
@@ -198,8 +198,53 @@ def _checked(
     if opened.refused:
         raise BadInput(opened.refused[0])
     (program,) = opened.programs
+    return _checked_program(graph, program, group[0].precision, inputs, wanted, bound, labelled, name, result, now_s)
+
+
+def check_ahead(
+    graph: AnyDenseGraph,
+    program: Program,
+    precision: str,
+    inputs: Tensors,
+    bound: Tolerance,
+    labelled: LabelledRows | None,
+    name: str,
+) -> Calibration:
+    """Check a lower precision whose device is not here, by a program of the CPU that rounds as that does.
+
+    Args:
+        graph: The dense graph.
+        program: The program.
+        precision: Its precision.
+        inputs: Inputs of rows to check with.
+        bound: Error bounds.
+        labelled: Labelled rows for the AUC, or None.
+        name: Name of the variant.
+
+    Returns:
+        Reasons to refuse it, if any, and the change of the AUC; nothing is measured.
+    """
+    result = Calibration()
+    inputs = graph.resized(inputs, min(graph.rows(inputs), CHECKED_ROWS))
+    wanted = graph.run(inputs)
+    _checked_program(graph, program, precision, inputs, wanted, bound, labelled, name, result, time.perf_counter)
+    return result
+
+
+def _checked_program(
+    graph: AnyDenseGraph,
+    program: Program,
+    precision: str,
+    inputs: Tensors,
+    wanted: Tensors,
+    bound: Tolerance,
+    labelled: LabelledRows | None,
+    name: str,
+    result: Calibration,
+    now_s: Callable[[], float],
+) -> dict[int, tuple[Loaded, float]]:
     executables = program.with_weights(graph.weights)
-    exact = group[0].precision == "float32"
+    exact = precision == "float32"
     limit = TOLERANCE if exact else bound.error
 
     def off(executable: Loaded, reference: Tensors) -> float:
@@ -234,7 +279,7 @@ def _checked(
     if labelled is not None and right:
         change = _auc_change(graph, right[max(right)][0], labelled)
         result.auc[name] = round(change, 7)
-        if group[0].precision != "float32" and abs(change) > bound.auc_change:
+        if not exact and abs(change) > bound.auc_change:
             result.refused.append(f"{name}: the AUC changes by {change:.2g}, expected at most {bound.auc_change:g}")
             return {}
     return right

@@ -37,6 +37,8 @@ AnyDenseGraph: TypeAlias = "DenseGraph | OnnxDenseGraph"
 
 BUCKETS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 BACKENDS = (*builtin(), "tensorflow")
+AHEAD = ("tensorrt", "xla")
+"""Backends that compile for GPUs that need not be there."""
 TOLERANCE = 1e-3
 DIGEST_DIGITS = 12
 
@@ -120,21 +122,22 @@ def lower(graph: AnyDenseGraph, variant: Variant) -> LoweredGraph:
     return _backend_module(variant.backend).lower(graph, variant)
 
 
-def lower_ahead(graph: AnyDenseGraph, target: str) -> LoweredGraph:
+def lower_ahead(graph: AnyDenseGraph, target: str, backend: str = "xla", precision: str = "float32") -> LoweredGraph:
     """Translate a graph to be compiled for a kind of GPU that need not be here.
 
     Args:
         graph: The dense graph.
         target: The target, which compiler.backends.gpu_targets.prepare() has seen.
+        backend: One of AHEAD.
+        precision: Precision of the computation.
 
     Raises:
-        BadInput: XLA cannot express the graph.
+        BadInput: The backend cannot express the graph, or does not compile for the target.
     """
     if isinstance(graph, OnnxDenseGraph):
-        return native_onnx.lower(graph, Variant("xla", target=target))
-    return cast(
-        LoweredGraph, importlib.import_module("freshet_serving.compiler.backends.xla").lower_ahead(graph, target)
-    )
+        return native_onnx.lower(graph, Variant(backend, precision, target))
+    lowered: LoweredGraph = _backend_module(backend).lower_ahead(graph, target, precision)  # type: ignore[attr-defined]
+    return lowered
 
 
 def build(lowered: LoweredGraph, bucket: int, version_folder: Path, subgraph: str = SCORE) -> ExecutableEntry:

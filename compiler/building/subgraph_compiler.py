@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from freshet_serving.compiler.backends.base import Variant
-from freshet_serving.compiler.building.calibrate import Calibration, LabelledRows, Tolerance, calibrate
+from freshet_serving.compiler.building.calibrate import Calibration, LabelledRows, Tolerance, calibrate, check_ahead
 from freshet_serving.compiler.building.compile import build, lower, lower_ahead, write_rows
 from freshet_serving.compiler.building.parts import DensePart, GraphParts
 from freshet_serving.compiler.dense.dense_graph import Tensors
 from freshet_serving.compiler.progress import Reporter, SilentReporter
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.package import SCORE, USER, WHOLE, ExecutableEntry, Feature, role, shorter
+
+if TYPE_CHECKING:  # it imports TensorFlow
+    from freshet_serving.compiler.backends.xla import AheadGraph
 
 PARTS = {USER: "the user's part", SCORE: "the candidates' part"}
 
@@ -113,19 +117,33 @@ class SubgraphCompiler:
             e if e.precision == "float32" else replace(e, max_error=error, rows=self.files[e.subgraph]) for e in listed
         ]
 
-    def ahead(self, found: GraphParts, names: Iterable[str], targets: Sequence[str]) -> list[ExecutableEntry]:
+    def ahead(
+        self,
+        found: GraphParts,
+        names: Iterable[str],
+        targets: Sequence[str],
+        backends: Sequence[str],
+        precision: str = "float32",
+        inputs: Mapping[str, Tensors] | None = None,
+        labelled: LabelledRows | None = None,
+    ) -> list[ExecutableEntry]:
         """Compile parts of a graph for GPUs that need not be here.
 
         Args:
             found: The parts.
             names: Names of the parts to compile.
             targets: The GPUs' targets (compiler.backends.gpu_targets).
+            backends: The backends, the preferred one first. Any but the last is left out, with the reason, where it
+                cannot compile a part.
+            precision: A lower precision, compiled beside float32 and preferred to it except for the user's part.
+            inputs: With a lower precision: by part, rows to check it with.
+            labelled: Labelled rows for the AUC of the whole graph, or None.
 
         Returns:
             The entries, which nobody has measured.
 
         Raises:
-            FreshetError: A part cannot be compiled for a target.
+            FreshetError: A part cannot be compiled for a target, or a lower precision exceeds the bounds.
         """
         entries = []
         for name in names:
@@ -133,13 +151,41 @@ class SubgraphCompiler:
                 # Stages of a GPU run every request at the longest histories.
                 continue
             part = found.by_subgraph[name]
+            lower_too = precision != "float32" and name != USER and bool(targets)
+            if lower_too:
+                rows = (inputs or {})[name]
+                self._check_ahead(part, precision, rows, labelled if name == WHOLE else None)
+                self.files.setdefault(found.listed(name), write_rows(self.folder, found.listed(name), rows))
             for target in targets:
-                self.reporter.begin(f"compiling for {target}", len(part.buckets))
-                lowered = lower_ahead(part.graph, target)
-                for bucket in part.buckets:
-                    entries.append(build(lowered, bucket, self.folder, found.listed(name)))
-                    self.reporter.advance(1)
+                for each in (precision, "float32") if lower_too else ("float32",):
+                    for backend in backends:
+                        try:
+                            entries += self._ahead(part, found.listed(name), target, backend, each)
+                        except FreshetError as error:
+                            if backend == backends[-1]:
+                                raise
+                            self.skipped.append(f"{Variant(backend, each, target)}: {error}")
         return entries
+
+    def _check_ahead(self, part: DensePart, precision: str, rows: Tensors, labelled: LabelledRows | None) -> None:
+        """Raise BadInput unless a lower precision of XLA stays within the bounds, as the CPU computes it."""
+        lowered = cast("AheadGraph", lower_ahead(part.graph, "", precision=precision))
+        program = lowered.on_cpu(max(part.buckets))
+        checked = check_ahead(part.graph, program, precision, rows, self.bound, labelled, f"xla cuda {precision}")
+        if checked.refused:
+            raise BadInput(f"precision {precision}: {'; '.join(checked.refused)}")
+
+    def _ahead(self, part: DensePart, listed: str, target: str, backend: str, precision: str) -> list[ExecutableEntry]:
+        made = []
+        self.reporter.begin(f"compiling for {Variant(backend, precision, target)}", len(part.buckets))
+        lowered = lower_ahead(part.graph, target, backend, precision)
+        for bucket in part.buckets:
+            entry = build(lowered, bucket, self.folder, listed)
+            if precision != "float32":
+                entry = replace(entry, max_error=self.bound.error, rows=self.files[listed])
+            made.append(entry)
+            self.reporter.advance(1)
+        return made
 
     def _subgraph(
         self,

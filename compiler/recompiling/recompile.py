@@ -26,6 +26,7 @@ from freshet_serving.compiler.backends.gpu_targets import prepare
 from freshet_serving.compiler.building.bucket_list import bucket_list, interpolated
 from freshet_serving.compiler.building.calibrate import AUTO, Calibration, Tolerance, calibrate, variant_name
 from freshet_serving.compiler.building.compile import (
+    AHEAD,
     BUCKETS,
     AnyDenseGraph,
     build,
@@ -48,7 +49,18 @@ from freshet_serving.compiler.recompiling.calibration_rows import (
 from freshet_serving.processor.backends import builtin
 from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotFound
 from freshet_serving.processor.machine import this_machine
-from freshet_serving.processor.package import PRECISIONS, WHOLE, ExecutableEntry, File, Manifest, crc32, undivided_name
+from freshet_serving.processor.package import (
+    PRECISIONS,
+    SCORE,
+    WHOLE,
+    ExecutableEntry,
+    File,
+    Manifest,
+    columns,
+    crc32,
+    undivided_name,
+    user_features,
+)
 from freshet_serving.processor.repository import (
     GRAPH,
     MANIFEST,
@@ -62,6 +74,7 @@ from freshet_serving.processor.repository import (
 from freshet_serving.processor.running import executable_files
 
 COMPILED = "compiled"
+AHEAD_PRECISIONS = ("bfloat16", "float16")
 PRICED = (1, 8, 64, 256, 1024)
 GENERATED_ROWS = 1024
 
@@ -73,15 +86,16 @@ class CompileOptions:
     Attributes:
         backends: Such as "xla" or "openvino:bfloat16"; empty for all that are installed except TensorFlow, which is the
             reference and not needed for serving.
-        precision: float32, bfloat16 or int8, or AUTO for the fastest within the bound, if there is a calibration set to
-            check it with.
+        precision: float32, bfloat16, float16 or int8, or AUTO for the fastest within the bound, if there is a
+            calibration set to check it with. For `targets`, whose speed nobody measures, AUTO and int8 are float32.
         buckets: Batch sizes; if empty, chosen from `sample`, or else those of the package.
         sample: A Parquet file with the number of rows of each request.
         most: Most buckets to choose.
         data: A Parquet file of labelled rows.
         label: Column of the labels.
         bound: Error bounds for a lower precision.
-        targets: Kinds of GPU, such as cuda-sm_90, to compile for without such a GPU.
+        targets: Kinds of GPU, such as cuda-sm_90, to compile for without such a GPU: by XLA, and before it by TensorRT
+            if that is one of `backends`.
     """
 
     backends: tuple[str, ...] = ()
@@ -93,6 +107,17 @@ class CompileOptions:
     label: str = "label"
     bound: Tolerance = field(default_factory=Tolerance)
     targets: tuple[str, ...] = ()
+
+    @property
+    def ahead(self) -> list[str]:
+        """Backends that compile for `targets`, the preferred one first."""
+        named = {text.partition(":")[0] for text in self.backends}
+        return [backend for backend in AHEAD if backend == "xla" or backend in named]
+
+    @property
+    def ahead_precision(self) -> list[str]:
+        """The lower precision of `targets`, if it is one of a GPU's: the CPU may lack it, and serves float32 then."""
+        return [p for p in AHEAD_PRECISIONS if self.targets and p == self.precision]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +194,17 @@ def compile_version(
             notes = [] if given is not None else _unchecked(options)
             compiling = SubgraphCompiler(folder, skipped, options.precision, options.bound, reporter)
             calibrations = compiling.all(found, before.features, wanted, rows, labelled)
-            if options.precision not in (AUTO, *(e.precision for e in calibrations[WHOLE].measured)):
+            exact = (AUTO, *options.ahead_precision, *(e.precision for e in calibrations[WHOLE].measured))
+            if options.precision not in exact:
                 why = [*calibrations[WHOLE].refused, *skipped]
                 raise BadInput(f"precision {options.precision}: {'; '.join(why)}")
             here = {entry.target for entry in calibrations[WHOLE].measured}
-            ahead = compiling.ahead(found, calibrations, [target for target in options.targets if target not in here])
+            elsewhere = [target for target in options.targets if target not in here]
+            checked = {WHOLE: rows}
+            if found.user_split is not None:
+                checked[SCORE] = found.user_split.inputs(rows, columns(user_features(before.features)))[1]
+            precision = next(iter(options.ahead_precision), "float32")
+            ahead = compiling.ahead(found, calibrations, elsewhere, options.ahead, precision, checked, labelled)
             manifest = _manifest(before, folder, found, calibrations, compiling, options, ahead)
             manifest = sealed(manifest, folder, keyring, before)
             text = manifest.to_json()
@@ -252,7 +283,7 @@ def _wanted(options: CompileOptions, checked: bool) -> tuple[list[Variant], list
         wanted += [v for v in found if v not in wanted]
     if not wanted:
         raise BadInput(f"backends: none can be compiled here: {'; '.join(skipped)}")
-    if options.precision not in (AUTO, *(v.precision for v in wanted)):
+    if options.precision not in (AUTO, *options.ahead_precision, *(v.precision for v in wanted)):
         raise BadInput(f"precision: no backend here computes in {options.precision}; {AUTO} uses what is available")
     return [replace(v, bound=options.bound.error) for v in wanted], skipped
 

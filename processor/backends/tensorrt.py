@@ -1,12 +1,21 @@
 """Run dense graphs on TensorRT, from the files that compiler/backends/tensorrt.py writes. NVIDIA GPUs only.
 
-An artefact is one engine, built for exactly one bucket (one profile) and refittable. New weights are refitted into a
-second copy of the engine, made from the same bytes beside the live one: a refit in place would affect concurrent runs.
+The library is NVIDIA's tensorrt where it is installed, else TensorRT-RTX, which PyPI has and which does not know the
+GPUs of compute capability 9.0. An artefact is one engine for exactly one bucket and one kind of GPU; its origin is the
+ONNX model that it was built from, from which another version of the library builds it again while the version loads.
 
-A binding has its own stream, execution context and device buffers: a run copies x over, computes, copies the outputs
-back and waits, without the GIL.
+Invariants
+- Weights are inputs of the network: an engine holds none, so none can serve old ones. New weights are copied to the
+  device once per flip, before it, and all buckets read that one copy; it is freed with the last binding that reads it.
+- An engine never changes: executables of all generations share it.
 
-The authors have not run this on hardware: their machine has neither the library nor a GPU.
+A binding has its own stream, execution context and device buffers: a run copies its inputs over, computes, copies the
+outputs back and waits, without the GIL.
+
+Rejected, with figures in docs/how-to/gpu.md: weights inside the engine that are refitted (needs a GPU to build, and a
+second copy of every engine per flip), and building the engine again for each flip.
+
+The authors have not run this on hardware. Tests play the library and the device (tests/support/played_gpu.py).
 """
 
 from __future__ import annotations
@@ -14,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from freshet_serving.processor.backends.base import (
     Artefact,
@@ -23,6 +34,7 @@ from freshet_serving.processor.backends.base import (
     Program,
     Weights,
     check_buffers,
+    check_weights,
     missing,
     shapes_text,
 )
@@ -30,128 +42,182 @@ from freshet_serving.processor.backends.cuda import Cuda
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 
 WEIGHT_PREFIX = "weights/"
-PRECISIONS = ("float32", "float16")
 WORKSPACE_NBYTES = 1 << 30
+SAID_CHARACTERS = 200
 
 
-class TensorRt:
-    """The backend of the libraries tensorrt and cuda-python."""
+class EngineBuilder:
+    """Builds engines, for the GPU that is here or, with TensorRT-RTX, for one that is not; needs no GPU itself."""
+
+    def __init__(self) -> None:
+        """Import the library; raise BadInput if there is none."""
+        self.module, self.library = _library()
+        self._said = said = list[str]()
+
+        class Log(self.module.ILogger):  # type: ignore[misc, name-defined]
+            """Keeps the library's errors, which say why it refuses something, out of the process's output."""
+
+            def __init__(self) -> None:
+                # The bindings refuse an object whose own initialiser was not called by name.
+                super(Log, self).__init__()
+
+            def log(self, severity: Any, message: str) -> None:
+                if severity in (self.Severity.ERROR, self.Severity.INTERNAL_ERROR):
+                    said.append(message)
+
+        self.logger = Log()
+
+    def targets(self) -> list[str]:
+        """Return the kinds of GPU that engines can be built for without one."""
+        known = getattr(self.module, "ComputeCapability", None)
+        return [f"cuda-sm_{name[2:]}" for name in getattr(known, "__members__", {}) if name.startswith("SM")]
+
+    def build(self, model: bytes, bucket: int, spec: IoSpec, target: str = "") -> bytes:
+        """Build an engine for exactly `bucket` rows.
+
+        Args:
+            model: An ONNX model, as it is served with its weights as inputs.
+            bucket: Number of rows.
+            spec: Inputs and outputs of the model.
+            target: One of targets(); "" for the GPU that is here.
+
+        Raises:
+            BadInput: The library cannot compile the model, or it has other inputs or outputs.
+        """
+        library = self.module
+        self._said.clear()
+        builder = library.Builder(self.logger)
+        network = builder.create_network(0)
+        parser = library.OnnxParser(network, self.logger)
+        if not parser.parse(model):
+            raise BadInput(f"dense graph: cannot be compiled for backend tensorrt: {self._why('it does not parse')}")
+        shapes = spec.input_shapes(bucket)
+        for tensor in map(network.get_input, range(network.num_inputs)):
+            if tensor.name in shapes:
+                tensor.shape = shapes.pop(tensor.name)
+        ends = {end.name: tuple(end.shape) for end in map(network.get_output, range(network.num_outputs))}
+        if shapes or ends != spec.output_shapes(bucket):
+            expected = shapes_text(spec.input_shapes(bucket) | spec.output_shapes(bucket))
+            raise BadInput(f"dense graph: {self.library}: expected {expected}, got outputs {shapes_text(ends)}")
+        engine = builder.build_serialized_network(network, self.config(builder, target))
+        if engine is None:
+            why = self._why("it does not say why")
+            raise BadInput(f"dense graph: {self.library} built no engine for {bucket} rows: {why}")
+        return bytes(engine)
+
+    def config(self, builder: Any, target: str) -> Any:
+        """Return how to build.
+
+        Args:
+            builder: The library's builder.
+            target: One of targets(); "" for the GPU that is here.
+        """
+        library, config = self.module, builder.create_builder_config()
+        config.set_memory_pool_limit(library.MemoryPoolType.WORKSPACE, WORKSPACE_NBYTES)
+        if target:
+            config.num_compute_capabilities = 1
+            config.set_compute_capability(library.ComputeCapability.__members__[f"SM{target.rpartition('_')[2]}"], 0)
+        return config
+
+    def _why(self, otherwise: str) -> str:
+        return self._said[0].splitlines()[0][:SAID_CHARACTERS] if self._said else otherwise
+
+
+class TensorRt(EngineBuilder):
+    """The backend of the library and of cuda-python, on the GPU that is here."""
 
     name = "tensorrt"
 
     def __init__(self) -> None:
-        try:
-            import tensorrt
-        except ImportError:
-            raise missing("tensorrt", "tensorrt", "tensorrt") from None
-        self.module: Any = tensorrt
+        super().__init__()
         self.cuda = Cuda.load("tensorrt")
-        self.library = f"tensorrt {tensorrt.__version__}"
-        self.logger = tensorrt.Logger(tensorrt.Logger.ERROR)
+        self.target = f"cuda-{self.cuda.capability()}"
 
     def open_program(self, spec: IoSpec, threads: int = 1, runs: int = 1) -> Program:
         """Return an empty program; `threads` and `runs` are ignored."""
         return _Program(self, spec)
 
-    def build(self, model: bytes, bucket: int, spec: IoSpec, precision: str) -> bytes:
-        """Build an engine for exactly `bucket` rows.
 
-        Args:
-            model: An ONNX model with its weights inside.
-            bucket: Number of rows.
-            spec: Inputs and outputs of the model.
-            precision: One of PRECISIONS.
-
-        Raises:
-            BadInput: The library cannot compile the model.
-        """
-        library = self.module
-        builder = library.Builder(self.logger)
-        network = builder.create_network(0)
-        parser = library.OnnxParser(network, self.logger)
-        if not parser.parse(model):
-            reasons = "; ".join(str(parser.get_error(i).desc()) for i in range(parser.num_errors))
-            raise BadInput(f"dense graph: cannot be compiled for backend tensorrt: {reasons[:200]}")
-        config = builder.create_builder_config()
-        config.set_memory_pool_limit(library.MemoryPoolType.WORKSPACE, WORKSPACE_NBYTES)
-        config.set_flag(library.BuilderFlag.REFIT)
-        if precision == "float16":
-            config.set_flag(library.BuilderFlag.FP16)
-        profile = builder.create_optimization_profile()
-        for name, shape in spec.input_shapes(bucket).items():
-            profile.set_shape(name, shape, shape, shape)
-        config.add_optimization_profile(profile)
-        engine = builder.build_serialized_network(network, config)
-        if engine is None:
-            raise BadInput(f"dense graph: {self.library} built no engine for {bucket} rows")
-        return bytes(engine)
+def _library() -> tuple[Any, str]:
+    """Return the library's module, and its name and version; raise BadInput if there is none."""
+    try:
+        import tensorrt
+    except ImportError:
+        pass
+    else:
+        return tensorrt, f"tensorrt {tensorrt.__version__}"
+    try:
+        # The first loads what the second is linked against.
+        import tensorrt_rtx_libs  # noqa: F401
+        import tensorrt_rtx_bindings  # isort: skip
+    except ImportError:
+        raise missing("tensorrt", "tensorrt", "tensorrt") from None
+    return tensorrt_rtx_bindings, f"tensorrt_rtx {tensorrt_rtx_bindings.__version__}"
 
 
 class _Program:
-    """A program over refittable engines."""
+    """A program over engines whose weights are inputs."""
 
     def __init__(self, backend: TensorRt, spec: IoSpec) -> None:
         self._backend, self._spec = backend, spec
         self._runtime = backend.module.Runtime(backend.logger)
-        self._artefacts: dict[int, Artefact] = {}
+        self._engines: dict[int, tuple[Artefact, Any, dict[str, tuple[int, ...]]]] = {}
 
     def add(self, artefact: Artefact) -> None:
-        """Deserialise an engine and check its inputs and outputs."""
-        engine = self._engine(artefact)
-        bucket = artefact.bucket
-        shapes = {
-            engine.get_tensor_name(i): engine.get_tensor_shape(engine.get_tensor_name(i))
-            for i in range(engine.num_io_tensors)
-        }
+        """Deserialise an engine, or build it from its ONNX model, and check its inputs and outputs."""
+        bucket, here = artefact.bucket, self._backend.target
+        if artefact.target not in ("cuda", here):
+            raise BadInput(f"foreign: compiled for {artefact.target[:32]}, the device here is {here}")
+        data = artefact.data
+        if not data:
+            if not artefact.origin:
+                raise Corrupt(f"executable b{bucket}: has neither compiled code nor a portable form")
+            data = self._backend.build(artefact.origin, bucket, self._spec)
+        engine = self._runtime.deserialize_cuda_engine(data)
+        if engine is None:
+            raise Corrupt(f"executable b{bucket}: refused by {self._backend.library}")
+        names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
+        shapes = {name: tuple(engine.get_tensor_shape(name)) for name in names}
+        ends = {name: shape for name, shape in shapes.items() if not name.startswith(WEIGHT_PREFIX)}
         expected = self._spec.input_shapes(bucket) | self._spec.output_shapes(bucket)
-        if {name: tuple(shape) for name, shape in shapes.items()} != expected:
-            raise BadInput(f"executable b{bucket}: expected {shapes_text(expected)}")
-        self._artefacts[bucket] = artefact
+        weights = {name.removeprefix(WEIGHT_PREFIX): shape for name, shape in shapes.items() if name not in ends}
+        if ends != expected or weights.keys() != set(artefact.weights):
+            raise BadInput(f"executable b{bucket}: expected {shapes_text(expected)} and the listed weights")
+        self._engines[bucket] = artefact, engine, weights
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
-        """Return all buckets, each with a new copy of its engine refitted with these weights."""
+        """Return all buckets over one copy of these weights on the device."""
+        cuda, placed = self._backend.cuda, dict[str, DeviceBuffer]()
+        for _, _, shapes in self._engines.values():
+            check_weights(weights, shapes)
+            for name in shapes.keys() - placed.keys():
+                array = np.ascontiguousarray(weights[name])
+                placed[name] = DeviceBuffer(cuda, array.nbytes)
+                cuda.copy(placed[name].address, array.ctypes.data, array.nbytes, cuda.to_device)
         return {
-            bucket: _Executable(self._refitted(artefact, weights), self._backend.cuda, bucket, self._spec)
-            for bucket, artefact in self._artefacts.items()
+            bucket: EngineExecutable(engine, cuda, {WEIGHT_PREFIX + n: placed[n] for n in shapes}, bucket, self._spec)
+            for bucket, (_, engine, shapes) in self._engines.items()
         }
 
-    def _engine(self, artefact: Artefact) -> Any:
-        engine = self._runtime.deserialize_cuda_engine(artefact.data)
-        if engine is None:
-            raise Corrupt(f"executable b{artefact.bucket}: refused by {self._backend.library}")
-        return engine
 
-    def _refitted(self, artefact: Artefact, weights: Weights) -> Any:
-        """Return a copy of the engine with these weights."""
-        engine, library = self._engine(artefact), self._backend.module
-        refitter = library.Refitter(engine, self._backend.logger)
-        for name in refitter.get_all_weights():
-            if not name.startswith(WEIGHT_PREFIX):
-                continue
-            own = name.removeprefix(WEIGHT_PREFIX)
-            if own not in weights:
-                raise BadInput(f"dense weight {own[:64]!r} is missing")
-            if not refitter.set_named_weights(name, library.Weights(weights[own].reshape(-1))):
-                raise BadInput(f"dense weight {own[:64]!r}: refused by {self._backend.library}")
-        if not refitter.refit_cuda_engine():
-            raise BadInput(f"executable b{artefact.bucket}: {self._backend.library} refused the weights")
-        return engine
+class EngineExecutable:
+    """An executable: an engine and the weights that its bindings read."""
 
-
-class _Executable:
-    """An executable: an engine with its weights."""
-
-    def __init__(self, engine: Any, cuda: Cuda, bucket: int, spec: IoSpec) -> None:
+    def __init__(self, engine: Any, cuda: Cuda, weights: Mapping[str, DeviceBuffer], bucket: int, spec: IoSpec) -> None:
         self.bucket = bucket
-        self._engine, self._cuda, self._spec = engine, cuda, spec
+        self._engine, self._cuda, self._weights, self._spec = engine, cuda, weights, spec
 
     def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
         """Create an execution context, device buffers and a stream for these buffers."""
         check_buffers(self.bucket, self._spec, inputs, outputs)
         context = self._engine.create_execution_context()
-        buffers = {name: DeviceBuffer(self._cuda, array.nbytes) for name, array in {**inputs, **outputs}.items()}
+        if context is None:
+            raise FreshetError(f"tensorrt made no execution context for a batch of {self.bucket} rows")
+        own = {name: DeviceBuffer(self._cuda, array.nbytes) for name, array in {**inputs, **outputs}.items()}
+        buffers = {**self._weights, **own}
         for name, buffer in buffers.items():
-            context.set_tensor_address(name, int(buffer.address))
+            if not context.set_tensor_address(name, buffer.address):
+                raise FreshetError(f"tensorrt refused the address of {name[:64]!r}")
         stream = self._cuda.call("cudaStreamCreate")
         return _Run(self._cuda, context, stream, buffers, self.bucket, inputs, outputs)
 
@@ -161,7 +227,7 @@ class DeviceBuffer:
 
     def __init__(self, cuda: Cuda, nbytes: int) -> None:
         self._cuda = cuda
-        self.address = cuda.call("cudaMalloc", nbytes)
+        self.address = int(cuda.call("cudaMalloc", max(1, nbytes)))
 
     def __del__(self) -> None:
         if hasattr(self, "address"):
@@ -170,7 +236,11 @@ class DeviceBuffer:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One prepared run, on a stream of its own."""
+    """One prepared run, on a stream of its own.
+
+    Attributes:
+        buffers: On the device: inputs and outputs, which belong to this run, and weights, which it shares.
+    """
 
     cuda: Cuda
     context: Any

@@ -58,6 +58,8 @@ Array = NDArray[Any]
 FLOAT32 = np.dtype(np.float32)
 CPU_OPTIONS = (("xla_cpu_experimental_ynn_fusion_type", ""),)
 _devices: dict[tuple[str, int], Device] = {}
+_unusable: list[str] = []
+"""Why there is no CUDA device, as jax says it: it says so once, and every executable is refused for the same reason."""
 _making = threading.Lock()
 
 
@@ -90,7 +92,8 @@ class XlaProgram(Program):
     def add(self, artefact: Artefact) -> None:
         """Deserialise an artefact's machine code, or compile its portable form."""
         on = device(artefact.target, self._threads)
-        if artefact.data and on.target not in ("cpu", artefact.target):
+        keyed = artefact.data or artefact.target != "cuda"
+        if keyed and on.target not in ("cpu", artefact.target):
             raise BadInput(f"foreign: compiled for {artefact.target[:32]}, the device here is {on.target}")
         try:
             if artefact.data:
@@ -278,7 +281,8 @@ def cuda() -> Device:
         except ImportError:
             raise missing("xla", "jax with CUDA", "gpu") from None
         except RuntimeError:
-            why = f": {errors[0][:200]}" if errors else ""
+            _unusable.extend(f": {error[:200]}" for error in errors[:1])
+            why = next(iter(_unusable), "")
             raise BadInput(f"backend xla: this machine has no usable CUDA device{why}") from None
 
 

@@ -10,7 +10,8 @@ first that passes serves:
 
 A refused executable is logged with the reason and never run. A bucket left without any is compiled again from the
 portable form that the package keeps beside machine code: while the version is loaded, before it is offered to a
-request, and without TensorFlow. Only if that fails, too, is the version refused.
+request, and without TensorFlow. So is one whose GPU is here but whose library is another. Only if that fails, too, is
+the version refused.
 
 A bucket in a lower precision has a float32 executable beside it, found in the same way, so that new dense weights may
 switch it back (processor.running.bounded).
@@ -29,8 +30,9 @@ repository is trusted like a folder of programs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -149,7 +151,7 @@ def open_programs(
     backends: dict[str, Backend] = {}
     opened = OpenedPrograms([], {}, machine=machine)
     errors: dict[int, FreshetError] = {}
-    refusals: dict[tuple[str, str], list[str]] = {}
+    refusals: dict[tuple[str, str], dict[str, bool]] = {}
 
     def serve(entry: ExecutableEntry, anew: bool, programs: dict[str, Program]) -> bool:
         """Add an entry's bucket to its backend's program; return False if it is refused."""
@@ -163,17 +165,15 @@ def open_programs(
             program.add(artefact)
         except FreshetError as error:
             errors.setdefault(bucket, error)
-            opened.refused.append(f"{name}-{entry.target} {entry.precision} b{bucket}: {error}")
             # The same reason for all buckets, as where a GPU is missing, is one line of the log.
-            refusals.setdefault((f"{name}-{entry.target} {entry.precision}", str(error)), []).append(f"b{bucket}")
+            refusals.setdefault((f"{name}-{entry.target} {entry.precision}", str(error)), {})[f"b{bucket}"] = True
             return False
         programs[name] = program
         return True
 
     def first(entries: Sequence[ExecutableEntry], programs: dict[str, Program]) -> ExecutableEntry | None:
         """Return the first of a bucket's entries that serves."""
-        ways = ((entry, anew) for anew in (False, True) for entry in entries if entry.origin or not anew)
-        return next((entry for entry, anew in ways if serve(entry, anew, programs)), None)
+        return next((entry for entry, anew in _ways(entries) if serve(entry, anew, programs)), None)
 
     by_bucket: dict[int, list[ExecutableEntry]] = {}
     for entry in listed:
@@ -189,6 +189,7 @@ def open_programs(
         if chosen.rows and (instead := first([e for e in entries if e.precision == "float32"], exact)):
             bounded[bucket] = chosen, instead
     for (name, why), buckets in refusals.items():
+        opened.refused += [f"{name} {bucket}: {why}" for bucket in buckets]
         log.warning("%s version %d: %s %s refused: %s", manifest.model, manifest.version, name, ", ".join(buckets), why)
     opened.programs = list(programs.values())
     if bounded:
@@ -241,6 +242,19 @@ def _checked_rows(array: NDArray[Any] | None, name: str, spec: IoSpec, file: str
     return array
 
 
+def _ways(entries: Sequence[ExecutableEntry]) -> Iterator[tuple[ExecutableEntry, bool]]:
+    """Yield a bucket's entries as they are to be tried, each with whether to compile it anew.
+
+    Compiling a processor's entry anew is the last resort. A GPU's is compiled anew before the processor's that follow
+    it are tried: another version of the library must not leave the GPU idle.
+    """
+    for gpu, run in groupby(entries, lambda e: e.target.startswith("cuda-")):
+        alike = list(run)
+        yield from ((entry, False) for entry in alike)
+        yield from ((entry, True) for entry in alike if gpu and entry.origin)
+    yield from ((entry, True) for entry in entries if entry.origin and not entry.target.startswith("cuda-"))
+
+
 def _computes(entry: ExecutableEntry) -> str:
     return f"{entry.backend} {entry.precision}"
 
@@ -248,7 +262,7 @@ def _computes(entry: ExecutableEntry) -> str:
 def _check_processor(entry: ExecutableEntry, machine: Machine, anew: bool) -> None:
     """Raise BadInput for code that this processor cannot run or, with `anew`, for a precision that it lacks."""
     computes = {"bfloat16": machine.bfloat16, "int8": bool(machine.int8)}
-    if anew and not computes.get(entry.precision, True):
+    if anew and not entry.target.startswith("cuda") and not computes.get(entry.precision, True):
         raise BadInput(f"foreign: this processor does not compute in {entry.precision}")
     lacking = [] if anew else machine.lacks(f for f in entry.features if not f.startswith("cuda"))
     if lacking:

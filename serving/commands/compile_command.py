@@ -36,7 +36,8 @@ def compile_command(
     precision: Annotated[
         str,
         typer.Option(
-            help="float32, bfloat16, int8, or auto: the fastest within the bounds, which needs --data or a recording."
+            help="float32, bfloat16, float16 (GPUs), int8, or auto: the fastest within the bounds, which needs --data "
+            "or a recording."
         ),
     ] = "auto",
     max_error: Annotated[
@@ -107,7 +108,7 @@ def _names(text: str | None) -> tuple[str, ...]:
 def _precision(text: str) -> str:
     from freshet_serving.compiler.building.calibrate import AUTO
 
-    known = (AUTO, "float32", "bfloat16", "int8")
+    known = (AUTO, "float32", "bfloat16", "float16", "int8")
     if text not in known:
         raise BadInput(f"--precision: expected one of {', '.join(known)}, got {text[:64]!r}")
     return text

@@ -28,6 +28,8 @@ BUNDLE, REPORTS = ROOT / "build" / "gpu-bundle", ROOT / "docs" / "reference" / "
 COMPILED = ROOT / "loadtest" / "results" / "gpu-compile.md"
 BUCKETS = "1,16,64,256,1024,4096"
 TIMEOUT_S = 240.0
+# With two minutes to install what it needs, a check fits into eight minutes of a device.
+MINUTES = 6.0
 LAST_CHARACTERS = 300
 
 
@@ -50,6 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
         verb.add_argument("--seconds", type=float, default=3.0, help="length of each load [3]")
     check.add_argument("--only", default="", help="steps, separated by commas")
+    check.add_argument(
+        "--minutes", type=float, default=MINUTES, help=f"for all steps; no later one starts [{MINUTES:g}]"
+    )
     check.add_argument("--out", type=Path, default=REPORTS, help="folder of the report")
     options = parser.parse_args(arguments)
     if options.verb == "bundle":
@@ -78,7 +83,7 @@ def _compile(options: argparse.Namespace) -> int:
 
     from tests.gpu import compiled, engines
 
-    names = [name for name in options.only.split(",") if name] or ["bench", *compiled.ZOO, *compiled.IMPORTED]
+    names = [name for name in options.only.split(",") if name] or compiled.NAMES
     about, lines = [f"jaxlib {version('jaxlib')}"], []
     if engines.available():
         about.append(f"TensorRT-RTX {version('tensorrt-rtx-cu13-bindings')}")
@@ -86,13 +91,15 @@ def _compile(options: argparse.Namespace) -> int:
     for line in compiled.compile_all(names, compiled.XLA_TARGETS, with_engines):
         lines.append(line)
         print(line.name, line.part, line.made, flush=True)
-    options.out.write_text(compiled.markdown(lines, about))
+    tried = list(compiled.ways()) if engines.available() and not options.only else []
+    options.out.write_text(compiled.markdown(lines, about, tried))
     print(f"gpu-compile: {options.out}")
     return 1 if any(isinstance(made, str) for line in lines for made in line.made.values()) else 0
 
 
 def _step(options: argparse.Namespace) -> int:
-    from tests.gpu.steps import STEPS, Check, Skip
+    from tests.gpu.bundled import Check, Skip
+    from tests.gpu.steps import STEPS
 
     with tempfile.TemporaryDirectory(prefix="freshet-gpu-") as folder:
         found: list[tuple[str, str]] = []
@@ -121,9 +128,13 @@ def _check(options: argparse.Namespace) -> int:
     if stray := [name for name in chosen if name not in STEPS]:
         print(f"gpu-check: one of {', '.join(STEPS)} wanted, got {stray[0]!r}", file=sys.stderr)
         return 2
-    outcomes = []
+    outcomes, ends_s = list[Outcome](), time.monotonic() + options.minutes * 60
     for name in chosen:
-        outcomes.append(run_step(name, (STEPS[name].__doc__ or "").strip(), options))
+        meaning, left_s = (STEPS[name].__doc__ or "").strip(), ends_s - time.monotonic()
+        if left_s > 0:
+            outcomes.append(run_step(name, meaning, options, min(TIMEOUT_S, left_s)))
+        else:
+            outcomes.append(Outcome(name, meaning, SKIPPED, f"the check's {options.minutes:g} minutes were over"))
         print(f"{name}: {outcomes[-1].result} {outcomes[-1].why}".rstrip(), flush=True)
     about = {what: value for o in outcomes if o.step == "about" for what, value in o.figures}
     device = about.get("GPU", "CPU" if options.device == "cpu" else "unknown")

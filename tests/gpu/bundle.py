@@ -2,8 +2,9 @@
 
 bundle.json                what made it
 repository/bench/1/        the benchmark's DeepFM: tables, dense weights, ONNX and StableHLO for every bucket and
-                           subgraph, and machine code for the GPUs that were named
-dense.onnx                 the dense graph with its weights inside, for libraries that build engines from that
+                           subgraph, and machine code for the GPUs that were named, TensorRT-RTX's if it is installed
+repository/clicks/1/       the corpus's DeepFM whose requests are divided, likewise
+inputs.onnx, dense.onnx    bench's dense graph with its weights as inputs and inside, for TensorRT
 delta.safetensors          rows and dense weights of step 1
 reference.safetensors      requests (ids, floats), the dense input (x0, x1) and TensorFlow's scores (score0, score1)
                            before and after the delta
@@ -21,19 +22,22 @@ import numpy as np
 
 from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.backends.gpu_targets import prepare
-from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_values
+from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_inputs, with_values
 from freshet_serving.compiler.building.compile import build, lower, lower_ahead
 from freshet_serving.compiler.building.parts import parts
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.models.bench import FLOATS, TABLES, bench_delta, write_model
+from freshet_serving.processor.backends.tensorrt import EngineBuilder
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.subgraphs import WHOLE
+from freshet_serving.processor.package.manifest import ExecutableEntry, Manifest
 from freshet_serving.processor.package.tensors import write_tensors
 from freshet_serving.processor.repository.version import GRAPH, VersionReader
 from freshet_serving.processor.tables.table import descriptor
 from freshet_serving.processor.versions.served_version import ServedVersion
+from tests.corpus.entry import FROZEN, read_entry
+from tests.gpu.engines import available
 from tests.gpu.package import folder_of, relist
 
 BACKENDS = ("onnxruntime", "xla")
@@ -47,19 +51,13 @@ def write_bundle(out: Path, rows: int, buckets: Sequence[int], targets: Sequence
     prepare(targets)
     write_model(out / "repository", rows)
     folder = folder_of(out / "repository")
-    reader = VersionReader(folder)
-    graph = DenseGraph.load(folder / GRAPH, reader.dense())
-    # The features of both sides share one input, so there is one part.
-    whole = parts(graph, reader.manifest.features, buckets).by_subgraph[WHOLE]
-    executables = []
-    for backend in BACKENDS:
-        lowered = lower(whole.graph, Variant(backend))
-        executables += [build(lowered, bucket, folder) for bucket in whole.buckets]
-    for target in targets:
-        lowered = lower_ahead(whole.graph, target)
-        executables += [build(lowered, bucket, folder) for bucket in whole.buckets]
-    manifest = relist(folder, executables)
-    (out / "dense.onnx").write_bytes(with_values(to_onnx(graph)[0], graph.weights))
+    manifest, graph = compile_parts(folder, buckets, targets)
+    entry = read_entry(FROZEN / "user-once")
+    entry.lay_out(out / "repository", entry.moments[-1])
+    compile_parts(folder_of(out / "repository", entry.model), buckets, targets)
+    bare = to_onnx(graph)[0]
+    (out / "inputs.onnx").write_bytes(with_inputs(bare))
+    (out / "dense.onnx").write_bytes(with_values(bare, graph.weights))
 
     random = np.random.default_rng(0)
     dense = {
@@ -86,3 +84,20 @@ def write_bundle(out: Path, rows: int, buckets: Sequence[int], targets: Sequence
     about = {"format": FORMAT, "made_at": time.time(), "rows": rows, "buckets": sorted(set(buckets))}
     (out / "bundle.json").write_text(json.dumps(about, indent=1))
     return out
+
+
+def compile_parts(folder: Path, buckets: Sequence[int], targets: Sequence[str]) -> tuple[Manifest, DenseGraph]:
+    """Compiles every part of a version; returns its manifest and graph. Nothing is measured: the check does that."""
+    reader, executables = VersionReader(folder), list[ExecutableEntry]()
+    graph, before = DenseGraph.load(folder / GRAPH, reader.dense()), reader.manifest
+    found = parts(graph, before.features, buckets, [s.name for s in before.sequences])
+    ahead = [(backend, target) for target in targets for backend in (*(["tensorrt"] if available() else []), "xla")]
+    for name, part in found.by_subgraph.items():
+        lowered = [lower(part.graph, Variant(backend)) for backend in BACKENDS]
+        for backend, target in ahead:
+            # TensorRT-RTX knows fewer kinds of GPU than XLA.
+            if backend == "xla" or target in EngineBuilder().targets():
+                lowered.append(lower_ahead(part.graph, target, backend))
+        executables += [build(one, bucket, folder, found.listed(name)) for one in lowered for bucket in part.buckets]
+    named = found.described(before, executables)
+    return relist(folder, executables, named), graph

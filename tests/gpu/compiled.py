@@ -16,33 +16,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from freshet_serving.compiler.backends.gpu_targets import compile_ahead, prepare
-from freshet_serving.compiler.backends.onnxruntime import to_onnx
-from freshet_serving.compiler.backends.xla import AheadGraph, stablehlo
+from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_inputs, with_values
+from freshet_serving.compiler.backends.xla import LOWER_PRECISIONS, AheadGraph, stablehlo
 from freshet_serving.compiler.building.parts import parts
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.models.bench import write_model
+from freshet_serving.processor.backends.tensorrt import EngineBuilder
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.repository import Repository
 from freshet_serving.processor.repository.version import GRAPH, VersionReader
 from tests.corpus.entry import FROZEN, read_entry
-from tests.gpu.engines import build_engine
+from tests.gpu.engines import INPUTS, INSIDE, REFITTED, Refittable
 from tests.gpu.package import folder_of
+from tests.models.zoo.sequence_models import make_trainer, publish
 
 ZOO = ("zoo-deepfm", "zoo-dcn", "zoo-wide-deep", "zoo-mmoe", "zoo-esmm", "zoo-two-tower", "user-once")
 IMPORTED = ("import-savedmodel", "import-onnx", "import-fallback")
 XLA_TARGETS = ("cuda-sm_80", "cuda-sm_89", "cuda-sm_90", "cuda-sm_120")
-ENGINE_TARGETS = ("SM80", "SM89", "SM120")
+ENGINE_TARGETS = ("cuda-sm_80", "cuda-sm_89", "cuda-sm_120")
+SEQUENCES = ("din", "sasrec", "hstu", "stca")
+"""Networks over a history, which is an input with a name."""
+NAMES = ["bench", *ZOO, *SEQUENCES, *IMPORTED]
+LENGTH = 16
 BUCKET = 64
+WAYS_OF, WAYS_TARGET, WAYS_BUCKETS = ("bench", "zoo-dcn", "zoo-mmoe"), "cuda-sm_89", (64, 4096)
 SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 
 
 @dataclass(slots=True)
 class Line:
-    """One graph. error: of its StableHLO on the CPU. made: (bytes, seconds) by target, or why there is nothing."""
+    """One graph. inputs: the batch's, and the number of weights. error: of its StableHLO on the CPU. made: (bytes,
+    seconds) by target, or why there is nothing."""
 
     name: str
     part: str
-    inputs: int
+    inputs: str
     outputs: int
     error: float = 0.0
     source: str = ""
@@ -56,14 +64,16 @@ def compile_all(names: Sequence[str], targets: Sequence[str], engines: Sequence[
         for name in names:
             reader = VersionReader(_version(name, Path(folder) / name))
             graph = DenseGraph.load(reader.folder / GRAPH, reader.dense())
-            for part_name, part in parts(graph, reader.manifest.features, (BUCKET,)).by_subgraph.items():
+            histories = [sequence.name for sequence in reader.manifest.sequences]
+            for part_name, part in parts(graph, reader.manifest.features, (BUCKET,), histories).by_subgraph.items():
                 yield _compiled(name, part_name, part.graph, max(part.buckets), targets, engines)
 
 
 def _compiled(
     name: str, part: str, graph: DenseGraph, bucket: int, targets: Sequence[str], engines: Sequence[str]
 ) -> Line:
-    line = Line(name, part, len(graph.inputs) + len(graph.weights), len(graph.outputs))
+    given = ", ".join(f"{n} {list(shape)}" for n, shape in graph.spec.input_shapes(bucket).items())
+    line = Line(name, part, f"{given}; {len(graph.weights)} weights", len(graph.outputs))
     try:
         origin = stablehlo(graph, bucket)
         line.error = AheadGraph(graph, targets[0]).prove(bucket, origin)
@@ -73,14 +83,35 @@ def _compiled(
         line.source = hashlib.sha256(origin).hexdigest()[:12]
         for target in targets:
             line.made[target] = _xla(graph, origin, target, bucket)
-    for engine in engines:
-        started_s = time.perf_counter()
-        try:
-            nbytes = build_engine(to_onnx(graph)[0], graph.weights, bucket, engine)
-            line.made[f"RTX {engine}"] = nbytes, time.perf_counter() - started_s
-        except (FreshetError, RuntimeError) as error:
-            line.made[f"RTX {engine}"] = str(error)
+        for precision in LOWER_PRECISIONS:
+            line.made[f"{targets[-1]} {precision}"] = _xla(
+                graph, stablehlo(graph, bucket, precision), targets[-1], bucket
+            )
+    for target in engines:
+        line.made[f"RTX {target.removeprefix('cuda-')}"] = _engine(EngineBuilder(), graph, INPUTS, bucket, target)
     return line
+
+
+def ways() -> Iterator[tuple[str, str, int, tuple[int, float] | str]]:
+    """Network, way, bucket and what came of it, of the ways to new dense weights (tests.gpu.engines)."""
+    with tempfile.TemporaryDirectory(prefix="freshet-gpu-") as folder:
+        for name in WAYS_OF:
+            reader = VersionReader(_version(name, Path(folder) / name))
+            graph = DenseGraph.load(reader.folder / GRAPH, reader.dense())
+            for way in (INPUTS, INSIDE, REFITTED):
+                builder = Refittable() if way == REFITTED else EngineBuilder()
+                for bucket in WAYS_BUCKETS:
+                    yield name, way, bucket, _engine(builder, graph, way, bucket, WAYS_TARGET)
+
+
+def _engine(builder: EngineBuilder, graph: DenseGraph, way: str, bucket: int, target: str) -> tuple[int, float] | str:
+    try:
+        bare = to_onnx(graph)[0]
+        model = with_inputs(bare) if way == INPUTS else with_values(bare, graph.weights)
+        started_s = time.perf_counter()
+        return len(builder.build(model, bucket, graph.spec, target)), time.perf_counter() - started_s
+    except FreshetError as error:
+        return str(error)
 
 
 def _xla(graph: DenseGraph, origin: bytes, target: str, bucket: int) -> tuple[int, float] | str:
@@ -107,32 +138,41 @@ def _version(name: str, folder: Path) -> Path:
     if name == "bench":
         write_model(folder, 50)
         return folder_of(folder)
-    entry = read_entry(FROZEN / name)
     folder.mkdir()
+    if name in SEQUENCES:
+        publish(make_trainer(name, LENGTH), folder)
+        return folder / "m" / "1"
+    entry = read_entry(FROZEN / name)
     return Repository(entry.lay_out(folder, entry.moments[-1])).version(entry.model).folder
 
 
-def markdown(lines: Sequence[Line], about: Sequence[str]) -> str:
+def markdown(
+    lines: Sequence[Line],
+    about: Sequence[str],
+    tried: Sequence[tuple[str, str, int, tuple[int, float] | str]] = (),
+) -> str:
     targets = list(dict.fromkeys(target for line in lines for target in line.made))
     text = [
         "# Compiled for GPUs without one",
         "",
         "Written by `make -C loadtest gpu-compile`: " + ", ".join(about) + ".",
         "",
+        f"Batches of {BUCKET} rows (16 users), bytes and seconds a target. RTX: TensorRT-RTX. Weights are arguments of",
+        "XLA's code and inputs of the engines, so neither holds any. XLA's executables take and give what the manifest",
+        "says. The error is that of the StableHLO on the CPU, against TensorFlow's.",
+        "",
+        "| network | part | inputs | outputs | error | StableHLO | " + " | ".join(targets) + " |",
+        "|" + "---|" * (6 + len(targets)),
     ]
-    text += [
-        f"Batches of {BUCKET} rows (16 users), bytes and seconds a target. Inputs are the batch and the weights; XLA's"
-    ]
-    text += [
-        "XLA's executables take and give what the manifest says. The error is that of the StableHLO on the CPU,",
-        "against TensorFlow's.",
-    ]
-    text += ["", "| network | part | inputs, outputs | error | StableHLO | " + " | ".join(targets) + " |"]
-    text += ["|" + "---|" * (5 + len(targets))]
     for line in lines:
         cells = [_cell(line.made.get(target, "")) for target in targets]
-        ends = f"{line.inputs}, {line.outputs}"
-        text.append("| " + " | ".join([line.name, line.part, ends, f"{line.error:.0e}", line.source, *cells]) + " |")
+        ends = [line.inputs, str(line.outputs), f"{line.error:.0e}", line.source]
+        text.append("| " + " | ".join([line.name, line.part, *ends, *cells]) + " |")
+    if tried:
+        text += ["", "## New dense weights in TensorRT", ""]
+        text += [f"Engines for {WAYS_TARGET}: the way that is served, and two that are not."]
+        text += ["", "| network | way | rows | engine |", "|---|---|---|---|"]
+        text += [f"| {name} | {way} | {bucket} | {_cell(made)} |" for name, way, bucket, made in tried]
     return "\n".join([*text, ""])
 
 

@@ -1,4 +1,7 @@
-"""Engines of TensorRT-RTX, built for a GPU that is not here: what its compiler says of a graph. They are not served."""
+"""TensorRT's other ways to new dense weights, which are not served: engines that hold them, and refits of such.
+
+What is served has weights as inputs (processor.backends.tensorrt). These are built and timed beside it.
+"""
 
 from __future__ import annotations
 
@@ -7,63 +10,39 @@ from typing import Any
 
 import numpy as np
 
-WEIGHT_PREFIX = "weights/"
+from freshet_serving.processor.backends.tensorrt import WEIGHT_PREFIX, EngineBuilder, TensorRt
+from freshet_serving.processor.errors import BadInput
+
+INPUTS, INSIDE, REFITTED = "weights as inputs", "weights inside", "weights inside, to be refitted"
+"""The ways. What builds an engine of each: ways()."""
+
+
+class Refittable(EngineBuilder):
+    """Builds engines whose weights can be refitted."""
+
+    def config(self, builder: Any, target: str) -> Any:
+        config = super().config(builder, target)
+        config.set_flag(self.module.BuilderFlag.REFIT)
+        return config
 
 
 def available() -> bool:
-    """Whether TensorRT-RTX is installed."""
+    """Whether a library is installed that builds engines for GPUs that are elsewhere."""
     try:
-        _library()
-    except ImportError:
+        return bool(EngineBuilder().targets())
+    except BadInput:
         return False
-    return True
 
 
-def build_engine(model: bytes, weights: Mapping[str, np.ndarray], bucket: int, target: str) -> int:
-    """Builds an engine of an ONNX graph whose weights are outside; returns its bytes.
-
-    target: a compute capability such as SM80. Raises RuntimeError with what the library said."""
-    rtx, said = _library(), []
-
-    class Logger(rtx.ILogger):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            rtx.ILogger.__init__(self)
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity in (rtx.ILogger.Severity.ERROR, rtx.ILogger.Severity.INTERNAL_ERROR):
-                said.append(message)
-
-    logger = Logger()
-    builder = rtx.Builder(logger)
-    network = builder.create_network(0)
-    parser = rtx.OnnxParser(network, logger)
-    parser.load_model_proto(model, "")
-    held = {name: np.ascontiguousarray(array, np.float32) for name, array in weights.items()}
-    for name, array in held.items():
-        parser.load_initializer(WEIGHT_PREFIX + name, array.ctypes.data, array.nbytes)
-    if not parser.parse_model_proto():
-        raise RuntimeError(_first(said, "the graph cannot be parsed"))
-    config, profile = builder.create_builder_config(), builder.create_optimization_profile()
-    for number in range(network.num_inputs):
-        end = network.get_input(number)
-        if -1 in (shape := list(end.shape)):
-            fixed = [bucket if n == -1 else n for n in shape]
-            profile.set_shape(end.name, fixed, fixed, fixed)
-    config.add_optimization_profile(profile)
-    config.num_compute_capabilities = 1
-    config.set_compute_capability(getattr(rtx.ComputeCapability, target), 0)
-    engine = builder.build_serialized_network(network, config)
-    if engine is None:
-        raise RuntimeError(_first(said, "no engine was built"))
-    return int(engine.nbytes)
-
-
-def _first(said: list[str], otherwise: str) -> str:
-    return said[0].splitlines()[0][:200] if said else otherwise
-
-
-def _library() -> Any:
-    import tensorrt_rtx_bindings as rtx
-    import tensorrt_rtx_libs  # noqa: F401
-
-    return rtx
+def refit(backend: TensorRt, engine: bytes, weights: Mapping[str, np.ndarray]) -> Any:
+    """A copy of the engine with these weights; raises BadInput for one that it holds and does not offer."""
+    copy = backend.module.Runtime(backend.logger).deserialize_cuda_engine(engine)
+    refitter = backend.module.Refitter(copy, backend.logger)
+    offered = set(refitter.get_all_weights())
+    for name, array in weights.items():
+        if WEIGHT_PREFIX + name not in offered:
+            raise BadInput(f"dense weight {name!r}: the engine does not offer it for a refit")
+        refitter.set_named_weights(WEIGHT_PREFIX + name, backend.module.Weights(array.reshape(-1)))
+    if not refitter.refit_cuda_engine():
+        raise BadInput("the library refused the weights")
+    return copy

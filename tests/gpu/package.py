@@ -13,17 +13,19 @@ from freshet_serving.processor.repository.version import MANIFEST, VersionReader
 from freshet_serving.processor.running.opening import executable_files
 
 MODEL = "bench"
+DIVIDED = "clicks"
+"""A model whose requests are divided into the user's part and the candidates' part."""
 ELSEWHERE = "another machine's"
 
 
-def folder_of(repository: Path) -> Path:
-    return repository / MODEL / "1"
+def folder_of(repository: Path, model: str = MODEL) -> Path:
+    return repository / model / "1"
 
 
-def relist(folder: Path, executables: Sequence[ExecutableEntry]) -> Manifest:
-    """Writes a manifest with these executables, whose files are there."""
+def relist(folder: Path, executables: Sequence[ExecutableEntry], named: Manifest | None = None) -> Manifest:
+    """Writes a manifest with these executables, whose files are there. named: a manifest that has them already."""
     before = VersionReader(folder).manifest
-    named = replace(before, executables=list(executables))
+    named = named or replace(before, executables=list(executables))
     files = {name: file for name, file in before.files.items() if name not in executable_files(before)}
     for name in executable_files(named):
         data = (folder / name).read_bytes()
@@ -34,15 +36,17 @@ def relist(folder: Path, executables: Sequence[ExecutableEntry]) -> Manifest:
 
 
 def made_ahead(entry: ExecutableEntry) -> bool:
-    """Whether it is machine code for a GPU, made where there was none."""
-    return entry.backend == "xla" and entry.target.startswith("cuda")
+    """Whether it is code for a GPU, made where there was none."""
+    return entry.target.startswith("cuda")
 
 
-def only(bundle: Path, repository: Path, backend: str, target: str = "", ahead: bool = False) -> Path:
+def only(
+    bundle: Path, repository: Path, backend: str, target: str = "", ahead: bool = False, model: str = MODEL
+) -> Path:
     """A copy of the bundle's version that one backend serves alone. target: compiled for it while it is loaded, from
     its portable form; "" for as it is. ahead: by the machine code for a target that was made without it, as it is."""
-    folder = folder_of(repository)
-    shutil.copytree(folder_of(bundle / "repository"), folder)
+    folder = folder_of(repository, model)
+    shutil.copytree(folder_of(bundle / "repository", model), folder)
     manifest = VersionReader(folder).manifest
     entries = [e for e in manifest.executables if e.backend == backend and made_ahead(e) == ahead]
     if ahead:

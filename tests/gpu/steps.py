@@ -11,125 +11,33 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from freshet_serving.compiler.imports.boundary import Boundary
-from freshet_serving.processor.backends.base import Artefact, Executable, IoSpec, Matrix, Program, aligned
-from freshet_serving.processor.backends.cuda import Cuda, allocator
+from freshet_serving.processor.backends.base import Artefact, Executable, aligned
+from freshet_serving.processor.backends.cuda import Cuda
 from freshet_serving.processor.backends.onnxruntime import OnnxRuntime
-from freshet_serving.processor.backends.xla import Xla, XlaProgram, device
+from freshet_serving.processor.backends.xla import Xla, device
+from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, Conflict
 from freshet_serving.processor.machine import this_machine
-from freshet_serving.processor.package.delta import read_delta
-from freshet_serving.processor.package.manifest import ExecutableEntry as Entry
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.subgraphs import SCORE, subgraphs
-from freshet_serving.processor.package.tensors import map_file, parse_tensors
-from freshet_serving.processor.repository.version import VersionReader
-from freshet_serving.processor.running.opening import io_spec, unpack
-from tests.gpu.package import MODEL, folder_of, made_ahead, only
+from freshet_serving.processor.running.graph_run import GraphRun
+from freshet_serving.processor.running.opening import unpack
+from tests.gpu import tensorrt_steps
+from tests.gpu.bundled import Check, Figures, Skip, ms, timed
+from tests.gpu.package import DIVIDED, MODEL, made_ahead, only
 
-# Products in float32 may be rounded to TF32 on a GPU; what calibration allows any float32 backend.
-CLOSE = {"cuda": 1e-3, "cpu": 1e-5}
-LIBRARIES = ("jax", "jaxlib", "onnxruntime", "onnxruntime-gpu", "tensorrt", "cuda-bindings", "torch", "numpy", "numba")
-REPEATS, LEAST_S = 9, 0.2
+LIBRARIES = ("jax", "jaxlib", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx-cu13-bindings")
+LIBRARIES += ("cuda-bindings", "torch", "numpy", "numba")
 CLIENTS, ROWS_IN_FLIGHT = 4, 32768
-
-Figures = Iterator[tuple[str, str]]
-"""As they are found: those before a failure are kept."""
-
-
-class Skip(Exception):
-    """A step that has nothing to run on; says what is missing."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """bundle: see tests.gpu.bundle. target: cuda or cpu. folder: to work in. seconds: of each load."""
-
-    bundle: Path
-    target: str
-    folder: Path
-    seconds: float = 3.0
-
-    @cached_property
-    def reader(self) -> VersionReader:
-        return VersionReader(folder_of(self.bundle / "repository"))
-
-    @cached_property
-    def manifest(self) -> Manifest:
-        return self.reader.manifest
-
-    @cached_property
-    def reference(self) -> dict[str, np.ndarray]:
-        tensors = parse_tensors(map_file(self.bundle / "reference.safetensors"), "reference")
-        return {name: np.array(array) for name, array in tensors.arrays.items()}
-
-    @property
-    def weights(self) -> list[dict[str, Matrix]]:
-        """Before the delta, and after it."""
-        before = self.reader.dense()
-        return [before, {**before, **read_delta(self.bundle / "delta.safetensors").dense}]
-
-    @property
-    def spec(self) -> IoSpec:
-        """Inputs and outputs of the executables."""
-        return io_spec(SCORE, subgraphs(self.manifest)[SCORE])
-
-    def entries(self, backend: str) -> list[Entry]:
-        return [e for e in self.manifest.executables if e.backend == backend and not made_ahead(e)]
-
-    @property
-    def device_target(self) -> str:
-        """As executables of XLA are keyed."""
-        return "cuda" if self.target == "cuda" else this_machine().target
-
-    def xla(self) -> XlaProgram:
-        """All buckets, compiled here from what was made without a GPU."""
-        program = Xla().open_program(self.spec)
-        for e in self.entries("xla"):
-            program.add(Artefact(e.bucket, b"", e.weights, e.precision, self.device_target, self.reader.file(e.origin)))
-        return program
-
-    def onnxruntime(self) -> Program:
-        """All buckets, for the device."""
-        program = OnnxRuntime().open_program(self.spec)
-        for e in self.entries("onnxruntime"):
-            program.add(Artefact(e.bucket, self.reader.file(e.file), e.weights, target=self.target))
-        return program
-
-    def largest(self) -> int:
-        return max(e.bucket for e in self.entries("xla"))
-
-    def error(self, executable: Executable, step: int = 0) -> float:
-        """The largest difference from TensorFlow over as many reference rows as the bucket takes."""
-        outputs, run = self.bound(executable, step)
-        run()
-        rows = min(executable.bucket, len(self.reference["score0"]))
-        return float(np.abs(outputs["score"][:rows] - self.reference[f"score{step}"][:rows]).max())
-
-    def close(self, error: float) -> str:
-        """The error in words; raises when it is too large."""
-        if not error <= CLOSE[self.target]:
-            raise ValueError(f"scores are off by {error:.2g} from TensorFlow's, at most {CLOSE[self.target]:g} wanted")
-        return f"{error:.1e}"
-
-    def bound(
-        self, executable: Executable, step: int = 0, allocate: Callable[[tuple[int, ...]], Matrix] | None = None
-    ) -> tuple[dict[str, Matrix], Callable[[], None]]:
-        """The executable over reference rows: outputs, and its run, by default in a server's memory."""
-        bucket, allocate = executable.bucket, allocate or allocator([self.target])
-        inputs = {name: allocate(shape) for name, shape in self.spec.input_shapes(bucket).items()}
-        outputs = {name: allocate(shape) for name, shape in self.spec.output_shapes(bucket).items()}
-        inputs["x"][...] = np.resize(self.reference[f"x{step}"], inputs["x"].shape)
-        return outputs, executable.bind_buffers(inputs, outputs)
 
 
 def about(check: Check) -> Figures:
@@ -163,7 +71,7 @@ def xla(check: Check) -> Figures:
     """Executables from StableHLO that was made without a GPU: compiled here, right, and how long a run takes."""
     started_s = time.perf_counter()
     program = check.xla()
-    yield "compile, all buckets", _ms(time.perf_counter() - started_s)
+    yield "compile, all buckets", ms(time.perf_counter() - started_s)
     for bucket, executable in sorted(program.with_weights(check.weights[0]).items()):
         error = check.close(check.error(executable))
         run_s = timed(check.bound(executable)[1])
@@ -190,14 +98,14 @@ def xla_saved(check: Check) -> Figures:
             raise ValueError("code that says another kind of GPU was loaded")
     yield "key", kind
     yield "bytes", f"{len(code):,}"
-    yield "read back in", _ms(load_s)
+    yield "read back in", ms(load_s)
     yield "error", error
 
 
 def xla_ahead(check: Check) -> Figures:
     """Machine code that was made without a GPU: loaded, right, and how long a run takes beside one tuned here."""
     target = device(check.device_target, 1).target if check.target == "cuda" else check.device_target
-    entries = [e for e in check.manifest.executables if made_ahead(e) and e.target == target]
+    entries = [e for e in check.manifest.executables if made_ahead(e) and (e.backend, e.target) == ("xla", target)]
     if not entries:
         raise Skip(f"the bundle has no machine code for {target}: make it with --targets")
     if entries[0].library != (here := Xla().library):
@@ -206,7 +114,7 @@ def xla_ahead(check: Check) -> Figures:
     for e in entries:
         code = unpack(check.reader.file(e.file), e.backend, e.bucket, e.source)
         program.add(Artefact(e.bucket, code, e.weights, e.precision, target))
-    yield "loaded, all buckets", _ms(time.perf_counter() - started_s)
+    yield "loaded, all buckets", ms(time.perf_counter() - started_s)
     tuned = check.xla().with_weights(check.weights[0])
     for bucket, executable in sorted(program.with_weights(check.weights[0]).items()):
         error = check.close(check.error(executable))
@@ -222,8 +130,21 @@ def xla_weights(check: Check) -> Figures:
     loaded = program.with_weights(after)
     took_s = time.perf_counter() - started_s
     errors = [check.error(executable, step=1) for executable in loaded.values()]
-    yield "all buckets", _ms(took_s)
+    yield "all buckets", ms(took_s)
     yield "error", check.close(max(errors))
+
+
+def xla_unrecorded(check: Check) -> Figures:
+    """The same without CUDA graphs, which XLA otherwise records runs of several kernels as: compare with step xla."""
+    if check.target != "cuda":
+        raise Skip("CUDA graphs are recorded on NVIDIA GPUs alone")
+    before = os.environ.get("XLA_FLAGS", "")
+    # Read when the library is loaded, which is why this is a step: each has a process of its own.
+    os.environ["XLA_FLAGS"] = f"{before} --xla_gpu_enable_command_buffer=".strip()
+    try:
+        yield from xla(check)
+    finally:
+        os.environ["XLA_FLAGS"] = before
 
 
 def xla_streams(check: Check) -> Figures:
@@ -259,34 +180,6 @@ def onnxruntime(check: Check) -> Figures:
     yield from _streams(check, check.onnxruntime().with_weights(check.weights[0])[check.largest()])
 
 
-def tensorrt(check: Check) -> Figures:
-    """TensorRT: an engine from ONNX, right, and refitted with new weights."""
-    from freshet_serving.processor.backends.tensorrt import PRECISIONS, TensorRt
-
-    if check.target != "cuda":
-        raise Skip("TensorRT runs on NVIDIA GPUs alone")
-    try:
-        backend = TensorRt()
-    except BadInput as error:
-        raise Skip(str(error)) from None
-    bucket = check.largest()
-    for precision in PRECISIONS:
-        started_s = time.perf_counter()
-        engine = backend.build((check.bundle / "dense.onnx").read_bytes(), bucket, check.spec, precision)
-        yield f"{precision}, build", _ms(time.perf_counter() - started_s)
-        program = backend.open_program(check.spec)
-        names = sorted(check.weights[0])
-        program.add(Artefact(bucket, engine, names, precision, "cuda"))
-        for step, weights in enumerate(check.weights):
-            started_s = time.perf_counter()
-            executable = program.with_weights(weights)[bucket]
-            refit_s, error = time.perf_counter() - started_s, check.error(executable, step)
-            told = check.close(error) if precision == "float32" else f"{error:.1e}"
-            run_s = timed(check.bound(executable, step)[1])
-            what = f"{precision}, weights of step {step}"
-            yield what, f"refit {_ms(refit_s)}, {run_s * 1e6:.0f} us a run, error {told}"
-
-
 def pipeline(check: Check) -> Figures:
     """The engine: CPU stages and device stages against sessions that run the device themselves, and against a CPU."""
     sessions = max(2, (os.cpu_count() or 2) - 1)
@@ -294,7 +187,7 @@ def pipeline(check: Check) -> Figures:
     on_device = only(check.bundle, check.folder / "device", "xla", check.device_target)
     sides.append(("sessions run the device", on_device, {}))
     target = device("cuda", 1).target if check.target == "cuda" else ""
-    if any(made_ahead(e) and e.target == target for e in check.manifest.executables):
+    if any(made_ahead(e) and e.backend == "xla" and e.target == target for e in check.manifest.executables):
         ahead = only(check.bundle, check.folder / "ahead", "xla", target, ahead=True)
         sides.append(("made without a GPU, device stages: 2", ahead, {"device_stages": 2}))
     sides += [(f"device stages: {n}", on_device, {"device_stages": n}) for n in (1, 2, 4)]
@@ -306,17 +199,58 @@ def pipeline(check: Check) -> Figures:
         config = ProcessorConfig(repository=str(repository), sessions=sessions, **options)  # type: ignore[arg-type]
         started_s = time.perf_counter()
         with Processor.initialize(config) as processor:
-            yield f"{name}, load", _ms(time.perf_counter() - started_s)
+            yield f"{name}, load", ms(time.perf_counter() - started_s)
             worst = max(_asked(check, processor, rows, 0) for rows in (1, 7, 64, 300, 1000))
             yield f"{name}, error", check.close(worst)
             for candidates in (64, 500):
-                rate = _load(check, processor, candidates)
+                request = PredictRequest(MODEL, _inputs(check, candidates))
+                rate = _load(check, processor, request, candidates)
                 yield f"{name}, {candidates} candidates a request", f"{rate:,.0f} rows/s"
+
+
+def division(check: Check) -> Figures:
+    """Device stages with requests divided into the user's part and the candidates': right, and against undivided."""
+    on_cpu = only(check.bundle, check.folder / "cpu", "onnxruntime", model=DIVIDED)
+    on_device = only(check.bundle, check.folder / "device", "xla", check.device_target, model=DIVIDED)
+    sessions = max(2, (os.cpu_count() or 2) - 1)
+    with Processor.initialize(ProcessorConfig(repository=str(on_cpu), sessions=1)) as processor:
+        wanted = {n: processor.process(PredictRequest(DIVIDED, clicks(n))).outputs["score"] for n in (2, 64, 500)}
+    with Processor.initialize(ProcessorConfig(str(on_device), sessions=sessions, device_stages=2)) as processor:
+        for way, divides in (("divided", True), ("undivided", False)):
+            with patch.object(GraphRun, "worth_dividing", lambda run, rows, divides=divides: divides and rows > 1):
+                for n, scores in wanted.items():
+                    got = processor.process(PredictRequest(DIVIDED, clicks(n))).outputs["score"]
+                    yield f"{way}, {n} candidates, error", check.close(float(np.abs(got - scores).max()))
+                for n in (64, 500):
+                    rate = _load(check, processor, PredictRequest(DIVIDED, clicks(n)), n)
+                    yield f"{way}, {n} candidates a request", f"{rate:,.0f} rows/s"
+
+
+def clicks(candidates: int) -> dict[str, Any]:
+    """A request of the divided model: one user and some candidates."""
+    tags = [["new", "sale", "gone"][: n % 4] for n in range(candidates)]
+    return {
+        "user": np.array([7], np.int64),
+        "item": np.arange(candidates, dtype=np.int64) % 45,
+        "city": Strings.of(["city-1"]),
+        "history": Ragged.of([[1, 2, 3, 39]]),
+        "tags": Ragged(Strings.of([tag for row in tags for tag in row]), np.cumsum([0] + [len(row) for row in tags])),
+        "price": np.linspace(0, 2, candidates, dtype=np.float32),
+        "age": np.array([0.4], np.float32),
+    }
 
 
 def deltas(check: Check) -> Figures:
     """A delta of rows and dense weights under load, through device stages: every reply is of one generation."""
-    repository = only(check.bundle, check.folder / "deltas", "xla", check.device_target)
+    yield from _deltas(check, only(check.bundle, check.folder / "deltas", "xla", check.device_target))
+
+
+def tensorrt_deltas(check: Check) -> Figures:
+    """The same served by TensorRT's engines, to which new dense weights are inputs."""
+    yield from _deltas(check, tensorrt_steps.with_engines(check, check.folder / "deltas"))
+
+
+def _deltas(check: Check, repository: Path) -> Figures:
     data = (check.bundle / "delta.safetensors").read_bytes()
     wrong: list[float] = []
     answered = [0, 0]
@@ -357,29 +291,22 @@ def deltas(check: Check) -> Figures:
 STEPS: dict[str, Callable[[Check], Figures]] = {
     "about": about,
     "boundary": boundary,
-    "xla": xla,
-    "xla-saved": xla_saved,
     "xla-ahead": xla_ahead,
+    "xla": xla,
     "xla-weights": xla_weights,
+    "deltas": deltas,
+    "pipeline": pipeline,
+    "division": division,
+    "tensorrt": tensorrt_steps.tensorrt,
+    "tensorrt-deltas": tensorrt_deltas,
+    "tensorrt-weights": tensorrt_steps.tensorrt_weights,
+    "xla-unrecorded": xla_unrecorded,
+    "onnxruntime": onnxruntime,
     "xla-streams": xla_streams,
     "host-memory": host_memory,
-    "onnxruntime": onnxruntime,
-    "tensorrt": tensorrt,
-    "pipeline": pipeline,
-    "deltas": deltas,
+    "xla-saved": xla_saved,
 }
-
-
-def timed(run: Callable[[], None]) -> float:
-    """Seconds of a run: the median of several, warm."""
-    run(), run()
-    times: list[float] = []
-    began_s = time.perf_counter()
-    while len(times) < REPEATS or time.perf_counter() - began_s < LEAST_S:
-        started_s = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - started_s)
-    return statistics.median(times)
+"""In the order of what is most missed where the time ends before they do."""
 
 
 def _streams(check: Check, executable: Executable) -> Figures:
@@ -422,9 +349,9 @@ def _asked(check: Check, processor: Processor, rows: int, step: int) -> float:
     return float(np.abs(reply.outputs["score"] - check.reference[f"score{step}"][:rows]).max())
 
 
-def _load(check: Check, processor: Processor, candidates: int) -> float:
+def _load(check: Check, processor: Processor, request: PredictRequest, candidates: int) -> float:
     """Rows a second of several clients, so that a device has batches to run while others are filled."""
-    requests = [PredictRequest(MODEL, _inputs(check, candidates))] * max(8, ROWS_IN_FLIGHT // CLIENTS // candidates)
+    requests = [request] * max(8, ROWS_IN_FLIGHT // CLIENTS // candidates)
     processor.batch_process(requests)
     rows, stop = [0] * CLIENTS, threading.Event()
 
@@ -448,7 +375,3 @@ def _load(check: Check, processor: Processor, candidates: int) -> float:
     if errors:
         raise errors[0]
     return sum(rows) / (time.perf_counter() - started_s)
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f} ms"

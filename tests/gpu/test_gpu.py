@@ -1,28 +1,91 @@
 """The GPU check on a processor: every step that has a counterpart there, and the reports of those that fail."""
 
+import gc
 import shutil
 import sys
 from argparse import Namespace
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("tensorflow", reason="a bundle is made with the train extra")
 pytest.importorskip("jaxlib", reason="the xla extra is not installed")
 
+from freshet_serving.compiler.backends import xla as compiling
+from freshet_serving.processor.backends import xla
 from tests.gpu import __main__ as command
+from tests.gpu import bundled
+from tests.gpu.bundled import Check, Skip
 from tests.gpu.report import FAILED, PASSED, SKIPPED, Outcome, file_name, markdown
-from tests.gpu.steps import STEPS, Check, Skip
+from tests.gpu.steps import STEPS
+from tests.support.played_gpu import put_cuda, put_tensorrt, put_xla
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 
-NOT_ON_A_PROCESSOR = {"host-memory", "tensorrt", "xla-ahead"}
+TENSORRT = {"tensorrt", "tensorrt-deltas", "tensorrt-weights"}
+NOT_ON_A_PROCESSOR = {"host-memory", "xla-ahead", "xla-unrecorded", *TENSORRT}
+NOT_ON_A_PLAYED_GPU = {"about", "onnxruntime"}
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gpu") / "bundle"
-    assert command.main(["bundle", "--out", str(folder), "--rows", "50", "--buckets", "1,16"]) == 0
+    assert command.main(["bundle", "--out", str(folder), "--rows", "50", "--buckets", "1,64"]) == 0
     return folder
+
+
+@pytest.fixture(scope="module")
+def ahead(tmp_path_factory):
+    """A bundle with code for two GPUs, whose compilers are played."""
+    folder = tmp_path_factory.mktemp("gpu") / "ahead"
+    with pytest.MonkeyPatch.context() as patch:
+        compiler, module = xla._Cpu(1), put_tensorrt(patch)
+
+        def compile_ahead(origin, target, bucket):
+            code = compiler.client.serialize_executable(compiler.compile(origin))
+            return SimpleNamespace(serialize=lambda: code)
+
+        patch.setattr(compiling, "compile_ahead", compile_ahead)
+        targets = ["--targets", "cuda-sm_80,cuda-sm_90"]
+        assert command.main(["bundle", "--out", str(folder), "--rows", "50", "--buckets", "1,64", *targets]) == 0
+        assert module.built == 2 + 6, "bench's buckets, and those of the three parts of the divided model"
+    return folder
+
+
+@pytest.fixture
+def gpu(request, monkeypatch):
+    """A played GPU of this kind, with XLA and TensorRT."""
+    runtime = put_cuda(monkeypatch, request.param)
+    runtime.tensorrt, runtime.xla = put_tensorrt(monkeypatch, runtime), put_xla(monkeypatch, request.param)
+    # Products of the processor: no TF32.
+    monkeypatch.setitem(bundled.CLOSE, "cuda", 1e-5)
+    return runtime
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [(name, "90") for name in STEPS if name not in NOT_ON_A_PLAYED_GPU] + [("tensorrt", "80"), ("xla-ahead", "80")],
+    indirect=["gpu"],
+)
+def test_step_runs_on_a_played_gpu_and_reports_figures(name, gpu, ahead, tmp_path):
+    """The whole check, with a GPU whose memory is the host's."""
+    found = dict(STEPS[name](Check(ahead, "cuda", tmp_path, seconds=0.2)))
+
+    assert found
+    if name == "tensorrt":
+        made = 2 if gpu.capability == "80" else 0
+        assert f"{made} of 2 engines made without a GPU; all loaded" in found
+    if name == "xla-ahead":
+        assert gpu.xla.compiled == 2, "those that are compared with it"
+    gc.collect()
+    assert (gpu.device, gpu.streams) == ({}, set())
+
+
+def test_steps_after_the_last_minute_are_skipped_and_say_so(bundle, tmp_path, capsys):
+    options = ["--bundle", str(bundle), "--out", str(tmp_path), "--device", "cpu", "--only", "boundary"]
+    assert command.main(["check", "--minutes", "0", *options]) == 0
+    assert "boundary: skipped the check's 0 minutes were over" in capsys.readouterr().out
+    assert "| skipped: the check's 0 minutes were over |" in (tmp_path / "REPORT-CPU.md").read_text()
 
 
 @pytest.mark.parametrize("name", [name for name in STEPS if name not in NOT_ON_A_PROCESSOR])

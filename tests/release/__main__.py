@@ -45,8 +45,7 @@ def main() -> int:
         place = put(archives[0].parent, ROOT / "dist" / version)
         print(*(f"{path.name} {path.stat().st_size >> 10} KiB" for path in sorted(place.iterdir())), sep="\n")
         if not given.build_only:
-            for line in try_out(place, work):
-                print(f"not resolved, for want of NVIDIA's index: {line}")
+            try_out(place, work)
     if given.tag:
         print(f"tagged {tag(ROOT)}; nothing was pushed")
     print(f"release: {place.relative_to(ROOT)}")

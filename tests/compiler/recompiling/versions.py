@@ -66,13 +66,17 @@ def compiled(folder, backends=("onnxruntime",), **options):
     return compile_version(folder, CompileOptions(backends=backends, **options), Silent())
 
 
-def scores(version, n=5):
-    inputs = {
+def given(n=5):
+    """Inputs of n rows."""
+    return {
         "user": np.arange(n, dtype=np.int64),
         "tags": Ragged.of([[i % 5, 77] for i in range(n)]),
         "floats": np.linspace(-1, 1, 2 * n, dtype=np.float32).reshape(n, 2),
     }
-    replica = version.replicas
+
+
+def scores(version, n=5):
+    inputs, replica = given(n), version.replicas
     with replica.pinned(0) as state:
         bound = replica.plan.bind_inputs(inputs)
         undivided = replica.graphs.undivided.name
