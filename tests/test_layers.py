@@ -117,6 +117,8 @@ HEAVY_HOMES = (
     "models/streams/redis_stream.py",
     "processor/online_features/redis_store.py",
     "loadtest/bench/bench_features.py",
+    "loadtest/bench/bench_sequences.py",
+    "loadtest/bench/sequence_peer.py",
     "processor/redis_client/replies.py",
     "processor/tables/remote/redis.py",
     "loadtest/peers/fastapi_tf/",

@@ -9,6 +9,7 @@ cleanup       removes redundant moves and common subexpressions
 batchnorm     folds normalisation into adjacent matrices
 linear        normalises dense layers to the form that backends fuse
 interactions  rewrites feature interactions into cheaper forms
+pairs         factorises dense layers over pairs of a candidate and an event
 user_candidate_split  computes the user's part once per request
 shorter_histories  cuts a graph to fewer places of a history
 flops         FLOPs of a graph per row

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.compiler.passes import batchnorm, cleanup, constant_folding, interactions, linear
+from freshet_serving.compiler.passes import batchnorm, cleanup, constant_folding, interactions, linear, pairs
 from freshet_serving.compiler.passes.flops import PassEffect, counted, flops, node_count
 from freshet_serving.compiler.passes.graph import Graph
 
@@ -23,6 +23,7 @@ PASSES: dict[str, Pass] = {
     "batch norm": batchnorm.fold,
     "factorisation machines": interactions.factorise,
     "cross layers": interactions.cross,
+    "pairs": pairs.factorise,
 }
 MAX_ROUNDS = 64
 

@@ -15,6 +15,8 @@ bench_small_tables  `make -C loadtest small-tables`
 bench_guard     `make -C loadtest guard`
 bench_feast     `make -C loadtest feast`
 bench_features  `make -C loadtest features`
+bench_sequences  `make -C loadtest bench-sequences`
+sequence_peer   the networks of it in PyTorch
 foreign_models  `make -C loadtest models`
 store_outages   reads of online features while the store is well, slow, wrong or gone
 feast_side      the half of it that runs in Feast's own environment

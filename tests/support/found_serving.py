@@ -49,6 +49,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "loadtest/bench/pairs.py": SCENARIOS,
     "loadtest/bench/calibration_rows.py": BY_HAND,
     "loadtest/bench/scale.py": BY_HAND,
+    "loadtest/bench/sequence_peer.py": BY_HAND,
     "loadtest/bench/training/freshet_side.py": BY_HAND,
     "loadtest/bench/training/fuxictr_din_side.py": BY_HAND,
     "loadtest/bench/training/fuxictr_side.py": BY_HAND,
