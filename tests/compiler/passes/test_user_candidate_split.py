@@ -97,6 +97,9 @@ def test_user_only_computation_runs_once_at_any_depth():
         lambda h, x, w: (
             tf.matmul(tf.reshape(x, (-1, 4, 2)), tf.reshape(x, (-1, 4, 2)), transpose_b=True)[:, 0] + h[:, :1]
         ),
+        lambda h, x, w: (
+            tf.reshape(tf.reshape(tf.square(tf.reshape(x, (-1, 4, 2))), (-1, 2)) @ w["n"][:2, :2], (-1, 8)) + h[:, :1]
+        ),
         lambda h, x, w: x / (1.0 + tf.abs(h[:, :1])) + tf.maximum(x, 0.25) - tf.reduce_sum(x, 1, keepdims=True),
         lambda h, x, w: tf.reduce_mean(tf.stack([x, x * 2.0], 2), 2) @ w["n"] + h @ w["m"],
         lambda h, x, w: tf.zeros_like(x) + tf.cast(tf.shape(x)[1], tf.float32) + h[:, :1],
