@@ -42,19 +42,19 @@ class GatheredRows:
     columns: list[int]
 
 
-def find_rows(shapes: Shapes, deriver: TransformDeriver, refs: Sequence[Ref]) -> list[GatheredRows]:
+def find_rows(shapes: Shapes, derived: TransformDeriver, refs: Sequence[Ref]) -> list[GatheredRows]:
     """Return the tensors of a stage that the engine can fill with rows.
 
     Args:
         shapes: Shapes of the model's graph.
-        deriver: Derives the keys from the inputs.
+        derived: Derives the keys from the inputs.
         refs: The tensors that the stage computes.
     """
     graph, finder = shapes.graph, LookupFinder(shapes)
     found = []
     for node in graph.ancestors(refs):
         if node.op in GATHERS and _of_rows(node, shapes):
-            rows = next(_filled((node.name, 0), shapes, finder, deriver), None)
+            rows = next(_filled((node.name, 0), shapes, finder, derived), None)
             found += [rows] if rows is not None else []
     while True:
         left = variables_of(graph, refs, stop=[one.lookup.target for one in found])
@@ -72,7 +72,7 @@ def _of_rows(node: ForeignNode, shapes: Shapes) -> bool:
     return rows in shapes.constant and indices not in known and shapes.dtype((node.name, 0)) == tf.float32
 
 
-def _filled(target: Ref, shapes: Shapes, finder: LookupFinder, deriver: TransformDeriver) -> Iterator[GatheredRows]:
+def _filled(target: Ref, shapes: Shapes, finder: LookupFinder, derived: TransformDeriver) -> Iterator[GatheredRows]:
     """Yield the ways to fill a tensor, by the earliest keys first."""
     for source in finder.sources(target):
         dims = _dims(target, source, shapes)
@@ -81,7 +81,7 @@ def _filled(target: Ref, shapes: Shapes, finder: LookupFinder, deriver: Transfor
         lookup = finder.lookup([(target, source)])
         if lookup is None or not lookup.variable or not _holds(lookup, shapes):
             continue
-        name, columns = deriver.places(source) if shapes.rows(source) is not None else (deriver.values(source), [])
+        name, columns = derived.places(source) if shapes.rows(source) is not None else (derived.values(source), [])
         if name:
             yield GatheredRows(lookup, dims, name, columns)
 
