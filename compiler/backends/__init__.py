@@ -14,4 +14,4 @@ tensorflow          a GraphDef: the reference
 tensorflow_runtime  loads and runs that GraphDef; the entry point freshet.backends
 """
 
-__all__ = ["base", "gpu_targets", "native_onnx", "tensorflow_runtime", "xla_function"]
+__all__ = ["base", "gpu_targets", "native_onnx", "tensorflow_runtime", "xla", "xla_function"]
