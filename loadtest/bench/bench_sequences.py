@@ -9,7 +9,8 @@ engine runs in this process, from the request's arrays to scores, lookups of all
 
 Times are of a processor, medians of the rounds. A ratio is the peer's time over Freshet's, by round: its median, and in
 brackets its lower quartile. Scores of all sides are compared before. GEMM: the request's floating-point operations over
-Freshet's time, as a share of what ONNX Runtime does in one product of 1,024 x 1,024 matrices here.
+Freshet's time, as a share of what ONNX Runtime does in one product of 1,024 x 1,024 matrices here. Networks and lengths
+that the last run left out keep the figures of earlier runs.
 """
 
 from __future__ import annotations
@@ -296,12 +297,10 @@ def main() -> None:
     console = Console(stderr=True, highlight=False)
     made = origin("-C loadtest bench-sequences", "ARGS", sys.argv[1:])
     missing = "PyTorch was not measured: FRESHET_TORCH_PYTHON is to name a Python that has torch and numpy."
-    results: dict[str, Any] = {
-        "machine": machine(),
-        "origin": made,
-        "torch": "" if options.torch else missing,
-        "figures": [],
-    }
+    kept = options.out / "sequences.json"
+    # Networks and lengths that are not measured now keep their figures.
+    results: dict[str, Any] = json.loads(kept.read_bytes()) if kept.exists() else {"figures": []}
+    results |= {"machine": machine(), "origin": made, "torch": "" if options.torch else missing}
     rate = gemm_rate()
     console.print(f"one product of matrices: {rate / 1e9:.0f} GFLOP a second")
     for network in options.networks:
@@ -310,8 +309,9 @@ def main() -> None:
             console.print(
                 f"{network}, {length} events: {figures.engine_us:,.0f} us, {figures.torch} {figures.expanded}"
             )
-            results["figures"].append(asdict(figures))
-            (options.out / "sequences.json").write_text(json.dumps(results, indent=1) + "\n")
+            found = {(f["network"], f["length"]): f for f in [*results["figures"], asdict(figures)]}
+            results["figures"] = [found[key] for key in sorted(found, key=lambda key: (NETWORKS.index(key[0]), key[1]))]
+            kept.write_text(json.dumps(results, indent=1) + "\n")
             (options.out / "sequences.md").write_text(page(results))
 
 
