@@ -127,7 +127,7 @@ def page(results: Mapping[str, Any]) -> str:
     found = {side: of_seeds(ways) for side, ways in results["sides"].items() if ways}
     means = {side: statistics.mean(run["auc"][0] for run in runs) for side, (_, runs) in found.items()}
     lines = opening("Quality of networks over histories", __doc__ or "", results)
-    lines += [f"The first {results['rows']:,} rows.", ""]
+    lines += [f"The first {results['rows']:,} rows. Aims are compared once both sides have {len(SEEDS)} seeds.", ""]
     lines += ["| side | AUC, mean | by seed | epochs | seconds | settings |", "|---|---:|---|---|---|---|"]
     for side, (told, runs) in found.items():
         each, epochs, seconds = (
