@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from freshet_serving.compiler.frameworks import meta_graph_pb2, quiet, saved_model_pb2, tf
+from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import Feeds, FeedSpec
 from freshet_serving.compiler.imports.foreign_graph import (
     ForeignGraph,
@@ -235,7 +236,7 @@ def _restore(folder: Path, meta: Any, graph: ForeignGraph) -> Any:
         raise
     except Exception as error:
         session.close()
-        raise BadInput(f"source: {reason}: {type(error).__name__}") from None
+        raise BadInput(f"source: {reason}: {reason_of(error)}") from None
     return session
 
 

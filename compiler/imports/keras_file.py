@@ -18,6 +18,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 
 from freshet_serving.compiler.frameworks import keras, quiet
+from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.processor.errors import BadInput, TooLarge
 
 CONFIG = "config.json"
@@ -51,7 +52,7 @@ def export_keras(path: Path, folder: Path) -> None:
             model = keras.saving.load_model(path, compile=False, safe_mode=True)
             model.export(str(folder), format="tf_saved_model", verbose=False)
     except Exception as error:
-        raise BadInput(f"source: Keras cannot load the file: {type(error).__name__}") from None
+        raise BadInput(f"source: Keras cannot load the file: {reason_of(error)}") from None
 
 
 def _check_archive(path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.foreign import ForeignModel
 from freshet_serving.compiler.imports.foreign_graph import (
     HANDLE,
@@ -47,7 +48,7 @@ class Runner:
             try:
                 tf.graph_util.import_graph_def(definition, input_map=given, name=SCOPE)
             except ValueError as error:
-                raise BadInput(f"graph: not supported by this TensorFlow: {type(error).__name__}") from None
+                raise BadInput(f"graph: not supported by this TensorFlow: {reason_of(error)}") from None
 
     def _source(self, name: str, op: str, definition: Any) -> None:
         handle = self._holder.get_tensor_by_name(self.graph.handles[name])
@@ -90,7 +91,7 @@ class Runner:
         try:
             values: list[Any] = self._session.run([self.tensor(ref) for ref in refs], fed)
         except tf.errors.OpError as error:
-            raise BadInput(f"graph: the model refuses these inputs: {type(error).__name__}") from None
+            raise BadInput(f"graph: the model refuses these inputs: {reason_of(error)}") from None
         return values
 
     def constant(self, ref: Ref) -> NDArray[Any]:

@@ -12,7 +12,6 @@ Thread-safe: a TensorFlow session is, and there is no other state.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.frameworks import quiet, tf
+from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import COMPONENTS, DENSE, PADDED, RAGGED, SPARSE, FeedSpec, feeds_of
 from freshet_serving.compiler.imports.ops import STAGE, check_ops
 from freshet_serving.processor.columns import Column, Ragged, Strings
@@ -100,7 +100,7 @@ class TensorFlowStage:
         try:
             values = iter(self._run(*[feeds[node] for node in self._nodes], *given))
         except tf.errors.OpError as error:
-            raise BadInput(f"the model refuses these inputs: {_reason(error)}") from None
+            raise BadInput(f"the model refuses these inputs: {reason_of(error)}") from None
         return {o.name: self._column(o, next(values), next(values) if o.ragged else None, rows) for o in self._outputs}
 
     def _column(self, output: Input, values: Any, segments: Any, rows: int) -> Column:
@@ -141,9 +141,3 @@ def _fed(spec: Input, nodes: Mapping[str, Any]) -> FeedSpec | None:
 def _dtype(node: Any) -> np.dtype[Any]:
     dtype = tf.as_dtype(node.attr["dtype"].type)
     return np.dtype(object) if dtype == tf.string else np.dtype(dtype.as_numpy_dtype)
-
-
-def _reason(error: Any) -> str:
-    """Return TensorFlow's message about the values, without the node names and stack in it."""
-    match = re.search(r"([^\n]*?)\s*\[\[\{\{node", str(error.message))
-    return match[1].strip()[:200] if match else type(error).__name__

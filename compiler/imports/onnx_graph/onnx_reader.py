@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
 from freshet_serving.processor.extras import needed
 from freshet_serving.processor.package import read_file
@@ -323,7 +324,7 @@ class _Reader:
         except FreshetError:
             raise
         except Exception as error:
-            raise BadInput(f"{what}: its numbers cannot be read: {type(error).__name__}") from None
+            raise BadInput(f"{what}: its numbers cannot be read: {reason_of(error)}") from None
 
     def _held(self, proto: Any, dtype: np.dtype[Any]) -> int:
         fields = (proto.float_data, proto.int32_data, proto.int64_data, proto.double_data, proto.uint64_data)

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph.bags import Offsets
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxModel, load_proto
@@ -50,7 +51,7 @@ class OnnxReference:
         try:
             session = self._session()
         except Exception as error:
-            return [f"not compared with ONNX Runtime, which rejects the file: {type(error).__name__}"]
+            return [f"not compared with ONNX Runtime, which rejects the file: {reason_of(error)}"]
         for feeds, outputs in samples:
             full, fed = self._fed(feeds)
             if not full.any():
@@ -59,7 +60,7 @@ class OnnxReference:
             try:
                 wanted = self._run(session, names, fed)
             except Exception as error:
-                return [f"not compared with ONNX Runtime, which fails on samples: {type(error).__name__}"]
+                return [f"not compared with ONNX Runtime, which fails on samples: {reason_of(error)}"]
             for name, array in zip(names, wanted):
                 self._compare(name, np.asarray(outputs[name], np.float64), np.asarray(array, np.float64), full)
         return []

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.frameworks import quiet, saved_model_pb2, tf
+from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.onnx_graph.bags import Offsets, find_bags, splits_of
 from freshet_serving.compiler.imports.onnx_graph.branches import decided
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxBody, OnnxInput, OnnxModel, read_onnx
@@ -58,7 +59,7 @@ def save_onnx(path: Path, folder: Path) -> SavedOnnx:
     except FreshetError:
         raise
     except Exception as error:
-        raise BadInput(f"source: TensorFlow cannot hold the graph: {type(error).__name__}") from None
+        raise BadInput(f"source: TensorFlow cannot hold the graph: {reason_of(error)}") from None
     _rename(folder / "saved_model.pb", names)
     return SavedOnnx(
         {pair.ids: (pair.ids, splits_of(pair.ids)) for pair in offsets}, OnnxReference(path, model, offsets)

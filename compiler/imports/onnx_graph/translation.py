@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph import arithmetic, networks, rearranging
 from freshet_serving.compiler.imports.onnx_graph.bags import DOMAIN
@@ -168,8 +169,7 @@ class Translation:
         except FreshetError:
             raise
         except (ValueError, TypeError, IndexError, OverflowError, tf.errors.OpError) as error:
-            reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
-            raise BadInput(f"graph: {call.label} is not one of ONNX: {reason}") from None
+            raise BadInput(f"graph: {call.label} is not one of ONNX: {reason_of(error)}") from None
         results = made if isinstance(made, list) else [made]
         wanted = [name for name in node.outputs if name]
         if len(wanted) > len(results):

@@ -20,8 +20,9 @@ from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.building.compile import build, checked_buckets, source_hash
 from freshet_serving.compiler.dense.onnx_dense_graph import BACKEND, OnnxDenseGraph
 from freshet_serving.compiler.imports.boundary import BoundaryTensor, sender
+from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, plain
-from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, read_native, reason
+from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, read_native
 from freshet_serving.compiler.imports.onnx_native.native_samples import SIZES, NativeSamples, rows_of
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import RUNTIME, STAGE_FILE, OnnxStage
 from freshet_serving.compiler.imports.onnx_native.served_graph import (
@@ -369,7 +370,7 @@ class NativeImporter:
             except Exception as error:
                 raise BadInput(
                     f"graph: expected one that runs for any number of rows, got one that fails for {len(rows)} of the "
-                    f"{SIZES[0]} it ran for; export it with a free first dimension: {reason(error)}"
+                    f"{SIZES[0]} it ran for; export it with a free first dimension: {reason_of(error)}"
                 ) from None
             for name, got in outputs.items():
                 if not np.allclose(got, wanted[name][rows], rtol=1e-4, atol=CLOSE, equal_nan=True):

@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
     OURS,
     Array,
@@ -129,7 +130,9 @@ def open_session(proto: Any, weights: Mapping[str, Array]) -> Any:
     try:
         return onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise BadInput(f"source: ONNX Runtime {onnxruntime.__version__} refuses the graph: {reason(error)}") from None
+        raise BadInput(
+            f"source: ONNX Runtime {onnxruntime.__version__} refuses the graph: {reason_of(error)}"
+        ) from None
 
 
 def held(tensor: Any, weights: Mapping[str, Array]) -> Any:
@@ -142,15 +145,6 @@ def held(tensor: Any, weights: Mapping[str, Array]) -> Any:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return onnx.numpy_helper.from_array(np.asarray(weights[tensor.name], order="C"), tensor.name)
     return tensor
-
-
-def reason(error: BaseException) -> str:
-    """Return the end of a message of ONNX Runtime in one line, without its error codes and source files."""
-    text = " ".join(str(error).split())
-    text = re.sub(r"\[with .*\] ", "", text)
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
-    text = re.sub(r"\S*/\S+\.(?:cc|h|hpp):\d+ [^()]*\([^()]*\)(?: const)? ?", "", text)
-    return re.sub(r"^(?:Load model from .*?failed:|Exception during initialization:)\s*", "", text)[:200].strip()
 
 
 def taken(node: Any) -> Iterator[str]:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import PADDED, FeedSpec, feeds_of, repeated_rows
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import every_node
-from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, reason
+from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import text_of
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
 from freshet_serving.compiler.imports.onnx_native.staged_lookups import StagedLookup
@@ -78,7 +79,7 @@ class NativeSamples:
                 refused = error
         assert refused is not None
         advice = "give some with --samples" if given is None else "expected --samples that it accepts"
-        raise BadInput(f"source: ONNX Runtime runs the model on no inputs tried: {advice}: {reason(refused)}")
+        raise BadInput(f"source: ONNX Runtime runs the model on no inputs tried: {advice}: {reason_of(refused)}")
 
     def run(self, columns: Mapping[str, Column], rows: int) -> Outputs:
         """Return the file's own outputs.

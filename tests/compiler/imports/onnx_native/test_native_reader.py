@@ -4,7 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from freshet_serving.compiler.imports.onnx_native.native_reader import read_native, reason
+from freshet_serving.compiler.imports.error_reason import reason_of
+from freshet_serving.compiler.imports.onnx_native.native_reader import read_native
 from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.onnx_native.native_models import GRU, GRU_WEIGHTS, regressor, spelled
 
@@ -123,4 +124,4 @@ FAILED = "[ONNXRuntimeError] : 1 : FAIL : /onnxruntime_src/onnxruntime/core/a.cc
 
 @pytest.mark.parametrize(("said", "shown"), [(INVALID, "This is an invalid model."), (FAILED, "No. Really")])
 def test_library_message_is_shown_without_codes_and_source_files(said, shown):
-    assert reason(RuntimeError(said)) == shown
+    assert reason_of(RuntimeError(said)) == shown

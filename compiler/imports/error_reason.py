@@ -1,0 +1,34 @@
+"""Say in one line why another library refused something, without names of its exceptions, its code or files."""
+
+from __future__ import annotations
+
+import re
+
+MAX_CHARACTERS = 200
+# TensorFlow's messages about values name a node after them, and a stack.
+NODE = re.compile(r"([^\n]*?)\s*\[\[\{\{node")
+# In order: templates, codes and source lines of ONNX Runtime, names of exceptions, paths.
+NOISE = (
+    r"\[with .*\] ",
+    r"^\[ONNXRuntimeError\] : \d+ : \w+ : ",
+    r"\S*/\S+\.(?:cc|h|hpp):\d+ [^()]*\([^()]*\)(?: const)? ?",
+    r"^(?:Load model from .*?failed:|Exception during initialization:)\s*",
+    r"^Exception encountered when calling [^.]*\.\s*",
+    r"\b\w+(?:Error|Exception): ",
+    r"(?<![\w.])/(?:[\w.+-]+/)+[\w.+-]*",
+)
+UNSAID = "it gives no reason"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the reason that an exception of a library gives, in one line.
+
+    Args:
+        error: The exception.
+    """
+    text = str(getattr(error, "message", "") or error)
+    named = NODE.search(text)
+    text = " ".join((named[1] if named else text).split())
+    for noise in NOISE:
+        text = re.sub(noise, "", text)
+    return text[:MAX_CHARACTERS].strip(" :") or UNSAID
