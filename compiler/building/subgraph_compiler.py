@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Any
 
 from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.building.calibrate import Calibration, LabelledRows, Tolerance, calibrate, check_ahead
@@ -19,9 +19,6 @@ from freshet_serving.compiler.dense.dense_graph import Tensors
 from freshet_serving.compiler.progress import Reporter, SilentReporter
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.package import SCORE, USER, WHOLE, ExecutableEntry, Feature, role, shorter
-
-if TYPE_CHECKING:  # it imports TensorFlow
-    from freshet_serving.compiler.backends.xla import AheadGraph
 
 PARTS = {USER: "the user's part", SCORE: "the candidates' part"}
 
@@ -169,7 +166,7 @@ class SubgraphCompiler:
 
     def _check_ahead(self, part: DensePart, precision: str, rows: Tensors, labelled: LabelledRows | None) -> None:
         """Raise BadInput unless a lower precision of XLA stays within the bounds, as the CPU computes it."""
-        lowered = cast("AheadGraph", lower_ahead(part.graph, "", precision=precision))
+        lowered: Any = lower_ahead(part.graph, "", precision=precision)
         program = lowered.on_cpu(max(part.buckets))
         checked = check_ahead(part.graph, program, precision, rows, self.bound, labelled, f"xla cuda {precision}")
         if checked.refused:
