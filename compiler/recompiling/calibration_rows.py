@@ -20,7 +20,8 @@ from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import needed
-from freshet_serving.processor.features.plan import NonFiniteInput, SparsePlan
+from freshet_serving.processor.features.bound_request import NonFiniteInput
+from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.package import Feature, Input, Manifest, subgraphs, undivided_name
 from freshet_serving.processor.repository import WARMUP, VersionReader, parse_warmup, table_file

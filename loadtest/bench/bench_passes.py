@@ -22,7 +22,7 @@ from freshet_serving.compiler.passes.optimise import optimise
 from freshet_serving.models.bench import DIM, FLOATS, HIDDEN, TABLES
 from freshet_serving.models.zoo import deepfm, dlrm
 from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput
-from freshet_serving.processor.package.manifest import Output
+from freshet_serving.processor.package.manifest_entries import Output
 from loadtest.bench.pairs import Pair, compare
 
 WIDTH = TABLES * DIM

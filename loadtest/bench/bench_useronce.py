@@ -15,7 +15,8 @@ import numpy as np
 
 from freshet_serving.models.bench import FLOATS, HIDDEN, LIMIT, TABLES
 from freshet_serving.processor.kernels.hashing import init_rows
-from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
 from loadtest.load.encoding import InputTensor, Signature, encode_kserve
 from loadtest.load.payload import Payload, of_requests
 

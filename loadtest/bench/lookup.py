@@ -13,7 +13,7 @@ from freshet_serving.processor.kernels.pointers import load_f32, load_i64
 from freshet_serving.processor.kernels.pool import KIND_ONE, PLAN_FIELDS, run
 from freshet_serving.processor.kernels.rows import DEFAULT, resolve, row_at
 from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.manifest_entries import TableEntry
 from freshet_serving.processor.tables.table import ServedTable, packed
 from loadtest.bench.pairs import Pair
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving.processor.kernels.hashing import init_rows
-from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.manifest_entries import TableEntry
 from freshet_serving.processor.package.tensors import map_file, parse_tensors, write_tensors
 from freshet_serving.processor.tables.table import ServedTable, packed
 from freshet_serving.processor.tables.tier import TierStats

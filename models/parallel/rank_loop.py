@@ -28,7 +28,7 @@ from freshet_serving.models.parallel.lead_trainer import NO_MORE, LeadTrainer, u
 from freshet_serving.models.parallel.rank_trainer import NO_ROWS, RankTrainer
 from freshet_serving.models.parallel.ranks import RankFailed, Ranks, receive_arrays, send_arrays
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.features.plan import BoundRequest
+from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.package import Manifest
 
 Float32s = NDArray[np.float32]

@@ -49,7 +49,7 @@ from freshet_serving.models.parallel.number_wire import NumberMessage, from_wire
 from freshet_serving.models.parallel.ranks import Array, Bytes, Ranks, packed, unpacked
 from freshet_serving.models.training.trainer import FEW_IDS, Pieces, Trainer
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.plan import BoundRequest
+from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.tables.table import descriptors
 

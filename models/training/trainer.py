@@ -52,7 +52,8 @@ from freshet_serving.models.training.schedule import rate_factor
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import available
-from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
+from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.pool import CODES, MAX_LENGTH, SOURCE
 from freshet_serving.processor.package import COMBINERS, SCORE, Manifest, subgraphs
 from freshet_serving.processor.running.graph_run import SubgraphRun

@@ -41,8 +41,9 @@ from freshet_serving.processor.errors import BadInput, Conflict, NotReady, Overl
 from freshet_serving.processor.explaining.feature_values import FeatureValues, feature_values
 from freshet_serving.processor.explaining.movers import ScoredRow, changes, comparable, movers
 from freshet_serving.processor.explaining.spare_executable import Score, ScoringPath, SpareExecutables
+from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.limits import RequestLimits
-from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
+from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.kernels.rows import LOGGED, SETTLED

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.input_reader import BoundInput
-from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
+from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.package import FLOATS, HASHES, Feature, Manifest, codes_a_value
 

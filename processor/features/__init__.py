@@ -2,6 +2,7 @@
 
 limits          limits of a request, checked before its values are read
 plan            checks names, types and rows once, then passes a few integers to the kernel
+bound_request   a request as the kernel reads it
 input_reader    checks one input and makes the arrays that the kernel reads
 sequences       aligns a request's lists of events and cuts them
 late_values     fills in, with each batch, what a bound request leaves out
@@ -13,6 +14,7 @@ stage_rows      runs a stage that reads rows of tables, with each batch
 """
 
 __all__ = [
+    "bound_request",
     "entity_records",
     "evaluation",
     "input_reader",

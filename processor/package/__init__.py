@@ -1,6 +1,7 @@
 """The on-disk package format, read and written with numpy alone.
 
 manifest    model.json, the description of a version
+manifest_entries  what a manifest lists: inputs, features, tables, outputs, files, executables
 delta       one file of changes since the parent step; merges several into one
 tensors     safetensors files without a copy; the types that rows may be stored as
 regular_file  opens and reads only regular files of bounded size
@@ -50,29 +51,31 @@ from freshet_serving.processor.package.entities import (
 from freshet_serving.processor.package.format1 import USER_VECTOR, side_columns
 from freshet_serving.processor.package.input_fillers import ONLINE, UNREAD_KEY, missing_input
 from freshet_serving.processor.package.manifest import (
-    COMBINERS,
-    FLOATS,
     FORMAT_2,
-    KINDS,
     MAX_MANIFEST_NBYTES,
-    MAX_RANK,
     MAX_TENSOR_NUMBERS,
     NAME,
+    SIGNED,
+    Manifest,
+    TrustedRecordPrefix,
+    validate,
+)
+from freshet_serving.processor.package.manifest_entries import (
+    COMBINERS,
+    FLOATS,
+    KINDS,
+    MAX_RANK,
     OUTPUT_DTYPES,
     PRECISIONS,
     SIDES,
-    SIGNED,
     ExecutableEntry,
     Feature,
     File,
     Input,
-    Manifest,
     Output,
     StageEntry,
     TableEntry,
-    TrustedRecordPrefix,
     feature_width,
-    validate,
 )
 from freshet_serving.processor.package.regular_file import fd_sha256, file_sha256, open_regular, read_file, same_content
 from freshet_serving.processor.package.replies import (

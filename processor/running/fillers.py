@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
+from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import FEATURES, SEQUENCE, USER_TENSOR, GraphInput, Subgraph
 from freshet_serving.processor.running.sequence_filler import SequenceFill
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.features.plan import BoundRequest, SparsePlan
+from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import (
     FEATURES,
     SCORE,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.backends import Executable, Matrix
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.features.plan import BoundRequest
+from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.running.buffers import Buffers, Tensors
 from freshet_serving.processor.running.graph_run import DividedRun, GraphRun, SubgraphRun
 from freshet_serving.processor.watching import SessionStats

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.features.plan import BoundRequest, Pooling, SparsePlan
+from freshet_serving.processor.features.bound_request import BoundRequest, Pooling
+from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import TIME_UNITS, GraphInput
 
 

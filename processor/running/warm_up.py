@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.backends import Executable
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput
+from freshet_serving.processor.features.bound_request import BoundRequest, NonFiniteInput
 from freshet_serving.processor.features.stage import StageRefusal
 from freshet_serving.processor.running.buffers import Buffers, Executables
 from freshet_serving.processor.running.graph_run import SubgraphRun

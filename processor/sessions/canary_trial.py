@@ -39,7 +39,7 @@ import numpy as np
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, nbytes_of
 from freshet_serving.processor.errors import Expired, FreshetError
-from freshet_serving.processor.features.plan import BoundRequest, address
+from freshet_serving.processor.features.bound_request import BoundRequest, address
 from freshet_serving.processor.sessions.background_worker import MAX_ROWS, SETTLE_S, BackgroundWorker
 from freshet_serving.processor.sessions.request import Done, Outputs, PredictReply, PredictRequest, Work
 from freshet_serving.processor.sessions.session import Session

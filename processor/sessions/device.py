@@ -45,7 +45,7 @@ import numpy as np
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.cores import run_on
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.features.plan import NonFiniteInput
+from freshet_serving.processor.features.bound_request import NonFiniteInput
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.graph_run import GraphRun, SubgraphRun
 from freshet_serving.processor.running.runner import Runner, RunningBatch

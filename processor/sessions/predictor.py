@@ -14,8 +14,8 @@ from functools import partial
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import first_value
 from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
-from freshet_serving.processor.features.plan import BoundRequest
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.sessions.canary_trial import CanaryTrials, Pair

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.features.plan import BoundRequest
+from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.online_features.feature_lookup import FilledInputs, LeftOut
 from freshet_serving.processor.package import DROP

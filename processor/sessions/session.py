@@ -19,7 +19,7 @@ import numpy as np
 from freshet_serving.processor.backends import RefusedRun
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import FreshetError, NotReady
-from freshet_serving.processor.features.plan import NonFiniteInput, address
+from freshet_serving.processor.features.bound_request import NonFiniteInput, address
 from freshet_serving.processor.features.stage import StageRefusal
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.runner import Runner, RunningBatch

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.backends import Executable
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput
+from freshet_serving.processor.features.bound_request import BoundRequest, NonFiniteInput
 from freshet_serving.processor.features.stage import StageRefusal
 from freshet_serving.processor.running.buffers import Buffers
 from freshet_serving.processor.running.given_rows import run_rows

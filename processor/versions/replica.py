@@ -38,8 +38,9 @@ from freshet_serving.processor.backends.cuda import allocator
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import on
+from freshet_serving.processor.features.bound_request import BoundRequest, NonFiniteInput
 from freshet_serving.processor.features.input_reader import blank_inputs
-from freshet_serving.processor.features.plan import BoundRequest, NonFiniteInput, SparsePlan
+from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.features.stage import load_stage
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.memory import advise

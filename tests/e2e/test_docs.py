@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from freshet_serving.processor.package.manifest import Feature, Input, TableEntry
+from freshet_serving.processor.package.manifest_entries import Feature, Input, TableEntry
 from freshet_serving.processor.repository.version import DENSE, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed
 from tests.e2e.servers import LiveServer

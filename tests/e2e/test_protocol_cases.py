@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from freshet_serving.processor.package.manifest import Feature, Input
+from freshet_serving.processor.package.manifest_entries import Feature, Input
 from freshet_serving.processor.repository.version import DENSE, VersionWriter
 from freshet_serving.serving.codecs.messages import POOL, message
 from tests.e2e import protocol_cases as cases

@@ -13,7 +13,8 @@ from freshet_serving.processor.columns import PackedColumns
 from freshet_serving.processor.eas import codec as eas
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package.delta import Delta, TableDelta, _parse_verified, parse_delta, write_delta
-from freshet_serving.processor.package.manifest import Feature, File, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Feature, File, Input, Output, TableEntry
 from freshet_serving.processor.package.tensors import header_checksum, parse_tensors, write_tensors
 from freshet_serving.processor.package.transforms import Transform
 from freshet_serving.processor.repository.log.chain_record import ChainRecord

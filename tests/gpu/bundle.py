@@ -31,7 +31,8 @@ from freshet_serving.processor.backends.tensorrt import EngineBuilder
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.manifest import ExecutableEntry, Manifest
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import ExecutableEntry
 from freshet_serving.processor.package.tensors import write_tensors
 from freshet_serving.processor.repository.version import GRAPH, VersionReader
 from freshet_serving.processor.tables.table import descriptor

@@ -17,8 +17,8 @@ from freshet_serving.processor.backends.onnxruntime import OnnxRuntime
 from freshet_serving.processor.backends.xla import Xla, XlaProgram
 from freshet_serving.processor.machine import this_machine
 from freshet_serving.processor.package.delta import read_delta
-from freshet_serving.processor.package.manifest import ExecutableEntry as Entry
 from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import ExecutableEntry as Entry
 from freshet_serving.processor.package.subgraphs import SCORE, subgraphs
 from freshet_serving.processor.package.tensors import map_file, parse_tensors
 from freshet_serving.processor.repository.version import VersionReader

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from freshet_serving.processor.package.manifest import ExecutableEntry, File, Manifest
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import ExecutableEntry, File
 from freshet_serving.processor.package.tensors import crc32
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader
 from freshet_serving.processor.running.opening import executable_files

@@ -18,7 +18,8 @@ from freshet_serving.processor.engine import ApplyResult, PredictReply, PredictR
 from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotFound, NotReady
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.manifest import Input, Manifest, Output
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Input, Output
 from freshet_serving.processor.sessions.request import Done
 from freshet_serving.processor.versions.change_results import RollbackResult
 from freshet_serving.processor.versions.pre_deploy_check import GuardStats

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving.processor.online_features.group_sections import parse_group
-from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.processor.repository.version import DENSE, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed
 from tests.processor.backends.artefacts import make_artefact, make_weights

@@ -15,7 +15,8 @@ from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package.delta import Delta, TableDelta
-from freshet_serving.processor.package.manifest import ExecutableEntry, Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import ExecutableEntry, Feature, Input, Output, TableEntry
 from freshet_serving.processor.repository.keyring import NO_KEYS
 from freshet_serving.processor.repository.version import DENSE, VersionReader, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed

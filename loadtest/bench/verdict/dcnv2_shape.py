@@ -48,7 +48,8 @@ def write_model(repository: Path, most_rows: int) -> None:
     from freshet_serving.models.training.publication import publish_version
     from freshet_serving.models.zoo.dense_input import DenseInput
     from freshet_serving.processor.kernels.hashing import init_rows
-    from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+    from freshet_serving.processor.package.manifest import Manifest
+    from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
 
     rows = [min(count, most_rows) for count in ROWS]
     ids = [

@@ -18,7 +18,8 @@ from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import init_rows
 from freshet_serving.processor.package import TableDelta, map_file, parse_tensors, write_tensors
-from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
 from freshet_serving.processor.tables.table import ServedTable, descriptors, packed
 from loadtest.bench.training.turns import serve
 from loadtest.bench.verdict.lookup_shape import BATCH_ROWS, DIM, ROWS, TABLES, lists

@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Corrupt, NotReady
+from freshet_serving.processor.features.bound_request import BoundRequest, inputs_of
 from freshet_serving.processor.features.late_values import fill_left_out
-from freshet_serving.processor.features.plan import BoundRequest, SparsePlan, inputs_of
+from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels import remote as kernels
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.kernels.bucket_bytes import LOST

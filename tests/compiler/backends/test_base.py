@@ -20,7 +20,7 @@ from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.models.zoo import deepfm, dlrm
 from freshet_serving.processor.backends import registry
 from freshet_serving.processor.machine import this_machine
-from freshet_serving.processor.package.manifest import Output
+from freshet_serving.processor.package.manifest_entries import Output
 from tests.compiler.building.test_compile import make_graph, rows, score
 from tests.models.zoo.layouts import LAYOUTS
 

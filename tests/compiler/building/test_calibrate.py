@@ -21,7 +21,7 @@ from freshet_serving.compiler.building.calibrate import (
 from freshet_serving.compiler.building.compile import build, largest_error
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
-from freshet_serving.processor.package.manifest import ExecutableEntry
+from freshet_serving.processor.package.manifest_entries import ExecutableEntry
 from tests.compiler.building.test_compile import make_graph, rows
 
 pytestmark = pytest.mark.tensorflow

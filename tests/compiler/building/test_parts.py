@@ -11,7 +11,7 @@ from freshet_serving.compiler.building.parts import USER_BUCKETS, parts
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.models.zoo.deepfm import build
 from freshet_serving.processor.package import SequenceEntry
-from freshet_serving.processor.package.manifest import Feature
+from freshet_serving.processor.package.manifest_entries import Feature
 from freshet_serving.processor.package.sequences import SequenceColumn
 from tests.compiler.passes.graphs import assert_same
 from tests.models.zoo.layouts import make_layout

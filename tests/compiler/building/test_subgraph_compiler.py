@@ -17,7 +17,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.machine import Machine, this_machine
 from freshet_serving.processor.package.delta import Delta
-from freshet_serving.processor.package.manifest import File
+from freshet_serving.processor.package.manifest_entries import File
 from freshet_serving.processor.package.tensors import crc32
 from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.repository.warmup import dump_warmup

@@ -8,7 +8,7 @@ from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.dense.fusion import changes, fuse
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Feature
+from freshet_serving.processor.package.manifest_entries import Feature
 from tests.compiler.passes.graphs import dense, rows
 
 pytestmark = pytest.mark.tensorflow

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from freshet_serving.compiler.imports.boundary import Boundary
-from freshet_serving.processor.package.manifest import Feature, Input, StageEntry
+from freshet_serving.processor.package.manifest_entries import Feature, Input, StageEntry
 from tests.support.packages import manifest
 
 

@@ -6,7 +6,7 @@ import pytest
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, RAGGED, SPARSE, FeedSpec, feeds_of
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package.manifest_entries import Input
 
 INT64, OBJECT = np.dtype(np.int64), np.dtype(object)
 

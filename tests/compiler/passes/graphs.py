@@ -9,7 +9,7 @@ from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.flops import flops, node_count
 from freshet_serving.compiler.passes.graph import Graph
 from freshet_serving.compiler.passes.optimise import apply
-from freshet_serving.processor.package.manifest import Output
+from freshet_serving.processor.package.manifest_entries import Output
 
 
 def dense(function, width, seed=0, **shapes):

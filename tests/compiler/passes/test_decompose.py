@@ -8,7 +8,7 @@ pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.decompose import RULES, decompose
-from freshet_serving.processor.package.manifest import Output
+from freshet_serving.processor.package.manifest_entries import Output
 
 pytestmark = pytest.mark.tensorflow
 

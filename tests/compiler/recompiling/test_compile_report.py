@@ -10,7 +10,7 @@ pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 from freshet_serving.compiler.building.calibrate import Calibration
 from freshet_serving.compiler.recompiling.compile_report import print_report
-from freshet_serving.processor.package.manifest import ExecutableEntry
+from freshet_serving.processor.package.manifest_entries import ExecutableEntry
 
 pytestmark = pytest.mark.tensorflow
 

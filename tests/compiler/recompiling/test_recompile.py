@@ -25,7 +25,8 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotFound
 from freshet_serving.processor.extras import how_to_install
 from freshet_serving.processor.package.delta import Delta
-from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader
 from tests.compiler.recompiling.versions import USERS, Silent, compiled, parquet, publish, scores
 from tests.support.packages import open_version

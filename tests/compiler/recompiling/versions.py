@@ -9,7 +9,8 @@ from freshet_serving.models.training.publication import publish_version
 from freshet_serving.models.zoo import deepfm
 from freshet_serving.models.zoo.dense_input import DenseInput
 from freshet_serving.processor.columns import Ragged
-from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
 
 DIM, USERS = 4, 30
 

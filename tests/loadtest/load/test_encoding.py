@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.package.manifest import Input, Manifest, Output
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Input, Output
 from freshet_serving.serving.codecs import kserve, tfs_rest
 from freshet_serving.serving.front import catalog
 from loadtest.load.encoding import (

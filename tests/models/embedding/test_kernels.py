@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.models.embedding.kernels import accumulate, clip_rows, forget, norms
-from freshet_serving.processor.package.manifest import COMBINERS
+from freshet_serving.processor.package.manifest_entries import COMBINERS
 
 TABLE_ROWS, DIM, COLUMN = 9, 3, 2
 NO_SPLITS = np.zeros(1, np.int64)

@@ -16,7 +16,7 @@ from freshet_serving.models.data.source import Batch, Field
 from freshet_serving.models.evaluation.evaluate import evaluate, fields_of, inputs_of, user_column
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Feature, Input
+from freshet_serving.processor.package.manifest_entries import Feature, Input
 from freshet_serving.processor.package.transforms import Transform
 from tests.models.evaluation.conftest import ROWS
 from tests.models.training.test_loop import Notes

@@ -18,7 +18,7 @@ from freshet_serving.models.training.spec import draft
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.manifest import Feature
+from freshet_serving.processor.package.manifest_entries import Feature
 from freshet_serving.processor.package.transforms import Transform
 from tests.models.training.streams import FEATURES, MixedSource, make_batch, make_config, spread
 

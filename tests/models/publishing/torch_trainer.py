@@ -20,7 +20,8 @@ import numpy as np
 
 from freshet_serving import BadInput, ParentRolledBack, Publisher
 from freshet_serving.processor.package.delta import read_delta
-from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version import DENSE, VersionWriter, table_file

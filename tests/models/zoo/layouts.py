@@ -1,7 +1,7 @@
 """Layouts that a network must cope with."""
 
 from freshet_serving.models.zoo.dense_input import DenseInput
-from freshet_serving.processor.package.manifest import Feature
+from freshet_serving.processor.package.manifest_entries import Feature
 
 
 def make_layout(*widths: int) -> DenseInput:

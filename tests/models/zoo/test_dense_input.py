@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput, runs
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Feature
+from freshet_serving.processor.package.manifest_entries import Feature
 from tests.models.zoo.sequence_models import manifest
 
 

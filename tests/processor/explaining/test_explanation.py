@@ -11,7 +11,7 @@ from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
 from freshet_serving.processor.explaining import explanation as module
 from freshet_serving.processor.explaining.explanation import Explainer, GenerationRef
-from freshet_serving.processor.package.manifest import StageEntry, TableEntry
+from freshet_serving.processor.package.manifest_entries import StageEntry, TableEntry
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables.compaction import compact

@@ -7,7 +7,7 @@ import pytest
 
 from freshet_serving.processor.explaining import movers as module
 from freshet_serving.processor.explaining.movers import ScoredRow, comparable, movers
-from freshet_serving.processor.package.manifest import Output
+from freshet_serving.processor.package.manifest_entries import Output
 from tests.processor.backends.artefacts import WIDTH
 from tests.support.packages import DIM, manifest
 

@@ -12,7 +12,8 @@ from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features import evaluation
 from freshet_serving.processor.features.evaluation import Transforms
-from freshet_serving.processor.package.manifest import Input, Manifest
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.processor.package.transforms import MAX_CROSSED, Transform
 
 pytestmark = pytest.mark.tensorflow

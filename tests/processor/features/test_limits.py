@@ -5,7 +5,7 @@ import pytest
 from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features.limits import DEFAULTS, ROWS_AT_ONCE, RequestLimits, RequestSize
 from freshet_serving.processor.options import check, options_of
-from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package.manifest_entries import Input
 
 IDS, FLOATS, TAGS = Input("ids", "int64", 2), Input("floats", "float32", 2), Input("tags", "string", ragged=True)
 SMALL = RequestLimits(max_rows=1000, max_ids=100)

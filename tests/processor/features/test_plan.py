@@ -18,7 +18,7 @@ from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.kernels.pool import SOURCE
-from freshet_serving.processor.package.manifest import Feature, Input, TableEntry
+from freshet_serving.processor.package.manifest_entries import Feature, Input, TableEntry
 from freshet_serving.processor.package.transforms import Transform
 from tests.support import looked_up
 from tests.support.packages import make_inputs, manifest

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.features.plan import NonFiniteInput, SparsePlan
+from freshet_serving.processor.features.bound_request import NonFiniteInput
+from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
 from freshet_serving.processor.tables.quantise import dequantise, quantise
 from freshet_serving.processor.tables.table import ServedTable, packed
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import manifest as manifest_module
-from freshet_serving.processor.package.manifest import Feature, File, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Feature, File, Input, Output, TableEntry
 from tests.support.packages import manifest
 
 FILES = {entry.file: File(3, "00000000") for entry in manifest().executables}

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
 from freshet_serving.processor.package.transforms import MAX_CROSSED, OPS, ColumnShape, Transform, shape_of
 
 WORD, ID, FLOAT = ColumnShape("string"), ColumnShape("int64"), ColumnShape("float32")

@@ -19,7 +19,8 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package.delta import Delta, TableDelta
-from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
 from freshet_serving.processor.package.subgraphs import GraphInput, undivided
 from freshet_serving.processor.package.subgraphs import divided as split_graphs
 from freshet_serving.processor.repository.log.change_log import ChangeLog

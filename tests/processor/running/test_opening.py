@@ -15,7 +15,7 @@ from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.extras import how_to_install
 from freshet_serving.processor.machine import Machine
 from freshet_serving.processor.package import SCORE
-from freshet_serving.processor.package.manifest import ExecutableEntry, File
+from freshet_serving.processor.package.manifest_entries import ExecutableEntry, File
 from freshet_serving.processor.package.tensors import crc32
 from freshet_serving.processor.running.opening import executable_files, open_programs
 

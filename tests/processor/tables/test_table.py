@@ -12,7 +12,7 @@ from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.kernels.rows import TABLE_FIELDS
 from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.manifest_entries import TableEntry
 from freshet_serving.processor.package.tensors import ROW_TYPES, map_file, parse_tensors, write_tensors
 from freshet_serving.processor.tables import table as table_module
 from freshet_serving.processor.tables.quantise import dequantise, quantise

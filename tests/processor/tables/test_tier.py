@@ -18,7 +18,7 @@ from freshet_serving.processor.kernels import row_tiering as tiers
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.memory import attach, share
 from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.manifest_entries import TableEntry
 from freshet_serving.processor.package.tensors import map_file, parse_tensors, write_tensors
 from freshet_serving.processor.standby_thread import PeriodicThread
 from freshet_serving.processor.tables import row_log as rowlog

@@ -11,7 +11,7 @@ from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import PredictReply, PredictRequest
 from freshet_serving.processor.features.limits import DEFAULTS
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.serving.admin.example_requests import ExampleRequests
 from freshet_serving.serving.codecs.tfs_rest import decode
 from freshet_serving.serving.front.example_text import text_of

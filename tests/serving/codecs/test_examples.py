@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.errors import BadInput, FreshetError
-from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Feature, Input, Output
 from freshet_serving.serving.codecs import examples
 from freshet_serving.serving.codecs.messages import message
 from tests.serving.fakes import FLAT, RAGGED

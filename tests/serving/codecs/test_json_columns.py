@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.serving.codecs.json_columns import column, has_booleans
 from freshet_serving.serving.codecs.wire import load_json
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, FreshetError
-from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.serving.codecs import kserve, kserve_header
 from freshet_serving.serving.codecs.wire import MAX_DIGITS
 from tests.serving.codecs.infer_requests import (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.features.limits import DEFAULTS
-from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.serving.codecs import kserve
 from freshet_serving.serving.codecs.kserve_header import read_header
 from tests.serving.codecs.infer_requests import FLOATS, IDS, PACKED_JSON, binary, decode_json, prefixed, refusal, tensor

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, FreshetError
-from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.serving.codecs import kserve_rpc
 from freshet_serving.serving.codecs.kserve_header import RequestedOutput
 from freshet_serving.serving.codecs.messages import message

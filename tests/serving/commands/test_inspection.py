@@ -5,7 +5,8 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.package.delta import Delta, TableDelta, write_delta
-from freshet_serving.processor.package.manifest import Feature, Input, Manifest, Output, TableEntry
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
 from freshet_serving.processor.repository.version import VersionWriter
 from freshet_serving.serving.commands import inspection
 from tests.serving.commands.running import run

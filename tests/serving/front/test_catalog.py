@@ -1,7 +1,7 @@
 import dataclasses
 import json
 
-from freshet_serving.processor.package.manifest import TableEntry
+from freshet_serving.processor.package.manifest_entries import TableEntry
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.serving.front import catalog
 from tests.serving.fakes import FLAT, PACKED, RAGGED

@@ -13,7 +13,7 @@ pa = pytest.importorskip("pyarrow", reason="recording needs pyarrow")
 from freshet_serving.processor.columns import Ragged, Strings  # noqa: E402
 from freshet_serving.processor.errors import Corrupt  # noqa: E402
 from freshet_serving.processor.generation import Generation  # noqa: E402
-from freshet_serving.processor.package.manifest import Feature, Input, Output  # noqa: E402
+from freshet_serving.processor.package.manifest_entries import Feature, Input, Output  # noqa: E402
 from freshet_serving.processor.sessions.request import PredictReply  # noqa: E402
 from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, request_of  # noqa: E402
 from tests.support.packages import manifest  # noqa: E402

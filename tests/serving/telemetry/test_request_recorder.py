@@ -18,7 +18,7 @@ from freshet_serving.processor.columns import Ragged, Strings, nbytes_of  # noqa
 from freshet_serving.processor.engine import PredictReply, PredictRequest, Processor, ProcessorConfig  # noqa: E402
 from freshet_serving.processor.errors import BadInput  # noqa: E402
 from freshet_serving.processor.generation import Generation  # noqa: E402
-from freshet_serving.processor.package.manifest import Feature, Input, StageEntry  # noqa: E402
+from freshet_serving.processor.package.manifest_entries import Feature, Input, StageEntry  # noqa: E402
 from freshet_serving.processor.repository.warmup import dump_warmup  # noqa: E402
 from freshet_serving.serving.codecs import kserve  # noqa: E402
 from freshet_serving.serving.telemetry import request_recorder as recording  # noqa: E402

@@ -10,7 +10,7 @@ from freshet_serving.compiler.imports.onnx_native.onnx_stage import OnnxStage
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.package.manifest import Input
+from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.onnx_native.native_models import ML, normal, own_scores, spelled
 

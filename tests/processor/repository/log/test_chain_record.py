@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.package.manifest import File, Manifest
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import File
 from freshet_serving.processor.package.transforms import Transform
 from freshet_serving.processor.repository.log.chain_record import (
     BESIDE,
