@@ -13,7 +13,7 @@ Invariants
   results. So joining the results costs nothing and the order cannot change.
 - done() is called once, by the thread that finishes the last chunk. Once a chunk has failed or expired, the others are
   not run; the pin is held until the last one is finished all the same, because one of them may be running.
-- Features that are the same for all rows are looked up once, part after part (features.bound_request.RowInvariants), and copied
+- Features that are the same for all rows are looked up once, part after part (bound_request.RowInvariants), and copied
   to the rows; sessions that need them meanwhile wait. The user's tensors of a divided version
   (processor.running.graph_run) are computed once and kept; sessions that begin at the same moment may each do so.
   Rows of a row store are not kept: each chunk fetches its own.
