@@ -3,7 +3,8 @@
 A version has one set of inputs, those of the signature that was chosen. Further signatures are served with it if what
 they compute needs exactly these: the same tensors, as in TensorFlow 1's exports, where a signature that parses
 tf.Example reads the tensors that another one is fed; or inputs of the same name, type and shape, as TensorFlow 2 saves
-them. What several signatures compute is computed once.
+them. What several signatures compute is computed once: outputs of one place in the graph, and, as Keras saves a model
+under two names, outputs of one function that two signatures call.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from freshet_serving.processor.package import (
 )
 
 HIDDEN = "__"
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+MAX_IDENTITIES = 8
+Origin = tuple[str, str, tuple[str, ...], tuple[str, ...]]
 
 
 def other_outputs(meta: Any, chosen: str) -> dict[str, dict[str, str]]:
@@ -64,6 +68,40 @@ def shared_inputs(meta: Any, chosen: str, fed: Mapping[str, str]) -> dict[str, s
     return found
 
 
+class Origins:
+    """Tells which function computes the tensors of signatures, below the wrapper that each signature has."""
+
+    def __init__(self, meta: Any) -> None:
+        """Index the nodes and functions of a MetaGraphDef."""
+        self._nodes = {node.name: node for node in meta.graph_def.node}
+        self._functions = {f.signature.name: f for f in meta.graph_def.library.function}
+
+    def of(self, tensor: str) -> Origin | None:
+        """Return the function, its output and its arguments, equal for tensors that are the same; None if unknown."""
+        name, _, number = tensor.partition(":")
+        call = self._nodes.get(name)
+        wrapper = self._functions.get(call.attr["f"].func.name) if call is not None and call.op in CALLS else None
+        if call is None or wrapper is None or not number.isdecimal():
+            return None
+        results, inside = list(wrapper.signature.output_arg), {node.name: node for node in wrapper.node_def}
+        if int(number) >= len(results):
+            return None
+        place = wrapper.ret[results[int(number)].name]
+        for _ in range(MAX_IDENTITIES):
+            node, _, output = place.partition(":")
+            inner = inside.get(node)
+            if inner is None or inner.op not in ("Identity", *CALLS):
+                return None
+            if inner.op in CALLS:
+                # Placeholders are the signature's own inputs, which the wrapper knows by their names.
+                given = [self._nodes.get(i.partition(":")[0]) for i in call.input]
+                held = ["" if n is not None and n.op == "Placeholder" else i for n, i in zip(given, call.input)]
+                arguments = [arg.name for arg in wrapper.signature.input_arg]
+                return inner.attr["f"].func.name, output, tuple(inner.input), (*held, *arguments)
+            place = inner.input[0]
+        return None
+
+
 def signatures_of(
     meta: Any, chosen: str, outputs: Mapping[str, Ref], found: Mapping[str, Ref], others: Mapping[str, dict[str, str]]
 ) -> tuple[list[ServingSignature], dict[str, Ref]]:
@@ -77,6 +115,12 @@ def signatures_of(
         others: What other_outputs() returned.
     """
     by_place = {ref: name for name, ref in outputs.items()}
+    origins = Origins(meta)
+    by_origin: dict[Origin, str] = {}
+    for name in outputs:
+        info = meta.signature_def[chosen].outputs.get(name)
+        if info is not None and (origin := origins.of(info.name)) is not None:
+            by_origin.setdefault(origin, name)
     more: dict[str, Ref] = {}
     served = [_signature(meta, chosen, DEFAULT_SIGNATURE, {name: name for name in outputs})]
     for name, tensors in others.items():
@@ -84,7 +128,9 @@ def signatures_of(
             continue
         named = {}
         for given, tensor in tensors.items():
-            ref = found[tensor]
+            ref, origin = found[tensor], origins.of(tensor)
+            if ref not in by_place and origin in by_origin:
+                by_place[ref] = by_origin[origin]
             if ref not in by_place:
                 by_place[ref] = f"{name}.{given}"
                 more[by_place[ref]] = ref

@@ -28,7 +28,7 @@ class SentColumns(Protocol):
 
 
 class LateFill(NamedTuple):
-    """What one call has filled in.
+    """Values that one call has filled in.
 
     Attributes:
         kept: What holds the values; it must outlive their use.

@@ -58,7 +58,7 @@ class FilledInputs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What a request leaves out.
+    """Inputs that a request leaves out.
 
     Attributes:
         lookup: The lookup that found it; no other one may fill it.

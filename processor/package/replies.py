@@ -1,4 +1,4 @@
-"""What replies hold: the outputs of each signature of a version, under the names that clients know, and labels.
+"""Content of replies: the outputs of each signature of a version, under the names that clients know, and labels.
 
 A version of one signature, "serving_default", replies with all of its outputs. An imported model may have several
 (TensorFlow Serving's `signature_name`): all read the same inputs and are computed together; each replies with some of

@@ -137,6 +137,11 @@ class AccessGuard:
             self._meet(self.keys.address, address)
             self.authorize(scope, authorization)
 
+    def has(self, scope: str, authorization: bytes | None) -> bool:
+        """Report whether a request's key has a scope."""
+        key = self._find(authorization)
+        return key is not None and scope in key.scopes
+
     def name_of(self, authorization: bytes | None) -> str:
         """Return the name of a request's key; "" if it has none or an unknown one."""
         key = self._find(authorization)

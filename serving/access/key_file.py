@@ -41,7 +41,7 @@ from typing import Any
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotFound, json_kind, printable
 from freshet_serving.processor.package import atomic_file, read_file
 from freshet_serving.serving.access.rate_limiter import Slots, slots_of
-from freshet_serving.serving.access.scopes import ADMIN_READ, ADMIN_WRITE, SCOPES
+from freshet_serving.serving.access.scopes import ADMIN_READ, ADMIN_WRITE, FEATURES, SCOPES
 
 PREFIX = "freshet_"
 KEY_NBYTES = 32
@@ -111,10 +111,11 @@ class ApiKeys:
         return self._by_hash.get(hashlib.sha256(secret).digest())
 
     def with_admin_token(self, token: str) -> ApiKeys:
-        """Return these keys, and the admin token as a key with both admin scopes, unless it is ""."""
+        """Return these keys, and the admin token as a key with the admin scopes and features, unless it is ""."""
         if not token:
             return self
-        key = ApiKey("admin token", hashlib.sha256(token.encode()).digest(), frozenset({ADMIN_READ, ADMIN_WRITE}))
+        scopes = frozenset({ADMIN_READ, ADMIN_WRITE, FEATURES})
+        key = ApiKey("admin token", hashlib.sha256(token.encode()).digest(), scopes)
         return ApiKeys((*self.keys, key), self.address)
 
     @classmethod

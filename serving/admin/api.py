@@ -32,7 +32,7 @@ from freshet_serving.serving.admin.admin_bodies import (
     read_whole,
 )
 from freshet_serving.serving.admin.audit_trail import AuditTrail
-from freshet_serving.serving.admin.authorization import Authorization
+from freshet_serving.serving.admin.authorization import SHOWS_FEATURES, Authorization
 from freshet_serving.serving.admin.console_files import ConsoleFiles
 from freshet_serving.serving.admin.example_requests import ExampleRequests
 from freshet_serving.serving.admin.explain_route import (
@@ -279,7 +279,8 @@ class Admin:
         """
         processor = self._lifecycle.processor()
         body = await read_whole(request, MAX_EXPLAIN_NBYTES)
-        return json_reply(await self._explanations.answer(processor, name, body))
+        shows = request.scope.get(SHOWS_FEATURES, True)
+        return json_reply(await self._explanations.answer(processor, name, body, shows))
 
     async def load(self, name: Name, version: Version, request: Request) -> Response:
         """Load a version from the repository; reply when it is served."""

@@ -11,13 +11,15 @@ from collections.abc import Awaitable, Callable
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.serving.access.access_guard import AccessGuard, Forbidden, Permit
-from freshet_serving.serving.access.scopes import OPEN, admin_scope
+from freshet_serving.serving.access.scopes import FEATURES, OPEN, admin_scope
 from freshet_serving.serving.http import origin_checks
 from freshet_serving.serving.http.asgi import Receive, Scope, Send, error_reply, reply
 
 READS = ("GET", "HEAD")
 KEY_NAME = "freshet.key"
 """Key of the ASGI scope for the name of the request's API key, which the audit trail uses."""
+SHOWS_FEATURES = "freshet.shows_features"
+"""Key of the ASGI scope for whether the request's API key may see features that the server looks up."""
 
 
 class Authorization:
@@ -65,4 +67,5 @@ class Authorization:
         permit = self._guard.acquire(wanted, authorization, address)
         if wanted != OPEN:
             scope[KEY_NAME] = self._guard.name_of(authorization)
+            scope[SHOWS_FEATURES] = self._guard.has(FEATURES, authorization)
         return permit

@@ -15,7 +15,7 @@ import numpy as np
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.package import Input, Manifest
+from freshet_serving.processor.package import ONLINE, Input, Manifest
 from freshet_serving.processor.repository import WARMUP, parse_warmup
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.serving.front.example_text import MOST_ROWS, texts
@@ -63,11 +63,15 @@ class ExampleRequests:
 
     def _example(self, version: ServedVersion) -> tuple[str, dict[str, str]]:
         """Return the example's source, and each input as JSON text."""
-        inputs = version.manifest.read_inputs
+        inputs, fillers = version.manifest.read_inputs, version.manifest.fillers
+        # What the server looks up of a person is shown to nobody who asks for an example.
+        hidden = {
+            i.name: _made_up_input(i, version) for i in inputs if i.name in fillers and fillers[i.name].kind == ONLINE
+        }
         for source, found in ((RECORDED, self._recorded), (ASKED, _asked), (WARM, _warm)):
             # An unreadable source is skipped.
             with contextlib.suppress(FreshetError, OSError, ImportError, ValueError, KeyError):
-                if (example := found(version)) is not None and (found_texts := texts(example, inputs)):
+                if (example := found(version)) is not None and (found_texts := texts({**example, **hidden}, inputs)):
                     return source, found_texts
         return MADE_UP, texts(_made_up(version), inputs)
 

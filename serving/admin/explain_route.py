@@ -13,6 +13,7 @@ import asyncio
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
@@ -33,6 +34,8 @@ from freshet_serving.processor.repository import DELTA, ROLLBACK
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import find
 from freshet_serving.processor.versions.timeline import MOST, UNDONE
+from freshet_serving.serving.access.access_guard import Forbidden
+from freshet_serving.serving.access.scopes import FEATURES
 from freshet_serving.serving.admin.validation import StrictModel, validated
 from freshet_serving.serving.codecs import tfs_rest
 from freshet_serving.serving.codecs.wire import load_json
@@ -100,28 +103,32 @@ class Explanations:
         self._stores: dict[str, OpenStore] | None = None
         self._lookups: weakref.WeakKeyDictionary[ServedVersion, FeatureLookup] = weakref.WeakKeyDictionary()
 
-    async def answer(self, processor: ModelHost, name: str, body: bytearray) -> dict[str, Any]:
+    async def answer(
+        self, processor: ModelHost, name: str, body: bytearray, shows_features: bool = True
+    ) -> dict[str, Any]:
         """Return an explanation as a JSON-compatible object.
 
         Args:
             processor: The models.
             name: The model's name.
             body: The request's body.
+            shows_features: True if the caller may see features that the server looks up.
 
         Raises:
             FreshetError: The request is invalid, or too many wait.
+            Forbidden: Features would have to be looked up that the caller may not see.
         """
         if self._asked > WAITING:
             raise Overloaded(f"explain: expected at most {WAITING} waiting requests; try again")
         self._asked += 1
         try:
             async with self._turn:
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._bulk, self._explain, processor, name, memoryview(body))
+                explain = partial(self._explain, processor, name, memoryview(body), shows_features)
+                return await asyncio.get_running_loop().run_in_executor(self._bulk, explain)
         finally:
             self._asked -= 1
 
-    def _explain(self, processor: ModelHost, name: str, body: memoryview) -> dict[str, Any]:
+    def _explain(self, processor: ModelHost, name: str, body: memoryview, shows_features: bool) -> dict[str, Any]:
         model = find(processor.catalogue, name)
         limits = self._settings.limits.over(model.policy.limits)
         document = load_json(body, limits)
@@ -129,11 +136,20 @@ class Explanations:
         if sum(key in document for key in ("inputs", "instances")) + (asked.request_id is not None) != 1:
             raise BadInput("explain: expected one of inputs, instances and request_id")
         if asked.request_id is not None:
-            return self._recorded(model, asked, asked.request_id, limits)
+            return self._recorded(model, asked, asked.request_id, limits, shows_features)
         version, step = _picked(model, asked, None)
         sent, _ = tfs_rest.decode(body, {}, version.manifest, limits)
         against = None if asked.against is None else _question(model, asked.against, "against")
-        filled = self._lookup(version).fill(sent) if version.manifest.online_features else None
+        filled = None
+        if version.manifest.online_features:
+            lookup = self._lookup(version)
+            left_out = lookup.find(sent)
+            if left_out.names and not shows_features:
+                raise Forbidden(
+                    f"authorization: expected a key with the scope {FEATURES}, because {left_out.names[0]!r} would be "
+                    "looked up and shown; or send it"
+                )
+            filled = lookup.fill(sent, left_out=left_out)
         inputs = sent if filled is None else filled.inputs
         answer = self._asked_for(model, inputs, asked, GenerationRef(version, step), against, limits)
         return answer if filled is None else {**answer, "features_missing": dict(filled.defaulted)}
@@ -151,10 +167,14 @@ class Explanations:
         return lookup
 
     def _recorded(
-        self, model: ServedModel, asked: ExplainRequest, request_id: str, limits: RequestLimits
+        self, model: ServedModel, asked: ExplainRequest, request_id: str, limits: RequestLimits, shows_features: bool
     ) -> dict[str, Any]:
         found = self._find(model.name, request_id)
         version, step = _picked(model, asked, found.generation.version)
+        if version.manifest.online_features and not shows_features:
+            raise Forbidden(
+                f"authorization: expected the scope {FEATURES}: recordings hold features that were looked up"
+            )
         if found.inputs_of != version.manifest.inputs:
             raise BadInput(
                 f"request_id: was recorded for other inputs than those of version {version.manifest.version}"

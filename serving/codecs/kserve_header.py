@@ -367,7 +367,7 @@ def _row_splits(name: str, beside: str, values: dict[str, Any]) -> NDArray[np.in
     splits: NDArray[np.int64] = values[beside]
     total = len(values[name])
     if not len(splits) or splits[0] != 0 or splits[-1] != total or (splits[1:] < splits[:-1]).any():
-        raise BadInput(f"inputs[{beside}]: expected values ascending from 0 to {total}, the values of {name}")
+        raise BadInput(f"inputs[{beside}]: expected values ascending from 0 to {total}")
     return splits
 
 

@@ -364,7 +364,7 @@ GRPC = [
     (PREDICTION, "Predict", predict({**TX, "tensor_shape": shape(12, 2)}), "INVALID_ARGUMENT", "x: expected shape [n,12], got [12, 2]"),
     (PREDICTION, "Predict", predict({**TX, "tensor_shape": shape(3, 12)}), "INVALID_ARGUMENT", "x: expected 144 bytes of tensor_content, got 96"),
     (PREDICTION, "Predict", predict({**TV, "tensor_shape": shape(2**31 - 1, 12)}), "RESOURCE_EXHAUSTED", "max_rows: …"),
-    (PREDICTION, "Predict", predict({**TV, "tensor_shape": {"unknown_rank": True}}), "INVALID_ARGUMENT", "x: expected a known rank, got unknown rank"),
+    (PREDICTION, "Predict", predict({**TV, "tensor_shape": {"unknown_rank": True}}), "INVALID_ARGUMENT", "x: expected shape [n,12], got []"),
     (PREDICTION, "Predict", predict({**TX, "tensor_shape": shape(0, 12), "tensor_content": ""}), "INVALID_ARGUMENT", None),
     (PREDICTION, "Predict", predict(output_filter=["y"]), "INVALID_ARGUMENT", "output tensor alias not found in signature: 'y'…"),
     (PREDICTION, "Classify", {"model_spec": SPEC, "input": EXAMPLES}, "OK", None),

@@ -64,8 +64,9 @@ def compile_all(names: Sequence[str], targets: Sequence[str], engines: Sequence[
         for name in names:
             reader = VersionReader(_version(name, Path(folder) / name))
             graph = DenseGraph.load(reader.folder / GRAPH, reader.dense())
-            histories = [sequence.name for sequence in reader.manifest.sequences]
-            for part_name, part in parts(graph, reader.manifest.features, (BUCKET,), histories).by_subgraph.items():
+            manifest = reader.manifest
+            made = parts(graph, manifest.features, (BUCKET,), manifest.sequences)
+            for part_name, part in made.by_subgraph.items():
                 yield _compiled(name, part_name, part.graph, max(part.buckets), targets, engines)
 
 

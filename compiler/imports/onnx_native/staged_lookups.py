@@ -53,7 +53,7 @@ class StagedLookup:
 
     @property
     def most_added(self) -> int:
-        """What is added to ids: nothing."""
+        """Number added to ids: none."""
         return 0
 
 

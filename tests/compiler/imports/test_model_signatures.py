@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
-from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.compiler.imports.importing import import_model
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.package import CLASSIFY, PREDICT, REGRESS
@@ -73,6 +73,19 @@ def test_signatures_of_own_bodies_share_one_table_and_lookup(tmp_path):
         found = processor.process(PredictRequest("two", {"user": user})).outputs
     np.testing.assert_allclose(found["vector.vector"], module.users.numpy(), rtol=1e-6)
     np.testing.assert_allclose(found["score"], module.users.numpy() @ module.last.numpy(), rtol=1e-5)
+
+
+def test_model_under_two_names_is_computed_once(tmp_path):
+    """As Keras exports it; a recurrent network is a loop, of which the graph has one for each name."""
+    past, item = keras.Input((None,), dtype="int64", name="past"), keras.Input((), dtype="int64", name="item")
+    rows = keras.layers.Embedding(12, 4, mask_zero=True)
+    both = keras.layers.Concatenate()([keras.layers.GRU(4)(rows(past)), rows(item)])
+    keras.Model([item, past], keras.layers.Dense(1)(both)).export(str(tmp_path / "model"), verbose=False)
+    manifest = VersionReader(import_model(tmp_path / "model", tmp_path / "repository", "gru").folder).manifest
+    assert len(manifest.outputs) == 1
+    assert {s.name: s.outputs for s in manifest.signatures} == {
+        name: {"output_0": manifest.outputs[0].name} for name in ("serving_default", "serve")
+    }
 
 
 @pytest.mark.parametrize("shape", [[], [1]])

@@ -110,9 +110,9 @@ def test_duplicate_name_and_revoking_a_missing_key_are_refused():
     assert known.without("web") == ApiKeys()
 
 
-def test_admin_token_is_a_key_with_both_admin_scopes():
+def test_admin_token_is_a_key_with_admin_scopes_and_features():
     assert ApiKeys().with_admin_token("") == ApiKeys()
-    assert ApiKeys().with_admin_token("t0ken").find(b"t0ken").scopes == {"admin:read", "admin:write"}
+    assert ApiKeys().with_admin_token("t0ken").find(b"t0ken").scopes == {"admin:read", "admin:write", "features"}
 
 
 def test_key_file_is_private_and_replaced_atomically(tmp_path):

@@ -16,7 +16,9 @@ from freshet_serving.serving.admin.example_requests import ExampleRequests
 from freshet_serving.serving.codecs.tfs_rest import decode
 from freshet_serving.serving.front.example_text import text_of
 from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
+from tests.processor.engines import processors
 from tests.serving.admin.test_model_views import processor  # noqa: F401
+from tests.support import looked_up
 from tests.support.packages import make_inputs, write_package
 
 
@@ -54,6 +56,23 @@ def test_recorded_request_is_preferred_over_others(version, tmp_path):
     told = ExampleRequests(str(tmp_path / "recordings")).signature(version)
     assert told["source"] == "recorded"
     assert told["inputs"][0]["example"] == "[7,8]"
+
+
+def test_example_hides_what_the_server_looks_up(tmp_path):
+    looked_up.write_package(tmp_path / "repository")
+    with processors(tmp_path / "repository") as build:
+        served = build()
+        sent = {
+            "user": np.array([3]), "f0": np.array([41.5], np.float32), "f1": np.array([1], np.float32),
+            "f2": np.zeros(1, np.float32), "f3": np.zeros(1, np.float32), "tags": Ragged.of([["private"]]),
+        }  # fmt: skip
+        served.process(PredictRequest("small", sent))
+        told = ExampleRequests().signature(served.host.catalogue["small"].pick(1))
+    assert told["source"] == "asked lately"
+    examples = {i["name"]: i["example"] for i in told["inputs"]}
+    assert examples["user"] == "[3]"
+    assert "41.5" not in examples["f0"]
+    assert "private" not in examples["tags"]
 
 
 def test_unreadable_recordings_give_a_generated_example(version, tmp_path):

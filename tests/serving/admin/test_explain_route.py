@@ -9,11 +9,14 @@ import pytest
 
 from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.online_features.store_settings import OnlineStoreSettings
 from freshet_serving.serving.admin.api import create_admin
+from freshet_serving.serving.admin.authorization import SHOWS_FEATURES
 from freshet_serving.serving.admin.explain_route import WAITING, ExplainSettings
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
 from tests.processor.engines import USERS, processors, publish
+from tests.support import looked_up
 from tests.support.packages import make_inputs, write_package
 
 ROUTE = "/admin/models/small/explain"
@@ -50,6 +53,29 @@ def processor(tmp_path):
 @pytest.fixture
 def ask(processor):
     return Asking(processor)
+
+
+class NoFeatures:
+    """The Authorization of a key without the scope features."""
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        await self.app({**scope, SHOWS_FEATURES: False}, receive, send)
+
+
+def test_looked_up_features_are_shown_with_their_scope_alone(tmp_path):
+    looked_up.write_package(tmp_path / "repository")
+    stores = (OnlineStoreSettings("main", "redis://127.0.0.1:1"),)
+    with processors(tmp_path / "repository") as build:
+        ask = Asking(build(online_stores=stores))
+        ask.app = NoFeatures(ask.app)
+        sent = {"user": [3], "f2": [0.0], "f3": [0.0], "user_id": [7]}
+        refused = ask(json={"inputs": sent})
+        assert "expected a key with the scope features, because 'tags' would be looked up" in error_of(refused, 403)
+        whole = ask(json={"inputs": sent | {"tags": [["a"]], "f0": [1.0], "f1": [2.0]}})
+        assert whole.status_code == 200, whole.text
 
 
 def error_of(reply, status):
@@ -164,7 +190,7 @@ def test_one_explanation_runs_at_a_time_and_few_wait(ask, monkeypatch):
     begun, leave, most = threading.Semaphore(0), threading.Event(), []
     running = []
 
-    def slow(self, processor, name, body):
+    def slow(self, processor, name, body, shows_features):
         running.append(name)
         most.append(len(running))
         begun.release()
