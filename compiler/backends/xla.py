@@ -25,7 +25,7 @@ from freshet_serving.processor.running.given_rows import outputs_of
 # jaxlib has read this version since 2024; StableHLO promises five years of compatibility.
 STABLEHLO = "1.0.0"
 LOWER_PRECISIONS = ("bfloat16", "float16")
-"""Of a GPU: both operands of every product are rounded to it, and sums are float32, as the weights that arrive."""
+"""Precisions on a GPU: operands of every product are rounded, and sums are float32, as the weights that arrive."""
 _NAMES = re.compile(r"@[A-Za-z_.$][\w.$-]*|@\"[^\"]*\"")
 
 

@@ -110,7 +110,7 @@ class _Cut:
 
 
 Cuts = tuple[_Cut | None, ...]
-"""What remains of each axis; None: all of it."""
+"""The part of each axis that remains; None: all of it."""
 
 
 class _Shortening:

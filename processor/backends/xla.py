@@ -59,7 +59,7 @@ FLOAT32 = np.dtype(np.float32)
 CPU_OPTIONS = (("xla_cpu_experimental_ynn_fusion_type", ""),)
 _devices: dict[tuple[str, int], Device] = {}
 _unusable: list[str] = []
-"""Why there is no CUDA device, as jax says it: it says so once, and every executable is refused for the same reason."""
+"""The reason for no CUDA device, in jax's words: it says so once, and every executable is refused for it."""
 _making = threading.Lock()
 
 

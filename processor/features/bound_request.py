@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.input_reader import (
-    BoundInput,
-)
+from freshet_serving.processor.features.input_reader import BoundInput
 from freshet_serving.processor.features.late_values import LateValues, fill_left_out
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.records import LEFT_OUT

@@ -19,7 +19,7 @@ from freshet_serving.processor.kernels.records import LEFT_OUT
 
 
 class SentColumns(Protocol):
-    """A bound request as far as what is filled in late depends on it (plan.BoundRequest)."""
+    """A bound request as far as what is filled in late depends on it (bound_request.BoundRequest)."""
 
     @property
     def rows(self) -> int: ...

@@ -42,7 +42,7 @@ PREFIX = "entities."
 MAX_ENTITIES = 64
 DEFAULT, DROP, MARK = "default", "drop", "mark"
 UNKNOWN = (DEFAULT, DROP, MARK)
-"""What a row gets whose key has no record: missing values; no place in the reply; or missing values and a note."""
+"""Policies for a row whose key has no record: missing values; no place in the reply; or missing values and a note."""
 
 
 class EntityModel(Protocol):

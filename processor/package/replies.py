@@ -22,7 +22,7 @@ PREDICT, CLASSIFY, REGRESS = (f"tensorflow/serving/{method}" for method in ("pre
 STRING = "string"
 MAX_SIGNATURES = 64
 MAX_LABELS, MAX_LABELS_NBYTES = 1 << 20, 16 << 20
-"""Of one output: its positions are exact in float32, and all labels are in the manifest."""
+"""Most labels of one output: its positions are exact in float32, and all labels are in the manifest."""
 
 
 @dataclass(frozen=True, slots=True)
