@@ -161,11 +161,13 @@ class GraphRun:
             for length in shorter_lengths(manifest)
         ]
 
-    def price(self, costs: Mapping[str, Mapping[int, float]]) -> None:
+    def price(self, costs: Mapping[str, Mapping[int, float]], stored: Mapping[int, float] | None = None) -> None:
         """Store measured costs and decide from which row counts on dividing pays.
 
         Args:
-            costs: Seconds of one run, by subgraph and bucket.
+            costs: Seconds of one run, by subgraph and bucket, measured in turn: they alone decide about dividing.
+            stored: Seconds of one run of the undivided subgraph that the manifest has for this machine. Batches are
+                planned by them, since they were measured for longer.
         """
         for name, run in self.by_name.items():
             run.costs = CostTable(costs[name])
@@ -176,10 +178,6 @@ class GraphRun:
                 user.dense_s(1) + score.dense_s(rows) < WORTH * whole.amortised_dense_s(rows)
                 for rows in range(most + 1)
             ]
-            if self._histories:
-                longest, buckets = self._longest, {*whole.cost, *score.cost}
-                assert longest is not None
-                self._planned = CostTable({b: min(whole.dense_s(b), longest.dense_s(b)) for b in buckets})
         if self._lengths is None and self._longest is not None:
             self._lengths, longer = [], self._longest
             for each in reversed(self._shorter):
@@ -188,6 +186,12 @@ class GraphRun:
                 if each.dense_s(rows) < WORTH * longer.dense_s(rows):
                     self._lengths.insert(0, each)
                     longer = each
+        if stored:
+            self.undivided.costs = CostTable(stored)
+        if self._histories and self._longest is not None:
+            whole, longest = self.undivided.costs, self._longest
+            buckets = {*whole.cost, *longest.score.costs.cost}
+            self._planned = CostTable({b: min(whole.dense_s(b), longest.dense_s(b)) for b in buckets})
 
     @property
     def costs(self) -> CostTable:

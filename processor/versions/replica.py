@@ -279,9 +279,7 @@ class Replica:
                 buffers.bind_ahead(executables, run=first)
             costs, self.graphs.in_thread = measure(executables, self._new_buffers(), self._clock)
             if first or self.computes != before:
-                self.graphs.price(costs)
-                if noted := self._opened.cost(self._threads):
-                    self.graphs.undivided.costs = CostTable(noted)
+                self.graphs.price(costs, self._opened.cost(self._threads))
             self._dense, self._executables = frame.dense, executables
         tables = [descriptor(t, arrays) for t, arrays in zip(self.manifest.tables, frame.arrays)]
         keep = tuple(array for arrays in frame.arrays for array in arrays.values())

@@ -191,3 +191,18 @@ def test_requests_with_histories_are_planned_by_the_cheaper_way():
     graphs.price({"whole": {1: 5.0, 2: 9.0}, "user": {1: 4.0}, "score": {1: 3.0, 8: 4.0}})
     assert graphs.costs.cost == {1: 5.0, 2: 8.0, 8: 8.0}
     assert priced(WHOLE, {1: 0.1}, {64: 0.1}).costs.cost == WHOLE
+
+
+def test_stored_costs_are_part_of_the_plan_of_histories():
+    made = with_history(())
+    graphs = GraphRun(made, SparsePlan(made))
+    graphs.price({"whole": {1: 5.0, 2: 9.0}, "user": {1: 4.0}, "score": {1: 3.0, 8: 4.0}}, {1: 2.0, 2: 3.0})
+    assert graphs.undivided.costs.cost == {1: 2.0, 2: 3.0}
+    assert graphs.costs.cost == {1: 2.0, 2: 3.0, 8: 8.0}
+
+
+def test_stored_costs_do_not_decide_about_dividing():
+    graphs = GraphRun(manifest(), SparsePlan(manifest()))
+    graphs.price({"whole": {64: 10.0}, "user": {1: 1.0}, "score": {64: 2.0}}, {64: 1.0})
+    assert graphs.worth_dividing(64)
+    assert graphs.costs.cost == {64: 1.0}
