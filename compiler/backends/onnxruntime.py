@@ -22,6 +22,7 @@ from onnx import TensorProto, helper
 
 from freshet_serving.compiler.backends.base import CompiledGraph, Variant
 from freshet_serving.compiler.backends.int8_choice import in_int8
+from freshet_serving.compiler.backends.layer_norms import fuse_layer_norms
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.processor.backends import Matrix
 from freshet_serving.processor.backends.onnxruntime import WEIGHT_PREFIX, OnnxRuntime
@@ -142,6 +143,7 @@ def _convert(graph: DenseGraph) -> Any:
             raise BadInput(f"dense graph: operator {node.op_type} is not supported by backend onnxruntime")
         if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
             raise BadInput(f"dense graph: control flow ({node.op_type}) is not supported by backend onnxruntime")
+    fuse_layer_norms(model)
     return model
 
 

@@ -24,6 +24,7 @@ PASSES: dict[str, Pass] = {
     "factorisation machines": interactions.factorise,
     "cross layers": interactions.cross,
     "pairs": pairs.factorise,
+    "pair products": pairs.scale_weights,
 }
 MAX_ROUNDS = 64
 

@@ -5,6 +5,11 @@
 with t repeated to all events. Both sides are equal to rounding. The left one multiplies 4 d numbers for each pair, the
 right one d: t's share is the candidate's alone, and h's the user's, computed once a request (user_candidate_split). A
 tensor may occur in any number of the concatenated parts and of their sums and differences.
+
+    (t * h) Wp = h (t' * Wp)
+
+with a matrix t' * Wp for each candidate: it multiplies d x units numbers for each candidate, where t * h has
+d x events, which are written and read again as a matrix as large as all pairs. It is taken where it is less work.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.graph import Edit, Graph, Ref
 from freshet_serving.compiler.passes.patterns import product
 
@@ -28,6 +34,37 @@ def factorise(graph: Graph) -> tuple[Graph, int]:
         if found is not None and parts is not None:
             _rewrite(edit, (name, 0), found.matrix, parts)
     return (edit.done(), edit.changes) if edit.changes else (graph, 0)
+
+
+def scale_weights(graph: Graph) -> tuple[Graph, int]:
+    """Multiply candidates with weights, not with events; returns the graph and how many products of pairs changed."""
+    edit = Edit(graph)
+    for name in graph.nodes:
+        found = product(graph, (name, 0)) if graph.ranked((name, 0)) else None
+        factors = None if found is None else _pair_factors(graph, found.x)
+        if found is not None and factors is not None:
+            candidate, events = factors
+            width, units = (int(n or 0) for n in graph.shape(found.matrix))
+            scaled = edit.binary("Mul", edit.reshape(candidate, (-1, width, 1)), found.matrix)
+            each = edit.add("BatchMatMulV2", events, scaled, T=tf.float32, adj_x=False, adj_y=False)
+            edit.replace((name, 0), edit.reshape(each, (-1, units)))
+    return (edit.done(), edit.changes) if edit.changes else (graph, 0)
+
+
+def _pair_factors(graph: Graph, ref: Ref) -> tuple[Ref, Ref] | None:
+    """Return t [n, 1, d] and h [n or 1, L, d] if a matrix [n * L, d] has their products, or None."""
+    reshape = graph.producer(ref)
+    pairs = reshape.inputs[0] if reshape.op == "Reshape" else ref
+    node = graph.producer(pairs)
+    if node.op != "Mul" or not graph.ranked(pairs) or not all(graph.ranked(i) for i in node.inputs):
+        return None
+    shape = graph.shape(pairs)
+    if len(shape) != 3 or shape[0] is not None or None in shape[1:] or graph.shape(ref) != (None, shape[2]):
+        return None
+    for t, h in (node.inputs, node.inputs[::-1]):
+        if graph.shape(t) == (None, 1, shape[2]) and graph.shape(h) in (shape, (1, *shape[1:])):
+            return None if graph.free(t) or graph.free(h) else (t, h)
+    return None
 
 
 def _parts(graph: Graph, ref: Ref) -> list[Ref] | None:

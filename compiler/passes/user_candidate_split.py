@@ -4,7 +4,7 @@ The columns of x belong to the user or to the candidates (processor.package.subg
 of
 
     Free     known from weights alone
-    Once     depends on the user's columns alone: [1, ...] a request (UserTensor)
+    Once     depends on the user's columns alone: [1, ...] a request, or [L, ...] of L events side by side (UserTensor)
     Varied   depends on the candidates' columns too (CandidateTensor)
     Parted   some indices of axis 1 Once, the others Varied (SplitColumns): x itself, and slices, concatenations and
              maps of such
@@ -45,6 +45,7 @@ from freshet_serving.processor.package import MAX_TENSOR_NUMBERS
 MIN_SAVED = 0.05
 TOLERANCE = 1e-4
 PROOF_ROWS = 67
+BROADCAST_COLUMNS = 16  # with fewer, products for each candidate cost more than transposing one product of all
 
 MAPS = frozenset(
     {"Abs", "Elu", "Erf", "Erfc", "Exp", "Expm1", "LeakyRelu", "Log", "Log1p", "Neg", "Reciprocal", "Relu", "Relu6"}
@@ -214,12 +215,15 @@ class _GraphSplitter:
         values = [self._values.get(i) for i in node.inputs]
         varying = [v for v in values if v is not None]
         alone = all(isinstance(v, UserTensor) for v in varying)
-        if alone and graph.outputs_of(name) == 1 and graph.ranked(ref) and graph.shape(ref)[:1] == (None,):
+        known = graph.outputs_of(name) == 1 and graph.ranked(ref) and self._rows_each(ref) > 0
+        if alone and known and graph.shape(ref)[:1] == (None,):
             inputs = [i if v is None else v[0] for i, v in zip(node.inputs, values)]
             self._values[ref] = UserTensor((self._user.copy(node, inputs), 0))
             return
         rule = self._rules.get(node.op)
         plain = graph.outputs_of(name) == 1 and graph.dtype(ref) == tf.float32 and graph.ranked(ref)
+        if any(isinstance(v, UserTensor) and self._rows_each(i) != 1 for i, v in zip(node.inputs, values)):
+            rule = self._side_by_side if node.op in BINARY else None
         value = rule(ref, node) if rule is not None and plain else None
         if value is not None:
             self._values[ref] = value
@@ -227,6 +231,26 @@ class _GraphSplitter:
         copied = self._rows.copy(node, [i if graph.free(i) else self._as_rows(i) for i in node.inputs])
         for number in range(graph.outputs_of(name)):
             self._values[name, number] = CandidateTensor((copied, number))
+
+    def _rows_each(self, ref: Ref) -> int:
+        """Return how many rows a tensor has for each row of x; 0 if that is not known."""
+        size, row = self._graph.size(ref), math.prod(n or 1 for n in self._graph.shape(ref)[1:])
+        return 0 if size is None or row == 0 or size % row else size // row
+
+    def _side_by_side(self, ref: Ref, node: Node) -> Value | None:
+        """Handle [rows * L, ...] of the candidates and the user's [L, ...] as [rows, L, ...] and [1, L, ...]."""
+        graph, edit, (a, b) = self._graph, self._rows, node.inputs
+        values, shape, each = (self._values.get(a), self._values.get(b)), graph.shape(ref), self._rows_each(ref)
+        alike = all(graph.shape(i) == shape and self._rows_each(i) == each for i in node.inputs)
+        if not alike or not each or None in shape[1:] or None in values:
+            return None
+        wide = (None, each, *shape[1:])
+        spread = [n or -1 for n in wide]
+        inputs = [
+            self._from_user_vector(v.ref, wide) if isinstance(v, UserTensor) else edit.reshape(self._as_rows(i), spread)
+            for i, v in zip(node.inputs, values)
+        ]
+        return CandidateTensor(edit.reshape((edit.copy(node, inputs), 0), [n or -1 for n in shape]))
 
     def _from_user_vector(self, ref: Ref, shape: Sequence[int | None]) -> Ref:
         """Return a tensor of the user's graph in the candidates' graph, as [1, ...].
@@ -249,13 +273,14 @@ class _GraphSplitter:
         if value is None or isinstance(value, CandidateTensor):
             return ref if value is None else value.ref
         if ref not in self._whole:
-            self._whole[ref] = self._together(value, self._graph.shape(ref))
+            self._whole[ref] = self._together(value, self._graph.shape(ref), self._rows_each(ref))
         return self._whole[ref]
 
-    def _together(self, value: UserTensor | SplitColumns | SplitSum, shape: Shape) -> Ref:
+    def _together(self, value: UserTensor | SplitColumns | SplitSum, shape: Shape, each: int) -> Ref:
         edit = self._rows
         if isinstance(value, UserTensor):
-            return self._repeated(value.ref, shape)
+            wide = self._repeated(value.ref, (None, each, *shape[1:]) if each != 1 else shape)
+            return edit.reshape(wide, [n or -1 for n in shape]) if each != 1 else wide
         if isinstance(value, SplitColumns):
             both = edit.concat([self._repeated(value.user, (None, len(value.user_at), *shape[2:])), value.rows])
             order = np.argsort([*value.user_at, *value.rows_at]).tolist()
@@ -358,6 +383,7 @@ class _GraphSplitter:
         """Multiply all candidates' rows with the user's matrix in one product a head: nothing is repeated.
 
         [rows, ..., m, k] @ [1, ..., k, n]: the rows of all candidates side by side, [..., rows * m, k].
+        [1, m, k] @ [rows, k, n] with many columns n: a product for each candidate, which no transposition follows.
         """
         graph, (a, b) = self._graph, node.inputs
         left, right = self._values.get(a), self._values.get(b)
@@ -373,9 +399,13 @@ class _GraphSplitter:
         else:
             return None
         edit, heads = self._rows, [n or 1 for n in before[0][1:-2]]
+        plain = not (node.attr("adj_x") or node.attr("adj_y"))
+        if flip and not heads and plain and (before[1][-1] or 0) >= BROADCAST_COLUMNS:
+            matrix = edit.reshape(self._from_user_vector(user[1], before[0]), (1, before[0][1] or 1, before[0][2] or 1))
+            return CandidateTensor(edit.add("BatchMatMulV2", matrix, rows, T=tf.float32, adj_x=False, adj_y=False))
         last = [*range(rank - 2), rank - 1, rank - 2]
         transposed = bool(node.attr("adj_y" if flip else "adj_x")), bool(node.attr("adj_x" if flip else "adj_y"))
-        # With the user's matrix on the left, (A @ B)' = B' @ A': both are read the other way round.
+        # (A @ B)' = B' @ A': with the user's matrix on the left, both are read the other way round.
         if transposed[0] != flip:
             rows = edit.transpose(rows, last)
         shape = before[1] if flip else before[0]

@@ -109,8 +109,9 @@ def _bias_layer(length: int, timed: bool, name: str) -> Any:
     Its inputs are the mask and, if timed, the seconds [n, length]; its outputs the biases between events [n or 1,
     length, length], from the candidate to each event [n, 1, length], and to itself [1, 1].
     """
-    from freshet_serving.compiler.frameworks import keras
+    from freshet_serving.compiler.frameworks import keras, tf
 
+    # tf.gather: ops.take adds three passes over all pairs of events, for indices below 0.
     ops = keras.ops
     distance = np.abs(np.arange(length)[:, None] - np.arange(length)).astype(np.int32)
 
@@ -126,8 +127,8 @@ def _bias_layer(length: int, timed: bool, name: str) -> Any:
         def call(self, mask: Tensor, seconds: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
             count = ops.sum(mask, axis=1, keepdims=True)
             after = ops.cast(ops.clip(count - np.arange(length, dtype=np.float32), 0.0, float(length)), "int32")
-            between = ops.take(self.places, distance[None])
-            to_item, own = ops.expand_dims(ops.take(self.places, after), 1), ops.reshape(self.places[:1], (1, 1))
+            between = tf.gather(self.places, distance[None])
+            to_item, own = ops.expand_dims(tf.gather(self.places, after), 1), ops.reshape(self.places[:1], (1, 1))
             if seconds is not None:
                 between = between + self._of(ops.expand_dims(seconds, 1) - ops.expand_dims(seconds, 2))
                 to_item = to_item + self._of(ops.expand_dims(seconds, 1))
@@ -136,6 +137,6 @@ def _bias_layer(length: int, timed: bool, name: str) -> Any:
 
         def _of(self, seconds: Tensor) -> Tensor:
             bucket = ops.log(ops.maximum(ops.abs(seconds), 1.0)) / BUCKET_WIDTH
-            return ops.take(self.times, ops.cast(ops.minimum(bucket, TIME_BUCKETS - 1.0), "int32"))
+            return tf.gather(self.times, ops.cast(ops.minimum(bucket, TIME_BUCKETS - 1.0), "int32"))
 
     return BiasLayer(name=name)

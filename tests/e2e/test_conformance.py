@@ -121,7 +121,7 @@ def bench(tmp_path_factory):
 def test_perf_analyzer_measures_both_service_kinds(bench, options):
     port = bench.http_port if "http" in options else bench.grpc_port
     command = [perf_analyzer(), "-m", "bench", "-u", f"127.0.0.1:{port}", *options]
-    command += ["-p", "500", "-r", "3", "-s", "1000", "--concurrency-range", "2"]
+    command += ["-p", "500", "-r", "10", "-s", "1000", "--concurrency-range", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "Throughput" in done.stdout

@@ -19,6 +19,11 @@ CHECKS = (
     "response_headers_conformance",
     "unsupported_method",
 )
+# A deadline of a millisecond or two that schemathesis makes up is answered by the documented 504 on a busy machine.
+SETTINGS = """\
+[checks]
+not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", 504]
+"""
 EXAMPLES = os.environ.get("FRESHET_SCHEMA_EXAMPLES", "25")
 PROGRAM = os.environ.get("FRESHET_SCHEMATHESIS") or shutil.which("schemathesis")
 
@@ -35,6 +40,7 @@ PROGRAM = os.environ.get("FRESHET_SCHEMATHESIS") or shutil.which("schemathesis")
 )
 def test_server_behaves_as_its_openapi_documents_say(port, options, tmp_path):
     write_package(tmp_path / "repository")
+    (tmp_path / "schemathesis.toml").write_text(SETTINGS)
     with LiveServer(tmp_path / "repository", *ALONE, log=tmp_path / "serve.log") as server:
         if port == "admin":
             document = f"http://127.0.0.1:{server.admin_port}/admin/openapi.json"

@@ -8,7 +8,8 @@ from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.decompose import decompose
 from freshet_serving.compiler.passes.graph import Graph
 from freshet_serving.compiler.passes.optimise import optimise
-from freshet_serving.compiler.passes.pairs import factorise
+from freshet_serving.compiler.passes.pairs import factorise, scale_weights
+from freshet_serving.compiler.passes.user_candidate_split import BROADCAST_COLUMNS, split_user_candidate
 from tests.compiler.passes.graphs import assert_same, dense, ops
 
 pytestmark = pytest.mark.tensorflow
@@ -80,3 +81,60 @@ def test_layers_that_would_not_gain_stay(join):
     graph = made(join, parts=2)
     before = Graph.of_dense(graph)
     assert factorise(before) == (before, 0)
+
+
+MANY, FEW = 12, 5
+
+
+def products(length, units=UNITS, times=lambda t, h: t * h):
+    """Return the sum over events of relu((t * h) W)."""
+
+    def function(x, w):
+        t, h = tf.reshape(x[:, :DIM], (-1, 1, DIM)), tf.reshape(x[:, DIM:], (-1, length, DIM))
+        hidden = tf.nn.relu(tf.matmul(tf.reshape(times(t, h), (-1, DIM)), w["k"]))
+        return tf.reduce_sum(tf.reshape(hidden, (-1, length, units)), 1)
+
+    return dense(function, DIM * (length + 1), k=(DIM, units))
+
+
+@pytest.mark.parametrize("times", [lambda t, h: t * h, lambda t, h: h * t], ids=["t * h", "h * t"])
+def test_products_of_pairs_scale_weights_instead_of_events(times):
+    graph = products(MANY, times=times)
+    found, count = scale_weights(Graph.of_dense(graph))
+    assert count == 1
+    after = found.to_dense(graph.weights)
+    assert_same(graph, after, atol=1e-4)
+    assert "MatMul" not in ops(found)
+
+
+@pytest.mark.parametrize(("length", "applied"), [(MANY, True), (FEW, False)])
+def test_weights_are_scaled_only_where_that_is_less_work(length, applied):
+    effects = {effect.name: effect for effect in optimise(products(length)).effects}
+    assert effects["pair products"].applied is applied
+    assert effects["pair products"].flops == DIM * (length - UNITS)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [lambda t, h: tf.tile(t, (1, MANY, 1)) * h, lambda t, h: t[:, :, :1] * h, lambda t, h: t + h, lambda t, h: h * h],
+    ids=["of one shape", "a number a candidate", "sums", "events alone"],
+)
+def test_other_products_of_events_are_left(times):
+    assert scale_weights(Graph.of_dense(products(MANY, times=times)))[1] == 0
+
+
+def test_weights_scaled_for_candidates_meet_the_users_events_unrepeated():
+    length, units = 4 * BROADCAST_COLUMNS, 2 * BROADCAST_COLUMNS
+
+    def function(x, w):
+        t, h = tf.reshape(x[:, :DIM], (-1, 1, DIM)), tf.reshape(x[:, DIM:], (-1, length, DIM))
+        pairs, events = tf.reshape(t * h, (-1, DIM)), tf.reshape(h, (-1, DIM))
+        both = tf.matmul(pairs, w["k"]) + tf.matmul(tf.nn.relu(tf.matmul(events, w["k"])), w["v"])
+        return tf.reduce_sum(tf.reshape(tf.nn.relu(both), (-1, length, units)), 1)
+
+    graph = dense(function, DIM * (length + 1), k=(DIM, units), v=(units, units))
+    found = split_user_candidate(optimise(graph).graph, range(DIM, DIM * (length + 1)))
+    assert found is not None
+    operators = ops(Graph.of_dense(found.candidate))
+    assert "BatchMatMulV2" in operators
+    assert not {"BroadcastTo", "Transpose", "Tile"} & set(operators)
