@@ -11,6 +11,9 @@ Times are of a processor, medians of the rounds. A ratio is the peer's time over
 brackets its lower quartile. Scores of all sides are compared before. GEMM: the request's floating-point operations over
 Freshet's time, as a share of what ONNX Runtime does in one product of 1,024 x 1,024 matrices here. Networks and lengths
 that the last run left out keep the figures of earlier runs.
+
+DIN is written as in its paper, with the candidate copied beside every event, and compiled twice: with the compiler's
+rules for pairs (compiler/passes/pairs.py) and without them.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +37,7 @@ import numpy as np
 from rich.console import Console
 
 from freshet_serving.processor.columns import Column, Ragged
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictReply, PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.package import Feature, Input, Manifest, Output, SequenceEntry, TableEntry
 from freshet_serving.processor.package.sequences import SequenceColumn
 from loadtest.reports.report import machine, opening, origin, table
@@ -41,6 +45,9 @@ from loadtest.reports.report import machine, opening, origin, table
 RESULTS = Path(__file__).parents[1] / "results"
 PEER = Path(__file__).parent / "sequence_peer.py"
 NETWORKS, LENGTHS, EXPANDED = ("stca", "sasrec", "hstu"), (50, 256, 1024), 256
+DIN, RULES = "loadtest.bench.plain_din:build", ("pairs", "pair products")
+ATTENTIONS = {"64": 2.5, "80,40": 1.8}
+"""Units of DIN's attention, and the ratio that is aimed at."""
 CANDIDATES, DIM, LAYERS, USERS, ITEMS = 256, 64, 2, 100, 10_000
 AIM_TORCH, AIM_EXPANDED = 0.95, 20
 TURN_S, PRODUCT = 0.2, 1024
@@ -65,6 +72,21 @@ class SequenceFigures:
     torch: list[float]
     expanded_us: float
     expanded: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class DinFigures:
+    """DIN of one attention at one length: microseconds of a processor a request with and without the compiler's rules.
+
+    Attributes:
+        ratio: Time without over time with, lower quartile first.
+    """
+
+    attention: str
+    length: int
+    ruled_us: float
+    plain_us: float
+    ratio: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +120,24 @@ def manifest(network: str, length: int) -> Manifest:
     inputs = [Input("user", "int64"), Input("item", "int64")]
     inputs += [Input(name, "int64", ragged=True) for name in history.inputs]
     tables = [TableEntry("user", 16, 0), TableEntry("item", DIM, 0)]
-    arch = f"freshet_serving.models.zoo.{network}:build"
+    arch = DIN if network == "din" else f"freshet_serving.models.zoo.{network}:build"
     return Manifest(
         network, 1, arch, 0.0, inputs, features, tables, [Output("score")], 16 + DIM, {}, {}, sequences=[history]
     )
 
 
-def published(folder: Path, network: str, length: int) -> SequenceRequest:
-    """Publish a network of random weights. Needs the train extra."""
+def published(folder: Path, network: str, length: int, attention: Sequence[int] = ()) -> SequenceRequest:
+    """Publish a network of random weights. Needs the train extra.
+
+    Args:
+        folder: The repository.
+        network: One of NETWORKS, or "din".
+        length: Events of the history.
+        attention: Units of DIN's attention.
+    """
     from freshet_serving.compiler.building.parts import parts
+    from freshet_serving.compiler.passes.flops import flops
+    from freshet_serving.compiler.passes.graph import Graph
     from freshet_serving.models.config.model_section import NetworkConfig
     from freshet_serving.models.config.train_section import TrainSettings
     from freshet_serving.models.training.publication import publish_version
@@ -115,7 +146,8 @@ def published(folder: Path, network: str, length: int) -> SequenceRequest:
     settings = TrainSettings(
         optimizer="adagrad", learning_rate=0.1, dense_learning_rate=0.01, initial_accumulator=0.1, batch_rows=8, seed=1
     )
-    options = {"hidden": (64,), "units": DIM, "layers": LAYERS}
+    options: dict[str, Any] = {"hidden": (64,)}
+    options |= {"attention": tuple(attention)} if attention else {"units": DIM, "layers": LAYERS}
     trainer, random = (
         Trainer(manifest(network, length), settings, NetworkConfig(options)),
         np.random.default_rng(length),
@@ -135,8 +167,9 @@ def published(folder: Path, network: str, length: int) -> SequenceRequest:
     x = np.concatenate([np.repeat(users[3:4], CANDIDATES, 0), items[item]], 1)
     rows = {"x": x, "target": items[item], "events": items[met], "seconds": (times[-1] - times).astype(np.float32)}
     found = parts(graph, trainer.manifest.features, (1, CANDIDATES), trainer.manifest.sequences)
-    assert found.user_split is not None
-    _, candidate, user = found.user_split.flops
+    # Without its rules DIN has no part of the user's that saves enough.
+    whole = flops(Graph.of_dense(graph)) * CANDIDATES if found.user_split is None else 0
+    _, candidate, user = found.user_split.flops if found.user_split is not None else (0, 0, whole)
     return SequenceRequest(folder, columns, rows, trainer.dense.weights(), graph, user + CANDIDATES * candidate)
 
 
@@ -269,6 +302,40 @@ def measure(network: str, length: int, python: str, rounds: int, rate: float) ->
     )
 
 
+@contextmanager
+def without_rules() -> Iterator[None]:
+    """Compile without the rules for pairs."""
+    from freshet_serving.compiler.passes.optimise import PASSES
+
+    kept = dict(PASSES)
+    for name in RULES:
+        del PASSES[name]
+    try:
+        yield
+    finally:
+        PASSES.clear()
+        PASSES.update(kept)
+
+
+def measure_din(attention: str, length: int, rounds: int) -> DinFigures:
+    units = [int(n) for n in attention.split(",")]
+    with tempfile.TemporaryDirectory(prefix="freshet-sequences-") as place, ExitStack() as open_:
+        runs: list[Callable[[], PredictReply]] = []
+        for name, rules in (("ruled", nullcontext()), ("plain", without_rules())):
+            (folder := Path(place) / name).mkdir()
+            with rules:
+                request = published(folder, "din", length, units)
+            config = ProcessorConfig(str(folder), sessions=1, compute="inline")
+            processor = open_.enter_context(Processor.initialize(config))
+            runs.append(partial(processor.process, PredictRequest("din", request.columns)))
+        ruled, plain = runs
+        np.testing.assert_allclose(ruled().outputs["score"], plain().outputs["score"], atol=1e-4)
+        times = max(1, round(TURN_S / spent_s(ruled, 3)))
+        ours, theirs = zip(*((spent_s(ruled, times), spent_s(plain, times)) for _ in range(rounds)))
+    ruled_us, plain_us = (statistics.median(each) * 1e6 for each in (ours, theirs))
+    return DinFigures(attention, length, ruled_us, plain_us, ratios(list(theirs), list(ours)))
+
+
 def page(results: Mapping[str, Any]) -> str:
     """sequences.md."""
     lines, rows = opening("Histories", __doc__ or "", results), []
@@ -282,7 +349,17 @@ def page(results: Mapping[str, Any]) -> str:
     lines += [f"Aims: {AIM_TORCH} of PyTorch in the lower quartile at each length, {AIM_EXPANDED} of expanded.", ""]
     if results["torch"]:
         lines += [results["torch"], ""]
-    return "\n".join([*lines, table(heads, rows), ""])
+    lines += [table(heads, rows), ""]
+    if results.get("din"):
+        measured = [DinFigures(**figures) for figures in results["din"]]
+        aims = ", ".join(f"{aim} (attention {units}, 256 events)" for units, aim in ATTENTIONS.items())
+        heads = ["DIN's attention", "events", "with the rules, us", "without, us", "ratio"]
+        rows = []
+        for din in measured:
+            shown = f"**{din.ratio[1]:.2f}** ({din.ratio[0]:.2f})"
+            rows.append([din.attention, f"{din.length:,}", f"{din.ruled_us:,.0f}", f"{din.plain_us:,.0f}", shown])
+        lines += [f"Aims for DIN: {aims}.", "", table(heads, rows), ""]
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -290,7 +367,7 @@ def main() -> None:
     add = parser.add_argument
     add("--rounds", type=int, default=15)
     add("--lengths", type=int, nargs="+", default=list(LENGTHS))
-    add("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
+    add("--networks", nargs="+", default=[*NETWORKS, "din"], choices=[*NETWORKS, "din"])
     add("--torch", default=os.environ.get("FRESHET_TORCH_PYTHON", ""), help="a Python that has torch and numpy")
     add("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -303,7 +380,18 @@ def main() -> None:
     results |= {"machine": machine(), "origin": made, "torch": "" if options.torch else missing}
     rate = gemm_rate()
     console.print(f"one product of matrices: {rate / 1e9:.0f} GFLOP a second")
-    for network in options.networks:
+
+    def keep() -> None:
+        kept.write_text(json.dumps(results, indent=1) + "\n")
+        (options.out / "sequences.md").write_text(page(results))
+
+    for attention in ATTENTIONS if "din" in options.networks else ():
+        din = measure_din(attention, EXPANDED, options.rounds)
+        console.print(f"din, attention {attention}: {din.ruled_us:,.0f} us, {din.ratio}")
+        others = [f for f in results.get("din", []) if f["attention"] != attention]
+        results["din"] = [*others, asdict(din)]
+        keep()
+    for network in [name for name in options.networks if name != "din"]:
         for length in options.lengths:
             figures = measure(network, length, options.torch, options.rounds, rate)
             console.print(
@@ -311,8 +399,7 @@ def main() -> None:
             )
             found = {(f["network"], f["length"]): f for f in [*results["figures"], asdict(figures)]}
             results["figures"] = [found[key] for key in sorted(found, key=lambda key: (NETWORKS.index(key[0]), key[1]))]
-            kept.write_text(json.dumps(results, indent=1) + "\n")
-            (options.out / "sequences.md").write_text(page(results))
+            keep()
 
 
 if __name__ == "__main__":
