@@ -42,7 +42,7 @@ LEVELS = {
         ("clock", "columns", "errors", "machine", "memory"),
     ),
     "compiler": (
-        ("imports", "recompiling"),
+        ("imports",),
         ("building",),
         ("backends", "passes"),
         ("dense",),

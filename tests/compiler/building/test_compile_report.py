@@ -9,7 +9,7 @@ from rich.console import Console
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 from freshet_serving.compiler.building.calibrate import Calibration
-from freshet_serving.compiler.recompiling.compile_report import print_report
+from freshet_serving.compiler.building.compile_report import print_report
 from freshet_serving.processor.package.manifest_entries import ExecutableEntry
 
 pytestmark = pytest.mark.tensorflow

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from freshet_serving.compiler.building.recompile import CompileOptions, compile_version
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version
 from freshet_serving.models.training.publication import publish_version
 from freshet_serving.models.zoo import deepfm
 from freshet_serving.models.zoo.dense_input import DenseInput

@@ -14,10 +14,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
-import freshet_serving.compiler.recompiling.recompile as packaging
+import freshet_serving.compiler.building.recompile as packaging
 from freshet_serving.compiler.building import subgraph_compiler
+from freshet_serving.compiler.building.recompile import CompileOptions, compile_version, find_version
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version, find_version
 from freshet_serving.models.training.publication import publish_version
 from freshet_serving.models.zoo import deepfm
 from freshet_serving.models.zoo.dense_input import DenseInput
@@ -28,7 +28,7 @@ from freshet_serving.processor.package.delta import Delta
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader
-from tests.compiler.recompiling.versions import USERS, Silent, compiled, parquet, publish, scores
+from tests.compiler.building.versions import USERS, Silent, compiled, parquet, publish, scores
 from tests.support.packages import open_version
 
 pytestmark = pytest.mark.tensorflow

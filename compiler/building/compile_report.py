@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from freshet_serving.compiler.building.calibrate import Calibration, by_variant, variant_name
+from freshet_serving.compiler.building.recompile import CompileReport
 from freshet_serving.compiler.building.subgraph_compiler import title
-from freshet_serving.compiler.recompiling.recompile import CompileReport
 from freshet_serving.processor.package import ExecutableEntry
 
 LABELS = ("rows a run", "largest error", "new weights, ms")

@@ -21,7 +21,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.delta import Delta
 from freshet_serving.processor.repository.version import VersionReader
-from tests.compiler.recompiling.versions import compiled, given, publish, scores
+from tests.compiler.building.versions import compiled, given, publish, scores
 from tests.support.packages import open_version
 from tests.support.played_gpu import put_cuda, put_tensorrt, put_xla
 

@@ -25,6 +25,12 @@ from freshet_serving.compiler.backends.base import LoweredGraph, Variant
 from freshet_serving.compiler.backends.gpu_targets import prepare
 from freshet_serving.compiler.building.bucket_list import bucket_list, interpolated
 from freshet_serving.compiler.building.calibrate import AUTO, Calibration, Tolerance, calibrate, variant_name
+from freshet_serving.compiler.building.calibration_rows import (
+    calibration_set,
+    random_inputs,
+    read_labelled,
+    read_sample,
+)
 from freshet_serving.compiler.building.compile import (
     AHEAD,
     BUCKETS,
@@ -40,12 +46,6 @@ from freshet_serving.compiler.building.subgraph_compiler import SubgraphCompiler
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
 from freshet_serving.compiler.dense.onnx_dense_graph import OnnxDenseGraph
 from freshet_serving.compiler.progress import Reporter
-from freshet_serving.compiler.recompiling.calibration_rows import (
-    calibration_set,
-    random_inputs,
-    read_labelled,
-    read_sample,
-)
 from freshet_serving.processor.backends import builtin
 from freshet_serving.processor.errors import BadInput, Conflict, FreshetError, NotFound
 from freshet_serving.processor.machine import this_machine
