@@ -54,7 +54,7 @@ LEVELS = {
         ("joining", "training"),
         ("runs",),
         ("dense", "evaluation", "streams"),
-        ("analysis", "config"),
+        ("config",),
         ("data", "embedding", "pipeline", "publishing", "zoo"),
     ),
     "serving": (

@@ -9,8 +9,8 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.analysis.changed_rows import ChangedRows
-from freshet_serving.models.analysis.table_summary import NORMS_A_DOUBLING, SavingEstimate, TableSummary, norm_edge
+from freshet_serving.models.evaluation.changed_rows import ChangedRows
+from freshet_serving.models.evaluation.table_summary import NORMS_A_DOUBLING, SavingEstimate, TableSummary, norm_edge
 
 SUMMARY_HEADS = ("table", "rows", "dim", "type", "read by", "file", "memory", "optimizer", "lookups", "median norm")
 SAVING_HEADS = ("key", "value", "rows saved", "of all", "bytes saved", "lookups lost")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.models.analysis.row_layers import RowChunk
-from freshet_serving.models.analysis.table_summary import (
+from freshet_serving.models.evaluation.row_layers import RowChunk
+from freshet_serving.models.evaluation.table_summary import (
     ADMITTED_AFTER,
     TableSummary,
     doubling_bins,

@@ -2,10 +2,10 @@ import html.parser
 
 import numpy as np
 
-from freshet_serving.models.analysis.analysis_page import format_nbytes, page
-from freshet_serving.models.analysis.changed_rows import ChangedRows
-from freshet_serving.models.analysis.row_layers import RowChunk
-from freshet_serving.models.analysis.table_summary import TableSummary
+from freshet_serving.models.evaluation.analysis_page import format_nbytes, page
+from freshet_serving.models.evaluation.changed_rows import ChangedRows
+from freshet_serving.models.evaluation.row_layers import RowChunk
+from freshet_serving.models.evaluation.table_summary import TableSummary
 
 
 class Tags(html.parser.HTMLParser):

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from freshet_serving.models.analysis.row_layers import RowChunk
-from freshet_serving.models.analysis.table_summary import TableSummary, norm_edge
 from freshet_serving.models.embedding.variable import norms
+from freshet_serving.models.evaluation.row_layers import RowChunk
+from freshet_serving.models.evaluation.table_summary import TableSummary, norm_edge
 from freshet_serving.processor.package import atomic_file
 
 MOST_ROWS = 4_000_000

@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.models.analysis.changed_rows import changed_rows
-from freshet_serving.models.analysis.row_layers import RowLayer, RowLayers
+from freshet_serving.models.evaluation.changed_rows import changed_rows
+from freshet_serving.models.evaluation.row_layers import RowLayer, RowLayers
 from freshet_serving.processor.repository.log.contents import NO_SCALES
 
 NOBODY = np.empty(0, np.int64)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.analysis.row_layers import RowChunk
 from freshet_serving.models.embedding.variable import norms
+from freshet_serving.models.evaluation.row_layers import RowChunk
 
 ADMITTED_AFTER = (2, 3, 5, 10)
 BINS = 64

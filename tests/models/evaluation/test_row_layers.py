@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.models.analysis import row_layers
-from freshet_serving.models.analysis.row_layers import RowLayer, RowLayers
+from freshet_serving.models.evaluation import row_layers
+from freshet_serving.models.evaluation.row_layers import RowLayer, RowLayers
 from freshet_serving.processor.repository.log.contents import NO_SCALES
 from freshet_serving.processor.tables.table import packed
 

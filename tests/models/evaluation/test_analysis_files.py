@@ -5,10 +5,10 @@ pytest.importorskip("pyarrow", reason="Parquet needs the train extra")
 
 import pyarrow.parquet as pq
 
-from freshet_serving.models.analysis import analysis_files
-from freshet_serving.models.analysis.analysis_files import RowsFile, write_summaries
-from freshet_serving.models.analysis.row_layers import RowChunk
-from freshet_serving.models.analysis.table_summary import TableSummary, summarise
+from freshet_serving.models.evaluation import analysis_files
+from freshet_serving.models.evaluation.analysis_files import RowsFile, write_summaries
+from freshet_serving.models.evaluation.row_layers import RowChunk
+from freshet_serving.models.evaluation.table_summary import TableSummary, summarise
 
 
 def piece(first, rows):

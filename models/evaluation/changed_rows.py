@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.analysis.row_layers import RowLayers
 from freshet_serving.models.embedding.variable import norms
+from freshet_serving.models.evaluation.row_layers import RowLayers
 
 MOST_MOVED = 20
 
