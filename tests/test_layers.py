@@ -53,9 +53,9 @@ LEVELS = {
         ("parallel",),
         ("joining", "training"),
         ("runs",),
-        ("dense", "evaluation", "streams"),
+        ("evaluation", "streams"),
         ("config",),
-        ("data", "embedding", "pipeline", "publishing", "zoo"),
+        ("data", "embedding", "publishing", "zoo"),
     ),
     "serving": (
         ("commands",),

@@ -9,7 +9,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.models.config.model_section import NetworkConfig
-from freshet_serving.models.dense.losses import mean_shares, row_loss
+from freshet_serving.models.training.losses import mean_shares, row_loss
 from freshet_serving.processor.errors import BadInput
 
 pytestmark = pytest.mark.tensorflow

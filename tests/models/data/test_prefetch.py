@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
+from freshet_serving.models.data.prefetch import PrefetchPipeline
 
 
 def ahead_threads():

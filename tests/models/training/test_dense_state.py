@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.compiler.frameworks import keras
-from freshet_serving.models.dense.dense_state import FIRST, SECOND, WEIGHTS, DenseState
+from freshet_serving.models.training.dense_state import FIRST, SECOND, WEIGHTS, DenseState
 
 pytestmark = pytest.mark.tensorflow
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.models.pipeline.worker_pool import WorkerPool, even_ranges
+from freshet_serving.models.training.worker_pool import WorkerPool, even_ranges
 
 CREWS = {size: WorkerPool(size) for size in (1, 2, 4)}
 

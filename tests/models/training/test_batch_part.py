@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from freshet_serving.models.dense.batch_part import BatchPart
+from freshet_serving.models.training.batch_part import BatchPart
 
 
 def make_room(rows, width):

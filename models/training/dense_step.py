@@ -1,6 +1,6 @@
 """Train the dense network: forward and backward pass of a batch in parts, one a core, then one optimizer step.
 
-Two XLA executables (models.dense.dense_functions): one computes the loss and gradients of a part; the other adds up the
+Two XLA executables (dense_functions): one computes the loss and gradients of a part; the other adds up the
 gradients of all parts in order and updates the weights. Weights, the network's other state and the optimizer's moments
 live where these read them and pass from call to call; Keras variables only provide the first values. Executables have a
 static number of rows: a part uses the smallest of a few sizes that it fits in, padded with copies of its first row of
@@ -31,12 +31,12 @@ from freshet_serving.compiler.dense.fusion import fuse
 from freshet_serving.models.config.arch_options import read_options
 from freshet_serving.models.config.model_section import ONE_LABEL, NetworkConfig
 from freshet_serving.models.config.train_section import TrainSettings
-from freshet_serving.models.dense.batch_part import BatchBuffer, BatchPart, Write
-from freshet_serving.models.dense.dense_functions import DenseFunctions
-from freshet_serving.models.dense.dense_optimizer import correction
-from freshet_serving.models.dense.dense_state import DenseState, Weights
-from freshet_serving.models.dense.losses import row_loss
-from freshet_serving.models.pipeline.worker_pool import WorkerPool, even_ranges
+from freshet_serving.models.training.batch_part import BatchBuffer, BatchPart, Write
+from freshet_serving.models.training.dense_functions import DenseFunctions
+from freshet_serving.models.training.dense_optimizer import correction
+from freshet_serving.models.training.dense_state import DenseState, Weights
+from freshet_serving.models.training.losses import row_loss
+from freshet_serving.models.training.worker_pool import WorkerPool, even_ranges
 from freshet_serving.models.zoo.arch import build_arch, resolve_arch
 from freshet_serving.models.zoo.dense_input import DenseInput
 from freshet_serving.processor.errors import BadInput

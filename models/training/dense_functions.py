@@ -1,6 +1,6 @@
 """Functions that XLA compiles to train a network.
 
-They are pure functions of tensors, with the state (models.dense.dense_state) as argument and result.
+They are pure functions of tensors, with the state (models.training.dense_state) as argument and result.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.models.config.train_section import TrainSettings
-from freshet_serving.models.dense.dense_optimizer import moved
-from freshet_serving.models.dense.losses import RowLoss
+from freshet_serving.models.training.dense_optimizer import moved
+from freshet_serving.models.training.losses import RowLoss
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.processor.package import MATRIX
 

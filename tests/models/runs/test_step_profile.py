@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from freshet_serving.models.pipeline.step_profile import StageTime, StepProfile, overlap
+from freshet_serving.models.runs.step_profile import StageTime, StepProfile, overlap
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def ticks(monkeypatch):
     """Clocks that go on by one with each look at any of them."""
     counter = itertools.count()
     for clock in ("perf_counter", "thread_time", "process_time"):
-        monkeypatch.setattr(f"freshet_serving.models.pipeline.step_profile.time.{clock}", lambda: float(next(counter)))
+        monkeypatch.setattr(f"freshet_serving.models.runs.step_profile.time.{clock}", lambda: float(next(counter)))
 
 
 def test_stage_time_is_wall_time_and_thread_time(ticks):

@@ -9,12 +9,12 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.models.config.train_config import parse_config
-from freshet_serving.models.dense import dense_step
-from freshet_serving.models.dense.dense_step import DenseStep
-from freshet_serving.models.dense.losses import mean_shares
-from freshet_serving.models.pipeline.worker_pool import WorkerPool
+from freshet_serving.models.training import dense_step
 from freshet_serving.models.training.defaults import chosen
+from freshet_serving.models.training.dense_step import DenseStep
+from freshet_serving.models.training.losses import mean_shares
 from freshet_serving.models.training.spec import draft
+from freshet_serving.models.training.worker_pool import WorkerPool
 
 pytestmark = pytest.mark.tensorflow
 

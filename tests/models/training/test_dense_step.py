@@ -7,9 +7,9 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.compiler.frameworks import keras
 from freshet_serving.models.config.train_config import parse_config
-from freshet_serving.models.dense.dense_step import DenseStep, _size
-from freshet_serving.models.dense.losses import mean_shares
 from freshet_serving.models.training.defaults import chosen
+from freshet_serving.models.training.dense_step import DenseStep, _size
+from freshet_serving.models.training.losses import mean_shares
 from freshet_serving.models.training.spec import draft
 
 pytestmark = pytest.mark.tensorflow

@@ -7,7 +7,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.models.config.train_section import TrainSettings
-from freshet_serving.models.dense.dense_optimizer import correction, moved
+from freshet_serving.models.training.dense_optimizer import correction, moved
 
 pytestmark = pytest.mark.tensorflow
 RATE, BETA_1, BETA_2, EPSILON = 0.05, 0.9, 0.999, 1e-7
