@@ -51,7 +51,7 @@ LEVELS = {
     "models": (
         ("bench",),
         ("parallel",),
-        ("joining", "training"),
+        ("training",),
         ("runs",),
         ("evaluation", "streams"),
         ("config",),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from freshet_serving.models.joining.emitted_rows import MERGED, NOWHERE, EmittedRows, RowLocation
+from freshet_serving.models.streams.emitted_rows import MERGED, NOWHERE, EmittedRows, RowLocation
 
 
 def test_found_rows_become_positives():

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from freshet_serving.models.joining.matching import JoinCounts, OpenOutcomes, counts_from
+from freshet_serving.models.streams.matching import JoinCounts, OpenOutcomes, counts_from
 from freshet_serving.processor.errors import BadInput, Corrupt
 
 FORMAT = "freshet-join/1"

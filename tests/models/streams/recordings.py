@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from freshet_serving.models.joining.join_run import JoinRun
-from freshet_serving.models.joining.join_settings import JoinSettings
+from freshet_serving.models.streams.join_run import JoinRun
+from freshet_serving.models.streams.join_settings import JoinSettings
 from freshet_serving.processor.repository.warmup import METADATA
 
 BEGAN_S = 1_700_000_000.0

@@ -2,12 +2,12 @@
 
 import pytest
 
-from freshet_serving.models.joining.timed_stream import TimedStream
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.stream import StreamBacklog
 from freshet_serving.models.streams.stream_journal import StreamJournal
-from tests.models.joining.made import Clock
+from freshet_serving.models.streams.timed_stream import TimedStream
 from tests.models.streams.made import SCHEMA, ListStream
+from tests.models.streams.recordings import Clock
 
 
 @pytest.fixture

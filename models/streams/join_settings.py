@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from freshet_serving.models.data.arrow import infer_kind
 from freshet_serving.models.data.formats import SCHEMES
 from freshet_serving.models.data.source import Field, Schema
-from freshet_serving.models.joining.recording_folder import first_recording
+from freshet_serving.models.streams.recording_folder import first_recording
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository import REQUEST, ROW, TIME
 
@@ -30,7 +30,7 @@ class JoinSettings:
         time: Column of outcomes with their time.
         value: Column of outcomes with the label; "" for 1.
         score: Output used for calibration and weights; "" for the first.
-        wait_s: Window of a row (see models.joining.matching).
+        wait_s: Window of a row (see models.streams.matching).
         late_s: Age of a row up to which late outcomes correct it; 0 for no corrections.
         lag_s: Delay after which recordings and outcomes can be read.
         every_s: Interval at which a file is written.

@@ -13,13 +13,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.models.data.decoding_child import FRAME_NBYTES
-from freshet_serving.models.joining import recording_folder, timed_stream
-from freshet_serving.models.joining.join_run import JoinRun
-from freshet_serving.models.joining.join_windows import read_lines
-from freshet_serving.models.streams import growing_folder
+from freshet_serving.models.streams import growing_folder, recording_folder, timed_stream
+from freshet_serving.models.streams.join_run import JoinRun
+from freshet_serving.models.streams.join_windows import read_lines
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.warmup import METADATA
-from tests.models.joining.made import BEGAN_S, Place, expected, outcomes, put, recorded_as, recording
+from tests.models.streams.recordings import BEGAN_S, Place, expected, outcomes, put, recorded_as, recording
 
 
 @pytest.fixture

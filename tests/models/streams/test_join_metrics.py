@@ -5,9 +5,9 @@ import dataclasses
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from freshet_serving.models.joining.join_metrics import COUNTERS, GAUGES, JoinMetrics
-from freshet_serving.models.joining.join_run import JoinStatus
-from freshet_serving.models.joining.matching import JoinCounts
+from freshet_serving.models.streams.join_metrics import COUNTERS, GAUGES, JoinMetrics
+from freshet_serving.models.streams.join_run import JoinStatus
+from freshet_serving.models.streams.matching import JoinCounts
 
 
 def test_scrape_reports_the_join_status():

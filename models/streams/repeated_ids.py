@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
-from freshet_serving.models.joining.emitted_rows import RowLocation
-from freshet_serving.models.joining.matching import PendingRow
+from freshet_serving.models.streams.emitted_rows import RowLocation
+from freshet_serving.models.streams.matching import PendingRow
 
 MOST_ALIKE, READ_AT_ONCE = 16, 1024
 RECORDERS_OWN = "freshet."

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from freshet_serving.models.joining.join_state import JoinState
-from freshet_serving.models.joining.matching import JoinCounts, OpenOutcomes
+from freshet_serving.models.streams.join_state import JoinState
+from freshet_serving.models.streams.matching import JoinCounts, OpenOutcomes
 from freshet_serving.processor.errors import BadInput, Corrupt
 
 STATE = JoinState(

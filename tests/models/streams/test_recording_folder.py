@@ -2,10 +2,10 @@
 
 import pytest
 
-from freshet_serving.models.joining.recording_folder import RecordingFolder, first_recording, score_column
+from freshet_serving.models.streams.recording_folder import RecordingFolder, first_recording, score_column
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.processor.errors import BadInput
-from tests.models.joining.made import Place, put, recorded_as, recording
+from tests.models.streams.recordings import Place, put, recorded_as, recording
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.models.joining.join_run import NOTED_S, JoinRun
-from tests.models.joining.made import BEGAN_S, Place, outcomes, put, recorded_as, recording
-from tests.models.joining.test_join_run import Killed, killed_after
+from freshet_serving.models.streams.join_run import NOTED_S, JoinRun
+from tests.models.streams.recordings import BEGAN_S, Place, outcomes, put, recorded_as, recording
+from tests.models.streams.test_join_run import Killed, killed_after
 
 FATES = ("positives", "late", "unmatched", "duplicates", "too_late", "ambiguous")
 COUNTED = ("rows", "positives", "late", "retried", "disowned", "ambiguous")

@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from freshet_serving.models.joining import joined_folder as module
-from freshet_serving.models.joining.joined_folder import JoinedFolder, labelled, rows_of, seconds
+from freshet_serving.models.streams import joined_folder as module
+from freshet_serving.models.streams.joined_folder import JoinedFolder, labelled, rows_of, seconds
 from freshet_serving.processor.errors import BadInput, Corrupt
-from tests.models.joining.made import BEGAN_S, put, recording
+from tests.models.streams.recordings import BEGAN_S, put, recording
 
 
 def table(count):

@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from freshet_serving.models.joining.emitted_rows import EmittedRows, RowLocation
+from freshet_serving.models.streams.emitted_rows import EmittedRows, RowLocation
 from freshet_serving.processor.errors import Corrupt
 
 SINCE_ALIKE = ("retried", "disowned", "ambiguous")

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from freshet_serving.models.joining.join_run import JoinStatus
+from freshet_serving.models.streams.join_run import JoinStatus
 
 Family = tuple[str, str, Callable[[JoinStatus], float]]
 

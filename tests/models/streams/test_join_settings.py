@@ -2,9 +2,9 @@
 
 import pytest
 
-from freshet_serving.models.joining.join_settings import JoinSettings
+from freshet_serving.models.streams.join_settings import JoinSettings
 from freshet_serving.processor.errors import BadInput
-from tests.models.joining.made import Place, put, recorded_as, recording
+from tests.models.streams.recordings import Place, put, recorded_as, recording
 
 
 def test_time_options_have_bounds():

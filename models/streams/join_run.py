@@ -5,14 +5,14 @@ however large the backlog. A row is emitted once outcomes have been read up to w
 
 Invariants
 - The emitted rows are a prefix of the recordings' rows, and the state that records this is in the file that emits them
-  (models.joining.joined_folder). A kill at any moment costs only the input read since, which is read again.
+  (models.streams.joined_folder). A kill at any moment costs only the input read since, which is read again.
 - A journal line is durable before rows of its segment are matched (models.streams.stream_journal), so row numbers in a
   state mean the same rows after a crash.
 - All rows of a file have the same columns; freshet.late marks rows that are emitted a second time. Rows that are left
-  out (models.joining.matching) are accounted for in the file that holds their neighbours.
+  out (models.streams.matching) are accounted for in the file that holds their neighbours.
 
 Threads: one thread runs the join; any thread may read its status and stop it. Memory: at most MOST_WAITING rows, after
-which recordings are not read until some rows are emitted (models.joining.matching documents the cost of each), and 17
+which recordings are not read until some rows are emitted (models.streams.matching documents the cost of each), and 17
 bytes for each row of the last max(late_s, wait_s) seconds, read from the joined folder at the start.
 """
 
@@ -31,11 +31,12 @@ import numpy as np
 import pyarrow as pa
 
 from freshet_serving.models.data.source import Batch, Schema
-from freshet_serving.models.joining.emitted_rows import NOWHERE, EmittedRows, RowLocation
-from freshet_serving.models.joining.join_settings import JoinSettings
-from freshet_serving.models.joining.join_state import JoinState
-from freshet_serving.models.joining.join_windows import JoinWindows, write_lines
-from freshet_serving.models.joining.joined_folder import (
+from freshet_serving.models.streams.emitted_rows import NOWHERE, EmittedRows, RowLocation
+from freshet_serving.models.streams.followed_source import FollowedSource
+from freshet_serving.models.streams.join_settings import JoinSettings
+from freshet_serving.models.streams.join_state import JoinState
+from freshet_serving.models.streams.join_windows import JoinWindows, write_lines
+from freshet_serving.models.streams.joined_folder import (
     BOOKS,
     LABEL,
     LATE,
@@ -44,15 +45,14 @@ from freshet_serving.models.joining.joined_folder import (
     labelled,
     seconds,
 )
-from freshet_serving.models.joining.late_share import LateShare
-from freshet_serving.models.joining.matching import JoinCounts, LateOutcome, Matcher, PendingRow
-from freshet_serving.models.joining.recording_folder import RECORDINGS, RecordingFolder, score_column
-from freshet_serving.models.joining.repeated_ids import repeat_one_request
-from freshet_serving.models.joining.timed_stream import TimedStream
-from freshet_serving.models.streams.followed_source import FollowedSource
+from freshet_serving.models.streams.late_share import LateShare
+from freshet_serving.models.streams.matching import JoinCounts, LateOutcome, Matcher, PendingRow
 from freshet_serving.models.streams.open_rows import open_stream
+from freshet_serving.models.streams.recording_folder import RECORDINGS, RecordingFolder, score_column
+from freshet_serving.models.streams.repeated_ids import repeat_one_request
 from freshet_serving.models.streams.stream import ErrorContext, Stream
 from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.models.streams.timed_stream import TimedStream
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository import GENERATION, REQUEST, TIME
 

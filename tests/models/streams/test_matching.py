@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.models.joining.emitted_rows import NOWHERE, RowLocation
-from freshet_serving.models.joining.matching import JoinCounts, Matcher, OpenOutcomes, counts_from
+from freshet_serving.models.streams.emitted_rows import NOWHERE, RowLocation
+from freshet_serving.models.streams.matching import JoinCounts, Matcher, OpenOutcomes, counts_from
 from freshet_serving.processor.errors import Corrupt
 
 

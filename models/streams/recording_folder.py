@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from freshet_serving.models.data.broadcast_columns import row_nbytes
 from freshet_serving.models.data.decoding import DECODERS
 from freshet_serving.models.data.source import Schema
-from freshet_serving.models.joining.joined_folder import ROWS_NBYTES
 from freshet_serving.models.streams.growing_folder import GrowingFolder
+from freshet_serving.models.streams.joined_folder import ROWS_NBYTES
 from freshet_serving.models.streams.stream import ErrorContext, Segment, StreamBacklog, check_places
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.models.streams.stream_rows import RejectedRows, Rows

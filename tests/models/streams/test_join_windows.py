@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from freshet_serving.models.joining.join_windows import JoinWindows, newest_lines, read_lines, write_lines
+from freshet_serving.models.streams.join_windows import JoinWindows, newest_lines, read_lines, write_lines
 from freshet_serving.processor.errors import Corrupt
 
 

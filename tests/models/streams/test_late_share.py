@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.models.joining.late_share import LateShare
+from freshet_serving.models.streams.late_share import LateShare
 from freshet_serving.processor.errors import Corrupt
 
 
