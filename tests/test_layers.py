@@ -119,7 +119,7 @@ HEAVY_HOMES = (
     "loadtest/bench/bench_features.py",
     "loadtest/bench/bench_sequences.py",
     "loadtest/bench/sequence_peer.py",
-    "processor/redis_client/replies.py",
+    "processor/redis_client.py",
     "processor/tables/remote/redis.py",
     "loadtest/peers/fastapi_tf/",
     "loadtest/bench/foreign_models/builders/",

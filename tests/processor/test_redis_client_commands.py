@@ -1,4 +1,4 @@
-from freshet_serving.processor.redis_client.commands import encode_command
+from freshet_serving.processor.redis_client import encode_command
 
 
 def test_words_keep_their_bytes_and_lengths():

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import exceptions
 
-from freshet_serving.processor.redis_client import replies
-from freshet_serving.processor.redis_client.replies import MalformedReply, MovedRedirect, ReplyReader
+from freshet_serving.processor import redis_client
+from freshet_serving.processor.redis_client import MalformedReply, MovedRedirect, ReplyReader
 
 
 class Wire:
@@ -93,7 +93,7 @@ def test_reply_is_limited_to_exactly_the_allowed_bytes():
 
 def test_slow_server_is_abandoned_at_the_deadline(monkeypatch):
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(replies, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(redis_client, "time", SimpleNamespace(monotonic=lambda: clock.now))
     wire = Wire(encoded(b"x" * 1000), piece=1, piece_s=0.03, clock=clock)
     reader = reading(wire, end_s=100.05)
     with pytest.raises(TimeoutError):
