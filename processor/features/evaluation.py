@@ -51,9 +51,6 @@ class Transforms:
         self._steps = [(t, OPS[t.op], shapes[t.name]) for t in manifest.transforms]
         self._read = {name: shapes[name].width for t, *_ in self._steps for name in t.inputs}
 
-    def __bool__(self) -> bool:
-        return bool(self._steps)
-
     def run(self, inputs: Mapping[str, Column], left_out: Collection[str] = ()) -> dict[str, Column]:
         """Return the columns of all transforms, by name, for inputs that were checked against the manifest.
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.kernels.json_text import count_nodes
-from freshet_serving.serving.codecs import json_memory
+from freshet_serving.serving.codecs import wire
 
 PIECES = [
     "[]",
@@ -47,25 +47,25 @@ def test_parsing_takes_no_more_than_both_bounds(pieces):
     # The least of several: other threads of this process allocate as well.
     peak = min(taken(text) for _ in range(5))
     # The constant is the parser's own; documents that are checked are 64 KiB and longer.
-    assert peak <= 1024 + json_memory.nbytes_of(nodes, len(text))
-    assert peak <= 1024 + json_memory.MOST_PER_BYTE * len(text)
+    assert peak <= 1024 + wire.nbytes_of(nodes, len(text))
+    assert peak <= 1024 + wire.MOST_PER_BYTE * len(text)
 
 
 def test_short_document_is_not_checked(monkeypatch):
-    monkeypatch.setattr(json_memory, "_is_free", lambda nbytes: pytest.fail("asked"))
-    json_memory.check_memory(b"[" + b"1," * 100 + b"1]")
+    monkeypatch.setattr(wire, "_is_free", lambda nbytes: pytest.fail("asked"))
+    wire.check_memory(b"[" + b"1," * 100 + b"1]")
 
 
 def test_document_is_counted_only_where_its_length_is_too_much(monkeypatch):
     asked = []
-    monkeypatch.setattr(json_memory, "_is_free", lambda nbytes: asked.append(nbytes) or len(asked) == 2)
+    monkeypatch.setattr(wire, "_is_free", lambda nbytes: asked.append(nbytes) or len(asked) == 2)
     text = b"[" + b"0.5," * 20_000 + b"1]"
-    json_memory.check_memory(text)
+    wire.check_memory(text)
     assert asked[0] == 64 * len(text)
     assert asked[1] < asked[0] / 2
     asked.append(0)
     with pytest.raises(NotReady, match="not enough memory"):
-        json_memory.check_memory(memoryview(text))
+        wire.check_memory(memoryview(text))
 
 
 CHILD = """
