@@ -2,15 +2,11 @@
 
 config        `freshet train --config`: what to read, what to learn, what to publish
 publishing    publishes any trainer's changes as deltas of a served version
-analysis      analyses embedding tables: contents, and estimated savings of admission and eviction
-pipeline      shares threads and cores between the stages of a step
 parallel      training over several processes
-joining       joins recordings with outcomes to training rows
 training      a stream of labelled rows in; versions, deltas and checkpoints out
-evaluation    scored rows in, metrics out
+evaluation    scored rows in, metrics out; what embedding tables contain
 runs          records of a training run for people: its configuration, metrics and report
-dense         training of the dense network
-streams       streams that grow while they are read, as numbered rows
+streams       streams that grow while they are read, as numbered rows; the join of recordings with outcomes
 zoo           networks over the dense input
 embedding     EmbeddingVariables and the optimizers of their rows
 data          readers that turn stored or synthetic events into batches of columns
@@ -18,14 +14,11 @@ bench         writes the benchmark's model and deltas without training
 """
 
 __all__ = [
-    "analysis",
     "bench",
     "config",
     "data",
     "evaluation",
-    "joining",
     "parallel",
-    "pipeline",
     "publishing",
     "runs",
     "streams",

@@ -108,14 +108,17 @@ def take_rows(column: Any, rows: NDArray[np.int64]) -> Any:
     if not isinstance(column, Strings | Ragged):
         return column[rows]
     bounds = column.offsets if isinstance(column, Strings) else column.row_splits
-    lengths = np.diff(bounds)[rows]
+    starts = bounds[rows]
+    lengths = bounds[rows + 1] - starts
     ends = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
-    values = np.repeat(bounds[rows] - ends[:-1], lengths) + np.arange(ends[-1])
+    # In place, and take() instead of an index: within a fifth of the time of a compiled loop.
+    places = np.arange(ends[-1])
+    places += np.repeat(starts - ends[:-1], lengths)
     if isinstance(column, Strings):
         # A view of some rows of a larger buffer keeps that buffer's offsets.
-        return Strings(column.data[values], ends)
-    return Ragged(take_rows(column.values, values), ends)
+        return Strings(column.data.take(places), ends)
+    return Ragged(take_rows(column.values, places), ends)
 
 
 def nbytes_of(inputs: Mapping[str, Column]) -> int:

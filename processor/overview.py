@@ -53,7 +53,7 @@ def version_stats(host: ModelHost) -> list[VersionStats]:
         routes = model.routes
         shares = routes.shares()
         for number, version in sorted(routes.served.items()):
-            trend = host.trend(name, number)
+            trend = host.score_watch.trend(name, number)
             counted = host.lookups(version).tolist()
             out = routes.traffic.out.get(number)
             snapshots.append(

@@ -19,7 +19,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/repository/log/re_signing.py": ("tests/processor/versions/test_model_signed.py",),
     "processor/clock.py": (
         "tests/processor/sessions/test_predictor.py",
-        "tests/processor/redis_client/test_circuit_breaker.py",
+        "tests/processor/test_redis_client_breaker.py",
     ),
     "processor/eas/predict_messages.py": ("tests/processor/eas/test_codec.py",),
     "processor/kernels/bucket_bytes.py": ("tests/processor/tables/remote/test_layout.py",),

@@ -42,7 +42,7 @@ LEVELS = {
         ("clock", "columns", "errors", "machine", "memory"),
     ),
     "compiler": (
-        ("imports", "recompiling"),
+        ("imports",),
         ("building",),
         ("backends", "passes"),
         ("dense",),
@@ -51,11 +51,11 @@ LEVELS = {
     "models": (
         ("bench",),
         ("parallel",),
-        ("joining", "training"),
+        ("training",),
         ("runs",),
-        ("dense", "evaluation", "streams"),
-        ("analysis", "config"),
-        ("data", "embedding", "pipeline", "publishing", "zoo"),
+        ("evaluation", "streams"),
+        ("config",),
+        ("data", "embedding", "publishing", "zoo"),
     ),
     "serving": (
         ("commands",),
@@ -119,7 +119,7 @@ HEAVY_HOMES = (
     "loadtest/bench/bench_features.py",
     "loadtest/bench/bench_sequences.py",
     "loadtest/bench/sequence_peer.py",
-    "processor/redis_client/replies.py",
+    "processor/redis_client.py",
     "processor/tables/remote/redis.py",
     "loadtest/peers/fastapi_tf/",
     "loadtest/bench/foreign_models/builders/",

@@ -7,6 +7,19 @@ calibrate  chooses the fastest correct backend for each bucket
 subgraph_compiler  compiles every part for several variants, measures and chooses
 packaging  publishes a model as a committed version: the last step of training and import
 auc        area under the ROC curve
+recompile  recompiles a version that is already in a repository: backends, buckets, calibration, a new manifest
+calibration_rows  calibration sets, from the version's tables or labelled data
+compile_report    costs and errors by backend and bucket, as lines of text
 """
 
-__all__ = ["auc", "bucket_list", "calibrate", "compile", "packaging", "parts", "subgraph_compiler"]
+__all__ = [
+    "auc",
+    "bucket_list",
+    "calibrate",
+    "compile",
+    "compile_report",
+    "packaging",
+    "parts",
+    "recompile",
+    "subgraph_compiler",
+]

@@ -31,9 +31,9 @@ from rich.console import Console
 
 from freshet_serving.compiler.building.auc import auc
 from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.embedding.multi_hash import key_transform
-from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer

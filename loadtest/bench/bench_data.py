@@ -38,9 +38,9 @@ from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.parquet_copy import GROUP_ROWS
+from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.source import Batch, Field, Source
-from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
-from freshet_serving.models.pipeline.step_profile import overlap
+from freshet_serving.models.runs.step_profile import overlap
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.cores import available

@@ -28,7 +28,7 @@ class TrainSettings(RowOptions):
 
     "" and 0 of optimizer, rates, accumulator and batch_rows mean left out; models.training.defaults chooses.
 
-    models.training.schedule computes the learning rates over time, models.dense.dense_optimizer the network's steps;
+    models.training.schedule computes the learning rates over time, models.training.dense_optimizer the network's steps;
     models.data.shuffled shuffles rows.
 
     Attributes:

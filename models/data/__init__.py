@@ -11,6 +11,7 @@ formats    the data formats, and their detection from a path
 tabular    a user's own table in Parquet, CSV or TFRecord
 parquet_copy  conversion of any source to one Parquet file
 ordered_prefetch  tasks on threads with results in order
+prefetch   stages of a step that run ahead: threads with bounded queues between them
 tfrecord   TFRecord files of Examples, one row a record
 libsvm     lines of a label and indices
 criteo     Criteo's display advertising logs
@@ -38,6 +39,7 @@ __all__ = [
     "joined_rows",
     "open_data",
     "parquet_copy",
+    "prefetch",
     "sequence_columns",
     "shuffled",
     "source",

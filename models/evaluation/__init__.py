@@ -1,4 +1,4 @@
-"""Measure scored rows: held-out rows during training, and any generation with `freshet evaluate`.
+"""Measure scored rows, held out in training or of any generation (`freshet evaluate`), and analyse embedding tables.
 
 tally              labelled scores counted by key and score in bounded memory
 quality            AUC, log-loss, and advice about a poor AUC
@@ -10,6 +10,24 @@ extra_columns      columns of the data that are not features
 generation_scorer  one generation, opened to score as a server does
 evaluate           evaluation of a generation on a table
 item_vectors       an output of a generation for every item of a table
+row_layers         an embedding table as layers, newest first: iterates over its rows, and finds rows by id
+table_summary      histograms of a table, and estimated savings of admission and eviction
+changed_rows       compares two generations of a table
+analysis_files     summaries and changes of tables as Parquet
+analysis_page      both as one self-contained HTML page
 """
 
-__all__ = ["evaluate", "evaluation_metrics", "extra_columns", "generation_scorer", "item_vectors", "quality", "slices"]
+__all__ = [
+    "analysis_files",
+    "analysis_page",
+    "changed_rows",
+    "evaluate",
+    "evaluation_metrics",
+    "extra_columns",
+    "generation_scorer",
+    "item_vectors",
+    "quality",
+    "row_layers",
+    "slices",
+    "table_summary",
+]

@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from freshet_serving.models.config.model_section import ONE_LABEL, NetworkConfig
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.source import Batch
-from freshet_serving.models.dense.losses import mean_shares
 from freshet_serving.models.parallel.batch_slices import encoded, slice_of
 from freshet_serving.models.parallel.commands import HANDLERS, CommandHeader, RankCommand, send_command
 from freshet_serving.models.parallel.gathered_table import GatheredTable
 from freshet_serving.models.parallel.rank_trainer import NO_ROWS, RankTrainer
 from freshet_serving.models.parallel.ranks import Array, Bytes, Ranks, receive_arrays
-from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
+from freshet_serving.models.training.losses import mean_shares
 from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.package import Manifest

@@ -40,13 +40,13 @@ from numpy.typing import NDArray
 from freshet_serving.models.config.model_section import ONE_LABEL, NetworkConfig
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_section import TrainSettings
-from freshet_serving.models.dense.batch_part import Write
 from freshet_serving.models.embedding import kernels
 from freshet_serving.models.embedding.id_shards import SHARDS
 from freshet_serving.models.parallel import id_kernels
 from freshet_serving.models.parallel.batch_ids import BatchIds
 from freshet_serving.models.parallel.number_wire import NumberMessage, from_wire, to_wire
 from freshet_serving.models.parallel.ranks import Array, Bytes, Ranks, packed, unpacked
+from freshet_serving.models.training.batch_part import Write
 from freshet_serving.models.training.trainer import FEW_IDS, Pieces, Trainer
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.bound_request import BoundRequest

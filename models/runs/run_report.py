@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from freshet_serving.models.pipeline.step_profile import AHEAD
 from freshet_serving.models.runs.curves import COLOURS, Curve, curves_svg, key_html
 from freshet_serving.models.runs.stage_bars import stages_svg
+from freshet_serving.models.runs.step_profile import AHEAD
 
 Line = Mapping[str, Any]
 STYLE = """

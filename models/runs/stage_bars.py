@@ -16,9 +16,9 @@ def stage_lines(stage_times: Mapping[str, Any], cores: int, times: float) -> lis
     """Return a journal line for each stage, with wall-clock and CPU milliseconds a step.
 
     Args:
-        stage_times: Seconds by stage (models.pipeline.step_profile).
+        stage_times: Seconds by stage (models.runs.step_profile).
         cores: Available cores.
-        times: How many times as long as with all cores busy (models.pipeline.step_profile.overlap).
+        times: How many times as long as with all cores busy (models.runs.step_profile.overlap).
     """
     steps = max(1, stage_times["step"].times)
     return [

@@ -4,6 +4,13 @@ loop             a whole run of `freshet train`
 run_start        choice of the state that a run starts from
 lineage          sync of a run's weights with the change log of its version, rollbacks included
 trainer          one batch: pooled embeddings, the dense step, row updates
+dense_step       forward and backward pass of a batch in parts, then an optimizer step
+batch_part       one part of a batch, with the buffers that an executable reads
+dense_functions  the functions that XLA compiles
+dense_state      the state that passes from step to step
+dense_optimizer  Adam with weight decay and clipping
+losses           a loss for each row, and each row's weight in the mean
+worker_pool      a few threads that share a list of calls
 prefetch_windows  groups of batches whose rows are brought into memory first
 schedule         learning rates over the steps of a run
 early_stopping   choice of the best epoch, and of when epochs end
@@ -25,4 +32,4 @@ published_baseline     a version as published, as a second scorer
 checkpoint       checkpoints from which a killed run resumes exactly
 """
 
-__all__ = ["checkpoint", "loop", "publication", "trainer"]
+__all__ = ["batch_part", "checkpoint", "dense_state", "dense_step", "loop", "losses", "publication", "trainer"]

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.analysis.row_layers import RowLayer, RowLayers
 from freshet_serving.models.embedding.variable import Changes
+from freshet_serving.models.evaluation.row_layers import RowLayer, RowLayers
 from freshet_serving.processor.errors import Corrupt
 from freshet_serving.processor.package import (
     Tensors,

@@ -28,15 +28,15 @@ from typing import Any, TypeVar
 from freshet_serving.compiler.progress import Reporter, SilentReporter
 from freshet_serving.models.config.train_config import StartOptions, TrainConfig
 from freshet_serving.models.data.formats import label_names
+from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.shuffled import shuffled
 from freshet_serving.models.data.source import Batch, Source
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.extra_columns import ExtraColumns
 from freshet_serving.models.evaluation.quality import ScoredRows, next_step
-from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
-from freshet_serving.models.pipeline.step_profile import StageTime, overlap
 from freshet_serving.models.runs.run_journal import RunJournal
 from freshet_serving.models.runs.stage_bars import stage_lines
+from freshet_serving.models.runs.step_profile import StageTime, overlap
 from freshet_serving.models.runs.train_metrics import RunStatus
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.open_rows import checkpoint_folder, open_rows

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.embedding.distinct_ids import DistinctIds
 from freshet_serving.models.embedding.tiered_rows import PrefetchedRows, TieredRows
-from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
-from freshet_serving.models.pipeline.step_profile import StepProfile
+from freshet_serving.models.runs.step_profile import StepProfile
 
 READ_IDS = 1 << 21
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.dense.dense_step import DenseStep
+from freshet_serving.models.training.dense_step import DenseStep
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import TableEntry

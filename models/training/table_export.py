@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from freshet_serving.compiler.progress import Reporter
-from freshet_serving.models.analysis.analysis_files import RowsFile, write_summaries
-from freshet_serving.models.analysis.row_layers import PIECE_ROWS, RowChunk
-from freshet_serving.models.analysis.table_summary import TableSummary, summarise
 from freshet_serving.models.embedding.multi_hash import NO_HASH
 from freshet_serving.models.embedding.trained_table import TrainedTable
+from freshet_serving.models.evaluation.analysis_files import RowsFile, write_summaries
+from freshet_serving.models.evaluation.row_layers import PIECE_ROWS, RowChunk
+from freshet_serving.models.evaluation.table_summary import TableSummary, summarise
 from freshet_serving.models.training.hash_choice import of_version
 from freshet_serving.models.training.trainer import Trainer
 
@@ -18,7 +18,7 @@ TABLES, ROWS = "tables.parquet", "rows.parquet"
 
 
 def write_analysis(folder: Path, trainer: Trainer, report: Reporter) -> None:
-    """Write tables.parquet, a summary of each table, and rows.parquet, its rows (models.analysis.analysis_files).
+    """Write tables.parquet, a summary of each table, and rows.parquet, its rows (models.evaluation.analysis_files).
 
     Args:
         folder: Folder of the files.

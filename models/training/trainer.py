@@ -3,12 +3,12 @@
 read       a source's batches (models.data)
 transform  a batch bound to the plan: strings hashed, columns computed, as serving does; touches no state
 look up    every id of the batch finds its row, or gets one; serving's kernel pools rows into the dense input
-step       the network, forward and backward (models.dense.dense_step)
+step       the network, forward and backward (models.training.dense_step)
 update     the gradient is propagated to the rows that were read, each moves once, and the network's weights move
 
-Read and transform run ahead in threads (models.pipeline.prefetch), and so does the reading of rows on disk
+Read and transform run ahead in threads (models.data.prefetch), and so does the reading of rows on disk
 (models.training.prefetch_windows). The other stages run one after another, each on all cores
-(models.pipeline.worker_pool): a batch always reads what the previous batch has written. So staleness is 0, and the
+(models.training.worker_pool): a batch always reads what the previous batch has written. So staleness is 0, and the
 result of training is a function of rows, seed and configuration, identical to the bit in every run on the same number
 of cores.
 
@@ -32,10 +32,8 @@ from numpy.typing import NDArray
 from freshet_serving.models.config.model_section import ONE_LABEL, NetworkConfig
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.source import Batch
-from freshet_serving.models.dense.batch_part import Write
-from freshet_serving.models.dense.dense_step import MOST_PARTS, DenseStep
-from freshet_serving.models.dense.losses import mean_shares
 from freshet_serving.models.embedding import kernels
 from freshet_serving.models.embedding.admission import Admission, AdmitAll, CountingBloom, ExactCounts
 from freshet_serving.models.embedding.id_shards import of_process
@@ -43,12 +41,14 @@ from freshet_serving.models.embedding.optimizer import row_optimizer
 from freshet_serving.models.embedding.row_budget import RowBudget
 from freshet_serving.models.embedding.trained_table import TrainedTable
 from freshet_serving.models.embedding.variable import EmbeddingVariable, Eviction, RowInitializer
-from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
-from freshet_serving.models.pipeline.step_profile import StepProfile
-from freshet_serving.models.pipeline.worker_pool import WorkerPool
+from freshet_serving.models.runs.step_profile import StepProfile
+from freshet_serving.models.training.batch_part import Write
 from freshet_serving.models.training.defaults import of_table
+from freshet_serving.models.training.dense_step import MOST_PARTS, DenseStep
+from freshet_serving.models.training.losses import mean_shares
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.schedule import rate_factor
+from freshet_serving.models.training.worker_pool import WorkerPool
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.cores import available

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.key_codes import CODES
 from freshet_serving.processor.kernels import crosses, texts
@@ -50,9 +50,6 @@ class Transforms:
         shapes = manifest.shapes
         self._steps = [(t, OPS[t.op], shapes[t.name]) for t in manifest.transforms]
         self._read = {name: shapes[name].width for t, *_ in self._steps for name in t.inputs}
-
-    def __bool__(self) -> bool:
-        return bool(self._steps)
 
     def run(self, inputs: Mapping[str, Column], left_out: Collection[str] = ()) -> dict[str, Column]:
         """Return the columns of all transforms, by name, for inputs that were checked against the manifest.
@@ -212,22 +209,10 @@ def _int32(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     return given[0].like(given[0].values.astype(np.int32).astype(np.int64))
 
 
-def _taken(values: Any, places: NDArray[np.int64]) -> Any:
-    """Return the numbers or strings at these places."""
-    if not isinstance(values, Strings):
-        return values[places]
-    lengths = np.diff(values.offsets)[places]
-    offsets = np.zeros(len(places) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    data = np.empty(int(offsets[-1]), np.uint8)
-    texts.append(values.data, values.offsets, places, offsets[:-1].copy(), data)
-    return Strings(data, offsets)
-
-
 def _pick(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     f, columns = given[0], np.array(t.integers, np.int64)
     places = (np.arange(f.rows, dtype=np.int64)[:, None] * f.width + columns).reshape(-1)
-    return FlatColumn(_taken(f.values, places), f.rows, len(columns))
+    return FlatColumn(take_rows(f.values, places), f.rows, len(columns))
 
 
 def _side_by_side(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
@@ -242,14 +227,14 @@ def _side_by_side(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
         whole: Any = Strings.of([s for strings in values for s in strings.tolist()])
     else:
         whole = np.concatenate(values)
-    return FlatColumn(_taken(whole, np.concatenate(places, 1).reshape(-1).astype(np.int64)), rows, width)
+    return FlatColumn(take_rows(whole, np.concatenate(places, 1).reshape(-1).astype(np.int64)), rows, width)
 
 
 def _kept(f: FlatColumn, keep: NDArray[np.bool_]) -> FlatColumn:
     """Return the values to keep as ragged rows."""
     before = np.zeros(len(keep) + 1, np.int64)
     np.cumsum(keep, out=before[1:])
-    return FlatColumn(_taken(f.values, np.flatnonzero(keep)), f.rows, 1, before[f.bounds])
+    return FlatColumn(take_rows(f.values, np.flatnonzero(keep)), f.rows, 1, before[f.bounds])
 
 
 def _equal(values: Any, t: Transform) -> NDArray[np.bool_]:

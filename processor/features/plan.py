@@ -127,7 +127,7 @@ class SparsePlan:
             )
             for name, spec in sources.items()
         ]
-        self._transforms = Transforms(manifest)
+        self._transforms = Transforms(manifest) if manifest.transforms else None
         # If every row has the same number of ids and no string has to be hashed, the row count gives the size.
         self._plain = not any(i.ragged or i.dtype == "string" for i in manifest.inputs)
         self._row_ids = sum(i.columns or 1 for i in manifest.inputs if i.dtype == "int64")
@@ -223,7 +223,7 @@ class SparsePlan:
             staged = self.stage.run(inputs, rows)
             rows, more, same = self._read_inputs(self._staged, staged, rows, words, keep)
             ids, user_split = ids + more, user_split and same
-        if self._transforms:
+        if self._transforms is not None:
             made = self._transforms.run(inputs, left.names if left is not None else frozenset())
             rows, more, same = self._read_inputs(transformed, made, rows, words, keep)
             ids, user_split = ids + more, user_split and same
@@ -346,7 +346,7 @@ class SparsePlan:
         """Return the binding for this buffer layout, whatever the values; None if bind_inputs() has to read values."""
         places = inputs.places
         layout = self._layouts.get(places)
-        if layout is None and self.stage is None and not self._transforms and self._events is None:
+        if layout is None and self.stage is None and self._transforms is None and self._events is None:
             left = self._left_out(inputs)
             if any(read.looks_at_values for read, _ in (self._reads if left is None else left.reads)):
                 return None

@@ -11,8 +11,7 @@ row_tiering      moves rows between the tiers of a table with a memory budget
 remote           collects the ids that a batch reads of tables in a row store
 row_cache        cache of rows fetched from a row store
 bucket_bytes     parses the buckets of a row store
-hashing          hashes strings to ids, and ids to their initial rows
-xxh3             XXH3 over a column of strings
+hashing          hashes strings to ids (XXH3), and ids to their initial rows
 string_hashes    the string hashes that TensorFlow's features use
 texts            builds strings from numbers and from other strings
 crosses          feature crosses: combinations of a row's values, hashed

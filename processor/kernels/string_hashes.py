@@ -12,7 +12,7 @@ import numba as nb
 import numpy as np
 
 from freshet_serving.processor.columns import Strings
-from freshet_serving.processor.kernels.xxh3 import load_1, load_4, load_8, rotate_left
+from freshet_serving.processor.kernels.hashing import load_1, load_4, load_8, rotate_left
 
 FARM, MURMUR, SIP = 0, 1, 2
 

@@ -40,14 +40,17 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.online_features.online_store import MAX_REPLY_NBYTES, HashRead, HashReply, Loss
 from freshet_serving.processor.online_features.store_settings import CLUSTER, SENTINEL, SOCKET, OnlineStoreSettings
-from freshet_serving.processor.redis_client.circuit_breaker import CircuitBreaker
-from freshet_serving.processor.redis_client.cluster_slots import SLOTS, SLOTS_NBYTES, nodes_by_slot, parse_slots
-from freshet_serving.processor.redis_client.commands import encode_command
-from freshet_serving.processor.redis_client.replies import (
+from freshet_serving.processor.redis_client import (
+    SLOTS,
+    SLOTS_NBYTES,
+    CircuitBreaker,
     MalformedReply,
     MovedRedirect,
     ReplyReader,
     ReplyTooLarge,
+    encode_command,
+    nodes_by_slot,
+    parse_slots,
     reader_of,
 )
 

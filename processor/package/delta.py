@@ -186,9 +186,11 @@ class Delta:
 
     def _check_copy(self, manifest: Manifest, table: str) -> None:
         """Raise BadInput if the model reads a table's rows in a second place that this delta does not change."""
-        manifest.check_reachable(table)
         weight = manifest.copies.get(table)
-        if weight is not None and weight not in self.dense:
+        if weight is None:
+            return
+        manifest.check_reachable(table)
+        if weight not in self.dense:
             raise BadInput(
                 f"delta: table {table!r} changes without dense weight {weight!r}, which holds the same rows: expected "
                 "both in one delta"

@@ -57,7 +57,7 @@ class Keyring:
 
     Attributes:
         signer: Key to sign with; None for none.
-        trusted: Trusted public keys by id.
+        trusted: Trusted public keys by id; signatures are required if there are any.
         memory: What was trusted before; None if nothing is remembered, as in commands.
     """
 
@@ -93,11 +93,6 @@ class Keyring:
         if listed and not named:
             raise BadInput(f"{TRUST_VARIABLE}: expected files of public keys separated by commas, got {listed[:64]!r}")
         return cls.of(key or os.environ.get(KEY_VARIABLE, ""), [*trust, *named])
-
-    @property
-    def trusts(self) -> bool:
-        """True if signatures are required."""
-        return bool(self.trusted)
 
     def check_signature(self, what: str, key: str, signature: str, data: bytes) -> None:
         """Raise Corrupt unless a trusted key has signed these bytes; pass if signatures are not required.

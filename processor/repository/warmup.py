@@ -7,7 +7,7 @@ Tensors, for request n and input X (`n/X` is the prefix):
 Metadata: format, requests (their number). The manifest names the file like any other, so it is verified like any other.
 
 Also here: names of the columns that recorded requests have besides their features. serving.telemetry.request_recorder
-writes them, models.joining reads them.
+writes them, models.streams reads them.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def descriptor(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int
         STORED_TYPES[spec.dtype].code + (row_kernels.TIERED if "ring" in arrays else 0),
         arrays["scales"].ctypes.data,
         arrays["arena_scales"].ctypes.data,
-        *tier_fields(spec, arrays),
+        *(tier_fields(spec, arrays) if "ring" in arrays else (0, 0, 0, 0)),
         len(arrays["base"]) if "changed" in arrays else 0,
         arrays["changed"].ctypes.data if "changed" in arrays else 0,
     ]

@@ -110,14 +110,12 @@ class VacuumPlan:
 
 
 def tier_fields(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
-    """Return the last fields of a table's descriptor: log, record_nbytes, hits, ring; zeros without a budget.
+    """Return the last fields of the descriptor of a table with a memory budget: log, record_nbytes, hits, ring.
 
     Args:
         spec: The table's manifest entry.
         arrays: The table's arrays, see ServedTable.arrays.
     """
-    if "ring" not in arrays:
-        return [0, 0, 0, 0]
     return [
         arrays["log"].ctypes.data,
         record_nbytes(spec),

@@ -13,6 +13,7 @@ served_version  a loaded version, writer side: stage, flip, reclaim, undo
 replica         a loaded version, reader side: what sessions pin and run; its warm-up
 control         the shared words that a flip changes, mapped by all processes
 change_results  results of changing a served model
+score_watch     eject bad canaries, follow trends of scores, have bad deltas rolled back
 readiness       reasons for being unready: a change that hangs, and staleness
 poll_rounds     poll every model without waiting for slow ones
 failed_versions  versions that failed to load and when to retry them; versions whose log must be re-read

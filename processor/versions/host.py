@@ -3,8 +3,8 @@
 Changes run in the caller's thread under the model's lock and never block a request. A model that takes long delays no
 other model (processor.versions.poll_rounds). Once a second, and more often while a delta is monitored, a thread
 evaluates the statistics of all processes that answer requests: it ejects bad canaries and has bad deltas rolled back
-(look()). Another thread checks the files that are served by memory mapping, and unloads versions whose files are
-damaged (examine()).
+(processor.versions.score_watch). Another thread checks the files that are served by memory mapping, and unloads
+versions whose files are damaged (examine()).
 
 All threads that changes need are started in advance and stand by (processor.standby_thread), because none could be
 started when memory is short. A change that has held its model's lock for a minute is reported by a log line and a
@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,20 +39,18 @@ from freshet_serving.processor.versions.poll_rounds import PollRounds
 from freshet_serving.processor.versions.readiness import LONG_S, Staleness, find_stale
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routes import VersionStatus, find
+from freshet_serving.processor.versions.score_watch import ScoreWatch
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching import (
     DIVERGED,
     ON,
     WAITING,
-    AutoRollback,
     CanaryEvidence,
-    CanaryJudge,
     DeltaBounds,
     GroupStats,
     LabelSums,
     ShadowComparison,
     Sketch,
-    Trend,
 )
 
 log = logging.getLogger("freshet.host")
@@ -106,11 +102,10 @@ class ModelHost(ABC):
         # Folders without a version yet: the first version changes such a folder, not the root.
         self._empty: dict[str, FolderWatch] = {}
         self._changing = threading.Lock()
-        # One makes a delta's file durable while its rows are staged; the other rolls back deltas that turn out to be
-        # bad.
-        self._beside, self._undoing = StandbyThread("freshet-keep"), StandbyThread("freshet-undo")
-        for thread in (self._beside, self._undoing):
-            thread.start()
+        # Makes a delta's file durable while its rows are staged.
+        self._beside = StandbyThread("freshet-keep")
+        self._beside.start()
+        self.score_watch = ScoreWatch(self, clock)
         self._closed = False
         self._remote = remote
         self._budgets = budgets if budgets and budgets.nbytes else None
@@ -119,9 +114,6 @@ class ModelHost(ABC):
         self._default = ModelPolicy(delta_guard=guarded, given=frozenset({"delta_guard"} if delta_guard != ON else ()))
         # Time at which a model whose poll() failed is polled again.
         self._resting: dict[str, float] = {}
-        # Written by look() only, replaced as a whole: by model and version.
-        self._canary_judges: dict[tuple[str, int], CanaryJudge] = {}
-        self._trends: dict[tuple[str, int], Trend] = {}
         self._periodic_threads: list[PeriodicThread] = []
         self._beats = 0
         self._rounds = PollRounds(self._poll_model)
@@ -193,8 +185,8 @@ class ModelHost(ABC):
         self._closed = True
         self.repository.close()
         self._rounds.close()
-        for thread in (self._beside, self._undoing):
-            thread.close()
+        self._beside.close()
+        self.score_watch.close()
         for periodic_thread in self._periodic_threads:
             periodic_thread.close(0.0 if self._stuck else CLOSE_S)
 
@@ -510,23 +502,6 @@ class ModelHost(ABC):
         """
         self.model(model).readmit(version)
 
-    def look(self) -> None:
-        """Judge every canary, follow the scores of every version, roll back newest deltas that turn out to be bad.
-
-        An error with one model does not stop the others from being checked.
-        """
-        now_s = self._clock.now_s()
-        judges: dict[tuple[str, int], CanaryJudge] = {}
-        trends: dict[tuple[str, int], Trend] = {}
-        for name, model in self._models.items():
-            try:
-                judges |= self._judged(model, now_s)
-                trends |= self._followed(model, now_s)
-                self._watched(model, now_s)
-            except Exception:
-                log.exception("cannot check the statistics of model %s", name)
-        self._canary_judges, self._trends = judges, trends
-
     def examine(self, efforts: Sequence[int] = (SIZES, CHANGES)) -> list[str]:
         """Check every mapped file, and unload versions with damaged files; return the events.
 
@@ -548,52 +523,6 @@ class ModelHost(ABC):
     def corruption_unloads(self) -> int:
         """Number of times that a version was unloaded because of a damaged file."""
         return sum(model.damaged.total() for model in self._models.values())
-
-    def _judged(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], CanaryJudge]:
-        """Judge the model's canaries; return their judges for the next time."""
-        judges = {}
-        for canary, baseline in model.routes.trials():
-            key = model.name, canary.manifest.version
-            judge = judges[key] = self._canary_judges.get(key) or CanaryJudge()
-            verdict = judge.look(model.policy.guard, now_s, *self.canary_evidence(canary, baseline))
-            if verdict is not None:
-                log.error("%s version %d is removed from the split: %s", *key, verdict.reason)
-                model.eject(canary.manifest.version, f"{verdict.kind}: {verdict.reason}")
-        return judges
-
-    def _followed(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], Trend]:
-        """Follow the scores of the model's versions; return their trends."""
-        trends = {}
-        for number, version in model.routes.served.items():
-            trend = trends[model.name, number] = self.trend(model.name, number)
-            trend.look(now_s, version.generation, self.sketch(version))
-        return trends
-
-    def _watched(self, model: ServedModel, now_s: float) -> None:
-        """Monitor the newest deltas of the model's versions after deployment."""
-        for number, version in model.routes.served.items():
-            verdict = model.watch(now_s, number, self.sketch(version))
-            if verdict is not None:
-                # A change of the model may be in progress and take long: canaries do not wait for it.
-                self._undoing.try_run_detached(partial(self._auto_rollback, model, verdict))
-
-    def _auto_rollback(self, model: ServedModel, verdict: AutoRollback) -> None:
-        try:
-            for line in model.auto_rollback(verdict):
-                log.error("%s", line)
-        except Exception as error:
-            log.error("cannot roll back %s %s: %s", model.name, verdict.bad, error)
-            # The rollback is requested again with every check.
-            time.sleep(REST_S)
-
-    def trend(self, model: str, version: int) -> Trend:
-        """Return the trend of a version's scores as of the last look().
-
-        Args:
-            model: Name of the model.
-            version: The version.
-        """
-        return self._trends.get((model, version)) or Trend()
 
     def _excuse(self) -> None:
         """Update the models that readiness does not wait for.
@@ -650,7 +579,7 @@ class ModelHost(ABC):
         if monitored:
             self.refresh()
         if monitored or self._beats % BEATS == 0:
-            self.look()
+            self.score_watch.look(self._models)
         return False
 
     def _find_stuck(self) -> None:

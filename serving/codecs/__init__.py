@@ -8,7 +8,6 @@ kserve             KServe v2 over HTTP
 kserve_rpc         KServe v2 over gRPC
 kserve_header      tensor descriptions of a KServe request, checked against the model
 json_columns       JSON values to columns
-json_memory        whether there is memory to parse a JSON document
 sequence_tensors   the tensors that tell lists apart, one for all columns of a sequence
 tensor_types       names of tensor types on the wire, and the types that an input accepts
 templates          cache of parsed messages, recognised by the bytes around their tensors

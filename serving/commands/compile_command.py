@@ -63,7 +63,7 @@ def compile_command(
     A running server takes the result when it next loads the version.
     """
     from freshet_serving.compiler.building.calibrate import Tolerance
-    from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version, find_version
+    from freshet_serving.compiler.building.recompile import CompileOptions, compile_version, find_version
     from freshet_serving.processor.repository import Keyring
 
     options = CompileOptions(
@@ -86,7 +86,7 @@ def compile_command(
     with progress_bars(console) as reporter:
         done = compile_version(found.folder, options, reporter, found.storage, Keyring.of_writer(key))
     if report:
-        from freshet_serving.compiler.recompiling.compile_report import print_report
+        from freshet_serving.compiler.building.compile_report import print_report
 
         print_report(done, console)
     else:

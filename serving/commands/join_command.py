@@ -18,7 +18,7 @@ from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 from freshet_serving.serving.commands.shutdown_signals import stop_on_signal
 
 if TYPE_CHECKING:
-    from freshet_serving.models.joining.join_run import JoinStatus, ScoreSums
+    from freshet_serving.models.streams.join_run import JoinStatus, ScoreSums
 
 TELL_TIMEOUT_S = 5.0
 SHOWN_WINDOWS = 12
@@ -62,10 +62,10 @@ def join(
     metrics_host: Annotated[str, typer.Option(help="Address to bind --metrics-port to.")] = "127.0.0.1",
 ) -> None:
     """Joins recorded requests with their outcomes to labelled rows. Run it again after a crash to continue."""
-    from freshet_serving.models.joining.join_metrics import JoinMetrics
-    from freshet_serving.models.joining.join_run import JoinRun
-    from freshet_serving.models.joining.join_settings import JoinSettings
     from freshet_serving.models.runs.train_metrics import serve_metrics
+    from freshet_serving.models.streams.join_metrics import JoinMetrics
+    from freshet_serving.models.streams.join_run import JoinRun
+    from freshet_serving.models.streams.join_settings import JoinSettings
 
     settings = JoinSettings(
         recordings, outcomes, out, model, key, request_column, time_column, value_column, score, wait, late, lag, every,
@@ -134,8 +134,8 @@ def report(status: JoinStatus, out: Path) -> Table:
         status: The join's status.
         out: Folder of the join's output.
     """
-    from freshet_serving.models.joining.join_run import WINDOWS
-    from freshet_serving.models.joining.join_windows import newest_lines
+    from freshet_serving.models.streams.join_run import WINDOWS
+    from freshet_serving.models.streams.join_windows import newest_lines
 
     counts = status.counts
     fates = {

@@ -10,10 +10,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from freshet_serving.compiler.progress import Reporter, output, progress_bars
-from freshet_serving.models.analysis.analysis_page import SAVING_HEADS, SUMMARY_HEADS, page, saving_cells, summary_cells
-from freshet_serving.models.analysis.changed_rows import ChangedRows, changed_rows
-from freshet_serving.models.analysis.row_layers import RowLayers
-from freshet_serving.models.analysis.table_summary import TableSummary, summarise
+from freshet_serving.models.evaluation.analysis_page import (
+    SAVING_HEADS,
+    SUMMARY_HEADS,
+    page,
+    saving_cells,
+    summary_cells,
+)
+from freshet_serving.models.evaluation.changed_rows import ChangedRows, changed_rows
+from freshet_serving.models.evaluation.row_layers import RowLayers
+from freshet_serving.models.evaluation.table_summary import TableSummary, summarise
 from freshet_serving.models.training.checkpoint import MappedCheckpoint, map_newest
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.generation import Generation

@@ -16,7 +16,7 @@ from freshet_serving.serving.commands.shutdown_signals import exit_on_sigterm, s
 
 if TYPE_CHECKING:
     from freshet_serving.models.config.train_config import StartOptions
-    from freshet_serving.models.pipeline.step_profile import StageTime
+    from freshet_serving.models.runs.step_profile import StageTime
 
 bench_app = typer.Typer(help="The benchmark's model and its deltas, without training.", no_args_is_help=True)
 
@@ -133,7 +133,7 @@ def _train(
 
 
 def _profile(stage_times: Mapping[str, StageTime]) -> Group:
-    from freshet_serving.models.pipeline.step_profile import AHEAD, overlap
+    from freshet_serving.models.runs.step_profile import AHEAD, overlap
     from freshet_serving.processor.cores import available
 
     steps, cores = stage_times["step"].times, len(available())

@@ -20,8 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from freshet_serving.compiler.building.calibrate import Tolerance
+from freshet_serving.compiler.building.recompile import CompileOptions, compile_version
 from freshet_serving.compiler.progress import SilentReporter
-from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.package import Manifest, undivided_name
 from tests.corpus.entry import FROZEN, Entry, entries

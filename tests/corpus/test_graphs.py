@@ -5,8 +5,8 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
+from freshet_serving.compiler.building.recompile import CompileOptions, compile_version
 from freshet_serving.compiler.progress import SilentReporter
-from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.corpus import adapter

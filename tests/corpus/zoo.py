@@ -11,9 +11,9 @@ from unittest.mock import patch
 import numpy as np
 
 from freshet_serving.compiler.building.calibrate import Tolerance
+from freshet_serving.compiler.building.recompile import CompileOptions, compile_version
 from freshet_serving.compiler.frameworks import keras
 from freshet_serving.compiler.progress import SilentReporter
-from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.models.training.loop import TrainingRun

@@ -26,7 +26,7 @@ from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e.servers import ALONE, LiveServer, free_port
 from tests.e2e.test_guard_live import as_json
 from tests.e2e.test_kills import SEED
-from tests.models.joining.made import BEGAN_S, outcomes, put, recording
+from tests.models.streams.recordings import BEGAN_S, outcomes, put, recording
 from tests.support.guarded import Stream, write_guarded
 from tests.support.packages import write_package
 from tests.support.waiting import until

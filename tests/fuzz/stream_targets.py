@@ -16,19 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from freshet_serving.models.data.source import Field, Schema
-from freshet_serving.models.joining.join_state import JoinState
-from freshet_serving.models.joining.join_windows import JoinWindows, newest_lines, write_lines
-from freshet_serving.models.joining.joined_folder import LABEL, LATE, JoinedFolder, labelled
-from freshet_serving.models.joining.late_share import LateShare
-from freshet_serving.models.joining.matching import JoinCounts, OpenOutcomes
-from freshet_serving.models.joining.recording_folder import RecordingFolder
 from freshet_serving.models.streams.growing_folder import GrowingFolder
+from freshet_serving.models.streams.join_state import JoinState
+from freshet_serving.models.streams.join_windows import JoinWindows, newest_lines, write_lines
+from freshet_serving.models.streams.joined_folder import LABEL, LATE, JoinedFolder, labelled
+from freshet_serving.models.streams.late_share import LateShare
+from freshet_serving.models.streams.matching import JoinCounts, OpenOutcomes
+from freshet_serving.models.streams.recording_folder import RecordingFolder
 from freshet_serving.models.streams.stream import Segment
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.models.streams.stream_rows import MessageRows, RejectedRows, sound_parts
 from freshet_serving.processor.errors import BadInput
 from tests.fuzz.target import Target
-from tests.models.joining.made import recorded_as, recording
+from tests.models.streams.recordings import recorded_as, recording
 
 FIELDS = (Field("user", "id"), Field("price", "float"), Field("city", "string"), Field("tags", "ids"))
 SCHEMA = Schema((*FIELDS, Field("words", "strings")), "clicked", "ts", "weight")

@@ -7,6 +7,7 @@ from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.overview import version_stats
 from freshet_serving.processor.versions.policy import ModelPolicy
+from tests.processor.engines import watch_scores
 from tests.support.packages import make_inputs, make_weights, write_package
 from tests.support.waiting import until
 
@@ -57,7 +58,7 @@ def shares(processor):
 
 def ask_until_judged(processor):
     """Asks and looks until the canary is out: what it made of the requests is compared aside."""
-    until(lambda: shares(processor) == {"1": 1.0}, lambda: (ask(processor, 10), processor.host.look()))
+    until(lambda: shares(processor) == {"1": 1.0}, lambda: (ask(processor, 10), watch_scores(processor)))
 
 
 def test_requests_are_split_by_weight_and_sticky_ones_stay(opened):
@@ -79,7 +80,7 @@ def test_sticky_key_may_be_an_input(opened):
 
 def test_canary_with_non_finite_scores_is_ejected_permanently(opened):
     processor = opened(broken_weights)
-    processor.host.look()
+    watch_scores(processor)
     assert shares(processor) == {"1": 0.5, "2": 0.5}
     assert 2 in ask(processor, 40)
     ask_until_judged(processor)
@@ -102,7 +103,7 @@ def test_canary_with_shifted_scores_is_ejected(opened):
         return weights
 
     processor = opened(shifted, guard={"min_requests": 100, "min_scores": 400})
-    processor.host.look()
+    watch_scores(processor)
     ask_until_judged(processor)
     assert processor.info()["models"]["small"]["out"]["2"]["reason"].startswith("shift: scores have shifted by ")
 
@@ -110,7 +111,7 @@ def test_canary_with_shifted_scores_is_ejected(opened):
 def test_canary_that_fails_is_ejected(opened, monkeypatch):
     processor = opened()
     replica = processor.predictor.replica("small", 2)
-    processor.host.look()
+    watch_scores(processor)
 
     def fail(*_):
         raise RuntimeError("a broken executable")
@@ -118,16 +119,16 @@ def test_canary_that_fails_is_ejected(opened, monkeypatch):
     monkeypatch.setattr(replica.graphs.undivided, "fill", fail)
     requests = [PredictRequest("small", make_inputs([0])) for _ in range(100)]
     processor.batch_process(requests)
-    until(lambda: shares(processor) == {"1": 1.0}, processor.host.look)
+    until(lambda: shares(processor) == {"1": 1.0}, lambda: watch_scores(processor))
     assert processor.info()["models"]["small"]["out"]["2"]["reason"].startswith("errors: ")
 
 
 def test_good_canary_stays(opened):
     processor = opened()
     for _ in range(5):
-        processor.host.look()
+        watch_scores(processor)
         ask(processor, 50)
-    processor.host.look()
+    watch_scores(processor)
     assert shares(processor) == {"1": 0.5, "2": 0.5}
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freshet_serving.processor.columns import BufferLayout, ColumnLayout, PackedColumns, Ragged, Strings
+from freshet_serving.processor.columns import BufferLayout, ColumnLayout, PackedColumns, Ragged, Strings, take_rows
 
 texts = st.lists(st.text(max_size=8) | st.binary(max_size=8), max_size=10)
 
@@ -57,6 +57,20 @@ def test_ragged_strings_are_concatenated(rows):
         assert built.values.tolist() == encoded(flat)
     else:
         assert built.values.tolist() == []
+
+
+@given(rows=st.lists(texts, min_size=1, max_size=6), data=st.data())
+def test_rows_are_taken_in_any_order_and_repeatedly(rows, data):
+    picks = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=8))
+    strings = [encoded(row) for row in rows]
+    places = np.array(picks, np.int64)
+
+    flat = take_rows(Strings.of([b",".join(row) for row in strings]), places)
+    lists = take_rows(Ragged.of(strings), places)
+
+    assert flat.tolist() == [b",".join(strings[i]) for i in picks]
+    assert lists.values.tolist() == [one for i in picks for one in strings[i]]
+    assert np.diff(lists.row_splits).tolist() == [len(strings[i]) for i in picks]
 
 
 def test_id_beyond_64_bits_is_refused():

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 
 from freshet_serving.models.config.train_config import TrainConfig, parse_config
+from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.source import Batch
-from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
 from loadtest.bench.training.race_shape import DENSE_RATE, DIM, FEATURES, HIDDEN, RATE, RaceShape

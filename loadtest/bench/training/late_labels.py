@@ -36,13 +36,13 @@ from freshet_serving.compiler.building.auc import auc
 from freshet_serving.models.config.train_config import TrainConfig, parse_config
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.data.synthetic import SyntheticSource, default_features
-from freshet_serving.models.joining.join_run import WINDOWS, JoinRun
-from freshet_serving.models.joining.join_settings import JoinSettings
-from freshet_serving.models.joining.join_windows import newest_lines
-from freshet_serving.models.joining.joined_folder import LABEL, WEIGHT
-from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
+from freshet_serving.models.streams.join_run import WINDOWS, JoinRun
+from freshet_serving.models.streams.join_settings import JoinSettings
+from freshet_serving.models.streams.join_windows import newest_lines
+from freshet_serving.models.streams.joined_folder import LABEL, WEIGHT
 from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer

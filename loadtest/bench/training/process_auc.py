@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.synthetic import SyntheticSource, default_features
 from freshet_serving.models.evaluation.quality import ScoredRows
 from freshet_serving.models.parallel.mpi_run import started_by_mpi, take_part
-from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer

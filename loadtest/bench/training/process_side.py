@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.embedding.variable import Changes
 from freshet_serving.models.parallel.mpi_run import started_by_mpi, take_part
-from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
-from freshet_serving.models.pipeline.step_profile import StageTime
+from freshet_serving.models.runs.step_profile import StageTime
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.columns import Ragged

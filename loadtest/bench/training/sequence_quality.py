@@ -31,7 +31,7 @@ from rich.console import Console
 
 from freshet_serving.compiler.building.auc import auc
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
+from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer

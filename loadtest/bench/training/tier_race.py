@@ -26,9 +26,9 @@ import numpy as np
 from rich.console import Console
 
 from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.embedding.tiered_rows import TieredRows
 from freshet_serving.models.embedding.variable import Changes
-from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
 from loadtest.bench.training.freshet_side import batches, race_config

@@ -15,14 +15,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from freshet_serving.processor.errors import BadInput, Corrupt, printable
-from freshet_serving.processor.package import KEY_ID, SIGNATURE, Manifest, Signer
+from freshet_serving.processor.errors import BadInput, Corrupt, NotReady, printable
+from freshet_serving.processor.package import KEY_ID, SIGNATURE, Manifest, Signer, read_file
 from freshet_serving.processor.package import SIGNED as MANIFEST_SIGNED
+from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.warmup import WARMUP
 
 FORMAT, SIGNED_FORMAT = "freshet-record/1", "freshet-record/2"
@@ -188,6 +190,27 @@ _TYPES: dict[str, type] = {
 def record_name(number: int) -> str:
     """Return the record's file, relative to the version's folder."""
     return f"{CHAIN}/{number:0{DIGITS}d}.json"
+
+
+def record_bytes(storage: VersionStorage, number: int) -> bytes | None:
+    """Return the bytes under a record's name, or None if there are none.
+
+    Args:
+        storage: Storage of the version.
+        number: Number of the record.
+
+    Raises:
+        Corrupt: They cannot be a record's file.
+        NotReady: They cannot be read at the moment.
+    """
+    storage.look_for(record_name(number))
+    try:
+        return read_file(storage.folder / record_name(number), MAX_RECORD_NBYTES).tobytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        # Not specific to this record: if the folder cannot be read, a search for the last record would never end.
+        raise NotReady(f"record {number}: cannot be read: {os.strerror(error.errno or 0)}") from None
 
 
 def sha256(data: Any) -> str:

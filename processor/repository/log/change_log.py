@@ -66,6 +66,7 @@ from freshet_serving.processor.repository.log.chain_record import (
     ChainRecord,
     check_reason,
     delta_digest,
+    record_bytes,
     record_name,
     root_digest,
     root_hash,
@@ -78,7 +79,6 @@ from freshet_serving.processor.repository.log.repair import (
     RepairWatch,
     find_repair,
     newest_repair,
-    record_bytes,
 )
 from freshet_serving.processor.repository.log.scrub import (
     Identity,

@@ -50,7 +50,7 @@ def open_snapshot(version: VersionReader, record: ChainRecord) -> VersionReader:
     listed = SnapshotManifest.from_json(data.tobytes())
     if (listed.step, listed.digest) != (record.step, record.digest):
         raise Corrupt(f"snapshot {record.step}: its list of files is for another generation")
-    if version.keyring.trusts and not all(entry.sha256 for entry in listed.files.values()):
+    if version.keyring.trusted and not all(entry.sha256 for entry in listed.files.values()):
         raise Corrupt(f"snapshot {record.step}: expected the SHA-256 of every file, got an unsigned list")
     return VersionReader(version.folder, listed, version.storage, version.keyring)
 

@@ -37,16 +37,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 from collections.abc import Callable
 
 from freshet_serving.processor.errors import Conflict, Corrupt, NotReady
-from freshet_serving.processor.package import read_file
 from freshet_serving.processor.repository.log.chain_record import (
-    MAX_RECORD_NBYTES,
     REPAIR,
     ChainRecord,
-    record_name,
+    record_bytes,
     sha256,
 )
 from freshet_serving.processor.repository.storage import VersionStorage
@@ -57,27 +54,6 @@ NO_FILE = b""
 
 class EmptyRecord(NotReady):
     """The file of a record is empty, and has been for longer than a writer takes."""
-
-
-def record_bytes(storage: VersionStorage, number: int) -> bytes | None:
-    """Return the bytes under a record's name, or None if there are none.
-
-    Args:
-        storage: Storage of the version.
-        number: Number of the record.
-
-    Raises:
-        Corrupt: They cannot be a record's file.
-        NotReady: They cannot be read at the moment.
-    """
-    storage.look_for(record_name(number))
-    try:
-        return read_file(storage.folder / record_name(number), MAX_RECORD_NBYTES).tobytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        # Not specific to this record: if the folder cannot be read, a search for the last record would never end.
-        raise NotReady(f"record {number}: cannot be read: {os.strerror(error.errno or 0)}") from None
 
 
 def find_repair(storage: VersionStorage, first: int, check: Callable[[ChainRecord, bytes], None]) -> ChainRecord | None:

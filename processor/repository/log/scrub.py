@@ -282,7 +282,7 @@ class TrustedRecords:
             record: The record.
             data: Its bytes.
         """
-        if not self._keyring.trusts:
+        if not self._keyring.trusted:
             return
         if record.number <= self._newest:
             if sha256(data) != self._hash_of(record.number):
@@ -293,7 +293,7 @@ class TrustedRecords:
 
     def check_adoption(self) -> None:
         """Raise Conflict if a file without a record must not be adopted, because no key has signed it."""
-        if self._keyring.trusts or self._manifest.key:
+        if self._keyring.trusted or self._manifest.key:
             raise Conflict("delta: expected a signed record, got only the file; use `freshet delta apply`")
 
     def recall(self, read: Callable[[int], bytes | None]) -> None:

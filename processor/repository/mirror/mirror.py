@@ -282,7 +282,7 @@ class Mirror:
         if now_s - self._checked_s >= CHECK_S:
             self._checked_s = now_s
             for storage in followed:
-                if not self.keyring.trusts:
+                if not self.keyring.trusted:
                     complete &= alone(f"{storage.key}/{DELTAS}", storage.look_at_next_dropped)
                 complete &= alone(f"{storage.key}/{CHAIN}", storage.scrub)
         return complete and not behind

@@ -325,7 +325,7 @@ class MirroredStorage:
             if not self.bring_manifest():
                 self.wipe()
                 return
-            if keyring.trusts:
+            if keyring.trusted:
                 VersionReader(self.folder, storage=self, keyring=keyring)
             self.lease()
             number = self.newest(record_name)
@@ -419,7 +419,7 @@ class MirroredStorage:
         path = self.folder / record.file
         if record.kind != DELTA or (path.exists() and path.stat().st_size == record.nbytes):
             return
-        if keyring.trusts:
+        if keyring.trusted:
             version = VersionReader(self.folder, storage=self, keyring=keyring)
             try:
                 TrustedRecords(version, root_hash(version.root_manifest)).check_record(record, record.to_bytes())

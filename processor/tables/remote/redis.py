@@ -5,7 +5,7 @@ reply and returns it; a connection that failed in between is closed first, so a 
 
 A batch is one round trip: commands are grouped by node (in a cluster, by slot within a node), sent to every node, and
 only then are replies read. All replies must arrive within `timeout_s`, and within as many bytes as the requested values
-can take (processor.redis_client.replies), or they are lost; a new connection has the same time again for its
+can take (processor.redis_client), or they are lost; a new connection has the same time again for its
 handshake. Nothing is retried. Every node has its circuit breaker, so a node that hangs, drips or sends nonsense delays
 few batches, and a cluster that lost a node still serves the others' rows. Any exception of redis-py counts as the
 node's failure.
@@ -35,10 +35,18 @@ from redis.retry import Retry
 
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, NotReady
-from freshet_serving.processor.redis_client.circuit_breaker import CircuitBreaker
-from freshet_serving.processor.redis_client.cluster_slots import SLOTS, SLOTS_NBYTES, nodes_by_slot, parse_slots
-from freshet_serving.processor.redis_client.commands import encode_command
-from freshet_serving.processor.redis_client.replies import MalformedReply, MovedRedirect, ReplyReader, reader_of
+from freshet_serving.processor.redis_client import (
+    SLOTS,
+    SLOTS_NBYTES,
+    CircuitBreaker,
+    MalformedReply,
+    MovedRedirect,
+    ReplyReader,
+    encode_command,
+    nodes_by_slot,
+    parse_slots,
+    reader_of,
+)
 from freshet_serving.processor.tables.remote.store import StoreReply
 
 KEYS_PER_COMMAND = 1024

@@ -21,7 +21,7 @@ from freshet_serving.processor.package.manifest_entries import File
 from freshet_serving.processor.package.tensors import crc32
 from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.repository.warmup import dump_warmup
-from tests.compiler.recompiling.versions import USERS, compiled, parquet, publish, scores
+from tests.compiler.building.versions import USERS, compiled, parquet, publish, scores
 from tests.support.packages import open_version
 
 pytestmark = [

@@ -58,8 +58,8 @@ def test_its_executable_is_the_graph(graph):
 @pytest.mark.tensorflow
 def test_version_is_compiled_again_for_other_batch_sizes(reader):
     pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-    from freshet_serving.compiler.recompiling.recompile import CompileOptions, compile_version
-    from tests.compiler.recompiling.versions import Silent
+    from freshet_serving.compiler.building.recompile import CompileOptions, compile_version
+    from tests.compiler.building.versions import Silent
 
     report = compile_version(reader.folder, CompileOptions(backends=("onnxruntime", "xla"), buckets=(2, 16)), Silent())
     assert sorted(report.chosen) == [2, 16]

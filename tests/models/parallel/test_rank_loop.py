@@ -7,7 +7,7 @@ from freshet_serving.models.parallel.batch_slices import encoded
 from freshet_serving.models.parallel.lead_trainer import NO_MORE, unnumbered
 from freshet_serving.models.parallel.rank_loop import KEPT, ArrivingBatches, serve
 from freshet_serving.models.parallel.ranks import RankFailed
-from freshet_serving.models.pipeline.step_profile import StepProfile
+from freshet_serving.models.runs.step_profile import StepProfile
 from freshet_serving.processor.errors import BadInput
 from tests.models.parallel.fakes import thread_ranks
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from freshet_serving.models.pipeline.step_profile import AHEAD, StageTime
 from freshet_serving.models.runs.stage_bars import stage_lines, stages_svg
+from freshet_serving.models.runs.step_profile import AHEAD, StageTime
 
 SPENT = {
     "read": StageTime(1.0, 0.5, 10),

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.embedding import tiered_rows
-from freshet_serving.models.pipeline.prefetch import PrefetchPipeline
 from freshet_serving.models.training import prefetch_windows
 from freshet_serving.models.training.spec import draft, measure_scaling
 from freshet_serving.models.training.trainer import Trainer

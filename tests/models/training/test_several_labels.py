@@ -10,8 +10,8 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from freshet_serving.compiler.frameworks import keras
 from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig
 from freshet_serving.models.data.formats import DataConfig
-from freshet_serving.models.dense.losses import mean_shares
 from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.losses import mean_shares
 from freshet_serving.models.training.published_baseline import PublishedBaseline
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
@@ -162,7 +162,7 @@ def test_custom_arch_without_its_named_outputs_is_refused(tmp_path, monkeypatch)
         logits = keras.layers.Dense(1, name="d")(x)
         return Arch(keras.Model(x, logits), keras.Model(x, {"ctr": keras.ops.sigmoid(logits)}), ("score",))
 
-    monkeypatch.setattr("freshet_serving.models.dense.dense_step.resolve_arch", lambda name: build)
+    monkeypatch.setattr("freshet_serving.models.training.dense_step.resolve_arch", lambda name: build)
     monkeypatch.setattr("freshet_serving.models.zoo.arch.resolve_arch", lambda name: build)
     config = make_config(tmp_path)
     with pytest.raises(BadInput, match=r"arch: expected an output 'score' \[n, 1\], got ctr"):

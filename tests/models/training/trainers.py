@@ -8,7 +8,7 @@ from freshet_serving.compiler.building import compile as compiling
 from freshet_serving.compiler.building import parts as dividing
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.models.config.model_section import ONE_LABEL
-from freshet_serving.models.pipeline.step_profile import StepProfile
+from freshet_serving.models.runs.step_profile import StepProfile
 from freshet_serving.models.training.spec import draft, measure_scaling
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.package.subgraphs import WHOLE

@@ -9,7 +9,7 @@ pytest.importorskip("tensorflow", reason="the zoo needs the train extra")
 
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.models.config.model_section import NetworkConfig
-from freshet_serving.models.dense.losses import row_loss
+from freshet_serving.models.training.losses import row_loss
 from freshet_serving.models.zoo import deepfm, dlrm
 from freshet_serving.models.zoo.arch import Arch, build_arch, resolve_arch
 from freshet_serving.processor.errors import BadInput

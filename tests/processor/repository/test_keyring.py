@@ -12,7 +12,7 @@ def test_without_keys_nothing_is_verified_or_signed():
     NO_KEYS.check_signature("record 1", "", "", b"")
     NO_KEYS.check_signature("record 1", "ab", "cd", b"")
     assert NO_KEYS.key_for("chain") is None
-    assert not NO_KEYS.trusts
+    assert not NO_KEYS.trusted
 
 
 def test_signer_trusts_its_own_key_and_configured_ones(tmp_path, monkeypatch):
@@ -36,7 +36,7 @@ def test_trusted_key_list_without_a_name_is_refused(monkeypatch, listed):
     with pytest.raises(BadInput, match="FRESHET_TRUST: expected files of public keys separated by commas, got '"):
         Keyring.of_writer()
     monkeypatch.setenv("FRESHET_TRUST", "")
-    assert not Keyring.of_writer().trusts
+    assert not Keyring.of_writer().trusted
 
 
 def test_signature_error_names_the_expected_keys_in_one_line():

@@ -12,6 +12,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.sessions import background_worker
 from freshet_serving.processor.sessions import canary_trial as trials
 from freshet_serving.processor.versions.policy import ModelPolicy
+from tests.processor.engines import watch_scores
 from tests.support import waiting
 from tests.support.packages import make_inputs, make_weights, write_package
 
@@ -72,7 +73,7 @@ def until(processor, condition, ask=lambda: None):
 
 
 def out(processor):
-    processor.host.look()
+    watch_scores(processor)
     return processor.info()["models"]["small"]["out"]
 
 
@@ -93,7 +94,7 @@ def test_canary_and_baseline_scores_cover_the_same_requests(opened, options):
 
 def test_explicit_version_or_label_requests_are_no_canary_evidence(opened):
     processor = opened(canary=broken)
-    processor.host.look()
+    watch_scores(processor)
     for n in range(30):
         processor.process(request(n, version=2))
         processor.process(request(n, label="canary"))
@@ -109,7 +110,7 @@ def test_explicit_version_or_label_requests_are_no_canary_evidence(opened):
 def test_scores_non_finite_on_the_baseline_too_are_no_evidence(opened):
     processor = opened(baseline=broken, canary=broken)
     key = canarys_key(processor)
-    processor.host.look()
+    watch_scores(processor)
     for n in range(10):
         processor.process(request(n, key=key))
     until(processor, lambda e: processor.predictor._trials._session.stats.requests == 10)
@@ -145,7 +146,7 @@ def test_only_rows_with_finite_baseline_scores_count(opened):
 def test_number_at_the_overflow_limit_is_no_evidence(opened, first):
     processor = opened(canary=bearing(1e12))
     key = canarys_key(processor)
-    processor.host.look()
+    watch_scores(processor)
     crafted = make_inputs([0, 1, 2, 3])
     crafted["floats"][:] = 1e30
     asked = [PredictRequest("small", crafted, key=key), *(request(n, key=key) for n in range(trials.USUAL))]
@@ -163,7 +164,7 @@ def test_number_at_the_overflow_limit_is_no_evidence(opened, first):
 def test_infinite_numbers_are_client_errors_and_no_evidence(opened):
     processor = opened()
     key = canarys_key(processor)
-    processor.host.look()
+    watch_scores(processor)
     for value in (3.3e38, np.inf, -np.inf):
         inputs = make_inputs([0, 1])
         inputs["floats"][1, 0] = value
@@ -194,7 +195,7 @@ def test_failure_counts_once_the_baseline_has_answered(opened, monkeypatch, capl
 def test_client_chosen_keys_do_not_bias_the_comparison(opened):
     processor = opened(guard={"min_requests": 20, "min_scores": 80})
     key = canarys_key(processor)
-    processor.host.look()
+    watch_scores(processor)
     strange = make_inputs([1000, 1001, 1002, 1003])
     strange["floats"][:] = 5e4
 

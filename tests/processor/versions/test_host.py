@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import (
     BadInput,
@@ -21,7 +20,6 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository import model_repository as repository_module
 from freshet_serving.processor.versions.host import ModelHost
-from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.processor.engines import (
@@ -323,24 +321,6 @@ def test_loading_model_does_not_delay_deltas_of_others(root, open_processor, mon
     assert_reply(processor.process(request([1], model="other")), "2.0", scores([1]))
 
 
-def test_canary_check_error_of_one_model_spares_the_others(root, open_processor, monkeypatch, caplog):
-    write_package(root, model="able", users=USERS)
-    processor = open_processor()
-    sketch = processor.host.sketch
-
-    def broken(version):
-        if version.manifest.model == "able":
-            raise RuntimeError("out of order")
-        return sketch(version)
-
-    monkeypatch.setattr(processor.host, "sketch", broken)
-    processor.host.look()
-    processor.process(request([1]))
-    processor.host.look()
-    assert processor.host.trend("small", 1).scores[0].count == 1
-    assert "cannot check the statistics of model able" in caplog.text
-
-
 @pytest.mark.parametrize("error", [RuntimeError("out of order"), NotReady("no room"), OSError(28, "No space left")])
 def test_maintenance_error_of_one_model_does_not_stop_the_others(root, open_processor, monkeypatch, caplog, error):
     write_package(root, model="able", users=USERS)
@@ -354,22 +334,6 @@ def test_maintenance_error_of_one_model_does_not_stop_the_others(root, open_proc
     monkeypatch.setattr(ServedVersion, "maintain", maintain)
     assert processor.host._maintain()
     assert "cannot maintain the tables of able" in caplog.text
-
-
-def test_monitoring_continues_after_a_rollback_beyond_memory(root, open_processor):
-    for step in (1, 2, 3):
-        publish(root, step, [step], tag=step, dense_seed=step)
-    processor = open_processor(undo_depth=1)
-    processor.batch_process([request([n], seed=n) for n in range(10)])
-    processor.host.look()
-    processor.rollback("small", Generation(1, 1))
-    processor.batch_process([request([1, 2, 3]) for _ in range(20)])
-    processor.host.look()
-    processor.process(request([1]))
-    processor.host.look()
-    scores_since = processor.host.trend("small", 1).scores[0]
-    assert scores_since.count == 1, "more than before the rollback, and yet counted anew"
-    assert (scores_since.bins >= 0).all()
 
 
 @pytest.mark.parametrize("error", [NotReady("a reader stands still"), TooLarge("the arena is full")])
@@ -388,17 +352,6 @@ def test_table_maintenance_error_does_not_stop_other_tables(error, caplog):
     assert ModelHost._maintain(SimpleNamespace(_models=models)) is True
     assert tended == [True]
     assert f"cannot maintain the tables of a: {error}" in caplog.text
-
-
-def test_judge_of_a_former_canary_is_removed(root, open_processor):
-    write_package(root, 2, users=USERS)
-    policy = {"labels": {"stable": 1, "canary": 2}, "split": {"stable": 1, "canary": 1}}
-    processor = open_processor(clock=FakeClock(), policies={"small": ModelPolicy.parse(policy, "model.small")})
-    processor.host.look()
-    assert set(processor.host._canary_judges) == {("small", 2)}
-    processor.host.set_policy("small", {"split": {"stable": 1}})
-    processor.host.look()
-    assert not processor.host._canary_judges
 
 
 def test_start_without_its_store_waits_for_the_store(tmp_path, monkeypatch):

@@ -9,8 +9,8 @@ from rich.console import Console
 from typer.main import get_command
 
 from freshet_serving.models.config.train_config import load_config, parse_config
-from freshet_serving.models.joining.join_run import ScoreSums
-from freshet_serving.models.joining.joined_folder import LABEL, WEIGHT
+from freshet_serving.models.streams.join_run import ScoreSums
+from freshet_serving.models.streams.joined_folder import LABEL, WEIGHT
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.repository.warmup import TIME
 from freshet_serving.serving.commands.cli import app

@@ -6,7 +6,7 @@ import pytest
 
 from freshet_serving.processor.errors import Conflict, Corrupt, Diverged, NotReady, SigningKeyRequired
 from freshet_serving.processor.repository.log import repair as repair_module
-from freshet_serving.processor.repository.log.chain_record import REPAIR, record_name
+from freshet_serving.processor.repository.log.chain_record import REPAIR, record_bytes, record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.damage import find_damage, repair
 from freshet_serving.processor.repository.log.re_signing import re_sign
@@ -16,7 +16,6 @@ from freshet_serving.processor.repository.log.repair import (
     RepairWatch,
     find_repair,
     parsed_repair,
-    record_bytes,
 )
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.processor.repository.log.damaged import damaged_chain

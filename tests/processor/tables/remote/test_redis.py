@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, NotReady
-from freshet_serving.processor.redis_client.circuit_breaker import OPEN_AFTER, PAUSE_S
+from freshet_serving.processor.redis_client import OPEN_AFTER, PAUSE_S
 from freshet_serving.processor.tables.remote.push import drop, push
 from freshet_serving.processor.tables.remote.redis import ReplyLimits
 from freshet_serving.processor.tables.remote.settings import RemoteConfig

@@ -1,0 +1,67 @@
+"""Compare two generations of a table: new rows, removed rows, and those that have moved most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.embedding.variable import norms
+from freshet_serving.models.evaluation.row_layers import RowLayers
+
+MOST_MOVED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRows:
+    """Changes of one table.
+
+    Attributes:
+        name: The table's name.
+        born: New rows.
+        gone: Removed rows.
+        moved: Changed rows.
+        furthest: (id, L2 distance, norm before, norm after) of the rows that moved most, largest distance first.
+    """
+
+    name: str
+    born: int
+    gone: int
+    moved: int
+    furthest: list[tuple[int, float, float, float]]
+
+
+def changed_rows(
+    newer: RowLayers, older: RowLayers, advance: Callable[[int], None], most: int = MOST_MOVED
+) -> ChangedRows:
+    """Compare two generations of a table.
+
+    Args:
+        newer: The newer generation.
+        older: The older generation; rows of the same width.
+        advance: Called with the number of rows processed.
+        most: Length of `furthest`.
+    """
+    born = moved = 0
+    best = np.empty((0, 3), np.float64)
+    ids: NDArray[np.int64] = np.empty(0, np.int64)
+    for piece in newer.pieces():
+        there, before = older.rows(piece.keys)
+        distance = norms(piece.rows - before)
+        born += int((~there).sum())
+        changed = np.flatnonzero(there & (distance > 0))
+        moved += len(changed)
+        found = np.stack([distance, norms(before), norms(piece.rows)], axis=1)[changed]
+        ids, best = np.concatenate([ids, piece.keys[changed]]), np.concatenate([best, found])
+        # Ties are ordered by id, so that the result does not depend on the order of the files.
+        order = np.lexsort((ids, -best[:, 0]))[:most]
+        ids, best = ids[order], best[order]
+        advance(len(piece.keys))
+    gone = 0
+    for piece in older.pieces():
+        gone += int((~newer.rows(piece.keys)[0]).sum())
+        advance(len(piece.keys))
+    furthest = [(key, float(d), float(a), float(b)) for key, (d, a, b) in zip(ids.tolist(), best.tolist())]
+    return ChangedRows(newer.name, born, gone, moved, furthest)

@@ -1,0 +1,237 @@
+"""Read the recordings of one model as a stream: the files of its servers' recorders, ordered by their first rows.
+
+Servers and workers record side by side, each into its own files. Files found together are ordered by time, so rows of
+one moment are close to each other. Files of other models count as empty. A recorder deletes its oldest files: those
+gone before they were read show as gaps in the file numbers; those gone before their rows' window ended are counted by
+row. Row numbers come from the journal (models.streams.stream_journal).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from freshet_serving.models.data.broadcast_columns import row_nbytes
+from freshet_serving.models.data.decoding import DECODERS
+from freshet_serving.models.data.source import Schema
+from freshet_serving.models.streams.growing_folder import GrowingFolder
+from freshet_serving.models.streams.joined_folder import ROWS_NBYTES
+from freshet_serving.models.streams.stream import ErrorContext, Segment, StreamBacklog, check_places
+from freshet_serving.models.streams.stream_journal import StreamJournal
+from freshet_serving.models.streams.stream_rows import RejectedRows, Rows
+from freshet_serving.processor.errors import BadInput, Corrupt
+from freshet_serving.processor.package import open_regular
+from freshet_serving.processor.repository import METADATA, OUTPUT
+
+RECORDINGS = ErrorContext("--recordings", "a join into another --out starts")
+
+_NAME = re.compile(r".*-(?P<recorder>[^-]+)-(?P<at_ms>\d+)-(?P<number>\d+)\.parquet")
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """Numbers of a recorder's files.
+
+    Attributes:
+        newest: The newest number.
+        missing: How many numbers before it are missing.
+    """
+
+    newest: int
+    missing: int = 0
+
+
+class RecordingFolder:
+    """A Stream of one model's recordings."""
+
+    def __init__(self, folder: str, model: str, schema: Schema) -> None:
+        """Open a folder.
+
+        Args:
+            folder: Folder of the recordings.
+            model: The model; "" for the only one in the folder.
+            schema: Columns to read.
+        """
+        self._folder, self._model = Path(folder), model
+        self._files = GrowingFolder(folder, schema, context=RECORDINGS)
+        self._recorders: dict[str, _Numbers] = {}
+        self.lost_rows = 0
+
+    @property
+    def identity(self) -> str:
+        return "recordings"
+
+    @property
+    def model(self) -> str:
+        """The model; "" while it is unknown."""
+        return self._model
+
+    @property
+    def lost_files(self) -> int:
+        """Number of files that were deleted before they were read, of known recorders."""
+        return sum(max(0, numbers.missing) for numbers in tuple(self._recorders.values()))
+
+    def begin(self, known: Sequence[Segment]) -> None:
+        self._files.begin(known)
+        check_places(known, model=str)
+        for segment in known:
+            self._number(segment.where["file"])
+            if segment.rows:
+                self._model = self._model or segment.where["model"]
+                if self._model != segment.where["model"]:
+                    raise BadInput(f"--model: expected {segment.where['model']}, as --out was started with")
+
+    def poll(self, wait_s: float) -> list[Segment]:
+        found = sorted(((*self._begins(one), one) for one in self._files.poll(wait_s)), key=lambda part: part[0])
+        segments = []
+        for _, model, segment in found:
+            self._number(segment.where["file"])
+            if segment.rows and not self._model:
+                self._model = model
+                others = {one for _, one, rows in found if rows.rows} - {model}
+                if others:
+                    raise BadInput(f"--model: expected one of the folder's: {', '.join(sorted({model, *others}))}")
+            mine = segment.rows if model == self._model else 0
+            segments.append(Segment({**segment.where, "model": model}, mine))
+        return segments
+
+    def read(self, segment: Segment) -> Iterator[Rows | RejectedRows]:
+        if not segment.rows:
+            return
+        if not (self._folder / segment.where["file"]).is_file():
+            self.lost_rows += segment.rows
+            return
+        yield from self._files.read(segment)
+
+    def can_forget(self, segment: Segment) -> bool:
+        return self._files.can_forget(segment)
+
+    def backlog(self) -> StreamBacklog:
+        return self._files.backlog()
+
+    def close(self) -> None:
+        self._files.close()
+
+    def recorded(self, journal: StreamJournal, numbers: Sequence[int]) -> tuple[int, pa.Table | None]:
+        """Read the first of the given rows, as long as they have the same columns and take about ROWS_NBYTES at most.
+
+        Args:
+            journal: Journal of the recordings.
+            numbers: Row numbers, ascending.
+
+        Returns:
+            The number of rows, and the rows; None instead of the rows if they are gone or cannot be decoded. Files that
+            cannot be decoded are set aside.
+        """
+        count, left_nbytes = 0, ROWS_NBYTES
+        tables: list[pa.Table] = []
+        for first, segment in journal.since(numbers[0]):
+            mine = [number - first for number in numbers[count:] if number < first + segment.rows]
+            if not mine:
+                break
+            rows = self._rows(segment.where["file"], mine, left_nbytes)
+            if rows is None:
+                if not tables:
+                    return len(mine), None
+                break
+            if tables and not rows.schema.equals(tables[0].schema, check_metadata=True):
+                break
+            tables.append(rows)
+            count += len(rows)
+            left_nbytes -= rows.nbytes
+            if count == len(numbers) or len(rows) < len(mine) or left_nbytes <= 0:
+                break
+        return count, pa.concat_tables(tables).combine_chunks()
+
+    def _rows(self, name: str, rows: Sequence[int], max_nbytes: int) -> pa.Table | None:
+        """Read the first of these rows of a file, up to about max_nbytes.
+
+        Returns None if the file is gone or damaged, or takes too much memory.
+        """
+        path = self._folder / name
+        if not path.is_file():
+            return None
+        try:
+            batches: list[pa.RecordBatch] = []
+            with contextlib.closing(DECODERS.rows(path, rows)) as found:
+                for batch in found:
+                    ends = np.cumsum(sum(map(row_nbytes, batch.columns)))
+                    fitting = max(0 if batches else 1, int(np.searchsorted(ends, max_nbytes, side="right")))
+                    batches.append(batch.slice(0, fitting))
+                    max_nbytes -= int(ends[-1])
+                    if fitting < batch.num_rows or max_nbytes <= 0:
+                        break
+            return pa.Table.from_batches(batches)
+        except (BadInput, pa.ArrowException) as error:
+            if path.is_file():
+                self._files.set_aside(name, str(error))
+            return None
+
+    def _begins(self, segment: Segment) -> tuple[tuple[int, str], str]:
+        """Return a file's sort key and its model."""
+        name = segment.where["file"]
+        match = _NAME.fullmatch(name)
+        return (int(match["at_ms"]) if match else 0, name), str(_about(self._folder / name).get("model", ""))
+
+    def _number(self, name: str) -> None:
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return
+        key, number = f"{PurePosixPath(name).parent}/{match['recorder']}", int(match["number"])
+        known = self._recorders.get(key)
+        if known is None or number == 1:
+            # First file seen of a recorder, or of one that restarted its numbering.
+            self._recorders[key] = _Numbers(number, known.missing if known else 0)
+        elif number > known.newest:
+            known.missing += number - known.newest - 1
+            known.newest = number
+        else:
+            known.missing -= 1
+
+
+def score_column(table: pa.Table, score: str) -> str:
+    """Return the column with the scores of recorded rows.
+
+    Args:
+        table: Recorded rows.
+        score: Name of the output; "" for the first one with a number a row.
+
+    Raises:
+        BadInput: There is no such output.
+    """
+    scalar: list[str] = [name for name in table.column_names if name.startswith(OUTPUT)]
+    scalar = [name for name in scalar if pa.types.is_floating(table.schema.field(name).type)]
+    if score and OUTPUT + score in scalar:
+        return OUTPUT + score
+    if score or not scalar:
+        names = ", ".join(name.removeprefix(OUTPUT) for name in scalar) or "none"
+        raise BadInput(f"--score: expected an output with one number a row, got {score!r}; recorded: {names}")
+    return scalar[0]
+
+
+def first_recording(folder: str) -> pa.Schema:
+    """Return the columns of any recording; raise BadInput if there is none."""
+    for path in sorted(Path(folder).rglob("*.parquet")):
+        if not path.name.startswith((".", "_")) and _about(path):
+            with open_regular(path) as file:
+                return pq.read_schema(file)
+    raise BadInput("--recordings: the folder has no recordings, which determine the type of --key")
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """Return the metadata of a recording; {} for any other file."""
+    try:
+        with open_regular(path) as file:
+            said = json.loads((pq.read_schema(file).metadata or {}).get(METADATA, b"{}"))
+    except (OSError, ValueError, pa.ArrowException, Corrupt):
+        return {}
+    return said if isinstance(said, dict) else {}

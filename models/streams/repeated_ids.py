@@ -1,0 +1,86 @@
+"""Decide if rows with one request id are one request sent again, or several requests that share the id.
+
+Clients choose ids. A client without a reply sends the same request again, with the same id and inputs; then one of the
+rows counts. Any other client that knows or guesses an id sends other inputs with it, and the outcome cannot be
+attributed. So rows are compared by their inputs, bit by bit; outputs may differ, since another generation may have
+answered. Only rows whose id occurs more than once are read for this, at most MOST_ALIKE of one id, since no client
+repeats a request more often.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+
+import pyarrow as pa
+
+from freshet_serving.models.streams.emitted_rows import RowLocation
+from freshet_serving.models.streams.matching import PendingRow
+
+MOST_ALIKE, READ_AT_ONCE = 16, 1024
+RECORDERS_OWN = "freshet."
+
+Recorded = Callable[[Sequence[int]], tuple[int, pa.Table | None]]
+"""Reader of the first rows of these numbers: returns their count and the rows, None if gone (RecordingFolder.recorded).
+"""
+Emitted = Callable[[int, Sequence[int]], pa.Table | None]
+"""Reader of rows of a file of the joined folder: returns None if the file is gone (JoinedFolder.recorded)."""
+
+
+def repeat_one_request(rows: Sequence[PendingRow], recorded: Recorded, emitted: Emitted) -> list[bool]:
+    """Return for each row if all rows of its id have the same inputs as its own request.
+
+    Args:
+        rows: Contested rows (Matcher.contested).
+        recorded: Reads rows that wait.
+        emitted: Reads rows that have left.
+
+    Returns:
+        One flag a row; False also if one of its rows can no longer be read, or there are too many.
+    """
+    few = [
+        row
+        for row in rows
+        if len(row.later or ()) < MOST_ALIKE and not (row.before is not None and row.before.disowned)
+    ]
+    waiting = _of_waiting({one.number for row in few for one in (row, *(row.later or ()))}, recorded)
+    left = _of_emitted({row.before for row in few if row.before is not None}, emitted)
+    alike = set()
+    for row in few:
+        own = {waiting.get(one.number) for one in row.of_one_request}
+        others = {waiting.get(one.number) for one in row.of_others}
+        others |= {left.get(row.before)} if row.before is not None else set()
+        if None not in own and others <= own:
+            alike.add(row.number)
+    return [row.number in alike for row in rows]
+
+
+def _of_waiting(numbers: Iterable[int], recorded: Recorded) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    left = sorted(numbers)
+    while left:
+        count, table = recorded(left[:READ_AT_ONCE])
+        if not count:
+            break
+        if table is not None:
+            found |= zip(left[:count], _digests(table))
+        left = left[count:]
+    return found
+
+
+def _of_emitted(places: Iterable[RowLocation], emitted: Emitted) -> dict[RowLocation, bytes]:
+    by_file: dict[int, list[RowLocation]] = {}
+    for place in places:
+        by_file.setdefault(place.file, []).append(place)
+    found: dict[RowLocation, bytes] = {}
+    for file, mine in by_file.items():
+        table = emitted(file, [place.row for place in mine])
+        if table is not None:
+            found |= zip(mine, _digests(table))
+    return found
+
+
+def _digests(table: pa.Table) -> list[bytes]:
+    """Return a digest of each row's inputs: NaN equals NaN, and floats are compared to the last bit."""
+    inputs = sorted(name for name in table.column_names if not name.startswith(RECORDERS_OWN))
+    return [hashlib.blake2b(repr(row).encode(), digest_size=16).digest() for row in table.select(inputs).to_pylist()]

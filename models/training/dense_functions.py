@@ -1,0 +1,153 @@
+"""Functions that XLA compiles to train a network.
+
+They are pure functions of tensors, with the state (models.training.dense_state) as argument and result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.training.dense_optimizer import moved
+from freshet_serving.models.training.losses import RowLoss
+from freshet_serving.models.zoo.arch import Arch
+from freshet_serving.processor.package import MATRIX
+
+TRIED_ROWS = 4
+
+Tensors = list[Any]
+
+
+class DenseFunctions:
+    """The functions of one network with its loss.
+
+    Attributes:
+        trained: Variables that are trained.
+        other: Variables that are not trained.
+        rest: Names of the graph's weights that are not trained.
+    """
+
+    def __init__(
+        self,
+        arch: Arch,
+        graph: DenseGraph,
+        labels: int,
+        row_loss: RowLoss,
+        settings: TrainSettings,
+        rows_of: Sequence[str] = (MATRIX,),
+    ) -> None:
+        """Create the functions.
+
+        Args:
+            arch: The network.
+            graph: Its dense graph.
+            labels: Number of labels.
+            row_loss: The loss of each row.
+            settings: Settings of the optimizer.
+            rows_of: Inputs that hold rows of tables, which learn from the gradient by these inputs.
+        """
+        self._rows_of = [list(graph.inputs).index(name) for name in rows_of]
+        self._arch, self._graph, self._labels = arch, graph, labels
+        self._row_loss, self._settings = row_loss, settings
+        self.trained, self.other = arch.logits.trainable_variables, arch.logits.non_trainable_variables
+        self._sizes = [int(np.prod(v.shape)) for v in self.trained]
+        paths = {v.path for v in self.trained}
+        self.rest = [name for name in graph.weight_names if name not in paths]
+
+    def rows_are_alone(self) -> bool:
+        """Return whether each row's loss depends on that row only.
+
+        That is so if the network keeps no statistics and a few rows have the same losses with and without the others.
+        """
+        if any("float" in v.dtype for v in self.other):
+            return False
+        random = np.random.default_rng(0)
+        shapes = self._graph.spec.input_shapes(TRIED_ROWS)
+        inputs = [random.standard_normal(shape).astype(np.float32) for shape in shapes.values()]
+        label = np.resize(np.array([0, 1, 1], np.float32), self.label_shape(TRIED_ROWS))
+        weights, other = [v.value for v in self.trained], [v.value for v in self.other]
+        half = TRIED_ROWS // 2
+        whole = self._losses(inputs, label, weights, other, False)[0]
+        parts = (slice(half), slice(half, None))
+        halves = [self._losses([i[p] for i in inputs], label[p], weights, other, False)[0] for p in parts]
+        return bool(np.allclose(whole, np.concatenate(halves), rtol=1e-3, atol=1e-5))
+
+    def label_shape(self, rows: int) -> tuple[int, ...]:
+        return (rows,) if self._labels == 1 else (rows, self._labels)
+
+    def gradients(self, *given: Any) -> Tensors:
+        """Compute the gradients of a part of a batch.
+
+        Args:
+            *given: The graph's inputs, x first; then
+                label: float32, the labels;
+                share: float32 [rows], weights of the rows;
+                number: float32 [1], number of the part, so that no two parts draw the same random numbers;
+                vectors: float32 [3, n], weights and moments;
+                and the other state.
+
+        Returns:
+            sum(share * loss), its gradients by x and by each sequence, its gradient by the weights [n], and the new
+                values of the other state.
+        """
+        inputs, (label, share, number, vectors, *other) = self._divided(given)
+        own = [s + tf.cast(number[0], s.dtype) if "seed" in v.path else s for v, s in zip(self.other, other)]
+        weights = self._unpacked(vectors)
+        with tf.GradientTape() as tape:
+            learned = [inputs[i] for i in self._rows_of]
+            tape.watch([*learned, *weights])
+            losses, after = self._losses(inputs, label, weights, own, True)
+            loss = tf.reduce_sum(losses * share)
+        grads = tape.gradient(loss, [*learned, *weights], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        by_inputs, grads = grads[: len(learned)], grads[len(learned) :]
+        return [loss, *by_inputs, tf.concat([tf.reshape(grad, (-1,)) for grad in grads], 0), *after]
+
+    def moves(self, rates: Any, vectors: Any, *gradients: Any) -> Tensors:
+        """Return the vectors [3, n] after a step by the gradients [n] of all parts.
+
+        Args:
+            rates: Learning rate, and learning rate times correction().
+            vectors: float32 [3, n], weights and moments.
+            *gradients: float32 [n] each, the gradients of the parts.
+        """
+        total = gradients[0]
+        for gradient in gradients[1:]:
+            total = total + gradient
+        sizes = [(v.name, size) for v, size in zip(self.trained, self._sizes)]
+        return [moved(self._settings, sizes, vectors, total, rates[0], rates[1])]
+
+    def scores(self, *given: Any) -> Tensors:
+        """Return the labels' probabilities, as the dense graph computes them.
+
+        Args:
+            *given: The graph's inputs; then
+                vectors: float32 [3, n], weights and moments;
+                and the graph's weights that are not trained.
+        """
+        inputs, (vectors, *rest) = self._divided(given)
+        weights = dict(zip((v.path for v in self.trained), self._unpacked(vectors))) | dict(zip(self.rest, rest))
+        outputs = self._graph.function(
+            dict(zip(self._graph.inputs, inputs)), {name: weights[name] for name in self._graph.weight_names}
+        )
+        return [outputs[name] for name in self._arch.outputs]
+
+    def _divided(self, given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the graph's inputs and the other arguments."""
+        count = len(self._graph.inputs)
+        return list(given[:count]), list(given[count:])
+
+    def _unpacked(self, vectors: Any) -> Tensors:
+        pieces = tf.split(vectors[0], self._sizes)
+        return [tf.reshape(piece, variable.shape) for piece, variable in zip(pieces, self.trained)]
+
+    def _losses(
+        self, inputs: Sequence[Any], label: Any, weights: Tensors, other: Tensors, training: bool
+    ) -> tuple[Any, Sequence[Any]]:
+        given = inputs[0] if len(inputs) == 1 else list(inputs)
+        logits, after = self._arch.logits.stateless_call(weights, other, given, training=training)
+        return self._row_loss(label, tf.reshape(logits, (-1,)) if self._labels == 1 else logits), after

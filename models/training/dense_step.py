@@ -1,0 +1,307 @@
+"""Train the dense network: forward and backward pass of a batch in parts, one a core, then one optimizer step.
+
+Two XLA executables (dense_functions): one computes the loss and gradients of a part; the other adds up the
+gradients of all parts in order and updates the weights. Weights, the network's other state and the optimizer's moments
+live where these read them and pass from call to call; Keras variables only provide the first values. Executables have a
+static number of rows: a part uses the smallest of a few sizes that it fits in, padded with copies of its first row of
+weight 0, which change no gradient. Networks whose rows see one another (batch statistics, pairwise losses) would see
+the padding, and would see fewer neighbours in a part: their batches stay whole and are compiled for each size that
+occurs.
+
+Callers: fill(), gradients(), move() of each step, from one thread; the worker pool computes parts in parallel, each in
+memory of its own. move() touches nothing that updates of table rows use, so both may run at once.
+
+Determinism: a step is a function of state, batch and the number of cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.compiler.backends.xla_function import ArraySpec, DeviceArray, XlaFunction, device_put
+from freshet_serving.compiler.building.parts import undivided_graphs
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
+from freshet_serving.compiler.dense.fusion import fuse
+from freshet_serving.models.config.arch_options import read_options
+from freshet_serving.models.config.model_section import ONE_LABEL, NetworkConfig
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.training.batch_part import BatchBuffer, BatchPart, Write
+from freshet_serving.models.training.dense_functions import DenseFunctions
+from freshet_serving.models.training.dense_optimizer import correction
+from freshet_serving.models.training.dense_state import DenseState, Weights
+from freshet_serving.models.training.losses import row_loss
+from freshet_serving.models.training.worker_pool import WorkerPool, even_ranges
+from freshet_serving.models.zoo.arch import build_arch, resolve_arch
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import MATRIX, Manifest
+
+Array = NDArray[Any]
+Float32s = NDArray[np.float32]
+
+NARROWER = 4
+"""Largest padding: an executable has at most this many times the rows of its part."""
+EXAMPLE_ROWS = 16
+"""Rows of examples of a graph with sequences: random numbers would be no masks."""
+LEAST_ROWS = 64
+"""Fewest rows of an executable."""
+WINDOW_ROWS = 512
+"""Fewest rows of an executable for windows scored between two deltas, which are larger than a batch."""
+PART_ROWS = 128
+"""For fewer rows than this, waking another thread does not pay."""
+MOST_PARTS = 4
+"""Most parts of a batch: each has gradients of all weights, which must be added up. With more cores, the call of
+each part uses several.
+"""
+
+
+class DenseStep:
+    """One optimizer step of the network, called with a batch.
+
+    Attributes:
+        arch: The network.
+        graph: The dense graph that is scored and published, with its first weights.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        settings: TrainSettings,
+        network: NetworkConfig = ONE_LABEL,
+        fusion: Mapping[str, str] | None = None,
+        worker_pool: WorkerPool | None = None,
+        first_part: int = 0,
+    ) -> None:
+        """Build the network.
+
+        Args:
+            manifest: As for Trainer.
+            settings: As for Trainer.
+            network: As for Trainer.
+            fusion: As for Trainer.
+            worker_pool: Computes parts; by default only the caller's thread.
+            first_part: Number of the first part, where other processes have parts of the same batches.
+        """
+        self._first_part, self._settings = first_part, settings
+        self._worker_pool = worker_pool or WorkerPool(1)
+        options = read_options(resolve_arch(manifest.arch), network.options, "model")
+        layout = DenseInput.from_features(manifest.features, manifest.sequences)
+        self.arch = build_arch(manifest.arch, layout, options, network.labels, settings.known_seed)
+        self._labels = network.labels
+        graph = DenseGraph.from_keras(self.arch.scores)
+        for s in manifest.sequences:
+            if s.name not in graph.inputs:
+                raise BadInput(f"sequences.{s.name}: architecture {manifest.arch!r} reads no sequence of this name")
+        if manifest.sequences:
+            graph = replace(graph, examples=layout.examples(EXAMPLE_ROWS))
+        self.graph = fuse(graph, fusion, manifest.features) if fusion else graph
+        single = {output.name for output in self.graph.outputs if output.columns == 1}
+        if absent := [name for name in self.arch.outputs if name not in single]:
+            raise BadInput(f"arch: expected an output {absent[0][:64]!r} [n, 1], got {', '.join(sorted(single))[:200]}")
+        self._rows_of = [MATRIX, *(s.name for s in manifest.sequences)]
+        losses = row_loss(network)
+        self._do = DenseFunctions(self.arch, self.graph, len(network.labels), losses, settings, self._rows_of)
+        self.rows_are_alone = self._do.rows_are_alone()
+        self._most = min(self._worker_pool.size, MOST_PARTS) if self.rows_are_alone else 1
+        # Executables with one thread compute in the calling thread.
+        self._threads = 1 if self._most == self._worker_pool.size else self._worker_pool.size
+        # Rows of the largest part of a full batch.
+        self._full = max(stop - start for start, stop in self._shares(settings.batch_rows))
+        self._functions: dict[tuple[str, int], XlaFunction] = {}
+        self._io_buffers: dict[tuple[str, int, int], BatchBuffer] = {}
+        self._filled: list[BatchPart] = []
+        self._gradients: list[DeviceArray] = []
+        self.rate = settings.dense_learning_rate
+        self.state = DenseState(self._do.trained, self._do.other, self._threads)
+
+    def set_initial_bias(self, log_odds: Sequence[float]) -> None:
+        """Raise every label's initial logit by its log-odds (Arch.set_initial_bias)."""
+        named = self.state.named()
+        for variable in (*self._do.trained, *self._do.other):
+            variable.assign(named[variable.path])
+        self.arch.set_initial_bias(log_odds)
+        self.state.assign({v.path: np.array(v.numpy()) for v in (*self._do.trained, *self._do.other)})
+
+    def described(self, manifest: Manifest) -> Manifest:
+        """Return the manifest with the network's inputs and outputs, and a note that maps each label to its output."""
+        notes = {"labels": dict(zip(self._labels, self.arch.outputs))}
+        named = replace(manifest, outputs=self.graph.outputs, notes=manifest.notes | notes)
+        return replace(named, graphs=undivided_graphs(named, self.graph.inputs))
+
+    def scale_rate(self, factor: float) -> None:
+        """Set the learning rate, as a factor of the configured one."""
+        self.rate = self._settings.dense_learning_rate * factor
+
+    def ready(self, rows: int) -> None:
+        """Compile what a step on this many rows needs, unless it is compiled already."""
+        self._filled = self._parts("gradients", rows)
+        self._mover(len(self._filled))
+
+    def fill(self, write: Write, alone: bool = False) -> None:
+        """Fill in the rows that ready() prepared for.
+
+        Args:
+            write: Writes rows of the batch into an input buffer.
+            alone: Run in the caller's thread only.
+        """
+        self._worker_pool.run([partial(part.fill, write) for part in self._filled], alone)
+
+    def gradients(self, label: Float32s, share: Float32s) -> tuple[float, list[tuple[int, Mapping[str, Float32s]]]]:
+        """Compute loss and gradients of the rows that were filled in.
+
+        Args:
+            label: float32 [rows] or [rows, labels].
+            share: float32 [rows], weights of the rows (losses.mean_shares).
+
+        Returns:
+            The loss, and the gradients by x and by each sequence, by name, in pieces with their first rows; valid
+                until the next step.
+        """
+        state = self.state.held()
+        for part in self._filled:
+            part.weigh(label, share)
+        results = self._worker_pool.run([partial(part.compute, state) for part in self._filled])
+        last = 1 + len(self._rows_of)
+        losses, self._gradients = [result[0] for result in results], [result[last] for result in results]
+        self._by_inputs, others = [result[1:last] for result in results], [result[last + 1 :] for result in results]
+        # The random generators continue from the first part's state.
+        self.state.passed(others[0])
+        pieces: list[tuple[int, Mapping[str, Float32s]]] = [
+            (part.start, {name: grad.view()[: part.rows] for name, grad in zip(self._rows_of, grads)})
+            for part, grads in zip(self._filled, self._by_inputs)
+        ]
+        return sum(float(loss.view()) for loss in losses), pieces
+
+    @property
+    def weights_count(self) -> int:
+        """Number of trained weights."""
+        return self.state.specs()[0].shape[1]
+
+    def gradient(self) -> Float32s:
+        """Return the gradient by all weights, float32 [n], of the last gradients()."""
+        total = np.array(self._gradients[0].view())
+        for part in self._gradients[1:]:
+            total += part.view()
+        return total
+
+    def replace_gradient(self, total: Float32s) -> None:
+        """Make move() use this gradient [n]; gradients() may have seen some rows of the batch, or none."""
+        self._gradients = [device_put(total, self._threads)]
+
+    def move(self) -> None:
+        """Take one optimizer step by the gradients."""
+        mover = self._mover(len(self._gradients))
+        self.state.steps += 1
+        mover.more[0][...] = self.rate, self.rate * correction(self.state.steps)
+        self.state.moved(mover.function([*mover.arguments, self.state.held_vectors(), *self._gradients])[0])
+
+    def score(self, rows: int, write: Write, weights: DenseState | None = None) -> Float32s:
+        """Score rows.
+
+        Args:
+            rows: Number of rows.
+            write: Writes rows into the dense graph's inputs.
+            weights: Weights to score with; None for the current ones.
+
+        Returns:
+            The labels' probabilities as the dense graph computes them, in the shape of Batch.label.
+        """
+        state = weights or self.state
+        given = [state.held_vectors(), *self._rest(state)]
+
+        def score(part: BatchPart) -> Float32s:
+            part.fill(write)
+            outputs = part.compute(given)
+            return np.concatenate([output.view()[: part.rows] for output in outputs], axis=1)
+
+        scores = np.concatenate(self._worker_pool.run([partial(score, part) for part in self._parts("scores", rows)]))
+        return scores.reshape(-1) if len(self.arch.outputs) == 1 else scores
+
+    def published(self) -> DenseGraph:
+        """Return the dense graph with the current weights."""
+        return replace(self.graph, weights=self.weights())
+
+    def weights(self) -> dict[str, Float32s]:
+        """Return copies of the dense tensors by name."""
+        named = self.state.named()
+        return {name: np.array(named.get(name, first), np.float32) for name, first in self.graph.weights.items()}
+
+    def begin_with(self, weights: Weights) -> None:
+        """Start with given dense tensors by name and a new optimizer."""
+        self.state = self.with_weights(weights)
+
+    def with_weights(self, weights: Weights) -> DenseState:
+        """Return a separate state with given dense tensors by name, for score()."""
+        state = DenseState(self._do.trained, self._do.other, self._threads)
+        state.assign(weights)
+        return state
+
+    def _rest(self, state: DenseState) -> list[DeviceArray]:
+        """Return the graph's weights that are not trained."""
+        named = state.named() if self._do.rest else {}
+        return [
+            device_put(np.asarray(named.get(name, self.graph.weights[name])), self._threads) for name in self._do.rest
+        ]
+
+    def _parts(self, what: str, rows: int) -> list[BatchPart]:
+        """Return the batch's rows in parts, in buffers that fit them."""
+        return [
+            BatchPart(self._io_buffer(what, stop - start, number), start, stop)
+            for number, (start, stop) in enumerate(self._shares(rows))
+        ]
+
+    def _shares(self, rows: int) -> list[tuple[int, int]]:
+        return even_ranges(rows, min(self._most, rows // PART_ROWS))
+
+    def _io_buffer(self, what: str, rows: int, number: int) -> BatchBuffer:
+        size = _size(rows, self._full) if self.rows_are_alone or what == "scores" else rows
+        return self._io_buffers.get((what, size, number)) or self._made(what, size, number)
+
+    def _mover(self, parts: int) -> BatchBuffer:
+        return self._io_buffers.get(("moves", parts, 0)) or self._made("moves", parts, 0)
+
+    def _made(self, what: str, size: int, number: int) -> BatchBuffer:
+        """Create a buffer for the executable of this size, which all buffers of the size share."""
+        inputs, more, state = self._takes(what, size)
+        if (what, size) not in self._functions:
+            specs = [*inputs.values(), *more, *state]
+            self._functions[what, size] = XlaFunction(getattr(self._do, what), specs, self._threads)
+        io_buffer = self._io_buffers[what, size, number] = BatchBuffer(self._functions[what, size], inputs, more)
+        if what == "gradients":
+            io_buffer.more[-1][...] = self._first_part + number
+        return io_buffer
+
+    def _takes(self, what: str, size: int) -> tuple[dict[str, ArraySpec], list[ArraySpec], list[ArraySpec]]:
+        """Return the graph's inputs, what else is written for each call, and what passes from call to call."""
+        inputs = {name: ArraySpec(shape) for name, shape in self.graph.spec.input_shapes(size).items()}
+        vectors, *other = self.state.specs()
+        if what == "scores":
+            return inputs, [], [vectors, *(ArraySpec(self.graph.weights[name].shape) for name in self._do.rest)]
+        if what == "gradients":
+            more = [ArraySpec(self._do.label_shape(size)), ArraySpec((size,)), ArraySpec((1,))]
+            return inputs, more, [vectors, *other]
+        return {}, [ArraySpec((2,))], [vectors, *[ArraySpec(vectors.shape[1:])] * size]
+
+
+def _size(rows: int, full: int) -> int:
+    """Return the rows of the executable for a part.
+
+    A compilation takes half a second, a padded row a microsecond: so there are few sizes, and none just for the
+    remainder at the end of a window.
+
+    Args:
+        rows: Rows of the part.
+        full: Rows of the largest part of a full batch.
+    """
+    size = max(1, full)
+    while size < rows:
+        size = max(2 * size, WINDOW_ROWS)
+    while size // NARROWER >= max(rows, LEAST_ROWS):
+        size //= NARROWER
+    return size

@@ -1,0 +1,125 @@
+"""Watch the scores of a host's versions: eject bad canaries, follow trends, have bad deltas rolled back.
+
+The statistics are those of all processes that answer requests. What is concluded from them is processor.watching's;
+this module acts on it.
+
+Invariants
+- look() has one caller at a time. What it keeps by model and version is replaced as a whole, so readers need no lock.
+- look() waits for no change of a model: a rollback runs on a thread of its own, and is asked for again by every look()
+  until the delta is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Protocol
+
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.standby_thread import StandbyThread
+from freshet_serving.processor.versions.model import ServedModel
+from freshet_serving.processor.versions.served_version import ServedVersion
+from freshet_serving.processor.watching import AutoRollback, CanaryEvidence, CanaryJudge, Sketch, Trend
+
+log = logging.getLogger("freshet.host")
+
+REST_S = 5.0
+
+
+class VersionEvidence(Protocol):
+    """Source of the statistics, over all processes."""
+
+    def sketch(self, version: ServedVersion) -> Sketch: ...
+
+    def canary_evidence(self, canary: ServedVersion, baseline: ServedVersion) -> CanaryEvidence: ...
+
+
+class ScoreWatch:
+    """Verdicts on every version of a host, from one look() to the next."""
+
+    def __init__(self, evidence: VersionEvidence, clock: Clock) -> None:
+        """Start the thread that rolls back.
+
+        Args:
+            evidence: Statistics of the versions.
+            clock: The clock.
+        """
+        self._evidence, self._clock = evidence, clock
+        # By model and version.
+        self._canary_judges: dict[tuple[str, int], CanaryJudge] = {}
+        self._trends: dict[tuple[str, int], Trend] = {}
+        self._undoing = StandbyThread("freshet-undo")
+        self._undoing.start()
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._undoing.close()
+
+    def look(self, models: Mapping[str, ServedModel]) -> None:
+        """Judge every canary, follow the scores of every version, roll back newest deltas that turn out to be bad.
+
+        An error with one model does not stop the others from being checked.
+
+        Args:
+            models: Models by name.
+        """
+        now_s = self._clock.now_s()
+        judges: dict[tuple[str, int], CanaryJudge] = {}
+        trends: dict[tuple[str, int], Trend] = {}
+        for name, model in models.items():
+            try:
+                judges |= self._judged(model, now_s)
+                trends |= self._followed(model, now_s)
+                self._watched(model, now_s)
+            except Exception:
+                log.exception("cannot check the statistics of model %s", name)
+        self._canary_judges, self._trends = judges, trends
+
+    def trend(self, model: str, version: int) -> Trend:
+        """Return the trend of a version's scores as of the last look().
+
+        Args:
+            model: Name of the model.
+            version: The version.
+        """
+        return self._trends.get((model, version)) or Trend()
+
+    def _judged(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], CanaryJudge]:
+        """Judge the model's canaries; return their judges for the next time."""
+        judges = {}
+        for canary, baseline in model.routes.trials():
+            key = model.name, canary.manifest.version
+            judge = judges[key] = self._canary_judges.get(key) or CanaryJudge()
+            verdict = judge.look(model.policy.guard, now_s, *self._evidence.canary_evidence(canary, baseline))
+            if verdict is not None:
+                log.error("%s version %d is removed from the split: %s", *key, verdict.reason)
+                model.eject(canary.manifest.version, f"{verdict.kind}: {verdict.reason}")
+        return judges
+
+    def _followed(self, model: ServedModel, now_s: float) -> dict[tuple[str, int], Trend]:
+        """Follow the scores of the model's versions; return their trends."""
+        trends = {}
+        for number, version in model.routes.served.items():
+            trend = trends[model.name, number] = self.trend(model.name, number)
+            trend.look(now_s, version.generation, self._evidence.sketch(version))
+        return trends
+
+    def _watched(self, model: ServedModel, now_s: float) -> None:
+        """Monitor the newest deltas of the model's versions after deployment."""
+        for number, version in model.routes.served.items():
+            verdict = model.watch(now_s, number, self._evidence.sketch(version))
+            if verdict is not None:
+                # A change of the model may be in progress and take long: canaries do not wait for it.
+                self._undoing.try_run_detached(partial(_auto_rollback, model, verdict))
+
+
+def _auto_rollback(model: ServedModel, verdict: AutoRollback) -> None:
+    try:
+        for line in model.auto_rollback(verdict):
+            log.error("%s", line)
+    except Exception as error:
+        log.error("cannot roll back %s %s: %s", model.name, verdict.bad, error)
+        # The rollback is requested again with every check.
+        time.sleep(REST_S)
