@@ -9,7 +9,7 @@ weights fit all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,12 +18,13 @@ from freshet_serving.compiler.building.compile import AnyDenseGraph
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, Tensors
 from freshet_serving.compiler.dense.onnx_dense_graph import OnnxDenseGraph
 from freshet_serving.compiler.passes.decompose import decompose
-from freshet_serving.compiler.passes.flops import PassEffect
+from freshet_serving.compiler.passes.flops import PassEffect, dense_flops
 from freshet_serving.compiler.passes.optimise import optimise
 from freshet_serving.compiler.passes.shorter_histories import kept_columns, shortened, shortened_rows
 from freshet_serving.compiler.passes.user_candidate_split import UserCandidateSplit, split_user_candidate
 from freshet_serving.processor.backends import MATRIX, Dims
 from freshet_serving.processor.package import (
+    FLOPS,
     FORMAT_2,
     ROWS,
     SCORE,
@@ -74,6 +75,7 @@ class GraphParts:
         notes: What was not done, each with the reason.
         shorter: By most events of a history, the splits of the graph for such requests.
         sequences: The model's sequences.
+        row_flops: FLOPs of one row of the undivided graph; None if they are not counted.
     """
 
     by_subgraph: dict[str, DensePart]
@@ -82,6 +84,7 @@ class GraphParts:
     notes: list[str]
     shorter: dict[int, UserCandidateSplit] = field(default_factory=dict)
     sequences: Sequence[SequenceEntry] = ()
+    row_flops: int | None = None
 
     def given(self, rows: Tensors, features: Sequence[Feature]) -> dict[str, Tensors]:
         """Return inputs of all parts but the undivided one, by subgraph.
@@ -118,7 +121,18 @@ class GraphParts:
         else:
             graphs = undivided_graphs(manifest, self.by_subgraph[WHOLE].graph.inputs)
             executables = [replace(e, subgraph=SCORE) for e in executables]
-        return replace(manifest, format=FORMAT_2, graphs=graphs, executables=list(executables))
+        notes = {**manifest.notes, FLOPS: self._flops(graphs)}
+        return replace(manifest, format=FORMAT_2, graphs=graphs, executables=list(executables), notes=notes)
+
+    def _flops(self, graphs: Collection[str]) -> dict[str, int]:
+        """Return the FLOPs of one row of each subgraph that is counted, by name; `graphs` is empty for one alone."""
+        undivided_one = WHOLE if USER in graphs else SCORE
+        found = {} if self.row_flops is None else {undivided_one: self.row_flops}
+        for length, split in {0: self.user_split, **self.shorter}.items():
+            of_user, of_score = (shorter(name, length) if length else name for name in (USER, SCORE))
+            if split is not None and of_user in graphs:
+                _, found[of_score], found[of_user] = split.flops
+        return found
 
     def lines(self) -> list[str]:
         """Return the passes' effects, the split and the notes, as lines for people."""
@@ -171,9 +185,9 @@ def parts(
     notes: list[str] = []
     dense = decompose(dense)
     found = optimise(dense)
-    graph, effects = replace(found.graph, examples=dense.examples), found.effects
+    graph, effects, row_flops = replace(found.graph, examples=dense.examples), found.effects, found.flops
     if not _same(dense, graph):
-        graph, effects = dense, []
+        graph, effects, row_flops = dense, [], dense_flops(dense)
         notes.append("passes: the optimised graph computes something else; compiling the original graph")
     found_parts = {WHOLE: DensePart(graph, sorted(set(buckets)))}
     histories = [s.name for s in sequences]
@@ -202,7 +216,7 @@ def parts(
         )
     elif user:
         notes.append("user-once: too little of the graph depends on the user alone")
-    found_all = GraphParts(found_parts, effects, user_split, notes, sequences=sequences)
+    found_all = GraphParts(found_parts, effects, user_split, notes, sequences=sequences, row_flops=row_flops)
     return _with_shorter(found_all, graph, many, columns(user)) if user_split is not None and histories else found_all
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.passes.graph import Graph, Node, Ref
 
 PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
@@ -82,6 +83,11 @@ def node_count(graph: Graph) -> int:
 def flops(graph: Graph) -> int:
     """Return the floating-point operations per row; a node of unknown size counts nothing."""
     return sum(node_flops(graph, name) or 0 for name in graph.varying)
+
+
+def dense_flops(dense: DenseGraph) -> int:
+    """Return the floating-point operations per row of a dense graph as it is."""
+    return flops(Graph.of_dense(dense))
 
 
 def counted(graph: Graph) -> bool:

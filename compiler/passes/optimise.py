@@ -37,17 +37,19 @@ class OptimisedGraph:
         graph: The graph.
         effects: The effect of each pass, summed over its rounds, or the effect that it would have had.
         layers: Number of dense layers that a backend can run as one kernel each.
+        flops: FLOPs of one row.
     """
 
     graph: DenseGraph
     effects: list[PassEffect]
     layers: int
+    flops: int
 
 
 def optimise(dense: DenseGraph) -> OptimisedGraph:
     """Return the same function of the same weights, cheaper to run."""
     graph, effects = improve(Graph.of_dense(dense))
-    return OptimisedGraph(graph.to_dense(dense.weights), effects, linear.layers(graph))
+    return OptimisedGraph(graph.to_dense(dense.weights), effects, linear.layers(graph), flops(graph))
 
 
 def improve(graph: Graph) -> tuple[Graph, list[PassEffect]]:

@@ -12,7 +12,8 @@ Invariants
 - One explanation at a time, of one row of at most MAX_IDS ids: this bounds the delay of a delta, and the memory.
 
 Costs: under the lock some microseconds per id; after it one run of a bucket for the score and, where two generations
-are compared, one for as many features as the bucket has rows.
+are compared, one for as many features as the bucket has rows. A history costs a row for each of its events
+(processor.explaining.event_effects).
 
 Rejected: tables in a row store (the supervisor never queries it), and with several workers versions with a stage, whose
 library only workers load.
@@ -27,7 +28,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.backends import MATRIX
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, Overloaded, TooLarge
+from freshet_serving.processor.explaining.event_effects import event_effects
 from freshet_serving.processor.explaining.feature_values import FeatureValues, feature_values
 from freshet_serving.processor.explaining.movers import ScoredRow, changes, comparable, movers
 from freshet_serving.processor.explaining.spare_executable import Score, ScoringPath, SpareExecutables
@@ -47,7 +49,7 @@ from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.kernels import index as hash_index
 from freshet_serving.processor.kernels.rows import LOGGED, SETTLED
-from freshet_serving.processor.package import SCORE, undivided_name
+from freshet_serving.processor.package import SCORE, Manifest, undivided_name
 from freshet_serving.processor.repository import SIZES
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.graph_run import GraphRun
@@ -224,8 +226,10 @@ class Explainer:
     ) -> tuple[ScoredRow, int, dict[str, Any]]:
         """Return one side: the row as it is scored, the number of rows of the request, and the JSON of the side."""
         version, manifest = asked.version, asked.version.manifest
+        features = len(manifest.features)
         began_s = time.perf_counter()
         plan = self._plan(version)
+        inputs = plan.aligned(inputs)
         bound = plan.bind_inputs(inputs, limits)
         if not 0 <= row < bound.rows:
             raise BadInput(f"row: expected 0 to {bound.rows - 1}, got {row}")
@@ -234,7 +238,7 @@ class Explainer:
                 tables, standing = _descriptors(version), _standing(version, asked.step)
                 bound = plan.filled(tables, standing.epoch, bound)
             values = feature_values(manifest, plan, inputs, bound, row)
-            _check_extent(values, manifest.width, vectors)
+            _check_extent(values, manifest, vectors)
             bind_s = time.perf_counter() - began_s
             read = _read(version, asked.step, plan, bound, row, values)
         way = _way(version, bound, row)
@@ -245,6 +249,10 @@ class Explainer:
             "bind": bind_s, "look_up": read.look_up_s, "pool": read.pool_s, "open": ran.open_s,
             "execute": ran.execute_s,
         }  # fmt: skip
+
+        def score(rows: Mapping[str, Rows]) -> dict[str, Rows]:
+            return self._score(version.files, way, dense, rows).outputs
+
         described = {
             "generation": str(read.standing.generation),
             "served": read.served,
@@ -258,14 +266,12 @@ class Explainer:
             "computed_by": self._computed_by,
             "timings_ms": {stage: round(seconds * 1e3, 3) for stage, seconds in stages.items()},
             "outputs": outputs,
-            "inputs": {v.feature.name: _told(version, v, n, read, vectors) for n, v in enumerate(values)},
+            "inputs": {v.feature.name: _told(version, v, n, read, vectors) for n, v in enumerate(values[:features])},
         }
-
-        def score(x: Rows) -> dict[str, Rows]:
-            others = {name: np.repeat(rows, len(x), 0) for name, rows in read.inputs.items()}
-            return self._score(version.files, way, dense, {**others, MATRIX: x}).outputs
-
-        return ScoredRow(manifest, read.x, dense, outputs, score), bound.rows, described
+        if manifest.sequences:
+            row_s = ran.execute_s if way.parts else ran.execute_s / way.bucket
+            described["histories"] = _histories(version, values, read, outputs, score, row_s, vectors)
+        return ScoredRow(manifest, read.inputs, dense, outputs, score), bound.rows, described
 
     def _plan(self, version: ServedVersion) -> SparsePlan:
         """Return the sparse graph of a version: that of this process's replica, or one of the explainer's own."""
@@ -304,12 +310,13 @@ def _held(lock: Any, refusal: Exception) -> Iterator[None]:
         lock.release()
 
 
-def _check_extent(values: list[FeatureValues], width: int, vectors: bool) -> None:
+def _check_extent(values: list[FeatureValues], manifest: Manifest, vectors: bool) -> None:
     """Raise TooLarge for a row with too many ids, or with too many numbers to include its rows."""
     ids = sum(len(v.keys) for v in values)
     if ids > MAX_IDS:
         raise TooLarge(f"explain: expected a row of at most {MAX_IDS} ids, got {ids}")
-    numbers = width + sum(len(v.keys) * v.feature.width for v in values)
+    dims = {t.name: t.dim for t in manifest.tables}
+    numbers = manifest.width + sum(len(v.keys) * dims.get(v.feature.table, 0) for v in values)
     if vectors and numbers > MAX_NUMBERS:
         raise TooLarge(f"vectors: expected rows of at most {MAX_NUMBERS} numbers in total, got up to {numbers}")
 
@@ -408,15 +415,56 @@ def _told(version: ServedVersion, v: FeatureValues, n: int, read: _RowReads, vec
     if v.codes > 1:
         entry["codes"] = v.codes
     entry["pooled_norm"] = _norm(fed)
-    entry["ids"] = [
-        {"id": asked, "key": str(key), **_from(version, origin), "norm": _norm(row)}
-        for asked, key, origin, row in zip(v.asked, v.keys.tolist(), read.origins[n], read.rows[n])
-    ]
+    entry["ids"] = _ids(version, v, n, read, vectors)
     if vectors:
         entry["pooled"] = fed
-        for one, row in zip(entry["ids"], read.rows[n]):
-            one["vector"] = row
     return entry
+
+
+def _ids(version: ServedVersion, v: FeatureValues, n: int, read: _RowReads, vectors: bool) -> list[dict[str, Any]]:
+    """Return the lookups of a feature, as JSON."""
+    return [
+        {"id": asked, "key": str(key), **_from(version, origin), "norm": _norm(row)}
+        | ({"vector": row} if vectors else {})
+        for asked, key, origin, row in zip(v.asked, v.keys.tolist(), read.origins[n], read.rows[n])
+    ]
+
+
+def _histories(
+    version: ServedVersion,
+    values: list[FeatureValues],
+    read: _RowReads,
+    outputs: Mapping[str, Rows],
+    score: Callable[[Mapping[str, Rows]], Mapping[str, Rows]],
+    row_s: float,
+    vectors: bool,
+) -> dict[str, Any]:
+    """Return the newest events of each sequence, and how far the score falls without each, as JSON."""
+    manifest, found = version.manifest, dict[str, Any]()
+    at = len(manifest.features)
+    for s in manifest.sequences:
+        columns, events = {}, 0
+        for n, v in enumerate(values[at : at + len(s.columns)], at):
+            ids, events = _ids(version, v, n, read, vectors), v.length
+            columns[v.feature.name] = [ids[e * v.codes : (e + 1) * v.codes] for e in range(events)]
+        at += len(s.columns)
+
+        def rows_of(histories: Rows, name: str = s.name) -> Mapping[str, Rows]:
+            others = {n: np.repeat(row, len(histories), 0) for n, row in read.inputs.items()}
+            return score({**others, name: histories})
+
+        effects = event_effects(s, read.inputs[s.name][0], events, outputs, rows_of, row_s)
+        first = events - len(effects)
+        lines = [
+            {"place": place, "ids": {name: each[place] for name, each in columns.items()}, **effect}
+            for place, effect in enumerate(effects, first)
+        ]
+        if s.time:
+            seconds = read.inputs[s.name][0, s.width - s.max_length :]
+            for line in lines:
+                line["seconds_before_newest"] = seconds[line["place"]]
+        found[s.name] = {"events": events, "left_out": first, "max_length": s.max_length, "newest": lines}
+    return found
 
 
 def _from(version: ServedVersion, origin: RowOrigin) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Find what each feature of a model reads of one row of a bound request: keys to look up, or numbers.
+"""Find what each feature and history of a model reads of one row of a bound request: keys to look up, or numbers.
 
 Keys are those that the fused kernel looks up, in its order: they are read where bind() has left them. The values that
 the client sent are recovered through the transforms that work value by value (a hash bucket of a string is shown as the
@@ -55,12 +55,12 @@ class FeatureValues:
 def feature_values(
     manifest: Manifest, plan: SparsePlan, inputs: Mapping[str, Column], bound: BoundRequest, row: int
 ) -> list[FeatureValues]:
-    """Return the values that every feature reads of a row, in the manifest's order.
+    """Return the values that every feature reads of a row, in the manifest's order, then those of sequences' columns.
 
     Args:
         manifest: The version's manifest.
         plan: Its sparse graph.
-        inputs: The inputs that were bound, by name.
+        inputs: The inputs that were bound, by name, with sequences aligned.
         bound: The bound request.
         row: Number of the row.
     """
@@ -69,9 +69,10 @@ def feature_values(
         if t.op in VALUE_BY_VALUE and len(t.inputs) == 1 and t.inputs[0] in roots:
             name, codes = roots[t.inputs[0]]
             roots[t.name] = name, codes * codes_a_value(t)
+    count = len(manifest.features) + sum(len(s.columns) for s in manifest.sequences)
     return [
-        _values(feature, plan.plan[n], bound.keep[plan.plan[n, pool.SOURCE]], row, roots.get(feature.input), inputs)
-        for n, feature in enumerate(manifest.features)
+        _values(feature, planned, bound.keep[planned[pool.SOURCE]], row, roots.get(feature.input), inputs)
+        for feature, planned in zip(manifest.lookups[:count], plan.lookups)
     ]
 
 

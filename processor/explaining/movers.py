@@ -1,19 +1,19 @@
-"""Attribute a change of score to features and dense weights, by replacing one at a time from another generation.
+"""Attribute a change of score to features, histories and dense weights, by replacing one at a time.
 
 Everything but one thing is as in the explained generation; that one is taken from the other, and the same executable
-scores the row again. The scores of all features are one matrix, run bucket by bucket. The changes need not add up to
-the whole: a network lets features interact.
+scores the row again. The rows of all features and histories are scored together, bucket by bucket. The changes need not
+add up to the whole: a network lets features interact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import Weights
+from freshet_serving.processor.backends import MATRIX, Weights
 from freshet_serving.processor.package import Manifest
 
 MOST_MOVED = 64
@@ -27,21 +27,21 @@ class ScoredRow(NamedTuple):
 
     Attributes:
         manifest: The version's manifest.
-        x: float32 [width], the dense graph's input.
+        inputs: float32 [1, width] by name, the dense graph's inputs: the matrix of features, and sequences.
         dense: The dense weights.
         outputs: float32 [columns] by name.
-        score: Scores rows [n, width] by the same executable.
+        score: Scores rows of these inputs, [n, width] each, by the same executable.
     """
 
     manifest: Manifest
-    x: Row
+    inputs: Mapping[str, Row]
     dense: Weights
     outputs: Scores
-    score: Callable[[Row], Scores]
+    score: Callable[[Mapping[str, Row]], Scores]
 
 
 def comparable(one: Manifest, other: Manifest) -> bool:
-    """Report whether the features of two versions have the same columns, and their outputs the same names.
+    """Report whether features and sequences of two versions have the same columns, and their outputs the same names.
 
     Args:
         one: Manifest of a version.
@@ -49,7 +49,8 @@ def comparable(one: Manifest, other: Manifest) -> bool:
     """
 
     def shape(m: Manifest) -> Any:
-        return m.width, sorted((f.name, f.offset, f.width) for f in m.features), m.outputs
+        histories = {s.name: (s.width, [(c.name, c.offset, c.width) for c in s.columns], s.time) for s in m.sequences}
+        return m.width, sorted((f.name, f.offset, f.width) for f in m.features), histories, m.outputs
 
     return bool(shape(one) == shape(other))
 
@@ -64,17 +65,20 @@ def movers(side: ScoredRow, other: ScoredRow) -> tuple[list[dict[str, Any]], int
     Returns:
         At most MOST_MOVED changes, and the number of smaller ones that were left out.
     """
-    features = [f for f in side.manifest.features if _differs(side.x, other.x, f.offset, f.width)]
-    changed = np.repeat(side.x[None], len(features), 0)
-    for row, f in zip(changed, features):
-        row[f.offset : f.offset + f.width] = other.x[f.offset : f.offset + f.width]
+    parts: list[tuple[str, str | None, str, int, int]]
+    parts = [(f"feature {f.name}", f.name, MATRIX, f.offset, f.width) for f in side.manifest.features]
+    parts += [(f"history {s.name}", None, s.name, 0, s.width) for s in side.manifest.sequences]
+    changed = [p for p in parts if _differs(side.inputs[p[2]][0], other.inputs[p[2]][0], *p[3:])]
+    rows = {name: np.repeat(row, len(changed), 0) for name, row in side.inputs.items()}
+    for n, (_, _, name, offset, width) in enumerate(changed):
+        rows[name][n, offset : offset + width] = other.inputs[name][0, offset : offset + width]
     found: list[dict[str, Any]] = []
-    if features:
-        scores = side.score(changed)
-        for n, f in enumerate(features):
-            found.append(_moved(f"feature {f.name}", f.name, side.outputs, {o: s[n] for o, s in scores.items()}))
+    if changed:
+        scores = side.score(rows)
+        for n, (what, feature, *_) in enumerate(changed):
+            found.append(_moved(what, feature, side.outputs, {o: s[n] for o, s in scores.items()}))
     if not _equal(side.dense, other.dense):
-        scores = other.score(np.ascontiguousarray(side.x[None]))
+        scores = other.score(side.inputs)
         found.append(_moved("dense weights", None, side.outputs, {o: s[0] for o, s in scores.items()}))
     found.sort(key=lambda moved: -abs(np.nan_to_num(moved["score_change"])))
     return found[:MOST_MOVED], max(0, len(found) - MOST_MOVED)
@@ -90,11 +94,16 @@ def changes(scores: Scores, others: Scores) -> dict[str, Row]:
     return {name: values - others[name] for name, values in scores.items()}
 
 
+def largest_change(by_output: Scores) -> np.float32:
+    """Return the change furthest from 0, of all outputs and columns."""
+    every = np.concatenate(list(by_output.values()))
+    largest: np.float32 = every[np.argmax(np.abs(np.nan_to_num(every)))]
+    return largest
+
+
 def _moved(what: str, feature: str | None, scores: Scores, without: Scores) -> dict[str, Any]:
-    fallen: Sequence[Row] = list((by := changes(scores, without)).values())
-    every = np.concatenate(fallen)
-    largest = every[np.argmax(np.abs(np.nan_to_num(every)))]
-    return {"what": what, "feature": feature, "score_change": largest, "outputs": by}
+    by = changes(scores, without)
+    return {"what": what, "feature": feature, "score_change": largest_change(by), "outputs": by}
 
 
 def _differs(some: Row, others: Row, offset: int, width: int) -> bool:

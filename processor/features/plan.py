@@ -200,8 +200,7 @@ class SparsePlan:
             start = address_of_bytes(inputs.buffer) + inputs.start
             packed = [word for at, count, stride in layout.sources for word in (start + at, count, stride, 0)]
             return BoundRequest(rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.user_split)
-        if self._events is not None:
-            inputs = self._events.aligned(inputs)
+        inputs = self.aligned(inputs)
         left = self._left_out(inputs)
         reads, transformed, plain = self._reads, self._transformed, self._plain
         if left is not None:
@@ -249,6 +248,17 @@ class SparsePlan:
                 unknown.append((share.unknown, flags))
         self._check_histories(limits, rows, user_split)
         return BoundRequest(rows, ids, whole.tobytes(), sources, user_split, unknown)
+
+    def aligned(self, inputs: Mapping[str, Column]) -> Mapping[str, Column]:
+        """Return a request's inputs as they are bound: each sequence as lists of equal lengths, cut to its max_length.
+
+        Args:
+            inputs: Columns by name.
+
+        Raises:
+            BadInput: A sequence's columns do not belong together.
+        """
+        return inputs if self._events is None else self._events.aligned(inputs)
 
     def _check_histories(self, limits: RequestLimits | None, rows: int, user_split: bool) -> None:
         if limits is not None and self._events is not None:

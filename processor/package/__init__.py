@@ -101,6 +101,7 @@ from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE, Publi
 from freshet_serving.processor.package.stage_lookups import StageLookup
 from freshet_serving.processor.package.subgraphs import (
     FEATURES,
+    FLOPS,
     MATRIX,
     ROWS,
     SCORE,
@@ -156,6 +157,7 @@ __all__ = [
     "DROP",
     "FEATURES",
     "FLOATS",
+    "FLOPS",
     "FORMAT",
     "FORMAT_2",
     "HASHES",

@@ -27,6 +27,8 @@ from freshet_serving.processor.package.sequences import SEQUENCE, SequenceEntry
 SUBGRAPHS = SCORE, USER, WHOLE = "score", "user", "whole"
 ROWS, REQUESTS = "rows", "requests"
 _SHORTER = re.compile(rf"({SCORE}|{USER})-length([1-9][0-9]{{0,8}})")
+FLOPS = "flops"
+"""Key of a manifest's notes: the FLOPs of one row of each subgraph (compiler.passes.flops)."""
 FEATURES, USER_TENSOR = "features", "user"
 """Sources of inputs: features; outputs of the subgraph `user`. processor.running.fillers has all."""
 MATRIX = "x"

@@ -20,6 +20,7 @@ demo                demo: train, publish and serve in one command
 demo_traffic        traffic generator of the demo
 table_analysis      inspect --tables
 inspection          inspect, and the output of delta list
+graph_description   subgraphs and their work, for inspect
 join_command        join
 explain_command     explain
 fleet_command       fleet

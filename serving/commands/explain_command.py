@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MAX_REQUEST_NBYTES = 4 << 20
 MOST_IDS = 8
 """Maximum number of a feature's ids that are printed; --json has all."""
+MOST_EVENTS = 16
+"""Maximum number of a history's events that are printed, those of the largest changes; --json has all."""
 STAGES = (
     ("bind", "bind"),
     ("look_up", "look up"),
@@ -98,6 +100,8 @@ def show_explanation(answer: dict[str, Any]) -> None:
             Text("   " + ", ".join(f"{name} {side['timings_ms'][stage]:.3g} ms" for stage, name in STAGES), style="dim")
         )
     console.print(_features(sides))
+    for name in dict.fromkeys(name for side in sides for name in side.get("histories", ())):
+        console.print(_events(name, sides))
     if answer.get("moved"):
         console.print(_moved(answer))
     elif len(sides) > 1:
@@ -133,6 +137,35 @@ def _features(sides: list[dict[str, Any]]) -> Table:
             table.add_row("", Text(f"and {len(longest) - MOST_IDS} more", style="dim"))
         if first["length"] > len(longest):
             table.add_row("", Text(f"{first['length']} values, the others exceed its max_length", style="dim"))
+    return table
+
+
+def _events(name: str, sides: list[dict[str, Any]]) -> Table:
+    """Return the table of a history: its newest events, and the change of the score by each."""
+    from rich.table import Table
+    from rich.text import Text
+
+    told = [side.get("histories", {}).get(name) for side in sides]
+    first = next(each for each in told if each)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column(f"{name}, {first['events']} events", overflow="fold")
+    for side in sides:
+        table.add_column(f"score by the event in {side['generation']}", justify="right")
+    by_place: dict[int, list[dict[str, Any] | None]] = {}
+    for n, each in enumerate(told):
+        for event in each["newest"] if each else ():
+            by_place.setdefault(event["place"], [None] * len(told))[n] = event
+    strongest = sorted(by_place, key=lambda place: -max(abs(e["score_change"] or 0) for e in by_place[place] if e))
+    for place in sorted(strongest[:MOST_EVENTS]):
+        events = by_place[place]
+        some = next(e for e in events if e)
+        ids = ", ".join(printable(one["id"]) for each in some["ids"].values() for one in each[:1])
+        changes = ("" if e is None else _signed(e["score_change"]) for e in events)
+        table.add_row(Text(f"{place}: {ids}"), *map(Text, changes))
+    if len(by_place) > MOST_EVENTS:
+        table.add_row(Text(f"and {len(by_place) - MOST_EVENTS} events of smaller changes", style="dim"))
+    if first["left_out"]:
+        table.add_row(Text(f"and the {first['left_out']} oldest, which were not computed", style="dim"))
     return table
 
 

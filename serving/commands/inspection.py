@@ -23,9 +23,7 @@ from freshet_serving.processor.package import (
     Input,
     Manifest,
     Output,
-    Subgraph,
     read_delta,
-    subgraphs,
 )
 from freshet_serving.processor.package.feature_groups import FeatureGroup
 from freshet_serving.processor.repository import (
@@ -41,6 +39,7 @@ from freshet_serving.processor.repository import (
     unrecorded_deltas,
 )
 from freshet_serving.serving.commands.completion import models
+from freshet_serving.serving.commands.graph_description import subgraph_lines, work_lines
 from freshet_serving.serving.commands.import_command import draw
 
 
@@ -257,7 +256,8 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
         ("outputs", [f"{o.name}: {o.dtype} {_row(o)}" for o in manifest.outputs]),
         ("tables", [f"{t.name}: {t.rows:,} rows of {t.dim} {t.dtype}" for t in manifest.embeddings]),
         *([("entities", [_entity(manifest, e) for e in manifest.entities])] if manifest.entities else []),
-        ("subgraphs", [_subgraph(name, graph) for name, graph in subgraphs(manifest).items()]),
+        ("subgraphs", subgraph_lines(manifest)),
+        *([("work", work)] if (work := work_lines(manifest)) else ()),
         (
             "executables",
             [f"{e.backend}-{e.target} {e.precision} for {e.bucket} rows{_part(e)}" for e in manifest.executables],
@@ -290,14 +290,6 @@ def _group(group: FeatureGroup) -> str:
 
 def _part(executable: ExecutableEntry) -> str:
     return "" if executable.subgraph in (SCORE, WHOLE) else f", subgraph {executable.subgraph}"
-
-
-def _subgraph(name: str, graph: Subgraph) -> str:
-    given, computed = (
-        ", ".join(f"{t.name} [{', '.join(map(str, t.dims))}]" for t in tensors)
-        for tensors in (graph.inputs, graph.outputs)
-    )
-    return f"{name}: {given} -> {computed}"
 
 
 def _shape(spec: Input) -> str:

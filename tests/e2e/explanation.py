@@ -37,6 +37,19 @@ def side(generation, score, step, served):
             },
             "f0": {"kind": "float", "side": "user", "input": "floats", "value": 31.0, "fed": 0.4},
         },
+        "histories": {
+            "history": {
+                "events": 60, "left_out": 40, "max_length": 60,
+                "newest": [
+                    {
+                        "place": place,
+                        "ids": {"history.item": [{"id": f"item-{place}"}], "history.action": [{"id": "buy"}]},
+                        "score_change": (-1) ** place * place / 10_000,
+                    }
+                    for place in range(40, 60)
+                ],
+            },
+        },
     }  # fmt: skip
 
 

@@ -177,6 +177,9 @@ def test_explanation_is_shown_side_by_side(page, stage):
     text = page.inner_text("main")
     for said in ("0.067425", "0.0601", "feature user", "+0.00610", "−0.00200", LONG, "delta 21", "default: no row"):
         assert said in text
+    for said in ("Events of history", "As of 1.19", "59: item-59, buy", "−0.00590", "44: item-44, buy", "44 more are"):
+        assert said in text
+    assert "43: item-43" not in text
     assert overflowing(page) == []
 
 

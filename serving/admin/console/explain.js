@@ -6,7 +6,7 @@ import { badge, button, code, field, h, replace, section, table } from "./dom.js
 import { milliseconds, number, score, signed } from "./formats.js";
 import { bodyOf, inputFields, signatureOf, typed } from "./tryit.js";
 
-const MOST_IDS = 12;
+const MOST_IDS = 12, MOST_EVENTS = 16;
 
 export function explainView(page) {
   const fields = h("div", { class: "fields" }), result = h("div", { class: "stacked", "aria-live": "polite" });
@@ -72,7 +72,9 @@ export function shownOf(reply) {
   const names = [...new Set(reply.sides.flatMap(side => Object.keys(side.inputs)))];
   const features = section("Features", table("Features", [{ title: "Feature" }, { title: one.generation }, ...(other ? [{ title: other.generation }] : [])],
     names.map(name => [h("span", { class: "cell-lines" }, h("b", {}, name), aboutOf(one.inputs[name] || other.inputs[name])), idsOf(one.inputs[name]), ...(other ? [idsOf(other.inputs[name])] : [])]), { class: "features" }));
-  return [reply.recorded ? h("p", { class: "notice" }, `Recorded request ${reply.recorded.request_id}: generation ${reply.recorded.generation} answered ${flat(reply.recorded.outputs)}.`) : null, sides, moved, features];
+  const histories = [...new Set(reply.sides.flatMap(side => Object.keys(side.histories || {})))].map(name =>
+    section(`Events of ${name}`, h("div", { class: other ? "halves" : "" }, reply.sides.map(side => eventsOf((side.histories || {})[name], other ? side.generation : null)))));
+  return [reply.recorded ? h("p", { class: "notice" }, `Recorded request ${reply.recorded.request_id}: generation ${reply.recorded.generation} answered ${flat(reply.recorded.outputs)}.`) : null, sides, moved, histories, features];
 }
 
 function sideOf(side) {
@@ -89,6 +91,21 @@ function movedOf(reply) {
       bar.style.width = `${(100 * Math.abs(m.score_change) / most).toFixed(1)}%`;
       return h("li", {}, h("span", {}, m.what), h("span", { class: "bar" }, bar), h("b", { class: "number" }, signed(m.score_change)));
     })), reply.moved_left_out ? h("p", { class: "soft" }, `${number(reply.moved_left_out)} smaller changes are not shown.`) : null];
+}
+
+// The events that change the score most, in the order of the history: how far it falls without each.
+function eventsOf(history, generation) {
+  if (!history) return null;
+  const ranked = [...history.newest].sort((a, b) => Math.abs(b.score_change) - Math.abs(a.score_change)).slice(0, MOST_EVENTS);
+  const most = Math.max(1e-12, ...ranked.map(e => Math.abs(e.score_change))), left = history.events - ranked.length;
+  return h("div", {}, generation ? h("p", { class: "soft" }, `As of ${generation}`) : null,
+    h("p", { class: "soft" }, `${number(history.events)} events, the newest last. Each line is how far the score falls without the event.`),
+    h("ol", { class: "moved" }, ranked.sort((a, b) => a.place - b.place).map(e => {
+      const bar = h("i", { class: e.score_change < 0 ? "less" : "more", "aria-hidden": "true" });
+      bar.style.width = `${(100 * Math.abs(e.score_change) / most).toFixed(1)}%`;
+      const ids = Object.values(e.ids).map(each => each.length ? each[0].id : "").join(", ");
+      return h("li", {}, h("span", {}, `${e.place}: ${ids}`), h("span", { class: "bar" }, bar), h("b", { class: "number" }, signed(e.score_change)));
+    })), left > 0 ? h("p", { class: "soft" }, `${number(left)} more are not shown.`) : null);
 }
 
 const aboutOf = f => h("small", {}, f.table ? `${f.kind}, table ${f.table}, ${f.dim} wide${f.combiner && f.kind.endsWith("s") ? `, ${f.combiner}` : ""}` : f.kind);

@@ -11,7 +11,8 @@ from freshet_serving.compiler.building.parts import USER_BUCKETS, parts
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.models.zoo.deepfm import build
 from freshet_serving.processor.package import SequenceEntry
-from freshet_serving.processor.package.manifest_entries import Feature
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
 from freshet_serving.processor.package.sequences import SequenceColumn
 from tests.compiler.passes.graphs import assert_same
 from tests.models.zoo.layouts import make_layout
@@ -84,7 +85,7 @@ def test_every_part_compiles_and_scores_like_tensorflow(tmp_path):
 
 def test_graph_broken_by_the_passes_is_compiled_unchanged(monkeypatch):
     class Wrong:
-        graph, effects = network(seed=2), ["done"]
+        graph, effects, flops = network(seed=2), ["done"], 1
 
     Wrong.graph = replace(Wrong.graph, weights=network(seed=5).weights)
     monkeypatch.setattr(compiling, "optimise", lambda dense: Wrong)
@@ -95,6 +96,26 @@ def test_graph_broken_by_the_passes_is_compiled_unchanged(monkeypatch):
     assert found.by_subgraph["whole"].graph is graph
     assert found.effects == []
     assert "computes something else" in found.notes[0]
+    assert found.row_flops > 2 * 49 * 64
+
+
+def described(found, executables):
+    tables, inputs = [TableEntry("t", 8, 0)], [Input(f.input, f.kind.replace("id", "int64")) for f in USER + ITEM]
+    draft = Manifest("m", 1, "deepfm", 0.0, inputs, USER + ITEM, tables, [Output("score")], 48, {}, {})
+    return found.described(draft, executables)
+
+
+def test_flops_of_each_listed_subgraph_are_noted(tmp_path):
+    found = parts(network(), USER + ITEM + FLOATS, LADDER)
+    executables = [
+        entry for name in ("whole", "user", "score") for entry in compile_graph(network(), tmp_path, [1], subgraph=name)
+    ]
+    whole, candidate, user = found.user_split.flops
+    assert described(found, executables).notes["flops"] == {"whole": whole, "score": candidate, "user": user}
+    assert described(found, executables[:1]).notes["flops"] == {"score": whole}
+    # Products with the weights are most of the work, and the user's columns are half of the first layer's.
+    assert 2 * (49 * 64 + 64 * 16 + 16) < whole < 3 * (49 * 64 + 64 * 16 + 16)
+    assert candidate < whole - 2 * 24 * 64 + 64
 
 
 def test_heavy_rows_are_compiled_for_few_at_once(monkeypatch):

@@ -13,6 +13,7 @@ from freshet_serving.models.training.publication import publish_version
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.explaining.explanation import Explainer, GenerationRef
 from freshet_serving.processor.package import (
     Feature,
     Input,
@@ -108,6 +109,27 @@ def check_served(trainer, folder, lengths, rows=40, timed=False):
             some = {n: c[:8] if len(c) == rows else c for n, c in asked.items()}
             got = processor.process(PredictRequest("m", some)).outputs["score"]
             np.testing.assert_allclose(got, whole[:8], atol=1e-6)
+        check_explained(processor, of_request(columns, 3, int(np.argmax(np.resize(lengths, rows) > 1))))
+
+
+def check_explained(processor, asked, row=1):
+    """What an explanation says of an event is the change of the score by a request without it."""
+    version = processor.host.catalogue["m"].pick()
+    (side,) = Explainer("a test").explain(asked, row, GenerationRef(version))["sides"]
+    told, items = side["histories"]["history"], asked["history.item"].values
+    assert told["events"] == len(items) == told["left_out"] + len(told["newest"])
+    for event in {*range(0, len(told["newest"]), 7), len(told["newest"]) - 1}:
+        entry = told["newest"][event]
+        assert entry["ids"]["history.item"][0]["id"] == str(items[entry["place"]])
+        without = {
+            name: Ragged.of([np.delete(column.values, entry["place"]).tolist()])
+            if name.startswith("history")
+            else column
+            for name, column in asked.items()
+        }
+        fallen = processor.process(PredictRequest("m", without)).outputs["score"][row]
+        np.testing.assert_allclose(side["outputs"]["score"] - fallen, entry["outputs"]["score"], atol=1e-6)
+    assert ("seconds_before_newest" in told["newest"][0]) == ("history.time" in asked)
 
 
 def publish(trainer, folder, buckets=(1, 8, 64)):

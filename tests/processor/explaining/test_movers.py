@@ -7,21 +7,27 @@ import pytest
 
 from freshet_serving.processor.explaining import movers as module
 from freshet_serving.processor.explaining.movers import ScoredRow, comparable, movers
+from freshet_serving.processor.package import SequenceColumn, SequenceEntry
 from freshet_serving.processor.package.manifest_entries import Output
 from tests.processor.backends.artefacts import WIDTH
 from tests.support.packages import DIM, manifest
 
 
-def scored(x, weight=1.0, outputs=("score",)):
-    """The score is the sum of the input, times a weight."""
-    x = np.array(x, np.float32)
+def scored(x, weight=1.0, outputs=("score",), **histories):
+    """The score is the sum of the inputs, times a weight."""
+    inputs = {name: np.array([row], np.float32) for name, row in {"x": x, **histories}.items()}
 
     def scores(rows):
-        return {name: weight * (n + 1) * rows.sum(axis=1, keepdims=True) for n, name in enumerate(outputs)}
+        total = sum(part.sum(axis=1, keepdims=True) for part in rows.values())
+        return {name: weight * (n + 1) * total for n, name in enumerate(outputs)}
 
     dense = {"weight": np.array([weight], np.float32)}
-    made = replace(manifest(), outputs=[Output(name) for name in outputs])
-    return ScoredRow(made, x, dense, {n: s[0] for n, s in scores(x[None]).items()}, scores)
+    sequences = [
+        SequenceEntry(name, [SequenceColumn(f"{name}.i", "ids", f"{name}.i", "t", 0, len(row))], 1, len(row), [])
+        for name, row in histories.items()
+    ]
+    made = replace(manifest(), outputs=[Output(name) for name in outputs], sequences=sequences)
+    return ScoredRow(made, inputs, dense, {n: s[0] for n, s in scores(inputs).items()}, scores)
 
 
 def row(user=0.0, tags=0.0, f0=0.0):
@@ -40,6 +46,16 @@ def test_features_are_ranked_by_how_far_they_moved_the_score():
 def test_dense_weights_are_ranked_as_one_entry():
     found, _ = movers(scored(row(user=2.0), weight=3.0), scored(row(user=2.0), weight=1.0))
     assert [(m["what"], m["feature"], float(m["score_change"])) for m in found] == [("dense weights", None, 4.0)]
+
+
+def test_histories_are_ranked_apart_from_dense_weights():
+    side, other = scored(row(user=2.0), 3.0, hist=[1.0, 4.0]), scored(row(user=2.0), 1.0, hist=[1.0, 2.0])
+    found, _ = movers(side, other)
+    # The other side's dense weights score this side's history: 7 * 3 - 7 * 1.
+    assert [(m["what"], m["feature"], float(m["score_change"])) for m in found] == [
+        ("dense weights", None, 14.0),
+        ("history hist", None, 6.0),
+    ]
 
 
 def test_same_generation_moves_nothing():
@@ -68,4 +84,5 @@ def test_versions_with_equal_feature_columns_are_comparable():
     small = manifest(users=1)
     assert comparable(small, manifest(version=2, users=9))
     assert not comparable(small, replace(small, outputs=[Output("other")]))
+    assert not comparable(small, replace(small, sequences=scored(row(), hist=[1.0]).manifest.sequences))
     assert not comparable(small, replace(small, features=small.features[:1], width=DIM))

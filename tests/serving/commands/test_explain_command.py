@@ -110,6 +110,39 @@ def test_one_side_is_printed_with_its_row_origins(server):
     assert "\x1b" not in out
 
 
+def event(place, change):
+    ids = {"h.item": [{"id": f"i{place}\x1b"}], "h.action": [{"id": "2"}]}
+    return {"place": place, "ids": ids, "score_change": change, "outputs": {"score": [change]}}
+
+
+def test_events_of_the_largest_changes_are_printed_in_order(server):
+    newest = [event(place, (-1) ** place * place / 100) for place in range(5, 30)]
+    newest[3] = event(8, 0.5)
+    history = {"h": {"events": 30, "left_out": 5, "max_length": 50, "newest": newest}}
+    server.answer = {**ALONE, "sides": [{**SIDE, "histories": history}]}
+    out = explain("--request-id", "r1").stdout
+    assert "h, 30 events" in out
+    places = [int(line.split(":")[0]) for line in out[out.index("h, 30 events") :].splitlines()[1:] if ", 2 " in line]
+    assert places == [8, *range(15, 30)]
+    assert "+0.5" in out
+    assert "-0.29" in out
+    assert "and 9 events of smaller changes" in out
+    assert "and the 5 oldest, which were not computed" in out
+    assert "\x1b" not in out
+
+
+def test_events_of_two_sides_are_printed_side_by_side(server):
+    sides = [
+        {**side, "histories": {"h": {"events": 1, "left_out": 0, "max_length": 9, "newest": [event(0, change)]}}}
+        for side, change in ((SIDE, 0.25), (AGAINST, None))
+    ]
+    server.answer = {**COMPARED, "sides": sides}
+    out = explain("--request-id", "r1").stdout
+    assert "score by the event in 1.16" in out
+    (line,) = (line for line in out.splitlines() if line.startswith("0: i0"))
+    assert line.split()[-2:] == ["+0.25", "nan"]
+
+
 def test_two_sides_are_printed_with_what_moved_the_score(server):
     server.answer = COMPARED
     out = explain("--request", "-", stdin='{"instances": [1]}').stdout

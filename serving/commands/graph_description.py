@@ -1,0 +1,88 @@
+"""Describe a version's subgraphs for `freshet inspect`: what they read and compute, and the work of each.
+
+The work is that of the manifest's notes, counted when the version was compiled (compiler.building.parts), so nothing is
+loaded for it. A multiplication and an addition count as two FLOPs; moving data, and what depends on weights alone, as
+none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from freshet_serving.processor.package import (
+    FEATURES,
+    FLOPS,
+    SCORE,
+    USER,
+    GraphInput,
+    Manifest,
+    Subgraph,
+    role,
+    shorter,
+    shorter_lengths,
+    subgraphs,
+)
+
+MOST_FEATURES = 6
+CANDIDATES = (1, 100, 256, 1000)
+
+
+def subgraph_lines(manifest: Manifest) -> list[str]:
+    """Return a line for each subgraph: inputs with symbols, dtypes and sources, and outputs.
+
+    Args:
+        manifest: The version's manifest.
+    """
+    return [_subgraph(name, graph) for name, graph in subgraphs(manifest).items()]
+
+
+def work_lines(manifest: Manifest) -> list[str]:
+    """Return lines on the FLOPs of each subgraph and the share of the user's part; [] if they were not counted.
+
+    Args:
+        manifest: The version's manifest.
+    """
+    counted = manifest.notes.get(FLOPS)
+    # Notes are free for tools to write.
+    if not isinstance(counted, dict) or not all(isinstance(n, int) for n in counted.values()):
+        return []
+    longest = max((s.max_length for s in manifest.sequences), default=0)
+    lines = [_work(name, counted[name], longest) for name in subgraphs(manifest) if name in counted]
+    return [*lines, *_shares(counted, [0, *shorter_lengths(manifest)])]
+
+
+def _work(name: str, flops: int, longest: int) -> str:
+    """Return the line of one subgraph; `longest` is the most events of a history, 0 without histories."""
+    part, length = role(name)
+    if part != USER:
+        return f"{name}: {flops:,} FLOPs a candidate"
+    events = min(length or longest, longest)
+    return f"{name}: {flops:,} FLOPs a request" + (f", {flops // events:,} an event of {events:,}" if events else "")
+
+
+def _shares(counted: dict[str, int], lengths: Sequence[int]) -> Iterator[str]:
+    for length in lengths:
+        of_user, of_score = (counted.get(shorter(part, length) if length else part, 0) for part in (USER, SCORE))
+        if not of_user:
+            continue
+        shares = ", ".join(f"{of_user / (of_user + n * of_score):.0%} of {n:,}" for n in CANDIDATES)
+        which = f" with at most {length:,} events" if length else ""
+        yield f"a request of n candidates{which}: {of_user:,} + {of_score:,} n FLOPs; the user's part is {shares}"
+
+
+def _subgraph(name: str, graph: Subgraph) -> str:
+    computed = ", ".join(f"{t.name} {_shape(t.dims)} {t.dtype}" for t in graph.outputs)
+    return f"{name}: {'; '.join(map(_input, graph.inputs))} -> {computed}"
+
+
+def _input(given: GraphInput) -> str:
+    if given.source != FEATURES:
+        filler = f" from {given.source}"
+    else:
+        more = len(given.features) - MOST_FEATURES
+        filler = " of " + ", ".join(given.features[:MOST_FEATURES]) + (f" and {more} more" if more > 0 else "")
+    return f"{given.name} {_shape(given.dims)} {given.dtype}{filler}"
+
+
+def _shape(dims: Sequence[object]) -> str:
+    return f"[{', '.join(map(str, dims))}]"
