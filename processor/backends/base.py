@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError, NotReady
+from freshet_serving.processor.errors import BadInput, Corrupt, Expired, FreshetError, NotReady
 from freshet_serving.processor.extras import how_to_install
 from freshet_serving.processor.package import MATRIX, array_crc32
 
@@ -89,6 +89,31 @@ def shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 class RefusedRun(BadInput):
     """Raised if a graph refuses values of a batch, such as an index out of range: those of one request, perhaps."""
+
+
+class EndedRun(Expired):
+    """Raised by a run that was told to end before it was done."""
+
+
+class EndableRun:
+    """A bound run of a graph that takes as long as its inputs' values say.
+
+    No abstract class, because the check for one takes longer than the rest of what such a run costs.
+    """
+
+    __slots__ = ()
+
+    def __call__(self) -> None:
+        """Compute all rows; raise EndedRun once told to end."""
+        raise NotImplementedError
+
+    def end(self, now: bool) -> None:
+        """Tell the run in progress to end, or take that back; safe from any thread.
+
+        Args:
+            now: True to end it.
+        """
+        raise NotImplementedError
 
 
 class Executable(Protocol):

@@ -6,6 +6,7 @@ fillers       what fills each named input
 sequence_filler  inputs that hold a user's events
 given_rows    executables run on rows that were filled before
 warm_up       runs executables before a request does, and measures their costs
+run_limit     ends runs that take longer than their requests can wait
 buffers       a session's buffers for one version, bound before a request needs them
 cost          measured costs of batches, and the cheapest buckets for their rows
 opening       which executables of a version serve here, and why others do not
@@ -26,6 +27,7 @@ __all__ = [
     "graph_run",
     "open_programs",
     "opening",
+    "run_limit",
     "runner",
     "warm_up",
 ]

@@ -130,6 +130,7 @@ class GraphRun:
         user: Computes what depends on the user alone; None if the version is not divided.
         score: Scores the candidates of one request from the user's tensors; None if the version is not divided.
         in_thread: True if a run is mostly computed by the calling thread.
+        endable: True if a run may take as long as values say, and can be ended (running.run_limit).
     """
 
     def __init__(self, manifest: Manifest, plan: SparsePlan) -> None:
@@ -146,7 +147,7 @@ class GraphRun:
         self.undivided = self.by_name[undivided_name(manifest)]
         self.user = self.by_name.get(USER)
         self.score = self.by_name[SCORE] if self.user is not None else None
-        self.in_thread = False
+        self.in_thread = self.endable = False
         self._plan, self._worth_dividing = plan, list[bool]()
         self._longest: DividedRun | None = None
         self._lengths: list[DividedRun] | None = None

@@ -20,11 +20,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import Executable, Matrix
+from freshet_serving.processor.backends import EndableRun, Executable, Matrix
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.features.bound_request import BoundRequest
 from freshet_serving.processor.running.buffers import Buffers, Tensors
 from freshet_serving.processor.running.graph_run import DividedRun, GraphRun, SubgraphRun
+from freshet_serving.processor.running.run_limit import RunLimit
 from freshet_serving.processor.watching import SessionStats
 
 # One in this many batches of a runner tries the plan that the cost table considers more expensive.
@@ -100,6 +101,7 @@ class RunningBatch:
         buffers: The runner's buffers for the version.
         results: Arrays that the scores are written to, by output.
         shared: What the chunks of a split request share, if the batch is a chunk.
+        limit: Ends runs that last too long; None where no run of the graphs can.
         sparse_s: Seconds of filling in all its runs so far.
         dense_s: Seconds of executables in all its runs so far.
         padded: Rows of padding in all its runs so far.
@@ -112,6 +114,7 @@ class RunningBatch:
     buffers: Buffers
     results: Mapping[str, Matrix]
     shared: SharedParts | None = None
+    limit: RunLimit | None = None
     sparse_s: float = 0.0
     dense_s: float = 0.0
     padded: int = 0
@@ -277,7 +280,7 @@ class Runner:
             bound, spans = self.spans_of(works, at, stop)
             run.fill(batch.tables, batch.epoch, bound, spans, inputs, buffers.counts, features)
             filled_s = now_s()
-            self._timed_run(call, run, bucket, timer_s)
+            self._timed_run(call, run, bucket, timer_s, batch.limit)
             ended_s = now_s()
             sparse_s += filled_s - started_s
             dense_s += ended_s - filled_s
@@ -296,7 +299,7 @@ class Runner:
         spans[:, 1] = 1
         user.fill(batch.tables, batch.epoch, [work.bound for work in works], spans, inputs, buffers.counts)
         started_s = now_s()
-        self._timed_run(call, user, bucket, self._timer(batch))
+        self._timed_run(call, user, bucket, self._timer(batch), batch.limit)
         ended_s = now_s()
         self._crowding.beat()
         batch.sparse_s += started_s - began_s
@@ -319,7 +322,7 @@ class Runner:
             bound, spans = self.spans_of([work], at, stop)
             score.fill(batch.tables, batch.epoch, bound, spans, inputs, buffers.counts)
             started_s = now_s()
-            self._timed_run(call, score, bucket, timer_s)
+            self._timed_run(call, score, bucket, timer_s, batch.limit)
             ended_s = now_s()
             batch.sparse_s += started_s - began_s
             batch.dense_s += ended_s - started_s
@@ -333,10 +336,20 @@ class Runner:
             return run.costs.explore(rows)
         return bucket_plan
 
-    def _timed_run(self, call: Callable[[], None], run: SubgraphRun, bucket: int, timer_s: Callable[[], float]) -> None:
+    def _timed_run(
+        self,
+        call: Callable[[], None],
+        run: SubgraphRun,
+        bucket: int,
+        timer_s: Callable[[], float],
+        limit: RunLimit | None,
+    ) -> None:
         """Run a bucket and record its time in the cost table."""
         crowded, began_s = self._crowding.crowded, timer_s()
-        call()
+        if limit is None or not isinstance(call, EndableRun):
+            call()
+        else:
+            limit.run(call)
         run.costs.record_run(bucket, timer_s() - began_s, crowded or self._crowding.crowded)
 
     def _timer(self, batch: RunningBatch) -> Callable[[], float]:

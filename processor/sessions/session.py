@@ -6,22 +6,32 @@ several work items, on one session or several: their SplitRequest holds one pin 
 one generation, too. done() of a request is called exactly once, with a reply or an error. An error in one batch never
 reaches another, and a fault of one request (refused floats, unavailable rows) never fails the rest of its batch. A
 batch allocates only the arrays that its replies consist of; everything else is reused from batch to batch.
+
+Limits. Runs of some graphs take as long as values say (running.run_limit); for those:
+- A run ends by the deadline of its request, by LONGEST_S, or by LONGEST_RUNS times what it is expected to take, if that
+  is longer. So one request occupies a session for that long, with a deadline or without.
+- A batch of several requests has half of the time that the most urgent one has left, and no more than SHORT_RUNS times
+  what is expected. If it does not end by then, each request runs by itself for an equal share of half of the rest; what
+  still does not end runs last, each by itself up to its own limit. So a request that is done in its share is answered
+  in time, whatever else was in its batch.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import weakref
 from collections.abc import Sequence
 
 import numpy as np
 
-from freshet_serving.processor.backends import RefusedRun
+from freshet_serving.processor.backends import EndedRun, RefusedRun
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.features.bound_request import NonFiniteInput, address
 from freshet_serving.processor.features.stage import StageRefusal
 from freshet_serving.processor.running.buffers import Buffers
+from freshet_serving.processor.running.run_limit import RunLimit
 from freshet_serving.processor.running.runner import Runner, RunningBatch
 from freshet_serving.processor.sessions.occupancy import Occupancy
 from freshet_serving.processor.sessions.request import Outputs, PredictReply, Timing, Work, answer
@@ -30,6 +40,9 @@ from freshet_serving.processor.versions.replica import Replica, State
 from freshet_serving.processor.watching import SessionStats, StatsBlock, note_batch, note_scores
 
 log = logging.getLogger("freshet.sessions")
+
+SHORTEST_S, LONGEST_S = 0.02, 1.0
+SHORT_RUNS, LONGEST_RUNS = 10, 100
 
 
 def record_batch(
@@ -86,13 +99,45 @@ class Session:
         self.stats = SessionStats()
         # The batch in progress, written by its group; 0 if there is none. wait_s is the mean wait of its requests.
         self.predicted_s = self.started_s = self.wait_s = 0.0
-        self._runner = Runner(clock, self._occupancy, self.stats)
+        self._runner, self._limit = Runner(clock, self._occupancy, self.stats), RunLimit(clock)
 
     def run(self, batch: Sequence[Work]) -> None:
         """Compute a batch of one target and answer every request in it."""
         if isinstance(batch[0], SubRequest):
             self._run_sub_request(batch[0])
-            return
+        elif batch[0].replica.graphs.endable:
+            self._run_limited(batch)
+        else:
+            self._run(batch)
+
+    def _run_limited(self, batch: Sequence[Work]) -> None:
+        """Compute a batch whose runs may have to be ended."""
+        left = batch
+        if len(batch) > 1:
+            ends = {id(work): self._end_s(work) for work in batch}
+            left = sorted(self._run_shares(batch, min(ends.values())), key=lambda work: ends[id(work)])
+        for work in left:
+            # Runs before this one may have taken its time: LONGEST_S begins now, but its deadline stays.
+            if not self._run([work], self._end_s(work)):
+                self._fail([work], EndedRun("the model did not finish in time for these inputs"))
+
+    def _run_shares(self, batch: Sequence[Work], end_s: float) -> Sequence[Work]:
+        """Run a batch of several requests, then each by itself, for a share of the time; return those not done."""
+        now_s, costs = self._clock.now_s(), batch[0].replica.costs
+        expected_s = max(SHORTEST_S, SHORT_RUNS * costs.dense_s(sum([work.rows for work in batch])))
+        if self._run(batch, min(now_s + expected_s, (now_s + end_s) / 2)):
+            return ()
+        share_s = min(expected_s, max(0.0, end_s - self._clock.now_s()) / (2 * len(batch)))
+        return [work for work in batch if not self._run([work], self._clock.now_s() + share_s)]
+
+    def _end_s(self, work: Work) -> float:
+        """Return the time by which a request's run is ended."""
+        now_s, longest_s = self._clock.now_s(), LONGEST_RUNS * work.replica.costs.dense_s(work.rows)
+        return min(now_s + max(LONGEST_S, longest_s), math.inf if work.deadline_s is None else work.deadline_s)
+
+    def _run(self, batch: Sequence[Work], until_s: float = math.inf) -> bool:
+        """Compute a batch and answer its requests; return False, and answer none, if it was ended at until_s."""
+        self._limit.until_s = until_s
         replica = batch[0].replica
         rows = sum([work.rows for work in batch])
         try:
@@ -103,18 +148,15 @@ class Session:
                 generation = state.generation
             finally:
                 replica.unpin(self.number)
+        except EndedRun:
+            return False
         except Exception as error:
             again = retry_groups(batch, error)
-            if again is not None:
-                for part in again:
-                    self.run(part)
-                return
-            self.stats.failed += len(batch)
-            self._buffers(replica).block.fail(len(batch))
-            reason = client_error(error)
-            for work in batch:
-                answer(work.done, reason)
-            return
+            if again is None:
+                self._fail(batch, client_error(error))
+            for part in again or ():
+                self.run(part)
+            return True
         stats = self.stats
         stats.batches += 1
         stats.requests += len(batch)
@@ -122,19 +164,29 @@ class Session:
         model = replica.manifest.model
         if len(batch) == 1:
             answer(batch[0].done, PredictReply(results, generation, model, timing))
-            return
+            return True
         at = 0
         for work in batch:
             stop = at + work.rows
             outputs = {n: result[at:stop] for n, result in results.items()}
             answer(work.done, PredictReply(outputs, generation, model, timing))
             at = stop
+        return True
+
+    def _fail(self, batch: Sequence[Work], reason: FreshetError) -> None:
+        """Answer requests of one version with an error."""
+        self.stats.failed += len(batch)
+        self._buffers(batch[0].replica).block.fail(len(batch))
+        for work in batch:
+            answer(work.done, reason)
 
     def _run_sub_request(self, sub_request: SubRequest) -> None:
         split_request, stats = sub_request.split_request, self.stats
         try:
             if split_request.acquire():
                 if sub_request.rows:
+                    if sub_request.replica.graphs.endable:
+                        self._limit.until_s = self._end_s(sub_request)
                     results = split_request.results_for(sub_request)
                     timing = self._compute(
                         sub_request.replica,
@@ -203,7 +255,8 @@ class Session:
         if replica.remote is not None:
             batch_tables = replica.remote.batch_tables(state.tables, state.epoch, *runner.spans_of(works, 0, rows))
         tables = state.tables if batch_tables is None else batch_tables.tables
-        batch = RunningBatch(replica.graphs, state.executables, tables, state.epoch, buffers, results, split_request)
+        graphs, limit = replica.graphs, self._limit if replica.graphs.endable else None
+        batch = RunningBatch(graphs, state.executables, tables, state.epoch, buffers, results, split_request, limit)
         runner.score(batch, works, rows)
         sparse_s, dense_s = batch.sparse_s, batch.dense_s
         record_batch(buffers.block, requests, rows, batch.padded, results, self.wait_s, sparse_s, dense_s)

@@ -52,6 +52,7 @@ from freshet_serving.processor.running import Package, open_programs
 from freshet_serving.processor.running.buffers import Buffers, BufferSize
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.graph_run import GraphRun
+from freshet_serving.processor.running.run_limit import endable
 from freshet_serving.processor.running.warm_up import measure, warm_up
 from freshet_serving.processor.tables.remote.reader import RemoteTables
 from freshet_serving.processor.tables.table import descriptor, descriptors
@@ -278,6 +279,7 @@ class Replica:
             for buffers in self._all_buffers():
                 buffers.bind_ahead(executables, run=first)
             costs, self.graphs.in_thread = measure(executables, self._new_buffers(), self._clock)
+            self.graphs.endable = endable(executables)
             if first or self.computes != before:
                 self.graphs.price(costs, self._opened.cost(self._threads))
             self._dense, self._executables = frame.dense, executables

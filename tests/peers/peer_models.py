@@ -1,12 +1,15 @@
 """TensorFlow Serving's test models, rebuilt with a free first dimension, in folders named as its own are.
 
 Its half_plus_two answers rows of rank 1 where its signature says [-1, 1]; here the signature says so too. Imported by
-this process, so that a server finds packages.
+this process, so that a server finds packages. Where FRESHET_TFS_TESTDATA names a checkout of its folder
+tensorflow_serving/servables/tensorflow/testdata, its own models can be served as they are stored there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,9 @@ from tests.e2e.servers import ALONE, LiveServer
 
 VERSION = 123
 FOLDER = "00000123"
+TESTDATA = os.environ.get("FRESHET_TFS_TESTDATA", "")
+# Models of TensorFlow Serving's own server test, by the names that it serves them under.
+STORED = {"default": "saved_model_half_plus_two_cpu", "half_plus_three": "saved_model_half_plus_three"}
 
 
 def _spec(name: str, dtype: Any, *dims: int) -> Any:
@@ -99,8 +105,13 @@ def _signature(inputs: dict[str, Any], outputs: dict[str, Any], method: str) -> 
     return v1.build_signature_def(*infos, f"tensorflow/serving/{method}")
 
 
-def write_peer_models(repository: Path) -> None:
-    """Write all models into a repository, as packages beside what they were imported from."""
+def write_peer_models(repository: Path, stored: Path | None = None) -> None:
+    """Write all models into a repository, as packages beside what they were imported from.
+
+    Args:
+        repository: To write to.
+        stored: TensorFlow Serving's own testdata, to serve its models as they are; None for rebuilt ones.
+    """
     with without_deprecations():
         save_half_plus_two(repository / "default" / FOLDER)
         for name, (inputs, serve) in _models().items():
@@ -108,6 +119,10 @@ def write_peer_models(repository: Path) -> None:
             module.serve = tf.function(serve, input_signature=inputs, autograph=False)
             folder = repository / name / FOLDER
             tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})
+    if stored is not None:
+        for name, model in STORED.items():
+            shutil.rmtree(repository / name)
+            shutil.copytree(stored / model / FOLDER, repository / name / FOLDER)
     for name in ("default", *_models()):
         folder = repository / name / FOLDER
         imported = import_model(folder, repository, name, VERSION, ImportOptions(buckets=(1, 16)))
@@ -115,16 +130,17 @@ def write_peer_models(repository: Path) -> None:
 
 
 @contextlib.contextmanager
-def serve_peer_models(folder: Path) -> Iterator[LiveServer]:
+def serve_peer_models(folder: Path, stored: Path | None = None) -> Iterator[LiveServer]:
     """Serve all models, with a channel to the server and the label "stable".
 
     Args:
         folder: For the repository and the log.
+        stored: TensorFlow Serving's own testdata, to serve its models as they are; None for rebuilt ones.
 
     Yields:
         The server, ready.
     """
-    write_peer_models(folder / "repository")
+    write_peer_models(folder / "repository", stored)
     options = (*ALONE, "--shared-memory", "on")
     with LiveServer(folder / "repository", *options, log=folder / "serve.log") as server:
         assert server.post_json("/admin/models/default/labels/stable", {"version": VERSION}, "PUT")[0] == 200

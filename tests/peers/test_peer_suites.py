@@ -1,8 +1,10 @@
 """Suites of TensorFlow Serving, the Open Inference Protocol and Triton, asked of one live server.
 
 Each suite holds its floor, and each miss is one that its table names with the reason (docs/reference/compatibility.md).
+TensorFlow Serving's suites are also asked of its own models as they are stored, where FRESHET_TFS_TESTDATA names them.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ pytest.importorskip("tensorflow", reason="the suites' models are imported, which
 from freshet_serving import Client
 from tests.peers import oip_suite, tfs_grpc_suite, tfs_rest_suite, triton_suite
 from tests.peers.expectations import count
-from tests.peers.peer_models import serve_peer_models
+from tests.peers.peer_models import TESTDATA, serve_peer_models
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.tensorflow]
 
@@ -24,11 +26,37 @@ SUITES = {
     "Open Inference Protocol": (oip_suite.SUITE, 48, 1.0),
     "Triton QA": (triton_suite.SUITE, 42, 42 / 46),
 }
+# Its models as they are stored: the suite, how many hold, and what is not as expected then.
+SIGNED = "a reply has the shape that the model's signature says"
+STORED_SUITES = {
+    "TensorFlow Serving REST": (
+        86,
+        {
+            "predict rows", "predict columns", "predict of a version", "predict of a version and signature",
+            "predict of a version in columns", "predict of a label", "whole and other numbers for floats",
+        },
+    ),
+    "TensorFlow Serving gRPC": (
+        32,
+        {
+            "predict with an output filter", "predict without one", "tensor_content", "a value for all", "a scalar",
+            "an unknown rank",
+        },
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
     with serve_peer_models(tmp_path_factory.mktemp("peers")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    if not TESTDATA:
+        pytest.skip("FRESHET_TFS_TESTDATA is not set to tensorflow_serving/servables/tensorflow/testdata")
+    with serve_peer_models(tmp_path_factory.mktemp("stored"), Path(TESTDATA)) as server:
         yield server
 
 
@@ -43,6 +71,17 @@ def test_peer_suite_reaches_its_threshold_and_every_miss_is_explained(live, name
     assert not counted.wrong, "\n".join(counted.wrong)
     assert counted.held == held, "the floor, and the page, are to say so"
     assert counted.held / counted.asked >= share
+
+
+@pytest.mark.parametrize("name", STORED_SUITES)
+def test_stored_models_of_tensorflow_serving_reach_their_threshold(stored, name, record_property):
+    held, shaped = STORED_SUITES[name]
+    suite = [replace(one, miss=SIGNED) if one.name in shaped else one for one in SUITES[name][0]]
+    counted = count(suite, stored)
+    record_property("held", f"{counted.held} of {counted.asked}")
+    print(f"{name}, stored models: {counted.held} of {counted.asked}", *counted.misses, sep="\n  ")
+    assert not counted.wrong, "\n".join(counted.wrong)
+    assert counted.held == held, "the floor, and the page, are to say so"
 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
