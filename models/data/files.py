@@ -202,6 +202,11 @@ class ParquetFile:
         names: list[str] = self._schema.names
         return names
 
+    @property
+    def recorded(self) -> frozenset[str]:
+        """The inputs of requests that the file has, if it is a recording."""
+        return broadcast_columns(self._schema)
+
     def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         return _pick(names, self._schema, self.name)
 

@@ -1,6 +1,7 @@
 """Join to a table of rows what training makes of it: the columns of entities, then the histories of sequences.
 
 Histories are made of rows that have the entities' columns already, so an event of a history may have them too.
+Recordings have the columns of entities as they were used, so nothing is joined to them.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ def joined_rows(
     fields = tuple(dict.fromkeys([*wanted_fields(features), *more]))
     joined = {field for entity in entities for field in entity.fields}
     source = open_fields(tuple(field for field in fields if field not in joined))
+    recorded: frozenset[str] = getattr(source, "recorded", frozenset())
+    if entities and recorded:
+        entities = [entity for entity in entities if not {field.name for field in entity.fields} <= recorded]
+        joined = {field for entity in entities for field in entity.fields}
+        source = open_fields(tuple(field for field in fields if field not in joined))
     if entities:
         tables = [EntityTable(e.name, e.data, e.key_field, e.fields) for e in entities]
         source = EntitySource(source, tables, fields)

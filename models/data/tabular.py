@@ -63,6 +63,12 @@ class TableSource:
             raise BadInput(why)
         return self._columns.check(types)
 
+    @property
+    def recorded(self) -> frozenset[str]:
+        """The inputs of requests that all files have, each as it was used, if they are recordings."""
+        files = [file.recorded if isinstance(file, ParquetFile) else frozenset() for file in self._files]
+        return frozenset.intersection(*files)
+
     def count_rows(self) -> int:
         return sum(f.count_rows() for f in self._files)
 

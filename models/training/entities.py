@@ -5,7 +5,8 @@ The trainer's own manifest has no entities: it reads their columns from the stre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.config.entity_sections import EntityConfig
 from freshet_serving.models.data.entity_table import EntityTable
-from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.features.entity_records import make_records
 from freshet_serving.processor.features.evaluation import Transforms
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import (
+    NOT_GIVEN,
     RECORD,
     EntityEntry,
     Manifest,
@@ -25,12 +27,17 @@ from freshet_serving.processor.package import (
     derived,
     longest_read,
     record_fields,
-    record_words,
+    record_layout,
+    text_nbytes,
 )
+
+log = logging.getLogger("freshet.training")
 
 Records = tuple[NDArray[np.int64], NDArray[np.int32]]
 ROOM = 2
-"""Lists of which features read everything may grow to this many times the longest one of the table."""
+"""Lists of which features read everything, and texts, may grow to this many times the longest one of the table."""
+MAX_WORDS = 4096
+"""Words of a record at most, as of any table's row."""
 
 
 def with_entities(draft: Manifest, configs: Sequence[EntityConfig]) -> tuple[Manifest, dict[str, Records]]:
@@ -49,20 +56,39 @@ def with_entities(draft: Manifest, configs: Sequence[EntityConfig]) -> tuple[Man
         inputs = [f.name for f in config.fields]
         entity = EntityEntry(config.name, config.key_field.name, inputs, unknown=config.unknown)
         made = columns | Transforms(replace(draft, transforms=derived(draft, entity))).run(columns)
-        ragged = {f.source for f in record_fields(draft, entity) if f.ragged}
+        layout = record_layout(draft, replace(entity, text_nbytes=0))
         capacities = {}
-        for source in sorted(ragged):
-            column, most = made[source], longest_read(draft, source)
-            assert isinstance(column, Ragged)
-            longest = max(1, int(np.diff(column.row_splits).max(initial=0)))
-            capacities[source] = most or ROOM * longest
-        entity = replace(entity, capacities=capacities)
+        for f in (*layout.sources, *layout.given):
+            if f.ragged:
+                column, most = made[f.source], 0 if f in layout.given else longest_read(draft, f.source)
+                assert isinstance(column, Ragged)
+                longest = max(1, int(np.diff(column.row_splits).max(initial=0)))
+                capacities[f.source] = most or ROOM * longest
+        entity = _with_texts(draft, replace(entity, capacities=capacities, text_nbytes=0), columns, len(keys))
         read_by = next((f.table for f in draft.features if f.input == entity.key and f.table), "")
         # The seed by which a feature looks the key up, so that it is hashed once.
         seed = draft.table(read_by).hash_seed if read_by and isinstance(keys, Strings) else 0
-        words = record_words(record_fields(draft, entity))
+        words = record_layout(draft, entity).words
         table = TableEntry(entity.table, words, len(keys), RECORD, hash_seed=seed)
         draft = replace(draft, entities=[*draft.entities, entity], tables=[*draft.tables, table])
         ids = hash_strings(keys, seed) if isinstance(keys, Strings) else np.asarray(keys)
         found[table.name] = ids, make_records(draft, entity, columns, len(ids))
     return draft, found
+
+
+def _with_texts(draft: Manifest, entity: EntityEntry, columns: Mapping[str, Column], rows: int) -> EntityEntry:
+    """Return the entity with room for the texts of its columns; without its columns if they are too long to be kept."""
+    layout = record_layout(draft, entity)
+    texts = [columns[column.name] for column in layout.texts]
+    longest = text_nbytes(texts, layout.texts, rows) if texts else 0
+    room = 4 * (MAX_WORDS - layout.text_offset)
+    if longest > room or layout.words > MAX_WORDS:
+        fields = record_fields(draft, entity)
+        bound = {f.source for f in fields}
+        log.warning(
+            "entities.%s: the strings of a key take up to %d bytes, of %d at most: recordings have the key alone",
+            entity.name, longest, room,
+        )  # fmt: skip
+        kept = {name: n for name, n in entity.capacities.items() if name in bound}
+        return replace(entity, capacities=kept, text_nbytes=NOT_GIVEN)
+    return replace(entity, text_nbytes=min(ROOM * longest, room))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.entity_records import UsedRecords
 from freshet_serving.processor.features.input_reader import BoundInput
 from freshet_serving.processor.features.late_values import LateValues, fill_left_out
 from freshet_serving.processor.kernels import pool
@@ -29,6 +30,7 @@ class BoundRequest(NamedTuple):
         unknown: By the policy of an entity (DROP, MARK), int64 for each row of its key, written when a batch reads the
             records: 1 if the key has none. Another batch of the same request writes all of them again.
         columns: The inputs by name, for a stage that is run with each batch (stage_rows).
+        used: The records of the inputs that it leaves out; None if it leaves none out.
     """
 
     rows: int
@@ -38,14 +40,15 @@ class BoundRequest(NamedTuple):
     user_split: bool = False
     unknown: Sequence[tuple[str, NDArray[np.int64]]] = ()
     columns: Mapping[str, Column] | None = None
+    used: UsedRecords | None = None
 
     def without_flags(self) -> BoundRequest:
         """Return the request for readers whose records are not those of its reply."""
         if not self.unknown:
-            return self
+            return self if self.used is None else self._replace(used=None)
         words = np.frombuffer(self.words, np.int64).reshape(-1, pool.INPUT_FIELDS).copy()
         words[words[:, 2] <= LEFT_OUT, pool.INPUT_FIELDS - 1] = 0
-        return self._replace(words=words.tobytes(), unknown=())
+        return self._replace(words=words.tobytes(), unknown=(), used=None)
 
 
 NOTHING = BoundInput(np.empty(0, np.int64), 1, LEFT_OUT, None)

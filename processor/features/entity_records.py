@@ -10,6 +10,7 @@ Invariants
 - A record holds what bind_inputs() would have made of the same values (processor.package.entities), so a request scores
   equal to the bit with and without them.
 - A plan without entities has none of this: no field, no call.
+- Values outlive the call only for requests that ask for them (UsedRecords): whole records, under the same state.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from freshet_serving.processor.package import (
     Records,
     derived,
     pack_records,
-    record_fields,
-    record_words,
+    record_layout,
+    unpack_records,
 )
 
 
@@ -96,14 +97,16 @@ class EntityRecords:
             entity: The entity.
             sources: Numbers of the plan's sources, by name and seed.
         """
-        fields = record_fields(manifest, entity)
+        layout = record_layout(manifest, entity)
+        fields = layout.sources
+        self._manifest, self._entity, self._whole_words = manifest, entity, layout.words
         self.inputs, self.key, self.unknown = frozenset(entity.inputs), entity.key, entity.unknown
         self.transforms = derived(manifest, entity)
         table = manifest.table(entity.table)
         self._table = manifest.tables.index(table)
         key = manifest.input(entity.key)
         self._key = sources[entity.key, table.hash_seed if key.dtype == "string" else 0]
-        self._words = words = record_words(fields)
+        self._words = words = layout.bound_words
         self.counts = dict.fromkeys((*entity.inputs, *(t.name for t in self.transforms)), 0)
         self.counts |= {f.source: f.count for f in fields}
         self.ids = dict.fromkeys(self.counts, 0)
@@ -167,4 +170,74 @@ class EntityRecords:
             tables, self._table, self._key, self._fields, inputs, spans, epoch, self._default.ctypes.data,
             self._words, records.ctypes.data, lists.ctypes.data, splits.ctypes.data, counts,
         )  # fmt: skip
+        for n, one in enumerate(bound):
+            if one.used is not None and (kept := one.used.records.get(self)) is not None:
+                self._keep(tables, epoch, inputs[n, self._key].tolist(), spans[n].tolist(), kept)
         return LateFill((records, lists, splits))
+
+    def _keep(
+        self, tables: NDArray[np.int64], epoch: int, key: list[int], span: list[int], kept: NDArray[np.int32]
+    ) -> None:
+        """Copy the records of a span's keys to their rows in `kept`."""
+        address, count, stride, _ = key
+        first, rows = (0, min(span[1], 1)) if count == 1 else span
+        kernels.copy_records(
+            tables, self._table, address + 8 * stride * first, stride, rows, epoch, self._default.ctypes.data,
+            self._whole_words, kept[first:].ctypes.data,
+        )  # fmt: skip
+
+    def record_nbytes(self, keys: int) -> int:
+        """Return the bytes of so many records; 0 if they do not hold the columns as they were given."""
+        return 0 if self._entity.text_nbytes < 0 else 4 * self._whole_words * keys
+
+    def given(self, records: NDArray[np.int32], names: Collection[str]) -> dict[str, Column]:
+        """Return columns of records as they were given.
+
+        Args:
+            records: int32 [n, words], as kept.
+            names: The inputs to return.
+
+        Raises:
+            BadInput: The version's file holds other records.
+        """
+        return unpack_records(self._manifest, self._entity, records, names)
+
+
+class UsedRecords:
+    """The records that a request's batch read, for whoever wants the values of its left-out inputs as they were used.
+
+    Nothing is kept unless keep() is called before the request is queued; the records are final when the reply is there.
+
+    Attributes:
+        records: By entity, int32 [keys, words]; one key for all rows has one record.
+    """
+
+    __slots__ = ("_keys", "_names", "records")
+
+    def __init__(self, names: Collection[str], keys: Sequence[tuple[EntityRecords, int]]) -> None:
+        """Describe what a request leaves out.
+
+        Args:
+            names: The inputs that it leaves out.
+            keys: The entities that fill them, and the request's number of keys of each.
+        """
+        self._names, self._keys = names, keys
+        self.records: dict[EntityRecords, NDArray[np.int32]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes that keep() takes."""
+        return sum(entity.record_nbytes(count) for entity, count in self._keys)
+
+    def keep(self) -> None:
+        """Have the batch keep the records."""
+        for entity, count in self._keys:
+            if entity not in self.records and (nbytes := entity.record_nbytes(count)):
+                self.records[entity] = np.zeros((count, nbytes // (4 * count)), np.int32)
+
+    def columns(self) -> dict[str, Column]:
+        """Return the left-out inputs as they were used, those of one key with one row."""
+        found: dict[str, Column] = {}
+        for entity, records in self.records.items():
+            found |= entity.given(records, self._names)
+        return found

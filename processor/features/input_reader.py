@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.entity_records import EntityRecords
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import Input, Manifest
 
@@ -115,6 +116,7 @@ class EntityShare(NamedTuple):
     """The inputs that one entity fills for requests.
 
     Attributes:
+        entity: The entity.
         key: The input with its keys.
         sources: Numbers of the sources that it fills.
         ids: Ids that a row of the key leads to.
@@ -122,6 +124,7 @@ class EntityShare(NamedTuple):
         unknown: What a row gets whose key has no record (processor.package.entities.UNKNOWN).
     """
 
+    entity: EntityRecords
     key: Input
     sources: list[int]
     ids: int

@@ -18,6 +18,13 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.records import LEFT_OUT
 
 
+class KeptRecords(Protocol):
+    """Records that are kept for a request (entity_records.UsedRecords)."""
+
+    @property
+    def records(self) -> Mapping[Any, NDArray[np.int32]]: ...
+
+
 class SentColumns(Protocol):
     """A bound request as far as what is filled in late depends on it (bound_request.BoundRequest)."""
 
@@ -25,6 +32,8 @@ class SentColumns(Protocol):
     def rows(self) -> int: ...
     @property
     def columns(self) -> Mapping[str, Column] | None: ...
+    @property
+    def used(self) -> KeptRecords | None: ...
 
 
 class LateFill(NamedTuple):

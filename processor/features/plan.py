@@ -46,7 +46,7 @@ from freshet_serving.processor.features.bound_request import (
     inputs_of,
     read_word,
 )
-from freshet_serving.processor.features.entity_records import EntityRecords
+from freshet_serving.processor.features.entity_records import EntityRecords, UsedRecords
 from freshet_serving.processor.features.evaluation import Transforms
 from freshet_serving.processor.features.input_reader import (
     BoundInput,
@@ -236,9 +236,10 @@ class SparsePlan:
         whole[left.sent] = np.array(words, np.int64).reshape(-1, pool.INPUT_FIELDS)
         for number, source in zip(left.sent, keep):
             sources[number] = source
-        unknown = []
+        unknown, keys = [], []
         for share in left.entities:
             count, _ = size_of(inputs[share.key.name], 1)
+            keys.append((share.entity, count))
             whole[share.sources, 1] = count
             ids += count * share.ids
             user_split = user_split and (count == 1 or not share.of_user)
@@ -247,7 +248,8 @@ class SparsePlan:
                 whole[share.sources, pool.INPUT_FIELDS - 1] = address(flags)
                 unknown.append((share.unknown, flags))
         self._check_histories(limits, rows, user_split)
-        return BoundRequest(rows, ids, whole.tobytes(), sources, user_split, unknown)
+        used = UsedRecords(left.names, keys) if keys else None
+        return BoundRequest(rows, ids, whole.tobytes(), sources, user_split, unknown, used=used)
 
     def aligned(self, inputs: Mapping[str, Column]) -> Mapping[str, Column]:
         """Return a request's inputs as they are bound: each sequence as lists of equal lengths, cut to its max_length.
@@ -287,7 +289,7 @@ class SparsePlan:
                 sources = [n for (name, _), n in self._sources.items() if name in missing]
                 ids = sum(entity.ids[name] for name in missing)
                 of_user = not self._user.isdisjoint(missing)
-                share = EntityShare(self._inputs[entity.key], sources, ids, of_user, entity.unknown)
+                share = EntityShare(entity, self._inputs[entity.key], sources, ids, of_user, entity.unknown)
                 shares.append(share)
             elif entity.key not in names and entity.key in self._fillers:
                 missing = frozenset([entity.key])
@@ -495,9 +497,11 @@ class SparsePlan:
         count = 0
         for row in np.flatnonzero(row_invariants).tolist():
             source, most = words[sources[row]], int(self.plan[row, pool.MAX_LENGTH])
-            length = _length(source) if source[3] else int(tables[row] >= 0)
+            late = source[2] <= LEFT_OUT
+            length = _length(source) if source[3] or late else int(tables[row] >= 0)
             length = min(length, most) if most > 0 else length
-            if length > max_ids and self.plan[row, pool.COMBINER] != pool.NONE:
+            # A list that a record fills has no more values than the record, and is read with its batch.
+            if length > max_ids and not late and self.plan[row, pool.COMBINER] != pool.NONE:
                 parts += self._parts(bound, words, row, length, max_ids)
                 continue
             if together and count + length > max_ids:
@@ -563,8 +567,8 @@ class SparsePlan:
 def _length(words: NDArray[np.int64]) -> int:
     """Return the number of ids in an input's one row; `words` are int64 [4] (kernels.pool's inputs)."""
     _, _, stride, splits = words.tolist()
-    # Of a left-out input the stride is minus the most values that a record holds.
-    return int(read_word(splits + 8).value) if splits else abs(int(stride))
+    # Of a left-out input the stride is minus the most values of a record, and it has flags where others have splits.
+    return int(read_word(splits + 8).value) if splits and stride > LEFT_OUT else abs(int(stride))
 
 
 def _non_finite_error(name: str, value: float, row: int, column: int) -> NonFiniteInput:

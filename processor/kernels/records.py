@@ -159,3 +159,46 @@ def fill_inputs(tables, number, key, fields, inputs, spans, epoch, default, word
             store_i64(splits + 8 * rows, listed)
             splits += 8 * (rows + 1)
         records += nbytes * rows
+
+
+@nb.njit(
+    nb.void(
+        nb.int64[:, ::1],
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.int64,
+    ),
+    cache=True,
+    nogil=True,
+    boundscheck=False,
+    error_model="numpy",
+)
+def copy_records(tables, number, keys, stride, rows, epoch, default, words, out):
+    """Copy the whole records of some keys.
+
+    Args:
+        tables: int64 [T, TABLE_FIELDS].
+        number: Number of the entity's table.
+        keys: Address of the first key.
+        stride: Keys from one row to the next.
+        rows: Number of keys.
+        epoch: The epoch that is read.
+        default: Address of the record of unknown keys.
+        words: Words of a record.
+        out: Address of room for a record a key.
+    """
+    table = np.int64(tables.ctypes.data) + number * TABLE_NBYTES
+    index, capacity = load_i64(table + INDEX), load_i64(table + CAPACITY)
+    base_rows, meta = load_i64(table + BASE_ROWS), load_i64(table + META)
+    for j in range(rows):
+        one = load_i64_anywhere(keys + 8 * stride * j)
+        e = probe_from(index, capacity, one, home(one, capacity))
+        ref = np.int64(ABSENT)
+        if e >= 0:
+            ref = visible(load_acquire(index + 16 * e + 8), base_rows, meta, epoch)
+        copy_row(out + 4 * words * j, default if ref < 0 else row_at(table, ref), words)

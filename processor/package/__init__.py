@@ -7,6 +7,7 @@ tensors     safetensors files without a copy; the types that rows may be stored 
 regular_file  opens and reads only regular files of bounded size
 transforms  columns computed from a request's inputs
 entities    features by key: what a record of them holds
+record_texts  the strings of a record as they were given
 replies     what the replies of each signature hold, and labels of outputs of strings
 sequences     a user's events as one input of the dense graph
 stage_lookups  rows of tables that an imported model's stage reads
@@ -39,6 +40,7 @@ from freshet_serving.processor.package.delta import (
 from freshet_serving.processor.package.entities import (
     DEFAULT,
     DROP,
+    NOT_GIVEN,
     UNKNOWN,
     EntityEntry,
     Records,
@@ -46,7 +48,8 @@ from freshet_serving.processor.package.entities import (
     longest_read,
     pack_records,
     record_fields,
-    record_words,
+    record_layout,
+    unpack_records,
 )
 from freshet_serving.processor.package.format1 import USER_VECTOR, side_columns
 from freshet_serving.processor.package.input_fillers import ONLINE, UNREAD_KEY, missing_input
@@ -77,6 +80,7 @@ from freshet_serving.processor.package.manifest_entries import (
     TableEntry,
     feature_width,
 )
+from freshet_serving.processor.package.record_texts import text_nbytes
 from freshet_serving.processor.package.regular_file import fd_sha256, file_sha256, open_regular, read_file, same_content
 from freshet_serving.processor.package.replies import (
     CLASSIFY,
@@ -175,6 +179,7 @@ __all__ = [
     "MAX_TENSOR_NUMBERS",
     "MAX_TIME_S",
     "NAME",
+    "NOT_GIVEN",
     "ONLINE",
     "OUTPUT_DTYPES",
     "PRECISIONS",
@@ -258,7 +263,7 @@ __all__ = [
     "read_delta_file",
     "read_file",
     "record_fields",
-    "record_words",
+    "record_layout",
     "role",
     "rows_of_file",
     "same_content",
@@ -268,8 +273,10 @@ __all__ = [
     "side_columns",
     "stream_delta",
     "subgraphs",
+    "text_nbytes",
     "undivided",
     "undivided_name",
+    "unpack_records",
     "user_features",
     "validate",
     "value_types",

@@ -6,12 +6,17 @@ holds differs.
 
 A record holds sources of features, not the columns they come from: int64 keys and float32 numbers as the sparse graph
 would have bound the sent columns, strings hashed with the seed of each table that looks them up, transforms applied.
-So a request that leaves its columns out reads exactly the keys that it would have sent. Strings are not kept.
+So a request that leaves its columns out reads exactly the keys that it would have sent.
 
     words    int64 sources, 2 words a value, in the order of Manifest.sources and, within one, of seeds
              ragged sources, the length and then `capacity` values, 2 words each; unused places are 0
              float32 sources, 1 word a value; NaN is a missing number
              one word of padding if the number is odd
+    given    the columns as they were given, as far as the sources do not hold them: those of numbers that transforms
+             read, laid out like sources; then strings (processor.package.record_texts); padded to an even number
+
+What is given is read for recordings and for clients that ask for values, never to score. Versions whose text_nbytes is
+below 0 were published without.
 
 Invariants
 - A record is whole: it has a value for each source, and its bits depend on the values alone.
@@ -23,15 +28,16 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.record_texts import TextColumn, check_texts, pack_texts, unpack_texts
 from freshet_serving.processor.package.tensors import RECORD
 from freshet_serving.processor.package.transforms import Transform, codes_a_value
 
@@ -40,6 +46,7 @@ Records = NDArray[np.int32]
 HashStrings = Callable[[Strings, int], Int64s]
 PREFIX = "entities."
 MAX_ENTITIES = 64
+NOT_GIVEN, MAX_TEXT_NBYTES = -1, 4 * 4096
 DEFAULT, DROP, MARK = "default", "drop", "mark"
 UNKNOWN = (DEFAULT, DROP, MARK)
 """Policies for a row whose key has no record: missing values; no place in the reply; or missing values and a note."""
@@ -78,6 +85,7 @@ class EntityEntry:
         inputs: The inputs that it fills where a request leaves them out.
         capacities: By ragged source, the most values that a record holds.
         unknown: One of UNKNOWN.
+        text_nbytes: Most bytes of a record's texts; NOT_GIVEN if records do not hold the columns as they were given.
     """
 
     name: str
@@ -85,6 +93,7 @@ class EntityEntry:
     inputs: list[str]
     capacities: dict[str, int] = field(default_factory=dict)
     unknown: str = DEFAULT
+    text_nbytes: int = NOT_GIVEN
 
     @property
     def table(self) -> str:
@@ -114,6 +123,26 @@ class RecordField:
     @property
     def words(self) -> int:
         return self.count if self.floats else 2 * (self.count + self.ragged)
+
+
+class RecordLayout(NamedTuple):
+    """The words of an entity's records.
+
+    Attributes:
+        sources: Fields of the sources of features.
+        bound_words: Words of them, an even number: all that scoring reads.
+        given: Fields of columns as they were given.
+        texts: The columns of strings as they were given.
+        text_offset: First word of the texts.
+        words: All words, an even number.
+    """
+
+    sources: list[RecordField]
+    bound_words: int
+    given: list[RecordField]
+    texts: list[TextColumn]
+    text_offset: int
+    words: int
 
 
 def derived(manifest: EntityModel, entity: EntityEntry) -> list[Transform]:
@@ -151,17 +180,42 @@ def record_fields(manifest: EntityModel, entity: EntityEntry) -> list[RecordFiel
         for seed in sorted(read.get(source.name, ())) if source.dtype == "string" else [0] * (source.name in read):
             count = entity.capacities.get(source.name, 0) if source.ragged else source.columns or 1
             fields.append(RecordField(source.name, seed, source.dtype == "float32", source.ragged, count))
-    fields.sort(key=lambda f: (f.floats, f.ragged))
-    placed, offset = [], 0
-    for one in fields:
+    return _placed(fields, 0)
+
+
+def record_layout(manifest: EntityModel, entity: EntityEntry) -> RecordLayout:
+    """Return the layout of an entity's records."""
+    sources = record_fields(manifest, entity)
+    bound_words = _even(sum(f.words for f in sources))
+    if entity.text_nbytes < 0:
+        return RecordLayout(sources, bound_words, [], [], bound_words, bound_words)
+    transformed = {name for t in derived(manifest, entity) for name in t.inputs}
+    # Of lists that transforms read, a source holds what the features that read it directly need.
+    whole = {f.source for f in sources if not (f.ragged and f.source in transformed)}
+    specs = [spec for spec in manifest.inputs if spec.name in entity.inputs]
+    given, texts = [], []
+    for spec in specs:
+        count = entity.capacities.get(spec.name, 0) if spec.ragged else spec.columns or 1
+        if spec.dtype == "string":
+            most = 0 if spec.name in transformed else longest_read(manifest, spec.name)
+            texts.append(TextColumn(spec.name, 0 if spec.ragged else count, most))
+        elif spec.name not in whole:
+            given.append(RecordField(spec.name, 0, spec.dtype == "float32", spec.ragged, count))
+    given = _placed(given, bound_words)
+    offset = bound_words + sum(f.words for f in given)
+    words = offset + (-(-entity.text_nbytes // 4) if texts else 0)
+    return RecordLayout(sources, bound_words, given, texts, offset, _even(words))
+
+
+def _placed(fields: list[RecordField], offset: int) -> list[RecordField]:
+    placed = []
+    for one in sorted(fields, key=lambda f: (f.floats, f.ragged)):
         placed.append(replace(one, offset=offset))
         offset += one.words
     return placed
 
 
-def record_words(fields: list[RecordField]) -> int:
-    """Return the words of a record, an even number."""
-    words = sum(f.words for f in fields)
+def _even(words: int) -> int:
     return words + words % 2
 
 
@@ -187,16 +241,16 @@ def pack_records(
     Raises:
         BadInput: A column has another shape or type than the manifest says, or a list is too long.
     """
-    fields = record_fields(manifest, entity)
-    words = np.zeros((rows, record_words(fields)), np.int32)
-    for f in fields:
+    layout = record_layout(manifest, entity)
+    words = np.zeros((rows, layout.words), np.int32)
+    for f in (*layout.sources, *layout.given):
         where = f"entity {entity.name!r}: {f.source!r}"
         if f.source not in sources:
             raise BadInput(f"{where}: is missing")
         column = sources[f.source]
         part = words[:, f.offset : f.offset + f.words]
         if f.ragged:
-            most = longest_read(manifest, f.source)
+            most = 0 if f in layout.given else longest_read(manifest, f.source)
             part[:] = _lists(column, f, most, rows, hash_strings, where).view(np.int32)
             continue
         if isinstance(column, Ragged):
@@ -209,7 +263,47 @@ def pack_records(
         if f.floats and np.isinf(values).any():
             raise BadInput(f"{where}: expected finite numbers (or NaN), got infinity")
         part[:] = np.ascontiguousarray(values).reshape(rows, f.count).view(np.int32)
+    if layout.texts:
+        strings = [sources[column.name] for column in layout.texts]
+        pack_texts(strings, layout.texts, words[:, layout.text_offset :], f"entity {entity.name!r}")
     return words
+
+
+def unpack_records(
+    manifest: EntityModel, entity: EntityEntry, records: Records, names: Collection[str]
+) -> dict[str, Column]:
+    """Return columns of records as they were given; {} if the version's records do not hold them.
+
+    Args:
+        manifest: The version's manifest.
+        entity: The entity.
+        records: int32 [n, words].
+        names: Inputs to return, as far as they are the entity's.
+
+    Raises:
+        BadInput: The records are none that pack_records() makes.
+    """
+    layout = record_layout(manifest, entity)
+    if entity.text_nbytes < 0:
+        return {}
+    check_records(manifest, entity.table, records)
+    found: dict[str, Column] = {}
+    fields = {f.source: f for f in (*layout.sources, *layout.given) if f.source in names}
+    for spec in manifest.inputs:
+        f = fields.get(spec.name)
+        if f is None or spec.dtype == "string" or spec.name not in entity.inputs:
+            continue
+        part = np.ascontiguousarray(records[:, f.offset : f.offset + f.words])
+        values: NDArray[Any] = part.view(np.float32 if f.floats else np.int64)
+        if f.ragged:
+            used = np.arange(f.count) < values[:, :1]
+            found[spec.name] = Ragged(values[:, 1:][used], np.append(0, np.cumsum(values[:, 0])))
+        else:
+            found[spec.name] = values if spec.columns else values[:, 0].copy()
+    if any(column.name in names for column in layout.texts):
+        texts = unpack_texts(records[:, layout.text_offset :], layout.texts, f"entity {entity.name!r}")
+        found |= {c.name: strings for c, strings in zip(layout.texts, texts) if c.name in names}
+    return found
 
 
 def _lists(
@@ -244,7 +338,8 @@ def check_records(manifest: EntityModel, table: str, rows: Records) -> None:
         rows: The records, int32 [n, words].
     """
     entity = next(e for e in manifest.entities if e.table == table)
-    for f in record_fields(manifest, entity):
+    layout = record_layout(manifest, entity)
+    for f in (*layout.sources, *layout.given):
         where = f"entity {entity.name!r}: {f.source!r}"
         part = rows[:, f.offset : f.offset + f.words]
         if f.floats and np.isinf(np.ascontiguousarray(part).view(np.float32)).any():
@@ -255,6 +350,8 @@ def check_records(manifest: EntityModel, table: str, rows: Records) -> None:
             if least < 0 or most > f.count:
                 got = least if least < 0 else most
                 raise BadInput(f"{where}: expected lists of at most {f.count} values, got a length of {got}")
+    if layout.texts:
+        check_texts(rows[:, layout.text_offset :], layout.texts, f"entity {entity.name!r}")
 
 
 def validate_entities(m: EntityModel) -> None:
@@ -284,12 +381,14 @@ def validate_entities(m: EntityModel) -> None:
             _want(name not in keys, f"{where}.inputs: {name[:64]!r} is a key itself")
             _want(name not in filled, f"{where}.inputs: {name[:64]!r} is filled twice")
             filled.add(name)
-        fields = record_fields(m, e)
-        _want(bool(fields), f"{where}.inputs: expected one that a feature reads")
-        ragged = {f.source for f in fields if f.ragged}
+        few = NOT_GIVEN <= e.text_nbytes <= MAX_TEXT_NBYTES
+        _want(few, f"{where}.text_nbytes: expected {NOT_GIVEN} to {MAX_TEXT_NBYTES}, got {e.text_nbytes}")
+        layout = record_layout(m, e)
+        _want(bool(layout.sources), f"{where}.inputs: expected one that a feature reads")
+        ragged = {f.source for f in (*layout.sources, *layout.given) if f.ragged}
         good = e.capacities.keys() == ragged and all(n > 0 for n in e.capacities.values())
         _want(good, f"{where}.capacities: expected 1 or more for {sorted(ragged)[:8]}, got {str(e.capacities)[:120]}")
-        words, table = record_words(fields), tables[e.table]
+        words, table = layout.words, tables[e.table]
         _want(table.dim == words, f"manifest.tables[{e.table}].dim: expected {words}, got {table.dim}")
         _want(not table.default, f"manifest.tables[{e.table}].default: expected none for records")
         _want(e.table not in m.copies, f"manifest.copies: expected no table of records, got {e.table}")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import format1
-from freshet_serving.processor.package.entities import EntityEntry, validate_entities
+from freshet_serving.processor.package.entities import NOT_GIVEN, EntityEntry, validate_entities
 from freshet_serving.processor.package.feature_groups import FeatureGroup
 from freshet_serving.processor.package.format1 import FORMAT_1
 from freshet_serving.processor.package.input_fillers import (
@@ -215,6 +215,7 @@ class Manifest:
             *((o, "dtype", "float32") for o in document["outputs"]),
             *((o, "labels", None) for o in document["outputs"]),
             *((e, "unknown", "default") for e in document.get("entities", ())),
+            *((e, "text_nbytes", NOT_GIVEN) for e in document.get("entities", ())),
         ):
             if entry[key] == default:
                 del entry[key]

@@ -29,6 +29,8 @@ from freshet_serving.processor.watching import CanaryEvidence, ShadowComparison
 
 # How often a thread that waits for an inline reply checks that the owner is still there to compute it.
 OWNER_GONE_S = 0.05
+MAX_SHOWN_NBYTES = 1 << 20
+"""Records of entities that are kept for a client that asks for their values: more than a reply's header holds."""
 
 
 Interceptor = Callable[[PredictRequest, Replica, BoundRequest, Done], Done]
@@ -212,6 +214,9 @@ class Predictor(ABC):
         if replica.sample.wanted:
             # A preview reads records of a state that is not served: it must not write the flags of this reply.
             replica.sample.take(bound.without_flags(), request.inputs)
+        if request.shows_features and bound.used is not None and bound.used.nbytes <= MAX_SHOWN_NBYTES:
+            bound.used.keep()
+            request.used = bound.used
         if bound.unknown:
             # Before the interceptors, which compare and record whole replies.
             done = without_unknown(bound, done)

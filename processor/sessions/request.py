@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.entity_records import UsedRecords
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.online_features.feature_lookup import FilledInputs, LeftOut
 from freshet_serving.processor.package import DROP
@@ -62,6 +63,8 @@ class PredictRequest:
         request_id: The client's id, or "".
         filled: What was looked up of the inputs that it left out; set when it is submitted.
         left_out: What it leaves out, if a store has to be asked for it.
+        shows_features: True if the values that entities fill in shall be told with the reply, in `used`.
+        used: Those values, once there is a reply; None without any.
     """
 
     model: str
@@ -74,6 +77,8 @@ class PredictRequest:
     request_id: str = ""
     filled: FilledInputs | None = None
     left_out: LeftOut | None = None
+    shows_features: bool = False
+    used: UsedRecords | None = None
 
 
 class PredictReply(NamedTuple):

@@ -74,7 +74,9 @@ def looked_up_text(columns: Mapping[str, Column], specs: Sequence[Input], most_n
             rows = _readable(column.tolist())
         else:
             # A float that is missing is NaN, which JSON has no number for.
-            rows = [None if value != value else value for value in column.tolist()]
+            rows = [None if value != value else value for value in column.reshape(-1).tolist()]
+        if spec.columns:
+            rows = [rows[n : n + spec.columns] for n in range(0, len(rows), spec.columns)]
         text = json.dumps(rows)
         most_nbytes -= len(text)
         parts.append(f"{json.dumps(spec.name)}: {text if most_nbytes >= 0 else 'null'}")

@@ -280,7 +280,7 @@ class Exchange(ABC):
         timeout_s = self.remaining_s(own_s, waited_s)
         return PredictRequest(
             who.model, inputs, who.version, who.label, timeout_s, caller_of(headers), self._key,
-            request_id_of(headers),
+            request_id_of(headers), shows_features=RETURN_FEATURES in headers,
         )  # fmt: skip
 
     def feature_headers(self, reply: PredictReply) -> tuple[tuple[bytes, bytes], ...]:
@@ -289,15 +289,17 @@ class Exchange(ABC):
         Raises:
             TooLarge: Rows with unknown keys are too many for a header.
         """
-        headers = self.row_headers(reply)
-        filled = None if self.request is None else self.request.filled
-        if filled is None or not filled.looked_up:
+        headers, request = self.row_headers(reply), self.request
+        if request is None:
             return headers
-        if filled.defaulted:
+        filled, used = request.filled, request.used
+        if filled is not None and filled.defaulted:
             headers += ((FEATURES_MISSING, list_defaulted(filled.defaulted)),)
-        if RETURN_FEATURES in self.headers:
-            text = looked_up_text(filled.looked_up, self._replica.manifest.inputs, MAX_RETURNED_NBYTES)
-            headers += ((LOOKED_UP, text.encode()),)
+        if request.shows_features:
+            looked_up = {**(filled.looked_up if filled else {}), **(used.columns() if used else {})}
+            if looked_up:
+                text = looked_up_text(looked_up, self._replica.manifest.inputs, MAX_RETURNED_NBYTES)
+                headers += ((LOOKED_UP, text.encode()),)
         return headers
 
     def row_headers(self, reply: PredictReply) -> tuple[tuple[bytes, bytes], ...]:

@@ -105,7 +105,7 @@ class Inference:
         """Return the reply to one request of a stream, marked if it is the final one, and its generation."""
         reply, result, final = await self._answer(data, exchange)
         # A stream has one trailing metadata for all of its replies.
-        reply += kserve_rpc.rows_parameters(exchange.row_headers(result))
+        reply += kserve_rpc.rows_parameters(exchange.feature_headers(result))
         return reply + kserve_rpc.IS_FINAL if final else reply, result.generation
 
     async def _answer(self, data: bytes, exchange: RpcExchange) -> tuple[bytes, PredictReply, bool]:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings, nbytes_of
 from freshet_serving.processor.errors import Corrupt
-from freshet_serving.processor.package import FLOATS, UNREAD_KEY, Input, Manifest
+from freshet_serving.processor.package import FLOATS, NOT_GIVEN, UNREAD_KEY, Input, Manifest
 from freshet_serving.processor.repository import GENERATION, INPUT, METADATA, OUTPUT, REQUEST, ROW, TIME
 from freshet_serving.processor.sessions.request import PredictReply
 
@@ -66,16 +66,18 @@ class RecordedColumn(NamedTuple):
 def recorded(manifest: Manifest) -> list[RecordedColumn]:
     """Return the columns that hold a request.
 
-    There is one for every number of every input, under the feature's name if it is a feature.
+    There is one for every number of every input, under the feature's name if it is a feature. Inputs of an entity whose
+    records do not hold them as they were given have none: a reader would take those of another request for them.
     """
-    inputs = {i.name for i in manifest.inputs}
+    unknown = {name for entity in manifest.entities if entity.text_nbytes == NOT_GIVEN for name in entity.inputs}
+    inputs = {i.name for i in manifest.inputs if i.name not in unknown}
     columns = [
         RecordedColumn(f.name, f.kind, f.input, f.column)
         for f in manifest.features
         if f.input in inputs and f.kind != FLOATS
     ]
     there = {(c.input, max(c.column, 0)) for c in columns}
-    for spec in manifest.inputs:
+    for spec in (i for i in manifest.inputs if i.name in inputs):
         # Keys of users are personal data, so that what the model does not read is not recorded.
         if spec.name in manifest.fillers and manifest.fillers[spec.name].kind == UNREAD_KEY:
             continue
@@ -116,7 +118,7 @@ class RecordedColumns:
         """Return whether requests of the given manifest have these columns."""
         mine = self.manifest
         return manifest is mine or (
-            (manifest.inputs, manifest.features, manifest.outputs) == (mine.inputs, mine.features, mine.outputs)
+            (manifest.inputs, manifest.outputs) == (mine.inputs, mine.outputs) and recorded(manifest) == self._columns
         )
 
     def held_nbytes(self, inputs: Mapping[str, Column], rows: int, texts_nbytes: int) -> int:

@@ -103,6 +103,9 @@ def _find(path: Path, model: str, request_id: str) -> RecordedRequest | None:
 
 def _request(table: pa.Table, about: dict[str, Any]) -> RecordedRequest:
     inputs_of = [Input(**spec) for spec in about["inputs"]]
+    # An input without a column was left out, and is looked up again.
+    recorded = {column["input"] for column in about["features"]}
+    known = [spec for spec in inputs_of if spec.name in recorded]
     outputs = {
         output["name"]: np.array(table[OUTPUT + output["name"]].to_pylist(), np.float32).reshape(len(table), -1)
         for output in about["outputs"]
@@ -110,7 +113,7 @@ def _request(table: pa.Table, about: dict[str, Any]) -> RecordedRequest:
     return RecordedRequest(
         Generation.parse(table[GENERATION][0].as_py()),
         table[TIME][0].as_py().isoformat(),
-        request_of(table, about["features"], inputs_of),
+        request_of(table, about["features"], known),
         outputs,
         inputs_of,
     )

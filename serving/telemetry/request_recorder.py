@@ -2,7 +2,8 @@
 
 Each candidate is one row, whatever the format of the request. The columns are those of its inputs
 (serving.telemetry.recorded_columns); an input that was sent once has its value in the request's first row and null in
-the others. Further columns are
+the others. Inputs that the request left out have the values that its score was computed of: those of online features,
+and of entities the ones that its batch read. Further columns are
 
     freshet.request      string    x-request-id, or a number that this process assigns
     freshet.row          int32     row of the request; 0 begins a request
@@ -14,7 +15,8 @@ The schema's metadata, under "freshet", maps columns to the inputs' columns, so 
 
 Invariants
 - The request path appends to a bounded queue, or drops the request and counts it; a thread does everything else. Queued
-  requests are accounted with their size as a batch of rows, so memory is bounded: MAX_QUEUED_NBYTES in the queue, and
+  requests are accounted with their size as a batch of rows, and those whose batch keeps records of entities from
+  then on, with these records: so memory is bounded: MAX_QUEUED_NBYTES in the queue, and
   for each model GROUP_NBYTES plus one request (at most MAX_REQUEST_NBYTES) waiting for their row group, three times
   that while it is written.
 - A request lies within one row group: it begins where freshet.row is 0, and no reader has to look further back.
@@ -45,6 +47,7 @@ import pyarrow.parquet as pq
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.entity_records import UsedRecords
 from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.processor.repository import METADATA, ROW
 from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest
@@ -56,6 +59,8 @@ log = logging.getLogger("freshet.recording")
 MAX_QUEUED, MAX_QUEUED_NBYTES = 4096, 64 << 20
 MAX_REQUEST_NBYTES = 16 << 20
 """A longer request is dropped: to write it takes three times its size."""
+USED_COPIES = 3
+"""Size of a request's records of entities with the columns made of them, in sizes of the records."""
 ID_NBYTES = 16
 """Bytes of the number in an id that a recorder assigns, and of its hyphen."""
 GROUP_ROWS, GROUP_NBYTES = 16384, 8 << 20
@@ -71,12 +76,13 @@ class SampledRequest:
 
     Attributes:
         columns: The columns of its model's recordings.
-        inputs: The inputs as the request sent them.
+        inputs: The inputs as the request sent them, and those of online features.
         request_id: The request's id.
         rows: Number of rows.
         reply: The reply.
         at_s: Time of the reply, Unix seconds.
         nbytes: Size of its rows as a batch.
+        used: The records of what it left out; None if it left nothing out.
     """
 
     columns: RecordedColumns
@@ -86,6 +92,11 @@ class SampledRequest:
     reply: PredictReply
     at_s: float
     nbytes: int
+    used: UsedRecords | None = None
+
+    def values(self) -> Mapping[str, Column]:
+        """Return the inputs as they were used."""
+        return self.inputs if self.used is None else {**self.inputs, **self.used.columns()}
 
 
 class RequestRecorder:
@@ -137,13 +148,32 @@ class RequestRecorder:
         if self._credit < 1.0:
             return done
         self._credit -= 1.0
+        # Reserved before the batch keeps the records.
+        used, kept_nbytes = bound.used, 0
+        if used is not None and used.nbytes:
+            kept_nbytes = USED_COPIES * used.nbytes
+            if not self._reserve(kept_nbytes):
+                return done
+            used.keep()
 
         def recorded(result: PredictReply | FreshetError) -> None:
             done(result)
+            if kept_nbytes:
+                with self._lock:
+                    self._queued_nbytes -= kept_nbytes
             if not isinstance(result, FreshetError):
-                self._offer(request, replica.manifest, bound.rows, result)
+                self._offer(request, replica.manifest, bound, kept_nbytes, result)
 
         return recorded
+
+    def _reserve(self, nbytes: int) -> bool:
+        """Account for records that a batch keeps; count the request as dropped and return False beyond the limits."""
+        with self._lock:
+            if nbytes > MAX_REQUEST_NBYTES or self._queued_nbytes + nbytes > MAX_QUEUED_NBYTES:
+                self.dropped += 1
+                return False
+            self._queued_nbytes += nbytes
+            return True
 
     def counters(self) -> dict[str, int]:
         """Return the recorder's counters, for /metrics."""
@@ -155,12 +185,15 @@ class RequestRecorder:
         self._wake.set()
         self._thread.join()
 
-    def _offer(self, request: PredictRequest, manifest: Manifest, rows: int, reply: PredictReply) -> None:
+    def _offer(
+        self, request: PredictRequest, manifest: Manifest, bound: BoundRequest, kept_nbytes: int, reply: PredictReply
+    ) -> None:
+        rows, used = bound.rows, bound.used
         columns = self._columns.get(manifest.model)
         if columns is None or columns.manifest is not manifest:
             columns = self._columns[manifest.model] = RecordedColumns(manifest)
         texts_nbytes = len(request.request_id.encode()) + len(str(reply.generation)) + len(self._name) + ID_NBYTES
-        nbytes = columns.held_nbytes(request.inputs, rows, texts_nbytes)
+        nbytes = columns.held_nbytes(request.inputs, rows, texts_nbytes) + kept_nbytes
         with self._lock:
             full = len(self._queue) >= MAX_QUEUED or self._queued_nbytes + nbytes > MAX_QUEUED_NBYTES
             if full or nbytes > MAX_REQUEST_NBYTES:
@@ -168,7 +201,8 @@ class RequestRecorder:
                 return
             self._number += 1
             request_id = request.request_id or f"{self._name}-{self._number}"
-            self._queue.append(SampledRequest(columns, request.inputs, request_id, rows, reply, time.time(), nbytes))
+            inputs, at_s = request.inputs, time.time()
+            self._queue.append(SampledRequest(columns, inputs, request_id, rows, reply, at_s, nbytes, used))
             self._queued_nbytes += nbytes
         # Check first: setting an event that is set already takes its lock.
         if not self._wake.is_set():
@@ -270,7 +304,7 @@ class _File:
             self._writer.write_table(table, row_group_size=len(table))
 
     def _batch(self, kept: SampledRequest) -> pa.RecordBatch:
-        return self.columns.batch(kept.inputs, kept.rows, kept.request_id, kept.reply, kept.at_s)
+        return self.columns.batch(kept.values(), kept.rows, kept.request_id, kept.reply, kept.at_s)
 
 
 def read_requests(folder: str, model: str, inputs: Sequence[Input], most: int) -> list[dict[str, Column]]:

@@ -5,11 +5,14 @@ import json
 import threading
 from dataclasses import replace
 
+import grpc
 import numpy as np
 import pytest
 
 from freshet_serving import Client, Publisher
+from freshet_serving.serving.codecs.messages import message
 from tests.e2e.servers import ALONE, LiveServer
+from tests.serving.access.keyed import Keyed
 from tests.support import entities
 from tests.support.packages import make_inputs, make_weights, reference, rows_of, tag_id
 from tests.support.waiting import until
@@ -129,3 +132,77 @@ def test_unknown_keys_are_named_in_every_protocol(tmp_path, policy):
             rows = found.dropped_rows if policy == "drop" else found.unknown_rows
             assert rows == (4, 5)
             np.testing.assert_allclose(found.scores(), wanted, atol=1e-5)
+
+
+KEPT = replace(entities.ENTITY, text_nbytes=64)
+
+
+def rpcs():
+    """(method, request, reply) of the calls that predict, each for users 0 and 55."""
+    predict = message("tensorflow.serving.PredictRequest")()
+    predict.model_spec.name = "small"
+    tensor = predict.inputs["user"]
+    tensor.dtype = 9
+    tensor.tensor_shape.dim.add(size=2)
+    tensor.int64_val.extend([0, 55])
+    infer = message("inference.ModelInferRequest")(model_name="small")
+    tensor = infer.inputs.add(name="user", datatype="INT64", shape=[2])
+    tensor.contents.int64_contents.extend([0, 55])
+    return [
+        ("/inference.GRPCInferenceService/ModelInfer", infer, message("inference.ModelInferResponse")),
+        ("/tensorflow.serving.PredictionService/Predict", predict, message("tensorflow.serving.PredictResponse")),
+    ]
+
+
+def shown(headers):
+    """The values in x-features."""
+    found = json.loads(headers["x-features"])
+    return found["tags"], found["floats"]
+
+
+@pytest.mark.parametrize("layout", [ALONE, ("--workers", "2")], ids=["alone", "workers"])
+def test_values_of_entities_return_in_every_protocol_with_their_scope(tmp_path, layout):
+    keyed = Keyed(tmp_path)
+    allowed, others = keyed.add("both", ["predict", "features"]), keyed.add("ctr", ["predict"])
+    entities.write_package(tmp_path / "repository", entity=KEPT)
+    tags, floats = entities.columns([0])["tags"], entities.columns([0])["floats"].tolist()
+    wanted = ([tags[0][:3], []], [floats[0], [None] * 4])
+    columns, rows = {"inputs": {"user": [0, 55]}}, {"instances": [{"user": 0}, {"user": 55}]}
+    kserve_body = {"inputs": [{"name": "user", "shape": [2], "datatype": "INT64", "data": [0, 55]}]}
+    asked = {"x-return-features": "1"}
+    with LiveServer(
+        tmp_path / "repository", *layout, "--api-keys", str(keyed.path), log=tmp_path / "serve.log"
+    ) as live:
+        for path, body in (
+            ("/v1/models/small:predict", columns),
+            ("/v1/models/small:predict", rows),
+            ("/v2/models/small/infer", kserve_body),
+        ):
+            status, headers, data = live.request("POST", path, json.dumps(body), allowed | asked)
+            assert status == 200, data
+            assert shown(headers) == wanted
+            assert "x-features" not in live.request("POST", path, json.dumps(body), allowed)[1]
+            status, headers, data = live.request("POST", path, json.dumps(body), others | asked)
+            assert (status, b"the scope features" in data, "x-features" in headers) == (403, True, False)
+        # What is sent is not looked up.
+        body = {"inputs": {"user": [0], "tags": [["z"]]}}
+        found = live.request("POST", "/v1/models/small:predict", json.dumps(body), allowed | asked)[1]["x-features"]
+        assert json.loads(found).keys() == {"floats"}
+        for method, request, reply in rpcs():
+            with grpc.insecure_channel(f"127.0.0.1:{live.grpc_port}") as channel:
+                call = channel.unary_unary(method, type(request).SerializeToString, reply.FromString)
+                _, of = call.with_call(request, metadata=[*(allowed | asked).items()], timeout=60)
+                assert shown(dict(of.trailing_metadata())) == wanted
+                with pytest.raises(grpc.RpcError, match="the scope features"):
+                    call(request, metadata=[*(others | asked).items()], timeout=60)
+        with grpc.insecure_channel(f"127.0.0.1:{live.grpc_port}") as channel:
+            infer = rpcs()[0][1]
+            stream = channel.stream_stream(
+                "/inference.GRPCInferenceService/ModelStreamInfer",
+                type(infer).SerializeToString,
+                message("inference.ModelStreamInferResponse").FromString,
+            )
+            (answer,) = stream(iter([infer]), metadata=[*(allowed | asked).items()], timeout=60)
+            assert not answer.error_message
+            parameters = answer.infer_response.parameters
+            assert shown({"x-features": parameters["features"].string_param}) == wanted

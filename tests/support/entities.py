@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving.models.publishing.entity_rows import entity_rows
-from freshet_serving.processor.package import RECORD, EntityEntry, Manifest, TableEntry, record_fields, record_words
+from freshet_serving.processor.package import RECORD, EntityEntry, Manifest, TableEntry, record_layout
 from freshet_serving.processor.repository.keyring import NO_KEYS
 from freshet_serving.processor.repository.version import DENSE, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed
@@ -23,7 +23,7 @@ WORDS = ["a", "b", "c", "zz"]
 
 def manifest(version=1, users=0, tags=0, records=0, entity=ENTITY) -> Manifest:
     small = replace(packages.manifest(version, users, tags), entities=[entity])
-    words = record_words(record_fields(small, entity))
+    words = record_layout(small, entity).words
     return replace(small, tables=[*small.tables, TableEntry(TABLE, words, records, RECORD)])
 
 

@@ -1,3 +1,4 @@
+import json
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -37,3 +38,23 @@ def test_columns_of_an_entity_are_not_read_from_the_rows(tmp_path):
     assert asked == [Field("user", "id"), Field("tags", "ids")]
     assert plain(batch.columns["kind"]) == ["", "a", "", "b"]
     assert plain(batch.columns["tags"]) == [[], [0], [0, 1], [0, 1, 2]]
+
+
+def test_recordings_have_the_columns_of_an_entity_as_they_were_used(tmp_path):
+    about = {"model": "ctr", "features": [{"name": "user"}, {"name": "kind"}]}
+    rows = pa.table({"user": [1, 3], "kind": ["then", None], "clicked": [0.0, 1.0]})
+    pq.write_table(rows.replace_schema_metadata({"freshet": json.dumps(about)}), tmp_path / "recording.parquet")
+    pq.write_table(pa.table({"user": [1, 3], "kind": ["a", "b"], "more": [1, 2]}), tmp_path / "kinds.parquet")
+    data = DataConfig(str(tmp_path / "kinds.parquet"), "parquet", ())
+    entity = SimpleNamespace(name="who", data=data, key_field=Field("user", "id"), fields=(Field("kind", "string"),))
+
+    def open_fields(fields):
+        return open_source(DataConfig(str(tmp_path / "recording.parquet"), "parquet", "clicked"), fields)
+
+    features = [Field("user", "id"), Field("kind", "string")]
+    (batch,) = joined_rows(open_fields, features, [entity]).batches(8)
+    assert plain(batch.columns["kind"]) == ["then", "then"]
+    # A column that the recording does not have comes from the table, with the entity's others.
+    entity.fields = (*entity.fields, Field("more", "id"))
+    (batch,) = joined_rows(open_fields, [*features, Field("more", "id")], [entity]).batches(8)
+    assert (plain(batch.columns["kind"]), plain(batch.columns["more"])) == (["a", "b"], [1, 2])

@@ -22,7 +22,7 @@ from freshet_serving.processor.package import (
     TableEntry,
     Transform,
     record_fields,
-    record_words,
+    record_layout,
 )
 from freshet_serving.processor.tables.table import ServedTable, descriptors, packed
 from tests.support.packages import manifest
@@ -80,7 +80,7 @@ def with_entity(entity=ENTITY) -> Manifest:
         manifest(), inputs=inputs, transforms=transforms, tables=tables, features=placed, width=offset, dense={},
         executables=[], entities=[entity],
     )  # fmt: skip
-    words = record_words(record_fields(plain, entity))
+    words = record_layout(plain, entity).words
     return dataclasses.replace(plain, tables=[*tables, TableEntry(entity.table, words, 0, RECORD)])
 
 
@@ -336,3 +336,75 @@ def test_buffer_without_the_columns_is_bound_by_its_layout():
     for _ in range(2):
         got, _ = filled(plan, tables, [PackedColumns(data, 0, layout)])
         np.testing.assert_array_equal(got, wanted)
+
+
+KEPT = dataclasses.replace(ENTITY, capacities=ENTITY.capacities | {"shelves": CAPACITY}, text_nbytes=96)
+
+
+def kept_tables(model, seed=0):
+    keys = np.arange(0, ITEMS, 1, I64)
+    records = make_records(model, KEPT, columns_of(keys, seed), ITEMS)
+    changed = dataclasses.replace(model.tables[-1], rows=ITEMS)
+    return [*TABLES[:-1], ServedTable(changed, packed(keys, records, RECORD))]
+
+
+def plain(name, column):
+    """Rows of a column; of tags as far as features read them."""
+    if isinstance(column, Ragged):
+        flat, splits = column.values.tolist(), column.row_splits.tolist()
+        return [flat[a:b][: 3 if name == "tags" else CAPACITY] for a, b in zip(splits, splits[1:])]
+    return column.tolist() if isinstance(column, Strings) else np.nan_to_num(column, nan=-99).tolist()
+
+
+@pytest.mark.parametrize("item", [[5, 999, 7, 5], [6]])
+def test_kept_records_give_the_columns_as_they_were_given(item):
+    model = with_entity(KEPT)
+    plan, items = SparsePlan(model), np.array(item, I64)
+    request = {"user": np.arange(4, dtype=I64), "item": items, "price": np.ones(len(item), F32)}
+    bound = plan.bind_inputs(request)
+    other = plan.bind_inputs(request)
+    assert bound.used.nbytes == 4 * model.tables[-1].dim * len(item)
+    bound.used.keep()
+    tables = kept_tables(model)
+    described = descriptors([t.descriptor() for t in tables])
+    counts = np.zeros((len(tables), 2), I64)
+    # As a session computes a long request: in pieces, each with its own rows.
+    for first, rows in ((0, 1), (1, 3)):
+        out = np.empty((rows, plan.width), F32)
+        plan.fill(described, 0, [bound], np.array([[first, rows]], I64), out, counts)
+    missing = missing_columns(model, KEPT.inputs, 1)
+    for name, column in bound.used.columns().items():
+        each = [columns_of([i])[name] if i < ITEMS else missing[name] for i in item]
+        assert plain(name, column) == [row for one in each for row in plain(name, one)]
+    assert bound.used.columns().keys() == {"colour", "tags", "shelves", "sizes"}
+    assert other.used.columns() == {}
+    assert plan.bind_inputs({**request, **columns_of([0] * len(item))}).used is None
+
+
+def test_records_without_columns_as_given_keep_nothing():
+    bound = PLAN.bind_inputs({"user": np.arange(2, dtype=I64), "item": np.array([1, 2], I64)})
+    bound.used.keep()
+    assert (bound.used.nbytes, bound.used.columns()) == (0, {})
+
+
+def test_records_with_columns_as_given_score_the_same():
+    model = with_entity(KEPT)
+    plan, items = SparsePlan(model), np.arange(8, dtype=I64)
+    request = {"user": np.arange(8, dtype=I64), "item": items}
+    with_given, _ = filled(plan, kept_tables(model), [request])
+    without, _ = filled(PLAN, TABLES, [request])
+    np.testing.assert_array_equal(with_given, without)
+
+
+@pytest.mark.parametrize("policy", ["mark", "drop"])
+def test_flags_of_unknown_keys_are_no_lengths_of_lists(policy):
+    plan = SparsePlan(with_entity(dataclasses.replace(ENTITY, unknown=policy)))
+    bound = plan.bind_inputs({"user": np.arange(3, dtype=I64), "item": np.array([1], I64)})
+    # The word behind the flags is somebody else's memory.
+    ((_, flags),) = bound.unknown
+    longer = np.full(2, 1 << 40, I64)
+    words = np.frombuffer(bound.words, I64).copy()
+    words[words == flags.ctypes.data] = longer.ctypes.data
+    parts = plan.row_invariants(bound._replace(words=words.tobytes()), 1000)
+    assert parts.ids < 100
+    assert len(parts.parts) == 1

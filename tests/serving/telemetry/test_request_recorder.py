@@ -26,6 +26,7 @@ from freshet_serving.serving.telemetry.recorded_columns import RecordedColumns, 
 from freshet_serving.serving.telemetry.recorded_request import find_recorded  # noqa: E402
 from freshet_serving.serving.telemetry.request_recorder import RequestRecorder, read_requests  # noqa: E402
 from loadtest.load.replay import recorded_payload  # noqa: E402
+from tests.support import entities  # noqa: E402
 from tests.support.packages import make_inputs, manifest, write_package  # noqa: E402
 from tests.support.waiting import until  # noqa: E402
 
@@ -212,7 +213,9 @@ def test_inputs_that_are_not_features_are_recorded_too(tmp_path):
         "x": np.float32([[0.5, 1], [1.5, 2]]), "seen": Ragged(np.array([7, 8, 9]), np.array([0, 1, 3])),
     }  # fmt: skip
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    done = recorder(PredictRequest("small", sent), SimpleNamespace(manifest=made), SimpleNamespace(rows=2), print)
+    done = recorder(
+        PredictRequest("small", sent), SimpleNamespace(manifest=made), SimpleNamespace(rows=2, used=None), print
+    )
     done(PredictReply({"score": np.float32([[0.25], [0.75]])}, Generation(1, 0), "small"))
     recorder.close()
     (found,) = read_requests(str(tmp_path / "recordings"), "small", made.inputs, 10)
@@ -330,3 +333,61 @@ def test_written_requests_free_queue_space(tmp_path, processor, monkeypatch):
         until(lambda n=n: recorder.requests > n)
     finish(processor, recorder)
     assert recorder.counters() == {"recorded_requests": 20, "recorded_rows": 40, "recording_dropped": 0}
+
+
+def entity_recorder(tmp_path, text_nbytes):
+    entity = replace(entities.ENTITY, text_nbytes=text_nbytes)
+    entities.write_package(tmp_path / "repository", entity=entity)
+    processor = Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1))
+    recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
+    processor.predictor.intercept(recorder)
+    return processor, recorder
+
+
+def test_inputs_left_out_are_recorded_as_they_were_used(tmp_path):
+    processor, recorder = entity_recorder(tmp_path, 64)
+    with processor:
+        processor.process(PredictRequest("small", {"user": np.array([3, 999])}, request_id="left"))
+        processor.process(PredictRequest("small", make_inputs([1, 2]), request_id="sent"))
+        finish(processor, recorder)
+    table = pq.read_table(files(tmp_path)[0]).to_pylist()
+    tags = [[t.encode() for t in entities.columns([3])["tags"][0][:3]], []]
+    assert [row["tags"] for row in table] == [*tags, [], [b"a"]]
+    floats = [[row[f"f{n}"] for n in range(4)] for row in table[:2]]
+    np.testing.assert_array_equal(floats, [entities.columns([3])["floats"][0], [np.nan] * 4])
+    found = find_recorded(str(tmp_path / "recordings"), "small", "left")
+    assert found.inputs.keys() == {"user", "tags", "floats"}
+
+
+def test_request_whose_records_are_too_many_is_dropped(tmp_path, monkeypatch):
+    processor, recorder = entity_recorder(tmp_path, 64)
+    monkeypatch.setattr(recording, "MAX_REQUEST_NBYTES", 20_000)
+    with processor:
+        processor.process(PredictRequest("small", {"user": np.zeros(500, np.int64)}))
+        processor.process(PredictRequest("small", {"user": np.zeros(2, np.int64)}))
+        finish(processor, recorder)
+    assert recorder.counters() == {"recorded_requests": 1, "recorded_rows": 2, "recording_dropped": 1}
+    assert recorder._queued_nbytes == 0
+
+
+def test_records_are_accounted_for_until_the_reply(tmp_path):
+    """A request that fails gives back what was reserved for its records."""
+    processor, recorder = entity_recorder(tmp_path, 64)
+    with processor:
+        replica = processor.predictor.replica("small")
+        bound = replica.plan.bind_inputs({"user": np.zeros(5, np.int64)})
+        done = recorder(PredictRequest("small", {}), replica, bound, lambda result: None)
+        assert recorder._queued_nbytes == recording.USED_COPIES * bound.used.nbytes > 0
+        done(BadInput("no"))
+        assert recorder._queued_nbytes == 0
+        finish(processor, recorder)
+
+
+def test_inputs_that_records_do_not_hold_are_no_columns(tmp_path):
+    processor, recorder = entity_recorder(tmp_path, -1)
+    with processor:
+        processor.process(PredictRequest("small", {"user": np.array([3, 4])}, request_id="left"))
+        finish(processor, recorder)
+    (table,) = [pq.read_table(path) for path in files(tmp_path)]
+    assert table["user"].to_pylist() == [3, 4]
+    assert "tags" not in table.column_names
