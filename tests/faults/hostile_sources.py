@@ -138,9 +138,12 @@ class Mode:
 
 
 async def serve(relay, port):
-    mode = Mode()
+    mode, tasks = Mode(), set()
 
     async def taken(reader, writer):
+        # The loop alone keeps no task alive.
+        tasks.add(task := asyncio.current_task())
+        task.add_done_callback(tasks.discard)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             await relay(mode, port, reader, writer)
         writer.close()
