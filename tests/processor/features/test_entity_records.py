@@ -358,12 +358,12 @@ def test_nothing_is_filled_where_nothing_is_left_out():
 
 
 def test_first_of_several_refusals_is_reported():
-    lates = [Late(), Late(BadInput("first")), Late(BadInput("second"))]
+    several = [Late(), Late(BadInput("first")), Late(BadInput("second"))]
     left_out = np.array([[[1, 2, 1, 0], [0, 2, -1, 0]]], I64)
-    filled = fill_left_out(lates, None, 0, [], left_out, None, None)
+    filled = fill_left_out(several, None, 0, [], left_out, None, None)
     assert str(filled.refusal) == "first"
     assert len(filled.kept) == 3
-    assert [late.calls for late in lates] == [1, 1, 1]
+    assert [one.calls for one in several] == [1, 1, 1]
 
 
 def test_missing_columns_have_the_shapes_that_inputs_declare():
