@@ -69,6 +69,7 @@ mutants: .venv/.dev .venv/.kernels ## small changes of the code: does a test not
 siege: .venv/.dev .venv/.kernels ## what hostile requests cost everybody else; loadtest/results/siege.md
 	$(BIN)/python -m tests.faults.siege $(SIEGE_ARGS)
 	$(BIN)/python -m tests.faults.access_siege
+	$(BIN)/python -m tests.faults.source_siege
 
 loadtest: .venv/.dev .venv/.kernels ## locust for 60 s with a delta every second; report in loadtest/results/
 	$(BIN)/python -m loadtest $(LOADTEST_ARGS)

@@ -65,7 +65,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/processor/features/test_stage_rows.py",
     ),
     "processor/features/input_reader.py": ("tests/processor/features/test_plan.py",),
-    "processor/features/bound_request.py": ("tests/processor/features/test_plan.py",),
     "processor/package/manifest_entries.py": ("tests/processor/package/test_manifest.py",),
     "processor/kernels/records.py": ("tests/processor/features/test_entity_records.py",),
     "processor/running/given_rows.py": ("tests/processor/running/test_bounded.py",),

@@ -8,11 +8,12 @@ A file that was taken must not change. It may be deleted once its rows are train
 again raises an error. Each check of the folder costs a listing, which takes at most a twentieth of the time.
 
 A bad file never blocks those behind it. A file that is not regular (opening a pipe would block forever), cannot be
-opened, has a damaged footer or, if other files were taken already, lacks a column, is set aside: it is reported once,
-counted, and checked again when it changes. Rows are decoded in a separate process with a memory limit, because files
-are untrusted (models.data.decoding). Damage found then, and data that take too much memory, reject the rows from there
-to the end of the piece. If the first file of a stream lacks a column, the run ends, because then the configuration is
-wrong.
+opened, does not begin like a Parquet file, has a damaged footer or, if other files were taken already, lacks a column,
+is set aside: it is reported once, counted, and checked again when it changes. One that is cut short may be what is left
+of rows that matter: it is reported as the stream's trouble until somebody removes it. Rows are decoded in a separate
+process with a memory limit, because files are untrusted (models.data.decoding). Damage found then, and data that take
+too much memory, reject the rows from there to the end of the piece. If the first file of a stream lacks a column, the
+run ends, because then the configuration is wrong.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from freshet_serving.models.streams.stream_rows import RejectedRows, Rows, Table
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.package import open_regular
 
+MAGIC = b"PAR1"
 LOOK_S, LOOK_SHARE = 0.1, 20
 UNFINISHED_S = 60.0
 
@@ -200,10 +202,13 @@ def _inside(name: str) -> bool:
 def _is_whole(path: Path) -> bool:
     """Return True if a file ends like a Parquet file, with a footer length that fits.
 
-    Raises Corrupt if it is not a regular file.
+    Raises Corrupt if it is not a regular file, or does not begin like a Parquet file.
     """
     try:
         with open_regular(path) as file:
+            begins = file.read(4)
+            if not MAGIC.startswith(begins):
+                raise Corrupt(f"{path.name}: expected a Parquet file, got {begins!r} at its beginning")
             nbytes = file.seek(0, 2)
             if nbytes < 12:
                 return False
@@ -211,4 +216,4 @@ def _is_whole(path: Path) -> bool:
             tail = file.read(8)
     except OSError:
         return False
-    return tail[4:] == b"PAR1" and int.from_bytes(tail[:4], "little") <= nbytes - 12
+    return tail[4:] == MAGIC and int.from_bytes(tail[:4], "little") <= nbytes - 12

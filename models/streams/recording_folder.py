@@ -92,14 +92,17 @@ class RecordingFolder:
 
     def poll(self, wait_s: float) -> list[Segment]:
         found = sorted(((*self._begins(one), one) for one in self._files.poll(wait_s)), key=lambda part: part[0])
+        if not self._model:
+            models = sorted({model for _, model, segment in found if segment.rows and model})
+            if len(models) > 1:
+                raise BadInput(f"--model: expected one of the folder's: {', '.join(models)}")
+            self._model = "".join(models)
         segments = []
         for _, model, segment in found:
-            self._number(segment.where["file"])
-            if segment.rows and not self._model:
-                self._model = model
-                others = {one for _, one, rows in found if rows.rows} - {model}
-                if others:
-                    raise BadInput(f"--model: expected one of the folder's: {', '.join(sorted({model, *others}))}")
+            name = segment.where["file"]
+            self._number(name)
+            if segment.rows and self._model and not model:
+                self._files.set_aside(name, f"{name}: expected a recording, which names its model, got another table")
             mine = segment.rows if model == self._model else 0
             segments.append(Segment({**segment.where, "model": model}, mine))
         return segments

@@ -56,7 +56,9 @@ class Authorization:
 
     def _admit(self, scope: Scope) -> Permit | None:
         headers, method = dict(scope["headers"]), scope["method"]
-        refusal = "" if self._guard is not None else origin_checks.rebinding_refusal(headers, self._host)
+        refusal = origin_checks.repeated_refusal(scope["headers"])
+        if self._guard is None:
+            refusal = refusal or origin_checks.rebinding_refusal(headers, self._host)
         refusal = refusal or origin_checks.cross_site_refusal(headers, changes=method not in READS)
         if refusal:
             raise Forbidden(refusal)

@@ -10,11 +10,13 @@ replies too. It cannot stop the browser from naming the page's origin, nor forge
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from freshet_serving.serving.codecs.wire import Headers
 
 OWN_SITES = (b"none", b"same-origin")
+DECIDING = frozenset((b"host", b"origin", b"sec-fetch-site", b"authorization"))
 
 
 def is_loopback(host: str) -> bool:
@@ -30,6 +32,21 @@ def is_loopback(host: str) -> bool:
 def from_browser(headers: Headers) -> bool:
     """Return True if a browser states that a page made it send the request."""
     return b"origin" in headers or b"sec-fetch-site" in headers
+
+
+def repeated_refusal(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return why a request is refused that sends a header twice which decides about access; "" for any other.
+
+    Of two Origins a proxy may believe the first and this server the last.
+
+    Args:
+        headers: The request's headers as they came, names in lower case.
+    """
+    deciding = [name for name, _ in headers if name in DECIDING]
+    for name in set(deciding):
+        if deciding.count(name) > 1:
+            return f"{name.decode()}: expected at most once, got {deciding.count(name)} times"
+    return ""
 
 
 def cross_site_refusal(headers: Headers, changes: bool) -> str:
@@ -57,8 +74,10 @@ def rebinding_refusal(headers: Headers, own: str = "") -> str:
     Returns:
         The reason, or "" if Host is `own` or a loopback name.
     """
+    host = headers.get(b"host", b"").decode("latin-1").lower()
     try:
-        name = urlsplit(f"//{headers.get(b'host', b'').decode('latin-1').lower()}").hostname
+        # A Host has no user name; what follows an "@" would be taken for the whole name.
+        name = None if "@" in host else urlsplit(f"//{host}").hostname
     except ValueError:
         name = None
     if name is None or not (is_loopback(name) or name == own):

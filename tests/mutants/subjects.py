@@ -18,16 +18,22 @@ GROUPS = {
     "versions": ("processor/versions/*.py",),
     "tables": ("processor/tables/**/*.py",),
     "log": ("processor/repository/log/*.py",),
-    "running": tuple(f"processor/running/{name}.py" for name in ("fillers", "graph_run", "runner", "warm_up")),
+    "running": ("processor/running/*.py",),
+    "features": ("processor/features/*.py",),
     "batcher": tuple(f"processor/sessions/{name}.py" for name in ("batcher", "split_request", "session", "group")),
     "codecs": ("serving/codecs/*.py",),
     "guard": ("processor/watching/canary_judge.py", "serving/admin/authorization.py"),
+    "access": ("serving/access/*.py",),
     "passes": ("compiler/passes/*.py",),
     "checkpoints": ("models/training/*.py",),
 }
 """Modules by group, as patterns."""
 
-ELSEWHERE = {"processor/sessions/session.py": ("tests/processor/running/test_graph_run.py",)}
+ELSEWHERE = {
+    "processor/sessions/session.py": ("tests/processor/running/test_graph_run.py",),
+    "processor/features/bound_request.py": ("tests/processor/kernels/test_pool.py",),
+    "processor/features/plan.py": ("tests/processor/kernels/test_pool.py",),
+}
 """Tests that are about a module and lie in another room than its own."""
 
 MADE = ("serving/codecs/proto_files.py",)

@@ -63,6 +63,16 @@ def test_file_that_never_completes_is_reported(tmp_path):
     assert folder.stream.backlog().trouble == "half.parquet: an incomplete Parquet file that does not grow"
 
 
+def test_text_named_as_parquet_is_set_aside_at_once(tmp_path):
+    folder = Folder(tmp_path)
+    (tmp_path / "a.parquet").write_text("user,item\n1,2\n")
+    write_parquet(tmp_path / "b.parquet", 0, 3)
+    assert names(folder.poll()) == [("b.parquet", 3)]
+    backlog = folder.stream.backlog()
+    assert (backlog.trouble, backlog.aside) == ("", 1)
+    assert backlog.why_aside == "a.parquet: expected a Parquet file, got b'user' at its beginning"
+
+
 def test_hidden_and_foreign_files_are_ignored(tmp_path):
     for name in (".a.parquet", "_b.parquet", "c.csv", "_temporary/0/d.parquet", "e.parquet.tmp"):
         write_parquet(tmp_path / name, 0, 1)

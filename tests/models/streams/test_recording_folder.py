@@ -44,6 +44,16 @@ def test_files_of_other_models_count_as_numbers_without_rows(place):
         opened(place, "other", first)
 
 
+def test_other_table_among_recordings_is_set_aside(place):
+    put(place.recordings, "a", rows(1).replace_schema_metadata(None))
+    put(place.recordings, recorded_as(2, 2), rows(2))
+    folder = opened(place)
+    assert [segment.rows for segment in folder.poll(0.0)] == [0, 2]
+    backlog = folder.backlog()
+    assert (folder.model, backlog.aside) == ("ctr", 1)
+    assert backlog.why_aside == "a.parquet: expected a recording, which names its model, got another table"
+
+
 def test_missing_file_numbers_are_lost_until_they_appear(place):
     for n in (2, 5):
         put(place.recordings, recorded_as(n, n), rows(n))

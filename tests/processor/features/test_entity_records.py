@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from freshet_serving.processor.columns import BufferLayout, ColumnLayout, PackedColumns, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features.entity_records import make_records, missing_columns
+from freshet_serving.processor.features.late_values import LateFill, fill_left_out
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import (
@@ -408,3 +409,38 @@ def test_flags_of_unknown_keys_are_no_lengths_of_lists(policy):
     parts = plan.row_invariants(bound._replace(words=words.tobytes()), 1000)
     assert parts.ids < 100
     assert len(parts.parts) == 1
+
+
+class Late:
+    """Values that are filled in late, with a refusal or without."""
+
+    def __init__(self, refusal=None):
+        self.refusal, self.calls = refusal, 0
+
+    def fill(self, *_):
+        self.calls += 1
+        return LateFill(("kept",), self.refusal)
+
+
+def test_nothing_is_filled_where_nothing_is_left_out():
+    late = Late(BadInput("refused"))
+    sent = np.array([[[1, 2, 1, 0], [1, 2, 0, 0]]], I64)
+    assert fill_left_out([late], None, 0, [], sent, None, None) == LateFill((), None)
+    assert late.calls == 0
+
+
+def test_first_of_several_refusals_is_reported():
+    several = [Late(), Late(BadInput("first")), Late(BadInput("second"))]
+    left_out = np.array([[[1, 2, 1, 0], [0, 2, -1, 0]]], I64)
+    filled = fill_left_out(several, None, 0, [], left_out, None, None)
+    assert str(filled.refusal) == "first"
+    assert len(filled.kept) == 3
+    assert [one.calls for one in several] == [1, 1, 1]
+
+
+def test_missing_columns_have_the_shapes_that_inputs_declare():
+    spec = dataclasses.replace(MODEL, inputs=[*MODEL.inputs, Input("pair", "string", columns=2)])
+    missing = missing_columns(spec, ["pair", "sizes", "price"], 3)
+    assert len(missing["pair"]) == 6
+    assert missing["sizes"].shape == (3, 2)
+    assert missing["price"].shape == (3,)

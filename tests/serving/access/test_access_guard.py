@@ -21,8 +21,9 @@ def guarded(limits=ANY, address=ANY, expires_s=float("inf"), scopes=("predict",)
 @pytest.mark.parametrize("sent", [None, b"", b"Bearer", b"Bearer x", b"Basic abc", b"bearer  "])
 def test_request_without_a_valid_key_is_refused(sent):
     _, guard, _ = guarded()
-    with pytest.raises(Unauthenticated, match="expected a valid bearer token"):
+    with pytest.raises(Unauthenticated, match="expected a valid bearer token") as refused:
         guard.acquire("predict", sent, "10.0.0.1")
+    assert (refused.value.http_status, refused.value.grpc_code) == (401, "UNAUTHENTICATED")
 
 
 def test_key_allows_its_scopes_and_probes_need_none():
@@ -30,8 +31,9 @@ def test_key_allows_its_scopes_and_probes_need_none():
     guard.acquire("predict", key, "10.0.0.1")
     guard.acquire("predict", key.replace(b"Bearer ", b"bearer   "), "10.0.0.1")
     guard.acquire("", None, "10.0.0.1")
-    with pytest.raises(Forbidden, match="expected a key with the scope metrics, got 'web' without it"):
+    with pytest.raises(Forbidden, match="expected a key with the scope metrics, got 'web' without it") as refused:
         guard.acquire("metrics", key, "10.0.0.1")
+    assert (refused.value.http_status, refused.value.grpc_code) == (403, "PERMISSION_DENIED")
 
 
 def test_key_expires_at_its_time():

@@ -1,5 +1,6 @@
 """What a TLS port may be given, and what it speaks."""
 
+import os
 import ssl
 
 import pytest
@@ -32,6 +33,34 @@ def test_tls_1_2_is_the_minimum_and_client_certificates_optional(authority):
     assert made.context.verify_mode is ssl.CERT_NONE
     made = Certificates.of(files(*authority.issue("server"), authority.certificate))
     assert made.context.verify_mode is ssl.CERT_REQUIRED
+
+
+def test_http_1_1_is_agreed_in_the_handshake(authority):
+    served = Certificates.of(files(*authority.issue("server"))).context
+    asking = authority.client()
+    asking.set_alpn_protocols(["h2", "http/1.1"])
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = asking.wrap_bio(back, there, server_hostname="localhost")
+    server = served.wrap_bio(there, back, server_side=True)
+    done = 0
+    while done < 2:
+        done = 0
+        for side in (client, server):
+            try:
+                side.do_handshake()
+                done += 1
+            except ssl.SSLWantReadError:
+                pass
+    assert client.selected_alpn_protocol() == server.selected_alpn_protocol() == "http/1.1"
+
+
+def test_loading_certificates_leaves_no_descriptor_open(authority):
+    pair = files(*authority.issue("server"), authority.certificate)
+    Certificates.of(pair)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        Certificates.of(pair)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_invalid_certificate_pair_is_refused_in_one_line(authority):

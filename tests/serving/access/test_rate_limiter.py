@@ -110,3 +110,14 @@ def test_memory_starts_empty_and_scales_with_its_places():
     small, large = rate_limiter_memory(1), rate_limiter_memory(3)
     assert large.nbytes - small.nbytes == 2 * 2 * SLOTS * 4
     assert not np.any(small[64:])
+
+
+def test_ended_requests_leave_no_count_in_either_slot():
+    _, (one,) = rate_limiter()
+    for _ in range(5):
+        assert one.try_acquire((1, 2), 1)
+        one.release((1, 2))
+    # Another that shares the first slot fills it; the second must be free of those that have ended.
+    assert one.try_acquire((1, 3), 1)
+    assert one.try_acquire((1, 2), 1)
+    assert not one.try_acquire((1, 2), 1)

@@ -23,7 +23,9 @@ def test_every_route_requires_the_configured_token():
     assert client("GET", "/").status_code == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[", "10.0.0.1:8502"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "", "[", "10.0.0.1:8502", "evil.example@127.0.0.1"]
+)
 def test_without_a_token_a_rebindable_host_name_is_refused(host):
     reply = Client()("GET", "/admin/models", headers={"host": host})
     assert (reply.status_code, list(reply.json())) == (403, ["error"])
@@ -49,6 +51,16 @@ def test_cross_site_browser_requests_are_refused():
             reply = client("POST", "/admin/models/ctr/versions/1/load", headers={**headers, "origin": origin})
             assert reply.status_code == 403
         assert client.processor.calls == []
+
+
+def test_two_origins_are_refused_although_one_is_the_own():
+    client = Client()
+    headers = [("origin", "http://evil.example"), ("origin", "http://127.0.0.1:8502")]
+    for sent in (headers, headers[::-1]):
+        reply = client("POST", "/admin/models/ctr/versions/1/load", headers=sent)
+        assert reply.status_code == 403
+        assert "origin" in reply.json()["error"]
+    assert client.processor.calls == []
 
 
 def test_cross_site_change_is_refused_without_an_origin_header():

@@ -53,9 +53,17 @@ def test_names_of_this_machine_are_same_site(host):
     [
         b"evil.example", b"127.0.0.1.evil.example", b"localhost.evil.example", b"", b"[", b"10.0.0.1:8501",
         b"0.0.0.0:8501", b"\xff", b"localhost@evil.example", b"evil.example#@localhost",
-        b"evil.example/localhost", b"2130706434",
+        b"evil.example/localhost", b"2130706434", b"evil.example@localhost", b"evil.example@127.0.0.1",
     ],
 )  # fmt: skip
 def test_rebindable_names_are_refused(host):
     assert origin_checks.rebinding_refusal({b"host": host}) == "host: expected this server's own name"
     assert origin_checks.rebinding_refusal({}) == "host: expected this server's own name"
+
+
+@pytest.mark.parametrize("name", [b"host", b"origin", b"sec-fetch-site", b"authorization"])
+def test_repeated_header_that_decides_about_access_is_refused(name):
+    once = [(b"host", b"a"), (b"origin", b"b"), (b"sec-fetch-site", b"c"), (b"authorization", b"d"), (b"accept", b"e")]
+    assert origin_checks.repeated_refusal([*once, (b"accept", b"f")]) == ""
+    refusal = origin_checks.repeated_refusal([*once, (name, b"http://localhost:8502")])
+    assert refusal == f"{name.decode()}: expected at most once, got 2 times"
