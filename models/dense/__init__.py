@@ -3,6 +3,7 @@
 dense_step       forward and backward pass of a batch in parts, then an optimizer step
 batch_part       one part of a batch, with the buffers that an executable reads
 dense_functions  the functions that XLA compiles
+history_division  a network's parts: what depends on histories alone, and the rest
 dense_state      the state that passes from step to step
 dense_optimizer  Adam with weight decay and clipping
 losses           a loss for each row, and each row's weight in the mean

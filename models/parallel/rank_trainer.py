@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from freshet_serving.models.config.model_section import ONE_LABEL, NetworkConfig
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_section import TrainSettings
-from freshet_serving.models.dense.batch_part import Write
+from freshet_serving.models.dense.batch_part import Write, write_rows
 from freshet_serving.models.embedding import kernels
 from freshet_serving.models.embedding.id_shards import SHARDS
 from freshet_serving.models.parallel import id_kernels
@@ -158,7 +158,7 @@ class RankTrainer(Trainer):
 
     def _step(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
         if bound.rows:
-            self.dense.ready(bound.rows)
+            self.dense.ready(bound.rows, self._same(bound))
         alone = bound.ids < FEW_IDS
         with self.profile.timed("look up"):
             for table in self.own.values():
@@ -291,12 +291,7 @@ class RankTrainer(Trainer):
     @contextmanager
     def _pooling(self, bound: BoundRequest) -> Iterator[Write]:
         tables = descriptors([ids.descriptor() for ids in self._ids.values()])
-
-        def write(start: int, stop: int, inputs: Mapping[str, Float32s]) -> None:
-            counts = np.zeros((max(1, len(self._ids)), 2), np.int64)
-            self.run.fill(tables, 0, [bound], np.array([[start, stop - start]], np.int64), inputs, counts)
-
-        yield write
+        yield write_rows(self.run, tables, bound)
 
     # Gradients.
 

@@ -5,6 +5,7 @@ run_start        choice of the state that a run starts from
 lineage          sync of a run's weights with the change log of its version, rollbacks included
 trainer          one batch: pooled embeddings, the dense step, row updates
 prefetch_windows  groups of batches whose rows are brought into memory first
+same_histories   rows of a batch that have the same histories
 schedule         learning rates over the steps of a run
 early_stopping   choice of the best epoch, and of when epochs end
 spec             manifest of a model, from its configuration
