@@ -31,6 +31,8 @@ _F32_2 = nb.types.Array(nb.float32, 2, "C", readonly=True)
     nb.int64(
         _I64,
         _I64,
+        _I64,
+        _I64,
         nb.int64,
         nb.int64,
         nb.int64,
@@ -48,12 +50,16 @@ _F32_2 = nb.types.Array(nb.float32, 2, "C", readonly=True)
     nogil=True,
     error_model="numpy",
 )
-def accumulate(refs, splits, combiner, max_length, codes, grad, column, part, parts, place, touched, sums, met, count):
+def accumulate(
+    refs, splits, rows, times, combiner, max_length, codes, grad, column, part, parts, place, touched, sums, met, count
+):
     """Add one feature's gradient to the rows that it read.
 
     Args:
         refs: Row numbers of the feature's values; negative values have no row, and their gradient is dropped.
-        splits: int64 [n + 1], or [0] for one value a row.
+        splits: int64 [batch rows + 1], or [0] for one value a row.
+        rows: int64 [n], the row of the batch whose values each row of `grad` is for.
+        times: int64 [n], the number of rows of the batch that have it.
         combiner: Combiner of the feature.
         max_length: As in the feature's plan (processor.kernels.pool).
         codes: As in the feature's plan (processor.kernels.pool).
@@ -71,9 +77,9 @@ def accumulate(refs, splits, combiner, max_length, codes, grad, column, part, pa
         The number of touched rows.
     """
     for i in range(len(grad)):
-        start, stop = i, i + 1
+        start, stop = rows[i], rows[i] + 1
         if len(splits) > 1:
-            start, stop = splits[i], splits[i + 1]
+            start, stop = splits[rows[i]], splits[rows[i] + 1]
             if max_length > 0:
                 stop = min(stop, start + max_length)
         share = np.float32(1.0)
@@ -94,7 +100,7 @@ def accumulate(refs, splits, combiner, max_length, codes, grad, column, part, pa
                 sums[at, :] = 0.0
                 met[at] = 0
                 count += 1
-            met[at] += 1
+            met[at] += times[i]
             first = column + ((v - start) // codes * sums.shape[1] if combiner == NONE else 0)
             for j in range(sums.shape[1]):
                 sums[at, j] += grad[i, first + j] / share

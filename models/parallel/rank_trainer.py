@@ -46,7 +46,7 @@ from freshet_serving.models.parallel import id_kernels
 from freshet_serving.models.parallel.batch_ids import BatchIds
 from freshet_serving.models.parallel.number_wire import NumberMessage, from_wire, to_wire
 from freshet_serving.models.parallel.ranks import Array, Bytes, Ranks, packed, unpacked
-from freshet_serving.models.training.batch_part import Write
+from freshet_serving.models.training.batch_part import Write, write_rows
 from freshet_serving.models.training.trainer import FEW_IDS, Pieces, Trainer
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.bound_request import BoundRequest
@@ -158,7 +158,7 @@ class RankTrainer(Trainer):
 
     def _step(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
         if bound.rows:
-            self.dense.ready(bound.rows)
+            self.dense.ready(bound.rows, self._same(bound))
         alone = bound.ids < FEW_IDS
         with self.profile.timed("look up"):
             for table in self.own.values():
@@ -291,12 +291,7 @@ class RankTrainer(Trainer):
     @contextmanager
     def _pooling(self, bound: BoundRequest) -> Iterator[Write]:
         tables = descriptors([ids.descriptor() for ids in self._ids.values()])
-
-        def write(start: int, stop: int, inputs: Mapping[str, Float32s]) -> None:
-            counts = np.zeros((max(1, len(self._ids)), 2), np.int64)
-            self.run.fill(tables, 0, [bound], np.array([[start, stop - start]], np.int64), inputs, counts)
-
-        yield write
+        yield write_rows(self.run, tables, bound)
 
     # Gradients.
 

@@ -7,11 +7,13 @@ trainer          one batch: pooled embeddings, the dense step, row updates
 dense_step       forward and backward pass of a batch in parts, then an optimizer step
 batch_part       one part of a batch, with the buffers that an executable reads
 dense_functions  the functions that XLA compiles
+history_division  a network's parts: what depends on histories alone, and the rest
 dense_state      the state that passes from step to step
 dense_optimizer  Adam with weight decay and clipping
 losses           a loss for each row, and each row's weight in the mean
 worker_pool      a few threads that share a list of calls
 prefetch_windows  groups of batches whose rows are brought into memory first
+same_histories   rows of a batch that have the same histories
 schedule         learning rates over the steps of a run
 early_stopping   choice of the best epoch, and of when epochs end
 spec             manifest of a model, from its configuration

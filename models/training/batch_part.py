@@ -1,20 +1,84 @@
-"""One part of a batch as an executable reads it: the input buffers for its rows, and the computation over them."""
+"""One part of a batch as an executable reads it: the input buffers for its rows, and the computation over them.
+
+Of rows with the same histories, which SharedHistories names, only one has its histories in the buffers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.compiler.backends.xla_function import ArraySpec, DeviceArray, XlaFunction
+from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.running.graph_run import SubgraphRun
 
 Float32s = NDArray[np.float32]
-Write = Callable[[int, int, Mapping[str, Float32s]], None]
-"""Function that writes rows [start, stop) of a batch into the dense graph's inputs, each [stop - start, ...]; called by
-several threads at once.
-"""
+Int64s = NDArray[np.int64]
+Rows = slice | Int64s
+"""Rows of a batch: neighbours, or ascending numbers."""
+Write = Callable[[Rows, Mapping[str, Float32s]], None]
+"""Function that writes rows of a batch into inputs of the dense graph; called by several threads at once."""
+
+
+def write_rows(run: SubgraphRun, tables: Int64s, bound: BoundRequest) -> Write:
+    """Return the function that writes rows of a bound batch, as a server does.
+
+    Args:
+        run: The dense graph's inputs.
+        tables: Descriptors of tables that do not change meanwhile.
+        bound: The batch.
+    """
+
+    def write(rows: Rows, inputs: Mapping[str, Float32s]) -> None:
+        if isinstance(rows, slice):
+            spans = np.array([[rows.start, rows.stop - rows.start]], np.int64)
+        else:
+            starts = np.concatenate([[0], np.flatnonzero(np.diff(rows) != 1) + 1])
+            spans = np.stack([rows[starts], np.diff(np.append(starts, len(rows)))], axis=1)
+        run.fill(tables, 0, [bound] * len(spans), spans, inputs, np.zeros((max(1, len(tables)), 2), np.int64))
+
+    return write
+
+
+@dataclass(frozen=True, slots=True)
+class SharedHistories:
+    """The distinct histories of some rows.
+
+    Attributes:
+        names: The inputs that hold histories.
+        rows: A row of the batch for each, int64 [distinct].
+        own: The number of each row's histories, int64 [rows].
+        times: How many of the rows have each, int64 [distinct].
+    """
+
+    names: Collection[str]
+    rows: Int64s
+    own: Int64s
+    times: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class GradientPiece:
+    """Gradients of rows [start, stop) of a batch by inputs of the dense graph.
+
+    Attributes:
+        by_inputs: By input, [rows, width]; of histories that are shared, a row for each distinct one.
+        shared: Those histories.
+    """
+
+    start: int
+    stop: int
+    by_inputs: Mapping[str, Float32s]
+    shared: SharedHistories | None = None
+
+    def rows_of(self, name: str) -> tuple[Int64s, Int64s]:
+        """Return the row of the batch that each row of a gradient is for, and how many rows of the batch have it."""
+        if self.shared is not None and name in self.shared.names:
+            return self.shared.rows, self.shared.times
+        return np.arange(self.start, self.stop), np.ones(self.stop - self.start, np.int64)
 
 
 class BatchBuffer:
@@ -34,11 +98,16 @@ class BatchBuffer:
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """Rows [start, stop) of a batch, in a buffer with at least as many rows. One thread at a time."""
+    """Rows [start, stop) of a batch, in a buffer with at least as many rows. One thread at a time.
+
+    Attributes:
+        shared: Histories that are computed once for several rows, in a buffer with at least as many of them.
+    """
 
     io_buffer: BatchBuffer
     start: int
     stop: int
+    shared: SharedHistories | None = None
 
     @property
     def rows(self) -> int:
@@ -46,10 +115,22 @@ class BatchPart:
 
     def fill(self, write: Write) -> None:
         """Fill in the inputs; surplus rows of the buffer become copies of the first row."""
-        inputs = self.io_buffer.inputs
-        write(self.start, self.stop, {name: array[: self.rows] for name, array in inputs.items()})
+        shared = self.shared
+        if shared is None:
+            self._fill(write, slice(self.start, self.stop), self.io_buffer.inputs, self.rows)
+            return
+        histories = {name: array for name, array in self.io_buffer.inputs.items() if name in shared.names}
+        others = {name: array for name, array in self.io_buffer.inputs.items() if name not in shared.names}
+        self._fill(write, slice(self.start, self.stop), others, self.rows)
+        self._fill(write, shared.rows, histories, len(shared.rows))
+        own = self.io_buffer.more[-1]
+        own[: self.rows], own[self.rows :] = shared.own, 0
+
+    @staticmethod
+    def _fill(write: Write, rows: Rows, inputs: Mapping[str, Float32s], count: int) -> None:
+        write(rows, {name: array[:count] for name, array in inputs.items()})
         for array in inputs.values():
-            array[self.rows :] = array[0]
+            array[count:] = array[0]
 
     def weigh(self, label: Float32s, share: Float32s) -> None:
         """Fill in labels and weights; surplus rows of the buffer get weight 0.
@@ -58,9 +139,16 @@ class BatchPart:
             label: float32, labels of the whole batch.
             share: float32, each row's weight in the loss of the batch.
         """
-        labels, shares, _ = self.io_buffer.more
+        labels, shares, *_ = self.io_buffer.more
         labels[: self.rows], labels[self.rows :] = label[self.start : self.stop], label[self.start]
         shares[: self.rows], shares[self.rows :] = share[self.start : self.stop], 0.0
 
     def compute(self, state: Sequence[DeviceArray]) -> list[DeviceArray]:
         return self.io_buffer.function([*self.io_buffer.arguments, *state])
+
+    def piece(self, gradients: Mapping[str, Float32s]) -> GradientPiece:
+        """Return the gradients of the part's rows, without those of surplus rows."""
+        shared = self.shared
+        counts = {name: len(shared.rows) for name in shared.names} if shared is not None else {}
+        by_inputs = {name: grad[: counts.get(name, self.rows)] for name, grad in gradients.items()}
+        return GradientPiece(self.start, self.stop, by_inputs, shared)

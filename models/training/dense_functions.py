@@ -14,6 +14,7 @@ from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.models.config.train_section import TrainSettings
 from freshet_serving.models.training.dense_optimizer import moved
+from freshet_serving.models.training.history_division import divide
 from freshet_serving.models.training.losses import RowLoss
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.processor.package import MATRIX
@@ -30,6 +31,7 @@ class DenseFunctions:
         trained: Variables that are trained.
         other: Variables that are not trained.
         rest: Names of the graph's weights that are not trained.
+        division: The network's parts, if it is divided at its histories.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class DenseFunctions:
         self._row_loss, self._settings = row_loss, settings
         self.trained, self.other = arch.logits.trainable_variables, arch.logits.non_trainable_variables
         self._sizes = [int(np.prod(v.shape)) for v in self.trained]
+        self._histories = [i for i in self._rows_of if list(graph.inputs)[i] != MATRIX]
+        self.division = divide(arch.logits, self._histories) if self._histories else None
         paths = {v.path for v in self.trained}
         self.rest = [name for name in graph.weight_names if name not in paths]
 
@@ -96,12 +100,32 @@ class DenseFunctions:
                 values of the other state.
         """
         inputs, (label, share, number, vectors, *other) = self._divided(given)
-        own = [s + tf.cast(number[0], s.dtype) if "seed" in v.path else s for v, s in zip(self.other, other)]
+        return self._gradients(inputs, label, share, vectors, self._drawn(number, other), None)
+
+    def shared_gradients(self, *given: Any) -> Tensors:
+        """Compute what gradients() does, with the first part of the division for each distinct history.
+
+        Args:
+            *given: As for gradients(), with a row of each history for each distinct one, and after number
+                own: float32 [rows], the number of each row's histories.
+        """
+        inputs, (label, share, number, own, vectors, *other) = self._divided(given)
+        return self._gradients(inputs, label, share, vectors, self._drawn(number, other), own)
+
+    def _drawn(self, number: Any, other: Tensors) -> Tensors:
+        return [s + tf.cast(number[0], s.dtype) if "seed" in v.path else s for v, s in zip(self.other, other)]
+
+    def _gradients(self, inputs: Tensors, label: Any, share: Any, vectors: Any, state: Tensors, own: Any) -> Tensors:
         weights = self._unpacked(vectors)
         with tf.GradientTape() as tape:
             learned = [inputs[i] for i in self._rows_of]
             tape.watch([*learned, *weights])
-            losses, after = self._losses(inputs, label, weights, own, True)
+            if own is None:
+                losses, after = self._losses(inputs, label, weights, state, True)
+            else:
+                assert self.division is not None
+                logits, after = self.division.call(weights, state, inputs, tf.cast(own, tf.int32), True)
+                losses = self._row_losses(label, logits)
             loss = tf.reduce_sum(losses * share)
         grads = tape.gradient(loss, [*learned, *weights], unconnected_gradients=tf.UnconnectedGradients.ZERO)
         by_inputs, grads = grads[: len(learned)], grads[len(learned) :]
@@ -150,4 +174,7 @@ class DenseFunctions:
     ) -> tuple[Any, Sequence[Any]]:
         given = inputs[0] if len(inputs) == 1 else list(inputs)
         logits, after = self._arch.logits.stateless_call(weights, other, given, training=training)
-        return self._row_loss(label, tf.reshape(logits, (-1,)) if self._labels == 1 else logits), after
+        return self._row_losses(label, logits), after
+
+    def _row_losses(self, label: Any, logits: Any) -> Any:
+        return self._row_loss(label, tf.reshape(logits, (-1,)) if self._labels == 1 else logits)

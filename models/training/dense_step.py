@@ -31,7 +31,7 @@ from freshet_serving.compiler.dense.fusion import fuse
 from freshet_serving.models.config.arch_options import read_options
 from freshet_serving.models.config.model_section import ONE_LABEL, NetworkConfig
 from freshet_serving.models.config.train_section import TrainSettings
-from freshet_serving.models.training.batch_part import BatchBuffer, BatchPart, Write
+from freshet_serving.models.training.batch_part import BatchBuffer, BatchPart, GradientPiece, SharedHistories, Write
 from freshet_serving.models.training.dense_functions import DenseFunctions
 from freshet_serving.models.training.dense_optimizer import correction
 from freshet_serving.models.training.dense_state import DenseState, Weights
@@ -44,6 +44,7 @@ from freshet_serving.processor.package import MATRIX, Manifest
 
 Array = NDArray[Any]
 Float32s = NDArray[np.float32]
+Int64s = NDArray[np.int64]
 
 NARROWER = 4
 """Largest padding: an executable has at most this many times the rows of its part."""
@@ -53,6 +54,8 @@ LEAST_ROWS = 64
 """Fewest rows of an executable."""
 WINDOW_ROWS = 512
 """Fewest rows of an executable for windows scored between two deltas, which are larger than a batch."""
+FEWER = (2, 4, 8)
+"""Shares of an executable's rows that its distinct histories may be."""
 PART_ROWS = 128
 """For fewer rows than this, waking another thread does not pay."""
 MOST_PARTS = 4
@@ -67,6 +70,8 @@ class DenseStep:
     Attributes:
         arch: The network.
         graph: The dense graph that is scored and published, with its first weights.
+        rows_are_alone: Whether each row's loss depends on that row only.
+        shares_histories: Whether rows with the same histories are worth naming to ready().
     """
 
     def __init__(
@@ -108,13 +113,14 @@ class DenseStep:
         losses = row_loss(network)
         self._do = DenseFunctions(self.arch, self.graph, len(network.labels), losses, settings, self._rows_of)
         self.rows_are_alone = self._do.rows_are_alone()
+        self.shares_histories = self._do.division is not None and self.rows_are_alone
         self._most = min(self._worker_pool.size, MOST_PARTS) if self.rows_are_alone else 1
         # Executables with one thread compute in the calling thread.
         self._threads = 1 if self._most == self._worker_pool.size else self._worker_pool.size
         # Rows of the largest part of a full batch.
         self._full = max(stop - start for start, stop in self._shares(settings.batch_rows))
-        self._functions: dict[tuple[str, int], XlaFunction] = {}
-        self._io_buffers: dict[tuple[str, int, int], BatchBuffer] = {}
+        self._functions: dict[tuple[str, int, int], XlaFunction] = {}
+        self._io_buffers: dict[tuple[str, int, int, int], BatchBuffer] = {}
         self._filled: list[BatchPart] = []
         self._gradients: list[DeviceArray] = []
         self.rate = settings.dense_learning_rate
@@ -138,9 +144,15 @@ class DenseStep:
         """Set the learning rate, as a factor of the configured one."""
         self.rate = self._settings.dense_learning_rate * factor
 
-    def ready(self, rows: int) -> None:
-        """Compile what a step on this many rows needs, unless it is compiled already."""
-        self._filled = self._parts("gradients", rows)
+    def ready(self, rows: int, same: Int64s | None = None) -> None:
+        """Compile what a step on this many rows needs, unless it is compiled already.
+
+        Args:
+            rows: Rows of the batch.
+            same: int64 [rows], for each row one with the same histories, the same one for all of them; None where no
+                two rows are known to have the same.
+        """
+        self._filled = self._parts("gradients", rows, same)
         self._mover(len(self._filled))
 
     def fill(self, write: Write, alone: bool = False) -> None:
@@ -152,7 +164,7 @@ class DenseStep:
         """
         self._worker_pool.run([partial(part.fill, write) for part in self._filled], alone)
 
-    def gradients(self, label: Float32s, share: Float32s) -> tuple[float, list[tuple[int, Mapping[str, Float32s]]]]:
+    def gradients(self, label: Float32s, share: Float32s) -> tuple[float, list[GradientPiece]]:
         """Compute loss and gradients of the rows that were filled in.
 
         Args:
@@ -160,8 +172,7 @@ class DenseStep:
             share: float32 [rows], weights of the rows (losses.mean_shares).
 
         Returns:
-            The loss, and the gradients by x and by each sequence, by name, in pieces with their first rows; valid
-                until the next step.
+            The loss, and the gradients by x and by each sequence, in pieces; valid until the next step.
         """
         state = self.state.held()
         for part in self._filled:
@@ -172,8 +183,8 @@ class DenseStep:
         self._by_inputs, others = [result[1:last] for result in results], [result[last + 1 :] for result in results]
         # The random generators continue from the first part's state.
         self.state.passed(others[0])
-        pieces: list[tuple[int, Mapping[str, Float32s]]] = [
-            (part.start, {name: grad.view()[: part.rows] for name, grad in zip(self._rows_of, grads)})
+        pieces = [
+            part.piece({name: grad.view() for name, grad in zip(self._rows_of, grads)})
             for part, grads in zip(self._filled, self._by_inputs)
         ]
         return sum(float(loss.view()) for loss in losses), pieces
@@ -249,44 +260,69 @@ class DenseStep:
             device_put(np.asarray(named.get(name, self.graph.weights[name])), self._threads) for name in self._do.rest
         ]
 
-    def _parts(self, what: str, rows: int) -> list[BatchPart]:
+    def _parts(self, what: str, rows: int, same: Int64s | None = None) -> list[BatchPart]:
         """Return the batch's rows in parts, in buffers that fit them."""
-        return [
-            BatchPart(self._io_buffer(what, stop - start, number), start, stop)
-            for number, (start, stop) in enumerate(self._shares(rows))
-        ]
+        return [self._part(what, number, start, stop, same) for number, (start, stop) in enumerate(self._shares(rows))]
+
+    def _part(self, what: str, number: int, start: int, stop: int, same: Int64s | None) -> BatchPart:
+        rows = stop - start
+        size = _size(rows, self._full) if self.rows_are_alone or what == "scores" else rows
+        if same is not None and self.shares_histories:
+            found, own, times = np.unique(same[start:stop], return_inverse=True, return_counts=True)
+            if distinct := _distinct_size(len(found), size):
+                io_buffer = self._io_buffer(f"shared_{what}", size, number, distinct)
+                return BatchPart(io_buffer, start, stop, SharedHistories(self._rows_of[1:], found, own, times))
+        return BatchPart(self._io_buffer(what, size, number), start, stop)
 
     def _shares(self, rows: int) -> list[tuple[int, int]]:
         return even_ranges(rows, min(self._most, rows // PART_ROWS))
 
-    def _io_buffer(self, what: str, rows: int, number: int) -> BatchBuffer:
-        size = _size(rows, self._full) if self.rows_are_alone or what == "scores" else rows
-        return self._io_buffers.get((what, size, number)) or self._made(what, size, number)
+    def _io_buffer(self, what: str, size: int, number: int, distinct: int = 0) -> BatchBuffer:
+        return self._io_buffers.get((what, size, distinct, number)) or self._made(what, size, distinct, number)
 
     def _mover(self, parts: int) -> BatchBuffer:
-        return self._io_buffers.get(("moves", parts, 0)) or self._made("moves", parts, 0)
+        return self._io_buffer("moves", parts, 0)
 
-    def _made(self, what: str, size: int, number: int) -> BatchBuffer:
+    def _made(self, what: str, size: int, distinct: int, number: int) -> BatchBuffer:
         """Create a buffer for the executable of this size, which all buffers of the size share."""
-        inputs, more, state = self._takes(what, size)
-        if (what, size) not in self._functions:
+        inputs, more, state = self._takes(what, size, distinct)
+        if (what, size, distinct) not in self._functions:
             specs = [*inputs.values(), *more, *state]
-            self._functions[what, size] = XlaFunction(getattr(self._do, what), specs, self._threads)
-        io_buffer = self._io_buffers[what, size, number] = BatchBuffer(self._functions[what, size], inputs, more)
-        if what == "gradients":
-            io_buffer.more[-1][...] = self._first_part + number
+            self._functions[what, size, distinct] = XlaFunction(getattr(self._do, what), specs, self._threads)
+        io_buffer = BatchBuffer(self._functions[what, size, distinct], inputs, more)
+        self._io_buffers[what, size, distinct, number] = io_buffer
+        if what.endswith("gradients"):
+            io_buffer.more[2][...] = self._first_part + number
         return io_buffer
 
-    def _takes(self, what: str, size: int) -> tuple[dict[str, ArraySpec], list[ArraySpec], list[ArraySpec]]:
+    def _takes(
+        self, what: str, size: int, distinct: int
+    ) -> tuple[dict[str, ArraySpec], list[ArraySpec], list[ArraySpec]]:
         """Return the graph's inputs, what else is written for each call, and what passes from call to call."""
         inputs = {name: ArraySpec(shape) for name, shape in self.graph.spec.input_shapes(size).items()}
         vectors, *other = self.state.specs()
         if what == "scores":
             return inputs, [], [vectors, *(ArraySpec(self.graph.weights[name].shape) for name in self._do.rest)]
-        if what == "gradients":
-            more = [ArraySpec(self._do.label_shape(size)), ArraySpec((size,)), ArraySpec((1,))]
-            return inputs, more, [vectors, *other]
-        return {}, [ArraySpec((2,))], [vectors, *[ArraySpec(vectors.shape[1:])] * size]
+        if what == "moves":
+            return {}, [ArraySpec((2,))], [vectors, *[ArraySpec(vectors.shape[1:])] * size]
+        more = [ArraySpec(self._do.label_shape(size)), ArraySpec((size,)), ArraySpec((1,))]
+        if distinct:
+            inputs |= {name: ArraySpec((distinct, *inputs[name].shape[1:])) for name in self._rows_of[1:]}
+            more.append(ArraySpec((size,)))
+        return inputs, more, [vectors, *other]
+
+
+def _distinct_size(distinct: int, size: int) -> int:
+    """Return the histories of the executable for a part; 0 if they are no fewer than its rows.
+
+    A compilation takes seconds, so there are few sizes: halves, quarters and eighths.
+
+    Args:
+        distinct: Distinct histories of the part.
+        size: Rows of its executable.
+    """
+    fits = [size // share for share in FEWER if size // share >= distinct]
+    return min(fits, default=0)
 
 
 def _size(rows: int, full: int) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.models.training.batch_part import write_rows
 from freshet_serving.models.training.dense_step import DenseStep
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.features.plan import SparsePlan
@@ -46,12 +47,7 @@ class PublishedBaseline:
     def score(self, columns: Mapping[str, Column]) -> NDArray[np.float32]:
         """Return scores [n], or [n, labels]."""
         bound = self._plan.bind_inputs(columns)
-
-        def write(start: int, stop: int, inputs: Mapping[str, NDArray[np.float32]]) -> None:
-            counts = np.zeros((max(1, len(self._arrays)), 2), np.int64)
-            self._run.fill(self._tables, 0, [bound], np.array([[start, stop - start]], np.int64), inputs, counts)
-
-        return self._dense.score(bound.rows, write, self._weights)
+        return self._dense.score(bound.rows, write_rows(self._run, self._tables, bound), self._weights)
 
 
 def _mapped(version: VersionReader, table: TableEntry) -> dict[str, NDArray[np.generic]]:

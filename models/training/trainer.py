@@ -42,11 +42,12 @@ from freshet_serving.models.embedding.row_budget import RowBudget
 from freshet_serving.models.embedding.trained_table import TrainedTable
 from freshet_serving.models.embedding.variable import EmbeddingVariable, Eviction, RowInitializer
 from freshet_serving.models.runs.step_profile import StepProfile
-from freshet_serving.models.training.batch_part import Write
+from freshet_serving.models.training.batch_part import GradientPiece, Write, write_rows
 from freshet_serving.models.training.defaults import of_table
 from freshet_serving.models.training.dense_step import MOST_PARTS, DenseStep
 from freshet_serving.models.training.losses import mean_shares
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
+from freshet_serving.models.training.same_histories import SameHistories
 from freshet_serving.models.training.schedule import rate_factor
 from freshet_serving.models.training.worker_pool import WorkerPool
 from freshet_serving.processor.backends import MATRIX
@@ -68,8 +69,7 @@ With 2,048 rows of 8 ids the parts take a millisecond.
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
-Pieces = list[tuple[int, Mapping[str, Float32s]]]
-"""Gradients of rows of a batch by the dense graph's inputs, [n, width] each, each with its first row."""
+Pieces = list[GradientPiece]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +151,7 @@ class Trainer:
         self.manifest = self.dense.described(manifest)
         # Fills the dense graph's inputs, as a server does.
         self.run = SubgraphRun(SCORE, subgraphs(self.manifest)[SCORE], self.plan)
+        self._histories = SameHistories(self.manifest, self.plan) if self.dense.shares_histories else None
         self.profile = StepProfile(lambda: self._worker_pool.helper_cpu_s)
         self._scratch: dict[tuple[str, int], tuple[Int64s, Float32s, Int64s]] = {}
         self.steps, self.rate_factor = 0, 1.0
@@ -187,7 +188,7 @@ class Trainer:
 
         `label` is [rows] or [rows, labels]; `share` [rows] is the share of each row in the loss.
         """
-        self.dense.ready(bound.rows)
+        self.dense.ready(bound.rows, self._same(bound))
         with self.profile.timed("look up"):
             for table in self.own.values():
                 table.shrink_to_budget()
@@ -205,6 +206,10 @@ class Trainer:
             self._worker_pool.run([self.dense.move, *self._moves(bound, refs, grads)], bound.ids < FEW_IDS)
         return loss
 
+    def _same(self, bound: BoundRequest) -> Int64s | None:
+        """Return for each row the first one with the same histories; None if a step computes them for each row."""
+        return None if self._histories is None else self._histories.first_rows(bound)
+
     def score(self, given: Mapping[str, Column] | BoundBatch) -> NDArray[np.float32]:
         """Return scores [n], or [n, labels], of columns or a batch, as a server at this state would answer.
 
@@ -221,7 +226,7 @@ class Trainer:
     def _pooled(self, bound: BoundRequest) -> Float32s:
         inputs = self.run.spec.allocate_inputs(bound.rows)
         with self._pooling(bound) as write:
-            write(0, bound.rows, inputs)
+            write(slice(0, bound.rows), inputs)
         return inputs[MATRIX]
 
     def evict(self) -> int:
@@ -269,12 +274,7 @@ class Trainer:
             for table in self.own.values():
                 reading.enter_context(table.reading())
             tables = descriptors([table.descriptor() for table in self.own.values()])
-
-            def write(start: int, stop: int, inputs: Mapping[str, Float32s]) -> None:
-                counts = np.zeros((max(1, len(self.own)), 2), np.int64)
-                self.run.fill(tables, 0, [bound], np.array([[start, stop - start]], np.int64), inputs, counts)
-
-            yield write
+            yield write_rows(self.run, tables, bound)
 
     def _moves(self, bound: BoundRequest, refs: Mapping[int, Int64s], grads: Pieces) -> list[Callable[[], None]]:
         """Return calls that update the rows that were read.
@@ -325,13 +325,12 @@ class Trainer:
         count = 0
         for i, f in self._readers[name]:
             splits = bound.keep[self.plan.lookups[i, SOURCE]].splits
+            ends = NO_SPLITS if splits is None else splits
             combiner, (most, codes) = COMBINERS[f.combiner], self.plan.lookups[i, [MAX_LENGTH, CODES]].tolist()
-            for start, by_input in grads:
-                grad = by_input[self._held_by[i]]
-                stop = start + len(grad)
-                read = refs[i][start:stop] if splits is None else refs[i]
-                ends = NO_SPLITS if splits is None else splits[start : stop + 1]
-                what = (read, ends, combiner, most, codes, grad, f.offset, part, parts)
+            for piece in grads:
+                grad = piece.by_inputs[self._held_by[i]]
+                rows, times = piece.rows_of(self._held_by[i])
+                what = (refs[i], ends, rows, times, combiner, most, codes, grad, f.offset, part, parts)
                 count = kernels.accumulate(*what, place, touched, sums, met, count)
         return count
 

@@ -82,11 +82,13 @@ class SubgraphRun:
             epoch: The epoch to read rows at.
             bound: The bound requests.
             spans: First row and rows of each.
-            inputs: Buffers by name.
+            inputs: Buffers by name; an input without one is left out.
             counts: Lookups and misses, to add to.
             features: Fills inputs of features in place of the subgraph's own filler.
         """
         for name, fill in self._fillers:
+            if name not in inputs:
+                continue
             if features is not None and name in self._features:
                 fill = features
             fill(tables, epoch, bound, spans, inputs[name], counts)

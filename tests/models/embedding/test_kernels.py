@@ -30,7 +30,8 @@ def run(features, seed):
     for (kind, rows, combiner, max_length), grad in zip(features, make_gradients(features, seed)):
         splits = NO_SPLITS if kind == "one" else np.cumsum([0] + [len(r) for r in rows])
         refs = np.array(rows if kind == "one" else [v for row in rows for v in row], np.int64)
-        what = (refs, splits, COMBINERS[combiner], max_length, 1, grad, COLUMN, 0, 1)
+        each = np.arange(len(rows)), np.ones(len(rows), np.int64)
+        what = (refs, splits, *each, COMBINERS[combiner], max_length, 1, grad, COLUMN, 0, 1)
         count = accumulate(*what, place, touched, sums, met, count)
     return touched[:count], sums[:count], met[:count], place
 
@@ -65,7 +66,8 @@ def test_every_key_of_a_value_gets_its_gradient(lists, codes, combiner, most):
         np.empty(len(refs), np.int64),
     )
     sums = np.empty((len(refs), DIM), np.float32)
-    what = (refs, splits, COMBINERS[combiner], most * codes, codes, grad, COLUMN, 0, 1)
+    each = np.arange(len(lists)), np.ones(len(lists), np.int64)
+    what = (refs, splits, *each, COMBINERS[combiner], most * codes, codes, grad, COLUMN, 0, 1)
     count = accumulate(*what, place, touched, sums, met, 0)
     wanted = np.zeros((TABLE_ROWS, DIM), np.float64)
     for v, gradient in by_hand(values, 7).items():

@@ -16,7 +16,7 @@ def test_batch_part_is_padded_with_zero_weight_first_rows():
     part = BatchPart(make_room(5, 2), 3, 6)
     batch = np.arange(20, dtype=np.float32).reshape(10, 2)
 
-    part.fill(lambda start, stop, inputs: np.copyto(inputs["x"], batch[start:stop]))
+    part.fill(lambda rows, inputs: np.copyto(inputs["x"], batch[rows]))
     part.weigh(batch[:, 0], np.full(10, 0.1, np.float32))
 
     np.testing.assert_array_equal(part.io_buffer.inputs["x"], batch[[3, 4, 5, 3, 3]])

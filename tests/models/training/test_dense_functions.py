@@ -34,9 +34,9 @@ def make_step(threads, arch="deepfm", options=None, **model):
 def learn(step, x, label, weight=None):
     """(loss, gradient by x, how many parts)"""
     step.ready(len(x))
-    step.fill(lambda start, stop, inputs: np.copyto(inputs["x"], x[start:stop]))
+    step.fill(lambda rows, inputs: np.copyto(inputs["x"], x[rows]))
     loss, found = step.gradients(label, mean_shares(len(label), weight))
-    pieces = [(start, by_input["x"]) for start, by_input in found]
+    pieces = [(piece.start, piece.by_inputs["x"]) for piece in found]
     step.move()
     assert [start for start, _ in pieces] == list(itertools.accumulate([0, *(len(p) for _, p in pieces)]))[:-1]
     return loss, np.concatenate([piece for _, piece in pieces]), len(pieces)
@@ -70,8 +70,8 @@ def test_loss_and_gradients_of_parts_equal_those_of_the_whole(rows, weighted):
     for side in sides[1:]:
         for name, weights in side.weights().items():
             np.testing.assert_allclose(weights, wanted[name], rtol=1e-4, atol=1e-6)
-        scores = side.score(rows, lambda start, stop, inputs: np.copyto(inputs["x"], x[start:stop]))
-        given = sides[0].score(rows, lambda start, stop, inputs: np.copyto(inputs["x"], x[start:stop]))
+        scores = side.score(rows, lambda rows, inputs: np.copyto(inputs["x"], x[rows]))
+        given = sides[0].score(rows, lambda rows, inputs: np.copyto(inputs["x"], x[rows]))
         np.testing.assert_allclose(scores, given, atol=1e-6)
 
 

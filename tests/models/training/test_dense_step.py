@@ -32,7 +32,7 @@ def make_step(arch="deepfm", train=None, **model):
 
 def learn(step, x, label):
     step.ready(len(x))
-    step.fill(lambda start, stop, inputs: np.copyto(inputs["x"], x[start:stop]))
+    step.fill(lambda rows, inputs: np.copyto(inputs["x"], x[rows]))
     loss, _ = step.gradients(label, mean_shares(len(label), None))
     step.move()
     return loss
@@ -63,8 +63,8 @@ def test_run_with_many_batch_sizes_compiles_four_executables():
     for rows in (32, 8, 26, 16, 32):
         learn(step, np.zeros((rows, 2), np.float32), np.ones(rows, np.float32))
     for rows in (32, 16, 26, 250, 263):
-        assert len(step.score(rows, lambda start, stop, inputs: inputs["x"].fill(0.5))) == rows
-    assert sorted(step._functions) == [("gradients", 32), ("moves", 1), ("scores", 32), ("scores", 512)]
+        assert len(step.score(rows, lambda rows, inputs: inputs["x"].fill(0.5))) == rows
+    assert sorted(step._functions) == [("gradients", 32, 0), ("moves", 1, 0), ("scores", 32, 0), ("scores", 512, 0)]
 
 
 def test_batch_statistics_use_only_real_rows():

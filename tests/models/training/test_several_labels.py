@@ -81,10 +81,10 @@ def test_two_labels_are_trained_published_and_served_through_every_delta(tmp_pat
 def step(network, x, label, weight=None):
     """One step on x [n, width] -> (loss, gradient by x)."""
     network.ready(len(x))
-    network.fill(lambda start, stop, inputs: np.copyto(inputs["x"], x[start:stop]))
+    network.fill(lambda rows, inputs: np.copyto(inputs["x"], x[rows]))
     loss, pieces = network.gradients(label, mean_shares(len(label), weight))
     network.move()
-    return loss, np.concatenate([piece["x"] for _, piece in pieces])
+    return loss, np.concatenate([piece.by_inputs["x"] for piece in pieces])
 
 
 def test_row_weight_counts_as_that_many_rows(tmp_path):

@@ -5,7 +5,11 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
+from freshet_serving.models.zoo.arch import build_arch
+from freshet_serving.models.zoo.dense_input import DenseInput
 from tests.models.zoo.sequence_models import (
+    ACTION_DIM,
+    DIM,
     Rows,
     check_served,
     dense,
@@ -13,6 +17,7 @@ from tests.models.zoo.sequence_models import (
     learned,
     make_batch,
     make_trainer,
+    manifest,
     norm,
     silu,
     softmax,
@@ -26,12 +31,12 @@ LENGTH, UNITS, LAYERS = 7, 8, 2
 def reference(rows):
     """STCA one row at a time, as its module's head writes it."""
     w, found = rows.weights, []
-    for x, t, events in zip(rows.x, rows.target, rows.events):
-        read = []
+    for x, t, own in zip(rows.x, rows.target, rows.events):
+        read, events = [], own
         for i in range(LAYERS):
             gate, up = (dense(events, w, f"history_{part}_{i}") for part in ("gate", "up"))
             events = norm(dense(silu(gate) * up, w, f"history_down_{i}"), w, f"history_norm_{i}")
-            keys, values = (dense(events, w, f"history_{part}_{i}") for part in ("key", "value"))
+            keys, values = dense(events, w, f"history_key_{i}"), dense(own, w, f"history_value_{i}")
             query = dense(np.concatenate([*read, t]), w, f"history_query_{i}")
             read.append(softmax(keys @ query / np.sqrt(UNITS)) @ values if len(events) else np.zeros(UNITS))
         found.append(end_of(w, [x, *read]))
@@ -50,6 +55,24 @@ def test_trained_scores_equal_numpy_reference(trainer):
 
 def test_served_scores_equal_trained_ones_divided_and_whole(trainer, tmp_path):
     check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9))
+
+
+def test_events_of_short_rows_weigh_less():
+    """What is normalised has one length, whatever has been learned of an item."""
+    described = manifest("stca", LENGTH)
+    layout = DenseInput.from_features(described.features, described.sequences)
+    logits, given = build_arch("stca", layout, {}).logits, layout.examples(16)
+    rows = (DIM + ACTION_DIM) * LENGTH
+
+    def effect(scale):
+        history = given["history"].copy()
+        parts = [slice(0, DIM * LENGTH), slice((DIM + 1) * LENGTH, rows + LENGTH)]
+        for part in parts:
+            history[:, part] *= scale
+        none = np.zeros_like(history)
+        return np.abs(logits([given["x"], history]) - logits([given["x"], none])).mean()
+
+    assert effect(0.1) < 0.3 * effect(1.0)
 
 
 @pytest.mark.long

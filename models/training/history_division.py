@@ -1,0 +1,109 @@
+"""Divide a network at what depends on histories alone, so that a step computes it once for rows of the same history.
+
+A tensor that only histories lead to has one row a history: the first part computes it for the distinct histories, and
+each row of the second part reads the row of its own. Nothing else changes, so losses and gradients are the same but for
+the order in which numbers are added up.
+
+A network stays whole where the first part has no weights: reading a history at two places of memory is as cheap as
+reading it once and copying it. `din` compares each event with the candidate first, and in `bst` the candidate is an
+event. It also stays whole where the first part has a state, as a dropout's, which would draw fewer numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from freshet_serving.compiler.frameworks import keras, tf
+
+TRIED_ROWS = 3
+
+Tensors = list[Any]
+
+
+class HistoryDivision:
+    """A network in two parts over the same variables."""
+
+    def __init__(self, network: keras.Model, histories: Sequence[int], boundary: Tensors) -> None:
+        """Make the parts.
+
+        Args:
+            network: The network, a model of logits.
+            histories: Numbers of its inputs that are histories.
+            boundary: The first part's tensors that the second part reads.
+        """
+        self._histories = histories
+        self._others = [i for i in range(len(network.inputs)) if i not in histories]
+        read = {str(n): tensor for n, tensor in enumerate(boundary)}
+        self._first = keras.Model([network.inputs[i] for i in histories], read)
+        self._second = keras.Model([*(network.inputs[i] for i in self._others), *boundary], network.outputs[0])
+        self._paths = [v.path for v in network.trainable_variables]
+        self._other = [v.path for v in network.non_trainable_variables]
+        tried = self._first([np.zeros((TRIED_ROWS, *t.shape[1:]), np.float32) for t in self._first.inputs])
+        self._rows = {name: int(tensor.shape[0]) for name, tensor in tried.items()}
+
+    @property
+    def has_row_a_history(self) -> bool:
+        """Whether each tensor between the parts has a row a history, or one for all."""
+        return all(rows in (1, TRIED_ROWS) for rows in self._rows.values())
+
+    def call(
+        self, weights: Tensors, other: Sequence[Any], inputs: Sequence[Any], own: Any, training: bool
+    ) -> tuple[Any, Tensors]:
+        """Return the network's logits and the new values of its other state, as its stateless_call does.
+
+        Args:
+            weights: Values of its trained variables.
+            other: Values of its other state.
+            inputs: Its inputs; those that are histories have a row for each distinct one.
+            own: int32 [rows], the number of each row's histories.
+            training: Whether it is called to learn.
+        """
+        known, state = dict(zip(self._paths, weights)), dict(zip(self._other, other))
+        found, _ = self._first.stateless_call(
+            [known[v.path] for v in self._first.trainable_variables],
+            [],
+            [inputs[i] for i in self._histories],
+            training=training,
+        )
+        read = [tf.gather(found[name], own) if rows > 1 else found[name] for name, rows in self._rows.items()]
+        logits, after = self._second.stateless_call(
+            [known[v.path] for v in self._second.trainable_variables],
+            [state[v.path] for v in self._second.non_trainable_variables],
+            [*(inputs[i] for i in self._others), *read],
+            training=training,
+        )
+        state |= dict(zip((v.path for v in self._second.non_trainable_variables), after))
+        return logits, [state[path] for path in self._other]
+
+
+def divide(network: keras.Model, histories: Sequence[int]) -> HistoryDivision | None:
+    """Return the parts of a network; None if it stays whole.
+
+    Args:
+        network: The network, a model of logits.
+        histories: Numbers of its inputs that are histories.
+    """
+    alone = {id(tensor): i in histories for i, tensor in enumerate(network.inputs)}
+    boundary, learns, has_state = dict[int, Any](), False, False
+    waiting = [network.outputs[0]]
+    while waiting:
+        tensor = waiting[-1]
+        operation, number, _ = tensor._keras_history
+        before = operation._inbound_nodes[number].arguments.keras_tensors if id(tensor) not in alone else []
+        missing = [given for given in before if id(given) not in alone]
+        waiting.extend(missing)
+        if missing or id(waiting.pop()) in alone:
+            continue
+        alone[id(tensor)] = bool(before) and all(alone[id(given)] for given in before)
+        if alone[id(tensor)]:
+            learns |= bool(getattr(operation, "trainable_variables", ()))
+            has_state |= bool(getattr(operation, "non_trainable_variables", ()))
+        else:
+            boundary |= {id(given): given for given in before if alone[id(given)]}
+    if not learns or has_state:
+        return None
+    division = HistoryDivision(network, histories, [*boundary.values()])
+    return division if division.has_row_a_history else None

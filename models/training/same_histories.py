@@ -1,0 +1,80 @@
+"""Find the rows of a batch that have the same histories, so that a step computes these once.
+
+Events are compared, not users: a user's history may grow from row to row, and two users without events are one. Lists
+are compared by a hash first and then in full, so rows with equal numbers always have equal lists.
+"""
+
+# mypy: disable-error-code="misc"
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels.pool import SOURCE
+from freshet_serving.processor.package import Manifest
+
+Int64s = NDArray[np.int64]
+
+_LISTS = nb.types.Array(nb.int64, 1, "C", readonly=True)
+MIX = 0x9E3779B97F4A7C15
+
+
+class SameHistories:
+    """Compares the histories of a model's rows."""
+
+    def __init__(self, manifest: Manifest, plan: SparsePlan) -> None:
+        """Find the lists that histories are made of.
+
+        Args:
+            manifest: The model's manifest.
+            plan: Its sparse plan, whose last lookups are those of sequences.
+        """
+        lookups = plan.lookups[len(manifest.features) :, SOURCE].tolist()
+        times = [plan.source(s.time) for s in manifest.sequences if s.time]
+        self._sources = list(dict.fromkeys([*lookups, *times]))
+
+    def first_rows(self, bound: BoundRequest) -> Int64s:
+        """Return for each row of a batch the first row with the same histories.
+
+        Args:
+            bound: The batch, which has a list for each row.
+        """
+        hashes = np.zeros(bound.rows, np.uint64)
+        lists = [bound.keep[source] for source in self._sources]
+        for given in lists:
+            _add_hashes(given.values, given.splits, hashes)
+        _, firsts, numbers = np.unique(hashes, return_index=True, return_inverse=True)
+        found = firsts[numbers].astype(np.int64)
+        for given in lists:
+            _keep_equal(given.values, given.splits, found)
+        return found
+
+
+@nb.njit(nb.void(_LISTS, _LISTS, nb.uint64[::1]), cache=True, nogil=True)
+def _add_hashes(values, splits, hashes):  # type: ignore[no-untyped-def]
+    """Mix the list of each row into its hash."""
+    for row in range(len(hashes)):
+        h = hashes[row] ^ np.uint64(splits[row + 1] - splits[row])
+        for v in range(splits[row], splits[row + 1]):
+            h = (h ^ np.uint64(values[v])) * np.uint64(MIX)
+            h ^= h >> np.uint64(29)
+        hashes[row] = h * np.uint64(MIX)
+
+
+@nb.njit(nb.void(_LISTS, _LISTS, nb.int64[::1]), cache=True, nogil=True)
+def _keep_equal(values, splits, firsts):  # type: ignore[no-untyped-def]
+    """Make a row its own first row unless it has the same list as its first row."""
+    for row in range(len(firsts)):
+        start, other = splits[row], splits[firsts[row]]
+        count = splits[row + 1] - start
+        same = count == splits[firsts[row] + 1] - other
+        v = 0
+        while same and v < count:
+            same = values[start + v] == values[other + v]
+            v += 1
+        if not same:
+            firsts[row] = row
