@@ -143,6 +143,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
         "tests/models/training/test_loop_follow.py",
     ),
     "models/training/stream_quality.py": ("tests/models/training/test_loop_versions.py",),
+    "loadtest/bench/plain_din.py": ("tests/loadtest/bench/test_bench_sequences.py",),
     "loadtest/bench/feast_side.py": ("tests/loadtest/bench/test_bench_feast.py",),
     "loadtest/bench/feast_server_side.py": ("tests/loadtest/bench/test_bench_feast_server.py",),
     "loadtest/bench/guard_streams.py": ("tests/loadtest/bench/test_guard_trial.py",),

@@ -2,6 +2,7 @@
 
 base                the interface between the compiler and a library
 onnxruntime         TensorFlow to ONNX, with weights by name and shape only
+layer_norms         fuses layer normalisations of an ONNX model
 native_onnx         a graph that ONNX Runtime computes as it is
 int8                rewrites an ONNX model to int8 matrix products
 int8_choice         chooses these products and measures their ranges

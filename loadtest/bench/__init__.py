@@ -17,6 +17,7 @@ bench_feast     `make -C loadtest feast`
 bench_features  `make -C loadtest features`
 bench_sequences  `make -C loadtest bench-sequences`
 sequence_peer   the networks of it in PyTorch
+plain_din       DIN as its paper writes it
 foreign_models  `make -C loadtest models`
 store_outages   reads of online features while the store is well, slow, wrong or gone
 feast_side      the half of it that runs in Feast's own environment

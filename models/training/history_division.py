@@ -46,7 +46,7 @@ class HistoryDivision:
 
     @property
     def has_row_a_history(self) -> bool:
-        """Whether each tensor between the parts has a row a history, or one for all."""
+        """True if each tensor between the parts has a row a history, or one for all."""
         return all(rows in (1, TRIED_ROWS) for rows in self._rows.values())
 
     def call(

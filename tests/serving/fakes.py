@@ -250,6 +250,10 @@ class FakeProcessor:
     def sketch(self, version: Any) -> Sketch:
         return scored(0.25, 0.25, 0.5, np.nan)
 
+    @property
+    def score_watch(self) -> FakeProcessor:
+        return self
+
     def trend(self, model: str, version: int) -> Any:
         return SimpleNamespace(scores=tuple(scored(0.25, 0.25, 0.5).every()), drift=(0.125,))
 
