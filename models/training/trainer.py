@@ -34,7 +34,7 @@ from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_section import TrainSettings
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.dense.batch_part import GradientPiece, Write, write_rows
-from freshet_serving.models.dense.dense_step import MOST_PARTS, DenseStep
+from freshet_serving.models.dense.dense_step import PARTS_APART, DenseStep
 from freshet_serving.models.dense.losses import mean_shares
 from freshet_serving.models.embedding import kernels
 from freshet_serving.models.embedding.admission import Admission, AdmitAll, CountingBloom, ExactCounts
@@ -147,7 +147,7 @@ class Trainer:
         self._worker_pool = WorkerPool(len(available()))
         # The number of rows of a batch that this process gets.
         share = replace(settings, batch_rows=-(-settings.batch_rows // processes))
-        self.dense = DenseStep(manifest, share, network, fusion, self._worker_pool, process * MOST_PARTS)
+        self.dense = DenseStep(manifest, share, network, fusion, self._worker_pool, process * PARTS_APART)
         self.manifest = self.dense.described(manifest)
         # Fills the dense graph's inputs, as a server does.
         self.run = SubgraphRun(SCORE, subgraphs(self.manifest)[SCORE], self.plan)
