@@ -44,7 +44,7 @@ from freshet_serving.models.embedding.variable import EmbeddingVariable, Evictio
 from freshet_serving.models.runs.step_profile import StepProfile
 from freshet_serving.models.training.batch_part import GradientPiece, Write, write_rows
 from freshet_serving.models.training.defaults import of_table
-from freshet_serving.models.training.dense_step import MOST_PARTS, DenseStep
+from freshet_serving.models.training.dense_step import PARTS_APART, DenseStep
 from freshet_serving.models.training.losses import mean_shares
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.same_histories import SameHistories
@@ -147,7 +147,7 @@ class Trainer:
         self._worker_pool = WorkerPool(len(available()))
         # The number of rows of a batch that this process gets.
         share = replace(settings, batch_rows=-(-settings.batch_rows // processes))
-        self.dense = DenseStep(manifest, share, network, fusion, self._worker_pool, process * MOST_PARTS)
+        self.dense = DenseStep(manifest, share, network, fusion, self._worker_pool, process * PARTS_APART)
         self.manifest = self.dense.described(manifest)
         # Fills the dense graph's inputs, as a server does.
         self.run = SubgraphRun(SCORE, subgraphs(self.manifest)[SCORE], self.plan)

@@ -6,11 +6,14 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.compiler.frameworks import keras
+from freshet_serving.models.config.model_section import NetworkConfig
 from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.config.train_section import TrainSettings
 from freshet_serving.models.training.defaults import chosen
-from freshet_serving.models.training.dense_step import DenseStep, _size
+from freshet_serving.models.training.dense_step import DenseStep, _mover_size, _size
 from freshet_serving.models.training.losses import mean_shares
 from freshet_serving.models.training.spec import draft
+from tests.models.zoo.sequence_models import manifest
 
 pytestmark = pytest.mark.tensorflow
 
@@ -65,6 +68,21 @@ def test_run_with_many_batch_sizes_compiles_four_executables():
     for rows in (32, 16, 26, 250, 263):
         assert len(step.score(rows, lambda rows, inputs: inputs["x"].fill(0.5))) == rows
     assert sorted(step._functions) == [("gradients", 32, 0), ("moves", 1, 0), ("scores", 32, 0), ("scores", 512, 0)]
+
+
+@pytest.mark.parametrize(
+    ("length", "rows", "parts"), [(50, 512, [73] * 6 + [74]), (50, 64, [64]), (1000, 40, [13, 13, 14])]
+)
+def test_parts_hold_few_events_and_few_rows_of_long_histories(length, rows, parts):
+    """1,024 rows of 50 events took four times as long a row as 64 did."""
+    described = manifest("freshet_serving.models.zoo.din:build", length)
+    step = DenseStep(described, TrainSettings(batch_rows=512, seed=0), NetworkConfig({}))
+    assert sorted(stop - start for start, stop in step._shares(rows)) == parts
+
+
+@pytest.mark.parametrize(("parts", "size"), [(1, 1), (2, 2), (3, 4), (25, 32)])
+def test_a_few_executables_add_up_any_number_of_parts(parts, size):
+    assert _mover_size(parts) == size
 
 
 def test_batch_statistics_use_only_real_rows():
