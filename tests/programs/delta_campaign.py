@@ -5,6 +5,9 @@ model. Meanwhile two publishers, one of features, one of rows and weights, publi
 back whole, by the features alone or by the model alone, some steps or further than the undo log reaches; now and then
 the deltas are compacted into a snapshot. Every reply is held against the generation that it names by a checker that
 reads the version's files itself (tests/programs/generation_checker.py). At the end the server is started again.
+
+How long replies take is measured by a process of its own: publishers, checker and clients share one, and its threads
+wait for each other.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import multiprocessing
 import sys
 import tempfile
 import threading
@@ -41,6 +45,40 @@ COMPACT_EVERY, SHOWN_EVERY = 300, 200
 ACTIONS = {"features": 36, "rows": 18, "weights": 14, "all three": 20, "features removed": 4}
 ROLLBACKS = {"whole": 4, "features alone": 2, "model alone": 2}
 SEEN_S = 60
+PAUSE_S = 0.005
+
+
+class Prober:
+    """A process that asks now and then, and knows how long that took."""
+
+    def __init__(self, port):
+        context = multiprocessing.get_context("spawn")
+        self._ours, theirs = context.Pipe()
+        self._process = context.Process(target=_probe, args=(port, theirs), daemon=True)
+
+    def __enter__(self):
+        self._process.start()
+        self._ours.recv()
+        return self
+
+    def __exit__(self, *_):
+        self._process.join(SEEN_S)
+
+    def times_ms(self):
+        """End it; returns the milliseconds of each reply."""
+        self._ours.send(None)
+        return self._ours.recv()
+
+
+def _probe(port, pipe):
+    connection, times_ms = http.client.HTTPConnection("127.0.0.1", port, timeout=60), []
+    ask(connection, 0, form=0)
+    pipe.send(None)
+    while not pipe.poll(PAUSE_S):
+        began_s = time.monotonic()
+        ask(connection, len(times_ms) % len(REQUESTS), form=0)
+        times_ms.append((time.monotonic() - began_s) * 1e3)
+    pipe.send(times_ms)
 
 
 class Load:
@@ -49,7 +87,7 @@ class Load:
     def __init__(self, port, folder):
         self._port, self._stop = port, threading.Event()
         self._checker, self._checking = GenerationChecker(folder, REQUESTS), threading.Lock()
-        self.checked, self.problems, self.generations, self.slowest_s = 0, [], Counter(), 0.0
+        self.checked, self.problems, self.generations = 0, [], Counter()
         self._threads = [threading.Thread(target=self._ask, args=(n,), daemon=True) for n in range(CLIENTS)]
 
     def __enter__(self):
@@ -72,15 +110,12 @@ class Load:
         at = number
         while not self._stop.is_set() and not self.problems:
             at += 1
-            began_s = time.monotonic()
             try:
                 generation, scores = ask(connection, at % len(REQUESTS), form=at // len(REQUESTS) % 3)
             except Exception as error:
                 self.problems.append(f"no reply: {error!r}")
                 return
-            took_s = time.monotonic() - began_s
             with self._checking:
-                self.slowest_s = max(self.slowest_s, took_s)
                 if problem := self._checker.problem(generation, at % len(REQUESTS), scores):
                     self.problems.append(problem)
                 self.checked += 1
@@ -212,7 +247,7 @@ def campaign(folder, options, deltas, seed):
     with LiveServer(folder / "repository", *arguments, log=folder / "serve.log") as live:
         made = Campaign(live, folder / "repository", seed)
         pauses = np.random.default_rng((seed, 1))
-        with Load(live.http_port, version) as load:
+        with Load(live.http_port, version) as load, Prober(live.http_port) as prober:
             while made.deltas < deltas and not load.problems:
                 # Some changes come alone, others while the server still applies those before.
                 if made.act() and pauses.random() < 0.4:
@@ -220,13 +255,15 @@ def campaign(folder, options, deltas, seed):
                 if made.done.total() % SHOWN_EVERY == 0:
                     print(f"{made.done.total()} changes, {load.checked} replies", flush=True)
             load.seen(made.served)
+            times_ms = prober.times_ms()
     with (
         LiveServer(folder / "repository", *arguments, log=folder / "serve.log") as live,
         Load(live.http_port, version) as again,
     ):
         again.seen(made.served)
     figures = {"done": dict(made.done), "replies": load.checked + again.checked, "named": len(load.generations)}
-    figures |= {"problems": (load.problems + again.problems)[:5], "slowest_ms": round(load.slowest_s * 1e3)}
+    figures |= {"problems": (load.problems + again.problems)[:5], "probes": len(times_ms)}
+    figures |= {"p99_ms": round(np.quantile(times_ms, 0.99)), "slowest_ms": round(max(times_ms))}
     return figures | {"seconds": round(time.monotonic() - began_s)}
 
 
@@ -238,9 +275,11 @@ def page(results):
         done = found["done"]
         rows.append(
             [layout, f"{sum(done.get(n, 0) for n in ACTIONS):,}", f"{sum(done.get(n, 0) for n in ROLLBACKS):,}",
-             f"{found['replies']:,}", f"{found['named']:,}", "; ".join(found["problems"]) or "0", found["seconds"]]
+             f"{found['replies']:,}", f"{found['named']:,}", "; ".join(found["problems"]) or "0", found["seconds"],
+             found["p99_ms"], found["slowest_ms"]]
         )  # fmt: skip
     heads = ["layout", "deltas", "rollbacks", "replies checked", "generations named", "wrong or failed", "seconds"]
+    heads += ["p99, ms", "slowest, ms"]
     lines += [table(heads, rows), ""]
     rows = [[layout, *(found["done"].get(kind, 0) for kind in kinds)] for layout, found in results["layouts"].items()]
     lines += ["Changes by what they changed; the last three are rollbacks.", "", table(["layout", *kinds], rows), ""]
