@@ -206,6 +206,8 @@ def test_pick_concat_mask_limit_and_count_transforms_work_on_columns():
     assert made({"i": ids}, Transform("t", "mask", ["i", "i"], [8, 0])).tolist() == [7, 0, -3]
     assert made({"m": matrix}, Transform("t", "tally", ["m"], [5, 0])).tolist() == [[0, 1, 0, 1, 0], [0, 0, 0, 0, 2]]
     assert made({"m": matrix}, Transform("t", "tally", ["m"], [5, 1])).tolist() == [[0, 1, 0, 1, 0], [0, 0, 0, 0, 1]]
+    beyond = np.array([[2, 5, 6]], np.int64)
+    assert made({"m": beyond}, Transform("t", "tally", ["m"], [5, 0])).tolist() == [[0, 0, 1, 0, 0]]
     assert made({"i": ids}, Transform("t", "one_hot", ["i"], [8])).tolist()[0] == [0.0] * 7 + [1.0]
 
 
