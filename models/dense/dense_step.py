@@ -69,6 +69,9 @@ class DenseStep:
         graph: The dense graph that is scored and published, with its first weights.
     """
 
+    functions = DenseFunctions
+    """Makes the functions that are compiled."""
+
     def __init__(
         self,
         manifest: Manifest,
@@ -106,7 +109,7 @@ class DenseStep:
             raise BadInput(f"arch: expected an output {absent[0][:64]!r} [n, 1], got {', '.join(sorted(single))[:200]}")
         self._rows_of = [MATRIX, *(s.name for s in manifest.sequences)]
         losses = row_loss(network)
-        self._do = DenseFunctions(self.arch, self.graph, len(network.labels), losses, settings, self._rows_of)
+        self._do = self.functions(self.arch, self.graph, len(network.labels), losses, settings, self._rows_of)
         self.rows_are_alone = self._do.rows_are_alone()
         self._most = min(self._worker_pool.size, MOST_PARTS) if self.rows_are_alone else 1
         # Executables with one thread compute in the calling thread.

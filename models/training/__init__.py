@@ -3,6 +3,8 @@
 loop             a whole run of `freshet train`
 run_start        choice of the state that a run starts from
 lineage          sync of a run's weights with the change log of its version, rollbacks included
+next_item_run    a run whose rows are events of histories
+next_item_trainer  a step of it
 trainer          one batch: pooled embeddings, the dense step, row updates
 prefetch_windows  groups of batches whose rows are brought into memory first
 schedule         learning rates over the steps of a run
@@ -25,4 +27,4 @@ published_baseline     a version as published, as a second scorer
 checkpoint       checkpoints from which a killed run resumes exactly
 """
 
-__all__ = ["checkpoint", "loop", "publication", "trainer"]
+__all__ = ["checkpoint", "loop", "next_item_run", "next_item_trainer", "publication", "trainer"]
