@@ -43,8 +43,8 @@ class DenseGraph:
 
     @property
     def width(self) -> int:
-        """Columns of x."""
-        return self.inputs[MATRIX][1] or 0
+        """Columns of x; 0 for a graph of histories alone."""
+        return self.inputs.get(MATRIX, (None, 0))[1] or 0
 
     @property
     def spec(self) -> IoSpec:

@@ -7,6 +7,7 @@ data_section      [data]
 feature_sections  [features.*]
 sequence_sections  [sequences.*]
 train_section     [train]
+next_item_rules   rules of a file whose network learns which item comes next
 table_sections    [tables.*]
 entity_sections   [entities.*]
 online_sections   [online_features.*]

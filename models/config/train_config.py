@@ -22,6 +22,7 @@ from freshet_serving.models.config.evaluate_section import EvaluateConfig, read_
 from freshet_serving.models.config.feature_sections import FeatureConfig, read_features
 from freshet_serving.models.config.guard_section import GuardConfig, read_guard
 from freshet_serving.models.config.model_section import ModelConfig, NetworkConfig, read_model
+from freshet_serving.models.config.next_item_rules import check_next_item
 from freshet_serving.models.config.online_sections import read_online_features
 from freshet_serving.models.config.publish_section import PublishConfig, read_publish
 from freshet_serving.models.config.sequence_sections import read_sequences
@@ -30,6 +31,7 @@ from freshet_serving.models.config.toml_sections import about
 from freshet_serving.models.config.train_section import TrainSettings, read_train
 from freshet_serving.models.data.formats import DataConfig, label_names
 from freshet_serving.models.data.sequence_columns import SequenceConfig
+from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
 from freshet_serving.processor.options import type_name
 from freshet_serving.processor.package.feature_groups import FeatureGroup
@@ -256,6 +258,8 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     guard = read_guard(raw.get("guard", {}))
     fusion = _fusion(raw.get("fusion", {}))
     features += columns
+    if model.arch in NEXT_ITEM:
+        check_next_item(model, data, features, sequences, train, publish, tables)
     return TrainConfig(
         model, data, features, train, publish, fusion, online, sequences, tables, evaluate, entities, guard
     )

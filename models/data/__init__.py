@@ -16,6 +16,7 @@ tfrecord   TFRecord files of Examples, one row a record
 libsvm     lines of a label and indices
 criteo     Criteo's display advertising logs
 movielens  MovieLens as a click stream
+next_item_rows    one history a user, whose events are targets
 sequence_columns  histories of users: list columns, or made of an event log
 synthetic  a synthetic click stream with known probabilities
 files      Parquet and CSV as streams of Arrow batches
@@ -37,6 +38,7 @@ __all__ = [
     "files",
     "formats",
     "joined_rows",
+    "next_item_rows",
     "open_data",
     "parquet_copy",
     "prefetch",

@@ -111,6 +111,11 @@ class SequenceSource:
             raise BadInput("data.time: expected the column of the rows' time, which from_events needs, got nothing")
         self.schema = Schema(tuple(fields), own.label, own.time, own.weight)
 
+    @property
+    def events(self) -> Source:
+        """The rows without their sequences."""
+        return self._source
+
     def count_rows(self) -> int | None:
         """Return the number of rows; None if there is no end."""
         return self._source.count_rows()
@@ -180,7 +185,7 @@ class _Histories:
         # By-row values as Python objects: each is kept until its history is cut.
         values = list(zip(*(_values(f, batch) for f in made)))
         users, times = _listed(batch.columns[config.from_events]), batch.time.tolist()
-        enter = _true(batch, config.where, labels)
+        enter = entering(batch, config.where, labels)
         newest, exclude = config.keep == "newest", config.ties == "exclude"
         most = config.max_length if newest else None
         flat: list[list[Any]] = [[] for _ in made]
@@ -228,7 +233,7 @@ def _listed(column: Column) -> list[Any]:
     return list(column.tolist())
 
 
-def _true(batch: Batch, where: str, labels: tuple[str, ...]) -> list[bool]:
+def entering(batch: Batch, where: str, labels: tuple[str, ...]) -> list[bool]:
     """Return which rows of a batch enter a history."""
     if not where:
         return [True] * len(batch)

@@ -97,6 +97,7 @@ class Batch:
         time: float64 [n], Unix seconds, ascending, or None.
         start: Position of the first row.
         weight: float32 [n], weight of each row, or None for 1.
+        covers: Rows of the stream that it stands for, if these are not its own rows.
     """
 
     columns: dict[str, Column]
@@ -104,6 +105,7 @@ class Batch:
     time: NDArray[np.float64] | None
     start: int
     weight: NDArray[np.float32] | None = None
+    covers: int | None = None
 
     def __len__(self) -> int:
         return len(self.label)
@@ -111,7 +113,12 @@ class Batch:
     @property
     def end(self) -> int:
         """Position of the row after this batch: `start` for a reader that continues here."""
-        return self.start + len(self)
+        return self.start + self.stream_rows
+
+    @property
+    def stream_rows(self) -> int:
+        """Number of rows of the stream that it stands for."""
+        return len(self) if self.covers is None else self.covers
 
     def slice(self, first: int, last: int) -> Batch:
         """Return a range of this batch's rows as views.
@@ -120,6 +127,8 @@ class Batch:
             first: First row, counted within the batch.
             last: End of the range, exclusive.
         """
+        if (first, last) == (0, len(self)):
+            return self
         columns = {name: slice_column(c, first, last) for name, c in self.columns.items()}
         time = None if self.time is None else self.time[first:last]
         weight = None if self.weight is None else self.weight[first:last]

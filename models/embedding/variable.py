@@ -198,6 +198,10 @@ class EmbeddingVariable:
         """Return the row numbers of `ids`, negative for ids without a row."""
         return self._ids.find(ids)
 
+    def present(self) -> Int64s:
+        """Return the numbers of all rows in memory, in storage order."""
+        return self._ids.present()
+
     def shrink_to_budget(self) -> None:
         """Move rows beyond the budget to disk; row numbers become invalid."""
         self._ids.shrink_to_budget()

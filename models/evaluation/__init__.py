@@ -4,6 +4,7 @@ tally              labelled scores counted by key and score in bounded memory
 quality            AUC, log-loss, and advice about a poor AUC
 calibration        predicted against observed, by decile
 ranking            hit rate and NDCG of each group's first rows
+catalogue_ranking  hit rate and NDCG of the next item among all items
 slices             metrics by the value of a column, AUC within groups
 evaluation_metrics  all metrics of each label
 extra_columns      columns of the data that are not features
@@ -20,6 +21,7 @@ analysis_page      both as one self-contained HTML page
 __all__ = [
     "analysis_files",
     "analysis_page",
+    "catalogue_ranking",
     "changed_rows",
     "evaluate",
     "evaluation_metrics",

@@ -3,10 +3,14 @@
 loop             a whole run of `freshet train`
 run_start        choice of the state that a run starts from
 lineage          sync of a run's weights with the change log of its version, rollbacks included
+next_item_run    a run whose rows are events of histories
+next_item_trainer  a step of it
 trainer          one batch: pooled embeddings, the dense step, row updates
 dense_step       forward and backward pass of a batch in parts, then an optimizer step
 batch_part       one part of a batch, with the buffers that an executable reads
+next_item_step   the same for histories, whose next item is learned
 dense_functions  the functions that XLA compiles
+next_item_functions  the functions that XLA compiles for it
 history_division  a network's parts: what depends on histories alone, and the rest
 dense_state      the state that passes from step to step
 dense_optimizer  Adam with weight decay and clipping
@@ -34,4 +38,16 @@ published_baseline     a version as published, as a second scorer
 checkpoint       checkpoints from which a killed run resumes exactly
 """
 
-__all__ = ["batch_part", "checkpoint", "dense_state", "dense_step", "loop", "losses", "publication", "trainer"]
+__all__ = [
+    "batch_part",
+    "checkpoint",
+    "dense_state",
+    "dense_step",
+    "loop",
+    "losses",
+    "next_item_run",
+    "next_item_step",
+    "next_item_trainer",
+    "publication",
+    "trainer",
+]

@@ -29,6 +29,14 @@ BEFORE: Mapping[str, Any] = {
 }
 """Values of settings left out, for checkpoints from before values were chosen."""
 
+NEXT_ITEM_VALUES: Mapping[str, Any] = {
+    "optimizer": "adam",
+    "initial_accumulator": INITIAL_ACCUMULATOR,
+    "dense_learning_rate": 0.001,
+    "batch_rows": 128,
+}
+NEXT_ITEM_RATE = 0.01
+"""For networks of the next item: what SASRec and HSTU are published with; Adam has a tenth of the rate."""
 RATE, RATE_ROWS, MOST_LONGER = 0.05, 20_000, 2.0
 SMALL_ACCUMULATOR = 1e-6
 FEWEST_BATCH_ROWS, MOST_BATCH_ROWS, STEPS = 32, 512, 350
@@ -41,7 +49,11 @@ How many such rows a batch should have, the largest factor, and the number of st
 
 
 def chosen(
-    settings: TrainSettings, features: list[FeatureConfig], rows: int | None, ones: float | None = None
+    settings: TrainSettings,
+    features: list[FeatureConfig],
+    rows: int | None,
+    ones: float | None = None,
+    next_item: bool = False,
 ) -> TrainSettings:
     """Fill in [train]; values of the file stay.
 
@@ -55,6 +67,7 @@ def chosen(
         features: The model's features.
         rows: Rows of the full version; None if unknown.
         ones: Share of labels that are 1; None if unknown, which counts as a half.
+        next_item: Whether a batch has histories, each with many targets: then NEXT_ITEM_VALUES.
 
     Returns:
         The settings. Values for settings that the file leaves out:
@@ -73,6 +86,9 @@ def chosen(
         dense_learning_rate   0.001; if a batch still has fewer of them, less by the root of their number, down to
                               0.0005
     """
+    if next_item:
+        rate = NEXT_ITEM_RATE * _share(settings.optimizer or NEXT_ITEM_VALUES["optimizer"])
+        return filled(settings, {**NEXT_ITEM_VALUES, "learning_rate": rate})
     optimizer = settings.optimizer or "adagrad"
     values: dict[str, Any] = {
         "optimizer": optimizer,

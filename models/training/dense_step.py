@@ -59,7 +59,7 @@ FEWER = (2, 4, 8)
 PART_ROWS = 128
 """For fewer rows than this, waking another thread does not pay."""
 MOST_PARTS = 4
-"""Most parts that a batch is divided into for the cores: each has gradients of all weights, which must be added up. With
+"""Most parts that a batch is divided into for the cores: each has gradients of all weights, which are added up. With
 more cores, the call of each part uses several.
 """
 PART_EVENTS, LEAST_PART_ROWS = 4096, 16
@@ -79,6 +79,9 @@ class DenseStep:
         rows_are_alone: Whether each row's loss depends on that row only.
         shares_histories: Whether rows with the same histories are worth naming to ready().
     """
+
+    functions = DenseFunctions
+    """Makes the functions that are compiled."""
 
     def __init__(
         self,
@@ -117,7 +120,7 @@ class DenseStep:
             raise BadInput(f"arch: expected an output {absent[0][:64]!r} [n, 1], got {', '.join(sorted(single))[:200]}")
         self._rows_of = [MATRIX, *(s.name for s in manifest.sequences)]
         losses = row_loss(network)
-        self._do = DenseFunctions(self.arch, self.graph, len(network.labels), losses, settings, self._rows_of)
+        self._do = self.functions(self.arch, self.graph, len(network.labels), losses, settings, self._rows_of)
         self.rows_are_alone = self._do.rows_are_alone()
         self.shares_histories = self._do.division is not None and self.rows_are_alone
         self._most = min(self._worker_pool.size, MOST_PARTS) if self.rows_are_alone else 1

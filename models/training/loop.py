@@ -90,6 +90,8 @@ class Summary:
 class TrainingRun:
     """One training run over one source; resumes from its checkpoints automatically."""
 
+    default_trainer: type[Trainer] = Trainer
+
     def __init__(
         self,
         config: TrainConfig,
@@ -109,7 +111,7 @@ class TrainingRun:
             reporter: Receives progress.
             unix_s: Clock.
             start_options: Options for the start.
-            make_trainer: Takes Trainer's arguments; by default Trainer.
+            make_trainer: Takes Trainer's arguments; by default default_trainer.
 
         Raises:
             BadInput: The configuration cannot continue the existing state; one line lists the changes.
@@ -136,7 +138,7 @@ class TrainingRun:
         self.state = start.state()
         self._versions = FullVersions(config, self.source, self._report, self._wait)
         drafted = draft(config, start.scaling, start.hash_seeds)
-        self.trainer = (make_trainer or Trainer)(
+        self.trainer = (make_trainer or self.default_trainer)(
             drafted, config.train, config.network, config.fusion, config.tables, folder
         )
         measured = config.evaluate
@@ -336,7 +338,7 @@ class TrainingRun:
                         before(work.batch)
                     self._score(work, batches % every == 0)
                     self._learn_batch(work)
-                    rules.learned(len(work.batch))
+                    rules.learned(work.batch.stream_rows)
                     batches += 1
                 self._tell_news()
                 if rules.due():
@@ -419,14 +421,18 @@ class TrainingRun:
         with self._works(self.state.position, until, mixed) as works:
             for work in self.trainer.profile.waited(works):
                 if evaluation_metrics is not None:
-                    batch, scores = work.batch, self.trainer.score(work)
-                    evaluation_metrics.add(self._extra.of(batch), batch.label, scores, batch.weight)
-                    self.guard.see_held_out(work, scores)
+                    self._measure(work, evaluation_metrics)
                 self._learn_batch(work)
                 if time.monotonic() - saved_s >= CHECKPOINT_SECONDS:
                     self._checkpoints.save(self.trainer, self.state)
                     self._checkpoints.compact(self.trainer, self.state, lambda: self._stopping.wanted(self.state))
                     saved_s = time.monotonic()
+
+    def _measure(self, work: BoundBatch, evaluation_metrics: EvaluationMetrics) -> None:
+        """Score a held-out batch before training on it."""
+        batch, scores = work.batch, self.trainer.score(work)
+        evaluation_metrics.add(self._extra.of(batch), batch.label, scores, batch.weight)
+        self.guard.see_held_out(work, scores)
 
     def _works(self, first: int, until: int, mixed: bool = False) -> PrefetchPipeline | PrefetchWindows:
         """Return rows [first, until) in batches, read and transformed ahead."""
@@ -463,17 +469,17 @@ class TrainingRun:
 
     def _learn_batch(self, work: BoundBatch) -> None:
         batch, state, loss = work.batch, self.state, self.trainer.learn(work)
-        state.position = batch.end
-        state.events += len(batch)
+        state.position, rows = batch.end, batch.stream_rows
+        state.events += rows
         if batch.time is not None:
             first, last = float(batch.time.min()), float(batch.time.max())
             known = state.event_time or (first, last)
             state.event_time = min(known[0], first), max(known[1], last)
         event_time = state.event_time[1] if state.event_time else 0.0
-        learned_rows = self._counted.learned_rows + len(batch)
+        learned_rows = self._counted.learned_rows + rows
         self._counted = replace(self._counted, learned_rows=learned_rows, loss=loss, event_time=event_time)
-        self.journal.learned(len(batch), loss)
-        self._report.advance(len(batch))
+        self.journal.learned(rows, loss)
+        self._report.advance(rows)
 
     def _known_rows(self) -> int | None:
         """Return the rows of the full version; None if they are all rows of endless data."""

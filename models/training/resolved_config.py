@@ -28,6 +28,7 @@ from freshet_serving.models.training.spec import (
     measure_transforms,
     share_of_ones,
 )
+from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest
 
@@ -80,7 +81,8 @@ def start_config(
     else:
         transforms = measure_transforms(source, config.features)
         hashes, hash_line = measured(source, config)
-    train = chosen(config.train, config.features, rows, share_of_ones(source))
+    next_item = config.model.arch in NEXT_ITEM
+    train = chosen(config.train, config.features, rows, share_of_ones(source), next_item)
     logarithms = [f.name for f in config.features if not f.transform and transforms.get(f.name) == "log1p"]
     log_line = f"defaults: log1p of {', '.join(logarithms)}" * bool(logarithms)
     for line in (filled_line(config.train, train, rows), log_line, hash_line):

@@ -14,6 +14,7 @@ from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.sequence_columns import TIMES, SequenceConfig
 from freshet_serving.models.data.source import Source, wanted_fields
 from freshet_serving.models.embedding.multi_hash import key_transform
+from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import (
     HASHES,
@@ -187,6 +188,9 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
     """
     seeds = hash_seeds or {}
     plain, events = [f for f in config.features if not f.sequence], [f for f in config.features if f.sequence]
+    if config.model.arch in NEXT_ITEM:
+        # The others are columns of the log that say whose event a row is.
+        plain = [f for f in plain if f.side == "item"]
     inputs = [Input(f.name, INPUT_DTYPES[f.kind], ragged=f.kind in RAGGED) for f in wanted_fields(plain)]
     inputs += [Input(f.name, INPUT_DTYPES[f.kind], ragged=True) for f in events]
     inputs += _unread_keys(config.online_features, {i.name for i in inputs})
@@ -197,7 +201,7 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
     tables: dict[str, TableEntry] = {}
     columns: dict[str, list[SequenceColumn]] = {name: [] for name in config.sequences}
     offset = 0
-    for f in config.features:
+    for f in [*plain, *events]:
         if f.kind == TIMES:
             continue
         if f.table:

@@ -92,6 +92,9 @@ class Trainer:
         steps: Number of steps taken.
     """
 
+    dense_step = DenseStep
+    """Makes the dense network's step."""
+
     def __init__(
         self,
         manifest: Manifest,
@@ -147,7 +150,7 @@ class Trainer:
         self._worker_pool = WorkerPool(len(available()))
         # The number of rows of a batch that this process gets.
         share = replace(settings, batch_rows=-(-settings.batch_rows // processes))
-        self.dense = DenseStep(manifest, share, network, fusion, self._worker_pool, process * PARTS_APART)
+        self.dense = self.dense_step(manifest, share, network, fusion, self._worker_pool, process * PARTS_APART)
         self.manifest = self.dense.described(manifest)
         # Fills the dense graph's inputs, as a server does.
         self.run = SubgraphRun(SCORE, subgraphs(self.manifest)[SCORE], self.plan)
@@ -270,11 +273,16 @@ class Trainer:
     @contextmanager
     def _pooling(self, bound: BoundRequest) -> Iterator[Write]:
         """Yield a function that pools rows of a batch from tables that do not change meanwhile."""
+        with self._reading_tables() as tables:
+            yield write_rows(self.run, tables, bound)
+
+    @contextmanager
+    def _reading_tables(self) -> Iterator[Int64s]:
+        """Yield descriptors of the tables, which do not change meanwhile."""
         with ExitStack() as reading:
             for table in self.own.values():
                 reading.enter_context(table.reading())
-            tables = descriptors([table.descriptor() for table in self.own.values()])
-            yield write_rows(self.run, tables, bound)
+            yield descriptors([table.descriptor() for table in self.own.values()])
 
     def _moves(self, bound: BoundRequest, refs: Mapping[int, Int64s], grads: Pieces) -> list[Callable[[], None]]:
         """Return calls that update the rows that were read.

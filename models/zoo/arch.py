@@ -30,6 +30,19 @@ _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, slots=True)
+class NextItem:
+    """How a network learns which item comes next (models.training.next_item_functions).
+
+    Attributes:
+        states: A history [n, width] -> the user's vector after each of its events [n, length, d].
+        negatives: Most items that a target is compared with in a step.
+    """
+
+    states: keras.Model
+    negatives: int
+
+
+@dataclass(frozen=True, slots=True)
 class Arch:
     """Two models over the same weights.
 
@@ -39,12 +52,15 @@ class Arch:
         scores: The same inputs -> named outputs, each [n, columns], for evaluation and serving.
         outputs: The outputs that are the labels' probabilities, in the order of the labels.
         begin: Replaces set_initial_bias for a network whose logits are not sums with a bias of their own.
+        next_item: For a network that learns which item comes next, in place of labels; its output `score` is the
+            product of the user's vector and the item's row.
     """
 
     logits: keras.Model
     scores: keras.Model
     outputs: tuple[str, ...] = (SCORE,)
     begin: Callable[[Sequence[float]], None] | None = None
+    next_item: NextItem | None = None
 
     @classmethod
     def of(cls, built: Any, labels: Sequence[str] = ("label",)) -> Arch:

@@ -12,6 +12,10 @@ ARCHITECTURES = {
     "sasrec": "freshet_serving.models.zoo.sasrec:build",
     "hstu": "freshet_serving.models.zoo.hstu:build",
     "bst": "freshet_serving.models.zoo.bst:build",
+    "sasrec_next": "freshet_serving.models.zoo.sasrec:build_next",
+    "hstu_next": "freshet_serving.models.zoo.hstu:build_next",
     "two_tower": "freshet_serving.models.zoo.two_tower:build",
 }
 """By name, "module:function" of a models.zoo.arch.Builder. The modules import TensorFlow when a network is built."""
+NEXT_ITEM = ("sasrec_next", "hstu_next")
+"""Networks that learn which item comes next in a history; the others learn labels of rows."""

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from freshet_serving.models.zoo.arch import Arch
+from freshet_serving.models.zoo.arch import SCORE, Arch, NextItem
 from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput, SequenceSpan
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor, columns, side_by_side
 from freshet_serving.processor.errors import BadInput
 
+USER_VECTOR = "user_vector"
 FAR = 1e9
 NORM_EPSILON = 1e-6
 
@@ -35,6 +36,7 @@ class History:
         mask: 1.0 where there is an event, [n, length].
         seconds: From each event to the newest [n, length]; None without times.
         target: The candidate's rows of the same tables, side by side [n, d].
+        x: The dense input.
     """
 
     name: str
@@ -45,6 +47,7 @@ class History:
     mask: Tensor
     seconds: Tensor | None
     target: Tensor
+    x: Tensor
 
 
 def histories(x: Tensor, layout: DenseInput, arch: str) -> list[History]:
@@ -93,6 +96,7 @@ def _history(x: Tensor, layout: DenseInput, span: SequenceSpan) -> History:
         given[:, mask_at : mask_at + length],
         given[:, span.width - length :] if span.timed else None,
         side_by_side([columns(x, [items[c.table]]) for c in matched]),
+        x,
     )
 
 
@@ -204,3 +208,68 @@ def over_histories(
     top = layer_factory.tower(side_by_side([x, *parts]), hidden, "mlp")
     logit = layer_factory.dense(top, 1, "mlp_out")
     return Arch.of(keras.Model([x, *(h.input for h in found)], logit, name=name))
+
+
+def newest_event(h: History, events: Tensor) -> Tensor:
+    """Return the newest event of a history [n, d], 0 without events.
+
+    Args:
+        h: The history.
+        events: [n, length, d].
+    """
+    from freshet_serving.compiler.frameworks import keras
+
+    ops = keras.ops
+    # 1 at the newest event: the next place has none.
+    after = ops.concatenate([h.mask[:, 1:], ops.zeros_like(h.mask[:, :1])], axis=1)
+    newest = ops.expand_dims(h.mask * (1.0 - after), 1)
+    return ops.squeeze(ops.matmul(newest, events), 1)
+
+
+def next_item(
+    layout: DenseInput,
+    name: str,
+    states: Callable[[LayerFactory, History, Tensor], Tensor],
+    dropout: float,
+    negatives: int,
+    seed: int,
+) -> Arch:
+    """Return the network that learns which item comes next in a history.
+
+    An item has one row, as an event and as a candidate: what an event teaches of it every candidate knows.
+
+    Args:
+        layout: The dense input, one item's row, and the sequence.
+        name: Name of the architecture.
+        states: Returns the user's vector after each event [n, length, d], from the events with their places.
+        dropout: The share of numbers that a training step leaves out.
+        negatives: As of NextItem.
+        seed: Seed of the first weights.
+
+    Raises:
+        BadInput: There is not exactly one sequence, and one item with one of its columns.
+    """
+    from freshet_serving.compiler.frameworks import keras
+
+    ops, layer_factory = keras.ops, LayerFactory(seed, dropout)
+    if len(layout.sequences) != 1:
+        raise BadInput(f"sequences: expected one section [sequences.<name>] for {name}, got {len(layout.sequences)}")
+    h = _history(keras.Input((layout.width,), name="x"), layout, layout.sequences[0])
+    x, units = h.x, h.target.shape[1]
+    if units != layout.width or h.matched.shape[2] != units:
+        raise BadInput(f"features: expected one of side item for {name}, whose table one column of the sequence reads")
+    events = h.matched * units**0.5
+    if h.events.shape[2] > units:
+        others = each_event(layer_factory, h.events[:, :, units:], units, f"{h.name}_event", bias=False)
+        events = events + others
+    events = layer_factory.dropped(with_positions(events, seed, f"{h.name}_position"), f"{h.name}_position")
+    found = states(layer_factory, h, events)
+    user = newest_event(h, found)
+    score = ops.sum(user * h.target, axis=1, keepdims=True)
+    inputs, scores = [x, h.input], {SCORE: score, USER_VECTOR: user}
+    return Arch(
+        keras.Model(inputs, score, name=name),
+        keras.Model(inputs, scores, name=f"{name}_scores"),
+        begin=lambda log_odds: None,
+        next_item=NextItem(keras.Model(h.input, found, name=f"{name}_states"), negatives),
+    )

@@ -17,9 +17,17 @@ import numpy as np
 
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.models.zoo.dense_input import DenseInput
-from freshet_serving.models.zoo.histories import NORM_EPSILON, History, over_histories, silu
+from freshet_serving.models.zoo.histories import (
+    NORM_EPSILON,
+    History,
+    each_event,
+    next_item,
+    normed,
+    over_histories,
+    silu,
+)
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor
-from freshet_serving.models.zoo.option_types import Dropout, Hidden, Units
+from freshet_serving.models.zoo.option_types import Dropout, Hidden, Negatives, Units
 
 TIME_BUCKETS, BUCKET_WIDTH = 128, 0.301
 """Buckets of a time difference s: ln(max(1, s)) / BUCKET_WIDTH, rounded down."""
@@ -95,6 +103,57 @@ def _candidate(layer_factory: LayerFactory, h: History, units: int, layers: int,
             moved = ops.reshape(gates * inner(ops.matmul(weights, all_values)), (-1, units))
             events = out(moved) + events
     return item
+
+
+def build_next(
+    layout: DenseInput, layers: Units = 2, dropout: Dropout = 0.2, negatives: Negatives = 4096, seed: int = 0
+) -> Arch:
+    """Build the network that learns which item comes next, over the sequence.
+
+    X = E * sqrt(d) + P as in sasrec_next, then the layers of build() between events, divided by max_length; u = LN(X)
+    of the newest event, 0 without events; score = <u, the candidate's row>.
+
+    Args:
+        layout: The dense input and the sequence.
+        layers: Number of layers.
+        dropout: The share of numbers that a training step leaves out, of events and of each layer.
+        negatives: Most items that a target is compared with in a step.
+        seed: Seed of the first weights.
+    """
+
+    def states(layer_factory: LayerFactory, h: History, events: Tensor) -> Tensor:
+        return _layers(layer_factory, h, events, layers)
+
+    return next_item(layout, "hstu_next", states, dropout, negatives, seed)
+
+
+def _layers(layer_factory: LayerFactory, h: History, events: Tensor, layers: int) -> Tensor:
+    """Return the events after all layers, normalised, [n, length, units].
+
+    Args:
+        layer_factory: Makes the layers.
+        h: The history.
+        events: The events with their places [n, length, units].
+        layers: Number of layers.
+    """
+    from freshet_serving.compiler.frameworks import keras
+
+    ops, length, name, units = keras.ops, h.length, h.name, events.shape[2]
+    earlier = ops.expand_dims(h.mask, 1) * np.tril(np.ones((1, length, length), np.float32))
+    for i in range(layers):
+        given = [h.mask] if h.seconds is None else [h.mask, h.seconds]
+        between = _bias_layer(length, h.seconds is not None, f"{name}_bias_{i}")(*given)[0]
+        every = each_event(layer_factory, normed(events, f"{name}_norm_{i}"), 4 * units, f"{name}_all_{i}")
+        gates, values, queries, keys = (
+            ops.reshape(part, (-1, length, units)) for part in _parts(ops.reshape(every, (-1, 4 * units)))
+        )
+        weights = silu(ops.matmul(queries, ops.transpose(keys, (0, 2, 1))) + between) * (earlier / float(length))
+        inner = normed(ops.matmul(weights, values), f"{name}_inner_{i}")
+        moved = each_event(
+            layer_factory, layer_factory.dropped(gates * inner, f"{name}_out_{i}"), units, f"{name}_out_{i}"
+        )
+        events = events + moved
+    return normed(events, f"{name}_last")
 
 
 def _parts(every: Tensor) -> list[Tensor]:

@@ -23,7 +23,7 @@ class LayerFactory:
 
         Args:
             seed: Seed of the network.
-            dropout: The share of a tower's units that a training step leaves out, after each of its layers.
+            dropout: The share of numbers that a training step leaves out, after each layer of a tower and in dropped().
         """
         self._seeds, self._dropout = count(seed * 1_000_003), dropout
         # A separate range of seeds, so that the first weights are the same with and without dropout.
@@ -65,14 +65,17 @@ class LayerFactory:
             hidden: Units of each layer.
             name: Prefix of the layers' names.
         """
+        for i, units in enumerate(hidden):
+            x = self.dropped(self.dense(x, units, f"{name}_{i}", "relu"), f"{name}_{i}")
+        return x
+
+    def dropped(self, x: Tensor, name: str) -> Tensor:
+        """Leave out a share of numbers in each training step, in a layer <name>_dropout; x itself without dropout."""
         from freshet_serving.compiler.frameworks import keras
 
-        for i, units in enumerate(hidden):
-            x = self.dense(x, units, f"{name}_{i}", "relu")
-            if self._dropout:
-                seed = next(self._dropout_seeds)
-                x = keras.layers.Dropout(self._dropout, seed=seed, name=f"{name}_{i}_dropout")(x)
-        return x
+        if not self._dropout:
+            return x
+        return keras.layers.Dropout(self._dropout, seed=next(self._dropout_seeds), name=f"{name}_dropout")(x)
 
 
 def side_by_side(parts: Sequence[Tensor]) -> Tensor:

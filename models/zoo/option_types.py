@@ -23,6 +23,8 @@ Units = Annotated[int, ClosedInterval(1, 65_536)]
 """Number of outputs of a layer."""
 Hidden = Annotated[Sequence[int], ClosedInterval(1, 65_536)]
 """Units of each hidden layer of a tower; empty for no hidden layer."""
+Negatives = Annotated[int, ClosedInterval(1, 65_536)]
+"""Most items that a target is compared with in a step: all of them, if there are no more."""
 Dropout = Annotated[float, ClosedInterval(0, 0.95)]
 """The share of each hidden layer's units that a training step leaves out, different ones at each step; serving uses
 all.

@@ -1,7 +1,7 @@
 """SASRec (Kang and McAuley, 2018): events attend to themselves and earlier ones; the newest one meets the candidate.
 
 As in the research code of generative recommenders: keys and values are not normalised, and the feed-forward layer is as
-wide as an event. All of it depends on the user alone; a candidate costs an MLP.
+wide as an event. All of it depends on the user alone; a candidate costs an MLP, or for the next item a product.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from freshet_serving.models.zoo.histories import (
     History,
     each_event,
     masked_softmax,
+    newest_event,
+    next_item,
     normed,
     over_histories,
     with_positions,
 )
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor
-from freshet_serving.models.zoo.option_types import Dropout, Hidden, Units
+from freshet_serving.models.zoo.option_types import Dropout, Hidden, Negatives, Units
 
 
 def build(
@@ -60,14 +62,47 @@ def build(
     return over_histories(layout, "sasrec", layer_factory, hidden, read)
 
 
+def build_next(
+    layout: DenseInput, layers: Units = 2, dropout: Dropout = 0.2, negatives: Negatives = 4096, seed: int = 0
+) -> Arch:
+    """Build the network that learns which item comes next, over the sequence.
+
+    X = E * sqrt(d) + P, where E has the items' own rows of width d; other columns are added, projected. Then the layers
+    of build(); u = LN(X) of the newest event, 0 without events; score = <u, the candidate's row>.
+
+    Args:
+        layout: The dense input and the sequence.
+        layers: Number of layers.
+        dropout: The share of numbers that a training step leaves out, of events and of each layer's two parts.
+        negatives: Most items that a target is compared with in a step.
+        seed: Seed of the first weights.
+    """
+
+    def states(layer_factory: LayerFactory, h: History, events: Tensor) -> Tensor:
+        return _layers(layer_factory, h, events, layers)
+
+    return next_item(layout, "sasrec_next", states, dropout, negatives, seed)
+
+
 def _newest(layer_factory: LayerFactory, h: History, units: int, layers: int, seed: int) -> Tensor:
     """Return the newest event of a history after all layers, [n, units]."""
+    events = each_event(layer_factory, h.events, units, f"{h.name}_event", bias=False) * units**0.5
+    return newest_event(h, _layers(layer_factory, h, with_positions(events, seed, f"{h.name}_position"), layers))
+
+
+def _layers(layer_factory: LayerFactory, h: History, events: Tensor, layers: int) -> Tensor:
+    """Return the events after all layers, normalised, [n, length, units].
+
+    Args:
+        layer_factory: Makes the layers; its dropout is that of each layer's two parts.
+        h: The history.
+        events: The events with their places [n, length, units].
+        layers: Number of layers.
+    """
     from freshet_serving.compiler.frameworks import keras
 
-    ops, name = keras.ops, h.name
+    ops, name, units = keras.ops, h.name, events.shape[2]
     scale = units**0.5
-    events = each_event(layer_factory, h.events, units, f"{name}_event", bias=False) * scale
-    events = with_positions(events, seed, f"{name}_position")
     earlier = np.tril(np.ones((1, h.length, h.length), np.float32))
     mask, valid = ops.expand_dims(h.mask, 1) * earlier, ops.expand_dims(h.mask, 2)
     for i in range(layers):
@@ -77,10 +112,8 @@ def _newest(layer_factory: LayerFactory, h: History, units: int, layers: int, se
         values = each_event(layer_factory, events, units, f"{name}_value_{i}")
         weights = masked_softmax(ops.matmul(query / scale, ops.transpose(keys, (0, 2, 1))), mask)
         attended = each_event(layer_factory, ops.matmul(weights, values), units, f"{name}_out_{i}")
-        events = normed(own + attended, f"{name}_norm_{i}_1")
+        events = normed(own + layer_factory.dropped(attended, f"{name}_out_{i}"), f"{name}_norm_{i}_1")
         between = each_event(layer_factory, events, units, f"{name}_first_{i}", activation="relu")
-        events = (events + each_event(layer_factory, between, units, f"{name}_second_{i}")) * valid
-    # 1 at the newest event: the next place has none.
-    after = ops.concatenate([h.mask[:, 1:], ops.zeros_like(h.mask[:, :1])], axis=1)
-    newest = ops.expand_dims(h.mask * (1.0 - after), 1)
-    return ops.squeeze(ops.matmul(newest, normed(events, f"{name}_last")), 1)
+        further = each_event(layer_factory, between, units, f"{name}_second_{i}")
+        events = (events + layer_factory.dropped(further, f"{name}_second_{i}")) * valid
+    return normed(events, f"{name}_last")

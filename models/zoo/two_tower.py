@@ -10,11 +10,12 @@ from typing import Literal
 
 from freshet_serving.models.zoo.arch import SCORE, Arch
 from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.models.zoo.histories import USER_VECTOR
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor, columns
 from freshet_serving.models.zoo.option_types import Dropout, Hidden, Units
 from freshet_serving.processor.errors import BadInput
 
-USER_VECTOR, ITEM_VECTOR = "user_vector", "item_vector"
+ITEM_VECTOR = "item_vector"
 FIRST_COSINE_SCALE = 10.0
 NORM_FLOOR = 1e-12
 

@@ -109,11 +109,14 @@ def _train(
     source = open_rows(settings, checkpoint_folder(settings), start_options.from_scratch)
     # Imported late: TensorFlow takes seconds to import, and errors in the file or the data should be reported first.
     from freshet_serving.models.training.loop import TrainingRun
+    from freshet_serving.models.training.next_item_run import NextItemRun
+    from freshet_serving.models.zoo.architectures import NEXT_ITEM
 
+    makes_run = NextItemRun if settings.model.arch in NEXT_ITEM else TrainingRun
     console = Console()
     view = live_view(console) if settings.data.follow else progress_bars(console)
     with trainer_lock(checkpoint_folder(settings), settings.model.name), view as reporter:
-        run = TrainingRun(settings, source, reporter=reporter, start_options=start_options, make_trainer=make_trainer)
+        run = makes_run(settings, source, reporter=reporter, start_options=start_options, make_trainer=make_trainer)
         if isinstance(reporter, LiveView):
             reporter.status = run.status
             stop_on_signal(run.stop)

@@ -53,6 +53,8 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "loadtest/bench/training/freshet_side.py": BY_HAND,
     "loadtest/bench/training/fuxictr_din_side.py": BY_HAND,
     "loadtest/bench/training/fuxictr_side.py": BY_HAND,
+    "loadtest/bench/training/next_item_side.py": BY_HAND,
+    "loadtest/bench/training/rectools_side.py": BY_HAND,
     "loadtest/bench/training/keras_quality.py": BY_HAND,
     "loadtest/bench/training/keras_side.py": BY_HAND,
     "loadtest/bench/training/process_auc.py": ("tests/loadtest/bench/training/test_process_grid.py",),

@@ -12,8 +12,9 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from freshet_serving.models.config.train_config import load_config
 from freshet_serving.models.data.formats import label_names
 from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.next_item_run import NextItemRun
 from freshet_serving.models.training.publication import publish_version
-from freshet_serving.models.zoo.architectures import ARCHITECTURES
+from freshet_serving.models.zoo.architectures import ARCHITECTURES, NEXT_ITEM
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.models.data.sources import real_data
@@ -39,7 +40,7 @@ def test_every_network_has_an_example():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", [arch for arch in ARCHITECTURES if arch not in NEXT_ITEM])
 def test_example_learns_real_rows_and_is_served_as_trained(arch, tmp_path, monkeypatch):
     # From 64 rows on the user's part is computed apart. Fewer sizes than are published, for time.
     monkeypatch.setattr(
@@ -75,3 +76,19 @@ def test_example_learns_real_rows_and_is_served_as_trained(arch, tmp_path, monke
         if arch == "two_tower":
             lengths = [np.linalg.norm(outputs[name], axis=1) for name in ("user_vector", "item_vector")]
             np.testing.assert_allclose(lengths, 1, atol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("arch", NEXT_ITEM)
+def test_next_item_example_learns_real_events(arch, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "freshet_serving.models.training.full_versions.publish_version", partial(publish_version, buckets=(1, 64))
+    )
+    sets = [f'data.path="{real_data(DATA["movielens"])}"', f'publish.repository="{tmp_path / "r"}"']
+    sets += ["publish.full_rows=20000", "publish.delta_rows=0", "train.seed=5", "train.epochs=8"]
+    run = NextItemRun(load_config(EXAMPLES / f"{arch}.toml", sets))
+    run.full()
+    found = run.ranked.result()
+    print(f"{arch}: hit rate {found.hit_rate:.4f} of {found.groups} events")
+    # Chance is 10 of about 2,900 items.
+    assert found.hit_rate > 0.02

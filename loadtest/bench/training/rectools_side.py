@@ -1,0 +1,99 @@
+"""RecTools' SASRec in the next-item race; run in an environment with rectools and torch.
+
+Arguments: a file of LeaveOneOut arrays, a folder, seed, epochs, threads. Writes after every epoch
+<folder>/rectools-<seed>.json, figures by epoch, and the model beside it, and continues from there.
+Everything is rectools 0.19's own but loss, widths, length and rate, which are the race's.
+"""
+
+# mypy: ignore-errors
+
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from leave_one_out import LeaveOneOut
+from pytorch_lightning import Trainer, seed_everything
+from rectools import Columns
+from rectools.dataset import Dataset
+from rectools.models import SASRecModel
+
+DIM, LENGTH, LAYERS, HEADS, DROPOUT, BATCH, RATE = 50, 200, 2, 1, 0.2, 128, 0.001
+
+
+def trainer():
+    return Trainer(
+        max_epochs=10_000,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=False,
+        enable_checkpointing=False,
+        accelerator="cpu",
+    )
+
+
+def vectors(model, dataset, split):
+    """Return the users' and items' vectors in the order of the split."""
+    shown = model.data_preparator.transform_dataset_u2i(dataset, np.arange(len(split.targets)))
+    loader = model.data_preparator.get_dataloader_recommend(shown, 256)
+    users, items = model.lightning_model._get_user_item_embeddings(loader, "cpu")
+    placed = np.zeros((split.catalogue, items.shape[1]), np.float32)
+    known = model.data_preparator.item_id_map.convert_to_external(
+        np.arange(model.data_preparator.n_item_extra_tokens, len(items))
+    )
+    placed[np.array(list(known), np.int64)] = items[model.data_preparator.n_item_extra_tokens :].numpy()
+    order = shown.user_id_map.convert_to_external(np.arange(len(users)))
+    placed_users = np.zeros((len(split.targets), users.shape[1]), np.float32)
+    placed_users[np.array(list(order), np.int64)] = users.numpy()
+    return placed_users, placed
+
+
+def main():
+    warnings.simplefilter("ignore")
+    split = LeaveOneOut.loaded(np.load(sys.argv[1]))
+    folder, (seed, epochs, threads) = Path(sys.argv[2]), (int(word) for word in sys.argv[3:6])
+    torch.set_num_threads(threads)
+    told, kept = folder / f"rectools-{seed}.json", folder / f"rectools-{seed}.model"
+    done = json.loads(told.read_text()) if told.exists() and kept.exists() else []
+    # Places in the file order events of one second.
+    times = pd.to_datetime(
+        split.times.astype(np.int64) * 1_000_000 + np.arange(len(split.times)) % 1_000_000, unit="us"
+    )
+    events = pd.DataFrame(
+        {Columns.User: split.users, Columns.Item: split.items, Columns.Weight: 1.0, Columns.Datetime: times}
+    )
+    dataset = Dataset.construct(events)
+    seed_everything(seed + 1000 * len(done))
+    model = (
+        SASRecModel.load(kept)
+        if done
+        else SASRecModel(
+            n_blocks=LAYERS,
+            n_heads=HEADS,
+            n_factors=DIM,
+            dropout_rate=DROPOUT,
+            session_max_len=LENGTH,
+            loss="softmax",
+            lr=RATE,
+            batch_size=BATCH,
+            get_trainer_func=trainer,
+            recommend_torch_device="cpu",
+        )
+    )
+    while len(done) < epochs:
+        began, cpu = time.perf_counter(), time.process_time()
+        model.fit_partial(dataset, min_epochs=1, max_epochs=1)
+        spent, cpu = time.perf_counter() - began, time.process_time() - cpu
+        figures = split.measured(*vectors(model, dataset, split))
+        done.append(figures | {"seconds": round(spent, 1), "cpu_seconds": round(cpu, 1)})
+        model.save(kept)
+        told.write_text(json.dumps(done, indent=1) + "\n")
+        print(json.dumps(done[-1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Check a training file whose network learns which item comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.config.model_section import ModelConfig
+from freshet_serving.models.config.publish_section import PublishConfig
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.toml_sections import require
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.data.formats import DataConfig, label_names
+from freshet_serving.models.data.sequence_columns import SequenceConfig
+from freshet_serving.processor.errors import BadInput
+
+
+def check_next_item(
+    model: ModelConfig,
+    data: DataConfig,
+    features: Sequence[FeatureConfig],
+    sequences: Mapping[str, SequenceConfig],
+    train: TrainSettings,
+    publish: PublishConfig,
+    tables: Mapping[str, TableConfig],
+) -> None:
+    """Check the sections against each other.
+
+    Args:
+        model: The section [model].
+        data: The section [data].
+        features: The features, those of sequences among them.
+        sequences: The sections [sequences.*].
+        train: The section [train].
+        publish: The section [publish].
+        tables: The sections [tables.*].
+
+    Raises:
+        BadInput: The file describes no network of the next item.
+    """
+    of = f"for {model.arch}"
+    require(len(sequences) == 1, "sequences", f"one section [sequences.<name>] {of}", str(len(sequences)))
+    (sequence,) = sequences.values()
+    where = f"sequences.{sequence.name}"
+    require(bool(sequence.from_events), f"{where}.from_events", f"the column of the user {of}", "")
+    require(
+        sequence.ties == "file",
+        f"{where}.ties",
+        f"'file' {of}, because each event follows the one before it",
+        "exclude",
+    )
+    require(sequence.keep == "newest", f"{where}.keep", f"'newest' {of}", sequence.keep)
+    own = [f for f in features if f.sequence is None]
+    items = [f for f in own if f.side == "item"]
+    shared = {f.table for f in features if f.sequence is not None}
+    if len(items) != 1 or items[0].kind not in ("id", "string") or items[0].table not in shared:
+        raise BadInput(
+            f"features: expected one feature of side item {of}, an id or string whose table is in {where}.tables,"
+            f" got {', '.join(f.name for f in items) or 'none'}"
+        )
+    allowed = {sequence.from_events, sequence.where, *sequence.columns.values()}
+    for f in own:
+        if f is not items[0] and f.column not in allowed:
+            raise BadInput(f"features.{f.name}: expected only columns that {where} is made of {of}")
+    table = tables.get(items[0].table, TableConfig())
+    for key in ("memory_mb", "hash", "hash_rows"):
+        if getattr(table, key) != getattr(TableConfig(), key):
+            raise BadInput(f"tables.{items[0].table}.{key}: not {of}: every item has a row of its own, in memory")
+    require(len(label_names(data)) == 1, "data.label", f"at most one label {of}", ", ".join(label_names(data)))
+    for key, given in (("loss", model.loss), ("label_weights", model.label_weights)):
+        require(not given, f"model.{key}", f"nothing {of}, which learns no labels", str(given))
+    require(train.patience == 0, "train.patience", f"0 {of}", str(train.patience))
+    timed = train.schedule == "constant" or train.schedule_steps > 0
+    require(timed, "train.schedule_steps", f"a number of steps {of}", "0")
+    require(publish.precision == "float32", "publish.precision", f"'float32' {of}", publish.precision)

@@ -1,0 +1,143 @@
+"""Histories of an event log, one a user, for networks that learn which item comes next.
+
+A range of the log's rows is learned as one history a user: the user's newest max_length + 1 events up to the end of the
+range, of which those in the range are targets. So each event is a target once a pass, but for what a longer history
+leaves out. Events of one time are in the order of the file.
+
+Invariants
+- A target's history is what the log has of its user before it. Rows before the range are read for that, and are no
+  targets.
+- A pass can be resumed: a batch stands for as many rows of the range as its users have there, its place is their sum,
+  and the order of users depends on the seed and the range alone.
+- The events of the whole range are in memory, and of the rows before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.data.sequence_columns import TIMES, SequenceConfig, SequenceFeature, entering
+from freshet_serving.models.data.source import Batch, Source, join_columns
+from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
+
+READ_ROWS = 65_536
+
+Int64s = NDArray[np.int64]
+
+
+class NextItemRows:
+    """The histories of rows [0, until) of an event log."""
+
+    def __init__(self, source: Source, config: SequenceConfig, columns: Sequence[SequenceFeature], until: int) -> None:
+        """Read the rows.
+
+        Args:
+            source: The event log, with the columns that the sequence is made of.
+            config: The sequence.
+            columns: Its columns as features.
+            until: Number of rows.
+        """
+        self._config = config
+        users, rows, parts = list[Any](), list[Int64s](), list[list[Any]]()
+        for batch in source.batches(READ_ROWS):
+            if batch.start >= until:
+                break
+            batch = batch.slice(0, min(len(batch), until - batch.start))
+            kept = np.flatnonzero(entering(batch, config.where, source.schema.labels))
+            users.append(batch.columns[config.from_events])
+            rows.append(batch.start + kept)
+            parts.append([take_rows(_column(f, batch), kept) for f in columns])
+        # The user of every row, numbered in the order of their keys.
+        self._user_of_row = _numbered(join_columns(users) if users else np.empty(0, np.int64))
+        at = np.concatenate(rows) if rows else np.empty(0, np.int64)
+        order = np.argsort(self._user_of_row[at], kind="stable")
+        self._rows: Int64s = at[order]
+        self._columns = {f.name: take_rows(join_columns(values), order) for f, values in zip(columns, zip(*parts))}
+        count = int(self._user_of_row.max(initial=-1)) + 1
+        self._ends: Int64s = np.cumsum(np.bincount(self._user_of_row[at], minlength=count))
+
+    def batches(self, histories: int, first: int, start: int, seed: Sequence[int] | None = None) -> Iterator[Batch]:
+        """Yield the histories of rows from `first` on, with what is left of a pass that was resumed at `start`.
+
+        Args:
+            histories: Histories of a batch.
+            first: First row whose event is a target.
+            start: `first`, or the end of a batch.
+            seed: Seed of the order of users; None: in the order of their keys.
+        """
+        rows_of = np.bincount(self._user_of_row[first:], minlength=len(self._ends))
+        users = np.flatnonzero(rows_of)
+        if seed is not None:
+            users = np.random.default_rng([*seed, first]).permutation(users)
+        places = first + np.cumsum(rows_of[users])
+        begin = int(np.searchsorted(places, start, side="right")) if start > first else 0
+        for at in range(begin, len(users), histories):
+            some = users[at : at + histories]
+            place = int(places[at - 1]) if at else first
+            yield self._batch(some, first, place, int(places[at + len(some) - 1]) - place)
+
+    def _batch(self, users: Int64s, first: int, start: int, rows: int) -> Batch:
+        stops = self._ends[users]
+        begins = np.where(users > 0, self._ends[users - 1], 0)
+        longest = self._config.max_length + 1
+        begins = np.maximum(begins, stops - longest)
+        counts = stops - begins
+        splits = np.concatenate([[0], np.cumsum(counts)])
+        at = np.repeat(begins - splits[:-1], counts) + np.arange(splits[-1])
+        columns: dict[str, Column] = {name: Ragged(take_rows(c, at), splits) for name, c in self._columns.items()}
+        targets = np.add.reduceat(np.append(self._rows[at] >= first, 0), splits[:-1]) * (counts > 0)
+        return Batch(columns, targets.astype(np.float32), None, start, covers=rows)
+
+
+def newest_histories(
+    batch: Batch, config: SequenceConfig, columns: Sequence[SequenceFeature], labels: tuple[str, ...]
+) -> Batch:
+    """Return a history for each user of some rows of the log that have their histories: what is new are targets.
+
+    Args:
+        batch: Rows with the sequence's columns, each with the events before it.
+        config: The sequence.
+        columns: Its columns as features.
+        labels: Names of the batch's labels.
+    """
+    numbers = _numbered(batch.columns[config.from_events])
+    count = int(numbers.max(initial=-1)) + 1
+    enters = np.asarray(entering(batch, config.where, labels), bool)
+    last = np.zeros(count, np.int64)
+    np.maximum.at(last, numbers, np.arange(len(batch)))
+    targets = np.bincount(numbers[enters], minlength=count)
+    made: dict[str, Column] = {}
+    for f in columns:
+        before, own = take_rows(batch.columns[f.name], last), take_rows(_column(f, batch), last)
+        assert isinstance(before, Ragged)
+        lengths = np.diff(before.row_splits)
+        joined = join_columns([before.values, own])
+        total = len(before.values)
+        new = enters[last]
+        splits = np.concatenate([[0], np.cumsum(lengths + new)])
+        at = np.empty(int(splits[-1]), np.int64)
+        is_own = np.zeros(len(at), bool)
+        is_own[splits[1:][new] - 1] = True
+        at[is_own], at[~is_own] = total + np.flatnonzero(new), np.arange(total)
+        made[f.name] = Ragged(take_rows(joined, at), splits)
+    return Batch(made, targets.astype(np.float32), batch.time, batch.start, covers=len(batch))
+
+
+def _column(f: SequenceFeature, batch: Batch) -> Any:
+    """Return an event's value of a column, by row."""
+    if f.kind == TIMES:
+        assert batch.time is not None
+        return np.floor(batch.time).astype(np.int64)
+    assert f.reads is not None
+    return batch.columns[f.reads.name]
+
+
+def _numbered(column: Any) -> Int64s:
+    """Return each value's number among the distinct ones, in ascending order."""
+    keys = np.array(column.tolist(), object) if isinstance(column, Strings) else column
+    numbers: Int64s = np.unique(keys, return_inverse=True)[1].reshape(-1)
+    return numbers

@@ -1,0 +1,74 @@
+"""Hit rate and NDCG of the item that came next, among all items that have a row.
+
+One rule for ties, that of models.evaluation.ranking: a target is behind every other item of its score. One rule for
+seen items: those of the history are no candidates, but a target is one even if the user had it before. A target that
+has no row is missed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.evaluation.ranking import RankingResult
+
+CHUNK_SCORES = 1 << 22
+"""Scores that are held at once."""
+
+Int64s = NDArray[np.int64]
+Float32s = NDArray[np.float32]
+
+
+class CatalogueRanking:
+    """Ranks of targets, counted as they come."""
+
+    def __init__(self, top: int) -> None:
+        """Create an empty one.
+
+        Args:
+            top: Places that count.
+        """
+        self.top, self.targets = top, 0
+        self._hits, self._gains = 0, 0.0
+
+    def add(self, users: Float32s, items: Float32s, targets: Int64s, seen: Int64s, splits: Int64s) -> None:
+        """Add n targets.
+
+        Args:
+            users: float32 [n, d], vectors of the users.
+            items: float32 [m, d], rows of all items.
+            targets: int64 [n], each target's place among the items; negative for one without a row.
+            seen: Places of the items of the histories; negative ones are skipped.
+            splits: int64 [n + 1]; those of target i are [splits[i], splits[i + 1]).
+        """
+        rows = max(1, CHUNK_SCORES // max(1, len(items)))
+        for first in range(0, len(targets), rows):
+            last = min(first + rows, len(targets))
+            ranks = _ranks(users[first:last], items, targets[first:last], seen, splits[first : last + 1])
+            hit = ranks <= self.top
+            self._hits += int(hit.sum())
+            self._gains += float((1.0 / np.log2(ranks[hit] + 1.0)).sum())
+        self.targets += len(targets)
+
+    def result(self) -> RankingResult:
+        """Return the means over all targets; NaN without one."""
+        count = self.targets or math.nan
+        return RankingResult(self._hits / count, self._gains / count, self.targets)
+
+
+def _ranks(users: Float32s, items: Float32s, targets: Int64s, seen: Int64s, splits: Int64s) -> Int64s:
+    """Return each target's rank from 1; past all items for one without a row."""
+    known, rows = targets >= 0, np.arange(len(targets))
+    if not len(items):
+        return np.full(len(targets), 1 << 62)
+    scores = users @ items.T
+    own = scores[rows, np.maximum(targets, 0)]
+    at = seen[splits[0] : splits[-1]]
+    row = np.repeat(rows, np.diff(splits))
+    scores[row[at >= 0], at[at >= 0]] = -np.inf
+    scores[rows[known], targets[known]] = own[known]
+    # A score that is not finite is as good as the best: nothing is hit by chance.
+    ranks: Int64s = (~(scores < own[:, None])).sum(axis=1)
+    return np.where(known, ranks, 1 << 62)

@@ -1,0 +1,184 @@
+"""Functions that XLA compiles to train a network on which item comes next in a history.
+
+The loss of a target is the cross-entropy of a softmax over the target and the step's candidates: items drawn evenly
+and without repetition from all that have a row, the same ones for every target of the step. If the step has as many
+candidates as there are items, that is the softmax over the whole catalogue; else a candidate's logit is raised by
+log(items / candidates), so that the sum estimates the whole one (Bengio and Senécal, 2003). A binary loss with a few
+negatives a target learns scores that are too high and an order that is worse, unless it is calibrated by the
+catalogue's size (Petrov and Macdonald, 2023).
+
+Every event of a history but the first is a target, compared with the user's vector after the event before it. Logits
+[targets, candidates] are never held at once: a loop over CHUNK targets adds up loss and gradients, for as many targets
+as there are and not for padding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from freshet_serving.compiler.frameworks import tf
+from freshet_serving.models.training.dense_functions import DenseFunctions, Tensors
+from freshet_serving.models.zoo.dense_input import ColumnSpan, SequenceSpan
+
+CHUNK = 512
+"""Targets of a product with the candidates: its logits stay in the processor's cache."""
+NEVER = -1e9
+
+
+class NextItemFunctions(DenseFunctions):
+    """The functions of one network, whose sequence has one event more in training than when it is served."""
+
+    sequence: SequenceSpan
+    """The sequence as it is in training."""
+    item: ColumnSpan
+    """Its column of the items."""
+
+    def learn(self, *given: Any) -> Tensors:
+        """Compute the gradients of some histories.
+
+        Args:
+            *given: The sequence [rows, width]; then
+                candidates: float32 [m, d], rows of items;
+                raised: float32 [m], added to each candidate's logit;
+                places: float32 [rows * length], the target's place among the candidates, or -1;
+                shares: float32 [rows * length], each target's weight in the loss;
+                order: float32 [rows * length], numbers of targets, those with a weight first;
+                count: float32 [1], how many have a weight;
+                number: as for gradients();
+                vectors: float32 [3, n], weights and moments;
+                and the other state.
+
+        Returns:
+            The loss, its gradients by the sequence, by the candidates and by the weights [n], and the new values of
+                the other state.
+        """
+        sequence, candidates, raised, places, shares, order, count, number, vectors, *other = given
+        own = [s + tf.cast(number[0], s.dtype) if "seed" in v.path else s for v, s in zip(self.other, other)]
+        weights = self._unpacked(vectors)
+        with tf.GradientTape() as tape:
+            tape.watch([sequence, candidates, *weights])
+            states, after = self._states(sequence, weights, own, True)
+            targets = self._next_rows(sequence)
+            width = candidates.shape[1]
+            loss = softmax_loss(
+                tf.reshape(states, (-1, width)),
+                tf.reshape(targets, (-1, width)),
+                candidates,
+                raised,
+                tf.cast(places, tf.int32),
+                shares,
+                tf.cast(order, tf.int32),
+                tf.cast(count[0], tf.int32),
+            )
+        read = [sequence, candidates, *weights]
+        by_sequence, by_candidates, *grads = tape.gradient(
+            loss, read, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        return [loss, by_sequence, by_candidates, tf.concat([tf.reshape(g, (-1,)) for g in grads], 0), *after]
+
+    def states(self, *given: Any) -> Tensors:
+        """Return the user's vector after each event but the last, [rows, length, d].
+
+        Args:
+            *given: The sequence [rows, width], and the vectors [3, n].
+        """
+        sequence, vectors = given
+        # The other state is that of dropout, which is not used here.
+        other = [tf.zeros(v.shape, v.dtype) for v in self.other]
+        return [self._states(sequence, self._unpacked(vectors), other, False)[0]]
+
+    def _states(self, sequence: Any, weights: Tensors, other: Tensors, training: bool) -> tuple[Any, Tensors]:
+        """Return the states, and the other state after them."""
+        next_item = self._arch.next_item
+        assert next_item is not None
+        model, places = next_item.states, {v.path: i for i, v in enumerate(self.other)}
+        by_path = dict(zip((v.path for v in self.trained), weights))
+        given = [by_path[v.path] for v in model.trainable_variables]
+        states, after = model.stateless_call(
+            given,
+            [other[places[v.path]] for v in model.non_trainable_variables],
+            self._served(sequence),
+            training=training,
+        )
+        passed = list(other)
+        for variable, value in zip(model.non_trainable_variables, after):
+            passed[places[variable.path]] = value
+        return states, passed
+
+    def _served(self, sequence: Any) -> Any:
+        """Return the sequence without its last place, as it is served."""
+        s, parts = self.sequence, []
+        length = s.max_length - 1
+        for c in s.columns:
+            end = c.offset + c.dim * s.max_length
+            parts += [sequence[:, c.offset : c.offset + c.dim * length], sequence[:, end : end + length]]
+        if s.timed:
+            parts.append(sequence[:, s.width - s.max_length : s.width - 1])
+        return tf.concat(parts, 1)
+
+    def _next_rows(self, sequence: Any) -> Any:
+        """Return the item's row of each event but the first, [rows, length, d]."""
+        s, item = self.sequence, self.item
+        found = sequence[:, item.offset + item.dim : item.offset + item.dim * s.max_length]
+        return tf.reshape(found, (-1, s.max_length - 1, item.dim))
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def softmax_loss(
+    states: Any, targets: Any, candidates: Any, raised: Any, places: Any, shares: Any, order: Any, count: Any
+) -> Any:
+    """Return the weighted sum of the targets' cross-entropies, and a function of its gradients.
+
+    Args:
+        states: float32 [t, d], the user's vectors.
+        targets: float32 [t, d], the targets' rows.
+        candidates: float32 [m, d].
+        raised: float32 [m], added to each candidate's logit.
+        places: int32 [t], the target's place among the candidates, which is then no other item of its softmax; or -1.
+        shares: float32 [t], weights.
+        order: int32 [t], numbers of targets, those with a weight first.
+        count: int32, how many have a weight.
+    """
+    total, width = states.shape
+    chunk = min(CHUNK, total)
+    # Numbers past the end are read nowhere and written nowhere: their weight is 0, their place the last chunk's rest.
+    padded = -(-total // chunk) * chunk
+    order = tf.pad(order, [[0, padded - total]], constant_values=total)
+    rows, wanted = (tf.pad(a, [[0, 1], [0, 0]]) for a in (states, targets))
+    at, weight = tf.pad(places, [[0, 1]], constant_values=-1), tf.pad(shares, [[0, 1]])
+    numbers = tf.range(candidates.shape[0])
+
+    def more(first: Any, *_: Any) -> Any:
+        return first < count
+
+    def step(first: Any, loss: Any, by_states: Any, by_targets: Any, by_candidates: Any) -> tuple[Any, ...]:
+        some = tf.slice(order, [first], [chunk])
+        u, v, share = tf.gather(rows, some), tf.gather(wanted, some), tf.gather(weight, some)
+        itself = tf.expand_dims(tf.gather(at, some), 1) == numbers
+        logits = tf.where(itself, NEVER, tf.matmul(u, candidates, transpose_b=True) + raised)
+        own = tf.reduce_sum(u * v, axis=1)
+        most = tf.maximum(tf.reduce_max(logits, axis=1), own)
+        powers, own_power = tf.exp(logits - tf.expand_dims(most, 1)), tf.exp(own - most)
+        sums = tf.reduce_sum(powers, axis=1) + own_power
+        losses = tf.math.log(sums) + most - own
+        by_logits = powers * tf.expand_dims(share / sums, 1)
+        by_own = tf.expand_dims((own_power / sums - 1.0) * share, 1)
+        by_u = tf.matmul(by_logits, candidates) + by_own * v
+        indices = tf.expand_dims(some, 1)
+        return (
+            first + chunk,
+            loss + tf.reduce_sum(losses * share),
+            tf.tensor_scatter_nd_update(by_states, indices, by_u),
+            tf.tensor_scatter_nd_update(by_targets, indices, by_own * u),
+            by_candidates + tf.matmul(by_logits, u, transpose_a=True),
+        )
+
+    nothing = tf.zeros((total + 1, width))
+    begun = (tf.constant(0), tf.constant(0.0), nothing, nothing, tf.zeros_like(candidates))
+    _, loss, by_states, by_targets, by_candidates = tf.while_loop(more, step, begun)
+
+    def gradient(by_loss: Any) -> tuple[Any, ...]:
+        grads = (by_states[:total], by_targets[:total], by_candidates)
+        return (*(grad * by_loss for grad in grads), None, None, None, None, None)
+
+    return loss, gradient

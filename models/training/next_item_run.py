@@ -1,0 +1,112 @@
+"""Run `freshet train` for a network that learns which item comes next.
+
+As models.training.loop, but a row of the log is an event of its user's history, and no row has a label or a score: the
+full version learns a history a user (models.data.next_item_rows), and a delta the histories of the users of its rows.
+The held-out tail is measured by hit rate and NDCG over the whole catalogue, before it is trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from freshet_serving.models.data.next_item_rows import NextItemRows, newest_histories
+from freshet_serving.models.data.prefetch import PrefetchPipeline
+from freshet_serving.models.data.sequence_columns import SequenceSource
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
+from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
+from freshet_serving.models.training.loop import Summary, TrainingRun
+from freshet_serving.models.training.next_item_trainer import NextItemTrainer
+from freshet_serving.models.training.prefetch_windows import PrefetchWindows
+from freshet_serving.models.training.trainer import BoundBatch
+from freshet_serving.processor.errors import BadInput
+
+
+class NextItemRun(TrainingRun):
+    """One training run over one event log; resumes from its checkpoints automatically.
+
+    Attributes:
+        ranked: Ranks of the held-out rows' items.
+        streamed_ranks: Ranks of the streamed rows' items, before training on them.
+    """
+
+    default_trainer = NextItemTrainer
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        """Open the data, find the state to start from, and restore it; arguments as of TrainingRun."""
+        if named.get("make_trainer") is not None:
+            raise BadInput("--processes: expected 1 for a network of the next item, which is trained by one process")
+        super().__init__(*given, **named)
+        source, trainer = self.source, self.trainer
+        assert isinstance(source, SequenceSource)
+        assert isinstance(trainer, NextItemTrainer)
+        self._log, self._items = source.events, trainer
+        self._columns = [f for f in self.config.features if f.sequence is not None]
+        (self._sequence,) = self.config.sequences.values()
+        self._passed: NextItemRows | None = None
+        self._passed_until = self._tail = 0
+        self.ranked, self.streamed_ranks = (CatalogueRanking(self.config.evaluate.top) for _ in range(2))
+
+    def run(self) -> Summary:
+        """Run both phases."""
+        summary = super().run()
+        for what, ranks in (("streamed, before training on them", self.streamed_ranks), ("held out", self.ranked)):
+            if ranks.targets:
+                self._report.note(f"{what}: {ranking_line(ranks)}")
+        return summary
+
+    def _works(self, first: int, until: int, mixed: bool = False) -> PrefetchPipeline | PrefetchWindows:
+        """Return the histories of rows [first, until), read and transformed ahead.
+
+        A pass over mixed histories begins at row 0, one over others where the last of those ended.
+        """
+        if mixed:
+            self._tail = until
+        batches: Iterator[Batch] = iter(())
+        if first < until:
+            if self._passed is None or self._passed_until != until:
+                self._passed = NextItemRows(self._log, self._sequence, self._columns, until)
+                self._passed_until = until
+            seed = (self.config.train.known_seed, self.state.epoch) if mixed else None
+            batches = self._passed.batches(self.config.train.batch_rows, 0 if mixed else self._tail, first, seed)
+        return self.trainer.with_prefetched_rows(PrefetchPipeline(self._timed(batches, until), self.trainer.transform))
+
+    def _transformed(self, batch: Batch | None) -> BoundBatch | None:
+        if batch is None:
+            return None
+        made = newest_histories(batch, self._sequence, self._columns, self.source.schema.labels)
+        return self.trainer.transform(made)
+
+    def _measure(self, work: BoundBatch, evaluation_metrics: EvaluationMetrics) -> None:
+        self._rank(work, self.ranked)
+
+    def _score(self, work: BoundBatch, sampled: bool) -> None:
+        """Rank the targets of a batch before training on it, of a sample of the batches."""
+        if sampled:
+            self._rank(work, self.streamed_ranks)
+
+    def _rank(self, work: BoundBatch, ranks: CatalogueRanking) -> None:
+        """Rank a batch's targets among the items that have a row."""
+        states, nexts, real = self._items.states(work)
+        there, rows = self._items.catalogue()
+        place = np.full(int(there.max(initial=-1)) + 2, -1, np.int64)
+        place[there] = np.arange(len(there))
+        # Number -1 finds the last entry, which no row has.
+        history, at = np.nonzero(real)
+        refs, splits = self._items.event_rows(work)
+        lengths = at + 1
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        seen = np.repeat(splits[history] - ends[:-1], lengths) + np.arange(ends[-1])
+        ranks.add(states[history, at], rows, place[nexts[history, at]], place[refs[seen]], ends)
+
+
+def ranking_line(ranks: CatalogueRanking) -> str:
+    """Return one line about the ranks of items among the whole catalogue."""
+    found = ranks.result()
+    return (
+        f"of all items the first {ranks.top}: hit rate {found.hit_rate:.4f}, NDCG {found.ndcg:.4f}"
+        f" over {found.groups:,} events"
+    )

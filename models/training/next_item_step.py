@@ -1,0 +1,165 @@
+"""Train a network on which item comes next: as models.training.dense_step, with histories in place of labelled rows.
+
+The scores of rows, the optimizer, and what is published are the dense step's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.compiler.backends.xla_function import ArraySpec, DeviceArray, XlaFunction
+from freshet_serving.models.training.batch_part import BatchBuffer, BatchPart, Write
+from freshet_serving.models.training.dense_step import DenseStep
+from freshet_serving.models.training.next_item_functions import NEVER, NextItemFunctions
+from freshet_serving.models.training.worker_pool import even_ranges
+from freshet_serving.models.zoo.dense_input import ColumnSpan, SequenceSpan
+
+Float32s = NDArray[np.float32]
+Int64s = NDArray[np.int64]
+
+PART_HISTORIES, FEWEST_HISTORIES, NARROWER = 8, 8, 4
+FEWEST_CANDIDATES, SIZES = 64, 8
+"""Executables have candidates for a power of two and SIZES - 1 numbers between it and the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What a step's histories are compared with.
+
+    Attributes:
+        places: int64 [n, length]: each target's place among the candidates, -1 if it is none of them.
+        shares: float32 [n, length]: each target's weight, 0 for no target.
+        candidates: float32 [m, d]: rows of items.
+        raised: Added to the candidates' logits.
+    """
+
+    places: Int64s
+    shares: Float32s
+    candidates: Float32s
+    raised: float
+
+
+class NextItemStep(DenseStep):
+    """One optimizer step, called with histories."""
+
+    functions = NextItemFunctions
+
+    def of_sequence(self, sequence: SequenceSpan, item: ColumnSpan) -> None:
+        """Set what histories are in training.
+
+        Args:
+            sequence: The sequence, with one event more than it is served with.
+            item: Its column of the items.
+        """
+        assert isinstance(self._do, NextItemFunctions)
+        self._do.sequence, self._do.item = sequence, item
+        self._sequence, self._made_for = sequence, dict[tuple[str, int, int, int], BatchBuffer]()
+
+    def learn(self, rows: int, write: Write, targets: Targets) -> tuple[float, list[tuple[int, Float32s]], Float32s]:
+        """Compute loss and gradients of histories; move() follows.
+
+        Args:
+            rows: Number of histories.
+            write: Writes histories into a buffer.
+            targets: What they are compared with.
+
+        Returns:
+            The loss; the gradients by the histories, in pieces with their first rows; the gradient by the candidates.
+                They are valid until the next step.
+        """
+        parts = self._histories("learn", rows, _size(len(targets.candidates), FEWEST_CANDIDATES))
+        # What is compiled is compiled before threads start.
+        self._mover(len(parts))
+        state = self.state.held()
+
+        def learned(part: BatchPart) -> list[DeviceArray]:
+            part.fill(write)
+            self._fill_targets(part, targets)
+            return part.compute(state)
+
+        results = self._worker_pool.run([partial(learned, part) for part in parts])
+        self._gradients = [result[3] for result in results]
+        self.state.passed(results[0][4:])
+        self._results = results
+        by_candidates = sum(result[2].view()[: len(targets.candidates)] for result in results)
+        pieces = [(part.start, result[1].view()[: part.rows]) for part, result in zip(parts, results)]
+        return sum(float(result[0].view()) for result in results), pieces, np.ascontiguousarray(by_candidates)
+
+    def states(self, rows: int, write: Write) -> Float32s:
+        """Return the user's vector after each event but the last, float32 [rows, length, d].
+
+        Args:
+            rows: Number of histories.
+            write: Writes histories into a buffer.
+        """
+        state = [self.state.held_vectors()]
+
+        def found(part: BatchPart) -> Float32s:
+            part.fill(write)
+            (states,) = part.compute(state)
+            return np.array(states.view()[: part.rows])
+
+        parts = self._histories("states", rows, 0)
+        return np.concatenate(self._worker_pool.run([partial(found, part) for part in parts]))
+
+    def _histories(self, what: str, rows: int, candidates: int) -> list[BatchPart]:
+        found = even_ranges(rows, min(self._most, max(1, rows // PART_HISTORIES)))
+        return [
+            BatchPart(self._buffer(what, self._histories_size(stop - start), candidates, number), start, stop)
+            for number, (start, stop) in enumerate(found)
+        ]
+
+    def _histories_size(self, rows: int) -> int:
+        """Return the histories of the executable for a part."""
+        full = -(-self._settings.batch_rows // min(self._most, max(1, self._settings.batch_rows // PART_HISTORIES)))
+        size = max(full, rows)
+        while size // NARROWER >= max(rows, FEWEST_HISTORIES):
+            size //= NARROWER
+        return size
+
+    def _buffer(self, what: str, size: int, candidates: int, number: int) -> BatchBuffer:
+        key = (what, size, candidates, number)
+        if key not in self._made_for:
+            s, item = self._sequence, self._item_dim()
+            inputs = {s.name: ArraySpec((size, s.width))}
+            vectors, *other = self.state.specs()
+            all_targets = (size * (s.max_length - 1),)
+            more = [ArraySpec((candidates, item)), ArraySpec((candidates,)), *[ArraySpec(all_targets)] * 3]
+            more = [*more, ArraySpec((1,)), ArraySpec((1,))] if what == "learn" else []
+            function = next((b.function for k, b in self._made_for.items() if k[:3] == key[:3]), None)
+            if function is None:
+                specs = [*inputs.values(), *more, vectors, *(other if more else [])]
+                function = XlaFunction(getattr(self._do, what), specs, self._threads)
+            made = self._made_for[key] = BatchBuffer(function, inputs, more)
+            if more:
+                made.more[-1][...] = self._first_part + number
+        return self._made_for[key]
+
+    def _item_dim(self) -> int:
+        assert isinstance(self._do, NextItemFunctions)
+        return self._do.item.dim
+
+    @staticmethod
+    def _fill_targets(part: BatchPart, targets: Targets) -> None:
+        """Write the targets of a part's histories into its buffer."""
+        candidates, raised, places, shares, order, count, _ = part.io_buffer.more
+        used = len(targets.candidates)
+        candidates[:used], candidates[used:] = targets.candidates, 0.0
+        raised[:used], raised[used:] = targets.raised, NEVER
+        weights = targets.shares[part.start : part.stop].reshape(-1)
+        places[: len(weights)] = targets.places[part.start : part.stop].reshape(-1)
+        shares[: len(weights)], shares[len(weights) :] = weights, 0.0
+        real = shares > 0
+        order[...] = np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)])
+        count[0] = real.sum()
+
+
+def _size(number: int, fewest: int) -> int:
+    """Return the smallest size of executables that a number fits in."""
+    power = max(fewest, 1 << max(0, number - 1).bit_length()) // 2
+    step = max(1, power // SIZES)
+    return max(fewest, -(-number // step) * step)

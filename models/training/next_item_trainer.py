@@ -1,0 +1,247 @@
+"""Train on histories: each event but the first is a target (models.training.next_item_functions), in a step of a user.
+
+A step reads the rows of all events and of the candidates, which are rows of the items' own table, before it moves any;
+every row moves once. Candidates count as no reads: an item that is only compared with stays as rare as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.models.config.model_section import NetworkConfig
+from freshet_serving.models.config.table_sections import TableConfig
+from freshet_serving.models.config.train_section import TrainSettings
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.embedding import kernels
+from freshet_serving.models.embedding.variable import EmbeddingVariable
+from freshet_serving.models.training.batch_part import Write, write_rows
+from freshet_serving.models.training.next_item_step import NextItemStep, Targets
+from freshet_serving.models.training.trainer import NO_SPLITS, BoundBatch, Float32s, Int64s, Trainer
+from freshet_serving.models.zoo.dense_input import DenseInput
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.bound_request import BoundRequest
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels.pool import CODES, MAX_LENGTH, SOURCE
+from freshet_serving.processor.package import COMBINERS, SCORE, Manifest, SequenceEntry, subgraphs
+from freshet_serving.processor.running.graph_run import SubgraphRun
+
+DRAWN = 7_919
+"""Distinguishes the seeds of candidates from others of the run."""
+
+
+class NextItemTrainer(Trainer):
+    """A model of the next item in training.
+
+    A batch has a history a row, of at most max_length + 1 events; its label is how many of the newest ones are targets.
+    """
+
+    dense_step = NextItemStep
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        settings: TrainSettings,
+        network: NetworkConfig,
+        fusion: Mapping[str, str] | None = None,
+        tables: Mapping[str, TableConfig] | None = None,
+        *others: Any,
+    ) -> None:
+        """Create a model with new weights; arguments as of Trainer."""
+        super().__init__(manifest, settings, network, fusion, tables, *others)
+        assert isinstance(self.dense, NextItemStep)
+        self._step_of: NextItemStep = self.dense
+        next_item = self.dense.arch.next_item
+        if next_item is None:
+            raise BadInput(f"model.arch: expected a network of the next item, got {manifest.arch!r}")
+        self._negatives = next_item.negatives
+        (served,) = self.manifest.sequences
+        self.sequence = _longer(served)
+        # Histories alone: a candidate is no part of a batch.
+        of_events = [i for i in self.manifest.inputs if i.name in self.sequence.inputs]
+        longer = replace(self.manifest, inputs=of_events, features=[], width=0, sequences=[self.sequence])
+        self._longer_plan = SparsePlan(longer)
+        self._read = list(enumerate(longer.lookups))
+        graph = subgraphs(self.manifest)[SCORE]
+        only = [i for i in graph.inputs if i.name == served.name]
+        dims = [*only[0].dims[:-1], self.sequence.width]
+        self._events = SubgraphRun(SCORE, replace(graph, inputs=[replace(only[0], dims=dims)]), self._longer_plan)
+        (span,) = DenseInput.from_features(self.manifest.features, [self.sequence]).sequences
+        items = {f.table for f in self.manifest.features if f.side == "item"}
+        item = next(c for c in span.columns if c.table in items)
+        self.dense.of_sequence(span, item)
+        self.items, self._item_column = self.own[item.table], item.name
+        self._seed = settings.known_seed
+
+    def transform(self, batch: Batch) -> BoundBatch:
+        """Bind a batch of histories to the plan. Thread-safe."""
+        with self.profile.timed("transform"):
+            return BoundBatch(batch, self._longer_plan.bind_inputs(batch.columns))
+
+    def learn(self, given: Batch | BoundBatch) -> float:
+        """Take one optimizer step on histories; return their targets' mean loss before the step."""
+        work = given if isinstance(given, BoundBatch) else self.transform(given)
+        bound, rows = work.bound, len(work.batch)
+        with self.profile.timed("look up"):
+            for table in self.own.values():
+                table.shrink_to_budget()
+            columns = self._columns(bound)
+            refs = {c.row: c.table.insert(c.values) for c in columns}
+            item = next(c for c in columns if c.name == self._item_column)
+            targets, drawn = self._targets(refs[item.row], item.splits, work.batch.label)
+        if not targets.shares.any():
+            return 0.0
+        with self.profile.timed_process("step"), self._writing(bound) as write:
+            self._set_rates(self.steps)
+            loss, pieces, by_candidates = self._step_of.learn(rows, write, targets)
+        self.steps += 1
+        with self.profile.timed("update"):
+            self.dense.move()
+            for name in self.own:
+                own = [c for c in columns if c.table is self.own[name]]
+                if own:
+                    self._update(name, own, refs, pieces, drawn if own[0].table is self.items else None, by_candidates)
+        return loss
+
+    def states(self, given: Batch | BoundBatch) -> tuple[Float32s, NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the users' vectors and what came next; changes nothing.
+
+        Args:
+            given: Histories.
+
+        Returns:
+            The vectors [n, length, d] after each event but the last; row numbers of the items that came next
+                [n, length], negative for those without a row; and which of them are targets.
+        """
+        work = given if isinstance(given, BoundBatch) else self.transform(given)
+        item = next(c for c in self._columns(work.bound) if c.name == self._item_column)
+        nexts, real = self._nexts(self.items.find(item.values), item.splits, work.batch.label)
+        with self._writing(work.bound) as write:
+            return self._step_of.states(len(work.batch), write), nexts, real
+
+    def catalogue(self) -> tuple[Int64s, Float32s]:
+        """Return the row numbers of all items, and their rows."""
+        with self.items.reading():
+            there = self.items.present()
+            rows = np.empty((len(there), self.items.dim), np.float32)
+            self.items.read(there, rows)
+        return there, rows
+
+    def event_rows(self, work: BoundBatch) -> tuple[Int64s, Int64s]:
+        """Return row numbers of the items of all events, negative for those without a row, and the histories' ends."""
+        item = next(c for c in self._columns(work.bound) if c.name == self._item_column)
+        return self.items.find(item.values), item.splits
+
+    def _targets(self, refs: Int64s, splits: Int64s, counts: Float32s) -> tuple[Targets, Int64s]:
+        """Draw candidates; return the targets, and the candidates' row numbers."""
+        nexts, real = self._nexts(refs, splits, counts)
+        real &= nexts >= 0
+        there = self.items.present()
+        drawn, raised = there, 0.0
+        if len(there) > self._negatives:
+            random = np.random.default_rng((self._seed, DRAWN, self.steps))
+            drawn = np.sort(random.choice(there, self._negatives, replace=False))
+            raised = float(np.log(len(there) / len(drawn)))
+        place = np.full(int(there.max(initial=-1)) + 1, -1, np.int64)
+        place[drawn] = np.arange(len(drawn))
+        places = np.where(real, place[np.where(real, nexts, 0)], -1) if len(place) else np.full(real.shape, -1)
+        shares = (real / max(1, int(real.sum()))).astype(np.float32)
+        rows = np.empty((len(drawn), self.items.dim), np.float32)
+        self.items.read(drawn, rows)
+        return Targets(places, shares, rows, raised), drawn
+
+    def _nexts(self, refs: Int64s, splits: Int64s, counts: Float32s) -> tuple[Int64s, NDArray[np.bool_]]:
+        """Return the row number of what follows each event [n, length], and which of them are targets."""
+        length = self.sequence.max_length - 1
+        lengths, places = np.diff(splits), np.arange(1, length + 1)
+        real = (places < lengths[:, None]) & (places >= (lengths - counts.astype(np.int64))[:, None])
+        at = np.where(real, splits[:-1, None] + places, 0)
+        return np.where(real, refs[at], -1) if len(refs) else np.full(real.shape, -1), real
+
+    def _columns(self, bound: BoundRequest) -> list[_EventColumn]:
+        """Return the events of a batch by column."""
+        found = []
+        for row, f in self._read:
+            given = bound.keep[self._longer_plan.lookups[row, SOURCE]]
+            assert given.splits is not None
+            found.append(_EventColumn(row, f.name, self.own[f.table], given.values.reshape(-1), given.splits))
+        return found
+
+    @contextmanager
+    def _writing(self, bound: BoundRequest) -> Iterator[Write]:
+        """Yield a function that writes histories from tables that do not change meanwhile."""
+        with self._reading_tables() as tables:
+            yield write_rows(self._events, tables, bound)
+
+    def _update(
+        self,
+        name: str,
+        columns: Sequence[_EventColumn],
+        refs: Mapping[int, Int64s],
+        pieces: Sequence[tuple[int, Float32s]],
+        drawn: Int64s | None,
+        by_candidates: Float32s,
+    ) -> None:
+        """Take one optimizer step on the rows of a table.
+
+        Args:
+            name: Name of the table.
+            columns: Its columns.
+            refs: Row numbers of their events.
+            pieces: Gradients by the histories.
+            drawn: Row numbers of the candidates, if they are of this table.
+            by_candidates: Gradients by the candidates.
+        """
+        values = sum(len(refs[c.row]) for c in columns) + (0 if drawn is None else len(drawn))
+        place, (touched, sums, met) = self.own[name].place, self._scratch_of(name, 0, values)
+        offsets, count = {c.name: c.offset for c in self.sequence.columns}, 0
+        none = COMBINERS["none"]
+        for c in columns:
+            most, codes = self._longer_plan.lookups[c.row, [MAX_LENGTH, CODES]].tolist()
+            for start, grad in pieces:
+                rows, times = np.arange(start, start + len(grad)), np.ones(len(grad), np.int64)
+                what = (refs[c.row], c.splits, rows, times, none, most, codes, grad, offsets[c.name], 0, 1)
+                count = kernels.accumulate(*what, place, touched, sums, met, count)
+        if drawn is not None:
+            read = met[:count].copy()
+            rows, times = np.arange(len(drawn)), np.ones(len(drawn), np.int64)
+            plain = (drawn, NO_SPLITS, rows, times, COMBINERS["sum"], 0, 1, by_candidates, 0, 0, 1)
+            count = kernels.accumulate(*plain, place, touched, sums, met, count)
+            met[: len(read)], met[len(read) : count] = read, 0
+        kernels.forget(place, touched[:count])
+        self._take_step(name, touched[:count], sums[:count], met[:count])
+
+
+@dataclass(frozen=True, slots=True)
+class _EventColumn:
+    """The events of a batch in one column.
+
+    Attributes:
+        row: Its number in the plan.
+        name: Its name.
+        table: Its table.
+        values: Ids of all events.
+        splits: Events of history i are [splits[i], splits[i + 1]).
+    """
+
+    row: int
+    name: str
+    table: EmbeddingVariable
+    values: Int64s
+    splits: Int64s
+
+
+def _longer(served: SequenceEntry) -> SequenceEntry:
+    """Return a sequence with one event more, the last target."""
+    length, columns, offset = served.max_length + 1, [], 0
+    for c in served.columns:
+        width = c.width // served.max_length * length
+        columns.append(replace(c, offset=offset, width=width))
+        offset += width
+    width = offset + (length if served.time else 0)
+    return replace(served, columns=columns, max_length=length, width=width)

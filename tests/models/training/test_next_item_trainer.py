@@ -1,0 +1,83 @@
+"""A step on histories: its loss, its candidates, and what it moves."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from freshet_serving.models.data.source import Batch
+from freshet_serving.models.training.next_item_trainer import NextItemTrainer
+from freshet_serving.models.training.spec import draft
+from freshet_serving.processor.columns import Ragged
+from tests.models.training.next_item_logs import next_config
+
+pytestmark = pytest.mark.tensorflow
+
+
+def make_trainer(tmp_path, **sections):
+    config = next_config(tmp_path, train={"optimizer": "adam"}, **sections)
+    return NextItemTrainer(draft(config, {}), config.train, config.network, None, config.tables)
+
+
+def histories(*lists, targets=None):
+    counts = [len(one) - 1 for one in lists] if targets is None else targets
+    column = Ragged.of([list(one) for one in lists])
+    return Batch({"history.item": column}, np.array(counts, np.float32), None, 0)
+
+
+def plain_loss(trainer, batch):
+    """The mean loss of the targets, one by one, over all items that have a row."""
+    states, _, _ = trainer.states(batch)
+    column, export = batch.columns["history.item"], trainer.items.export()
+    rows, losses = dict(zip(export.keys.tolist(), export.rows)), []
+    for n, count in enumerate(batch.label.astype(int).tolist()):
+        items = column.values[column.row_splits[n] : column.row_splits[n + 1]].tolist()
+        for place in range(len(items) - count, len(items)):
+            logits = export.rows @ states[n, place - 1]
+            losses.append(np.log(np.exp(logits).sum()) - rows[items[place]] @ states[n, place - 1])
+    return np.mean(losses)
+
+
+def test_loss_is_the_softmax_over_all_items(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.learn(histories(range(1, 10), range(5, 9), [20, 21]))
+    batch = histories([3, 4, 5, 9], [20, 21, 1], [7], range(1, 9), targets=[3, 1, 0, 2])
+    wanted = plain_loss(trainer, batch)
+    assert trainer.learn(batch) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_candidates_count_as_no_reads(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.learn(histories([1, 2, 3], [4, 5]))
+    before = trainer.items.export()
+    trainer.learn(histories([1, 2]))
+    after = trainer.items.export()
+    assert (after.counts - before.counts).tolist() == [1, 1, 0, 0, 0]
+    assert (after.rows != before.rows).any(axis=1).all()
+
+
+def test_few_candidates_estimate_the_whole_loss(tmp_path):
+    trainer = make_trainer(tmp_path, model={"negatives": 8})
+    items = [list(range(n, n + 5)) for n in range(0, 60, 5)]
+    trainer.learn(histories(*items))
+    batch = histories([1, 2, 3, 4])
+    wanted = plain_loss(trainer, batch)
+    assert trainer.learn(batch) == pytest.approx(wanted, abs=0.3)
+
+
+def test_history_without_targets_changes_nothing(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.learn(histories([1, 2, 3]))
+    before = trainer.items.export().rows
+    assert trainer.learn(histories([1], [2, 3], targets=[0, 0])) == 0.0
+    assert np.array_equal(before, trainer.items.export().rows)
+    assert trainer.steps == 1
+
+
+def test_scores_are_products_of_the_newest_state(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.learn(histories([1, 2, 3, 4], [4, 5, 6]))
+    states, _, _ = trainer.states(histories([1, 2, 3, 9]))
+    rows = trainer.items.export().rows
+    given = {"item_id": np.array([4]), "history.item": Ragged.of([[1, 2, 3]])}
+    np.testing.assert_allclose(trainer.score(given), rows[3] @ states[0, 2], atol=1e-6)
