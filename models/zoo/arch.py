@@ -31,7 +31,7 @@ _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
 @dataclass(frozen=True, slots=True)
 class NextItem:
-    """How a network learns which item comes next (models.training.next_item_functions).
+    """A network that learns which item comes next (models.training.next_item_functions).
 
     Attributes:
         states: A history [n, width] -> the user's vector after each of its events [n, length, d].
