@@ -33,6 +33,7 @@ from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.running.opening import unpack
 from tests.gpu import tensorrt_steps
 from tests.gpu.bundled import Check, Figures, Skip, ms, timed
+from tests.gpu.http_step import http
 from tests.gpu.package import DIVIDED, MODEL, made_ahead, only
 
 LIBRARIES = ("jax", "jaxlib", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx-cu13-bindings")
@@ -297,6 +298,7 @@ STEPS: dict[str, Callable[[Check], Figures]] = {
     "deltas": deltas,
     "pipeline": pipeline,
     "division": division,
+    "http": http,
     "tensorrt": tensorrt_steps.tensorrt,
     "tensorrt-deltas": tensorrt_deltas,
     "tensorrt-weights": tensorrt_steps.tensorrt_weights,

@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 
 TENSORRT = {"tensorrt", "tensorrt-deltas", "tensorrt-weights"}
 NOT_ON_A_PROCESSOR = {"host-memory", "xla-ahead", "xla-unrecorded", *TENSORRT}
-NOT_ON_A_PLAYED_GPU = {"about", "onnxruntime"}
+# Servers are processes of their own, where no GPU is played.
+NOT_ON_A_PLAYED_GPU = {"about", "onnxruntime", "http"}
 
 
 @pytest.fixture(scope="module")
