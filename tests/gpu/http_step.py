@@ -31,15 +31,17 @@ def http(check: Check) -> Figures:
     for name, (backend, served, code, options) in sides.items():
         repository = only(check.bundle, check.folder / name, backend, served, code)
         log = check.folder / f"{name.replace(' ', '-')}.log"
-        with LiveServer(repository, *options, log=log) as server:
-            with Client(f"http://127.0.0.1:{server.http_port}", timeout_s=30) as client:
-                yield from _asked(check, client, name, 0)
-                started_s = time.perf_counter()
-                status, reply = server.upload(MODEL, (check.bundle / "delta.safetensors").read_bytes())
-                if status != 200:
-                    raise Conflict(f"delta: expected status 200, got {status}: {reply}")
-                yield f"{name}, a delta with all dense weights", ms(time.perf_counter() - started_s)
-                yield from _asked(check, client, f"{name}, after the delta", 1)
+        with (
+            LiveServer(repository, *options, log=log) as server,
+            Client(f"http://127.0.0.1:{server.http_port}", timeout_s=30) as client,
+        ):
+            yield from _asked(check, client, name, 0)
+            started_s = time.perf_counter()
+            status, reply = server.upload(MODEL, (check.bundle / "delta.safetensors").read_bytes())
+            if status != 200:
+                raise Conflict(f"delta: expected status 200, got {status}: {reply}")
+            yield f"{name}, a delta with all dense weights", ms(time.perf_counter() - started_s)
+            yield from _asked(check, client, f"{name}, after the delta", 1)
 
 
 def _asked(check: Check, client: Client, name: str, step: int) -> Iterator[tuple[str, str]]:
