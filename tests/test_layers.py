@@ -126,6 +126,7 @@ HEAVY_HOMES = (
     "loadtest/bench/training/follow_race.py",
     "loadtest/bench/training/fuxictr_din_side.py",
     "loadtest/bench/training/fuxictr_side.py",
+    "loadtest/bench/training/torch_din_side.py",
     "loadtest/bench/training/torch_side.py",
     "loadtest/bench/verdict/fbgemm_side.py",
 )

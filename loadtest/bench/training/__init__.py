@@ -22,6 +22,10 @@ fuxictr_side  FuxiCTR's DCN-v2, in a process and environment of its own
 sequence_quality  AUC of rankers over histories; loadtest/results/sequence-quality.md
 sequence_rows  MovieLens-1M with histories, cut in three
 fuxictr_din_side  FuxiCTR's DIN, in a process and environment of its own
+fuxictr_fit   what ends both: its fit, and the AUC
+history_race  steps of DIN beside FuxiCTR's and PyTorch's; loadtest/results/train-histories.md
+history_side  Freshet in it
+torch_din_side  DIN as a plain PyTorch loop
 """
 
 __all__ = ["race", "turns"]
