@@ -59,8 +59,8 @@ FEWER = (2, 4, 8)
 PART_ROWS = 128
 """For fewer rows than this, waking another thread does not pay."""
 MOST_PARTS = 4
-"""Most parts that a batch is divided into for the cores: each has gradients of all weights, which are added up. With
-more cores, the call of each part uses several.
+"""Most parts of a batch for the cores alone: each has gradients of all weights, which must be added up. With more
+cores, the call of each part uses several.
 """
 PART_EVENTS, LEAST_PART_ROWS = 4096, 16
 """Events of a part, and the fewest rows of one. What a layer makes of more events does not fit in a core's cache, and

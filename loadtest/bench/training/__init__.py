@@ -26,6 +26,10 @@ next_item_side  one of Freshet's
 rectools_side  RecTools' SASRec, in a process and environment of its own
 leave_one_out  what they learn and are measured on
 fuxictr_din_side  FuxiCTR's DIN, in a process and environment of its own
+fuxictr_fit   what ends both: its fit, and the AUC
+history_race  steps of DIN beside FuxiCTR's and PyTorch's; loadtest/results/train-histories.md
+history_side  Freshet in it
+torch_din_side  DIN as a plain PyTorch loop
 """
 
 __all__ = ["race", "turns"]

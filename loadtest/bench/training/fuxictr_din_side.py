@@ -1,15 +1,20 @@
 """FuxiCTR's DIN in the sequence race; run in an environment with fuxictr and torch.
 
 Arguments: a file of rows, batch rows, rate, regularizer of embeddings, seed, epochs. Writes a Run as JSON to stdout.
-Everything is fuxictr 2.3.10's own: layers, initial values, fit and early stopping; ReLU in place of Dice.
+With 0 epochs it answers how long steps take (turns). Everything is fuxictr 2.3.10's own: layers, initial values, fit
+and early stopping; ReLU in place of Dice.
 """
 
 # mypy: ignore-errors
 
+import itertools
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import numpy as np
 import torch
@@ -17,8 +22,10 @@ from fuxictr.features import FeatureMap
 from fuxictr.pytorch.torch_utils import seed_everything
 from model_zoo.LongCTR.DIN.DIN import DIN
 
+from loadtest.bench.training.fuxictr_fit import fit_and_tell
+from loadtest.bench.training.turns import serve
+
 DIM, HIDDEN, ATTENTION = 16, [128, 64], [64]
-SCORED_ROWS = 8192
 
 
 class Loader:
@@ -67,14 +74,19 @@ def main():
             model_root=folder,
             verbose=0,
         )
-        learned, choosing, last = (
-            Loader(rows, part, batch_rows if part == "learned" else SCORED_ROWS, part == "learned")
-            for part in ("learned", "choosing", "last")
-        )
-        model.fit(learned, epochs=most_epochs, validation_data=choosing)
-        epochs = model._epoch_index + 1 - model._stopping_steps
-        aucs = [model.evaluate(part)["AUC"] for part in (choosing, last)]
-    print(json.dumps({"auc": aucs[1:], "epochs": epochs, "choosing": aucs[0]}))
+        loader = partial(Loader, rows)
+        if most_epochs:
+            fit_and_tell(model, loader, batch_rows, most_epochs)
+        else:
+            serve(partial(learn, model, loader("learned", batch_rows, True)))
+
+
+def learn(model, loader, steps):
+    """Learn so many steps as FuxiCTR's train_epoch does, epoch after epoch; return the last loss."""
+    model.train()
+    whole = loader.rows // loader.batch_rows
+    batches = itertools.chain.from_iterable(itertools.islice(loader, whole) for _ in range(-(-steps // whole)))
+    return [model.train_step(batch).item() for batch in itertools.islice(batches, steps)][-1]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@ early stopping are taken, and its forward as FuxiCTR has it for rows without seq
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import numpy as np
 import torch
@@ -19,8 +22,9 @@ from fuxictr.pytorch.models import BaseModel
 from fuxictr.pytorch.torch_utils import seed_everything
 from model_zoo.LongCTR.DCNv2 import DCNv2
 
+from loadtest.bench.training.fuxictr_fit import fit_and_tell
+
 DIM, HIDDEN, CROSS_LAYERS = 16, [256, 128, 64], 3
-SCORED_ROWS = 8192
 
 
 class PlainDCNv2(DCNv2):
@@ -35,7 +39,7 @@ class PlainDCNv2(DCNv2):
 class Loader:
     """Batches of a part of the rows, by column, as FuxiCTR's own loaders give them."""
 
-    def __init__(self, rows, part, names, batch_rows, shuffled):
+    def __init__(self, rows, names, part, batch_rows, shuffled):
         columns = {name: torch.from_numpy(rows[f"{part}.{name}"]) for name in names}
         self.columns = {name: c[:, 0] if c.shape[1] == 1 else c for name, c in columns.items()}
         self.rows, self.batch_rows, self.shuffled = len(columns["label"]), batch_rows, shuffled
@@ -85,14 +89,7 @@ def main():
             model_root=folder,
             verbose=0,
         )
-        learned, choosing, last = (
-            Loader(rows, part, [*sizes, "label"], batch_rows if part == "learned" else SCORED_ROWS, part == "learned")
-            for part in ("learned", "choosing", "last")
-        )
-        model.fit(learned, epochs=most_epochs, validation_data=choosing)
-        epochs = model._epoch_index + 1 - model._stopping_steps
-        aucs = [model.evaluate(part)["AUC"] for part in (choosing, last)]
-    print(json.dumps({"auc": aucs[1:], "epochs": epochs, "choosing": aucs[0]}))
+        fit_and_tell(model, partial(Loader, rows, [*sizes, "label"]), batch_rows, most_epochs)
 
 
 if __name__ == "__main__":
