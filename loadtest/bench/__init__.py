@@ -22,6 +22,7 @@ foreign_models  `make -C loadtest models`
 store_outages   reads of online features while the store is well, slow, wrong or gone
 feast_side      the half of it that runs in Feast's own environment
 bench_feast_server  `make -C loadtest feast-server`
+bench_slow_store  `make -C loadtest slow-store`
 feast_server_side  the half of it that runs in Feast's own environment
 guard_streams   good streams of `make -C loadtest guard`, trained and kept
 guard_replay    a server's model that follows a kept stream in process

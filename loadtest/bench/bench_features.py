@@ -85,8 +85,14 @@ def _columns(kinds: Mapping[str, str], rows: int, random: np.random.Generator) -
     return made
 
 
-def train(folder: Path, values: FeatureValues) -> Path:
-    """Train the model on clicks whose features are joined by key; returns the repository."""
+def train(folder: Path, values: FeatureValues, timeout_ms: float = 1000) -> Path:
+    """Train the model on clicks whose features are joined by key; returns the repository.
+
+    Args:
+        folder: Folder to write to.
+        values: The features.
+        timeout_ms: How long a request waits for the store.
+    """
     random = np.random.default_rng(11)
     pq.write_table(pa.table({"item_id": np.arange(ITEMS), **values.item}), folder / "items.parquet")
     user, item = random.integers(0, USERS, EVENTS), random.integers(0, ITEMS, EVENTS)
@@ -113,7 +119,7 @@ def train(folder: Path, values: FeatureValues) -> Path:
                     "format": "hash",
                     "features": list(USER_KINDS),
                     "types": {name: "int64" if kind == "id" else "double" for name, kind in USER_KINDS.items()},
-                    "timeout_ms": 1000,
+                    "timeout_ms": timeout_ms,
                 }
             },
             "publish": {"repository": str(folder / "repository"), "full_rows": EVENTS, "delta_rows": 0},

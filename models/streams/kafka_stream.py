@@ -9,6 +9,9 @@ are found within PARTITIONS_S.
 A file of librdkafka properties, named by the environment variable FRESHET_KAFKA_PROPERTIES, configures how the client
 authenticates to the brokers (TLS, SASL).
 
+Messages that are there when partitions are assigned take a moment to come: a poll that does not wait for new ones waits
+for those, until the client has reported the end of each partition.
+
 Offsets that retention deleted before they were read count as lost. A topic that ends before an offset already read is
 another topic, and is refused.
 """
@@ -30,7 +33,7 @@ from freshet_serving.models.streams.stream_rows import MessageRows, RejectedRows
 from freshet_serving.processor.errors import BadInput
 
 MOST_MESSAGES = 4096
-TIMEOUT_S = 10.0
+TIMEOUT_S, FETCH_S = 10.0, 0.1
 PARTITIONS_S = 10.0
 PROPERTIES = "FRESHET_KAFKA_PROPERTIES"
 FORM = "kafka://HOST:PORT[,HOST:PORT]/TOPIC"
@@ -68,7 +71,7 @@ class KafkaStream:
             "bootstrap.servers": parts.netloc,
             "group.id": "freshet",
             "enable.auto.commit": False,
-            "enable.partition.eof": False,
+            "enable.partition.eof": True,
             "isolation.level": "read_committed",
             "auto.offset.reset": "error",
             "queued.max.messages.kbytes": 32 << 10,
@@ -81,6 +84,8 @@ class KafkaStream:
             raise BadInput(f"{PROPERTIES}: expected properties of librdkafka, got {_told(error)}") from None
         # Partition -> next offset.
         self._next: dict[int, int] = {}
+        # Partitions with messages that were there when they were assigned and have not all come.
+        self._coming: set[int] = set()
         self._looked_s = float("-inf")
         self._lost = 0
         self._newest: list[tuple[Segment, list[Rows | RejectedRows]]] = []
@@ -103,7 +108,14 @@ class KafkaStream:
         try:
             if self._now_s() - self._looked_s >= PARTITIONS_S:
                 self._assign()
-            given = self._consumer.consume(MOST_MESSAGES, wait_s)
+            given = self._consumed(wait_s)
+            for _ in range(round(TIMEOUT_S / FETCH_S)):
+                if given or wait_s or not self._coming:
+                    break
+                given = self._consumed(FETCH_S)
+            else:
+                # Brokers that do not answer hold up one poll.
+                self._coming.clear()
         except ck.KafkaException as error:
             self._trouble = f"Kafka: {_told(error)}"
             return []
@@ -124,6 +136,16 @@ class KafkaStream:
             parts = self._parts(partition, run)
             self._newest.append((Segment(where, sum(map(len, parts))), parts))
         return [segment for segment, _ in self._newest]
+
+    def _consumed(self, wait_s: float) -> list[ck.Message]:
+        """Return messages and errors; the ends of partitions are noted."""
+        given = []
+        for message in self._consumer.consume(MOST_MESSAGES, wait_s):
+            if (failure := message.error()) is not None and failure.code() == ck.KafkaError._PARTITION_EOF:
+                self._coming.discard(message.partition() or 0)
+            else:
+                given.append(message)
+        return given
 
     def read(self, segment: Segment) -> Iterator[Rows | RejectedRows]:
         for newest, parts in self._newest:
@@ -155,6 +177,7 @@ class KafkaStream:
             raise ck.KafkaException(topic.error)
         moved = topic.partitions.keys() != self._next.keys() or self._looked_s == float("-inf")
         if moved:
+            self._coming.clear()
             for partition in sorted(topic.partitions):
                 self._next[partition] = self._begins(partition)
             self._consumer.assign([ck.TopicPartition(self._topic, p, o) for p, o in sorted(self._next.items())])
@@ -171,6 +194,8 @@ class KafkaStream:
             )
         if 0 <= wanted < first:
             self._lost += first - wanted
+        if max(wanted, first) < end:
+            self._coming.add(partition)
         return max(wanted, first)
 
     def _again(self, segment: Segment) -> list[Message]:
