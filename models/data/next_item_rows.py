@@ -80,17 +80,44 @@ class NextItemRows:
             place = int(places[at - 1]) if at else first
             yield self._batch(some, first, place, int(places[at + len(some) - 1]) - place)
 
+    def cases(
+        self, cases: int, first: int, item: str, last_only: bool = False
+    ) -> Iterator[tuple[dict[str, Column], Column]]:
+        """Yield the histories before some events, as requests have them, and these events' items.
+
+        Args:
+            cases: Events of a batch.
+            first: First row whose event counts.
+            item: The sequence's column of the items.
+            last_only: Only each user's last event counts.
+        """
+        counts, events_of = self._rows >= first, np.diff(self._ends, prepend=0)
+        if last_only:
+            last = np.zeros(len(counts), bool)
+            last[self._ends[events_of > 0] - 1] = True
+            counts &= last
+        firsts = np.repeat(self._ends - events_of, events_of)
+        which = np.flatnonzero(counts)
+        for at in range(0, len(which), cases):
+            stops = which[at : at + cases]
+            begins = np.maximum(firsts[stops], stops - self._config.max_length)
+            yield self._between(begins, stops)[0], take_rows(self._columns[item], stops)
+
     def _batch(self, users: Int64s, first: int, start: int, rows: int) -> Batch:
         stops = self._ends[users]
         begins = np.where(users > 0, self._ends[users - 1], 0)
-        longest = self._config.max_length + 1
-        begins = np.maximum(begins, stops - longest)
+        begins = np.maximum(begins, stops - self._config.max_length - 1)
+        columns, at = self._between(begins, stops)
+        ends = np.cumsum(stops - begins) - (stops - begins)
+        targets = np.add.reduceat(np.append(self._rows[at] >= first, 0), ends) * (stops > begins)
+        return Batch(columns, targets.astype(np.float32), None, start, covers=rows)
+
+    def _between(self, begins: Int64s, stops: Int64s) -> tuple[dict[str, Column], Int64s]:
+        """Return events [begins[i], stops[i]) as lists by column, and the events' numbers."""
         counts = stops - begins
         splits = np.concatenate([[0], np.cumsum(counts)])
         at = np.repeat(begins - splits[:-1], counts) + np.arange(splits[-1])
-        columns: dict[str, Column] = {name: Ragged(take_rows(c, at), splits) for name, c in self._columns.items()}
-        targets = np.add.reduceat(np.append(self._rows[at] >= first, 0), splits[:-1]) * (counts > 0)
-        return Batch(columns, targets.astype(np.float32), None, start, covers=rows)
+        return {name: Ragged(take_rows(c, at), splits) for name, c in self._columns.items()}, at
 
 
 def newest_histories(

@@ -22,7 +22,13 @@ Float32s = NDArray[np.float32]
 
 
 class CatalogueRanking:
-    """Ranks of targets, counted as they come."""
+    """Ranks of targets, counted as they come.
+
+    Attributes:
+        top: Places that count.
+        targets: Number of targets.
+        items: Number of items that the last ones were ranked among.
+    """
 
     def __init__(self, top: int) -> None:
         """Create an empty one.
@@ -30,7 +36,7 @@ class CatalogueRanking:
         Args:
             top: Places that count.
         """
-        self.top, self.targets = top, 0
+        self.top, self.targets, self.items = top, 0, 0
         self._hits, self._gains = 0, 0.0
 
     def add(self, users: Float32s, items: Float32s, targets: Int64s, seen: Int64s, splits: Int64s) -> None:
@@ -50,7 +56,7 @@ class CatalogueRanking:
             hit = ranks <= self.top
             self._hits += int(hit.sum())
             self._gains += float((1.0 / np.log2(ranks[hit] + 1.0)).sum())
-        self.targets += len(targets)
+        self.targets, self.items = self.targets + len(targets), len(items)
 
     def result(self) -> RankingResult:
         """Return the means over all targets; NaN without one."""

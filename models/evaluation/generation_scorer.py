@@ -116,6 +116,10 @@ class GenerationScorer(Predictor):
         scores = np.concatenate(parts)
         return scores.reshape(-1) if len(outputs) == 1 else scores
 
+    def rows(self, table: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return a table as of the generation: keys [m], ascending, and rows [m, dim]."""
+        return self._version.export()[0][table]
+
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
         """Return the only replica."""
         return self._replica

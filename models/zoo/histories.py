@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from freshet_serving.models.zoo.arch import SCORE, Arch, NextItem
+from freshet_serving.models.zoo.arch import SCORE, USER_VECTOR, Arch, NextItem
 from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput, SequenceSpan
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor, columns, side_by_side
 from freshet_serving.processor.errors import BadInput
 
-USER_VECTOR = "user_vector"
 FAR = 1e9
 NORM_EPSILON = 1e-6
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from freshet_serving.models.zoo.arch import SCORE, Arch
+from freshet_serving.models.zoo.arch import SCORE, USER_VECTOR, Arch
 from freshet_serving.models.zoo.dense_input import DenseInput
-from freshet_serving.models.zoo.histories import USER_VECTOR
 from freshet_serving.models.zoo.layers import LayerFactory, Tensor, columns
 from freshet_serving.models.zoo.option_types import Dropout, Hidden, Units
 from freshet_serving.processor.errors import BadInput

@@ -50,11 +50,15 @@ def evaluate(
     ] = None,
     skip: Annotated[int, typer.Option(min=0, help="Number of rows to skip at the beginning.")] = 0,
     rows: Annotated[int, typer.Option(min=0, help="Maximum number of rows to score; 0: all.")] = 0,
+    leave_one_out: Annotated[
+        bool, typer.Option(help="Of a network of the next item, rank each user's last event alone.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
     """Scores rows like a server of a given generation, and prints AUC, log-loss, calibration and slices."""
     from freshet_serving.models.config.evaluate_section import EvaluateConfig
     from freshet_serving.models.data.formats import DataConfig
+    from freshet_serving.models.zoo.architectures import NEXT_ITEM
 
     wanted = Generation.parse(generation) if generation is not None else None
     if (model is None) == (config is None):
@@ -79,6 +83,11 @@ def evaluate(
         rows_of = dataclasses.replace(rows_of, time="")
     rows_of = _labelled(rows_of, label or [], weight)
     measured = EvaluateConfig(tuple(by) if by else measured.by, group or measured.group, top or measured.top)
+    if trained is not None and trained.model.arch in NEXT_ITEM:
+        _rank_next(str(repository), wanted, rows_of, measured.top, skip, rows, leave_one_out, as_json, trained)
+        return
+    if leave_one_out:
+        raise BadInput("--leave-one-out: expected --config with the training file of a network of the next item")
     _score(str(repository), str(model), wanted, rows_of, measured, skip, rows, as_json, trained)
 
 
@@ -117,6 +126,41 @@ def _score(
     console.print(f"[bold]{escape(model)}[/bold] {about['generation']} on {escape(data.path)}", soft_wrap=True)
     for name in labels:
         _print(console, [line for line in lines if line["label"] == name], name if len(labels) > 1 else "")
+
+
+def _rank_next(
+    repository: str,
+    generation: Generation | None,
+    data: DataConfig,
+    top: int,
+    skip: int,
+    rows: int,
+    leave_one_out: bool,
+    as_json: bool,
+    trained: TrainConfig,
+) -> None:
+    """Rank what came next among all items, and print hit rate and NDCG."""
+    from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+    from freshet_serving.models.evaluation.next_item_evaluation import rank_next_items
+
+    console, model = output(highlight=False), trained.model.name
+    with (
+        progress_bars(Console(stderr=True) if as_json else console) as reporter,
+        GenerationScorer(repository, model, generation) as scorer,
+    ):
+        ranking = rank_next_items(scorer, data, trained, top, reporter, skip, rows, leave_one_out)
+        about = {"model": model, "generation": str(scorer.generation)}
+    found = ranking.result()
+    if as_json:
+        figures = {"hit_rate": found.hit_rate, "ndcg": found.ndcg, "events": found.groups, "items": ranking.items}
+        print(json.dumps(about | {"what": "next_item", "top": top} | figures))
+        return
+    console.print(f"[bold]{escape(model)}[/bold] {about['generation']} on {escape(data.path)}", soft_wrap=True)
+    console.print(
+        f"the first {top} of {ranking.items:,} items: hit rate {_told(found.hit_rate)}, NDCG {_told(found.ndcg)}"
+        f" over {found.groups:,} events",
+        soft_wrap=True,
+    )
 
 
 def _format(path: str, usual: str) -> str:

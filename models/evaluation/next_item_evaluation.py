@@ -1,0 +1,90 @@
+"""Rank with one generation what came next in an event log, among all items that have a row in that generation.
+
+A history is what the log has of its user before the event, as a request would send it: the user's vector is computed by
+the executables of a server, and the items' rows are those that the server reads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.compiler.progress import Reporter
+from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.joined_rows import joined_rows
+from freshet_serving.models.data.next_item_rows import NextItemRows
+from freshet_serving.models.data.open_data import open_source
+from freshet_serving.models.data.sequence_columns import SequenceSource
+from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
+from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+from freshet_serving.models.zoo.arch import USER_VECTOR
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels.pool import SOURCE
+
+CASES = 2048
+
+Int64s = NDArray[np.int64]
+
+
+def rank_next_items(
+    scorer: GenerationScorer,
+    data: DataConfig,
+    trained: TrainConfig,
+    top: int,
+    reporter: Reporter,
+    skip: int = 0,
+    rows: int = 0,
+    leave_one_out: bool = False,
+) -> CatalogueRanking:
+    """Rank the items of events.
+
+    Args:
+        scorer: The generation.
+        data: The event log.
+        trained: The model's training file.
+        top: Places that count.
+        reporter: Receives progress.
+        skip: Number of rows that only enter the histories.
+        rows: Number of rows after them; 0 for all.
+        leave_one_out: Rank each user's last event alone.
+
+    Returns:
+        The ranks.
+
+    Raises:
+        BadInput: The data lack a column, or have no such rows.
+    """
+    manifest, plan = scorer.description, SparsePlan(scorer.description)
+    (sequence,) = trained.sequences.values()
+    item = next(f for f in trained.features if f.side == "item")
+    columns = [f for f in trained.features if f.sequence is not None]
+    events = next(f.name for f in columns if f.table == item.table)
+    source = joined_rows(lambda fields: open_source(data, fields), trained.features, trained.entities)
+    assert isinstance(source, SequenceSource)
+    total = source.count_rows() or 0
+    log = NextItemRows(source.events, sequence, columns, min(total, skip + rows) if rows else total)
+    sources = {f.name: int(plan.lookups[n, SOURCE]) for n, f in enumerate(manifest.lookups)}
+    keys, vectors = scorer.rows(item.table)
+    ranking = CatalogueRanking(top)
+    reporter.begin(f"ranking by {scorer.model} {scorer.generation}", None)
+    for histories, targets in log.cases(CASES, skip, events, leave_one_out):
+        inputs = histories | {item.column: targets}
+        bound = plan.bind_inputs(inputs)
+        seen, target = (bound.keep[sources[name]] for name in (events, item.name))
+        assert seen.splits is not None
+        users = scorer.score(inputs, len(targets), [USER_VECTOR]).reshape(len(targets), -1)
+        wanted, had = (_places(keys, ids.values.reshape(-1)) for ids in (target, seen))
+        ranking.add(users, vectors, wanted, had, seen.splits)
+        reporter.advance(len(targets))
+    if not ranking.targets:
+        raise BadInput(f"data: expected an event of a history after row {skip:,}, got {total:,} rows")
+    return ranking
+
+
+def _places(keys: Int64s, ids: Int64s) -> Int64s:
+    """Return the place of each id among ascending keys, -1 for one that is none of them."""
+    at = np.searchsorted(keys, ids)
+    found = np.append(keys, 0)[at] == ids
+    return np.where(found & (at < len(keys)), at, -1)

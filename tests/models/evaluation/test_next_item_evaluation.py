@@ -1,0 +1,94 @@
+"""`freshet evaluate` ranks what came next among all items: by time, and by each user's last event."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+from freshet_serving.models.evaluation.next_item_evaluation import rank_next_items
+from freshet_serving.models.training.next_item_run import NextItemRun
+from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.errors import BadInput
+from tests.models.training.next_item_logs import ITEMS, next_config, raw_config, write_log
+from tests.models.training.test_loop import Notes
+from tests.serving.commands.running import run as run_command
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("next")
+    write_log(folder / "log.csv")
+    run = NextItemRun(next_config(folder, train={"epochs": 8}, publish={"delta_rows": 0}))
+    run.run()
+    return run.config
+
+
+def ranked(config, **given):
+    with GenerationScorer(config.publish.repository, "next") as scorer:
+        return rank_next_items(scorer, config.data, config, 3, Notes(), **given)
+
+
+def plain_ranks(config, rows):
+    """The rank of each row's item, row by row, from a server's scores of all items."""
+    lines = [line.split(",") for line in Path(config.data.path).read_text().split()[1:]]
+    events, ranks = [(int(user), int(item)) for user, item, _, _ in lines], []
+    with GenerationScorer(config.publish.repository, "next") as scorer:
+        items = scorer.rows("item_id")[0]
+        for row in rows:
+            user, item = events[row]
+            before = [i for u, i in events[:row] if u == user][-8:]
+            given = {"item_id": items, "history.item": Ragged.of([before])}
+            scores = scorer.score(given, len(items), ["score"])
+            own = scores[items == item]
+            ranks.append(sum(scores[~np.isin(items, before) | (items == item)] >= own))
+    return np.array(ranks)
+
+
+def test_ranks_are_those_of_a_servers_scores(trained):
+    rows = range(780, 800)
+    found, ranks = ranked(trained, skip=780, rows=20).result(), plain_ranks(trained, rows)
+    assert found.groups == 20
+    assert found.hit_rate == pytest.approx(np.mean(ranks <= 3))
+    assert found.ndcg == pytest.approx(np.where(ranks <= 3, 1 / np.log2(ranks + 1), 0).mean(), abs=1e-6)
+
+
+def test_leave_one_out_ranks_each_users_last_event(trained):
+    last_round = ranked(trained, skip=780)
+    left_out = ranked(trained, leave_one_out=True)
+    assert (left_out.targets, left_out.items) == (60, ITEMS)
+    assert left_out.result() == last_round.result()
+
+
+def test_rows_beyond_the_log_are_refused(trained):
+    with pytest.raises(BadInput, match="expected an event of a history after row 900, got 840 rows"):
+        ranked(trained, skip=900)
+
+
+def test_command_prints_hit_rate_and_ndcg(trained, tmp_path):
+    raw = raw_config(tmp_path)
+    lines = []
+    for name, section in (
+        ("model", raw["model"]),
+        ("data", {**raw["data"], "path": trained.data.path}),
+        *((f"features.{name}", feature) for name, feature in raw["features"].items()),
+        ("sequences.history", raw["sequences"]["history"]),
+        ("publish", {"repository": trained.publish.repository}),
+    ):
+        lines.append(f"[{name}]")
+        for key, value in section.items():
+            table = isinstance(value, dict)
+            inner = "{ " + ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items()) + " }" if table else ""
+            lines.append(f"{key} = {inner or json.dumps(value)}")
+    path = tmp_path / "next.toml"
+    path.write_text("\n".join(lines))
+    told = run_command("evaluate", "--config", str(path), "--leave-one-out", "--top", "3")
+    assert "the first 3 of 12 items: hit rate " in told
+    assert "over 60 events" in told
+    found = json.loads(run_command("evaluate", "--config", str(path), "--skip", "780", "--json").splitlines()[-1])
+    assert (found["what"], found["top"], found["events"], found["items"]) == ("next_item", 10, 60, 12)
