@@ -28,7 +28,7 @@ FEWEST_CANDIDATES, SIZES = 64, 8
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What a step's histories are compared with.
+    """Items that the histories of a step are compared with.
 
     Attributes:
         places: int64 [n, length]: each target's place among the candidates, -1 if it is none of them.
