@@ -198,9 +198,9 @@ class EmbeddingVariable:
         """Return the row numbers of `ids`, negative for ids without a row."""
         return self._ids.find(ids)
 
-    def present(self) -> Int64s:
-        """Return the numbers of all rows in memory, in storage order."""
-        return self._ids.present()
+    def live(self) -> Int64s:
+        """Return the numbers of all rows, by ascending id."""
+        return self._ids.live()
 
     def shrink_to_budget(self) -> None:
         """Move rows beyond the budget to disk; row numbers become invalid."""

@@ -107,6 +107,7 @@ def _score(
     from freshet_serving.models.evaluation.evaluate import evaluate as run
     from freshet_serving.models.evaluation.evaluate import user_column
     from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
+    from freshet_serving.models.zoo.architectures import NEXT_ITEM
 
     console = output(highlight=False)
     # If a program reads the output, the progress bar goes to stderr.
@@ -114,6 +115,8 @@ def _score(
         progress_bars(Console(stderr=True) if as_json else console) as reporter,
         GenerationScorer(repository, model, generation) as scorer,
     ):
+        if scorer.description.arch in NEXT_ITEM:
+            raise BadInput(f"evaluate: expected --config, as {model!r} ranks what came next in an event log")
         if not measured.group:
             measured = EvaluateConfig(measured.by, user_column(scorer.description), measured.top)
         labels = label_names(data)

@@ -70,6 +70,12 @@ def test_rows_beyond_the_log_are_refused(trained):
         ranked(trained, skip=900)
 
 
+def test_command_asks_for_the_training_file(trained):
+    given = ("--repository", trained.publish.repository, "--data", trained.data.path, "--label", "label")
+    with pytest.raises(BadInput, match="evaluate: expected --config, as 'next' ranks what came next"):
+        run_command("evaluate", "next", *given)
+
+
 def test_command_prints_hit_rate_and_ndcg(trained, tmp_path):
     raw = raw_config(tmp_path)
     lines = []

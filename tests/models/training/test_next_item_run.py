@@ -1,10 +1,13 @@
 """A network of the next item is trained from an event log, published with deltas, and served."""
 
+import shutil
+
 import numpy as np
 import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
+from freshet_serving.models.training import loop
 from freshet_serving.models.training.next_item_run import NextItemRun
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.columns import Ragged
@@ -22,6 +25,45 @@ def served_scores(repository, history, times=None):
             inputs["history.time"] = Ragged.of([times])
         reply = processor.process(PredictRequest("next", inputs))
         return reply.outputs["score"].reshape(-1), reply.outputs["user_vector"]
+
+
+class Killed(Exception):
+    """Raised in place of a step."""
+
+
+@pytest.mark.parametrize("steps", [3, 9, 13])
+def test_killed_run_continues_to_the_same_weights(steps, tmp_path, monkeypatch):
+    write_log(tmp_path / "log.csv")
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    short = {"train": {"epochs": 2}, "publish": {"delta_rows": 30}}
+    (tmp_path / "whole").mkdir()
+    whole = NextItemRun(next_config(tmp_path, **short), checkpoints=tmp_path / "whole")
+    whole.run()
+    shutil.rmtree(tmp_path / "repository")
+
+    def start():
+        return NextItemRun(next_config(tmp_path, **short), checkpoints=tmp_path / "killed")
+
+    (tmp_path / "killed").mkdir()
+    killed, taken = start(), []
+    learn = killed.trainer.learn
+
+    def learn_until_killed(work):
+        if len(taken) == steps:
+            raise Killed
+        taken.append(work)
+        return learn(work)
+
+    monkeypatch.setattr(killed.trainer, "learn", learn_until_killed)
+    with pytest.raises(Killed):
+        killed.run()
+    resumed = start()
+    resumed.run()
+    assert resumed.trainer.steps == whole.trainer.steps
+    found, wanted = resumed.trainer.items.export(), whole.trainer.items.export()
+    assert np.array_equal(found.keys, wanted.keys)
+    assert np.array_equal(found.rows, wanted.rows)
+    assert np.array_equal(found.counts, wanted.counts)
 
 
 @pytest.mark.parametrize("arch", NEXT_ITEM)
