@@ -6,7 +6,7 @@ live where these read them and pass from call to call; Keras variables only prov
 static number of rows: a part uses the smallest of a few sizes that it fits in, padded with copies of its first row of
 weight 0, which change no gradient. Networks whose rows see one another (batch statistics, pairwise losses) would see
 the padding, and would see fewer neighbours in a part: their batches stay whole and are compiled for each size that
-occurs.
+occurs. Parts of rows with histories hold few events, and compute equal histories once (models.dense.history_division).
 
 Callers: fill(), gradients(), move() of each step, from one thread; the worker pool computes parts in parallel, each in
 memory of its own. move() touches nothing that updates of table rows use, so both may run at once.

@@ -86,7 +86,9 @@ def learn(model, loader, steps):
     model.train()
     whole = loader.rows // loader.batch_rows
     batches = itertools.chain.from_iterable(itertools.islice(loader, whole) for _ in range(-(-steps // whole)))
-    return [model.train_step(batch).item() for batch in itertools.islice(batches, steps)][-1]
+    for model._batch_index, batch in enumerate(itertools.islice(batches, steps)):
+        loss = model.train_step(batch).item()
+    return loss
 
 
 if __name__ == "__main__":
