@@ -225,6 +225,10 @@ class UsedRecords:
         self.names, self._keys = names, keys
         self.records: dict[EntityRecords, NDArray[np.int32]] = {}
 
+    def again(self) -> UsedRecords:
+        """Return the same for another request that leaves the same out."""
+        return UsedRecords(self.names, self._keys)
+
     @property
     def nbytes(self) -> int:
         """Return the bytes that keep() takes."""

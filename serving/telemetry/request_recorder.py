@@ -101,10 +101,8 @@ class SampledRequest:
         Raises:
             BadInput: The version's file was changed under the server.
         """
-        if self.used is None:
-            return self
-        inputs = {**self.inputs, **self.used.columns()}
-        return replace(self, inputs=inputs, used=None) if self.columns.names <= inputs.keys() else None
+        made = self if self.used is None else replace(self, inputs={**self.inputs, **self.used.columns()}, used=None)
+        return made if self.columns.names <= made.inputs.keys() else None
 
 
 class RequestRecorder:
