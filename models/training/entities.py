@@ -26,7 +26,6 @@ from freshet_serving.processor.package import (
     TableEntry,
     derived,
     longest_read,
-    record_fields,
     record_layout,
     text_nbytes,
 )
@@ -36,6 +35,8 @@ log = logging.getLogger("freshet.training")
 Records = tuple[NDArray[np.int64], NDArray[np.int32]]
 ROOM = 2
 """Lists of which features read everything, and texts, may grow to this many times the longest one of the table."""
+STRING_NBYTES = 16
+"""Bytes that are left besides for texts to come, for each string."""
 MAX_WORDS = 4096
 """Words of a record at most, as of any table's row."""
 
@@ -77,18 +78,17 @@ def with_entities(draft: Manifest, configs: Sequence[EntityConfig]) -> tuple[Man
 
 
 def _with_texts(draft: Manifest, entity: EntityEntry, columns: Mapping[str, Column], rows: int) -> EntityEntry:
-    """Return the entity with room for the texts of its columns; without its columns if they are too long to be kept."""
+    """Return the entity with room for the texts of its columns; without its columns as given if there is none."""
     layout = record_layout(draft, entity)
     texts = [columns[column.name] for column in layout.texts]
     longest = text_nbytes(texts, layout.texts, rows) if texts else 0
-    room = 4 * (MAX_WORDS - layout.text_offset)
-    if longest > room or layout.words > MAX_WORDS:
-        fields = record_fields(draft, entity)
-        bound = {f.source for f in fields}
-        log.warning(
-            "entities.%s: the strings of a key take up to %d bytes, of %d at most: recordings have the key alone",
-            entity.name, longest, room,
-        )  # fmt: skip
-        kept = {name: n for name, n in entity.capacities.items() if name in bound}
-        return replace(entity, capacities=kept, text_nbytes=NOT_GIVEN)
-    return replace(entity, text_nbytes=min(ROOM * longest, room))
+    strings = sum(column.strings or 1 for column in layout.texts)
+    room, least = 4 * (MAX_WORDS - layout.text_offset), 4 * sum(1 + column.strings for column in layout.texts)
+    if least <= room:
+        return replace(entity, text_nbytes=min(ROOM * longest + STRING_NBYTES * strings, room))
+    log.warning(
+        "entities.%s: a key has too many columns to keep them as they are: recordings have the key", entity.name
+    )
+    bound = {f.source for f in layout.sources}
+    kept = {name: n for name, n in entity.capacities.items() if name in bound}
+    return replace(entity, capacities=kept, text_nbytes=NOT_GIVEN)

@@ -60,12 +60,14 @@ class BoundLayout(NamedTuple):
 
     Attributes:
         sources: Offset of the values, rows and stride of each source.
+        left_out: The records of the inputs that the requests leave out, to be copied for each; None if they leave none.
     """
 
     rows: int
     ids: int
     sources: tuple[tuple[int, int, int], ...]
     user_split: bool
+    left_out: UsedRecords | None
 
 
 class NonFiniteInput(BadInput):

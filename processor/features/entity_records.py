@@ -209,20 +209,25 @@ class UsedRecords:
     Nothing is kept unless keep() is called before the request is queued; the records are final when the reply is there.
 
     Attributes:
+        names: The inputs that it leaves out, and the transforms that are made of them.
         records: By entity, int32 [keys, words]; one key for all rows has one record.
     """
 
-    __slots__ = ("_keys", "_names", "records")
+    __slots__ = ("_keys", "names", "records")
 
     def __init__(self, names: Collection[str], keys: Sequence[tuple[EntityRecords, int]]) -> None:
         """Describe what a request leaves out.
 
         Args:
-            names: The inputs that it leaves out.
+            names: The inputs and transforms that it leaves out.
             keys: The entities that fill them, and the request's number of keys of each.
         """
-        self._names, self._keys = names, keys
+        self.names, self._keys = names, keys
         self.records: dict[EntityRecords, NDArray[np.int32]] = {}
+
+    def again(self) -> UsedRecords:
+        """Return the same for another request that leaves the same out."""
+        return UsedRecords(self.names, self._keys)
 
     @property
     def nbytes(self) -> int:
@@ -239,5 +244,5 @@ class UsedRecords:
         """Return the left-out inputs as they were used, those of one key with one row."""
         found: dict[str, Column] = {}
         for entity, records in self.records.items():
-            found |= entity.given(records, self._names)
+            found |= entity.given(records, self.names)
         return found

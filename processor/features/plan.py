@@ -199,7 +199,8 @@ class SparsePlan:
                 self._measure(inputs, limits, self._left_out(inputs))
             start = address_of_bytes(inputs.buffer) + inputs.start
             packed = [word for at, count, stride in layout.sources for word in (start + at, count, stride, 0)]
-            return BoundRequest(rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.user_split)
+            used = None if layout.left_out is None else layout.left_out.again()
+            return BoundRequest(rows, layout.ids, self._pack(*packed), (inputs.buffer,), layout.user_split, used=used)
         inputs = self.aligned(inputs)
         left = self._left_out(inputs)
         reads, transformed, plain = self._reads, self._transformed, self._plain
@@ -370,7 +371,7 @@ class SparsePlan:
             found = tuple(
                 (offsets.get(name, 0), count, stride) for (name, _), (_, count, stride, _) in zip(self._sources, words)
             )
-            layout = BoundLayout(bound.rows, bound.ids, found, bound.user_split)
+            layout = BoundLayout(bound.rows, bound.ids, found, bound.user_split, bound.used)
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[places] = layout

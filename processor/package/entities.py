@@ -265,14 +265,14 @@ def pack_records(
         part[:] = np.ascontiguousarray(values).reshape(rows, f.count).view(np.int32)
     if layout.texts:
         strings = [sources[column.name] for column in layout.texts]
-        pack_texts(strings, layout.texts, words[:, layout.text_offset :], f"entity {entity.name!r}")
+        pack_texts(strings, layout.texts, words[:, layout.text_offset :])
     return words
 
 
 def unpack_records(
     manifest: EntityModel, entity: EntityEntry, records: Records, names: Collection[str]
 ) -> dict[str, Column]:
-    """Return columns of records as they were given; {} if the version's records do not hold them.
+    """Return columns of records as they were given, as far as all of the records hold them.
 
     Args:
         manifest: The version's manifest.
@@ -302,7 +302,7 @@ def unpack_records(
             found[spec.name] = values if spec.columns else values[:, 0].copy()
     if any(column.name in names for column in layout.texts):
         texts = unpack_texts(records[:, layout.text_offset :], layout.texts, f"entity {entity.name!r}")
-        found |= {c.name: strings for c, strings in zip(layout.texts, texts) if c.name in names}
+        found |= {c.name: strings for c, strings in zip(layout.texts, texts or ()) if c.name in names}
     return found
 
 
@@ -384,6 +384,8 @@ def validate_entities(m: EntityModel) -> None:
         few = NOT_GIVEN <= e.text_nbytes <= MAX_TEXT_NBYTES
         _want(few, f"{where}.text_nbytes: expected {NOT_GIVEN} to {MAX_TEXT_NBYTES}, got {e.text_nbytes}")
         layout = record_layout(m, e)
+        least = 4 * sum(1 + column.strings for column in layout.texts)
+        _want(e.text_nbytes >= least or not layout.texts, f"{where}.text_nbytes: expected {least} or more")
         _want(bool(layout.sources), f"{where}.inputs: expected one that a feature reads")
         ragged = {f.source for f in (*layout.sources, *layout.given) if f.ragged}
         good = e.capacities.keys() == ragged and all(n > 0 for n in e.capacities.values())

@@ -1,7 +1,8 @@
 """Texts of records: the strings of an entity's columns as they were given, behind what the sparse graph reads.
 
 A record's texts are int32 words: for each column the number of its strings, then the length in bytes of each string,
-column by column, then the bytes, and zeros. So they are of any number and length up to the words that there are.
+column by column, then the bytes, and zeros. So they are of any number and length up to the words that there are; a
+record whose texts are longer has NOT_KEPT in their place, since what a score needs is not in them.
 
 Invariants
 - The words depend on the strings alone.
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 
+NOT_KEPT = -1
 BLOCK_ROWS = 4096
 """Rows that are packed at a time: to place the bytes takes 16 times their size."""
 Int64s = NDArray[np.int64]
@@ -54,33 +56,27 @@ def text_nbytes(columns: Sequence[Column], described: Sequence[TextColumn], rows
     return longest
 
 
-def pack_texts(columns: Sequence[Column], described: Sequence[TextColumn], words: Words, where: str) -> None:
-    """Write the texts of all rows.
+def pack_texts(columns: Sequence[Column], described: Sequence[TextColumn], words: Words) -> None:
+    """Write the texts of all rows, as far as they fit.
 
     Args:
         columns: The columns, with strings of all rows.
         described: What they are, in the order of the record.
         words: int32 [rows, words] of zeros, to write to.
-        where: The entity, for the message.
-
-    Raises:
-        BadInput: A row's texts are too long.
     """
     capacity = 4 * words.shape[1]
     for first in range(0, len(words), BLOCK_ROWS):
         block = np.zeros(words[first : first + BLOCK_ROWS].shape, np.int32)
         data, counts, lengths, starts = _strings(columns, described, first, first + len(block))
-        nbytes = _nbytes(counts, lengths)
-        if len(block) and nbytes.max() > capacity:
-            raise BadInput(
-                f"{where}: expected strings of at most {capacity} bytes a key, with 4 for each column and string, "
-                f"got {nbytes.max()}"
-            )
-        block[:, : len(described)] = counts
+        fits = _nbytes(counts, lengths) <= capacity
+        block[~fits, 0] = NOT_KEPT
         row, place, at = _places(counts, lengths)
+        kept = fits[row]
+        row, place, at, lengths, starts = row[kept], place[kept], at[kept], lengths[kept], starts[kept]
+        block[fits, : len(described)] = counts[fits]
         block[row, len(described) + place] = lengths
-        source = np.repeat(starts - _starts(lengths), lengths) + np.arange(lengths.sum())
-        target = np.repeat(row * capacity + at - _starts(lengths), lengths) + np.arange(lengths.sum())
+        within = np.arange(lengths.sum()) - np.repeat(_starts(lengths), lengths)
+        source, target = np.repeat(starts, lengths) + within, np.repeat(row * capacity + at, lengths) + within
         block.view(np.uint8).reshape(-1)[target] = data[source]
         words[first : first + len(block)] = block
 
@@ -93,7 +89,18 @@ def check_texts(words: Words, described: Sequence[TextColumn], where: str) -> No
         described: The columns.
         where: The entity, for the message.
     """
+    for first in range(0, len(words), BLOCK_ROWS):
+        _check_block(words[first : first + BLOCK_ROWS], described, where)
+
+
+def _check_block(words: Words, described: Sequence[TextColumn], where: str) -> None:
     wide, most = len(described), words.shape[1]
+    if most < wide:
+        raise BadInput(f"{where}: expected texts of {wide} columns, got {most} words")
+    kept = words[:, 0] != NOT_KEPT
+    if words[~kept, 1:].any():
+        raise BadInput(f"{where}: expected zeros in place of texts that are not kept")
+    words = words[kept]
     counts = words[:, :wide].astype(np.int64)
     fixed = np.array([c.strings for c in described], np.int64)
     wrong = (counts < 0) | (counts > most) | ((fixed > 0) & (counts != fixed))
@@ -107,8 +114,8 @@ def check_texts(words: Words, described: Sequence[TextColumn], where: str) -> No
         raise BadInput(f"{where}: expected texts that pack_texts() writes, got other lengths of strings")
 
 
-def unpack_texts(words: Words, described: Sequence[TextColumn], where: str) -> list[Column]:
-    """Return the columns of records.
+def unpack_texts(words: Words, described: Sequence[TextColumn], where: str) -> list[Column] | None:
+    """Return the columns of records; None if a record's texts are not kept.
 
     Args:
         words: int32 [rows, words] of texts.
@@ -120,6 +127,8 @@ def unpack_texts(words: Words, described: Sequence[TextColumn], where: str) -> l
     """
     words = np.ascontiguousarray(words)
     check_texts(words, described, where)
+    if (words[:, 0] == NOT_KEPT).any():
+        return None
     wide, capacity = len(described), 4 * words.shape[1]
     counts = words[:, :wide].astype(np.int64)
     row, place = _rows_and_places(counts)

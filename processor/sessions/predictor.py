@@ -214,9 +214,10 @@ class Predictor(ABC):
         if replica.sample.wanted:
             # A preview reads records of a state that is not served: it must not write the flags of this reply.
             replica.sample.take(bound.without_flags(), request.inputs)
-        if request.shows_features and bound.used is not None and bound.used.nbytes <= MAX_SHOWN_NBYTES:
-            bound.used.keep()
+        if request.shows_features and bound.used is not None:
             request.used = bound.used
+            if bound.used.nbytes <= MAX_SHOWN_NBYTES:
+                bound.used.keep()
         if bound.unknown:
             # Before the interceptors, which compare and record whole replies.
             done = without_unknown(bound, done)

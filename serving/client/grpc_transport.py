@@ -14,6 +14,7 @@ from freshet_serving.serving.client.prediction import (
     ClientCall,
     Prediction,
     error_of,
+    features_of,
     missing_of,
     output,
     rows_of,
@@ -130,10 +131,11 @@ def decode(data: bytes, metadata: Any) -> Prediction:
     missing = missing_of(_text(metadata, "x-features-missing"))
     try:
         unknown, dropped = (rows_of(_text(metadata, f"x-{kind}-rows")) for kind in ("unknown", "dropped"))
+        features = features_of(_text(metadata, "x-features"))
     except ValueError:
-        raise FreshetError("reply: expected rows as numbers in its metadata") from None
+        raise FreshetError("reply: expected rows as numbers and features as JSON in its metadata") from None
     generation = _text(metadata, "x-model-generation")
-    return Prediction(reply.model_name, version, generation, outputs, missing, unknown, dropped)
+    return Prediction(reply.model_name, version, generation, outputs, missing, unknown, dropped, features)
 
 
 def _error(target: str, code: grpc.StatusCode, details: str | None, metadata: Any) -> FreshetError:

@@ -12,7 +12,15 @@ import httpx
 import orjson
 
 from freshet_serving.processor.errors import Expired, FreshetError
-from freshet_serving.serving.client.prediction import ClientCall, Prediction, error_of, missing_of, output, rows_of
+from freshet_serving.serving.client.prediction import (
+    ClientCall,
+    Prediction,
+    error_of,
+    features_of,
+    missing_of,
+    output,
+    rows_of,
+)
 from freshet_serving.serving.client.retry import ConnectionLost
 
 HEADER_LENGTH = "inference-header-content-length"
@@ -130,8 +138,8 @@ def decode(status: int, headers: Mapping[str, str], body: bytes) -> Prediction:
         version = int(document.get("model_version", 0))
         missing = missing_of(headers.get("x-features-missing", ""))
         unknown, dropped = (rows_of(headers.get(f"x-{kind}-rows", "")) for kind in ("unknown", "dropped"))
-        generation = headers.get("x-model-generation", "")
-        return Prediction(document["model_name"], version, generation, outputs, missing, unknown, dropped)
+        features, generation = features_of(headers.get("x-features", "")), headers.get("x-model-generation", "")
+        return Prediction(document["model_name"], version, generation, outputs, missing, unknown, dropped, features)
     except (KeyError, TypeError, ValueError) as error:
         raise FreshetError(f"reply: not a valid KServe v2 reply ({type(error).__name__})") from None
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import (
@@ -64,6 +65,8 @@ class Prediction:
         features_missing: Inputs that were left out and that no online store had, with the reason; they had defaults.
         unknown_rows: Rows of the request, from 0, whose key the model has no features for, where it marks them.
         dropped_rows: Those that have no place in the outputs for that reason, where the model drops them.
+        features: Values of inputs that were left out, by name with a row or one for each row, if the request has the
+            header x-return-features; None for those that are too long to return.
     """
 
     model: str
@@ -73,6 +76,7 @@ class Prediction:
     features_missing: dict[str, str] = field(default_factory=dict)
     unknown_rows: tuple[int, ...] = ()
     dropped_rows: tuple[int, ...] = ()
+    features: dict[str, list[Any] | None] = field(default_factory=dict)
 
     def scores(self, output: str | None = None) -> NDArray[Any]:
         """Return the scores of one output, [n] if it has one column.
@@ -133,6 +137,21 @@ def missing_of(listed: str) -> dict[str, str]:
     """
     pairs = [part.strip().partition("=") for part in listed.split(",")]
     return {unquote(name): reason for name, _, reason in pairs if reason}
+
+
+def features_of(text: str) -> dict[str, list[Any] | None]:
+    """Return the values by input that a reply's x-features has.
+
+    Args:
+        text: The header; "" if there is none.
+
+    Raises:
+        ValueError: It is no JSON object.
+    """
+    found = orjson.loads(text) if text else {}
+    if not isinstance(found, dict):
+        raise ValueError("expected an object")
+    return found
 
 
 def rows_of(listed: str) -> tuple[int, ...]:

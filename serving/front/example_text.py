@@ -53,11 +53,11 @@ def text_of(column: Column, spec: Input) -> str:
     return orjson.dumps(rows).decode()
 
 
-def looked_up_text(columns: Mapping[str, Column], specs: Sequence[Input], most_nbytes: int) -> str:
+def looked_up_text(columns: Mapping[str, Column | None], specs: Sequence[Input], most_nbytes: int) -> str:
     """Return looked-up inputs as one line of JSON in ASCII; null for those whose values are too long to return.
 
     Args:
-        columns: The columns that were looked up.
+        columns: The columns that were looked up; None for one whose values are not known any more.
         specs: The model's inputs.
         most_nbytes: Bytes of all values together.
     """
@@ -67,6 +67,9 @@ def looked_up_text(columns: Mapping[str, Column], specs: Sequence[Input], most_n
             continue
         column = columns[spec.name]
         rows: list[Any]
+        if column is None:
+            parts.append(f"{json.dumps(spec.name)}: null")
+            continue
         if isinstance(column, Ragged):
             ends, flat = column.row_splits.tolist(), column.values.tolist()
             rows = [_readable(flat[a:b]) for a, b in zip(ends, ends[1:])]

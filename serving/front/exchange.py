@@ -296,7 +296,9 @@ class Exchange(ABC):
         if filled is not None and filled.defaulted:
             headers += ((FEATURES_MISSING, list_defaulted(filled.defaulted)),)
         if request.shows_features:
-            looked_up = {**(filled.looked_up if filled else {}), **(used.columns() if used else {})}
+            looked_up: dict[str, Column | None] = {**filled.looked_up} if filled is not None else {}
+            if used is not None:
+                looked_up |= {**dict.fromkeys(used.names), **used.columns()}
             if looked_up:
                 text = looked_up_text(looked_up, self._replica.manifest.inputs, MAX_RETURNED_NBYTES)
                 headers += ((LOOKED_UP, text.encode()),)

@@ -90,11 +90,17 @@ def recorded(manifest: Manifest) -> list[RecordedColumn]:
 
 
 class RecordedColumns:
-    """The columns of the recordings of one manifest."""
+    """The columns of the recordings of one manifest.
+
+    Attributes:
+        manifest: The manifest.
+        names: The inputs that have a column.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self._columns = recorded(manifest)
+        self.names = frozenset(column.input for column in self._columns)
         self._inputs = {i.name: i for i in manifest.inputs}
         about = {
             "model": manifest.model,

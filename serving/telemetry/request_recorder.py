@@ -19,6 +19,7 @@ Invariants
   then on, with these records: so memory is bounded: MAX_QUEUED_NBYTES in the queue, and
   for each model GROUP_NBYTES plus one request (at most MAX_REQUEST_NBYTES) waiting for their row group, three times
   that while it is written.
+- What is recorded is what was used: a request is dropped if a key's strings were too long to be kept in its record.
 - A request lies within one row group: it begins where freshet.row is 0, and no reader has to look further back.
 - A file appears under its name only when it is complete. A crash loses only the file being written: at most ROTATE_S or
   a sixteenth of max_nbytes.
@@ -36,7 +37,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +95,14 @@ class SampledRequest:
     nbytes: int
     used: UsedRecords | None = None
 
-    def values(self) -> Mapping[str, Column]:
-        """Return the inputs as they were used."""
-        return self.inputs if self.used is None else {**self.inputs, **self.used.columns()}
+    def whole(self) -> SampledRequest | None:
+        """Return the request with all inputs as they were used; None if a key's strings are not kept.
+
+        Raises:
+            BadInput: The version's file was changed under the server.
+        """
+        made = self if self.used is None else replace(self, inputs={**self.inputs, **self.used.columns()}, used=None)
+        return made if self.columns.names <= made.inputs.keys() else None
 
 
 class RequestRecorder:
@@ -231,6 +237,17 @@ class RequestRecorder:
             with self._lock:
                 kept = self._queue.popleft()
                 self._queued_nbytes -= kept.nbytes
+            try:
+                whole = kept.whole()
+            except BadInput as error:
+                log.error("could not record a request of %s: %s", kept.columns.manifest.model, error)
+                whole = None
+            if whole is None:
+                with self._lock:
+                    self.dropped += 1
+                continue
+            kept = whole
+            del whole
             model = kept.columns.manifest.model
             file = self._files.get(model)
             if file is None or not file.columns.fit(kept.columns.manifest):
@@ -304,7 +321,7 @@ class _File:
             self._writer.write_table(table, row_group_size=len(table))
 
     def _batch(self, kept: SampledRequest) -> pa.RecordBatch:
-        return self.columns.batch(kept.values(), kept.rows, kept.request_id, kept.reply, kept.at_s)
+        return self.columns.batch(kept.inputs, kept.rows, kept.request_id, kept.reply, kept.at_s)
 
 
 def read_requests(folder: str, model: str, inputs: Sequence[Input], most: int) -> list[dict[str, Column]]:

@@ -195,6 +195,12 @@ def test_values_of_entities_return_in_every_protocol_with_their_scope(tmp_path, 
                 assert shown(dict(of.trailing_metadata())) == wanted
                 with pytest.raises(grpc.RpcError, match="the scope features"):
                     call(request, metadata=[*(others | asked).items()], timeout=60)
+        for address in (f"http://127.0.0.1:{live.http_port}", f"grpc://127.0.0.1:{live.grpc_port}"):
+            with Client(address) as client:
+                inputs = {"user": np.array([0, 55], np.int64)}
+                found = client.predict("small", inputs, headers=allowed | asked).features
+                assert (found["tags"], found["floats"]) == wanted
+                assert client.predict("small", inputs, headers=allowed).features == {}
         with grpc.insecure_channel(f"127.0.0.1:{live.grpc_port}") as channel:
             infer = rpcs()[0][1]
             stream = channel.stream_stream(

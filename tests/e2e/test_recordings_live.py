@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from freshet_serving import Publisher
+from freshet_serving import Client, Publisher
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.streams.open_rows import open_rows
 from freshet_serving.models.training.loop import TrainingRun
@@ -139,7 +139,17 @@ def test_training_on_recordings_reads_the_values_as_they_were_used(tmp_path, wor
                     score = float(np.float32(score))
                     asked.append({"item_id": n, **values, "tags": values["tags"][:2], **user(number), "score": score})
 
+            def ask_binary(number, items):
+                with Client(f"http://127.0.0.1:{live.http_port}") as asking:
+                    inputs = {"user_id": np.array([number]), "item_id": np.array(items)}
+                    scores = asking.predict("ctr", inputs).scores().tolist()
+                for n, score in zip(items, scores):
+                    values = item(n, content[n])
+                    asked.append({"item_id": n, **values, "tags": values["tags"][:2], **user(number), "score": score})
+
             ask(3, [0, 1, 5, ITEMS + 7])
+            for items in ([9, 1], [10, 12]):
+                ask_binary(5, items)
             ask(4, [7, 2], price=[0.25, 3.5])
             publisher = Publisher(tmp_path / "repository", "ctr")
             changed = [item(n, 1) for n in (1, 5)]

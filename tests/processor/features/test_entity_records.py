@@ -315,7 +315,7 @@ def test_buffer_without_the_columns_is_bound_by_its_layout():
     for f in numbers:
         placed.append(dataclasses.replace(f, offset=offset))
         offset += f.width
-    entity = EntityEntry("item", "item", ["price", "sizes"])
+    entity = EntityEntry("item", "item", ["price", "sizes"], text_nbytes=0)
     model = dataclasses.replace(
         MODEL, inputs=[i for i in MODEL.inputs if i.name in ("user", "item", "price", "sizes")], features=placed,
         transforms=[], entities=[entity], width=offset,
@@ -337,6 +337,15 @@ def test_buffer_without_the_columns_is_bound_by_its_layout():
     for _ in range(2):
         got, _ = filled(plan, tables, [PackedColumns(data, 0, layout)])
         np.testing.assert_array_equal(got, wanted)
+    # Each has records of its own to keep.
+    for first in (0, 8):
+        bound = plan.bind_inputs(PackedColumns(bytes(first) + data, first, layout))
+        assert bound.used.records == {}
+        bound.used.keep()
+        described, counts = descriptors([t.descriptor() for t in tables]), np.zeros((3, 2), I64)
+        plan.fill(described, 0, [bound], np.array([[0, 3]], I64), np.empty((3, plan.width), F32), counts)
+        for name, column in bound.used.columns().items():
+            np.testing.assert_array_equal(column, whole[name])
 
 
 KEPT = dataclasses.replace(ENTITY, capacities=ENTITY.capacities | {"shelves": CAPACITY}, text_nbytes=96)

@@ -391,3 +391,16 @@ def test_inputs_that_records_do_not_hold_are_no_columns(tmp_path):
     (table,) = [pq.read_table(path) for path in files(tmp_path)]
     assert table["user"].to_pylist() == [3, 4]
     assert "tags" not in table.column_names
+
+
+def test_requests_whose_strings_are_not_kept_are_dropped_alone(tmp_path):
+    """A record has 16 bytes for texts: 4 for the number of tags, and 4 for each tag beside its letters."""
+    processor, recorder = entity_recorder(tmp_path, 16)
+    texts = {user: 4 + sum(4 + len(tag) for tag in entities.columns([user])["tags"][0][:3]) for user in entities.KNOWN}
+    with processor:
+        for user in texts:
+            processor.process(PredictRequest("small", {"user": np.array([user])}))
+        finish(processor, recorder)
+    rows = [row for path in files(tmp_path) for row in pq.read_table(path).to_pylist()]
+    assert [row["user"] for row in rows] == [user for user, nbytes in texts.items() if nbytes <= 16]
+    assert recorder.counters()["recording_dropped"] == sum(nbytes > 16 for nbytes in texts.values()) > 0
