@@ -1,5 +1,8 @@
 """Import TensorFlow and Keras once and quietly: import them from here and from nowhere else.
 
+TensorFlow imports the whole of Keras at its end, a fifth of its own import, so that optimizers of SavedModels are known
+to tf.keras. Nothing here needs them: Keras is imported with the first use of `keras`.
+
 TensorFlow's C++ code logs a few lines to file descriptor 2 before any setting can take effect. They are captured during
 the import and dropped; everything else written meanwhile is passed on.
 """
@@ -7,10 +10,11 @@ the import and dropped; everything else written meanwhile is passed on.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.extras import needed
 
@@ -43,11 +47,28 @@ def _without_chatter() -> Iterator[None]:
                     os.write(2, line)
 
 
+@contextmanager
+def _without_keras() -> Iterator[None]:
+    """Keep TensorFlow from importing Keras, unless that is imported: it passes over a module that is missing."""
+    if EAGER in sys.modules:
+        yield
+        return
+    sys.modules[EAGER] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[EAGER]
+
+
+if TYPE_CHECKING:
+    import keras
+
+USE = "training, importing or compiling"
+EAGER = "keras.src.optimizers"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["KERAS_BACKEND"] = "tensorflow"
-with needed("training, importing or compiling"):
-    with _without_chatter():
-        import keras
+with needed(USE):
+    with _without_chatter(), _without_keras():
         import tensorflow as tf
     from tensorflow.core.framework import summary_pb2
     from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
@@ -64,6 +85,16 @@ __all__ = [
     "summary_pb2",
     "tf",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return Keras, imported with its first use."""
+    if name != "keras":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with needed(USE), _without_chatter():
+        import keras
+    globals()[name] = keras
+    return keras
 
 
 def inlined(concrete: Any) -> Any:

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from freshet_serving.compiler.dense.op_allowlist import check_allowed_ops
-from freshet_serving.compiler.frameworks import keras, tf
+from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.backends import MATRIX, Dims, IoSpec, Matrix
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import NAME, Output
+
+if TYPE_CHECKING:
+    from freshet_serving.compiler.frameworks import keras
 
 Tensors = Mapping[str, Matrix]
 

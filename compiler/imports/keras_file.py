@@ -17,7 +17,7 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 
-from freshet_serving.compiler.frameworks import keras, quiet
+from freshet_serving.compiler.frameworks import quiet
 from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.processor.errors import BadInput, TooLarge
 
@@ -45,6 +45,9 @@ def export_keras(path: Path, folder: Path) -> None:
         BadInput: The file is invalid or refused.
         TooLarge: The file exceeds a limit.
     """
+    # Imported only here, because other models do not need it.
+    from freshet_serving.compiler.frameworks import keras
+
     _check_archive(path)
     try:
         with quiet(), warnings.catch_warnings():

@@ -41,3 +41,26 @@ def test_missing_tensorflow_gives_a_one_line_error():
 
     subject, install = "training, importing or compiling", how_to_install("train")
     assert done.stdout == f"BadInput {subject} needs tensorflow, which is not installed: {install}\n"
+
+
+def test_keras_is_imported_with_its_first_use():
+    done = run(
+        "import sys\n"
+        "from freshet_serving.compiler import frameworks\n"
+        "print('keras' in sys.modules, hasattr(frameworks, 'other'))\n"
+        "from freshet_serving.compiler.frameworks import keras\n"
+        "print(keras is sys.modules['keras'], keras.backend.backend(), keras is frameworks.keras)\n"
+        "model = keras.Sequential([keras.layers.Dense(1)])\n"
+        "model.compile(keras.optimizers.Adam())\n"
+        "print(model(frameworks.tf.zeros((2, 3))).shape, frameworks.tf.keras.layers.Dense is keras.layers.Dense)\n"
+    )
+    assert done.stdout.splitlines() == ["False False", "True tensorflow True", "(2, 1) True"], done.stderr
+
+
+def test_imported_keras_is_the_one_that_is_used():
+    done = run(
+        "import keras\n"
+        "from freshet_serving.compiler import frameworks\n"
+        "print(frameworks.keras is keras, frameworks.tf.keras.layers.Dense is keras.layers.Dense)"
+    )
+    assert done.stdout == "True True\n", done.stderr
