@@ -167,8 +167,12 @@ class Predictor(ABC):
             Overloaded: submit() would refuse a request like those before it.
         """
         replica = self.route(model, version, label, key)
-        self.groups.of(model).check_room(timeout_s, waited_s)
+        self.check_room(model, timeout_s, waited_s)
         return replica
+
+    def check_room(self, model: str, timeout_s: float | None, waited_s: float = 0.0) -> None:
+        """Raise Overloaded if submit() would refuse a request like those before it; arguments of select_replica()."""
+        self.groups.of(model).check_room(timeout_s, waited_s)
 
     def fill_from_memory(self, request: PredictRequest, replica: Replica) -> bool:
         """Look up what a request leaves out, without waiting; return False if a store would have to be asked.

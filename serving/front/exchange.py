@@ -103,6 +103,23 @@ class ServingContext:
         # Number of exchanges so far.
         self.begun = 0
 
+    def left_s(self, announced_s: float | None, unread_s: float) -> float | None:
+        """Return the seconds that a request which is read now may still take; None for no limit.
+
+        Args:
+            announced_s: Its own timeout in seconds, as far as it is known; None for the default.
+            unread_s: Seconds that it had waited here before it was read.
+
+        Raises:
+            Expired: None are left.
+        """
+        timeout_s = self.default_timeout_s if announced_s is None else announced_s
+        if timeout_s is None:
+            return None
+        if timeout_s <= unread_s:
+            raise Expired("deadline: passed before the request was read")
+        return timeout_s - unread_s
+
 
 class Exchange(ABC):
     """One prediction; a port's subclass reads its requests. The module's docstring gives the order of calls."""
@@ -190,12 +207,7 @@ class Exchange(ABC):
         shared = self.shared
         self._processor = processor = shared.lifecycle.processor()
         self._announced_s, self._unread_s = timeout_s, unread_s
-        if timeout_s is None:
-            timeout_s = shared.default_timeout_s
-        if timeout_s is not None:
-            timeout_s -= unread_s
-            if timeout_s <= 0:
-                raise Expired("deadline: passed before the request was read")
+        timeout_s = shared.left_s(timeout_s, unread_s)
         key = self.headers.get(STICKY_KEY)
         if servable:
             replica = queries.select_servable(processor, who, timeout_s, key, unread_s)

@@ -38,6 +38,8 @@ class PredictionEngine(Protocol):
 
     def limits(self, model: str) -> RequestLimits: ...
 
+    def check_room(self, model: str, timeout_s: float | None, waited_s: float = 0.0) -> None: ...
+
     def select_replica(
         self,
         model: str,

@@ -22,7 +22,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.engine import PredictReply
-from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady, TooLarge, json_kind, shortage
+from freshet_serving.processor.errors import (
+    BadInput,
+    Expired,
+    FreshetError,
+    NotFound,
+    NotReady,
+    Overloaded,
+    TooLarge,
+    json_kind,
+    shortage,
+)
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Manifest
@@ -60,7 +70,7 @@ from freshet_serving.serving.http.asgi import (
     reply,
 )
 from freshet_serving.serving.http.dialects import DIALECTS, Dialect
-from freshet_serving.serving.http.head_cache import HeadCache
+from freshet_serving.serving.http.head_cache import Head, HeadCache
 from freshet_serving.serving.http.paths import Route, parse
 from freshet_serving.serving.request_headers import (
     MAX_REQUEST_ID_NBYTES,
@@ -211,6 +221,9 @@ class DataApp:
         self._version = options.version
         self.limits: RequestLimits = options
         self.heads = HeadCache()
+        # The route whose last request was refused for want of room or time; None once one is admitted, and on ports
+        # that log or trace what they refuse.
+        self.shed: Route | None = None
         self.bodies = BodyMemory(max(options.max_inflight_body_bytes, options.max_body_bytes))
         self._control, self._regions = control, regions
         self._authorizer = ModelControlAuthorizer(options.model_control, "" if guarded else options.admin_token)
@@ -307,11 +320,45 @@ class DataApp:
         try:
             timeout_s = header_timeout_s(headers)
             timed = timeout_s is not None or self.serving_context.default_timeout_s is not None
-            exchange.select_replica(route, dialect.servable, timeout_s, unread_s() if timed else 0.0)
+            self._select(exchange, route, timeout_s, unread_s() if timed else 0.0)
             exchange.submit(body, exchange.computed)
         except FreshetError as error:
             exchange.end(error.http_status)
             raise
+
+    def _select(self, exchange: HttpExchange, route: Route, timeout_s: float | None, unread_s: float) -> None:
+        """Select the replica; note whether requests of its route are refused."""
+        try:
+            exchange.select_replica(route, exchange.dialect.servable, timeout_s, unread_s)
+        except (Expired, Overloaded):
+            if self.access is None and self.serving_context.tracer is None:
+                self.shed = route
+            raise
+        if self.shed is not None:
+            self.shed = None
+
+    def refusal(self, head: Head, unread_s: Callable[[], float]) -> Answer | None:
+        """Return the answer to a request of the route `shed` if start() would refuse it as well; None to start() it.
+
+        In overload most requests are refused, and whatever a refusal costs is lost for answers. This needs neither an
+        exchange nor the body, a third of the cost.
+
+        Args:
+            head: Its head; its body has arrived.
+            unread_s: Measures how many seconds it waited before it was read.
+        """
+        context = self.serving_context
+        context.dispatcher.catch_up()
+        try:
+            timeout_s, waited_s = header_timeout_s(head.headers), 0.0
+            if timeout_s is not None or context.default_timeout_s is not None:
+                waited_s = unread_s()
+            context.lifecycle.processor().check_room(head.route.model, context.left_s(timeout_s, waited_s), waited_s)
+        except FreshetError as error:
+            answer = error_reply(error)
+            self.metrics.observe(DIALECTS[head.route.action].protocol, answer[0], 0.0)
+            return answer
+        return None
 
     def validate_prefix(self, route: Route, text: bytes) -> None:
         """Raise the error that the beginning of a body already shows; see Dialect.

@@ -4,7 +4,8 @@ This connection (serving.http.connection) collects, decodes, submits and answers
 callbacks, with one transport.write. Other requests (another route, HTTP/1.0) go to the ASGI application, which serves
 every route, predict routes included.
 
-A request that arrives whole in one read and whose head is cached (serving.http.head_cache) is not even parsed.
+A request that arrives whole in one read and whose head is cached (serving.http.head_cache) is not even parsed; in
+overload it is refused by its head.
 
 Invariants: one request is in flight on a connection, whichever way it takes; an unanswered InFlightRequest is in
 `cycle`. A reply is written at most once, and only to an open connection.
@@ -25,9 +26,10 @@ from freshet_serving.serving.front.resource_limits import SPARE_NBYTES
 from freshet_serving.serving.http.app import Answer, DataApp, internal_error
 from freshet_serving.serving.http.asgi import error_reply
 from freshet_serving.serving.http.body_buffer import SHORT_NBYTES, BodyBuffer
-from freshet_serving.serving.http.connection import HttpConnection, header_lines, reply_head
+from freshet_serving.serving.http.connection import KEEP_ALIVE_S, HttpConnection, header_lines, reply_head
 from freshet_serving.serving.http.connection_draining import CLOSE
 from freshet_serving.serving.http.dialects import DIALECTS
+from freshet_serving.serving.http.head_cache import Head
 from freshet_serving.serving.http.http_head import RequestHead
 from freshet_serving.serving.http.paths import Route, parse
 from freshet_serving.serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUEST_ID, request_id_of
@@ -98,8 +100,10 @@ class PredictProtocol(HttpConnection):
         if self._at_rest:
             known = self._app.heads.split(data)
             if known is not None:
-                self._at_rest = False
                 head, body = known
+                if head.route is self._app.shed and self._refuse_at_head(head):
+                    return
+                self._at_rest = False
                 self.cycle = pending = InFlightRequest(head.route, head.headers, True)
                 self._bodies.nbytes += head.nbytes
                 self._body_nbytes = head.nbytes
@@ -108,6 +112,25 @@ class PredictProtocol(HttpConnection):
             self._whole = data
         super().data_received(data)
         self._whole = None
+
+    def _refuse_at_head(self, head: Head) -> bool:
+        """Refuse a request in overload without reading it; False if it has to be read."""
+        if self.draining or self._half_closed or self.flow.write_paused or self.transport.is_closing():
+            return False
+        answer = self._app.refusal(head, self._unread_s)
+        if answer is None:
+            return False
+        status, body, headers = answer
+        parts = (
+            reply_head(status, tuple(headers), True),
+            header_lines(tuple(self.server_state.default_headers)),
+            b"content-length: %d\r\n\r\n" % len(body),
+            body,
+        )
+        self.transport.write(b"".join(parts))
+        self.server_state.total_requests += 1
+        self._deadline_timer.wait(KEEP_ALIVE_S)
+        return True
 
     def _begin(self, head: RequestHead) -> None:
         route = self._predict_route(head)

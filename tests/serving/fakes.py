@@ -128,6 +128,11 @@ class FakeProcessor:
     def limits(self, model: str) -> RequestLimits:
         return self.limit
 
+    def check_room(self, model: str, timeout_s: float | None, waited_s: float = 0.0) -> None:
+        self.admitted.append((timeout_s, waited_s))
+        if self.full is not None:
+            raise self.full
+
     def select_replica(
         self,
         model: str,

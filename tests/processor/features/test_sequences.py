@@ -90,6 +90,10 @@ def test_one_users_sequence_counts_for_all_candidates():
         ),
         ({"h.lengths": np.array([1.0, 1.0])}, "'h.lengths': expected int64 values"),
         ({"h.item": Ragged(np.arange(3), np.array([0, 2, 9]))}, "'h.item': expected row_splits ascending from 0 to 3"),
+        (
+            {"h.item": Ragged(np.arange(3), np.array([[0, 1], [2, 3]]))},
+            "'h.item': expected row_splits ascending from 0",
+        ),
     ],
 )
 def test_columns_that_do_not_belong_together_are_refused(change, message):

@@ -16,7 +16,7 @@ from freshet_serving.processor.package.manifest_entries import TableEntry
 from freshet_serving.processor.package.tensors import ROW_TYPES, map_file, parse_tensors, write_tensors
 from freshet_serving.processor.tables import table as table_module
 from freshet_serving.processor.tables.quantise import dequantise, quantise
-from freshet_serving.processor.tables.table import ServedTable, descriptor, descriptors, packed
+from freshet_serving.processor.tables.table import RowVersions, ServedTable, descriptor, descriptors, packed
 
 DIM = 4
 
@@ -333,3 +333,20 @@ def test_rows_are_reclaimed_only_when_every_reader_sees_them():
     assert exported(table, 0) == {1: tuple(row_of(1, 0))}
     table.reclaim(5, 6)
     assert exported(table, 0) == exported(table, 1) == {1: tuple(row_of(1, 1))}
+
+
+def test_interrupted_undo_leaves_the_table_torn(monkeypatch):
+    table, versions = served([1, 2, 3]), RowVersions()
+    table.apply(delta([2, 5], [1], 1), 1, versions)
+    assert not table.torn
+
+    def interrupted(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(row_kernels, "unpublish", interrupted)
+        with pytest.raises(MemoryError):
+            table.undo(versions, 2)
+    assert table.torn
+    table.undo(versions, 2)
+    assert not table.torn
