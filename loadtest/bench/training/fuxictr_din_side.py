@@ -84,6 +84,8 @@ def main():
 def learn(model, loader, steps):
     """Learn so many steps as FuxiCTR's train_epoch does, epoch after epoch; return the last loss."""
     model.train()
+    # As its fit has it.
+    model._max_gradient_norm = 10.0
     whole = loader.rows // loader.batch_rows
     batches = itertools.chain.from_iterable(itertools.islice(loader, whole) for _ in range(-(-steps // whole)))
     for model._batch_index, batch in enumerate(itertools.islice(batches, steps)):
