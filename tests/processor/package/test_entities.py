@@ -67,6 +67,8 @@ refused = {
     "no capacity": (with_entity(dataclasses.replace(ENTITY, capacities={})), r"\.capacities: expected 1 or more"),
     "a table of another width": (with_entity(table=TableEntry("entities.user", 14, 0, RECORD)), "dim: expected 12"),
     "a table of numbers": (with_entity(table=TableEntry("entities.user", WORDS, 0)), "expected type 'record'"),
+    "texts without room": (with_entity(dataclasses.replace(ENTITY, text_nbytes=3)), "text_nbytes: expected 4 or more"),
+    "texts below none": (with_entity(dataclasses.replace(ENTITY, text_nbytes=-2)), "text_nbytes: expected -1 to 16384"),
     "no table": (dataclasses.replace(manifest(), entities=[ENTITY]), "expected type 'record'"),
 }
 
