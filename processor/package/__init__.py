@@ -47,7 +47,6 @@ from freshet_serving.processor.package.entities import (
     derived,
     longest_read,
     pack_records,
-    record_fields,
     record_layout,
     unpack_records,
 )
@@ -260,7 +259,6 @@ __all__ = [
     "read_delta",
     "read_delta_file",
     "read_file",
-    "record_fields",
     "record_layout",
     "role",
     "rows_of_file",
