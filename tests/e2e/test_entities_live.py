@@ -2,11 +2,13 @@
 
 import http.client
 import json
+import random
 import threading
 from dataclasses import replace
 
 import grpc
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from freshet_serving import Client, Publisher
@@ -212,3 +214,54 @@ def test_values_of_entities_return_in_every_protocol_with_their_scope(tmp_path, 
             assert not answer.error_message
             parameters = answer.infer_response.parameters
             assert shown({"x-features": parameters["features"].string_param}) == wanted
+
+
+@pytest.mark.parametrize("layout", [ALONE, ("--workers", "2")], ids=["alone", "workers"])
+def test_recorded_rows_are_of_the_generation_that_they_name(tmp_path, layout):
+    entities.write_package(tmp_path / "repository", entity=KEPT)
+    contents, stop, problems = {"1.0": dict.fromkeys(entities.KNOWN, 0)}, threading.Event(), []
+
+    def client(number):
+        connection, draw = http.client.HTTPConnection("127.0.0.1", live.http_port, timeout=60), random.Random(number)
+        while not stop.is_set():
+            users = [draw.randrange(30) for _ in range(draw.randint(1, 300))]
+            connection.request("POST", "/v1/models/small:predict", json.dumps({"inputs": {"user": users}}))
+            reply = connection.getresponse()
+            reply.read()
+            if reply.status != 200:
+                problems.append(reply.status)
+        connection.close()
+
+    options = ("--delta-guard", "off", "--record", str(tmp_path / "recordings"), "--record-share", "1.0")
+    with LiveServer(tmp_path / "repository", *layout, *options, log=tmp_path / "serve.log") as live:
+        clients = [threading.Thread(target=client, args=(n,)) for n in range(2)]
+        for thread in clients:
+            thread.start()
+        publisher, line, draw = Publisher(tmp_path / "repository", "small"), ["1.0"], random.Random("deltas")
+        try:
+            for step in range(1, 13):
+                publisher.take_served()
+                users = draw.sample(range(20), 5)
+                one = str(publisher.publish(entities={"profile": (users, entities.columns(users, step))}))
+                contents[one] = contents[line[-1]] | dict.fromkeys(users, step)
+                line.append(one)
+                until(lambda one=one: live.generation("small") == one)
+                if step % 4 == 0:
+                    undone = live.post_json("/admin/models/small/rollback", {"generation": line[-3]})
+                    assert undone[0] == 200, undone
+                    del line[-2:]
+        finally:
+            stop.set()
+            for thread in clients:
+                thread.join()
+    assert not problems
+    named = set()
+    for path in (tmp_path / "recordings").glob("*.parquet"):
+        for row in pq.read_table(path).to_pylist():
+            named.add(row["freshet.generation"])
+            content = contents[row["freshet.generation"]].get(row["user"])
+            had = entities.columns([] if content is None else [row["user"]], content)
+            assert [tag.decode() for tag in row["tags"]] == [tag for tags in had["tags"] for tag in tags[:3]]
+            floats = had["floats"][0] if len(had["floats"]) else np.full(4, np.nan, np.float32)
+            np.testing.assert_array_equal(np.array([row[f"f{n}"] for n in range(4)], np.float32), floats)
+    assert len(named) > 3

@@ -22,7 +22,6 @@ from freshet_serving.processor.package import (
     TableDelta,
     TableEntry,
     Transform,
-    record_fields,
     record_layout,
 )
 from freshet_serving.processor.tables.table import ServedTable, descriptors, packed
@@ -239,7 +238,7 @@ def test_forged_length_reads_no_more_than_the_capacity(length):
 
     def scored(lengths):
         tables, rows = served(), make_records(MODEL, ENTITY, columns_of(changed), 1)
-        for f in record_fields(MODEL, ENTITY):
+        for f in record_layout(MODEL, ENTITY).sources:
             if f.ragged:
                 rows[:, f.offset : f.offset + 2] = np.array([lengths(f)], I64).view(np.int32)
         tables[-1].apply(TableDelta(changed, rows, np.empty(0, I64)), 1)

@@ -18,7 +18,7 @@ from freshet_serving.processor.package import (
     Transform,
     pack_records,
     parse_delta,
-    record_fields,
+    record_layout,
     validate,
     write_delta,
 )
@@ -46,7 +46,7 @@ def test_record_holds_hashed_strings_and_numbers():
     records = pack_records(model, ENTITY, tags, 2, hash_strings)
     assert records.shape == (2, WORDS)
     hashes = hash_strings(Strings.of(["a", "b"]), 7).tolist()
-    assert [(f.source, f.seed, f.count, f.offset) for f in record_fields(model, ENTITY)] == [
+    assert [(f.source, f.seed, f.count, f.offset) for f in record_layout(model, ENTITY).sources] == [
         ("tags", 7, 3, 0),
         ("floats", 0, 4, 8),
     ]
@@ -67,6 +67,8 @@ refused = {
     "no capacity": (with_entity(dataclasses.replace(ENTITY, capacities={})), r"\.capacities: expected 1 or more"),
     "a table of another width": (with_entity(table=TableEntry("entities.user", 14, 0, RECORD)), "dim: expected 12"),
     "a table of numbers": (with_entity(table=TableEntry("entities.user", WORDS, 0)), "expected type 'record'"),
+    "texts without room": (with_entity(dataclasses.replace(ENTITY, text_nbytes=3)), "text_nbytes: expected 4 or more"),
+    "texts below none": (with_entity(dataclasses.replace(ENTITY, text_nbytes=-2)), "text_nbytes: expected -1 to 16384"),
     "no table": (dataclasses.replace(manifest(), entities=[ENTITY]), "expected type 'record'"),
 }
 
