@@ -61,6 +61,7 @@ CLOSE = 1e-5
 ONNX = "ONNX"
 TAIL = 3
 NUMBERS = "replies hold numbers, and strings that are gathered from constant ones"
+UNDEFINED = "rows with empty lists are not compared: the model gives NaN for them, and replies have other numbers"
 COMPUTED = "computed as float32, which is exact for integers up to 2**24"
 
 
@@ -78,16 +79,51 @@ class Importer:
             check_stage_sizes(source.graph, source.outputs.values())
         self.runner = Runner(source)
         self.outputs, self.labels, self._notes = _outputs(source, self.runner)
-        refs = list(self.outputs.values())
-        self.samples = make_samples(self.runner, source.inputs, refs, SIZES, samples)
-        self.shapes = Shapes(self.runner, source.inputs, refs, self.samples)
+        self._given = samples
+        self._try_on(make_samples(self.runner, source.inputs, list(self.outputs.values()), SIZES, samples))
+
+    def _try_on(self, samples: list[dict[str, Column]]) -> None:
+        """Run the model on samples, and prepare to cut it by what it computes of them."""
+        source, refs = self.source, list(self.outputs.values())
+        self.samples = samples
+        self.shapes = Shapes(self.runner, source.inputs, refs, samples)
         self._check_rows()
         if source.reference_check is not None:
             self._notes += source.reference_check(self._samples_as_run())
-        self.cutter = Cutter(self.shapes, source.inputs, self.outputs, self.samples)
+        self.cutter = Cutter(self.shapes, source.inputs, self.outputs, samples)
 
     def publish(self, repository: Repository, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
         """Cut, verify and commit the model.
+
+        If that fails and the model gives NaN for generated samples, try again without empty lists.
+
+        Args:
+            repository: The model repository.
+            writer: Writes the version.
+            buckets: Batch sizes to compile for.
+        """
+        try:
+            return self._cut_and_publish(repository, writer, buckets)
+        except BadInput:
+            if self._given is not None or not self._undefined():
+                raise
+        refs = list(self.outputs.values())
+        self._try_on(make_samples(self.runner, self.source.inputs, refs, SIZES, empty_lists=False))
+        self._notes.append(UNDEFINED)
+        self._rows = True
+        return self._cut_and_publish(repository, writer, buckets)
+
+    def _undefined(self) -> bool:
+        """Report whether the model gives NaN for a sample with an empty list."""
+        return any(
+            np.isnan(np.asarray(values[ref], np.float64)).any()
+            for sample, values in zip(self.samples, self.shapes.values)
+            for ref in self.outputs.values()
+            if any(isinstance(column, Ragged) and not np.diff(column.row_splits).all() for column in sample.values())
+        )
+
+    def _cut_and_publish(self, repository: Repository, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
+        """Cut, verify and commit the model as it computes the samples.
 
         If that fails, try again without the nodes that the backend does not support; if that fails too, with the whole
         model in TensorFlow.

@@ -76,7 +76,7 @@ SPARSE = words(
     """
 )
 
-# These only check values: they are left out of the import.
+# These only check values: they are left out of the import, but for those inside of branches and loops.
 CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
 
 # Needed only to open a model: restoring its variables, filling its tables.
@@ -91,7 +91,7 @@ OPENING = words(
 READING = frozenset({"InitializeTableFromTextFile", "InitializeTableFromTextFileV2", "RestoreV2"})
 
 GRAPH = DENSE | SPARSE | CHECKS
-STAGE = DENSE | SPARSE | {"AssignVariableOp", "LookupTableImportV2"}
+STAGE = DENSE | SPARSE | CHECKS | {"AssignVariableOp", "LookupTableImportV2"}
 
 
 def check_ops(used: Iterable[str], allowed: frozenset[str], where: str) -> None:

@@ -90,6 +90,7 @@ def make_samples(
     outputs: Sequence[Ref],
     sizes: Sequence[int],
     given: Mapping[str, Any] | None = None,
+    empty_lists: bool = True,
 ) -> list[dict[str, Column]]:
     """Return columns that the model accepts for each batch size, as a client would send them.
 
@@ -99,6 +100,7 @@ def make_samples(
         outputs: Its outputs.
         sizes: The batch sizes.
         given: Rows of every input to repeat instead, as in a JSON request.
+        empty_lists: False to generate no empty list.
 
     Raises:
         BadInput: No inputs were found that the model accepts.
@@ -109,7 +111,7 @@ def make_samples(
             runner.run(list(outputs), feeds_of({f.name: f for f in inputs}, sample, rows))
         return samples
     for scale in SCALES:
-        maker = SampleGenerator(runner, scale)
+        maker = SampleGenerator(runner, scale, empty_lists=empty_lists)
         samples = [maker.columns(inputs, rows) for rows in sizes]
         try:
             for sample, rows in zip(samples, sizes):
@@ -137,15 +139,16 @@ def probes(runner: Runner, inputs: Sequence[FeedSpec]) -> list[tuple[dict[str, C
 class SampleGenerator:
     """Generates a model's inputs, deterministically."""
 
-    def __init__(self, runner: Runner, scale: int, edges: bool = False) -> None:
+    def __init__(self, runner: Runner, scale: int, edges: bool = False, empty_lists: bool = True) -> None:
         """Prepare the generator.
 
         Args:
             runner: Runs the model.
             scale: Limit of unbounded integers; also the seed.
             edges: Replace one value in three by an edge value.
+            empty_lists: Make some lists empty.
         """
-        self._runner, self._scale, self._edges = runner, scale, edges
+        self._runner, self._scale, self._edges, self._empty_lists = runner, scale, edges, empty_lists
         self._random = np.random.default_rng(scale)
         self._consumers: dict[Ref, list[tuple[str, int]]] = {}
         for node in runner.graph.nodes.values():
@@ -171,7 +174,7 @@ class SampleGenerator:
             if fed.kind == PADDED:
                 lengths[:] = rows % MAX_LENGTH + 2
             else:
-                lengths[: rows // 2] -= 1
+                lengths[: rows // 2] -= self._empty_lists
                 lengths[-1] = MAX_LENGTH + rows % 5
             splits = np.concatenate([[0], np.cumsum(lengths)])
             values = self._edged(fed, hints, self._values(fed.dtype.kind, hints, int(splits[-1])))

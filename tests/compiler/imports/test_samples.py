@@ -4,10 +4,13 @@ import pytest
 pytest.importorskip("tensorflow", reason="importing needs the train extra")
 
 from freshet_serving.compiler.frameworks import tf
+from freshet_serving.compiler.imports.importer import Importer
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
+from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.version import VersionReader
-from tests.compiler.imports.foreign import saved
+from tests.compiler.imports.foreign import saved, variable
 
 pytestmark = pytest.mark.tensorflow
 
@@ -54,3 +57,63 @@ def test_onnx_file_that_lacks_samples_gets_its_tables_with_them(tmp_path):
     found = import_model(source, repository, "ids", options=ImportOptions(samples=samples))
 
     assert [t.name for t in VersionReader(found.folder).manifest.tables] == ["items"]
+
+
+def test_model_that_gives_nan_for_empty_lists_is_imported(tmp_path, monkeypatch):
+    """What is computed of NaN is no promise of any library: lists with values are compared alone."""
+
+    class Mean(tf.Module):
+        def __init__(self):
+            self.items = variable(1, 20, 4, name="items")
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, n) for n in ("values", "splits")])
+        def score(self, values, splits):
+            rows = tf.RaggedTensor.from_row_splits(tf.gather(self.items, values), splits, validate=False)
+            return {"score": tf.reduce_sum(tf.reduce_mean(rows, 1), 1)}
+
+    prove, seen = Importer._prove, []
+
+    def with_another_nan(self, *arguments):
+        seen.append([bool(np.diff(sample["history"].row_splits).all()) for sample in self.samples])
+        if not all(seen[-1]):
+            raise BadInput("output 'score' differs by 0 from TensorFlow's")
+        return prove(self, *arguments)
+
+    monkeypatch.setattr(Importer, "_prove", with_another_nan)
+    module = Mean()
+    source, repository = saved(module, tmp_path / "model", module.score), tmp_path / "repository"
+    together, empty = {"history": ("values", "splits")}, {"history": [[1, 2], []]}
+    with pytest.raises(BadInput, match="differs by 0 from"):
+        import_model(source, repository, "mean", options=ImportOptions(ragged=together, samples=empty))
+    imported = import_model(source, repository, "mean", options=ImportOptions(ragged=together, buckets=(1, 16)))
+    assert all(seen[-1])
+    assert any("the model gives NaN for them" in note for note in imported.report["notes"])
+    values, splits = np.arange(9), np.array([0, 1, 4, 9])
+    with Processor.initialize(ProcessorConfig(str(repository), sessions=1)) as processor:
+        got = processor.process(PredictRequest("mean", {"history": Ragged(values, splits)})).outputs["score"]
+    np.testing.assert_allclose(got.reshape(-1), module.score(values, splits)["score"], atol=1e-5)
+
+
+def test_assertion_inside_a_branch_is_kept_in_the_stage(tmp_path):
+    class Checked(tf.Module):
+        def __init__(self):
+            self.rows = variable(1, 8, 4, name="rows")
+
+        @tf.function(input_signature=[WORDS])
+        def score(self, words):
+            def hashed():
+                tf.debugging.assert_less(tf.reduce_max(tf.strings.length(words)), 5, "a long word")
+                return tf.strings.to_hash_bucket_fast(tf.strings.regex_replace(words, "x", ""), 8)
+
+            ids = tf.cond(tf.size(words) > 1, hashed, lambda: tf.strings.to_hash_bucket_fast(words, 8))
+            return {"score": tf.reduce_sum(tf.gather(self.rows, ids), 1)}
+
+    module = Checked()
+    source, repository = saved(module, tmp_path / "model", module.score), tmp_path / "repository"
+    import_model(source, repository, "checked", options=ImportOptions(buckets=(1, 16)))
+    words = [b"ax", b"b", b"cx"]
+    with Processor.initialize(ProcessorConfig(str(repository), sessions=1)) as processor:
+        got = processor.process(PredictRequest("checked", {"words": Strings.of(words)})).outputs["score"]
+        np.testing.assert_allclose(got.reshape(-1), module.score(tf.constant(words))["score"], atol=1e-5)
+        with pytest.raises(BadInput, match="the model refuses these inputs"):
+            processor.process(PredictRequest("checked", {"words": Strings.of([b"a", b"abcdef"])}))
