@@ -53,7 +53,7 @@ class NextItemRun(TrainingRun):
     def run(self) -> Summary:
         """Run both phases."""
         summary = super().run()
-        for what, ranks in (("streamed, before training on them", self.streamed_ranks), ("held out", self.ranked)):
+        for what, ranks in (("held out", self.ranked), ("streamed, before training on them", self.streamed_ranks)):
             if ranks.targets:
                 self._report.note(f"{what}: {ranking_line(ranks)}")
         return summary

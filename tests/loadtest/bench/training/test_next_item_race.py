@@ -28,7 +28,7 @@ def test_aims_are_compared_over_all_seeds():
 
 def test_unfinished_sides_are_compared_at_the_epoch_that_both_have():
     shown = page(results(rectools={"0": told(0.2, 4)}, sasrec_next={"0": told(0.2, 9), "1": told(0.2, 2)}))
-    assert "-0.005 after 4 epochs of 1 seeds | +0.0000 | yes |" in shown
+    assert "-0.005 after 4 epochs of 1 of 3 seeds | +0.0000 | open |" in shown
     assert "| 9 |  | 0.0900 |" in shown
 
 

@@ -1,11 +1,8 @@
-"""Networks of the next item: trained, served and a plain numpy reference score alike, whatever the history's length."""
+"""Share among the tests of networks of the next item: what they learn, and how their scores are checked."""
 
 from dataclasses import replace
 
 import numpy as np
-import pytest
-
-pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.model_section import NetworkConfig
 from freshet_serving.models.config.train_section import TrainSettings
@@ -13,10 +10,7 @@ from freshet_serving.models.data.source import Batch
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from tests.models.zoo.sequence_models import DIM, dense, make_batch, manifest, norm, publish, silu, softmax
-from tests.models.zoo.test_hstu import bucket
-
-pytestmark = pytest.mark.tensorflow
+from tests.models.zoo.sequence_models import DIM, dense, make_batch, manifest, norm, publish
 
 LENGTH, LAYERS = 7, 2
 
@@ -51,33 +45,7 @@ def table_rows(trainer, name, ids):
     return np.where(refs[:, None] >= 0, table.rows[np.maximum(refs, 0)], 0.0).astype(np.float64)
 
 
-def sasrec_layers(x, w, times):
-    for i in range(LAYERS):
-        q = norm(x, w, f"history_norm_{i}_0")
-        query, keys, values = (
-            dense(rows, w, f"history_{part}_{i}") for part, rows in (("query", q), ("key", x), ("value", x))
-        )
-        attended = [softmax(keys[: n + 1] @ query[n] / np.sqrt(DIM)) @ values[: n + 1] for n in range(len(x))]
-        y = norm(q + dense(np.array(attended), w, f"history_out_{i}"), w, f"history_norm_{i}_1")
-        x = y + dense(dense(y, w, f"history_first_{i}", "relu"), w, f"history_second_{i}")
-    return x
-
-
-def hstu_layers(x, w, times, length):
-    for i in range(LAYERS):
-        places, seconds = w[f"history_bias_{i}/places"], w[f"history_bias_{i}/times"]
-        every = silu(dense(norm(x, w, f"history_norm_{i}"), w, f"history_all_{i}"))
-        u, v, q, k = (every[:, n * DIM : (n + 1) * DIM] for n in range(4))
-        attended = np.zeros_like(v)
-        for a in range(len(x)):
-            for b in range(a + 1):
-                bias = places[a - b] + seconds[bucket(times[a] - times[b])]
-                attended[a] += silu(q[a] @ k[b] + bias) / length * v[b]
-        x = x + dense(u * norm(attended, w, f"history_inner_{i}"), w, f"history_out_{i}")
-    return x
-
-
-def reference(trainer, arch, columns, length):
+def reference(trainer, arch, columns, length, layers):
     """Scores one row at a time, as the modules' heads write them."""
     w, found = {name: a.astype(np.float64) for name, a in trainer.dense.weights().items()}, []
     names = ["history.item", "history.action"] + ["history.time"] * (arch == "hstu_next")
@@ -90,7 +58,7 @@ def reference(trainer, arch, columns, length):
         x = table_rows(trainer, "item", items) * np.sqrt(DIM)
         x = x + dense(table_rows(trainer, "action", actions), w, "history_event")
         x = x + w["history_position/rows"][0, : len(x)]
-        x = hstu_layers(x, w, times[0], length) if times else sasrec_layers(x, w, times)
+        x = layers(x, w, times[0] if times else None, length)
         found.append(norm(x, w, "history_last")[-1] @ target)
     return np.array(found)
 
@@ -100,9 +68,9 @@ def asked(arch, rows, lengths):
     return {name: c for name, c in columns.items() if name not in ("user", "price")}
 
 
-def check_scores(trainer, arch, folder, length, lengths, rows):
+def check_scores(trainer, arch, folder, length, lengths, rows, layers):
     columns = asked(arch, rows, lengths)
-    wanted = reference(trainer, arch, columns, length)
+    wanted = reference(trainer, arch, columns, length, layers)
     assert np.ptp(wanted) > 0.1
     np.testing.assert_allclose(trainer.score(columns), wanted, atol=1e-5)
     publish(trainer, folder)
@@ -119,18 +87,4 @@ def check_scores(trainer, arch, folder, length, lengths, rows):
                 name: c if name == "item" else Ragged.of([c.values.tolist()] * rows) for name, c in of_one.items()
             }
             got = processor.process(PredictRequest("m", of_one)).outputs["score"]
-            np.testing.assert_allclose(got[:, 0], reference(trainer, arch, repeated, length), atol=1e-5)
-
-
-@pytest.mark.parametrize("arch", ["sasrec_next", "hstu_next"])
-def test_trained_and_served_scores_equal_numpy_reference(arch, tmp_path):
-    lengths = (0, 1, LENGTH - 1, LENGTH, LENGTH + 4)
-    check_scores(learned(arch, LENGTH), arch, tmp_path / "r", LENGTH, lengths, 20)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("length", [256, 1000])
-@pytest.mark.parametrize("arch", ["sasrec_next", "hstu_next"])
-def test_long_histories_score_as_the_reference(arch, length, tmp_path):
-    lengths = (0, 1, 7, 50, length - 1, length)
-    check_scores(learned(arch, length, 2), arch, tmp_path / "r", length, lengths, 12)
+            np.testing.assert_allclose(got[:, 0], reference(trainer, arch, repeated, length, layers), atol=1e-5)

@@ -1,0 +1,39 @@
+"""HSTU of the next item: trained, served and a plain numpy reference score alike, whatever the history's length."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from tests.models.zoo.next_item_models import LAYERS, LENGTH, check_scores, learned
+from tests.models.zoo.sequence_models import DIM, dense, norm, silu
+from tests.models.zoo.test_hstu import bucket
+
+pytestmark = pytest.mark.tensorflow
+
+
+def layers(x, w, times, length):
+    for i in range(LAYERS):
+        places, seconds = w[f"history_bias_{i}/places"], w[f"history_bias_{i}/times"]
+        every = silu(dense(norm(x, w, f"history_norm_{i}"), w, f"history_all_{i}"))
+        u, v, q, k = (every[:, n * DIM : (n + 1) * DIM] for n in range(4))
+        attended = np.zeros_like(v)
+        for a in range(len(x)):
+            for b in range(a + 1):
+                bias = places[a - b] + seconds[bucket(times[a] - times[b])]
+                attended[a] += silu(q[a] @ k[b] + bias) / length * v[b]
+        x = x + dense(u * norm(attended, w, f"history_inner_{i}"), w, f"history_out_{i}")
+    return x
+
+
+def test_trained_and_served_scores_equal_numpy_reference(tmp_path):
+    lengths = (0, 1, LENGTH - 1, LENGTH, LENGTH + 4)
+    trainer = learned("hstu_next", LENGTH)
+    check_scores(trainer, "hstu_next", tmp_path / "r", LENGTH, lengths, 20, layers)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("length", [256, 1000])
+def test_long_histories_score_as_the_reference(length, tmp_path):
+    trainer = learned("hstu_next", length, 2)
+    check_scores(trainer, "hstu_next", tmp_path / "r", length, (0, 1, 7, 50, length - 1, length), 12, layers)

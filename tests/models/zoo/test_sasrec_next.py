@@ -1,0 +1,36 @@
+"""SASRec of the next item: trained, served and a plain numpy reference score alike, whatever the history's length."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from tests.models.zoo.next_item_models import LAYERS, LENGTH, check_scores, learned
+from tests.models.zoo.sequence_models import DIM, dense, norm, softmax
+
+pytestmark = pytest.mark.tensorflow
+
+
+def layers(x, w, times, length):
+    for i in range(LAYERS):
+        q = norm(x, w, f"history_norm_{i}_0")
+        query, keys, values = (
+            dense(rows, w, f"history_{part}_{i}") for part, rows in (("query", q), ("key", x), ("value", x))
+        )
+        attended = [softmax(keys[: n + 1] @ query[n] / np.sqrt(DIM)) @ values[: n + 1] for n in range(len(x))]
+        y = norm(q + dense(np.array(attended), w, f"history_out_{i}"), w, f"history_norm_{i}_1")
+        x = y + dense(dense(y, w, f"history_first_{i}", "relu"), w, f"history_second_{i}")
+    return x
+
+
+def test_trained_and_served_scores_equal_numpy_reference(tmp_path):
+    lengths = (0, 1, LENGTH - 1, LENGTH, LENGTH + 4)
+    trainer = learned("sasrec_next", LENGTH)
+    check_scores(trainer, "sasrec_next", tmp_path / "r", LENGTH, lengths, 20, layers)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("length", [256, 1000])
+def test_long_histories_score_as_the_reference(length, tmp_path):
+    trainer = learned("sasrec_next", length, 2)
+    check_scores(trainer, "sasrec_next", tmp_path / "r", length, (0, 1, 7, 50, length - 1, length), 12, layers)
