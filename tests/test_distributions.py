@@ -135,7 +135,7 @@ def test_command_without_its_extra_says_what_to_install(without, tmp_path):
     (tmp_path / "a.parquet").touch()
     for arguments, library in (
         (("train", "--config", "train.toml"), "pyarrow"),
-        (("bench", "model", "--rows", "1", "--repository", "r"), "keras"),
+        (("bench", "model", "--rows", "1", "--repository", "r"), "tensorflow"),
     ):
         run = without({"pyarrow", "keras", "tensorflow"}, "-m", "freshet_serving", *arguments)
         assert run.returncode == 2
