@@ -172,7 +172,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
 
 SEAMS: dict[str, str] = {
     "tests/processor/running/test_history_lengths.py": "histories of every length, from a filled input to scores",
-    "tests/compiler/imports/onnx_native/test_long_loops.py": "loops that take too long, from the file to the reply of a served model",
+    "tests/compiler/imports/onnx_native/test_long_loops.py": "loops that take too long, from the file to a reply",
     "tests/processor/capi/test_library.py": "the header, the C that embeds Python and the build of both, from C and Go",
     "tests/processor/test_canary.py": "split traffic and what takes a version out of it, from request to verdict",
     "tests/compiler/imports/test_parity_live.py": "imported models behind a real server against TensorFlow",
