@@ -37,7 +37,7 @@ import numpy as np
 
 from freshet_serving.processor.kernels.conversion import FLOAT32, copy_row, copy_typed
 from freshet_serving.processor.kernels.index import ABSENT, home, probe_from
-from freshet_serving.processor.kernels.list_sums import BLOCK_NBYTES, add_up, clear, take_list
+from freshet_serving.processor.kernels.list_sums import BLOCK_NBYTES, BY_HEAD, add_up, clear, take_list
 from freshet_serving.processor.kernels.pointers import (
     load_acquire,
     load_f32,
@@ -57,6 +57,7 @@ from freshet_serving.processor.kernels.rows import (
     CHANGED,
     DEFAULT,
     DTYPE,
+    HEADS,
     INDEX,
     META,
     NUMBERED,
@@ -79,14 +80,14 @@ KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES = range(
 LARGEST = np.finfo(np.float32).max
 
 # An operation is six int64: what, a, b, start, target address, width. For COPY and ADD, a is the table's number, b a
-# key and start the key's home, or BY_NUMBER if the key is the number of its row; once resolved, b is the row's address,
-# start the address of its scale, and TYPED * the row's type is added to what. Blocks and tables are walked by address,
-# because numpy indexing and arguments with array headers cost as much as the lookup itself (134 ns instead of 82 ns for
-# a row of 16 floats).
+# key and start the key's home, BY_NUMBER if the key is the number of its row, BY_HEAD if its head is found by it; once
+# resolved, b is the row's address, start the address of its scale, and TYPED * the row's type is added to what. Blocks
+# and tables are walked by address, because numpy indexing and arguments with array headers cost as much as the lookup
+# itself (134 ns instead of 82 ns for a row of 16 floats).
 COPY, ADD, CLEAR, REPEAT = 0, 1, 2, 3
 TYPED = 8
 BLOCK, OP_NBYTES = 32, 48
-BY_NUMBER = -1
+BY_NUMBER = -2
 
 
 @nb.njit(nb.float32(nb.float32, nb.float32, nb.float32, nb.float32), cache=True, nogil=True, inline="always")
@@ -131,10 +132,13 @@ def carry_out(count, block, tables, epoch, counts):
             ref, start = load_i64(op + 16), load_i64(op + 24)
             if start != BY_NUMBER:
                 index, base_rows = load_i64(table + INDEX), load_i64(table + BASE_ROWS)
-                e = probe_from(index, load_i64(table + CAPACITY), ref, start)
+                head = load_i64(table + HEADS) + 8 * ref
+                if start != BY_HEAD:
+                    e = probe_from(index, load_i64(table + CAPACITY), ref, start)
+                    head = index + 16 * e + 8 if e >= 0 else np.int64(0)
                 ref = np.int64(ABSENT)
-                if e >= 0:
-                    ref = visible(load_acquire(index + 16 * e + 8), base_rows, load_i64(table + META), epoch)
+                if head != 0:
+                    ref = visible(load_acquire(head), base_rows, load_i64(table + META), epoch)
             tally = counts + 16 * number
             store_i64(tally, load_i64(tally) + 1)
             if ref < 0:
@@ -206,10 +210,13 @@ def push(what, a, b, target, width, count, block, tables, epoch, counts):
     op = block + count * OP_NBYTES
     if what <= ADD:
         table = tables + a * TABLE_NBYTES
-        start = np.int64(BY_NUMBER)
-        if unchanged(load_i64(table + NUMBERED), load_i64(table + CHANGED), b):
+        start, numbered = np.int64(BY_NUMBER), load_i64(table + NUMBERED)
+        if unchanged(numbered, load_i64(table + CHANGED), b):
             row_nbytes = load_i64(table + ROW_NBYTES)
             prefetch_row(load_i64(table + BASE) + b * row_nbytes, row_nbytes)
+        elif np.uint64(b) < np.uint64(numbered):
+            start = np.int64(BY_HEAD)
+            prefetch(load_i64(table + HEADS) + 8 * b)
         else:
             start = home(b, load_i64(table + CAPACITY))
             prefetch(load_i64(table + INDEX) + 16 * start)

@@ -23,12 +23,16 @@ scales, arena_scales     float32, one per row, scaled types only
 log, record_nbytes       records of a key, a scale and a row (LOG_KEY, LOG_SCALE, LOG_ROW: offsets in a record)
 hits                     uint8 [slots], recent reads of settled slots
 ring                     int64 [RING_HEADER + RING_KEYS]: notes so far, cold lookups, hot lookups; keys of cold rows
-numbered, changed        the number of keys that are row numbers of the file, 0 for none; one bit a row, in int64 words
+numbered, changed, heads the number of keys that are row numbers of the file, 0 for none; one bit a row, in int64 words;
+                         int64 [numbered], the head of each key whose bit is set
 
 Row numbers. In a table whose keys are 0 .. numbered - 1, the file's row of key k is row k. Its bit in `changed` is set
 before its head first leaves that row, and never cleared. So a reader that finds it clear has the key's row without the
-index: whatever the head becomes later is of an epoch that this reader does not see. All other keys, and those whose bit
-is set, are found by the index as in any table, so writers keep the index of all keys and need nothing else.
+index: whatever the head becomes later is of an epoch that this reader does not see. A reader that finds the bit set has
+the key's head in heads[k], which is written before the bit is set, and from then on just before the head in the index
+(publish). Between the two stores a reader of either finds the same version: the heads differ by a version of an epoch
+that no reader sees yet, or that none sees any more, or by how the same row is referred to. So whichever a kernel reads
+is right, writers work on the index of all keys, and all other keys are found by that as in any table.
 
 A reader of epoch g walks from the head to the first version that is not newer than g. The writer fills a slot that no
 head points at, then publishes the head with one release store; so a reader meets whole rows or none.
@@ -44,10 +48,10 @@ from freshet_serving.processor.kernels.index import ABSENT, EMPTY, home, probe, 
 from freshet_serving.processor.kernels.pointers import load_acquire, load_i64, prefetch, store_i64, store_release
 from freshet_serving.processor.package import SCALED
 
-TABLE_FIELDS = 17
+TABLE_FIELDS = 18
 TABLE_NBYTES = 8 * TABLE_FIELDS
 INDEX, CAPACITY, BASE, BASE_ROWS, ARENA, META, ROW_NBYTES, DEFAULT = range(0, 64, 8)
-DTYPE, SCALES, ARENA_SCALES, LOG, RECORD_NBYTES, HITS, RING, NUMBERED, CHANGED = range(64, TABLE_NBYTES, 8)
+DTYPE, SCALES, ARENA_SCALES, LOG, RECORD_NBYTES, HITS, RING, NUMBERED, CHANGED, HEADS = range(64, TABLE_NBYTES, 8)
 
 SETTLED, LOGGED = 1 << 40, 1 << 41
 TIERED = 2 * SCALED
@@ -89,18 +93,21 @@ def unchanged(numbered, changed, key):
     return (load_acquire(changed + 8 * (key >> 6)) >> (key & 63)) & 1 == 0
 
 
-@nb.njit(nb.void(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
-def mark_changed(numbered, changed, key):
-    """Set a key's bit, if it has one. For the writer only, before the key's head leaves the file's row.
+@nb.njit(nb.void(nb.int64, nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
+def publish(table, key, e, ref):
+    """Make a ref the head of a key. For the writer only.
 
     Args:
-        numbered: The table's number of keys that are row numbers.
-        changed: Address of the table's bits.
+        table: Address of the table's descriptor.
         key: int64.
+        e: The key's entry of the index.
+        ref: The ref, of what has been written.
     """
-    if np.uint64(key) < np.uint64(numbered):
-        word = changed + 8 * (key >> 6)
+    if np.uint64(key) < np.uint64(load_i64(table + NUMBERED)):
+        store_release(load_i64(table + HEADS) + 8 * key, ref)
+        word = load_i64(table + CHANGED) + 8 * (key >> 6)
         store_release(word, load_i64(word) | (np.int64(1) << (key & 63)))
+    store_release(load_i64(table + INDEX) + 16 * e + 8, ref)
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True, inline="always")
@@ -112,8 +119,12 @@ def resolve(table, key, epoch):
         key: int64.
         epoch: The epoch that is read.
     """
-    if unchanged(load_i64(table + NUMBERED), load_i64(table + CHANGED), key):
+    numbered = load_i64(table + NUMBERED)
+    if unchanged(numbered, load_i64(table + CHANGED), key):
         return key
+    if np.uint64(key) < np.uint64(numbered):
+        head = load_acquire(load_i64(table + HEADS) + 8 * key)
+        return visible(head, load_i64(table + BASE_ROWS), load_i64(table + META), epoch)
     index = load_i64(table + INDEX)
     e = probe(index, load_i64(table + CAPACITY), key)
     if e < 0:
@@ -210,7 +221,7 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
     """
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
-    dtype, numbered, changed = table[DTYPE // 8] % TIERED, table[NUMBERED // 8], table[CHANGED // 8]
+    dtype = table[DTYPE // 8] % TIERED
     starts, before = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     for first in range(0, len(keys), BLOCK):
         count = min(BLOCK, len(keys) - first)
@@ -242,8 +253,7 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
             store_typed(dtype, row_at(at, ref), scale_at(at, ref), rows + 4 * dim * (first + j), dim)
             store_i64(meta + 16 * slot, epoch * 2)
             store_i64(meta + 16 * slot + 8, before[j])
-            mark_changed(numbered, changed, keys[first + j])
-            store_release(index + 16 * starts[j] + 8, ref)
+            publish(at, keys[first + j], starts[j], ref)
 
 
 @nb.njit(
@@ -261,13 +271,13 @@ def add_tombstones(table, keys, slots, epoch, tally):
         epoch: The epoch of the tombstones.
         tally: int64 [2], as for upsert().
     """
+    at = np.int64(table.ctypes.data)
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
     for i in range(len(keys)):
         e = probe(index, capacity, keys[i])
         store_i64(meta + 16 * slots[i], epoch * 2 + 1)
         store_i64(meta + 16 * slots[i] + 8, load_i64(index + 16 * e + 8))
-        mark_changed(table[NUMBERED // 8], table[CHANGED // 8], keys[i])
-        store_release(index + 16 * e + 8, base_rows + slots[i])
+        publish(at, keys[i], e, base_rows + slots[i])
         tally[1] -= 1
 
 
@@ -275,7 +285,8 @@ def add_tombstones(table, keys, slots, epoch, tally):
 def unpublish(table, keys, slots):
     """Point the head of each key back at the predecessor of slots[i], where slots[i] is the key's newest version.
 
-    Where it is not, it was never published: a partly staged delta is undone as well. Allocates no memory.
+    Where it is not, it was never published: a partly staged delta is undone as well. Allocates no memory. Heads by
+    number are looked at for themselves: they may be one store ahead of the index.
 
     Args:
         table: int64 [TABLE_FIELDS], the table's descriptor.
@@ -283,15 +294,21 @@ def unpublish(table, keys, slots):
         slots: int64 [m].
     """
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
+    numbered, heads = table[NUMBERED // 8], table[HEADS // 8]
     for first in range(0, len(keys), BLOCK):
         last = min(first + BLOCK, len(keys))
         for i in range(first, last):
             prefetch(index + 16 * home(keys[i], capacity))
             prefetch(meta + 16 * slots[i])
         for i in range(first, last):
+            before = load_i64(meta + 16 * slots[i] + 8)
+            if np.uint64(keys[i]) < np.uint64(numbered):
+                by_number = heads + 8 * keys[i]
+                if load_i64(by_number) == base_rows + slots[i]:
+                    store_release(by_number, before)
             e = probe(index, capacity, keys[i])
             if e >= 0 and load_i64(index + 16 * e + 8) == base_rows + slots[i]:
-                store_release(index + 16 * e + 8, load_i64(meta + 16 * slots[i] + 8))
+                store_release(index + 16 * e + 8, before)
 
 
 @nb.njit(nb.int64(nb.int64, nb.int64, nb.int64), cache=True, nogil=True)
@@ -371,6 +388,7 @@ def vacuum(table, keys, slots):
     """
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
+    numbered, heads = table[NUMBERED // 8], table[HEADS // 8]
     for first in range(0, len(keys), BLOCK):
         last = min(first + BLOCK, len(keys))
         for i in range(first, last):
@@ -380,8 +398,13 @@ def vacuum(table, keys, slots):
             own = meta + 16 * slots[i]
             held = holder(at, keys[i], base_rows + slots[i])
             row = load_i64(own) & 1 == 0
+            ref = SETTLED + slots[i] if row else np.int64(ABSENT)
             store_i64(own + 8, ABSENT)
-            store_release(held, SETTLED + slots[i] if row else ABSENT)
+            if np.uint64(keys[i]) < np.uint64(numbered):
+                by_number = heads + 8 * keys[i]
+                if load_i64(by_number) == base_rows + slots[i]:
+                    store_release(by_number, ref)
+            store_release(held, ref)
 
 
 @nb.njit(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]), cache=True, nogil=True)

@@ -17,8 +17,9 @@ Invariants
   may be called for a delta that was staged in part or not at all. Counts are kept by the kernel that changes what they
   count.
 - Without a memory budget, keys that are 0, 1, 2 ... are row numbers, recognised by the keys of the file, not by a mark.
-  `changed` has a bit for each row, set before the key's head first leaves the file's row and never cleared
-  (kernels.rows). The index holds all keys all the same: it answers for changed, removed and new ones.
+  `changed` has a bit for each row, set before the key's head first leaves the file's row and never cleared, and `heads`
+  the head of each key whose bit is set (kernels.rows): 8 bytes a row, in memory where a page has a changed one. The
+  index holds all keys all the same: it answers for new ones, and is what deltas, undo and removals work on.
 - `torn` is set before the first change that must be completed, and cleared once it is: a call that raises in between
   leaves it set, without allocating memory. A torn table is correct for its readers, but is not changed any more.
 
@@ -152,7 +153,7 @@ def descriptor(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int
         arrays["arena_scales"].ctypes.data,
         *(tier_fields(spec, arrays) if "ring" in arrays else (0, 0, 0, 0)),
         len(arrays["base"]) if "changed" in arrays else 0,
-        arrays["changed"].ctypes.data if "changed" in arrays else 0,
+        *(arrays[name].ctypes.data if name in arrays else 0 for name in ("changed", "heads")),
     ]
 
 
@@ -268,10 +269,10 @@ class ServedTable:
         self._slots = SlotAllocator(slots, f"table {spec.name!r}")
         self._retired: deque[tuple[int, RowVersions]] = deque()
         # A row of a table with a memory budget may be in memory or on disk, so its readers need its head.
-        self._changed: Int64s | None = None
+        self._numbers: dict[str, Int64s] = {}
         if not budget_nbytes and are_row_numbers(arrays["keys"]):
-            words = -(-spec.rows // 64)
-            self._changed = reserve(words * 8, f"changed-{spec.name}").view(np.int64)[:words]
+            for name, words in (("changed", -(-spec.rows // 64)), ("heads", spec.rows)):
+                self._numbers[name] = reserve(words * 8, f"{name}-{spec.name}").view(np.int64)[:words]
         self._tier: Tier | None = None
         if budget_nbytes:
             if scratch is None:
@@ -301,7 +302,7 @@ class ServedTable:
             "scales": self._scales,
             "arena_scales": self._arena_scales,
             **(self._tier.arrays if self._tier else {}),
-            **({} if self._changed is None else {"changed": self._changed}),
+            **self._numbers,
         }
 
     def descriptor(self) -> list[int]:
@@ -335,13 +336,14 @@ class ServedTable:
         """Memory by part: file rows (mapped), index, arena in use; with a budget also log and bookkeeping."""
         slot_nbytes = self._row_nbytes + 16 + (4 if self._type.scaled else 0)
         rows = self._base.nbytes + self._scales.nbytes
-        parts = {"rows": rows, "index": self._index.nbytes, "arena": self._slots.bump * slot_nbytes}
+        index = self._index.nbytes + sum(array.nbytes for array in self._numbers.values())
+        parts = {"rows": rows, "index": index, "arena": self._slots.bump * slot_nbytes}
         return parts | ({"log": self._tier.tally().log_nbytes, "books": self._tier.nbytes} if self._tier else {})
 
     @property
     def by_row_number(self) -> bool:
-        """True if keys are row numbers: rows that no delta has changed are read without the index."""
-        return self._changed is not None
+        """True if keys are row numbers: their rows are read without the index."""
+        return bool(self._numbers)
 
     @property
     def tiered(self) -> bool:

@@ -127,11 +127,37 @@ def test_only_keys_equal_to_row_numbers_skip_the_index(monkeypatch, tmp_path):
     assert not ServedTable(TableEntry("t", DIM, 3), arrays, budget_nbytes=1 << 20, scratch=tmp_path).by_row_number
 
 
-def test_untouched_rows_skip_the_index_and_changed_ones_do_not():
+def test_row_numbers_skip_the_index_also_where_rows_changed():
     table = served(range(70))
-    table.apply(delta([5, 64], [6], 1), 1)
+    versions = table.apply(delta([5, 64, 70], [6], 1), 1)
+    first, second, _, _ = versions.slots + 70
+    sought = np.array([4, 5, 6, 63, 64, 65, 70, -1])
     table.arrays["index"][:, 1] = hash_index.EMPTY
-    assert refs_of(table, np.array([4, 5, 6, 63, 64, 65, 70, -1]), 1) == [4, -2, -2, 63, -2, 65, -2, -2]
+    assert refs_of(table, sought, 1) == [4, first, -2, 63, second, 65, -2, -2]
+    assert refs_of(table, sought, 0) == [4, 5, 6, 63, 64, 65, -2, -2]
+
+
+def test_undo_takes_back_heads_that_are_a_store_ahead_of_the_index():
+    """As a writer leaves them that ends between the two stores."""
+    table = served(range(70))
+    heads, index = table.arrays["heads"], table.arrays["index"]
+    before = index.copy()
+    versions = table.apply(delta([5], [6], 1), 1)
+    index[:] = before
+    table.undo(versions, 2)
+    assert (heads[5], heads[6]) == (5, 6)
+    assert refs_of(table, np.array([5, 6]), 2) == [5, 6]
+
+
+def test_heads_by_number_are_those_of_the_index_once_changed():
+    table = served(range(70))
+    for epoch in range(1, 6):
+        versions = table.apply(delta([epoch, 64], [epoch + 20], epoch), epoch)
+        table.retire(versions, epoch)
+        table.reclaim(epoch, epoch + 1)
+        changed = [key for key in range(70) if table.arrays["changed"][key // 64] >> (key % 64) & 1]
+        head_of = dict(table.arrays["index"][table.arrays["index"][:, 1] != hash_index.EMPTY].tolist())
+        assert {key: int(table.arrays["heads"][key]) for key in changed} == {key: head_of[key] for key in changed}
 
 
 def test_rows_of_dense_ids_are_packed_in_key_order():
