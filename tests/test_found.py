@@ -171,7 +171,6 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
 """Module -> the test files of others that would fail if it broke; none where it is only ever run by hand."""
 
 SEAMS: dict[str, str] = {
-    "tests/models/zoo/test_next_item_networks.py": "networks of the next item, from training to reply",
     "tests/processor/running/test_history_lengths.py": "histories of every length, from a filled input to scores",
     "tests/compiler/imports/onnx_native/test_long_loops.py": "loops that take too long, from file to reply",
     "tests/processor/capi/test_library.py": "the header, the C that embeds Python and the build of both, from C and Go",
