@@ -94,6 +94,7 @@ class Runs:
         found = json.loads(kept.read_bytes()) if kept.exists() else {}
         self.results: dict[str, Any] = found if found.get("rows") == rows else {"rows": rows, "sides": {}}
         self.results |= {"machine": machine(), "origin": origin("-C loadtest sequence-quality", "ARGS", sys.argv[1:])}
+        self.results["load"] = round(os.getloadavg()[0], 1)
 
     def of(self, side: str, way: Way, seed: int, run: Callable[[], Run]) -> Run:
         """Return a run, made first if it is not kept."""
@@ -119,7 +120,8 @@ def page(results: Mapping[str, Any]) -> str:
     found = {side: of_seeds(ways) for side, ways in results["sides"].items() if ways}
     means = {side: statistics.mean(run["auc"][0] for run in runs) for side, (_, runs) in found.items()}
     lines = opening("Quality of networks over histories", __doc__ or "", results)
-    lines += [f"The first {results['rows']:,} rows. Aims are compared once both sides have {len(SEEDS)} seeds.", ""]
+    lines += [f"The first {results['rows']:,} rows. Aims are compared once both sides have {len(SEEDS)} seeds."]
+    lines += [f"{results['load']} processes waited for the cores when it began: it shows in seconds, not in AUC.", ""]
     lines += ["| side | AUC, mean | by seed | epochs | seconds | settings |", "|---|---:|---|---|---|---|"]
     for side, (told, runs) in found.items():
         each, epochs, seconds = (
