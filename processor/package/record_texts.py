@@ -152,7 +152,7 @@ def _strings(
 ) -> tuple[NDArray[np.uint8], Int64s, Int64s, Int64s]:
     """Return bytes, numbers of strings by row and column, and lengths and starts of the strings, row by row."""
     counts = np.zeros((last - first, len(described)), np.int64)
-    rows, lengths, starts, datas, before = [], [], [], [], 0
+    rows, lengths, starts, parts, before = [], [], [], [], 0
     for n, (column, described_) in enumerate(zip(columns, described)):
         if isinstance(column, Ragged):
             splits = np.asarray(column.row_splits, np.int64)[first : last + 1]
@@ -172,10 +172,10 @@ def _strings(
         lengths.append(strings.offsets[which + 1] - begin)
         low, high = (int(strings.offsets[splits[0]]), int(strings.offsets[splits[-1]])) if len(kept) else (0, 0)
         starts.append(begin - low + before)
-        datas.append(strings.data[low:high])
+        parts.append(strings.data[low:high])
         before += high - low
     order = np.argsort(np.concatenate(rows), kind="stable")
-    return np.concatenate(datas), counts, np.concatenate(lengths)[order], np.concatenate(starts)[order]
+    return np.concatenate(parts), counts, np.concatenate(lengths)[order], np.concatenate(starts)[order]
 
 
 def _starts(lengths: Int64s) -> Int64s:
