@@ -28,7 +28,7 @@ from tests.e2e.servers import LiveServer
 from tests.e2e.test_join_live import Join
 from tests.faults.hostile_sources import FILES, Files, Turncoat, repeated_string
 from tests.faults.siege import CLIENTS, MAX_NBYTES, MAX_RATIO, PAUSE_S, RESULTS, Client, memory_nbytes, tree
-from tests.models.streams.made import BEGAN_S, outcomes, put, recorded_as, recording
+from tests.models.streams.recordings import BEGAN_S, outcomes, put, recorded_as, recording
 from tests.processor.tables.remote.fakes import RedisServer
 from tests.support.object_server import ObjectServer
 from tests.support.object_stage import PublishingProcess, upload_package

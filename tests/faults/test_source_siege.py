@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 
 from tests.faults.hostile_sources import FILES, Files, endless_page, repeated_string
 from tests.faults.source_siege import CASES, missed, page
-from tests.models.streams.made import outcomes
+from tests.models.streams.recordings import outcomes
 
 LINE = {
     "name": "a store",

@@ -226,18 +226,18 @@ JOINS = {
     "concatenation": lambda pairs, events: tf.concat([pairs, events], 1),
     "transform of the sum": lambda pairs, events: tf.matmul(pairs + events, tf.ones((UNITS, 3))),
 }
-LENGTH, WIDTH, UNITS = 7, 6, 16
+EVENTS, WIDTH, UNITS = 7, 6, 16
 
 
 @pytest.mark.parametrize("join", JOINS.values(), ids=JOINS)
 def test_events_side_by_side_meet_candidates_side_by_side(join):
     def function(x, w):
-        t, h = tf.reshape(x[:, :WIDTH], (-1, 1, WIDTH)), tf.reshape(x[:, WIDTH:], (-1, LENGTH, WIDTH))
+        t, h = tf.reshape(x[:, :WIDTH], (-1, 1, WIDTH)), tf.reshape(x[:, WIDTH:], (-1, EVENTS, WIDTH))
         pairs = tf.matmul(tf.reshape(t * h, (-1, WIDTH)), w["k"])
         events = tf.nn.relu(tf.matmul(tf.nn.relu(tf.matmul(tf.reshape(h, (-1, WIDTH)), w["k"])), w["v"]))
         both = tf.nn.relu(join(pairs, events))
-        return tf.reduce_sum(tf.reshape(both, (-1, LENGTH, both.shape[1])), 1)
+        return tf.reduce_sum(tf.reshape(both, (-1, EVENTS, both.shape[1])), 1)
 
-    width = WIDTH * (LENGTH + 1)
+    width = WIDTH * (EVENTS + 1)
     _, user, _ = divided(function, width, list(range(WIDTH, width)), k=(WIDTH, UNITS), v=(UNITS, UNITS))
     assert user.count("MatMul") == 2

@@ -30,7 +30,7 @@ def seconds(times, rows, unit="s"):
     out = np.full((rows, entry.width), 9, np.float32)
     with trainer._pooling(bound) as write:
         trainer.run._fillers = [("x", lambda *a: None), ("history", SequenceFill(GraphInput("history", []), plan))]
-        write(0, rows, {"x": np.empty((rows, 1), np.float32), "history": out})
+        write(slice(0, rows), {"x": np.empty((rows, 1), np.float32), "history": out})
     return out[:, -LENGTH:].tolist()
 
 
@@ -64,6 +64,6 @@ def test_inputs_of_fewer_places_hold_the_first_ones():
         with trainer._pooling(bound) as write:
             given = GraphInput("history", ["requests", wide])
             trainer.run._fillers = [("x", lambda *a: None), ("history", SequenceFill(given, plan))]
-            write(0, 1, {"x": np.empty((1, 1), np.float32), "history": filled[length]})
+            write(slice(0, 1), {"x": np.empty((1, 1), np.float32), "history": filled[length]})
     np.testing.assert_array_equal(filled[2], filled[LENGTH][:, kept_columns(entry, 2)])
     assert filled[2][0, -2:].tolist() == [30, 0]

@@ -10,6 +10,7 @@ import pytest
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import PredictReply, PredictRequest
 from freshet_serving.processor.features.limits import DEFAULTS
+from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.serving.admin.example_requests import ExampleRequests
@@ -51,7 +52,8 @@ def test_recorded_request_is_preferred_over_others(version, tmp_path):
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 20, "w0")
     inputs = make_inputs([7, 8])
     reply = PredictReply({"score": np.zeros((2, 1), np.float32)}, Generation(1, 0), "small")
-    recorder._offer(PredictRequest("small", inputs), version.manifest, 2, reply)
+    bound = SparsePlan(version.manifest).bind_inputs(inputs)
+    recorder._offer(PredictRequest("small", inputs), version.manifest, bound, 0, reply)
     recorder.close()
     told = ExampleRequests(str(tmp_path / "recordings")).signature(version)
     assert told["source"] == "recorded"
