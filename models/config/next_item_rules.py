@@ -36,7 +36,7 @@ def check_next_item(
         tables: The sections [tables.*].
 
     Raises:
-        BadInput: The file describes no network of the next item.
+        BadInput: The file does not describe a next-item network.
     """
     of = f"for {model.arch}"
     require(len(sequences) == 1, "sequences", f"one section [sequences.<name>] {of}", str(len(sequences)))

@@ -235,7 +235,7 @@ def next_item(
 ) -> Arch:
     """Return the network that learns which item comes next in a history.
 
-    An item has one row, as an event and as a candidate: what an event teaches of it every candidate knows.
+    An item has one row, as an event and as a candidate: what is learned from its events holds for the candidate.
 
     Args:
         layout: The dense input, one item's row, and the sequence.
@@ -246,7 +246,7 @@ def next_item(
         seed: Seed of the first weights.
 
     Raises:
-        BadInput: There is not exactly one sequence, and one item with one of its columns.
+        BadInput: Expected exactly one sequence, and one item feature whose table a column of the sequence reads.
     """
     from freshet_serving.compiler.frameworks import keras
 
