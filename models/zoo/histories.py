@@ -256,7 +256,7 @@ def next_item(
     h = _history(keras.Input((layout.width,), name="x"), layout, layout.sequences[0])
     x, units = h.x, h.target.shape[1]
     if units != layout.width or h.matched.shape[2] != units:
-        raise BadInput(f"features: expected one of side item for {name}, whose table one column of the sequence reads")
+        raise BadInput(f"features: expected one of side item for {name}, whose table a column of the sequence reads")
     events = h.matched * units**0.5
     if h.events.shape[2] > units:
         others = each_event(layer_factory, h.events[:, :, units:], units, f"{h.name}_event", bias=False)
