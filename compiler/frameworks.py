@@ -1,7 +1,7 @@
 """Import TensorFlow and Keras once and quietly: import them from here and from nowhere else.
 
-TensorFlow imports the whole of Keras at its end, a fifth of its own import, so that optimizers of SavedModels are known
-to tf.keras. Nothing here needs them: Keras is imported with the first use of `keras`.
+At its end TensorFlow imports all of Keras, so that tf.keras knows the optimizers of SavedModels; that takes a fifth of
+the import. Nothing here needs them, so Keras is imported at the first use of `keras`.
 
 TensorFlow's C++ code logs a few lines to file descriptor 2 before any setting can take effect. They are captured during
 the import and dropped; everything else written meanwhile is passed on.
@@ -49,7 +49,7 @@ def _without_chatter() -> Iterator[None]:
 
 @contextmanager
 def _without_keras() -> Iterator[None]:
-    """Keep TensorFlow from importing Keras, unless that is imported: it passes over a module that is missing."""
+    """Keep TensorFlow from importing Keras, which it skips if a module is missing; no effect once Keras is imported."""
     if EAGER in sys.modules:
         yield
         return

@@ -112,7 +112,7 @@ def take_rows(column: Any, rows: NDArray[np.int64]) -> Any:
     lengths = bounds[rows + 1] - starts
     ends = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
-    # In place, and take() instead of an index: within a third of the time of a compiled loop.
+    # In place, and take() instead of an index: a fifth slower than a compiled loop.
     places = np.arange(ends[-1])
     places += np.repeat(starts - ends[:-1], lengths)
     if isinstance(column, Strings):

@@ -1,4 +1,4 @@
-"""Commands to a Redis server, its replies, the slots of a cluster, and a circuit breaker: shared by all who read one.
+"""Encode Redis commands, parse replies and cluster slots, and spare a failing server by a circuit breaker.
 
 Replies (RESP2) are parsed within a deadline and a size limit; ReplyReader plugs into redis-py's connections as parser.
 A server, or whatever poses as one, is not trusted: it may drip one byte at a time, announce terabytes, or send

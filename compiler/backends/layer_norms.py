@@ -19,7 +19,7 @@ Bound = Mapping[str, str]
 # The converter writes the mean over the last of three axes as a pooling.
 MEANS = ("ReduceMean", "GlobalAveragePool")
 
-# An operator and its operands, or the name of a value; what a name stands for further up stands behind it.
+# A pattern is an operator and its operands, or the name of a value. BEHIND has the patterns of values named in ENDING.
 ENDING: Pattern = ("Add", ("Mul", "x", "k"), ("Add", ("Mul", ("Neg", "mean"), "k"), ("Reshape", "beta", "beta shape")))
 BEHIND: list[tuple[str, Pattern]] = [
     ("k", ("Mul", ("Reciprocal", ("Sqrt", ("Add", "variance", "epsilon"))), ("Reshape", "gamma", "gamma shape"))),
@@ -79,7 +79,7 @@ class _Matcher:
         return None
 
     def _bind(self, pattern: Pattern, value: str, bound: Bound) -> Iterator[Bound]:
-        """Yield every way to match a value, as what is bound and the pattern's names."""
+        """Yield, for every way to match a value, what is bound already and the pattern's names."""
         if isinstance(pattern, str):
             if bound.get(pattern, value) == value:
                 yield {**bound, pattern: value}

@@ -83,7 +83,7 @@ class Importer:
         self._try_on(make_samples(self.runner, source.inputs, list(self.outputs.values()), SIZES, samples))
 
     def _try_on(self, samples: list[dict[str, Column]]) -> None:
-        """Run the model on samples, and prepare to cut it by what it computes of them."""
+        """Run the model on samples, and prepare to cut it by what it computes from them."""
         source, refs = self.source, list(self.outputs.values())
         self.samples = samples
         self.shapes = Shapes(self.runner, source.inputs, refs, samples)

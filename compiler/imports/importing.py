@@ -57,7 +57,7 @@ class ImportOptions:
         sparse: By input, the tensors that form a sparse input.
         samples: Rows of every input to try the model on, where none can be generated.
         buckets: Batch sizes to compile for.
-        user: Inputs of the user: one row for all candidates (processor.package.roles).
+        user: Inputs of the user: one row for all candidates.
     """
 
     signature: str = "serving_default"

@@ -76,7 +76,7 @@ SPARSE = words(
     """
 )
 
-# These only check values: they are left out of the import, but for those inside of branches and loops.
+# These only check values: they are left out of the import, except inside branches and loops.
 CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
 
 # Needed only to open a model: restoring its variables, filling its tables.

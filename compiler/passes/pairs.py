@@ -8,8 +8,8 @@ tensor may occur in any number of the concatenated parts and of their sums and d
 
     (t * h) Wp = h (t' * Wp)
 
-with a matrix t' * Wp for each candidate: it multiplies d x units numbers for each candidate, where t * h has
-d x events, which are written and read again as a matrix as large as all pairs. It is taken where it is less work.
+with a matrix t' * Wp for each candidate. That multiplies d x units numbers for each candidate, not the d x events of
+t * h, which are written and read again as a matrix as large as all pairs. It is used where it is less work.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def check_next_item(
         tables: The sections [tables.*].
 
     Raises:
-        BadInput: The file describes no network of the next item.
+        BadInput: The file does not describe a next-item network.
     """
     of = f"for {model.arch}"
     require(len(sequences) == 1, "sequences", f"one section [sequences.<name>] {of}", str(len(sequences)))
@@ -61,7 +61,7 @@ def check_next_item(
     allowed = {sequence.from_events, sequence.where, *sequence.columns.values()}
     for f in own:
         if f is not items[0] and f.column not in allowed:
-            raise BadInput(f"features.{f.name}: expected only columns that {where} is made of {of}")
+            raise BadInput(f"features.{f.name}: expected only columns that {where} reads {of}, got {f.column!r}")
     table = tables.get(items[0].table, TableConfig())
     for key in ("memory_mb", "hash", "hash_rows"):
         if getattr(table, key) != getattr(TableConfig(), key):

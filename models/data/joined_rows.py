@@ -1,4 +1,4 @@
-"""Join to a table of rows what training makes of it: the columns of entities, then the histories of sequences.
+"""Join to a table of rows what training adds to it: the columns of entities, then the histories of sequences.
 
 Histories are made of rows that have the entities' columns already, so an event of a history may have them too.
 Recordings have the columns of entities as they were used, so nothing is joined to them.

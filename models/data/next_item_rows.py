@@ -1,15 +1,15 @@
 """Histories of an event log, one a user, for networks that learn which item comes next.
 
 A range of the log's rows is learned as one history a user: the user's newest max_length + 1 events up to the end of the
-range, of which those in the range are targets. So each event is a target once a pass, but for what a longer history
-leaves out. Events of one time are in the order of the file.
+range, of which those in the range are targets. So each event is a target once a pass, unless it is left out because
+the history is longer. Events of one time are in the order of the file.
 
 Invariants
 - A target's history is what the log has of its user before it. Rows before the range are read for that, and are no
   targets.
-- A pass can be resumed: a batch stands for as many rows of the range as its users have there, its place is their sum,
-  and the order of users depends on the seed and the range alone.
-- The events of the whole range are in memory, and of the rows before it.
+- A pass can be resumed: a batch covers all rows that its users have in the range, its position is the number of rows
+  covered before it, and the order of users depends on the seed and the range alone.
+- The events of the whole range, and of the rows before it, are in memory.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class NextItemRows:
         self._ends: Int64s = np.cumsum(np.bincount(self._user_of_row[at], minlength=count))
 
     def batches(self, histories: int, first: int, start: int, seed: Sequence[int] | None = None) -> Iterator[Batch]:
-        """Yield the histories of rows from `first` on, with what is left of a pass that was resumed at `start`.
+        """Yield the histories of rows from `first` on; of a pass that is resumed at `start`, only the rest.
 
         Args:
             histories: Histories of a batch.
@@ -89,7 +89,7 @@ class NextItemRows:
             cases: Events of a batch.
             first: First row whose event counts.
             item: The sequence's column of the items.
-            last_only: Only each user's last event counts.
+            last_only: True if only each user's last event counts.
         """
         counts, events_of = self._rows >= first, np.diff(self._ends, prepend=0)
         if last_only:
@@ -123,7 +123,7 @@ class NextItemRows:
 def newest_histories(
     batch: Batch, config: SequenceConfig, columns: Sequence[SequenceFeature], labels: tuple[str, ...]
 ) -> Batch:
-    """Return a history for each user of some rows of the log that have their histories: what is new are targets.
+    """Return one history for each user of some rows of the log; the users' events in these rows are the targets.
 
     Args:
         batch: Rows with the sequence's columns, each with the events before it.

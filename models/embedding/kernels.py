@@ -59,7 +59,7 @@ def accumulate(
         refs: Row numbers of the feature's values; negative values have no row, and their gradient is dropped.
         splits: int64 [batch rows + 1], or [0] for one value a row.
         rows: int64 [n], the row of the batch whose values each row of `grad` is for.
-        times: int64 [n], the number of rows of the batch that have it.
+        times: int64 [n], the number of rows of the batch that have these values.
         combiner: Combiner of the feature.
         max_length: As in the feature's plan (processor.kernels.pool).
         codes: As in the feature's plan (processor.kernels.pool).

@@ -10,7 +10,7 @@ evaluation_metrics  all metrics of each label
 extra_columns      columns of the data that are not features
 generation_scorer  one generation, opened to score as a server does
 evaluate           evaluation of a generation on a table
-next_item_evaluation  the same of a generation, on an event log
+next_item_evaluation  evaluation of a next-item network on an event log
 item_vectors       an output of a generation for every item of a table
 row_layers         an embedding table as layers, newest first: iterates over its rows, and finds rows by id
 table_summary      histograms of a table, and estimated savings of admission and eviction

@@ -31,7 +31,7 @@ class CatalogueRanking:
     """
 
     def __init__(self, top: int) -> None:
-        """Create an empty one.
+        """Create an empty ranking.
 
         Args:
             top: Places that count.
@@ -75,6 +75,6 @@ def _ranks(users: Float32s, items: Float32s, targets: Int64s, seen: Int64s, spli
     row = np.repeat(rows, np.diff(splits))
     scores[row[at >= 0], at[at >= 0]] = -np.inf
     scores[rows[known], targets[known]] = own[known]
-    # A score that is not finite is as good as the best: nothing is hit by chance.
+    # NaN ranks ahead of every target, and a target of NaN behind every item: nothing is hit by chance.
     ranks: Int64s = (~(scores < own[:, None])).sum(axis=1)
     return np.where(known, ranks, 1 << 62)

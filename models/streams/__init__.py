@@ -11,7 +11,7 @@ stream_rows      messages and record batches as columns; rejection of invalid ro
 open_rows        opening of the configured data as the rows of a run
 join_run         a whole join of recorded requests with their outcomes: reads both, writes files, exactly once
 join_settings    settings of a join
-timed_stream     one of its two input streams, and the time up to which it has been read
+timed_stream     one of a join's two input streams, and the time up to which it has been read
 matching         rows and outcomes that wait for each other
 late_share       estimated share of late positives, and the weight of negatives
 repeated_ids     detection of several requests that share one request id

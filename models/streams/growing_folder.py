@@ -9,11 +9,11 @@ again raises an error. Each check of the folder costs a listing, which takes at 
 
 A bad file never blocks those behind it. A file that is not regular (opening a pipe would block forever), cannot be
 opened, does not begin like a Parquet file, has a damaged footer or, if other files were taken already, lacks a column,
-is set aside: it is reported once, counted, and checked again when it changes. One that is cut short may be what is left
-of rows that matter: it is reported as the stream's trouble until somebody removes it. Rows are decoded in a separate
-process with a memory limit, because files are untrusted (models.data.decoding). Damage found then, and data that take
-too much memory, reject the rows from there to the end of the piece. If the first file of a stream lacks a column, the
-run ends, because then the configuration is wrong.
+is set aside: it is reported once, counted, and checked again when it changes. A truncated file may hold rows that
+matter: it is reported as the stream's trouble until it is removed. Rows are decoded in a separate process with a memory
+limit, because files are untrusted (models.data.decoding). Damage found then, and data that take too much memory, reject
+the rows from there to the end of the piece. If the first file of a stream lacks a column, the run ends, because then
+the configuration is wrong.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ are found within PARTITIONS_S.
 A file of librdkafka properties, named by the environment variable FRESHET_KAFKA_PROPERTIES, configures how the client
 authenticates to the brokers (TLS, SASL).
 
-Messages that are there when partitions are assigned take a moment to come: a poll that does not wait for new ones waits
-for those, until the client has reported the end of each partition.
+Messages that a partition already has arrive some time after it is assigned. A poll that does not wait for new messages
+waits for these, until the client has reported the end of each partition.
 
 Offsets that retention deleted before they were read count as lost. A topic that ends before an offset already read is
 another topic, and is refused.
@@ -84,7 +84,7 @@ class KafkaStream:
             raise BadInput(f"{PROPERTIES}: expected properties of librdkafka, got {_told(error)}") from None
         # Partition -> next offset.
         self._next: dict[int, int] = {}
-        # Partitions with messages that were there when they were assigned and have not all come.
+        # Partitions whose messages from before they were assigned have not all arrived.
         self._coming: set[int] = set()
         self._looked_s = float("-inf")
         self._lost = 0
@@ -114,7 +114,7 @@ class KafkaStream:
                     break
                 given = self._consumed(FETCH_S)
             else:
-                # Brokers that do not answer hold up one poll.
+                # Brokers that do not answer delay one poll, not each.
                 self._coming.clear()
         except ck.KafkaException as error:
             self._trouble = f"Kafka: {_told(error)}"

@@ -3,14 +3,14 @@
 loop             a whole run of `freshet train`
 run_start        choice of the state that a run starts from
 lineage          sync of a run's weights with the change log of its version, rollbacks included
-next_item_run    a run whose rows are events of histories
-next_item_trainer  a step of it
+next_item_run    a run of a next-item network, whose rows are events of histories
+next_item_trainer  one batch of such a run
 trainer          one batch: pooled embeddings, the dense step, row updates
 dense_step       forward and backward pass of a batch in parts, then an optimizer step
 batch_part       one part of a batch, with the buffers that an executable reads
-next_item_step   the same for histories, whose next item is learned
+next_item_step   dense_step for histories whose next item is learned
 dense_functions  the functions that XLA compiles
-next_item_functions  the functions that XLA compiles for it
+next_item_functions  those of next_item_step
 history_division  a network's parts: what depends on histories alone, and the rest
 dense_state      the state that passes from step to step
 dense_optimizer  Adam with weight decay and clipping

@@ -1,6 +1,6 @@
 """One part of a batch as an executable reads it: the input buffers for its rows, and the computation over them.
 
-Of rows with the same histories, which SharedHistories names, only one has its histories in the buffers.
+Histories that several rows have in common (SharedHistories) are in the buffers once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class GradientPiece:
     """Gradients of rows [start, stop) of a batch by inputs of the dense graph.
 
     Attributes:
-        by_inputs: By input, [rows, width]; of histories that are shared, a row for each distinct one.
+        by_inputs: By input, [rows, width]; for shared histories, a row for each distinct one.
         shared: Those histories.
     """
 

@@ -36,7 +36,7 @@ NEXT_ITEM_VALUES: Mapping[str, Any] = {
     "batch_rows": 128,
 }
 NEXT_ITEM_RATE = 0.01
-"""For networks of the next item: what SASRec and HSTU are published with; Adam has a tenth of the rate."""
+"""For next-item networks: the published settings of SASRec and HSTU; Adam uses a tenth of the rate."""
 RATE, RATE_ROWS, MOST_LONGER = 0.05, 20_000, 2.0
 SMALL_ACCUMULATOR = 1e-6
 FEWEST_BATCH_ROWS, MOST_BATCH_ROWS, STEPS = 32, 512, 350
@@ -67,7 +67,7 @@ def chosen(
         features: The model's features.
         rows: Rows of the full version; None if unknown.
         ones: Share of labels that are 1; None if unknown, which counts as a half.
-        next_item: Whether a batch has histories, each with many targets: then NEXT_ITEM_VALUES.
+        next_item: True for a next-item network, which gets NEXT_ITEM_VALUES: its histories have many targets each.
 
     Returns:
         The settings. Values for settings that the file leaves out:

@@ -6,7 +6,8 @@ live where these read them and pass from call to call; Keras variables only prov
 static number of rows: a part uses the smallest of a few sizes that it fits in, padded with copies of its first row of
 weight 0, which change no gradient. Networks whose rows see one another (batch statistics, pairwise losses) would see
 the padding, and would see fewer neighbours in a part: their batches stay whole and are compiled for each size that
-occurs. Parts of rows with histories hold few events, and compute equal histories once (models.dense.history_division).
+occurs. Parts of rows with histories hold few events, and compute equal histories once
+(models.training.history_division).
 
 Callers: fill(), gradients(), move() of each step, from one thread; the worker pool computes parts in parallel, each in
 memory of its own. move() touches nothing that updates of table rows use, so both may run at once.
@@ -55,7 +56,7 @@ LEAST_ROWS = 64
 WINDOW_ROWS = 512
 """Fewest rows of an executable for windows scored between two deltas, which are larger than a batch."""
 FEWER = (2, 4, 8)
-"""Shares of an executable's rows that its distinct histories may be."""
+"""An executable for shared histories has its rows divided by one of these as histories."""
 PART_ROWS = 128
 """For fewer rows than this, waking another thread does not pay."""
 MOST_PARTS = 4
@@ -63,11 +64,12 @@ MOST_PARTS = 4
 cores, the call of each part uses several.
 """
 PART_EVENTS, LEAST_PART_ROWS = 4096, 16
-"""Events of a part, and the fewest rows of one. What a layer makes of more events does not fit in a core's cache, and
-its memory is new in every call: of 1,024 rows of 50 events a row took `din` 39 us, of 64 rows 8.5 (`stca` 95 and 35).
+"""Events of a part, and the fewest rows of one. A layer's values for more events do not fit in a core's cache, and
+their memory is new in every call: with 50 events a row, `din` took 39 us a row in parts of 1,024 rows and 8.5 us in
+parts of 64 (`stca` 95 and 35).
 """
 PARTS_APART = 1 << 16
-"""Numbers between the first parts of two processes."""
+"""Distance between the numbers of the first parts of two processes."""
 
 
 class DenseStep:
@@ -77,7 +79,7 @@ class DenseStep:
         arch: The network.
         graph: The dense graph that is scored and published, with its first weights.
         rows_are_alone: Whether each row's loss depends on that row only.
-        shares_histories: Whether rows with the same histories are worth naming to ready().
+        shares_histories: Whether ready() should be given the rows with the same histories.
     """
 
     functions = DenseFunctions
@@ -162,8 +164,8 @@ class DenseStep:
 
         Args:
             rows: Rows of the batch.
-            same: int64 [rows], for each row one with the same histories, the same one for all of them; None where no
-                two rows are known to have the same.
+            same: int64 [rows], for each row the number of one row that stands for all rows with its histories; None if
+                rows were not compared.
         """
         self._filled = self._parts("gradients", rows, same)
         self._mover(len(self._filled))
@@ -336,7 +338,7 @@ def _mover_size(parts: int) -> int:
 def _distinct_size(distinct: int, size: int) -> int:
     """Return the histories of the executable for a part; 0 if they are no fewer than its rows.
 
-    A compilation takes seconds, so there are few sizes: halves, quarters and eighths.
+    Compiling a network over histories takes seconds, so there are few sizes: halves, quarters and eighths.
 
     Args:
         distinct: Distinct histories of the part.

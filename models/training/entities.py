@@ -36,9 +36,9 @@ Records = tuple[NDArray[np.int64], NDArray[np.int32]]
 ROOM = 2
 """Lists of which features read everything, and texts, may grow to this many times the longest one of the table."""
 STRING_NBYTES = 16
-"""Bytes that are left besides for texts to come, for each string."""
+"""Further bytes for each string, as room for longer texts of later deltas."""
 MAX_WORDS = 4096
-"""Words of a record at most, as of any table's row."""
+"""Most words of a record, as of any table's row."""
 
 
 def with_entities(draft: Manifest, configs: Sequence[EntityConfig]) -> tuple[Manifest, dict[str, Records]]:
@@ -87,7 +87,7 @@ def _with_texts(draft: Manifest, entity: EntityEntry, columns: Mapping[str, Colu
     if least <= room:
         return replace(entity, text_nbytes=min(ROOM * longest + STRING_NBYTES * strings, room))
     log.warning(
-        "entities.%s: a key has too many columns to keep them as they are: recordings have the key", entity.name
+        "entities.%s: too many columns to keep their values as given; recordings will have only the key", entity.name
     )
     bound = {f.source for f in layout.sources}
     kept = {name: n for name, n in entity.capacities.items() if name in bound}

@@ -1,12 +1,12 @@
 """Divide a network at what depends on histories alone, so that a step computes it once for rows of the same history.
 
-A tensor that only histories lead to has one row a history: the first part computes it for the distinct histories, and
-each row of the second part reads the row of its own. Nothing else changes, so losses and gradients are the same but for
-the order in which numbers are added up.
+A tensor that depends on histories alone has one row a history: the first part computes it for the distinct histories,
+and each row of the second part reads the row of its own. Nothing else changes, so losses and gradients are the same but
+for the order in which numbers are added up.
 
 A network stays whole where the first part has no weights: reading a history at two places of memory is as cheap as
 reading it once and copying it. `din` compares each event with the candidate first, and in `bst` the candidate is an
-event. It also stays whole where the first part has a state, as a dropout's, which would draw fewer numbers.
+event. It also stays whole where the first part has a state, such as dropout's, which would draw fewer numbers.
 """
 
 from __future__ import annotations

@@ -134,14 +134,14 @@ def softmax_loss(
         targets: float32 [t, d], the targets' rows.
         candidates: float32 [m, d].
         raised: float32 [m], added to each candidate's logit.
-        places: int32 [t], the target's place among the candidates, which is then no other item of its softmax; or -1.
+        places: int32 [t], the target's place among the candidates, which is left out of its softmax there; or -1.
         shares: float32 [t], weights.
         order: int32 [t], numbers of targets, those with a weight first.
         count: int32, how many have a weight.
     """
     total, width = states.shape
     chunk = min(CHUNK, total)
-    # Numbers past the end are read nowhere and written nowhere: their weight is 0, their place the last chunk's rest.
+    # Numbers that fill the last chunk are those of one more row, with weight 0, which is dropped at the end.
     padded = -(-total // chunk) * chunk
     order = tf.pad(order, [[0, padded - total]], constant_values=total)
     rows, wanted = (tf.pad(a, [[0, 1], [0, 0]]) for a in (states, targets))

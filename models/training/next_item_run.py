@@ -38,7 +38,7 @@ class NextItemRun(TrainingRun):
     def __init__(self, *given: Any, **named: Any) -> None:
         """Open the data, find the state to start from, and restore it; arguments as of TrainingRun."""
         if named.get("make_trainer") is not None:
-            raise BadInput("--processes: expected 1 for a network of the next item, which is trained by one process")
+            raise BadInput("--processes: expected 1 for a next-item network, which is trained by one process")
         super().__init__(*given, **named)
         source, trainer = self.source, self.trainer
         assert isinstance(source, SequenceSource)
@@ -61,7 +61,7 @@ class NextItemRun(TrainingRun):
     def _works(self, first: int, until: int, mixed: bool = False) -> PrefetchPipeline | PrefetchWindows:
         """Return the histories of rows [first, until), read and transformed ahead.
 
-        A pass over mixed histories begins at row 0, one over others where the last of those ended.
+        A pass over mixed histories begins at row 0; another pass, where the last mixed one ended.
         """
         if mixed:
             self._tail = until
@@ -94,7 +94,7 @@ class NextItemRun(TrainingRun):
         there, rows = self._items.catalogue()
         place = np.full(int(there.max(initial=-1)) + 2, -1, np.int64)
         place[there] = np.arange(len(there))
-        # Number -1 finds the last entry, which no row has.
+        # An item without a row (-1) finds the last entry, which belongs to no row.
         history, at = np.nonzero(real)
         refs, splits = self._items.event_rows(work)
         lengths = at + 1
@@ -107,6 +107,6 @@ def ranking_line(ranks: CatalogueRanking) -> str:
     """Return one line about the ranks of items among the whole catalogue."""
     found = ranks.result()
     return (
-        f"of all items the first {ranks.top}: hit rate {found.hit_rate:.4f}, NDCG {found.ndcg:.4f}"
+        f"the first {ranks.top} of all items: hit rate {found.hit_rate:.4f}, NDCG {found.ndcg:.4f}"
         f" over {found.groups:,} events"
     )

@@ -23,7 +23,7 @@ Int64s = NDArray[np.int64]
 
 PART_HISTORIES, FEWEST_HISTORIES, NARROWER = 8, 8, 4
 FEWEST_CANDIDATES, SIZES = 64, 8
-"""Executables have candidates for a power of two and SIZES - 1 numbers between it and the next."""
+"""Executables have a power of two as number of candidates, or one of SIZES - 1 numbers between it and the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class NextItemStep(DenseStep):
     functions = NextItemFunctions
 
     def of_sequence(self, sequence: SequenceSpan, item: ColumnSpan) -> None:
-        """Set what histories are in training.
+        """Set the sequence as it is in training.
 
         Args:
             sequence: The sequence, with one event more than it is served with.
@@ -72,7 +72,7 @@ class NextItemStep(DenseStep):
                 They are valid until the next step.
         """
         parts = self._histories("learn", rows, _size(len(targets.candidates), FEWEST_CANDIDATES))
-        # What is compiled is compiled before threads start.
+        # Compiled here, before threads start.
         self._mover(len(parts))
         state = self.state.held()
 

@@ -1,7 +1,7 @@
-"""Train on histories: each event but the first is a target (models.training.next_item_functions), in a step of a user.
+"""Train on histories: each event but the first is a target (models.training.next_item_functions).
 
 A step reads the rows of all events and of the candidates, which are rows of the items' own table, before it moves any;
-every row moves once. Candidates count as no reads: an item that is only compared with stays as rare as it is. They are
+every row moves once. Candidates do not count as occurrences: being drawn does not make an item more frequent. They are
 drawn by their ids, not by where their rows lie, so that a run that was resumed draws the same; ordering a table's ids
 takes 0.03 s a step for a million items.
 """
@@ -38,7 +38,7 @@ DRAWN = 7_919
 
 
 class NextItemTrainer(Trainer):
-    """A model of the next item in training.
+    """A next-item network in training.
 
     A batch has a history a row, of at most max_length + 1 events; its label is how many of the newest ones are targets.
     """
@@ -60,7 +60,7 @@ class NextItemTrainer(Trainer):
         self._step_of: NextItemStep = self.dense
         next_item = self.dense.arch.next_item
         if next_item is None:
-            raise BadInput(f"model.arch: expected a network of the next item, got {manifest.arch!r}")
+            raise BadInput(f"model.arch: expected a next-item network, got {manifest.arch!r}")
         self._negatives = next_item.negatives
         (served,) = self.manifest.sequences
         self.sequence = _longer(served)

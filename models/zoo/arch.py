@@ -26,7 +26,7 @@ labels' names.
 SCORE = "score"
 """Name of the output with the probability of a single label."""
 USER_VECTOR = "user_vector"
-"""Name of the output whose products with items' vectors or rows order them."""
+"""Name of the output whose product with an item's vector or row ranks the item."""
 
 _REFERENCE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 

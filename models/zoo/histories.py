@@ -235,7 +235,7 @@ def next_item(
 ) -> Arch:
     """Return the network that learns which item comes next in a history.
 
-    An item has one row, as an event and as a candidate: what an event teaches of it every candidate knows.
+    An item has one row, as an event and as a candidate: what is learned from its events holds for the candidate.
 
     Args:
         layout: The dense input, one item's row, and the sequence.
@@ -246,7 +246,7 @@ def next_item(
         seed: Seed of the first weights.
 
     Raises:
-        BadInput: There is not exactly one sequence, and one item with one of its columns.
+        BadInput: Expected exactly one sequence, and one item feature whose table a column of the sequence reads.
     """
     from freshet_serving.compiler.frameworks import keras
 
@@ -256,7 +256,7 @@ def next_item(
     h = _history(keras.Input((layout.width,), name="x"), layout, layout.sequences[0])
     x, units = h.x, h.target.shape[1]
     if units != layout.width or h.matched.shape[2] != units:
-        raise BadInput(f"features: expected one of side item for {name}, whose table one column of the sequence reads")
+        raise BadInput(f"features: expected one of side item for {name}, whose table a column of the sequence reads")
     events = h.matched * units**0.5
     if h.events.shape[2] > units:
         others = each_event(layer_factory, h.events[:, :, units:], units, f"{h.name}_event", bias=False)

@@ -1,7 +1,7 @@
 """SASRec (Kang and McAuley, 2018): events attend to themselves and earlier ones; the newest one meets the candidate.
 
 As in the research code of generative recommenders: keys and values are not normalised, and the feed-forward layer is as
-wide as an event. All of it depends on the user alone; a candidate costs an MLP, or for the next item a product.
+wide as an event. All of it depends on the user alone; a candidate costs an MLP, in sasrec_next a product.
 """
 
 from __future__ import annotations

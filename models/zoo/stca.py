@@ -3,9 +3,9 @@
 Keys and values of an event depend on that event alone, so a request's history costs O(length) once, and a candidate
 O(length) multiplications a layer: the cheapest network over a long history, and the default choice.
 
-Values are read from the events as they are, not from what is normalised, which the paper does. The length of a row says
-how much has been learned of its item; normalised, an item that was met once is as loud as any other, and the MLP
-learns single items by heart. On the first 100,000 rows of MovieLens-1M, three seeds, AUC rises from 0.7224 to 0.7250.
+Values are read from the events as they are, not from normalised ones as in the paper. The length of a row says how much
+has been learned of its item; normalised, an item that was met once counts as much as any other, and the MLP memorises
+single items. On the first 100,000 rows of MovieLens-1M, three seeds, AUC rises from 0.7224 to 0.7250.
 """
 
 from __future__ import annotations

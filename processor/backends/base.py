@@ -92,23 +92,23 @@ class RefusedRun(BadInput):
 
 
 class EndedRun(Expired):
-    """Raised by a run that was told to end before it was done."""
+    """Raised by a run that was ended before it was done."""
 
 
 class EndableRun:
-    """A bound run of a graph that takes as long as its inputs' values say.
+    """A bound run of a graph whose time depends on its inputs' values, such as one with a loop.
 
-    No abstract class, because the check for one takes longer than the rest of what such a run costs.
+    Not an abstract class: the isinstance() of one takes longer than everything else that ending runs costs each run.
     """
 
     __slots__ = ()
 
     def __call__(self) -> None:
-        """Compute all rows; raise EndedRun once told to end."""
+        """Compute all rows; raise EndedRun once end(True) is called."""
         raise NotImplementedError
 
     def end(self, now: bool) -> None:
-        """Tell the run in progress to end, or take that back; safe from any thread.
+        """End the run in progress, or take that back; safe from any thread.
 
         Args:
             now: True to end it.

@@ -13,8 +13,8 @@ five would achieve nothing more. InferenceSession.run is safe from several threa
 On a GPU a binding has buffers there: x is copied over, the run reads and writes them, outputs are copied back. Sessions
 are shared by threads as on a CPU.
 
-Where an artefact has a loop, a run has options of its own through which it can be ended (EndableRun). They name no
-recorded graph, because the library's own code takes 24 microseconds to find that out from options that do not say so.
+Where an artefact has a loop, a run has options of its own through which it can be ended (EndableRun). These say that no
+CUDA graph is recorded: from options that do not say so, the library takes 24 microseconds to find it out.
 
 Rejected: recording runs as CUDA graphs, 80 microseconds a run of one row on an H200. The library records in CUDA's
 global mode: while a binding's first run is recorded, copies of every other thread of the process fail ("operation not
@@ -58,7 +58,7 @@ WEIGHT_PREFIX = "weights/"
 FATAL = 4
 BEYOND_ARENA = "available memory of"
 LOOP = b"\x22\x04Loop"
-"""A node's op_type as an ONNX file has it: trips of a loop may depend on values."""
+"""The op_type of a Loop node as bytes of an ONNX file: the trips of a loop may depend on values."""
 ENDED = "terminate flag"
 REFUSED = "Error in execution: Non-zero status code returned while running"
 """Begin of the library's message about an operator that fails: for values, or for lack of memory."""

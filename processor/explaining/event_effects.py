@@ -5,9 +5,9 @@ from the newest event that is left. The same executable computes it, under the s
 
 This holds for every network over histories. The changes need not add up to the score: a network lets events interact.
 
-Rejected: attention weights. They are of one layer and one head, say nothing about the values that they weigh, are not
-normalised in din and hstu, and end before the layers above; in sasrec and hstu an event also acts through later ones.
-An imported network does not name them.
+Rejected: attention weights. Each belongs to one layer and one head, and says nothing about the values that it weighs or
+the layers above; din and hstu do not normalise them; in sasrec and hstu an event also acts through later ones. An
+imported network does not name them.
 """
 
 from __future__ import annotations

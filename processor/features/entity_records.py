@@ -204,7 +204,7 @@ class EntityRecords:
 
 
 class UsedRecords:
-    """The records that a request's batch read, for whoever wants the values of its left-out inputs as they were used.
+    """The records that a request's batch read, which hold the values of its left-out inputs as they were used.
 
     Nothing is kept unless keep() is called before the request is queued; the records are final when the reply is there.
 
@@ -226,7 +226,7 @@ class UsedRecords:
         self.records: dict[EntityRecords, NDArray[np.int32]] = {}
 
     def again(self) -> UsedRecords:
-        """Return the same for another request that leaves the same out."""
+        """Return an object without records for another request that leaves out the same inputs."""
         return UsedRecords(self.names, self._keys)
 
     @property

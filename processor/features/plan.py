@@ -568,7 +568,7 @@ class SparsePlan:
 def _length(words: NDArray[np.int64]) -> int:
     """Return the number of ids in an input's one row; `words` are int64 [4] (kernels.pool's inputs)."""
     _, _, stride, splits = words.tolist()
-    # Of a left-out input the stride is minus the most values of a record, and it has flags where others have splits.
+    # A left-out input has as stride minus the most values of a record, and flags where others have row_splits.
     return int(read_word(splits + 8).value) if splits and stride > LEFT_OUT else abs(int(stride))
 
 

@@ -63,7 +63,7 @@ ROW, SCALE = 0, 8
 WAIT_NBYTES = 24
 PLACE, KEY, HOME = 0, 8, 16
 BY_HEAD = -1
-"""Instead of the home of a row number: its head is found by it."""
+"""In place of the home of a key that is a row number: its head is in `heads` (kernels.rows)."""
 # int64 fields of a list: table, target, width, number of keys, 1 if the target already holds a sum, divisor (0: none),
 # 1 to divide by its square root, number of keys that wait (once they are resolved: of those without a row).
 LISTS, LIST_NBYTES = 32, 64

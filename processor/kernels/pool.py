@@ -3,7 +3,7 @@
 All state arrives as flat int64 tables of addresses and sizes, so one call serves any number of tables, features and
 requests, runs without the GIL and allocates nothing but one block of 2.5 kB.
 
-tables   int64 [T, 17]     see kernels.rows
+tables   int64 [T, TABLE_FIELDS]   see kernels.rows
 plan     int64 [F, 9]      by name: KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES
 scaling  float32 [F, 4]    log1p (0 | 1), mean, scale of float features; the largest magnitude a value may have
 inputs   int64 [R, S, 4]   per request and input: values, rows (1: broadcast), stride in values, row_splits (0: none)
@@ -80,7 +80,7 @@ KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES = range(
 LARGEST = np.finfo(np.float32).max
 
 # An operation is six int64: what, a, b, start, target address, width. For COPY and ADD, a is the table's number, b a
-# key and start the key's home, BY_NUMBER if the key is the number of its row, BY_HEAD if its head is found by it; once
+# key and start the key's home, BY_NUMBER if the key is the number of its row, BY_HEAD if its head is in `heads`; once
 # resolved, b is the row's address, start the address of its scale, and TYPED * the row's type is added to what. Blocks
 # and tables are walked by address, because numpy indexing and arguments with array headers cost as much as the lookup
 # itself (134 ns instead of 82 ns for a row of 16 floats).
@@ -249,7 +249,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
     """Fill out[:sum of rows, :] for all requests as of one epoch; the module's head describes the arrays.
 
     Args:
-        tables: int64 [T, 17].
+        tables: int64 [T, TABLE_FIELDS].
         plan: int64 [F, 9].
         scaling: float32 [F, 4].
         inputs: int64 [R, S, 4].

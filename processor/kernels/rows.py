@@ -31,8 +31,8 @@ before its head first leaves that row, and never cleared. So a reader that finds
 index: whatever the head becomes later is of an epoch that this reader does not see. A reader that finds the bit set has
 the key's head in heads[k], which is written before the bit is set, and from then on just before the head in the index
 (publish). Between the two stores a reader of either finds the same version: the heads differ by a version of an epoch
-that no reader sees yet, or that none sees any more, or by how the same row is referred to. So whichever a kernel reads
-is right, writers work on the index of all keys, and all other keys are found by that as in any table.
+that no reader sees yet, or that none sees any more, or by how the same row is referred to. So a kernel may read either.
+The index has all keys: writers work on it, and it finds all keys that are no row numbers, as in any table.
 
 A reader of epoch g walks from the head to the first version that is not newer than g. The writer fills a slot that no
 head points at, then publishes the head with one release store; so a reader meets whole rows or none.
@@ -101,7 +101,7 @@ def publish(table, key, e, ref):
         table: Address of the table's descriptor.
         key: int64.
         e: The key's entry of the index.
-        ref: The ref, of what has been written.
+        ref: The ref of a row that has been written.
     """
     if np.uint64(key) < np.uint64(load_i64(table + NUMBERED)):
         store_release(load_i64(table + HEADS) + 8 * key, ref)
@@ -286,7 +286,7 @@ def unpublish(table, keys, slots):
     """Point the head of each key back at the predecessor of slots[i], where slots[i] is the key's newest version.
 
     Where it is not, it was never published: a partly staged delta is undone as well. Allocates no memory. Heads by
-    number are looked at for themselves: they may be one store ahead of the index.
+    row number are checked separately: they may be one store ahead of the index.
 
     Args:
         table: int64 [TABLE_FIELDS], the table's descriptor.

@@ -1,13 +1,13 @@
 """The inputs that a request may leave out, and what fills each of them by a key.
 
 Invariants
-- An input that nobody fills is in every request.
+- An input that nothing fills is in every request.
 - What a request sends wins: an input that is there is never filled.
-- A key is an input of the request like any other; nobody fills a key by another key. A key that the model itself does
+- A key is an input of the request like any other; no key is filled by another key. A key that the model itself does
   not read may be left out, too: it is needed only if something is to be filled by it.
 
-Who fills, and when: online features, before the request is bound to a plan (processor.sessions.feature_lookup); an
-entity, after that, with each batch that reads the request (processor.features.entity_records).
+Online features fill before the request is bound to a plan (processor.online_features.feature_lookup); an entity fills
+after that, with each batch that reads the request (processor.features.entity_records).
 """
 
 from __future__ import annotations

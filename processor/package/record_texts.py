@@ -1,8 +1,8 @@
 """Texts of records: the strings of an entity's columns as they were given, behind what the sparse graph reads.
 
 A record's texts are int32 words: for each column the number of its strings, then the length in bytes of each string,
-column by column, then the bytes, and zeros. So they are of any number and length up to the words that there are; a
-record whose texts are longer has NOT_KEPT in their place, since what a score needs is not in them.
+column by column, then the bytes, and zeros. So strings of any number and length fit, up to the words that there are. A
+record whose texts are longer has NOT_KEPT in their place: no score needs them.
 
 Invariants
 - The words depend on the strings alone.
@@ -22,7 +22,7 @@ from freshet_serving.processor.errors import BadInput
 
 NOT_KEPT = -1
 BLOCK_ROWS = 4096
-"""Rows that are packed at a time: to place the bytes takes 16 times their size."""
+"""Rows that are packed at a time: placing bytes takes memory of 16 times their size."""
 Int64s = NDArray[np.int64]
 Words = NDArray[np.int32]
 
@@ -179,7 +179,7 @@ def _strings(
 
 
 def _starts(lengths: Int64s) -> Int64s:
-    """Return where each part begins of those that lie end to end."""
+    """Return where each of some parts that lie end to end begins."""
     starts: Int64s = np.cumsum(lengths) - lengths
     return starts
 

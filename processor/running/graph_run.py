@@ -132,7 +132,7 @@ class GraphRun:
         user: Computes what depends on the user alone; None if the version is not divided.
         score: Scores the candidates of one request from the user's tensors; None if the version is not divided.
         in_thread: True if a run is mostly computed by the calling thread.
-        endable: True if a run may take as long as values say, and can be ended (running.run_limit).
+        endable: True if a run's time may depend on values, and it can be ended (running.run_limit).
     """
 
     def __init__(self, manifest: Manifest, plan: SparsePlan) -> None:

@@ -1,14 +1,14 @@
 """End runs that take longer than their requests can wait.
 
-A loop of an imported graph makes as many trips as values of a request say, so one request could occupy a session for
-minutes. Executables of such graphs can be ended (EndableRun); all others are never touched.
+The values of a request may decide how many trips a loop of an imported graph makes, so one request could occupy a
+session for minutes. Runs of such graphs can be ended (EndableRun); all others are never touched.
 
 Invariants. Each session has one limit, and one run at a time.
-1. An end never reaches a later run. It is given under the lock, to the run that is noted; a run is noted under the
-   lock, after an end that came too late for the one before is taken back.
-2. A run that is in progress at its time is told to end then: the thread that does so wakes no later than that. It is
-   woken for a run only if that run ends before the time that it waits for anyway, so a run costs one turn of a lock.
-3. The thread waits only while runs come; it ends when there was none for a while, and the next run starts another.
+1. An end never reaches a later run. It is given under the lock, to the run that is set as running; a run is set under
+   the lock, after an end that came too late for the previous run has been taken back.
+2. A run that is still in progress at its limit is ended then: the thread that ends runs wakes no later than that. A run
+   wakes the thread only if its limit is earlier than the time at which it wakes anyway, so a run costs one lock.
+3. The thread ends after IDLE_S without a run, and the next run starts another.
 """
 
 from __future__ import annotations

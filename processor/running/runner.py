@@ -101,7 +101,7 @@ class RunningBatch:
         buffers: The runner's buffers for the version.
         results: Arrays that the scores are written to, by output.
         shared: What the chunks of a split request share, if the batch is a chunk.
-        limit: Ends runs that last too long; None where no run of the graphs can.
+        limit: Ends runs that last too long; None if no run of the graphs can be ended.
         sparse_s: Seconds of filling in all its runs so far.
         dense_s: Seconds of executables in all its runs so far.
         padded: Rows of padding in all its runs so far.

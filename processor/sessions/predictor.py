@@ -30,7 +30,7 @@ from freshet_serving.processor.watching import CanaryEvidence, ShadowComparison
 # How often a thread that waits for an inline reply checks that the owner is still there to compute it.
 OWNER_GONE_S = 0.05
 MAX_SHOWN_NBYTES = 1 << 20
-"""Records of entities that are kept for a client that asks for their values: more than a reply's header holds."""
+"""Most bytes of entity records that are kept for a client that asks for values: more than a reply's header holds."""
 
 
 Interceptor = Callable[[PredictRequest, Replica, BoundRequest, Done], Done]
@@ -171,7 +171,7 @@ class Predictor(ABC):
         return replica
 
     def check_room(self, model: str, timeout_s: float | None, waited_s: float = 0.0) -> None:
-        """Raise Overloaded if submit() would refuse a request like those before it; arguments of select_replica()."""
+        """Raise Overloaded if there is no room for a request like the last ones; arguments as of select_replica()."""
         self.groups.of(model).check_room(timeout_s, waited_s)
 
     def fill_from_memory(self, request: PredictRequest, replica: Replica) -> bool:

@@ -63,8 +63,8 @@ class PredictRequest:
         request_id: The client's id, or "".
         filled: What was looked up of the inputs that it left out; set when it is submitted.
         left_out: What it leaves out, if a store has to be asked for it.
-        shows_features: True if the values that entities fill in shall be told with the reply, in `used`.
-        used: Those values, once there is a reply; None without any.
+        shows_features: True to keep the values that entities fill in, in `used`, for the reply.
+        used: These values, complete once there is a reply; None if there are none.
     """
 
     model: str

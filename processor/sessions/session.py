@@ -7,7 +7,7 @@ one generation, too. done() of a request is called exactly once, with a reply or
 reaches another, and a fault of one request (refused floats, unavailable rows) never fails the rest of its batch. A
 batch allocates only the arrays that its replies consist of; everything else is reused from batch to batch.
 
-Limits. Runs of some graphs take as long as values say (running.run_limit); for those:
+Limits. The time of a run of some graphs depends on a request's values (running.run_limit); for those:
 - A run ends by the deadline of its request, by LONGEST_S, or by LONGEST_RUNS times what it is expected to take, if that
   is longer. So one request occupies a session for that long, with a deadline or without.
 - A batch of several requests has half of the time that the most urgent one has left, and no more than SHORT_RUNS times

@@ -18,8 +18,8 @@ Invariants
   count.
 - Without a memory budget, keys that are 0, 1, 2 ... are row numbers, recognised by the keys of the file, not by a mark.
   `changed` has a bit for each row, set before the key's head first leaves the file's row and never cleared, and `heads`
-  the head of each key whose bit is set (kernels.rows): 8 bytes a row, in memory where a page has a changed one. The
-  index holds all keys all the same: it answers for new ones, and is what deltas, undo and removals work on.
+  the head of each key whose bit is set (kernels.rows): 8 bytes a row, but only pages with a changed row take memory.
+  The index still holds all keys: it finds new ones, and deltas, undo and removals work on it.
 - `torn` is set before the first change that must be completed, and cleared once it is: a call that raises in between
   leaves it set, without allocating memory. A torn table is correct for its readers, but is not changed any more.
 

@@ -1,7 +1,7 @@
 """Watch the scores of a host's versions: eject bad canaries, follow trends, have bad deltas rolled back.
 
-The statistics are those of all processes that answer requests. What is concluded from them is processor.watching's;
-this module acts on it.
+The statistics are those of all processes that answer requests. processor.watching draws the conclusions; this module
+acts on them.
 
 Invariants
 - look() has one caller at a time. What it keeps by model and version is replaced as a whole, so readers need no lock.

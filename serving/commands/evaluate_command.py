@@ -51,7 +51,7 @@ def evaluate(
     skip: Annotated[int, typer.Option(min=0, help="Number of rows to skip at the beginning.")] = 0,
     rows: Annotated[int, typer.Option(min=0, help="Maximum number of rows to score; 0: all.")] = 0,
     leave_one_out: Annotated[
-        bool, typer.Option(help="Of a network of the next item, rank each user's last event alone.")
+        bool, typer.Option(help="For a next-item network: rank only each user's last event.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
@@ -87,7 +87,7 @@ def evaluate(
         _rank_next(str(repository), wanted, rows_of, measured.top, skip, rows, leave_one_out, as_json, trained)
         return
     if leave_one_out:
-        raise BadInput("--leave-one-out: expected --config with the training file of a network of the next item")
+        raise BadInput("--leave-one-out: expected --config with the training file of a next-item network")
     _score(str(repository), str(model), wanted, rows_of, measured, skip, rows, as_json, trained)
 
 

@@ -43,7 +43,7 @@ def work_lines(manifest: Manifest) -> list[str]:
         manifest: The version's manifest.
     """
     counted = manifest.notes.get(FLOPS)
-    # Notes are free for tools to write.
+    # Tools may write anything into notes.
     if not isinstance(counted, dict) or not all(isinstance(n, int) for n in counted.values()):
         return []
     longest = max((s.max_length for s in manifest.sequences), default=0)

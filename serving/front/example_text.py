@@ -57,7 +57,7 @@ def looked_up_text(columns: Mapping[str, Column | None], specs: Sequence[Input],
     """Return looked-up inputs as one line of JSON in ASCII; null for those whose values are too long to return.
 
     Args:
-        columns: The columns that were looked up; None for one whose values are not known any more.
+        columns: The columns that were looked up; None for one whose values are not kept.
         specs: The model's inputs.
         most_nbytes: Bytes of all values together.
     """

@@ -81,7 +81,7 @@ class GuardedProtocol(PredictProtocol):
                 self.cycle.permit = permit
 
     def _refuse_at_head(self, head: Head) -> bool:
-        # Nobody is told what the server is busy with before the guard has seen the key.
+        # The guard checks the key first: a client without one must not learn what the server is busy with.
         return False
 
     def _add(self, piece: bytes | bytearray) -> None:

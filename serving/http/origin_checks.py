@@ -35,9 +35,9 @@ def from_browser(headers: Headers) -> bool:
 
 
 def repeated_refusal(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return why a request is refused that sends a header twice which decides about access; "" for any other.
+    """Return why a request that repeats a header on which access depends is refused; "" for any other request.
 
-    Of two Origins a proxy may believe the first and this server the last.
+    Of two Origins, a proxy may use the first and this server the last.
 
     Args:
         headers: The request's headers as they came, names in lower case.

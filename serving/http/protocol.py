@@ -4,8 +4,8 @@ This connection (serving.http.connection) collects, decodes, submits and answers
 callbacks, with one transport.write. Other requests (another route, HTTP/1.0) go to the ASGI application, which serves
 every route, predict routes included.
 
-A request that arrives whole in one read and whose head is cached (serving.http.head_cache) is not even parsed; in
-overload it is refused by its head.
+A request that arrives whole in one read and whose head is cached (serving.http.head_cache) is not parsed; in
+overload it is refused by its head alone.
 
 Invariants: one request is in flight on a connection, whichever way it takes; an unanswered InFlightRequest is in
 `cycle`. A reply is written at most once, and only to an open connection.

@@ -67,7 +67,7 @@ def recorded(manifest: Manifest) -> list[RecordedColumn]:
     """Return the columns that hold a request.
 
     There is one for every number of every input, under the feature's name if it is a feature. Inputs of an entity whose
-    records do not hold them as they were given have none: a reader would take those of another request for them.
+    records do not hold them as they were given have none: nulls there would be read as the previous request's values.
     """
     unknown = {name for entity in manifest.entities if entity.text_nbytes == NOT_GIVEN for name in entity.inputs}
     inputs = {i.name for i in manifest.inputs if i.name not in unknown}

@@ -2,8 +2,8 @@
 
 Each candidate is one row, whatever the format of the request. The columns are those of its inputs
 (serving.telemetry.recorded_columns); an input that was sent once has its value in the request's first row and null in
-the others. Inputs that the request left out have the values that its score was computed of: those of online features,
-and of entities the ones that its batch read. Further columns are
+the others. Inputs that the request left out have the values that its score was computed from: those that were looked up
+as online features, and those that its batch read from entities. Further columns are
 
     freshet.request      string    x-request-id, or a number that this process assigns
     freshet.row          int32     row of the request; 0 begins a request
@@ -15,10 +15,9 @@ The schema's metadata, under "freshet", maps columns to the inputs' columns, so 
 
 Invariants
 - The request path appends to a bounded queue, or drops the request and counts it; a thread does everything else. Queued
-  requests are accounted with their size as a batch of rows, and those whose batch keeps records of entities from
-  then on, with these records: so memory is bounded: MAX_QUEUED_NBYTES in the queue, and
-  for each model GROUP_NBYTES plus one request (at most MAX_REQUEST_NBYTES) waiting for their row group, three times
-  that while it is written.
+  requests are accounted with their size as a batch of rows; records of entities are accounted from the moment the
+  batch keeps them. So memory is bounded: MAX_QUEUED_NBYTES in the queue, and for each model GROUP_NBYTES plus one
+  request (at most MAX_REQUEST_NBYTES) waiting for their row group, three times that while it is written.
 - What is recorded is what was used: a request is dropped if a key's strings were too long to be kept in its record.
 - A request lies within one row group: it begins where freshet.row is 0, and no reader has to look further back.
 - A file appears under its name only when it is complete. A crash loses only the file being written: at most ROTATE_S or
@@ -61,7 +60,7 @@ MAX_QUEUED, MAX_QUEUED_NBYTES = 4096, 64 << 20
 MAX_REQUEST_NBYTES = 16 << 20
 """A longer request is dropped: to write it takes three times its size."""
 USED_COPIES = 3
-"""Size of a request's records of entities with the columns made of them, in sizes of the records."""
+"""Memory of a request's entity records and of the columns made from them, as a multiple of the records' size."""
 ID_NBYTES = 16
 """Bytes of the number in an id that a recorder assigns, and of its hyphen."""
 GROUP_ROWS, GROUP_NBYTES = 16384, 8 << 20
