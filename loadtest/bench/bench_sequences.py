@@ -377,7 +377,9 @@ def main() -> None:
     kept = options.out / "sequences.json"
     # Networks and lengths that are not measured now keep their figures.
     results: dict[str, Any] = json.loads(kept.read_bytes()) if kept.exists() else {"figures": []}
-    results |= {"machine": machine(), "origin": made, "torch": "" if options.torch else missing}
+    results |= {"machine": machine(), "origin": made}
+    if options.networks != ["din"]:
+        results["torch"] = "" if options.torch else missing
     rate = gemm_rate()
     console.print(f"one product of matrices: {rate / 1e9:.0f} GFLOP a second")
 
