@@ -23,7 +23,7 @@ import numpy as np
 from rich.console import Console
 
 from freshet_serving.processor.cores import available
-from loadtest.bench.training.race import TrainerVariant, best, race, ratios
+from loadtest.bench.training.race import TrainerVariant, best, race, ratios, side_cells
 from loadtest.bench.training.sequence_quality import DATA, HERE, PEER_PYTHON, RESULTS
 from loadtest.bench.training.sequence_rows import SequenceRows
 from loadtest.reports.report import machine, opening, origin
@@ -60,17 +60,10 @@ def page(results: Mapping[str, Any]) -> str:
     lines += ["| batch | side | settings | ms a step | rows a second | processor ms | times Freshet's step | aim |"]
     lines += ["|---:|---|---|---:|---:|---:|---:|---|"]
     for batch, result in ((int(batch), result) for batch, result in results["races"].items()):
-        for name, turns in result["turns"].items():
-            wall, cpu = (statistics.median(values) for values in zip(*turns))
-            times, met = "1", ""
-            if name != "Freshet":
-                found = ratios(result, name)
-                times = f"**{statistics.median(found):.2f}** ({min(found):.2f} to {max(found):.2f})"
-                met = f"{LEAST}: {'yes' if statistics.median(found) >= LEAST else 'no'}"
-            lines.append(
-                f"| {batch:,} | {name} | {result['settings'][name]} | {wall * 1e3:.2f} | {batch / wall:,.0f}"
-                f" | {cpu * 1e3:.2f} | {times} | {met} |"
-            )
+        for name in result["turns"]:
+            reached = name != "Freshet" and statistics.median(ratios(result, name)) >= LEAST
+            met = "" if name == "Freshet" else f"{LEAST}: {'yes' if reached else 'no'}"
+            lines.append(f"| {batch:,} | {side_cells(result, name, batch)} | {met} |")
     return "\n".join(lines) + "\n"
 
 

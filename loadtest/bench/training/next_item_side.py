@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import sys
 import time
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.data.source import Batch
+from freshet_serving.models.embedding.variable import Changes
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.spec import draft
 from freshet_serving.processor.columns import Column, Ragged
@@ -118,19 +119,22 @@ def main() -> None:
 
 
 def save(trainer: NextItemTrainer, path: Path, done: list[dict[str, float]]) -> None:
-    state = {"items": trainer.items.export(), "dense": trainer.dense.state.arrays(), "steps": trainer.steps}
+    arrays: dict[str, Any] = asdict(trainer.items.export())
+    arrays |= {f"dense{number}": array for number, array in enumerate(trainer.dense.state.arrays())}
     beside = path.with_suffix(".tmp")
-    beside.write_bytes(pickle.dumps(state | {"done": done}))
+    with open(beside, "wb") as file:
+        np.savez(file, steps=trainer.steps, done=json.dumps(done), **arrays)
     beside.replace(path)
 
 
 def restore(trainer: NextItemTrainer, path: Path) -> list[dict[str, float]]:
     """Restore what save() wrote, and return its figures by epoch."""
-    state = pickle.loads(path.read_bytes())
-    trainer.items.restore(state["items"])
-    trainer.dense.state.replace(state["dense"])
-    trainer.count_from(state["steps"])
-    done: list[dict[str, float]] = state["done"]
+    with np.load(path, allow_pickle=False) as saved:
+        trainer.items.restore(Changes(**{f.name: saved[f.name] for f in fields(Changes)}))
+        dense = sum(name.startswith("dense") for name in saved)
+        trainer.dense.state.replace([saved[f"dense{number}"] for number in range(dense)])
+        trainer.count_from(int(saved["steps"]))
+        done: list[dict[str, float]] = json.loads(str(saved["done"]))
     return done
 
 

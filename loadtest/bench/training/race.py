@@ -162,17 +162,26 @@ def page(results: dict[str, Any]) -> str:
     lines += ["| batch | ids | side | settings | ms a step | rows a second | processor ms | times Freshet's step |"]
     lines += ["|---:|---:|---|---|---:|---:|---:|---:|"]
     for batch, ids, result in ((*map(int, shape.split()), result) for shape, result in results["races"].items()):
-        for name, turns in result["turns"].items():
-            wall, cpu = (statistics.median(values) for values in zip(*turns))
-            times = "1"
-            if name != "Freshet":
-                found = ratios(result, name)
-                times = f"**{statistics.median(found):.2f}** ({min(found):.2f} to {max(found):.2f})"
-            lines.append(
-                f"| {batch:,} | {ids:,} | {name} | {result['settings'][name]} | {wall * 1e3:.2f} | {batch / wall:,.0f}"
-                f" | {cpu * 1e3:.2f} | {times} |"
-            )
+        for name in result["turns"]:
+            lines.append(f"| {batch:,} | {ids:,} | {side_cells(result, name, batch)} |")
     return "\n".join(lines) + "\n"
+
+
+def side_cells(result: dict[str, Any], name: str, batch: int) -> str:
+    """Return a side's cells of a table: its name, settings, step and rate, and its time over Freshet's.
+
+    Args:
+        result: One race.
+        name: The side.
+        batch: Rows of a batch.
+    """
+    wall, cpu = (statistics.median(values) for values in zip(*result["turns"][name]))
+    times = "1"
+    if name != "Freshet":
+        found = ratios(result, name)
+        times = f"**{statistics.median(found):.2f}** ({min(found):.2f} to {max(found):.2f})"
+    settings = result["settings"][name]
+    return f"{name} | {settings} | {wall * 1e3:.2f} | {batch / wall:,.0f} | {cpu * 1e3:.2f} | {times}"
 
 
 def main() -> None:
