@@ -227,8 +227,25 @@ class Importer:
                 continue
             dtype = np.dtype(self.shapes.dtype(ref).as_numpy_dtype).name
             dtype = dtype if dtype in OUTPUT_DTYPES else output.dtype
-            found.append(replace(output, dims=list(dims) if kept else None, dtype=dtype))
+            flat = dims == (1,) and self._flat(ref)
+            found.append(replace(output, dims=list(dims) if kept else None, dtype=dtype, flat=flat))
         return found
+
+    def _flat(self, ref: Ref) -> bool:
+        """Return whether inputs without their last dimension, of one column, give an output without it.
+
+        TensorFlow Serving compares no input with its signature, so a model that computes each number by itself answers
+        in the shape of the request.
+        """
+        by_name = {fed.name: fed for fed in self.source.inputs}
+        feeds = feeds_of(by_name, self.samples[-1], SIZES[-1])
+        if any(np.shape(array) != (SIZES[-1], 1) for array in feeds.values()):
+            return False
+        try:
+            (got,) = self.runner.run([ref], {node: array.reshape(-1) for node, array in feeds.items()})
+        except BadInput:
+            return False
+        return np.array_equal(np.asarray(got), np.reshape(self.shapes.values[-1][ref], -1), equal_nan=True)
 
     def _publish(
         self, cut: GraphCut, repository: Repository, writer: VersionWriter, buckets: Sequence[int], notes: list[str]

@@ -211,9 +211,8 @@ class Manifest:
         # The same for keys that few models have.
         for entry, key, default in (
             *((i, "declared", "") for i in (*document["inputs"], *staged)),
-            *((i, "dims", None) for i in (*document["inputs"], *staged, *document["outputs"])),
-            *((o, "dtype", "float32") for o in document["outputs"]),
-            *((o, "labels", None) for o in document["outputs"]),
+            *((i, "dims", None) for i in (*document["inputs"], *staged)),
+            *((o, f.name, f.default) for o in document["outputs"] for f in dataclasses.fields(Output)[2:]),
             *((e, "unknown", "default") for e in document.get("entities", ())),
             *((e, "text_nbytes", NOT_GIVEN) for e in document.get("entities", ())),
         ):
@@ -405,6 +404,7 @@ def validate(manifest: Manifest) -> None:
         fits = o.dims is None or _fills(o.dims, o.columns)
         _want(fits, f"{where}.dims: expected sizes whose product is {o.columns}, got {o.dims}")
         validate_labels(where, o.dtype, o.labels)
+        _want(not o.flat or (o.columns == 1 and o.dims is None), f"{where}.flat: expected false for this shape")
     validate_signatures(m.signatures, [o.name for o in m.outputs])
     for t in m.tables:
         where = f"manifest.tables[{t.name}]"

@@ -163,6 +163,8 @@ class Output:
         dtype: Type in replies.
         labels: Of type string: the strings in replies, which the computed numbers are positions in
             (processor.package.replies).
+        flat: Whether TensorFlow Serving's replies leave out the last dimension, of one column, if the tensors of the
+            request leave it out: the model computes each number by itself, whatever the rank.
     """
 
     name: str
@@ -170,6 +172,7 @@ class Output:
     dims: list[int] | None = None
     dtype: str = "float32"
     labels: list[str] | None = None
+    flat: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,16 @@ def as_declared(
     return found
 
 
+def flat_outputs(manifest: Manifest, signature: str) -> frozenset[str]:
+    """Return names in replies of the outputs that leave out their last dimension if a request's tensors do.
+
+    Args:
+        manifest: The manifest of the model.
+        signature: Name of the signature, which exists; "" for the default one.
+    """
+    return frozenset(name for name, spec in manifest.replies(signature).items() if spec.flat)
+
+
 def _cast(array: NDArray[np.float32], own: np.dtype[Any]) -> NDArray[Any]:
     if own.kind == "b":
         return array > 0.5

@@ -17,6 +17,7 @@ from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, R
 from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.serving.codecs import examples
 from freshet_serving.serving.codecs.json_columns import column, has_booleans, is_base64
+from freshet_serving.serving.codecs.tensor_types import flat_outputs
 from freshet_serving.serving.codecs.wire import (
     Body,
     Headers,
@@ -40,6 +41,7 @@ class PredictOptions(NamedTuple):
         method: "predict", or "classify" or "regress", whose replies hold `results`.
         ignored: Names of inputs that were sent but that the model does not have, as a header value.
         signature: Name of the signature that replies; "" for the default one.
+        flat: Names of outputs that leave out their last dimension, as the request's values do.
     """
 
     row: bool
@@ -47,6 +49,7 @@ class PredictOptions(NamedTuple):
     method: str = "predict"
     ignored: bytes = b""
     signature: str = ""
+    flat: frozenset[str] = frozenset()
 
 
 def decode(
@@ -70,15 +73,21 @@ def decode(
     if "instances" in document:
         if "inputs" in document:
             raise BadInput("Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
-        return _rows(document["instances"], manifest, plain, extent), PredictOptions(
-            True, timeout_s, signature=signature
-        )
+        rows = document["instances"]
+        inputs = _rows(rows, manifest, plain, extent)
+        flat = flat_outputs(manifest, signature)
+        if flat and any(list in map(type, row.values()) if type(row) is dict else type(row) is list for row in rows):
+            flat = frozenset()
+        return inputs, PredictOptions(True, timeout_s, signature=signature, flat=flat)
     if "inputs" not in document:
         raise BadInput("Missing 'inputs' or 'instances' key")
     given = document["inputs"]
     inputs = _columns(given, manifest, plain, extent)
     ignored = _ignored(given, inputs) if type(given) is dict and len(given) > len(inputs) else b""
-    return inputs, PredictOptions(False, timeout_s, ignored=ignored, signature=signature)
+    flat = flat_outputs(manifest, signature)
+    if flat and any(list in map(type, values) for values in (given.values() if type(given) is dict else [given])):
+        flat = frozenset()
+    return inputs, PredictOptions(False, timeout_s, ignored=ignored, signature=signature, flat=flat)
 
 
 def _ignored(given: dict[str, Any], inputs: Mapping[str, Column]) -> bytes:
@@ -211,6 +220,8 @@ def encode(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> byte
         options: The options that decoding returned.
     """
     key = "predictions" if options.row else "outputs"
+    if options.flat:
+        outputs = {name: array.reshape(-1) if name in options.flat else array for name, array in outputs.items()}
     arrays = {name: json_values(np.ascontiguousarray(array)) for name, array in outputs.items()}
     if len(outputs) == 1:
         return dump_json({key: next(iter(arrays.values()))})

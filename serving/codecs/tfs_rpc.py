@@ -14,7 +14,7 @@ shape [total], and X.row_splits; columns of a sequence may share the second one 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ from freshet_serving.serving.codecs.tensor_types import (
     converted,
     declared,
     fits,
+    flat_outputs,
     row_of,
     takes,
     type_of,
@@ -108,6 +109,8 @@ class PredictDecoder:
         self._data, self._templates, self._limits = data, templates, limits
         # Whether every tensor has no dimensions.
         self.scalar = False
+        # Names of outputs that leave out their last dimension, as the request's tensors do.
+        self.flat: frozenset[str] = frozenset()
         self._template = templates.find(data)
         if self._template is not None:
             self.params = self._template.params
@@ -135,8 +138,11 @@ class PredictDecoder:
         _check_outputs(self.params.outputs, manifest.replies(self.params.signature))
         filling, lists = PaddedExtent(limits), list_tensors(manifest)
         inputs = {spec.name: _column(spec, given, filling, lists) for spec in manifest.expected_inputs(given)}
-        self.scalar = not any(given[name].tensor_shape.dim for name in inputs)
-        if not self.scalar:
+        ranks = {len(given[name].tensor_shape.dim) for name in inputs}
+        self.scalar = not any(ranks)
+        if max(ranks, default=0) <= 1:
+            self.flat = flat_outputs(manifest, self.params.signature)
+        if not (self.scalar or self.flat):
             self._learn(inputs, manifest)
         return inputs
 
@@ -270,7 +276,7 @@ def _plain(tensor: Any, spec: Input, shape: list[int], filling: PaddedExtent) ->
 
 def _rows(spec: Input, shape: list[int]) -> int:
     """Return the number of rows in the shape of an input that is not ragged."""
-    if not shape and not row_of(spec):
+    if not shape and math.prod(row_of(spec)) == 1:
         return 1
     if not shape or not fits(spec, shape):
         wanted = ",".join(["n", *map(str, row_of(spec))])
@@ -325,7 +331,13 @@ def _held(values: Any, sent: TensorType) -> NDArray[Any]:
     return np.array(values, np.int64).astype(sent.dtype) if sent.field == "int_val" else np.array(values, sent.dtype)
 
 
-def encode(outputs: Mapping[str, NDArray[Any]], params: PredictParams, version: int, scalar: bool = False) -> bytes:
+def encode(
+    outputs: Mapping[str, NDArray[Any]],
+    params: PredictParams,
+    version: int,
+    scalar: bool = False,
+    flat: Container[str] = (),
+) -> bytes:
     """Encode the reply, with values in the *_val field of their type.
 
     Args:
@@ -333,10 +345,13 @@ def encode(outputs: Mapping[str, NDArray[Any]], params: PredictParams, version: 
         params: The parameters of the request.
         version: Version that answered.
         scalar: Whether to leave out the rows' dimension: the request had none.
+        flat: Names of the outputs that leave out their last dimension, of one column: the request's tensors did.
     """
     parts: list[bytes | NDArray[Any]] = []
     for name in params.outputs or outputs:
         array = np.ascontiguousarray(outputs[name])
+        if name in flat:
+            array = array.reshape(-1)
         if scalar:
             array = array.reshape(array.shape[1:])
         if array.dtype != np.float32:

@@ -76,7 +76,7 @@ class TensorFlowServing:
             predict.params, lambda manifest, limits: (predict.columns(manifest, limits), None), servable=True
         )
         outputs = exchange.declared(result, predict.params.signature).outputs
-        reply = tfs_rpc.encode(outputs, predict.params, result.generation.version, predict.scalar)
+        reply = tfs_rpc.encode(outputs, predict.params, result.generation.version, predict.scalar, predict.flat)
         return reply, exchange.trailing_metadata(result)
 
     async def _classify(self, data: bytes, exchange: RpcExchange) -> Answer:

@@ -43,6 +43,8 @@ RAGGED = manifest_of(
     [Input("user", "int64"), Input("seen", "int64", ragged=True), Input("tags", "string", ragged=True)]
 )
 SINGLE = manifest_of([Input("x", "float32", 2)])
+FOLLOWING = manifest_of([Input("x", "float32", dims=[1])], [Output("each", flat=True), Output("total")])
+"""Its output `each` has the rank of the request's tensors."""
 TWO_OUTPUTS = manifest_of([Input("user", "int64")], [Output("click", 1), Output("topic", 2)])
 
 

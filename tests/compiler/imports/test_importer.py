@@ -132,3 +132,18 @@ def test_types_and_ranks_are_kept_as_declared_by_the_model(tmp_path):
         "grid": (4, [2, 2], "float32"), "label": (1, [], "int64"),
     }  # fmt: skip
     assert any("'label' is int64: computed as float32" in note for note in imported.report["notes"])
+
+
+class Halves(tf.Module):
+    """Two outputs of one column: each number by itself, and the columns' sum."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 1], tf.float32, name="x")])
+    def serve(self, x):
+        return {"each": x / 2, "total": tf.reduce_sum(x, 1, keepdims=True)}
+
+
+def test_outputs_computed_number_by_number_follow_the_rank(tmp_path):
+    model = Halves()
+    imported = import_model(saved(model, tmp_path / "halves", model.serve), tmp_path, "served")
+    kept = VersionReader(imported.folder).manifest
+    assert {o.name: (o.dims, o.flat) for o in kept.outputs} == {"each": (None, True), "total": (None, False)}

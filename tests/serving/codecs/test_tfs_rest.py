@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.serving.codecs import tfs_rest
-from tests.serving.fakes import FLAT, PACKED, RAGGED, SINGLE, TWO_OUTPUTS
+from tests.serving.fakes import FLAT, FOLLOWING, PACKED, RAGGED, SINGLE, TWO_OUTPUTS
 
 
 def decode(document, manifest=PACKED, headers=None):
@@ -241,3 +241,26 @@ def test_arbitrary_json_is_decoded_or_refused_with_a_freshet_error(document):
 def test_arbitrary_bytes_are_decoded_or_refused_with_a_freshet_error(body):
     with pytest.raises(FreshetError):
         tfs_rest.decode(body, {}, PACKED)
+
+
+@pytest.mark.parametrize(
+    ("document", "each"),
+    [
+        ({"instances": [1.0, 2.0]}, [3.0, 4.0]),
+        ({"instances": [{"x": 1.0}, {"x": 2.0}]}, [3.0, 4.0]),
+        ({"inputs": [1.0, 2.0]}, [3.0, 4.0]),
+        ({"inputs": {"x": [1.0, 2.0]}}, [3.0, 4.0]),
+        ({"instances": [[1.0], [2.0]]}, [[3.0], [4.0]]),
+        ({"instances": [{"x": [1.0]}, {"x": [2.0]}]}, [[3.0], [4.0]]),
+        ({"inputs": {"x": [[1.0], [2.0]]}}, [[3.0], [4.0]]),
+    ],
+)
+def test_output_follows_the_rank_of_the_request(document, each):
+    inputs, options = decode(document, FOLLOWING)
+    assert inputs["x"].reshape(-1).tolist() == [1.0, 2.0]
+    outputs = {"each": np.array([[3], [4]], np.float32), "total": np.array([[5], [6]], np.float32)}
+    reply = json.loads(tfs_rest.encode(outputs, options))
+    if options.row:
+        assert reply == {"predictions": [{"each": e, "total": t} for e, t in zip(each, [[5.0], [6.0]])]}
+    else:
+        assert reply == {"outputs": {"each": each, "total": [[5.0], [6.0]]}}

@@ -8,7 +8,7 @@ from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
 from freshet_serving.serving.codecs import tfs_rpc
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.templates import Templates
-from tests.serving.fakes import FLAT, PACKED, RAGGED, TWO_OUTPUTS
+from tests.serving.fakes import FLAT, FOLLOWING, PACKED, RAGGED, TWO_OUTPUTS
 
 Request, Response = message("tensorflow.serving.PredictRequest"), message("tensorflow.serving.PredictResponse")
 DT_FLOAT, DT_STRING, DT_INT64 = 1, 7, 9
@@ -204,3 +204,18 @@ def test_one_output_of_two_can_be_requested():
     tensor(made.inputs["user"], DT_INT64, [1], int64_val=[1])
     made.output_filter.append("topic")
     assert decode(made, TWO_OUTPUTS)["user"].tolist() == [1]
+
+
+@pytest.mark.parametrize(("shape", "each", "total"), [([2, 1], [2, 1], [2, 1]), ([2], [2], [2, 1]), ([], [], [1])])
+def test_output_follows_the_rank_of_the_request(shape, each, total):
+    made, templates = Request(), Templates()
+    made.model_spec.name = "ctr"
+    tensor(made.inputs["x"], DT_FLOAT, shape, float_val=[1.0] * int(np.prod(shape)))
+    for _ in range(3):
+        decoder = tfs_rpc.PredictDecoder(made.SerializeToString(), templates)
+        rows = len(decoder.columns(FOLLOWING)["x"])
+        outputs = {name: np.full((rows, 1), value, np.float32) for name, value in (("each", 3), ("total", 5))}
+        reply = Response.FromString(tfs_rpc.encode(outputs, decoder.params, 1, decoder.scalar, decoder.flat))
+        assert {name: [d.size for d in t.tensor_shape.dim] for name, t in reply.outputs.items()} == {
+            "each": each, "total": total,
+        }  # fmt: skip
