@@ -9,6 +9,7 @@ import pytest
 from freshet_serving import Client, Ragged
 from freshet_serving.serving.codecs.messages import message
 from tests.e2e.servers import ALONE, LiveServer
+from tests.models.zoo import next_item_models
 from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -19,20 +20,25 @@ CANDIDATES = 5
 DT_INT64, DT_FLOAT = 9, 1
 
 
-@pytest.fixture(scope="module", params=["stca", "sasrec"])
+@pytest.fixture(scope="module", params=["stca", "sasrec", "sasrec_next", "hstu_next"])
 def served(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
-    trainer = make_trainer(request.param, 64)
-    trainer.learn(make_batch(64, LENGTHS))
+    if request.param.endswith("_next"):
+        trainer = next_item_models.learned(request.param, 64, 2)
+    else:
+        trainer = make_trainer(request.param, 64)
+        trainer.learn(make_batch(64, LENGTHS))
     publish(trainer, folder / "repository", (1, 8))
     with LiveServer(folder / "repository", *ALONE, log=folder / "serve.log") as live:
         yield live, trainer
 
 
-def asked(length):
+def asked(trainer, length):
     """The columns of one user with a history of this length, and candidates."""
-    columns = make_batch(CANDIDATES, (length,), seed=length).columns
-    return of_request(columns, CANDIDATES) | {"user": np.full(CANDIDATES, columns["user"][0])}
+    columns = make_batch(CANDIDATES, (length,), seed=length, timed=True).columns
+    columns = of_request(columns, CANDIDATES) | {"user": np.full(CANDIDATES, columns["user"][0])}
+    read = {i.name for i in trainer.manifest.inputs}
+    return {name: column for name, column in columns.items() if name in read}
 
 
 def forms(columns):
@@ -50,10 +56,11 @@ def forms(columns):
 @pytest.mark.parametrize("length", LENGTHS)
 def test_every_dialect_gives_the_trained_scores(served, length):
     live, trainer = served
-    columns = asked(length)
+    columns = asked(trainer, length)
     wanted = trainer.score(columns)
     as_json = {n: [c.values.tolist()] if isinstance(c, Ragged) else c.tolist() for n, c in columns.items()}
     scores, _ = live.predict("m", as_json)
+    scores = scores["score"] if isinstance(scores, dict) else scores
     np.testing.assert_allclose(np.ravel(scores), wanted, atol=1e-5)
     for address in (f"http://127.0.0.1:{live.http_port}", f"grpc://127.0.0.1:{live.grpc_port}"):
         with Client(address) as client:
