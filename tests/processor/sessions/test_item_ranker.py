@@ -1,6 +1,7 @@
 """The best items of a whole table: equal to all items sent as candidates, of one generation, at a bounded cost."""
 
 import threading
+from functools import partial
 from queue import SimpleQueue
 
 import numpy as np
@@ -174,6 +175,9 @@ def test_reply_is_of_one_generation_while_deltas_arrive(opened, upload, options)
         contents[step][100 + step] = step
     found, failed = [], []
 
+    def answered_after(count):
+        return failed or len(found) > count
+
     def ask_on():
         try:
             while not found or found[-1].generation.step < last:
@@ -186,7 +190,7 @@ def test_reply_is_of_one_generation_while_deltas_arrive(opened, upload, options)
     for step in range(1, last + 1):
         upserts = [n for n in ITEMS if n % 3] + [100 + step]
         upload(processor, ranked_delta(step, upserts, [99 + step] if step > 1 else []))
-        until(lambda before=len(found): failed or len(found) > before)
+        until(partial(answered_after, len(found)))
     asking.join()
     assert not failed
     assert len({reply.generation.step for reply in found}) > 5
