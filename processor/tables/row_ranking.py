@@ -4,9 +4,10 @@ Nothing is kept between two calls: a call walks the index that readers use anywa
 is no copy of the rows to own, to refresh with each delta or to pay for in each process, and the answer is of the epoch
 that the caller has pinned, with the rows that were added and without those that were removed.
 
-Costs: about 80 ns a row of 50 floats, 130 ns in a table far larger than the cache, and 10 to 20 ns for each further
-vector; the memory of the results. A numpy product with a copy of the rows that is ready takes half to a third of that:
-the copy would take 4 bytes a number in each process, and as long as a scan to make anew after each delta.
+Costs (loadtest/results/top-items.md): 140 ns a row of 50 floats, most of it for reading a row that lies anywhere in
+memory, and a twentieth of that for each further vector; no memory but that of the results. A numpy product with a copy
+of the rows that is ready takes 40 ns a row. The copy would take 4 bytes a number in each process, and up to twice as
+long as a scan to make anew after each delta.
 
 Rejected: that copy; the products of a block by BLAS (the same row has another last bit elsewhere in a block, so equal
 rows would not tie, and its threads take the cores of other requests).
