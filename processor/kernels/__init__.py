@@ -45,5 +45,6 @@ __all__ = [
     "rows",
     "string_hashes",
     "texts",
+    "top_rows",
     "wire_format",
 ]

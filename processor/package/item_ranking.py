@@ -1,4 +1,4 @@
-"""What a version says of itself if its score is a product: it can rank all items of a table for a user.
+"""Versions whose score is a product, and which can therefore rank all items of a table for a user.
 
 The manifest's notes name it under NOTE, which servers that predate it do not read:
 
@@ -25,7 +25,7 @@ RANKED_OUTPUTS = [Output(ITEM_IDS, dtype="int64"), Output(SCORES)]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemRanking:
-    """How a version ranks the items of a table.
+    """The way in which a version ranks the items of a table.
 
     Attributes:
         item: Input of a request's candidates, int64, which a request for the best items leaves out.
