@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 from freshet_serving.processor.kernels import top_rows
 from freshet_serving.processor.kernels.rows import CAPACITY
 
-ENTRIES = 1 << 16
-"""Entries of the index that are scanned between two questions whether to go on: a few milliseconds for one vector."""
+ENTRIES, FEWEST_ENTRIES = 1 << 16, 64
+"""Products between two questions whether to go on, a few milliseconds; for one vector, entries of the index. There are
+at least FEWEST_ENTRIES entries, whatever the number of vectors.
+"""
 LANES = 32
 
 Int64s = NDArray[np.int64]
@@ -77,8 +79,9 @@ def rank_rows(
     left_out = np.concatenate([np.empty(0, np.int64), *without])
     scores, keys = np.empty((count, k), np.float32), np.empty((count, k), np.int64)
     sizes, rows, capacity = np.zeros(count, np.int64), 0, int(table[CAPACITY // 8])
-    for first in range(0, capacity, ENTRIES):
-        last = min(first + ENTRIES, capacity)
+    step = max(FEWEST_ENTRIES, ENTRIES // max(1, count))
+    for first in range(0, capacity, step):
+        last = min(first + step, capacity)
         rows += top_rows.scan(table, epoch, first, last, dim, padded, left_out, splits, scores, keys, sizes)
         if not proceed(rows):
             break

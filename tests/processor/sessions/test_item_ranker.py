@@ -3,6 +3,7 @@
 import threading
 from functools import partial
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from freshet_serving.processor.sessions import item_ranker
 from freshet_serving.processor.sessions.item_ranker import MAX_QUEUED
 from freshet_serving.processor.sessions.request import MAX_TOP_ITEMS
 from freshet_serving.processor.tables import row_ranking
+from freshet_serving.processor.tables.budgets import Budgets
 from tests.support.packages import make_inputs, write_package
 from tests.support.ranked import LENGTH, MODEL, best, histories, ranked_delta, write_ranked
 from tests.support.waiting import until
@@ -176,7 +178,8 @@ def test_reply_is_of_one_generation_while_deltas_arrive(opened, upload, options)
     found, failed = [], []
 
     def answered_after(count):
-        return failed or len(found) > count
+        # It ends with the first reply of the last step.
+        return not asking.is_alive() or len(found) > count
 
     def ask_on():
         try:
@@ -227,6 +230,28 @@ def test_model_without_items_to_rank_is_refused(tmp_path):
 def test_version_without_the_note_is_refused(opened):
     with pytest.raises(BadInput, match="cannot rank all items"):
         opened(notes={}).process(ask(3))
+
+
+def test_items_in_a_row_store_are_refused(opened, monkeypatch):
+    processor = opened()
+    monkeypatch.setattr(processor.predictor.replica(MODEL), "remote", SimpleNamespace(holds=lambda table: table == 0))
+    with pytest.raises(BadInput, match="expected a table in memory, got 'item', whose rows are in a row store"):
+        processor.process(ask(3))
+
+
+@pytest.mark.unguarded("each delta has a matrix of its own, so all scores move")
+def test_table_with_a_memory_budget_is_ranked_whole(opened, upload, tmp_path):
+    items = range(2000)
+    processor = opened(items, sessions=1, budgets=Budgets({f"{MODEL}/*": 1}, tmp_path))
+    assert_best(processor.process(ask(50, [1, 2])), dict.fromkeys(items, 0), 0, [[1, 2]], 50)
+    contents = dict.fromkeys(items, 0)
+    for step in range(1, 6):
+        upload(processor, ranked_delta(step, list(range(step, 2000, 7))))
+        contents |= dict.fromkeys(range(step, 2000, 7), step)
+        # Meanwhile rows move to the log, and their places are used again.
+        found = [processor.process(ask(50, [1, 2])) for _ in range(20)]
+        assert len({reply.outputs["scores"].tobytes() for reply in found}) == 1
+        assert_best(found[0], contents, step, [[1, 2]], 50)
 
 
 def test_scanned_rows_count_as_ids(opened):

@@ -113,6 +113,14 @@ def test_scan_ends_when_it_is_not_to_proceed(monkeypatch):
     assert seen[-1] == 500
 
 
+def test_many_vectors_are_asked_about_after_fewer_rows():
+    table, seen = served(range(5000), 4), []
+    for count in (1, 100, 5000):
+        ranked(table, 0, np.ones((count, 4)), proceed=lambda rows: seen.append(rows) is not None)
+    assert seen[0] == 5000
+    assert 0 < seen[2] < seen[1] < 1000
+
+
 @pytest.mark.parametrize("keys", [(), (5,)])
 def test_small_tables_are_ranked(keys):
     assert len(ranked(served(keys, 4), 0, [[1, 1, 1, 1]])[0][0]) == len(keys)
