@@ -1,6 +1,7 @@
 """The best items of a whole table over the network: every dialect, both layouts, and what is refused by name."""
 
 import json
+import threading
 
 import grpc
 import numpy as np
@@ -225,3 +226,37 @@ def test_replies_without_ids_are_refused(live, method):
     body = json.dumps({"examples": [{"history.item": [1, 2]}]})
     status, _, data = live.request("POST", f"/v1/models/{MODEL}:{method}", body, TOP)
     assert (status, b"x-top-items: expected a predict request" in data) == (400, True)
+
+
+def test_every_reply_is_of_the_generation_that_it_names(live):
+    first, contents, found, uploaded = live.next_step(MODEL), {}, [], threading.Event()
+    contents[first - 1] = dict(live.contents)
+
+    def ask_on():
+        with Client(f"http://127.0.0.1:{live.http_port}", timeout_s=60) as client:
+            while not (uploaded.is_set() and found and step_of(found[-1]) == first + 4):
+                found.append(client.predict(MODEL, {"history.item": Ragged.of([[3, 4, 5]])}, top_items=K))
+
+    asking = [threading.Thread(target=ask_on) for _ in range(2)]
+    for thread in asking:
+        thread.start()
+    for step in range(first, first + 5):
+        write_delta(live.folder / "upload", ranked_delta(step, upserts := list(range(step % 2, 3000, 2))))
+        live.contents |= dict.fromkeys(upserts, step)
+        contents[step] = dict(live.contents)
+        status, reply = live.upload(MODEL, (live.folder / "upload").read_bytes())
+        assert status == 200, reply
+    uploaded.set()
+    for thread in asking:
+        thread.join(60)
+    different = {(p.generation, p.outputs["scores"].tobytes()): p for p in found}
+    assert len({step_of(p) for p in found}) > 2
+    assert len(different) == len({step_of(p) for p in found})
+    for prediction in different.values():
+        wanted_ids, wanted = best(contents[step_of(prediction)], step_of(prediction), [3, 4, 5], K)
+        np.testing.assert_allclose(prediction.outputs["scores"][0], wanted, atol=1e-5)
+        assert set(prediction.outputs["item_ids"][0].tolist()) == set(wanted_ids.tolist())
+
+
+def step_of(prediction):
+    return int(prediction.generation.partition(".")[2])
