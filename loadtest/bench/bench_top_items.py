@@ -2,9 +2,9 @@
 
 A table of rows of 50 float32 whose keys are no row numbers, and users' vectors, all random. What a request for the 100
 best items scans is timed in process, as processor time on one thread, in turn with other ways: the scan of the rows in
-place for one user and for eight users at once, as requests that wait together share it; a product in numpy with a copy
-of all rows that is ready, and `argpartition` of it; the same with a copy made anew, as after a delta. The user's vector
-comes on top, at the cost of a request with one candidate.
+place for one user, for eight users at once, as requests that wait together share it, and for one user after a delta of
+all rows; a product in numpy with a copy of all rows that is ready, and `argpartition` of it; the same with a copy made
+anew, as after any delta. The user's vector comes on top, at the cost of a request with one candidate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.processor.kernels import index as hash_index
-from freshet_serving.processor.package import TableEntry
+from freshet_serving.processor.package import TableDelta, TableEntry
 from freshet_serving.processor.tables.row_ranking import rank_rows
 from freshet_serving.processor.tables.table import ServedTable
 from loadtest.bench.pairs import Pair, compare
@@ -46,9 +46,15 @@ def measure(rows: int, rounds: int) -> dict[str, Any]:
     items, copy = served(rows, random)
     descriptor, users = np.array(items.descriptor()), random.standard_normal((SHARED, DIM)).astype(np.float32)
     none = [np.empty(0, np.int64)] * SHARED
+    moved, _ = served(rows, np.random.default_rng(3))
+    moved.apply(TableDelta(moved.export(0)[0], copy, none[0]), 1)
+    changed = np.array(moved.descriptor())
 
     def scan(count: int) -> Any:
         return rank_rows(descriptor, 0, users[:count], none[:count], ITEMS, lambda scanned: True)
+
+    def scan_changed() -> Any:
+        return rank_rows(changed, 1, users[:1], none[:1], ITEMS, lambda scanned: True)
 
     def product(of: Any) -> Any:
         scores = of @ users[0]
@@ -62,11 +68,12 @@ def measure(rows: int, rounds: int) -> dict[str, Any]:
         "export": Pair(
             "scan / product with a copy made anew", lambda: scan(1), lambda: product(items.export(0)[1]), 1, "scan"
         ),
+        "changed": Pair("scan after a delta of all rows / before", scan_changed, lambda: scan(1), 1, "scan"),
         "shared": Pair(f"scan for {SHARED} users / for one", lambda: scan(SHARED), lambda: scan(1), 1, "scan"),
     }
     found = {name: compare(pair, rounds, time.process_time_ns) for name, pair in pairs.items()}
     ratios = {name: [ratio.median, ratio.low, ratio.high] for name, ratio in found.items()}
-    times = {"scan": found["copy"].a_ns, "shared": found["shared"].a_ns}
+    times = {"scan": found["copy"].a_ns, "shared": found["shared"].a_ns, "changed": found["changed"].a_ns}
     times |= {"copy": found["copy"].b_ns, "export": found["export"].b_ns}
     return {"rows": rows, "ratios": ratios, "ms": {name: ns / 1e6 for name, ns in times.items()}}
 
@@ -77,6 +84,7 @@ def page(results: dict[str, Any]) -> str:
     ways = {
         "scan": "scan in place, one user",
         "shared": f"scan in place, {SHARED} users at once",
+        "changed": "scan in place, one user, after a delta of all rows",
         "copy": "product in numpy, the copy ready",
         "export": "product in numpy, the copy made anew",
     }
@@ -88,6 +96,7 @@ def page(results: dict[str, Any]) -> str:
         "copy": "scan / product with a ready copy",
         "export": "scan / product with a copy made anew",
         "shared": f"scan for {SHARED} users / for one",
+        "changed": "scan after a delta of all rows / before",
     }
     heads = ["ratio (quartiles)", *(f"{size['rows']:,} items" for size in sizes)]
     rows = [

@@ -100,11 +100,8 @@ def sift_up(scores, keys, size, score, key):
 
 
 @nb.njit(
-    nb.int64(
-        nb.int64[::1],
-        nb.int64,
-        nb.int64,
-        nb.int64,
+    nb.void(
+        nb.float32[::1],
         nb.int64,
         nb.float32[:, ::1],
         nb.int64[::1],
@@ -116,8 +113,57 @@ def sift_up(scores, keys, size, score, key):
     cache=True,
     nogil=True,
 )
-def scan(table, epoch, first, last, dim, vectors, excluded, splits, scores, keys, sizes):
-    """Offer the rows of some entries of a table's index to each vector's heap; return the number of these rows.
+def offer(row, key, vectors, excluded, splits, scores, keys, sizes):
+    """Offer a row to each vector's heap.
+
+    Args:
+        row: float32 [padded(dim)], 0 beyond dim.
+        key: Its key.
+        vectors: As of scan_entries(), and so are the others.
+        excluded: See there.
+        splits: See there.
+        scores: See there.
+        keys: See there.
+        sizes: See there.
+    """
+    count, most = scores.shape
+    for i in range(count):
+        score = product(row, vectors[i])
+        if score != score:
+            continue
+        size = sizes[i]
+        if size == most and not behind(scores[i, 0], keys[i, 0], score, key):
+            continue
+        if among(excluded, splits[i], splits[i + 1], key):
+            continue
+        if size < most:
+            sift_up(scores[i], keys[i], size, score, key)
+            sizes[i] = size + 1
+        else:
+            sift_down(scores[i], keys[i], size, score, key)
+
+
+@nb.njit(
+    nb.int64(
+        nb.int64[::1],
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.int64[::1],
+        nb.boolean[::1],
+        nb.float32[:, ::1],
+        nb.int64[::1],
+        nb.int64[::1],
+        nb.float32[:, ::1],
+        nb.int64[:, ::1],
+        nb.int64[::1],
+    ),
+    cache=True,
+    nogil=True,
+)
+def scan_entries(table, epoch, first, last, dim, file_keys, in_file, vectors, excluded, splits, scores, keys, sizes):
+    """Offer the changed rows of some entries of a table's index, and note those of the table's file for scan_file().
 
     Args:
         table: int64 [TABLE_FIELDS], the table's descriptor.
@@ -125,18 +171,22 @@ def scan(table, epoch, first, last, dim, vectors, excluded, splits, scores, keys
         first: First entry of the index.
         last: Entry after the last one.
         dim: Elements per row.
+        file_keys: int64 [rows of the file], the key of each row that is visible; written.
+        in_file: bool [rows of the file], which are; written.
         vectors: float32 [n, padded(dim)], 0 beyond dim.
         excluded: Keys that do not count for vector i are [splits[i], splits[i + 1]), ascending.
         splits: int64 [n + 1].
         scores: float32 [n, k], the heaps' products; written.
         keys: int64 [n, k], their keys; written.
         sizes: int64 [n], rows in each heap; written.
+
+    Returns:
+        The number of rows that were offered.
     """
     at = np.int64(table.ctypes.data)
     index, base_rows, meta = table[INDEX // 8], table[BASE_ROWS // 8], table[META // 8]
     nbytes, dtype = table[ROW_NBYTES // 8], table[DTYPE // 8] % TIERED
-    count, most = scores.shape
-    # The padding of both stays 0.
+    # The padding stays 0.
     row = np.zeros(vectors.shape[1], np.float32)
     into = np.int64(row.ctypes.data)
     found, refs = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
@@ -146,27 +196,62 @@ def scan(table, epoch, first, last, dim, vectors, excluded, splits, scores, keys
         while entry < last and filled < BLOCK:
             # The key of an entry is written before its first head.
             ref = visible(load_acquire(index + 16 * entry + 8), base_rows, meta, epoch)
-            if ref >= 0:
-                found[filled], refs[filled] = load_i64(index + 16 * entry), ref
+            key = load_i64(index + 16 * entry)
+            entry += 1
+            if ref >= base_rows:
+                found[filled], refs[filled] = key, ref
                 prefetch_row(row_at(at, ref), nbytes)
                 filled += 1
-            entry += 1
+            elif ref >= 0:
+                file_keys[ref], in_file[ref] = key, True
         for j in range(filled):
-            key = found[j]
             copy_typed(dtype, into, row_at(at, refs[j]), scale_at(at, refs[j]), dim)
-            for i in range(count):
-                score = product(row, vectors[i])
-                if score != score:
-                    continue
-                size = sizes[i]
-                if size == most and not behind(scores[i, 0], keys[i, 0], score, key):
-                    continue
-                if among(excluded, splits[i], splits[i + 1], key):
-                    continue
-                if size < most:
-                    sift_up(scores[i], keys[i], size, score, key)
-                    sizes[i] = size + 1
-                else:
-                    sift_down(scores[i], keys[i], size, score, key)
+            offer(row, found[j], vectors, excluded, splits, scores, keys, sizes)
         rows += filled
+    return rows
+
+
+@nb.njit(
+    nb.int64(
+        nb.int64[::1],
+        nb.int64,
+        nb.int64,
+        nb.int64,
+        nb.int64[::1],
+        nb.boolean[::1],
+        nb.float32[:, ::1],
+        nb.int64[::1],
+        nb.int64[::1],
+        nb.float32[:, ::1],
+        nb.int64[:, ::1],
+        nb.int64[::1],
+    ),
+    cache=True,
+    nogil=True,
+)
+def scan_file(table, first, last, dim, file_keys, in_file, vectors, excluded, splits, scores, keys, sizes):
+    """Offer rows of a table's file, in their order; return their number.
+
+    Args:
+        table: int64 [TABLE_FIELDS], the table's descriptor.
+        first: First row of the file.
+        last: Row after the last one.
+        dim: Elements per row.
+        file_keys: int64 [rows of the file], as scan_entries() has noted them.
+        in_file: bool [rows of the file], likewise.
+        vectors: As of scan_entries(), and so are the others.
+        excluded: See there.
+        splits: See there.
+        scores: See there.
+        keys: See there.
+        sizes: See there.
+    """
+    at, dtype, rows = np.int64(table.ctypes.data), table[DTYPE // 8] % TIERED, 0
+    row = np.zeros(vectors.shape[1], np.float32)
+    into = np.int64(row.ctypes.data)
+    for ref in range(first, last):
+        if in_file[ref]:
+            copy_typed(dtype, into, row_at(at, ref), scale_at(at, ref), dim)
+            offer(row, file_keys[ref], vectors, excluded, splits, scores, keys, sizes)
+            rows += 1
     return rows

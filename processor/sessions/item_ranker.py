@@ -12,8 +12,9 @@ Invariants
 - Users' vectors and items' rows are of one state, which is the generation that the reply names. A removed item, or one
   of a delta that was rolled back, is in no reply of a generation without it.
 - No event loop and no session that answers other requests scans rows; the scan runs without the GIL.
-- A request costs no more than its limits say: every row that is scanned counts as an id for each user (`max_ids`), and
-  so does every item of the reply. A scan ends early once each of its requests is beyond its limit or its deadline.
+- A request costs no more than its limits say: every row of the table counts as an id for each user (`max_ids`), and so
+  does every item of the reply. The rows of the table's file are known before the scan, so what it notes of them is
+  bounded, too. A scan ends early once each of its requests is beyond its limit or its deadline.
 - At most MAX_QUEUED requests wait. Those that wait for one version share a scan, for up to SHARED_USERS users: reading
   a row takes longer than a product with it.
 - Every request that was accepted is answered once, also when the processor closes.
@@ -94,10 +95,7 @@ class RankingWork(Work):
             now_s: The clock's reading.
         """
         if scanned * self.rows > self.max_ids:
-            return TooLarge(
-                f"max_ids: expected at most {self.max_ids} items to rank per request, got more for {self.rows} users; "
-                "ask for fewer users at once, or raise the model's limit"
-            )
+            return _too_many(self.max_ids, "more", self.rows)
         if self.deadline_s is not None and now_s > self.deadline_s:
             return Expired("deadline: passed while items were ranked")
         return None
@@ -221,6 +219,9 @@ class ItemRanker:
         # One candidate, whose score nobody reads.
         inputs = replica.plan.aligned({**request.inputs, ranking.item: np.zeros(1, np.int64)})
         bound = replica.plan.bind_inputs(inputs, limits)
+        items = replica.manifest.tables[ranking.table].rows
+        if bound.rows * items > limits.max_ids:
+            raise _too_many(limits.max_ids, str(items), bound.rows)
         if bound.rows * k > limits.max_ids:
             raise TooLarge(f"max_ids: expected at most {limits.max_ids} items per reply, got {bound.rows} times {k}")
         group = self._groups.of(request.model)
@@ -281,6 +282,13 @@ class ItemRanker:
                 self._usual_s[replica] = took_s if usual_s is None else usual_s + SMOOTHING * (took_s - usual_s)
         finally:
             self._busy = False
+
+
+def _too_many(max_ids: int, items: str, users: int) -> TooLarge:
+    return TooLarge(
+        f"max_ids: expected at most {max_ids} items to rank per request, over all users, got {items} for {users}; ask "
+        "for fewer users at once, or raise the model's limit"
+    )
 
 
 def _seen(ranking: ItemRanking, inputs: Mapping[str, Column], users: int) -> list[Int64s]:

@@ -4,10 +4,13 @@ Nothing is kept between two calls: a call walks the index that readers use anywa
 is no copy of the rows to own, to refresh with each delta or to pay for in each process, and the answer is of the epoch
 that the caller has pinned, with the rows that were added and without those that were removed.
 
-Costs (loadtest/results/top-items.md): 140 ns a row of 50 floats, most of it for reading a row that lies anywhere in
-memory, and a twentieth of that for each further vector; no memory but that of the results. A numpy product with a copy
-of the rows that is ready takes 40 ns a row. The copy would take 4 bytes a number in each process, and up to twice as
-long as a scan to make anew after each delta.
+The index has its keys in no order. So rows of the table's file are noted first, a key and a flag each, and then read in
+the order of the file; rows of the arena and the log are read as they are found.
+
+Costs (loadtest/results/top-items.md): 80 ns a row of 50 floats in a table of a million, three times that for a row that
+a delta has changed, which lies anywhere in the arena, and an eighth for each further vector; 9 bytes a row of the file
+until the call returns. A numpy product with a copy of the rows that is ready takes 38 ns a row. The copy would take 4
+bytes a number in each process, and three times as long as a scan to make anew after each delta.
 
 Rejected: that copy; the products of a block by BLAS (the same row has another last bit elsewhere in a block, so equal
 rows would not tie, and its threads take the cores of other requests).
@@ -22,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.kernels import top_rows
-from freshet_serving.processor.kernels.rows import CAPACITY
+from freshet_serving.processor.kernels.rows import BASE_ROWS, CAPACITY
 
 ENTRIES, FEWEST_ENTRIES = 1 << 16, 64
 """Products between two questions whether to go on, a few milliseconds; for one vector, entries of the index. There are
@@ -78,13 +81,20 @@ def rank_rows(
     np.cumsum([len(keys) for keys in without], out=splits[1:])
     left_out = np.concatenate([np.empty(0, np.int64), *without])
     scores, keys = np.empty((count, k), np.float32), np.empty((count, k), np.int64)
-    sizes, rows, capacity = np.zeros(count, np.int64), 0, int(table[CAPACITY // 8])
+    sizes, rows = np.zeros(count, np.int64), 0
+    capacity, file_rows = int(table[CAPACITY // 8]), int(table[BASE_ROWS // 8])
+    file_keys, in_file = np.empty(file_rows, np.int64), np.zeros(file_rows, np.bool_)
+    rest = (dim, file_keys, in_file, padded, left_out, splits, scores, keys, sizes)
     step = max(FEWEST_ENTRIES, ENTRIES // max(1, count))
     for first in range(0, capacity, step):
-        last = min(first + step, capacity)
-        rows += top_rows.scan(table, epoch, first, last, dim, padded, left_out, splits, scores, keys, sizes)
+        rows += top_rows.scan_entries(table, epoch, first, min(first + step, capacity), *rest)
         if not proceed(rows):
             break
+    else:
+        for first in range(0, file_rows, step):
+            rows += top_rows.scan_file(table, first, min(first + step, file_rows), *rest)
+            if not proceed(rows):
+                break
     found = []
     for n, size in enumerate(sizes.tolist()):
         order = np.lexsort((keys[n, :size], -scores[n, :size]))

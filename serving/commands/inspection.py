@@ -281,7 +281,7 @@ def _entity(manifest: Manifest, entity: EntityEntry) -> str:
 
 def _ranking(manifest: Manifest, ranking: ItemRanking) -> str:
     table, seen = manifest.tables[ranking.table], "".join(f", without those of {name}" for name in ranking.history)
-    return f"{ranking.output} by the rows of {table.name}{seen}; scanned in place, which takes no memory of its own"
+    return f"{ranking.output} by the rows of {table.name}{seen}; scanned in place, 9 bytes a row while it lasts"
 
 
 def _executable(e: ExecutableEntry) -> str:

@@ -257,10 +257,19 @@ def test_table_with_a_memory_budget_is_ranked_whole(opened, upload, tmp_path):
 def test_scanned_rows_count_as_ids(opened):
     processor = opened(limits=RequestLimits(max_ids=80))
     assert processor.process(ask(2, [1], [2])).outputs["item_ids"].shape == (2, 2)
-    with pytest.raises(TooLarge, match="max_ids: expected at most 80 items to rank per request, got more for 3 users"):
+    with pytest.raises(TooLarge, match=r"max_ids: expected at most 80 items to rank per request.* got 40 for 3;"):
         processor.process(ask(2, [1], [2], [3]))
-    with pytest.raises(TooLarge, match="max_ids: expected at most 80 items per reply, got 3 times 30"):
-        processor.process(ask(30, [1], [2], [3]))
+    with pytest.raises(TooLarge, match="max_ids: expected at most 80 items per reply, got 2 times 41"):
+        processor.process(ask(41, [1], [2]))
+
+
+@pytest.mark.unguarded("each delta has a matrix of its own, so all scores move")
+def test_rows_of_deltas_count_as_ids_too(opened, upload):
+    processor = opened(limits=RequestLimits(max_ids=80))
+    upload(processor, ranked_delta(1, [50]))
+    assert processor.process(ask(2, [1])).outputs["item_ids"].shape == (1, 2)
+    with pytest.raises(TooLarge, match=r"max_ids: expected at most 80 items to rank per request.* got more for 2;"):
+        processor.process(ask(2, [1], [2]))
 
 
 def test_waiting_requests_share_a_scan(opened, held):
@@ -318,13 +327,13 @@ def test_deadline_ends_a_scan(opened, monkeypatch):
     ranker = processor.predictor._item_ranker
     ranker._clock = ranker._session._clock = processor.predictor._clock = clock
     monkeypatch.setattr(row_ranking, "ENTRIES", 64)
-    scan, calls = row_ranking.top_rows.scan, []
+    scan, calls = row_ranking.top_rows.scan_entries, []
 
     def slow(*arguments):
         calls.append(clock.advance(1.0))
         return scan(*arguments)
 
-    monkeypatch.setattr(row_ranking.top_rows, "scan", slow)
+    monkeypatch.setattr(row_ranking.top_rows, "scan_entries", slow)
     with pytest.raises(Expired, match="deadline: passed while items were ranked"):
         processor.process(ask(timeout_s=3.5))
     assert len(calls) == 4

@@ -107,18 +107,23 @@ def test_scan_ends_when_it_is_not_to_proceed(monkeypatch):
 
     ranked(table, 0, [[1, 1, 1, 1]], proceed=proceed)
     assert len(seen) == 3
-    assert sorted(seen) == seen
     seen.clear()
     ranked(table, 0, [[1, 1, 1, 1]], proceed=lambda rows: seen.append(rows) is None)
+    assert sorted(seen) == seen
     assert seen[-1] == 500
+    stop = len(seen) - 3
+    seen.clear()
+    ranked(table, 0, [[1, 1, 1, 1]], proceed=lambda rows: seen.append(rows) is None and len(seen) < stop)
+    assert 0 < seen[-1] < 500
 
 
 def test_many_vectors_are_asked_about_after_fewer_rows():
-    table, seen = served(range(5000), 4), []
+    table, found = served(range(5000), 4), []
     for count in (1, 100, 5000):
-        ranked(table, 0, np.ones((count, 4)), proceed=lambda rows: seen.append(rows) is not None)
-    assert seen[0] == 5000
-    assert 0 < seen[2] < seen[1] < 1000
+        seen = []
+        ranked(table, 0, np.ones((count, 4)), proceed=lambda rows, seen=seen: seen.append(rows) is None)
+        found.append(max(np.diff([0, *seen])))
+    assert found == [5000, 655, 64]
 
 
 @pytest.mark.parametrize("keys", [(), (5,)])
