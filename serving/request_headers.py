@@ -3,6 +3,7 @@
 x-caller-id     identifies the caller, for the policy "mod" of a session group
 x-sticky-key    requests with one key are answered by one version of a split (processor.versions.traffic)
 x-return-features  requests the features that were looked up, which are returned in x-features (scope "features")
+x-top-items     requests so many best items of the whole table instead of the scores of candidates, which are left out
 x-model-digest  requests the digest of the generation that answers, which is returned under the same name
 x-request-id    returned with the reply, and written to logs, traces and recordings
 traceparent     W3C trace context (serving.telemetry.tracing)
@@ -23,12 +24,14 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 from zlib import crc32
 
-from freshet_serving.processor.errors import TooLarge
-from freshet_serving.serving.codecs.wire import Headers
+from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.sessions.request import MAX_TOP_ITEMS
+from freshet_serving.serving.codecs.wire import Headers, show
 
 CALLER_ID, STICKY_KEY, REQUEST_ID, TRACEPARENT = b"x-caller-id", b"x-sticky-key", b"x-request-id", b"traceparent"
 MODEL_DIGEST, IGNORED_INPUTS = b"x-model-digest", b"x-ignored-inputs"
 FEATURES_MISSING, RETURN_FEATURES, LOOKED_UP = b"x-features-missing", b"x-return-features", b"x-features"
+TOP_ITEMS = b"x-top-items"
 UNKNOWN_ROWS, DROPPED_ROWS = b"x-unknown-rows", b"x-dropped-rows"
 MAX_ROWS_NBYTES = 4096
 """Bytes of a header that lists rows: HTTP clients accept 8 kB of headers, gRPC's of metadata."""
@@ -43,6 +46,16 @@ def caller_of(headers: Headers) -> int | None:
     """Return x-caller-id as a number, the same in every process; None if absent."""
     text = headers.get(CALLER_ID)
     return None if text is None else crc32(text)
+
+
+def top_items_of(headers: Headers) -> int:
+    """Return x-top-items, 0 if absent; raise BadInput unless it is a number of items that a request may ask for."""
+    text = headers.get(TOP_ITEMS)
+    if text is None:
+        return 0
+    if text.isdigit() and len(text) <= len(str(MAX_TOP_ITEMS)) and 1 <= int(text) <= MAX_TOP_ITEMS:
+        return int(text)
+    raise BadInput(f"x-top-items: expected a whole number from 1 to {MAX_TOP_ITEMS}, got {show(text)}")
 
 
 def list_defaulted(defaulted: Mapping[str, str]) -> bytes:

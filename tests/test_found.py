@@ -39,6 +39,7 @@ TESTED_BY: dict[str, tuple[str, ...]] = {
     "processor/kernels/row_cache.py": ("tests/processor/tables/remote/test_cache.py",),
     "processor/kernels/rows.py": ("tests/processor/tables/test_table.py",),
     "processor/kernels/string_hashes.py": ("tests/processor/features/test_evaluation.py",),
+    "processor/kernels/top_rows.py": ("tests/processor/tables/test_row_ranking.py",),
     "processor/kernels/texts.py": ("tests/processor/features/test_evaluation.py",),
     "processor/kernels/wire_format.py": ("tests/processor/eas/test_message_tree.py",),
     "processor/repository/mirror/counted_store.py": ("tests/processor/repository/mirror/test_mirror.py",),

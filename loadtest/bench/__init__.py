@@ -16,6 +16,7 @@ bench_guard     `make -C loadtest guard`
 bench_feast     `make -C loadtest feast`
 bench_features  `make -C loadtest features`
 bench_sequences  `make -C loadtest bench-sequences`
+bench_top_items  `make -C loadtest top-items`
 sequence_peer   the networks of it in PyTorch
 plain_din       DIN as its paper writes it
 foreign_models  `make -C loadtest models`

@@ -5,7 +5,7 @@ The scores of rows, the optimizer, and what is published are the dense step's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -16,7 +16,9 @@ from freshet_serving.models.training.batch_part import BatchBuffer, BatchPart, W
 from freshet_serving.models.training.dense_step import DenseStep
 from freshet_serving.models.training.next_item_functions import NEVER, NextItemFunctions
 from freshet_serving.models.training.worker_pool import even_ranges
+from freshet_serving.models.zoo.arch import USER_VECTOR
 from freshet_serving.models.zoo.dense_input import ColumnSpan, SequenceSpan
+from freshet_serving.processor.package import Manifest, item_ranking_note
 
 Float32s = NDArray[np.float32]
 Int64s = NDArray[np.int64]
@@ -47,6 +49,17 @@ class NextItemStep(DenseStep):
     """One optimizer step, called with histories."""
 
     functions = NextItemFunctions
+
+    def described(self, manifest: Manifest) -> Manifest:
+        """Return the manifest with the network's inputs and outputs, and a note that it ranks items.
+
+        Items that are strings have no such note: a reply could only name their hashes.
+        """
+        named = super().described(manifest)
+        item = next(f for f in named.features if f.side == "item")
+        if item.kind != "id":
+            return named
+        return replace(named, notes=named.notes | item_ranking_note(USER_VECTOR, item.name))
 
     def of_sequence(self, sequence: SequenceSpan, item: ColumnSpan) -> None:
         """Set the sequence as it is in training.

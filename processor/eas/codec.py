@@ -79,22 +79,24 @@ def decode(
     return {spec.name: _column(spec, request.inputs[spec.name], extent) for spec in inputs}, wanted
 
 
-def encode(outputs: Mapping[str, NDArray[Any]], wanted: Sequence[str] = ()) -> bytes:
+def encode(outputs: Mapping[str, NDArray[Any]], wanted: Sequence[str] = (), whole: bool = False) -> bytes:
     """Return a serialized PredictResponse.
 
     Args:
         outputs: Arrays [n, ...] by name: numbers, sent as float32, or strings as objects.
         wanted: Names of the outputs to send, none for all.
+        whole: Send int64 outputs as int64.
     """
     response = Response()
     for name in wanted or outputs:
         array, values = response.outputs[name], outputs[name]
-        number, _, held = TYPES["string" if values.dtype.kind == "O" else "float32"]
+        sent = "string" if values.dtype.kind == "O" else "int64" if whole and values.dtype == np.int64 else "float32"
+        number, _, held = TYPES[sent]
         array.dtype = number
         array.array_shape.dim.extend(values.shape)
         flat = values.ravel()
         texts = [text.encode() for text in flat.tolist()] if values.dtype.kind == "O" else None
-        getattr(array, held).extend(np.asarray(flat, np.float32) if texts is None else texts)
+        getattr(array, held).extend(np.asarray(flat, sent) if texts is None else texts)
     data: bytes = response.SerializeToString()
     return data
 

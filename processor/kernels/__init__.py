@@ -6,6 +6,7 @@ pool             the sparse graph: transforms, looks up and pools every feature 
 list_sums        looks up and adds up lists of keys, a block at a time
 index            the hash index of a table
 rows             row versions (MVCC), stamped with the epoch that wrote them
+top_rows         scans a table for the rows with the largest products with given vectors
 records          copies the records of entities, and points the inputs that a request leaves out at them
 row_tiering      moves rows between the tiers of a table with a memory budget
 remote           collects the ids that a batch reads of tables in a row store
@@ -44,5 +45,6 @@ __all__ = [
     "rows",
     "string_hashes",
     "texts",
+    "top_rows",
     "wire_format",
 ]

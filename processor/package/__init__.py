@@ -9,6 +9,7 @@ transforms  columns computed from a request's inputs
 entities    features by key: what a record of them holds
 record_texts  the strings of a record as they were given
 replies     what the replies of each signature hold, and labels of outputs of strings
+item_ranking  versions that rank all items of a table for a user
 sequences     a user's events as one input of the dense graph
 stage_lookups  rows of tables that an imported model's stage reads
 subgraphs     named inputs and outputs of a version's dense graph, and what fills them
@@ -52,6 +53,7 @@ from freshet_serving.processor.package.entities import (
 )
 from freshet_serving.processor.package.format1 import USER_VECTOR, side_columns
 from freshet_serving.processor.package.input_fillers import ONLINE, UNREAD_KEY, missing_input
+from freshet_serving.processor.package.item_ranking import ITEM_IDS, SCORES, ItemRanking, item_ranking_note, ranks_items
 from freshet_serving.processor.package.manifest import (
     FORMAT_2,
     MAX_MANIFEST_NBYTES,
@@ -164,6 +166,7 @@ __all__ = [
     "FORMAT",
     "FORMAT_2",
     "HASHES",
+    "ITEM_IDS",
     "KEEPS",
     "KEY_ID",
     "KINDS",
@@ -189,6 +192,7 @@ __all__ = [
     "ROW_TYPES",
     "SCALED",
     "SCORE",
+    "SCORES",
     "SEQUENCE",
     "SIDES",
     "SIGNATURE",
@@ -213,6 +217,7 @@ __all__ = [
     "File",
     "GraphInput",
     "Input",
+    "ItemRanking",
     "Manifest",
     "Output",
     "PublicKey",
@@ -248,6 +253,7 @@ __all__ = [
     "give_name",
     "header_checksum",
     "hidden_beside",
+    "item_ranking_note",
     "labelled",
     "labels_of",
     "longest_read",
@@ -258,6 +264,7 @@ __all__ = [
     "pack_records",
     "parse_delta",
     "parse_tensors",
+    "ranks_items",
     "read_delta",
     "read_delta_file",
     "read_file",

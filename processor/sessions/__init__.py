@@ -13,7 +13,18 @@ staging_pool     staging buffers between the sessions that fill them and the sta
 background_worker  bounded queue and thread for work on already answered requests
 shadow           shadow scoring: scores of a further version, computed after the reply
 canary_trial     evidence about canaries: the baseline scores the canary's requests, too
+item_ranker      requests for the best items of a whole table: their thread and queue
 request          the values that travel through a group: request, reply, work item
 """
 
-__all__ = ["group", "occupancy", "placement", "predictor", "request", "session", "session_options", "shadow"]
+__all__ = [
+    "group",
+    "item_ranker",
+    "occupancy",
+    "placement",
+    "predictor",
+    "request",
+    "session",
+    "session_options",
+    "shadow",
+]

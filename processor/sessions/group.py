@@ -22,8 +22,8 @@ Ownership
   queue's `idle` exactly as long as no thread has woken it; so a wake-up is never lost and never used twice.
 - Inline, done() is called on the owner's thread: a helper posts its replies to it.
 - Numbers are reader slots of processor.versions.control: sessions use those below SESSION_READERS, split requests those
-  from there on, staging buffers of device stages the last of these; previews, shadow and canary trials have the very
-  last ones. A number is used again only after its session has ended. At most one group serves a version.
+  from there on, staging buffers of device stages the last of these; item ranking, previews, shadow and canary trials
+  have the very last ones. A number is used again only after its session has ended. At most one group serves a version.
 
 A wake-up costs a thread switch, the most expensive step on this path. So while a woken session is on its way to a
 queue, another one is woken only if the queue holds more than one batch's worth (CostTable.splits), and a session that
@@ -54,7 +54,7 @@ from freshet_serving.processor.sessions.request import Done, PredictReply, Work,
 from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, Compute, SessionOptions
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
-from freshet_serving.processor.versions.control import PREVIEW_READER
+from freshet_serving.processor.versions.control import RANKING_READER
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.watching import SessionStats, Sketch, total
 
@@ -196,7 +196,7 @@ class SessionGroup:
         self._threads: list[SessionThread] = []
         self._count = 0
         self._turns = count()
-        self._free_readers = list(range(SESSION_READERS, PREVIEW_READER))
+        self._free_readers = list(range(SESSION_READERS, RANKING_READER))
         self._device: DeviceStages | None = None
         if options.device_stages:
             words = [self._free_readers.pop() for _ in range(staging_count(options.device_stages))]
@@ -447,6 +447,13 @@ class SessionGroup:
         whole = Sketch.total(len(replica.outputs), blocks)
         return whole if past is None else whole + past
 
+    def deliver(self, done: Done, reply: PredictReply | FreshetError) -> None:
+        """Call done() on the owner's thread, if there is an owner."""
+        if self._post is None or threading.get_ident() == self._owner:
+            done(reply)
+        else:
+            self._post(done, reply)
+
     def close(self) -> None:
         """Answer queued requests, then end the sessions; enqueue() raises NotReady from now on."""
         with self._lock:
@@ -562,7 +569,7 @@ class SessionGroup:
     def _enqueue_split(self, work: Work, splits: int, now_s: float) -> None:
         """Queue a request that leaves in chunks, for `splits` sessions at a time."""
         if self._inline is not None:
-            work.done = partial(self._deliver, work.done)
+            work.done = partial(self.deliver, work.done)
         split_request = SplitRequest(work, splits, self._most_rows(work), self._free_readers)
         tickets = split_request.splits(min(splits, len(self._queues)))
         for sub_request in tickets:
@@ -600,14 +607,7 @@ class SessionGroup:
 
     def _deliver_to_owner(self, batch: Sequence[Work]) -> None:
         for work in batch:
-            work.done = partial(self._deliver, work.done)
-
-    def _deliver(self, done: Done, reply: PredictReply | FreshetError) -> None:
-        """Call done() on the owner's thread, if there is an owner."""
-        if self._post is None or threading.get_ident() == self._owner:
-            done(reply)
-        else:
-            self._post(done, reply)
+            work.done = partial(self.deliver, work.done)
 
     def _request_run(self, delay_s: float) -> None:
         """Have the owner call run_once(): one call for all requests that arrive before it runs."""
@@ -630,7 +630,7 @@ class SessionGroup:
                 work.split_request.fail(error)
                 work.split_request.release()
             else:
-                answer(partial(self._deliver, work.done) if self._inline is not None else work.done, error)
+                answer(partial(self.deliver, work.done) if self._inline is not None else work.done, error)
 
 
 def _load_s(queue: Queue) -> float:

@@ -20,6 +20,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.sessions.canary_trial import CanaryTrials, Pair
 from freshet_serving.processor.sessions.group import Post, Wake
+from freshet_serving.processor.sessions.item_ranker import ItemRanker, check_top_items, ranking_of
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.request import Done, PredictReply, PredictRequest, Work, without_unknown
 from freshet_serving.processor.sessions.shadow import Shadow
@@ -55,6 +56,7 @@ class Predictor(ABC):
         self._interceptors: tuple[Interceptor, ...] = ()
         self._shadow: Shadow | None = None
         self._trials: CanaryTrials | None = None
+        self._item_ranker = ItemRanker(groups, clock)
 
     def intercept(self, intercept: Interceptor) -> None:
         """Add an interceptor for all requests from now on."""
@@ -102,6 +104,7 @@ class Predictor(ABC):
         for aside in (self._shadow, self._trials):
             if aside is not None:
                 aside.close()
+        self._item_ranker.close()
         self.groups.close()
 
     def limits(self, model: str) -> RequestLimits:
@@ -210,10 +213,17 @@ class Predictor(ABC):
         if self._by_input and request.model in self._by_input:
             replica = self._by_input[request.model](request) or replica
         deadline_s = None if request.timeout_s is None else self._clock.now_s() + request.timeout_s
+        if request.top_items:
+            # Before a store is asked for what is left out.
+            check_top_items(request.top_items)
+            ranking_of(replica)
         if replica.lookup is not None and request.filled is None:
             end_s = math.inf if deadline_s is None else deadline_s
             filled = replica.lookup.fill(request.inputs, end_s, request.left_out)
             request.inputs, request.filled = filled.inputs, filled
+        if request.top_items:
+            self._item_ranker.submit(request, replica, deadline_s, self.limits(request.model), done)
+            return
         bound = replica.plan.bind_inputs(request.inputs, self._own_limits.get(request.model, self._limits))
         if replica.sample.wanted:
             # A preview reads records of a state that is not served: it must not write the flags of this reply.

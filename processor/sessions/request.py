@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from freshet_serving.processor.versions.replica import Replica
 log = logging.getLogger("freshet.sessions")
 
 Outputs = dict[str, NDArray[np.float32]]
+MAX_TOP_ITEMS = 1000
+"""Most items that a request may ask for, for each of its users."""
 
 
 class Timing(NamedTuple):
@@ -65,6 +67,8 @@ class PredictRequest:
         left_out: What it leaves out, if a store has to be asked for it.
         shows_features: True to keep the values that entities fill in, in `used`, for the reply.
         used: These values, complete once there is a reply; None if there are none.
+        top_items: Number of the best items to reply with instead of the scores of candidates, which are then left out;
+            0 to score candidates.
     """
 
     model: str
@@ -79,13 +83,15 @@ class PredictRequest:
     left_out: LeftOut | None = None
     shows_features: bool = False
     used: UsedRecords | None = None
+    top_items: int = 0
 
 
 class PredictReply(NamedTuple):
     """The answer to a PredictRequest.
 
     Attributes:
-        outputs: float32 [rows, columns] by name, all of one generation.
+        outputs: float32 [rows, columns] by name, all of one generation; for the best items `item_ids` int64 and
+            `scores` float32, [users, items] each.
         generation: The generation that computed them.
         model: The model's name.
         timing: Timing of its batch; None if several sessions shared the request.
@@ -94,7 +100,7 @@ class PredictReply(NamedTuple):
         dropped_rows: Rows of the request that have no outputs for that reason, where the model drops them.
     """
 
-    outputs: Outputs
+    outputs: dict[str, NDArray[Any]]
     generation: Generation
     model: str
     timing: Timing | None = None

@@ -52,10 +52,10 @@ PINS = HEADER + ENTRIES * ENTRY
 WORDS = 2048
 READERS = WORDS - 1
 """Number of readers in one process; the word after theirs belongs to the process itself (Pins.ASKING)."""
-PREVIEW_READER, SHADOW_READER, TRIAL_READER = READERS - 3, READERS - 2, READERS - 1
-"""Pin words of the threads that preview a state (processor.versions.preview), score shadow traffic
-(processor.sessions.shadow) and score canary requests again (processor.sessions.canary_trial). No session and no
-scattered request uses them.
+RANKING_READER, PREVIEW_READER, SHADOW_READER, TRIAL_READER = range(READERS - 4, READERS)
+"""Pin words of the threads that rank items (processor.sessions.item_ranker), preview a state
+(processor.versions.preview), score shadow traffic (processor.sessions.shadow) and score canary requests again
+(processor.sessions.canary_trial). No session and no scattered request uses them.
 """
 
 

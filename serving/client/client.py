@@ -23,6 +23,7 @@ from freshet_serving.serving.client.client_credentials import ClientCredentials
 from freshet_serving.serving.client.prediction import AsyncTransport, ClientCall, Prediction, Transport
 from freshet_serving.serving.client.retry import Retry, RetryState
 
+TOP_ITEMS = "x-top-items"
 SCHEMES = ("http", "https", "grpc", "grpcs")
 
 
@@ -73,6 +74,7 @@ class Client:
         *,
         version: int | None = None,
         outputs: Sequence[str] = (),
+        top_items: int | None = None,
         timeout_s: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Prediction:
@@ -83,6 +85,8 @@ class Client:
             inputs: Values by input name.
             version: Version number; if None the server chooses, by the model's traffic split.
             outputs: Names of the outputs to return; all if empty.
+            top_items: Number of the best items of the whole table to return for each user, from a model that ranks
+                items: `item_ids` int64 and `scores` float32 [users, items], best first. The candidates are left out.
             timeout_s: Time limit, all attempts included; the client's default if None.
             headers: Extra headers such as x-sticky-key, x-request-id or traceparent; sent as metadata over gRPC.
 
@@ -90,7 +94,7 @@ class Client:
             FreshetError: The error of the last attempt: BadInput, NotFound, Overloaded, NotReady, Expired,
                 ConnectionLost or another.
         """
-        call = _call(model, inputs, version, outputs, headers, self._client_credentials)
+        call = _call(model, inputs, version, outputs, top_items, headers, self._client_credentials)
         attempts = RetryState(self._retry, self._timeout_s if timeout_s is None else timeout_s)
         while True:
             left_s = attempts.begin()
@@ -172,11 +176,12 @@ class AsyncClient:
         *,
         version: int | None = None,
         outputs: Sequence[str] = (),
+        top_items: int | None = None,
         timeout_s: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Prediction:
         """Score n rows, like Client.predict."""
-        call = _call(model, inputs, version, outputs, headers, self._client_credentials)
+        call = _call(model, inputs, version, outputs, top_items, headers, self._client_credentials)
         attempts = RetryState(self._retry, self._timeout_s if timeout_s is None else timeout_s)
         while True:
             left_s = attempts.begin()
@@ -235,10 +240,12 @@ def _call(
     inputs: Mapping[str, Values],
     version: int | None,
     outputs: Sequence[str],
+    top_items: int | None,
     headers: Mapping[str, str] | None,
     client_credentials: ClientCredentials,
 ) -> ClientCall:
-    all_headers = (*client_credentials.headers, *(headers or {}).items())
+    ranking = () if top_items is None else ((TOP_ITEMS, str(top_items)),)
+    all_headers = (*client_credentials.headers, *(headers or {}).items(), *ranking)
     return ClientCall(model, version, tensors(inputs), tuple(outputs), all_headers)
 
 

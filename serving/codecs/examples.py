@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.features.limits import RequestSize
-from freshet_serving.processor.package import Input, Manifest
+from freshet_serving.processor.package import Input, Manifest, ranks_items
 from freshet_serving.serving.codecs.json_columns import is_base64, numbers, strings
 from freshet_serving.serving.codecs.tensor_types import declared
 from freshet_serving.serving.codecs.wire import show
@@ -85,6 +85,8 @@ def columns(
         BadInput: The features do not fit the model.
         TooLarge: The request exceeds a limit.
     """
+    if ranks_items(manifest):
+        raise BadInput("x-top-items: expected a predict request, got classify or regress, whose replies hold no ids")
     if not examples:
         raise BadInput("Input is empty.")
     given = {spec.name: _sources(spec, examples, context, manifest) for spec in manifest.inputs}

@@ -40,6 +40,7 @@ from freshet_serving.processor.engine import PredictReply, PredictRequest
 from freshet_serving.processor.errors import Expired, FreshetError
 from freshet_serving.processor.features.limits import FREE_NBYTES
 from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.sessions.item_ranker import ranking_of
 from freshet_serving.processor.sessions.request import Done
 from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.access.scopes import FEATURES
@@ -63,6 +64,7 @@ from freshet_serving.serving.request_headers import (
     list_defaulted,
     list_rows,
     request_id_of,
+    top_items_of,
 )
 from freshet_serving.serving.telemetry.metrics import PortMetrics
 from freshet_serving.serving.telemetry.tracing import Tracer
@@ -125,8 +127,8 @@ class Exchange(ABC):
     """One prediction; a port's subclass reads its requests. The module's docstring gives the order of calls."""
 
     __slots__ = (
-        "_announced_s", "_encoding_s", "_key", "_processor", "_protocol", "_replica", "_timed", "_unread_s", "_who",
-        "began_s", "headers", "limits", "request", "shared", "trace",
+        "_announced_s", "_encoding_s", "_key", "_processor", "_protocol", "_reads", "_replica", "_timed", "_unread_s",
+        "_who",        "began_s", "headers", "limits", "request", "shared", "trace",
     )  # fmt: skip
 
     def __init__(self, shared: ServingContext, protocol: str, headers: Headers) -> None:
@@ -215,7 +217,8 @@ class Exchange(ABC):
             replica = processor.select_replica(who.model, who.version, who.label, timeout_s, key, unread_s)
         self._who, self._key, self._replica = who, key, replica
         self.limits = processor.limits(who.model)
-        manifest: Manifest = replica.manifest
+        # As the request is read and its outputs are declared.
+        self._reads = manifest = replica.manifest
         if self.trace is not None:
             self.trace.model = manifest.model
         return manifest
@@ -288,11 +291,14 @@ class Exchange(ABC):
         who, headers, guard = self._who, self.headers, self.shared.guard
         if RETURN_FEATURES in headers and guard is not None:
             guard.authorize(FEATURES, headers.get(b"authorization"))
-        inputs, own_s = self.read(source, self._replica.manifest)
+        top_items = top_items_of(headers)
+        if top_items:
+            self._reads = ranking_of(self._replica).manifest
+        inputs, own_s = self.read(source, self._reads)
         timeout_s = self.remaining_s(own_s, waited_s)
         return PredictRequest(
             who.model, inputs, who.version, who.label, timeout_s, caller_of(headers), self._key,
-            request_id_of(headers), shows_features=RETURN_FEATURES in headers,
+            request_id_of(headers), shows_features=RETURN_FEATURES in headers, top_items=top_items,
         )  # fmt: skip
 
     def feature_headers(self, reply: PredictReply) -> tuple[tuple[bytes, bytes], ...]:
@@ -355,7 +361,7 @@ class Exchange(ABC):
             reply: What was computed.
             signature: Name of the signature; "" for the default one.
         """
-        outputs = as_declared(reply.outputs, self._replica.manifest, signature)
+        outputs = as_declared(reply.outputs, self._reads, signature)
         return reply if outputs is reply.outputs else reply._replace(outputs=outputs)
 
     def end(self, status: int) -> None:

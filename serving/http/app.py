@@ -76,6 +76,7 @@ from freshet_serving.serving.request_headers import (
     MAX_REQUEST_ID_NBYTES,
     MODEL_DIGEST,
     REQUEST_ID,
+    TOP_ITEMS,
     request_id_of,
 )
 from freshet_serving.serving.telemetry.metrics import CONTENT_TYPE
@@ -360,15 +361,17 @@ class DataApp:
             return answer
         return None
 
-    def validate_prefix(self, route: Route, text: bytes) -> None:
+    def validate_prefix(self, route: Route, headers: Headers, text: bytes) -> None:
         """Raise the error that the beginning of a body already shows; see Dialect.
 
         Args:
             route: Model and dialect of the request.
+            headers: Its headers.
             text: The beginning of the body.
         """
         validate_prefix = DIALECTS[route.action].validate_prefix
-        if validate_prefix is not None:
+        # A request for the best items has other inputs: it is checked when it is complete.
+        if validate_prefix is not None and TOP_ITEMS not in headers:
             processor = self._lifecycle.processor()
             manifest, _ = processor.manifest(route.model, route.version)
             validate_prefix(text, manifest, processor.limits(route.model))

@@ -14,7 +14,7 @@ from freshet_serving.processor.columns import Column
 from freshet_serving.processor.eas import codec as eas
 from freshet_serving.processor.engine import PredictReply
 from freshet_serving.processor.features.limits import RequestLimits
-from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.package import Manifest, ranks_items
 from freshet_serving.serving.codecs import kserve, tfs_rest
 from freshet_serving.serving.codecs.wire import Body, Headers, SizeLimit, body_limit, header_timeout_s, json_limit
 from freshet_serving.serving.front.shared_memory import Regions
@@ -72,10 +72,12 @@ class DeepRecOptions(NamedTuple):
     Attributes:
         outputs: Names of the requested outputs; empty for all.
         timeout_s: The request's timeout in seconds.
+        whole: Whether outputs of whole numbers are sent as such: ids are no floats.
     """
 
     outputs: tuple[str, ...]
     timeout_s: float | None
+    whole: bool = False
 
 
 def _examples(method: str) -> Dialect:
@@ -98,7 +100,7 @@ def _decode_processor(
     body: Body, headers: Headers, manifest: Manifest, limits: RequestLimits, regions: Regions | None
 ) -> tuple[Mapping[str, Column], DeepRecOptions]:
     inputs, outputs = eas.decode(body, manifest, limits)
-    return inputs, DeepRecOptions(outputs, header_timeout_s(headers))
+    return inputs, DeepRecOptions(outputs, header_timeout_s(headers), ranks_items(manifest))
 
 
 def _encode_predict(
@@ -138,7 +140,10 @@ DIALECTS = {
             {"application/x-protobuf": BINARY},
             {"application/x-protobuf": BINARY},
             _decode_processor,
-            lambda reply, options, regions: (eas.encode(reply.outputs, options.outputs), (PROTOBUF_TYPE,)),
+            lambda reply, options, regions: (
+                eas.encode(reply.outputs, options.outputs, options.whole),
+                (PROTOBUF_TYPE,),
+            ),
             bound=lambda headers, limits: body_limit(limits),
         ),
         Dialect(

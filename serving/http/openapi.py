@@ -20,6 +20,7 @@ ASKING = {
     "x-request-timeout-ms": ("number", "Deadline in milliseconds; after it the server replies 504."),
     "x-caller-id": ("string", "With the policy mod, all requests of one caller go to one session."),
     "x-sticky-key": ("string", "In a traffic split, one version answers all requests with the same key."),
+    "x-top-items": ("integer", "Reply with so many best items of the whole table; candidates are left out."),
     "x-model-digest": ("string", "With any value: the reply has the digest of the rows and weights that answered."),
     "x-request-id": ("string", "Request id: repeated in the reply, logs, traces and recordings."),
     "traceparent": ("string", "W3C trace context."),

@@ -162,7 +162,7 @@ class PredictProtocol(HttpConnection):
             pending.body.add(piece)
         if 0 < pending.prefix_nbytes <= len(pending.body):
             text, pending.prefix_nbytes = _beginning(pending.body, pending.prefix_nbytes), 0
-            self._app.validate_prefix(pending.route, text)
+            self._app.validate_prefix(pending.route, pending.headers, text)
 
     def _complete(self) -> None:
         pending = self.cycle

@@ -149,7 +149,7 @@ class FakeProcessor:
         self.admitted.append((timeout_s, waited_s))
         if self.full is not None:
             raise self.full
-        return SimpleNamespace(manifest=manifest)
+        return SimpleNamespace(manifest=manifest, ranking=None)
 
     def resize(self, sessions: int, group: str | None = None) -> None:
         if group not in (None, "default"):

@@ -182,6 +182,10 @@ class RemoteReader:
         self._fetch_s = 0.0
         self._log_at_s = -LOG_EVERY_S
 
+    def holds(self, table: int) -> bool:
+        """Return whether the rows of a table, by its number in the manifest, are in the row store."""
+        return bool(self._remote[table] >= 0)
+
     def statistics(self) -> RemoteStats:
         """Return a snapshot of the counters."""
         with self._lock:

@@ -24,7 +24,9 @@ def served_scores(repository, history, times=None):
         if times is not None:
             inputs["history.time"] = Ragged.of([times])
         reply = processor.process(PredictRequest("next", inputs))
-        return reply.outputs["score"].reshape(-1), reply.outputs["user_vector"]
+        del inputs["item_id"]
+        top = processor.process(PredictRequest("next", inputs, top_items=ITEMS)).outputs
+        return reply.outputs["score"].reshape(-1), reply.outputs["user_vector"], top
 
 
 class Killed(Exception):
@@ -78,7 +80,11 @@ def test_next_item_is_learned_streamed_and_served(arch, tmp_path):
     assert summary.generation.step == 2
     history = [100, 101, 102, 103]
     times = [1000, 2000, 3000, 4000] if arch == "hstu_next" else None
-    scores, users = served_scores(tmp_path / "repository", history, times)
+    scores, users, top = served_scores(tmp_path / "repository", history, times)
     assert int(scores.argmax()) == 4
     rows = dict(zip((export := run.trainer.items.export()).keys.tolist(), export.rows))
     assert np.allclose(scores, [users[0] @ rows[100 + i] for i in range(ITEMS)], atol=1e-5)
+    # The best items of the table are those of all sent as candidates, without the user's own.
+    order = [item for item in np.argsort(-scores).tolist() if item + 100 not in history]
+    assert top["item_ids"].tolist() == [[item + 100 for item in order]]
+    assert np.allclose(top["scores"][0], scores[order], atol=1e-5)

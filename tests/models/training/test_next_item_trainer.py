@@ -9,6 +9,7 @@ from freshet_serving.models.data.source import Batch
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.spec import draft
 from freshet_serving.processor.columns import Ragged
+from freshet_serving.processor.package import ItemRanking
 from tests.models.training.next_item_logs import next_config
 
 pytestmark = pytest.mark.tensorflow
@@ -81,3 +82,14 @@ def test_scores_are_products_of_the_newest_state(tmp_path):
     rows = trainer.items.export().rows
     given = {"item_id": np.array([4]), "history.item": Ragged.of([[1, 2, 3]])}
     np.testing.assert_allclose(trainer.score(given), rows[3] @ states[0, 2], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["id", "string"])
+def test_version_ranks_items_that_are_numbers(tmp_path, kind):
+    item = {"kind": kind, "side": "item", "dim": 16}
+    trainer = make_trainer(tmp_path, features={"item_id": item})
+    ranking = ItemRanking.of(trainer.manifest)
+    if kind == "string":
+        assert ranking is None
+        return
+    assert (ranking.item, ranking.output, ranking.history) == ("item_id", "user_vector", ("history.item",))

@@ -94,6 +94,14 @@ def test_outputs_are_arrays():
     assert list(eas.Response.FromString(eas.encode(outputs, ("topic",))).outputs) == ["topic"]
 
 
+def test_whole_numbers_are_floats_unless_they_are_ids():
+    outputs = {"item_ids": np.array([[2**53 + 1]]), "scores": np.ones((1, 1), np.float32)}
+    ids = eas.Response.FromString(eas.encode(outputs, whole=True)).outputs["item_ids"]
+    assert (list(ids.int64_val), list(ids.float_val)) == ([2**53 + 1], [])
+    ids = eas.Response.FromString(eas.encode(outputs)).outputs["item_ids"]
+    assert (list(ids.int64_val), list(ids.float_val)) == ([], [float(2**53)])
+
+
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_decoded_or_refused_with_a_freshet_error(data):
     try:

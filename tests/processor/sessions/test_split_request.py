@@ -16,7 +16,7 @@ from freshet_serving.processor.features.bound_request import RowInvariants
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.sessions.group import SESSION_READERS
 from freshet_serving.processor.sessions.split_request import SplitRequest
-from freshet_serving.processor.versions.control import PREVIEW_READER
+from freshet_serving.processor.versions.control import RANKING_READER
 from freshet_serving.processor.watching.stats import total
 from tests.processor.sessions.fakes import (
     TIMEOUT_S,
@@ -54,7 +54,7 @@ def test_large_request_is_split_and_rejoined_in_order_and_generation(policy, row
         assert_answers(answers.wait(1)[0], range(1, rows + 1))
         assert len(replica.readers) == 1, "one pin for all parts"
         assert (replica.readers[0] >= SESSION_READERS) == (parts > 1)
-        until(lambda: len(sessions._free_readers) == PREVIEW_READER - SESSION_READERS)
+        until(lambda: len(sessions._free_readers) == RANKING_READER - SESSION_READERS)
     assert set(replica.pins.values()) == {None}
     stats = total(sessions.statistics())
     assert (stats.requests, stats.rows) == (1, rows)
@@ -211,7 +211,7 @@ def test_failing_chunk_fails_the_request_and_releases_the_pin(caplog):
         sessions.enqueue(answers.work(replica, 0, range(20)))
         assert type(answers.wait(1)[0]) is FreshetError
         assert answers.calls.empty()
-        assert len(sessions._free_readers) == PREVIEW_READER - SESSION_READERS
+        assert len(sessions._free_readers) == RANKING_READER - SESSION_READERS
         replica.broken = {}
         sessions.enqueue(answers.work(replica, 1, range(20)))
         assert_answers(answers.wait(1)[1], range(20))
@@ -264,4 +264,4 @@ def test_splitting_never_loses_duplicates_or_reorders_rows(requests, sessions, p
         else:
             assert_answers(reply, range(number, number + requests[number][0]))
     assert set(replica.pins.values()) <= {None}
-    assert len(made._free_readers) == PREVIEW_READER - SESSION_READERS
+    assert len(made._free_readers) == RANKING_READER - SESSION_READERS

@@ -72,6 +72,14 @@ both = pytest.mark.parametrize("predict", [sync_predict, async_predict])
 SHED = (429, {"retry-after": "0"}, b'{"error": "full"}')
 
 
+def test_number_of_best_items_is_a_header():
+    with Script([(200, *ANSWER)] * 2) as script, Client(script.address) as client:
+        client.predict("ctr", {"x": [1, 2]}, top_items=5, headers={"x-request-id": "r"})
+        client.predict("ctr", {"x": [1, 2]})
+    assert [asked.get("x-top-items") for asked in script.asked] == ["5", None]
+    assert script.asked[0]["x-request-id"] == "r"
+
+
 @both
 def test_request_refused_by_load_shedding_is_retried(predict):
     with Script([SHED, (503, {}, b'{"error": "loading"}'), (200, *ANSWER)]) as script:

@@ -11,6 +11,7 @@ from freshet_serving.processor.repository.version import VersionWriter
 from freshet_serving.serving.commands import inspection
 from tests.serving.commands.running import run
 from tests.support.packages import write_package
+from tests.support.ranked import write_ranked
 
 
 @pytest.fixture
@@ -61,6 +62,12 @@ def test_inspect_describes_the_newest_version(repository):
     assert "user: 10 rows of 4 float32" in text
     assert "no records; 2 delta files without a record" in text
     assert "every file matches its checksum" in text
+
+
+def test_inspect_says_that_a_version_ranks_items(tmp_path):
+    write_ranked(tmp_path)
+    text = run("inspect", "--repository", str(tmp_path))
+    assert "user_vector by the rows of item, without those of history.item; scanned in place" in text
 
 
 def test_inspect_accepts_a_model_and_a_version(repository):

@@ -1,0 +1,123 @@
+"""`make -C loadtest top-items`: the best items of a whole table; loadtest/results/top-items.md.
+
+A table of rows of 50 float32 whose keys are no row numbers, and users' vectors, all random. What a request for the 100
+best items scans is timed in process, as processor time on one thread, in turn with other ways: the scan of the rows in
+place for one user, for eight users at once, as requests that wait together share it, and for one user after a delta of
+all rows; a product in numpy with a copy of all rows that is ready, and `argpartition` of it; the same with a copy made
+anew, as after any delta. The user's vector comes on top, at the cost of a request with one candidate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from freshet_serving.processor.kernels import index as hash_index
+from freshet_serving.processor.package import TableDelta, TableEntry
+from freshet_serving.processor.tables.row_ranking import rank_rows
+from freshet_serving.processor.tables.table import ServedTable
+from loadtest.bench.pairs import Pair, compare
+from loadtest.reports.report import machine, opening, origin, table
+
+RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
+DIM, ITEMS, SHARED = 50, 100, 8
+SIZES = (100_000, 1_000_000)
+ROUNDS = 15
+
+
+def served(rows: int, random: np.random.Generator) -> tuple[ServedTable, Any]:
+    """Return a table with so many rows, and a copy of them in the order of their keys."""
+    keys = np.sort(random.choice(1 << 40, rows, replace=False)).astype(np.int64)
+    index = hash_index.empty_index(hash_index.capacity_for(rows))
+    hash_index.build(index.ctypes.data, len(index), keys)
+    copy = random.standard_normal((rows, DIM)).astype(np.float32)
+    return ServedTable(TableEntry("items", DIM, rows), {"keys": keys, "index": index, "rows": copy}), copy
+
+
+def measure(rows: int, rounds: int) -> dict[str, Any]:
+    """Return the figures of a table with so many rows."""
+    random = np.random.default_rng(3)
+    items, copy = served(rows, random)
+    descriptor, users = np.array(items.descriptor()), random.standard_normal((SHARED, DIM)).astype(np.float32)
+    none = [np.empty(0, np.int64)] * SHARED
+    moved, _ = served(rows, np.random.default_rng(3))
+    moved.apply(TableDelta(moved.export(0)[0], copy, none[0]), 1)
+    changed = np.array(moved.descriptor())
+
+    def scan(count: int) -> Any:
+        return rank_rows(descriptor, 0, users[:count], none[:count], ITEMS, lambda scanned: True)
+
+    def scan_changed() -> Any:
+        return rank_rows(changed, 1, users[:1], none[:1], ITEMS, lambda scanned: True)
+
+    def product(of: Any) -> Any:
+        scores = of @ users[0]
+        return np.argpartition(scores, -ITEMS)[-ITEMS:]
+
+    wanted = np.sort(items.export(0)[0][product(copy)])
+    if not np.array_equal(np.sort(scan(1)[0].keys), wanted):
+        raise RuntimeError("the scan's items are not those of the product")
+    pairs = {
+        "copy": Pair("scan / product with a ready copy", lambda: scan(1), lambda: product(copy), 1, "scan"),
+        "export": Pair(
+            "scan / product with a copy made anew", lambda: scan(1), lambda: product(items.export(0)[1]), 1, "scan"
+        ),
+        "changed": Pair("scan after a delta of all rows / before", scan_changed, lambda: scan(1), 1, "scan"),
+        "shared": Pair(f"scan for {SHARED} users / for one", lambda: scan(SHARED), lambda: scan(1), 1, "scan"),
+    }
+    found = {name: compare(pair, rounds, time.process_time_ns) for name, pair in pairs.items()}
+    ratios = {name: [ratio.median, ratio.low, ratio.high] for name, ratio in found.items()}
+    times = {"scan": found["copy"].a_ns, "shared": found["shared"].a_ns, "changed": found["changed"].a_ns}
+    times |= {"copy": found["copy"].b_ns, "export": found["export"].b_ns}
+    return {"rows": rows, "ratios": ratios, "ms": {name: ns / 1e6 for name, ns in times.items()}}
+
+
+def page(results: dict[str, Any]) -> str:
+    """Return the report."""
+    lines = opening("The best items of a whole table", __doc__ or "", results)
+    ways = {
+        "scan": "scan in place, one user",
+        "shared": f"scan in place, {SHARED} users at once",
+        "changed": "scan in place, one user, after a delta of all rows",
+        "copy": "product in numpy, the copy ready",
+        "export": "product in numpy, the copy made anew",
+    }
+    sizes = results["sizes"]
+    heads = ["processor time, ms", *(f"{size['rows']:,} items" for size in sizes)]
+    times = [[text, *(f"{size['ms'][way]:.1f}" for size in sizes)] for way, text in ways.items()]
+    lines.append(table(heads, times))
+    pairs = {
+        "copy": "scan / product with a ready copy",
+        "export": "scan / product with a copy made anew",
+        "shared": f"scan for {SHARED} users / for one",
+        "changed": "scan after a delta of all rows / before",
+    }
+    heads = ["ratio (quartiles)", *(f"{size['rows']:,} items" for size in sizes)]
+    rows = [
+        [text, *("{:.2f} ({:.2f} to {:.2f})".format(*size["ratios"][pair]) for size in sizes)]
+        for pair, text in pairs.items()
+    ]
+    copied = ", ".join(f"{size['rows'] * DIM * 4 / 1e6:,.0f} MB for {size['rows']:,} items" for size in sizes)
+    return "\n".join([*lines, "", table(heads, rows), "", f"A copy would take {copied} in each process.", ""])
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    about = {"machine": machine(), "origin": origin("-C loadtest top-items", "ARGS", arguments)}
+    results = about | {"sizes": [measure(rows, options.rounds) for rows in SIZES]}
+    (options.out / "top-items.json").write_text(json.dumps(results, indent=1) + "\n")
+    (options.out / "top-items.md").write_text(page(results))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

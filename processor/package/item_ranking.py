@@ -1,0 +1,80 @@
+"""Versions whose score is a product, and which can therefore rank all items of a table for a user.
+
+The manifest's notes name it under NOTE, which servers that predate it do not read:
+
+    "item_ranking": {"output": "user_vector", "feature": "item_id"}
+
+The score of a request's row is the product of its `output` with the row that its `feature` looks up, an id as the
+request sends it. Items of the user's history are the values of the sequences' columns that read the same table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.manifest_entries import Output
+from freshet_serving.processor.package.tensors import RECORD
+
+NOTE = "item_ranking"
+ITEM_IDS, SCORES = "item_ids", "scores"
+RANKED_OUTPUTS = [Output(ITEM_IDS, dtype="int64"), Output(SCORES)]
+"""Outputs of a request for the best items, [users, k] each."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemRanking:
+    """The way in which a version ranks the items of a table.
+
+    Attributes:
+        item: Input of a request's candidates, int64, which a request for the best items leaves out.
+        output: The output with the users' vectors.
+        table: Number of the items' table.
+        history: Inputs with the items of the user's history.
+        manifest: How a request for the best items is read and answered: without `item`, with RANKED_OUTPUTS.
+    """
+
+    item: str
+    output: str
+    table: int
+    history: tuple[str, ...]
+    manifest: Manifest
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self | None:
+        """Return how a version ranks items; None if its notes do not say so, or say what is not there."""
+        noted = manifest.notes.get(NOTE)
+        if not isinstance(noted, dict):
+            return None
+        feature = next((f for f in manifest.features if f.name == noted.get("feature") and f.kind == "id"), None)
+        output = next((o for o in manifest.outputs if o.name == noted.get("output")), None)
+        if feature is None or output is None or feature.column != -1:
+            return None
+        # A request's own ids: what transforms make of them could not be sent as candidates.
+        sent = {i.name for i in manifest.inputs if i.dtype == "int64" and not i.columns and not i.ragged}
+        number = next(n for n, t in enumerate(manifest.tables) if t.name == feature.table)
+        table = manifest.tables[number]
+        if feature.input not in sent or table.dtype == RECORD or output.columns != table.dim:
+            return None
+        history = tuple(c.input for s in manifest.sequences for c in s.columns if c.table == table.name)
+        if not set(history) <= {i.name for i in manifest.inputs}:
+            return None
+        inputs = [i for i in manifest.inputs if i.name != feature.input]
+        read = replace(manifest, inputs=inputs, outputs=RANKED_OUTPUTS, signatures=[], notes={})
+        return cls(feature.input, output.name, number, history, read)
+
+
+def item_ranking_note(output: str, feature: str) -> dict[str, Any]:
+    """Return the notes of a version that ranks items.
+
+    Args:
+        output: The output with the users' vectors.
+        feature: The feature that looks up an item.
+    """
+    return {NOTE: {"output": output, "feature": feature}}
+
+
+def ranks_items(manifest: Manifest) -> bool:
+    """Return whether a manifest is that of requests for the best items (ItemRanking.manifest)."""
+    return manifest.outputs is RANKED_OUTPUTS

@@ -1,0 +1,313 @@
+"""Rank all items of a table for users: the best ids and scores, of one generation.
+
+A request for the best items leaves the candidates out. Its users' vectors are computed as for candidates; then the
+items' rows are scanned in place (processor.tables.row_ranking).
+
+Ownership. Each process has one thread for it, started with the first such request, with a session and a reader slot of
+its own in every version (processor.versions.control). The thread pins a state before the users' vectors are computed
+and releases it when the scan has ended. Nothing is kept between two scans: there is no copy of a table's rows, in
+memory or to be brought up to date, whatever deltas arrive.
+
+Invariants
+- Users' vectors and items' rows are of one state, which is the generation that the reply names. A removed item, or one
+  of a delta that was rolled back, is in no reply of a generation without it.
+- No event loop and no session that answers other requests scans rows; the scan runs without the GIL.
+- A request costs no more than its limits say: every row of the table counts as an id for each user (`max_ids`), and so
+  does every item of the reply. The rows of the table's file are known before the scan, so what it notes of them is
+  bounded, too. A scan ends early once each of its requests is beyond its limit or its deadline.
+- At most MAX_QUEUED requests wait. Those that wait for one version share a scan, for up to SHARED_USERS users: reading
+  a row takes longer than a product with it.
+- Every request that was accepted is answered once, also when the processor closes.
+
+Costs. The pin is held for the scan, a tenth of a second for a million items. A delta that arrives meanwhile is served
+to all other requests at once, but the call that brought it returns, and the next one is accepted, only when the pin is
+released, as for a large request (processor.sessions.split_request).
+
+Such requests are neither recorded nor given to shadows, canary trials and previews, which compare scores of rows.
+
+Rejected: chunks in the sessions' queues, between those of other requests (a model's batches would have two kinds of
+cost, and the event loop would scan where it computes inline).
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from freshet_serving.processor.clock import Clock
+from freshet_serving.processor.columns import Column, Ragged, nbytes_of
+from freshet_serving.processor.cores import on
+from freshet_serving.processor.errors import BadInput, Expired, FreshetError, NotReady, Overloaded, TooLarge
+from freshet_serving.processor.features.bound_request import NonFiniteInput
+from freshet_serving.processor.features.limits import RequestLimits
+from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.package import ITEM_IDS, SCORES, ItemRanking
+from freshet_serving.processor.sessions.background_worker import BackgroundWorker
+from freshet_serving.processor.sessions.placement import Groups
+from freshet_serving.processor.sessions.request import (
+    MAX_TOP_ITEMS,
+    Done,
+    PredictReply,
+    PredictRequest,
+    Timing,
+    Work,
+    answer,
+)
+from freshet_serving.processor.sessions.session import Session, client_error
+from freshet_serving.processor.tables.row_ranking import RankedRows, rank_rows
+from freshet_serving.processor.versions.control import RANKING_READER
+from freshet_serving.processor.versions.replica import Replica
+
+MAX_QUEUED = 64
+SHARED_USERS = 16
+SMOOTHING = 1 / 4
+
+Int64s = NDArray[np.int64]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class RankingWork(Work):
+    """A bound request for the best items.
+
+    Attributes:
+        k: Items for each user.
+        seen: The items of each user's history.
+        max_ids: Most ids of the request.
+        nbytes: Size of its inputs.
+    """
+
+    k: int
+    seen: Sequence[Int64s]
+    max_ids: int
+    nbytes: int
+
+    def problem(self, scanned: int, now_s: float) -> FreshetError | None:
+        """Return why the request cannot be answered after so many rows of the scan; None if it can.
+
+        Args:
+            scanned: Rows that were scanned.
+            now_s: The clock's reading.
+        """
+        if scanned * self.rows > self.max_ids:
+            return _too_many(self.max_ids, "more", self.rows)
+        if self.deadline_s is not None and now_s > self.deadline_s:
+            return Expired("deadline: passed while items were ranked")
+        return None
+
+
+def ranking_of(replica: Replica) -> ItemRanking:
+    """Return how a version ranks items; raise BadInput if it does not."""
+    manifest = replica.manifest
+    if replica.ranking is None:
+        raise BadInput(
+            f"top_items: model {manifest.model!r} version {manifest.version} cannot rank all items of a table: send "
+            "the items as candidates, or publish a version of sasrec_next or hstu_next whose items are numbers"
+        )
+    if replica.remote is not None and replica.remote.holds(replica.ranking.table):
+        table = manifest.tables[replica.ranking.table].name
+        raise BadInput(f"top_items: expected a table in memory, got {table!r}, whose rows are in a row store")
+    return replica.ranking
+
+
+def check_top_items(k: int) -> None:
+    """Raise BadInput for a number of items that no request may ask for."""
+    if not 1 <= k <= MAX_TOP_ITEMS:
+        raise BadInput(f"top_items: expected 1 to {MAX_TOP_ITEMS}, got {k}")
+
+
+class RankingSession(Session):
+    """The session that ranks items, on the ranker's own thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(RANKING_READER, clock)
+
+    def rank(self, works: Sequence[RankingWork]) -> None:
+        """Compute requests of one replica and answer each of them."""
+        try:
+            ranked, scanned, generation, timing = self._ranked(works)
+        except Exception as error:
+            if len(works) > 1:
+                for work in works:
+                    self.rank([work])
+                return
+            (work,) = works
+            refused = work.replica.plan.non_finite_error(work.bound) if isinstance(error, NonFiniteInput) else None
+            answer(work.done, refused or client_error(error))
+            return
+        at, now_s = 0, self._clock.now_s()
+        for work in works:
+            problem = work.problem(scanned, now_s)
+            answer(work.done, problem or _reply(ranked[at : at + work.rows], work, generation, timing))
+            at += work.rows
+
+    def _ranked(self, works: Sequence[RankingWork]) -> tuple[list[RankedRows], int, Generation, Timing]:
+        """Return the best items of every user, the number of rows scanned, their generation, and the timing."""
+        replica = works[0].replica
+        ranking, rows, scanned = ranking_of(replica), sum([work.rows for work in works]), 0
+        results = {name: np.empty((rows, columns), np.float32) for name, columns in replica.outputs.items()}
+
+        def proceed(rows_read: int) -> bool:
+            nonlocal scanned
+            scanned = rows_read
+            now_s = self._clock.now_s()
+            return any(work.problem(rows_read, now_s) is None for work in works)
+
+        state = replica.pin(self.number)
+        try:
+            timing = self._compute(replica, state, works, rows, results, len(works))
+            vectors = results[ranking.output]
+            if not np.isfinite(vectors).all():
+                raise FreshetError(f"{ranking.output}: the model computed numbers that are not finite")
+            seen = [items for work in works for items in work.seen]
+            most = max(work.k for work in works)
+            ranked = rank_rows(state.tables[ranking.table], state.epoch, vectors, seen, most, proceed)
+            generation = state.generation
+        finally:
+            replica.unpin(self.number)
+        ended_s = self._clock.now_s()
+        sparse_s = timing.sparse_s + ended_s - timing.ended_s
+        return ranked, scanned, generation, timing._replace(ended_s=ended_s, sparse_s=sparse_s)
+
+
+class ItemRanker:
+    """Answers the requests of a process for the best items of a table."""
+
+    def __init__(self, groups: Groups, clock: Clock) -> None:
+        """Create a ranker; its thread starts with the first request.
+
+        Args:
+            groups: The process's session groups, whose cores it uses.
+            clock: The clock that deadlines are measured on.
+        """
+        self._groups, self._clock = groups, clock
+        self._session = RankingSession(clock)
+        self._lock = threading.Lock()
+        self._worker: BackgroundWorker[RankingWork] | None = None
+        self._closed = False
+        # Seconds of a scan, and whether one runs.
+        self._usual_s: weakref.WeakKeyDictionary[Replica, float] = weakref.WeakKeyDictionary()
+        self._busy = False
+
+    def submit(
+        self, request: PredictRequest, replica: Replica, deadline_s: float | None, limits: RequestLimits, done: Done
+    ) -> None:
+        """Validate and queue a request for the best items.
+
+        Args:
+            request: The request; its inputs are complete but for the candidates.
+            replica: The replica that answers.
+            deadline_s: Its deadline on the clock; None for none.
+            limits: The model's limits.
+            done: Called once with the reply or error, on the ranker's thread or the owner's (SessionGroup.set_owner).
+
+        Raises:
+            BadInput: An input is wrong, or the version does not rank items.
+            NotReady: The processor is closed.
+            Overloaded: There is no room or no time.
+            TooLarge: The request is beyond its limits.
+        """
+        ranking, k = ranking_of(replica), request.top_items
+        check_top_items(k)
+        if ranking.item in request.inputs:
+            raise BadInput(f"input {ranking.item!r}: expected no candidates beside top_items, which ranks all items")
+        # One candidate, whose score nobody reads.
+        inputs = replica.plan.aligned({**request.inputs, ranking.item: np.zeros(1, np.int64)})
+        bound = replica.plan.bind_inputs(inputs, limits)
+        items = replica.manifest.tables[ranking.table].rows
+        if bound.rows * items > limits.max_ids:
+            raise _too_many(limits.max_ids, str(items), bound.rows)
+        if bound.rows * k > limits.max_ids:
+            raise TooLarge(f"max_ids: expected at most {limits.max_ids} items per reply, got {bound.rows} times {k}")
+        group = self._groups.of(request.model)
+        work = RankingWork(
+            bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=partial(group.deliver, done),
+            caller=request.caller, k=k,
+            seen=_seen(ranking, inputs, bound.rows), max_ids=limits.max_ids, nbytes=nbytes_of(inputs),
+        )  # fmt: skip
+        usual_s = self._usual_s.get(replica, 0.0)
+        with self._lock:
+            if self._closed:
+                raise NotReady("the processor is closed")
+            worker = self._worker = self._worker or BackgroundWorker("freshet-items", self._look)
+            waits = usual_s if self._busy or worker.full(1) else 0.0
+            if deadline_s is not None and self._clock.now_s() + waits + usual_s > deadline_s:
+                raise Overloaded(
+                    "queue: the request's time limit would pass while items are ranked", waits + usual_s, late=True
+                )
+            if not worker.offer(work, MAX_QUEUED):
+                raise Overloaded(f"queue: {MAX_QUEUED} requests for the best items wait already", usual_s or 1.0)
+
+    def close(self) -> None:
+        """Answer queued requests with NotReady and stop the thread."""
+        with self._lock:
+            self._closed, worker = True, self._worker
+        if worker is None:
+            return
+        worker.close()
+        while (work := worker.take_if(lambda _: True)) is not None:
+            answer(work.done, NotReady("the processor is closed"))
+
+    def _look(self) -> None:
+        """Take the next request and those that can share its scan, and answer them."""
+        assert self._worker is not None, "it calls this"
+        self._busy = True
+        try:
+            first = self._worker.take()
+            works, users, replica = [first], first.rows, first.replica
+
+            def shares(work: RankingWork) -> bool:
+                return work.replica is replica and users + work.rows <= SHARED_USERS
+
+            while (work := self._worker.take_if(shares)) is not None:
+                works.append(work)
+                users += work.rows
+            began_s = self._clock.now_s()
+            in_time = []
+            for work in works:
+                problem = work.problem(0, began_s)
+                if problem is None:
+                    in_time.append(work)
+                else:
+                    answer(work.done, problem)
+            if in_time:
+                with on(self._groups.of(replica.manifest.model).options.all_cpus):
+                    self._session.rank(in_time)
+                took_s, usual_s = self._clock.now_s() - began_s, self._usual_s.get(replica)
+                self._usual_s[replica] = took_s if usual_s is None else usual_s + SMOOTHING * (took_s - usual_s)
+        finally:
+            self._busy = False
+
+
+def _too_many(max_ids: int, items: str, users: int) -> TooLarge:
+    return TooLarge(
+        f"max_ids: expected at most {max_ids} items to rank per request, over all users, got {items} for {users}; ask "
+        "for fewer users at once, or raise the model's limit"
+    )
+
+
+def _seen(ranking: ItemRanking, inputs: Mapping[str, Column], users: int) -> list[Int64s]:
+    """Return the items of each user's history, as far as the model reads it; one history is that of all users."""
+    found: list[list[Int64s]] = [[] for _ in range(users)]
+    for name in ranking.history:
+        column = inputs[name]
+        assert isinstance(column, Ragged), "the plan has checked it"
+        items, lists = np.asarray(column.values), len(column)
+        for user, of_user in enumerate(found):
+            row = user if lists > 1 else 0
+            of_user.append(items[column.row_splits[row] : column.row_splits[row + 1]])
+    return [np.concatenate([np.empty(0, np.int64), *lists]) for lists in found]
+
+
+def _reply(ranked: Sequence[RankedRows], work: RankingWork, generation: Generation, timing: Timing) -> PredictReply:
+    """Return the reply to one request: as many items for each user as the one with the fewest has, at most k."""
+    items = min([work.k, *(len(rows.keys) for rows in ranked)])
+    ids, scores = np.empty((len(ranked), items), np.int64), np.empty((len(ranked), items), np.float32)
+    for user, rows in enumerate(ranked):
+        ids[user], scores[user] = rows.keys[:items], rows.scores[:items]
+    return PredictReply({ITEM_IDS: ids, SCORES: scores}, generation, work.replica.manifest.model, timing)

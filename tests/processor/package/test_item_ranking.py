@@ -1,0 +1,51 @@
+"""Which versions rank items, by their notes, and how their requests are read."""
+
+from dataclasses import replace
+
+import pytest
+
+from freshet_serving.processor.package import ITEM_IDS, SCORES, ItemRanking, Manifest, item_ranking_note, ranks_items
+from freshet_serving.processor.package.item_ranking import NOTE
+from tests.support.ranked import DIM, manifest
+
+
+def test_requests_for_best_items_leave_the_candidates_out():
+    ranking = ItemRanking.of(manifest())
+    assert (ranking.item, ranking.output, ranking.table) == ("item", "user_vector", 0)
+    assert ranking.history == ("history.item",)
+    assert [i.name for i in ranking.manifest.inputs] == ["history.item"]
+    assert [(o.name, o.dtype) for o in ranking.manifest.outputs] == [(ITEM_IDS, "int64"), (SCORES, "float32")]
+    assert ranks_items(ranking.manifest)
+    assert not ranks_items(manifest())
+
+
+def test_note_survives_the_manifest_file():
+    read = Manifest.from_json(replace(manifest(), executables=[]).to_json())
+    assert ItemRanking.of(read).item == "item"
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        {},
+        {NOTE: None},
+        {NOTE: ["user_vector", "item"]},
+        {NOTE: {"output": "user_vector"}},
+        item_ranking_note("absent", "item"),
+        item_ranking_note("score", "item"),
+        item_ranking_note("user_vector", "absent"),
+        {NOTE: {"output": ["user_vector"], "feature": {}}},
+    ],
+)
+def test_note_of_what_is_not_there_ranks_nothing(note):
+    assert ItemRanking.of(manifest(notes=note)) is None
+
+
+def test_items_that_no_request_could_send_are_not_ranked():
+    made = manifest()
+    (item,) = made.features
+    texts = replace(made, features=[replace(item, kind="string")])
+    packed = replace(made, inputs=[replace(i, columns=2) if i.name == "item" else i for i in made.inputs])
+    computed = replace(made, features=[replace(item, input="item.bucket")])
+    for other in (texts, packed, computed, replace(made, tables=[replace(made.tables[0], dim=DIM + 1)])):
+        assert ItemRanking.of(other) is None

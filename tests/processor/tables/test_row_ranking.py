@@ -1,0 +1,131 @@
+"""Rows by their products against plain numpy: any table, after deltas and rollbacks, as of any epoch."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from freshet_serving.processor.kernels import index as hash_index
+from freshet_serving.processor.package.delta import TableDelta
+from freshet_serving.processor.package.manifest_entries import TableEntry
+from freshet_serving.processor.tables import row_ranking
+from freshet_serving.processor.tables.row_ranking import rank_rows
+from freshet_serving.processor.tables.table import ServedTable
+
+# Whole numbers have exact products, so ties are ties.
+numbers = st.integers(-3, 3)
+ids = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 12)
+
+
+def made_rows(keys, tag, dim):
+    return np.array([[(key * (j + 3) + tag * 7) % 5 - 2 for j in range(dim)] for key in keys], np.float32).reshape(
+        len(keys), dim
+    )
+
+
+def served(keys, dim, rows=None):
+    keys = np.array(sorted(keys), np.int64)
+    index = hash_index.empty_index(hash_index.capacity_for(len(keys)))
+    assert hash_index.build(index.ctypes.data, len(index), keys) == -1
+    rows = made_rows(keys.tolist(), 0, dim) if rows is None else rows
+    return ServedTable(TableEntry("t", dim, len(keys)), {"keys": keys, "index": index, "rows": rows})
+
+
+def always(rows):
+    return True
+
+
+def ranked(table, epoch, vectors, excluded=None, k=5, proceed=always):
+    vectors = np.array(vectors, np.float32)
+    excluded = [np.empty(0, np.int64) for _ in vectors] if excluded is None else excluded
+    found = rank_rows(np.array(table.descriptor()), epoch, vectors, excluded, k, proceed)
+    return [(r.keys.tolist(), r.scores.tolist()) for r in found]
+
+
+def reference(contents, vector, excluded, k, dim):
+    """contents: key -> tag of its row."""
+    rows = {key: made_rows([key], tag, dim)[0] for key, tag in contents.items() if key not in excluded}
+    best = sorted(rows, key=lambda key: (-float(rows[key] @ vector), key))[:k]
+    return best, [float(rows[key] @ vector) for key in best]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sets(ids, max_size=40),
+    st.lists(st.tuples(st.lists(ids, max_size=12, unique=True), st.lists(ids, max_size=6, unique=True)), max_size=4),
+    st.sampled_from([1, 3, 31, 32, 33]),
+    st.lists(st.lists(numbers, min_size=33, max_size=33), min_size=1, max_size=4),
+    st.integers(1, 60),
+    st.integers(0, 4),
+    st.data(),
+)
+def test_best_rows_are_those_of_numpy_in_every_epoch(keys, deltas, dim, vectors, k, undone, data):
+    table, contents = served(keys, dim), dict.fromkeys(keys, 0)
+    epochs, versions = [dict(contents)], []
+    for tag, (upserts, removed) in enumerate(deltas, 1):
+        removed = [key for key in removed if key not in upserts]
+        changes = TableDelta(np.array(upserts, np.int64), made_rows(upserts, tag, dim), np.array(removed, np.int64))
+        versions.append(table.apply(changes, tag))
+        contents = {key: t for key, t in contents.items() if key not in removed} | dict.fromkeys(upserts, tag)
+        epochs.append(contents)
+    for _ in range(min(undone, len(versions))):
+        table.undo(versions.pop(), 100)
+        epochs.pop()
+    vectors = [vector[:dim] for vector in vectors]
+    known = sorted(set().union(*epochs)) or [0]
+    excluded = [data.draw(st.lists(st.sampled_from(known), max_size=8)) for _ in vectors]
+    for epoch, there in enumerate(epochs):
+        found = ranked(table, epoch, vectors, [np.array(keys, np.int64) for keys in excluded], k)
+        for result, vector, without in zip(found, vectors, excluded):
+            assert result == reference(there, np.array(vector, np.float32), without, k, dim)
+
+
+def test_equal_rows_tie_wherever_they_lie():
+    random = np.random.default_rng(1)
+    row, vector = random.standard_normal((2, 50)).astype(np.float32)
+    keys = random.choice(2**40, 1000, replace=False)
+    table = served(keys.tolist(), 50, np.tile(row, (1000, 1)))
+    alone = ranked(served([7], 50, row[np.newaxis]), 0, [vector])[0][1][0]
+    assert ranked(table, 0, [vector], k=1000) == [(sorted(keys.tolist()), [alone] * 1000)]
+    # Nor does it matter which vectors share the scan.
+    assert ranked(table, 0, [*random.standard_normal((4, 50)), vector], k=3)[4][1] == [alone] * 3
+
+
+def test_products_that_are_no_numbers_do_not_count():
+    rows = np.array([[np.inf, 1], [np.nan, 1], [np.inf, 1], [2, 1]], np.float32)
+    table = served([1, 2, 3, 4], 2, rows)
+    assert ranked(table, 0, [[0, 1], [1, 1]]) == [([4], [1.0]), ([1, 3, 4], [np.inf, np.inf, 3.0])]
+
+
+def test_scan_ends_when_it_is_not_to_proceed(monkeypatch):
+    monkeypatch.setattr(row_ranking, "ENTRIES", 64)
+    table, seen = served(range(500), 4), []
+
+    def proceed(rows):
+        seen.append(rows)
+        return len(seen) < 3
+
+    ranked(table, 0, [[1, 1, 1, 1]], proceed=proceed)
+    assert len(seen) == 3
+    seen.clear()
+    ranked(table, 0, [[1, 1, 1, 1]], proceed=lambda rows: seen.append(rows) is None)
+    assert sorted(seen) == seen
+    assert seen[-1] == 500
+    stop = len(seen) - 3
+    seen.clear()
+    ranked(table, 0, [[1, 1, 1, 1]], proceed=lambda rows: seen.append(rows) is None and len(seen) < stop)
+    assert 0 < seen[-1] < 500
+
+
+def test_many_vectors_are_asked_about_after_fewer_rows():
+    table, found = served(range(5000), 4), []
+    for count in (1, 100, 5000):
+        seen = []
+        ranked(table, 0, np.ones((count, 4)), proceed=lambda rows, seen=seen: seen.append(rows) is None)
+        found.append(max(np.diff([0, *seen])))
+    assert found == [5000, 655, 64]
+
+
+@pytest.mark.parametrize("keys", [(), (5,)])
+def test_small_tables_are_ranked(keys):
+    assert len(ranked(served(keys, 4), 0, [[1, 1, 1, 1]])[0][0]) == len(keys)

@@ -1,0 +1,89 @@
+"""Requests for the best items through the HTTP application, over a model in process."""
+
+import json
+
+import pytest
+
+from freshet_serving.processor.engine import Processor, ProcessorConfig
+from freshet_serving.serving.request_headers import top_items_of
+from tests.serving.fakes import send
+from tests.serving.http.data_app import BODY, serve
+from tests.support.ranked import MODEL, best, write_ranked
+
+PREDICT, INFER = f"/v1/models/{MODEL}:predict", f"/v2/models/{MODEL}/infer"
+TOP = {"x-top-items": "3"}
+HISTORY = [
+    {"name": "history.item", "shape": [2], "datatype": "INT64", "data": [1, 2]},
+    {"name": "history.row_splits", "shape": [2], "datatype": "INT64", "data": [0, 2]},
+]
+CANDIDATES = {"name": "item", "shape": [1], "datatype": "INT64", "data": [5]}
+
+
+@pytest.fixture(params=[{"sessions": 1}, {"compute": "inline"}])
+def app(request, tmp_path):
+    write_ranked(tmp_path)
+    with Processor.initialize(ProcessorConfig(str(tmp_path), **request.param)) as processor:
+        yield serve(processor.predictor)[0]
+
+
+def post(app, path, document, headers=TOP):
+    return send(app, "POST", path, json.dumps(document).encode(), headers)
+
+
+def test_columns_and_rows_hold_ids_and_scores(app):
+    ids, scores = best(dict.fromkeys(range(40), 0), 0, [1, 2], 3)
+    reply = post(app, PREDICT, {"inputs": {"history.item": [[1, 2]]}})
+    found = json.loads(reply.body)["outputs"]
+    assert found["item_ids"] == [ids.tolist()]
+    assert found["scores"][0] == pytest.approx(scores.tolist(), abs=1e-5)
+    assert reply.headers["x-model-generation"] == "1.0"
+    rows = json.loads(post(app, PREDICT, {"instances": [{"history.item": [1, 2]}]}).body)["predictions"]
+    assert rows == [{"item_ids": found["item_ids"][0], "scores": found["scores"][0]}]
+
+
+def test_requested_outputs_are_those_of_the_best_items(app):
+    reply = post(app, INFER, {"inputs": HISTORY, "outputs": [{"name": "item_ids"}]})
+    (output,) = json.loads(reply.body)["outputs"]
+    assert (output["name"], output["datatype"], output["shape"]) == ("item_ids", "INT64", [1, 3])
+    assert post(app, INFER, {"inputs": HISTORY, "outputs": [{"name": "score"}]}).status == 400
+
+
+def test_candidates_are_refused_with_the_header_and_required_without(app):
+    with_candidates = {"inputs": [*HISTORY, CANDIDATES]}
+    assert post(app, INFER, with_candidates).status == 400
+    assert post(app, INFER, with_candidates, {}).status == 200
+    assert post(app, INFER, {"inputs": HISTORY}, {}).status == 400
+
+
+@pytest.mark.parametrize("method", ["classify", "regress"])
+def test_examples_are_refused(app, method):
+    reply = post(app, f"/v1/models/{MODEL}:{method}", {"examples": [{"history.item": [1]}]})
+    assert reply.status == 400
+    assert b"x-top-items: expected a predict request, got classify or regress" in reply.body
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1001", "10" * 20, "ten", "", "5.0", " 5"])
+def test_hostile_number_is_refused_by_name(app, text):
+    reply = post(app, PREDICT, {"inputs": {"history.item": [[1]]}}, {"x-top-items": text})
+    assert reply.status == 400
+    assert json.loads(reply.body)["error"].startswith("x-top-items: expected a whole number from 1 to 1000, got ")
+
+
+def test_header_is_optional():
+    assert top_items_of({}) == 0
+    assert top_items_of({b"x-top-items": b"1000"}) == 1000
+
+
+def test_long_binary_prefix_is_not_checked_as_candidates():
+    app, *_ = serve()
+    route = type("Route", (), {"action": "infer", "model": "ctr", "version": None})
+    with pytest.raises(Exception, match="inputs"):
+        app.validate_prefix(route, {}, b'{"inputs": []}')
+    app.validate_prefix(route, {b"x-top-items": b"5"}, b'{"inputs": []}')
+
+
+def test_other_models_refuse_the_header():
+    app, *_ = serve()
+    reply = send(app, "POST", "/v1/models/ctr:predict", BODY, TOP)
+    assert reply.status == 400
+    assert b"model 'ctr' version 3 cannot rank all items of a table" in reply.body
