@@ -120,10 +120,6 @@ def validate_sequences(
         dims: Elements per row by table.
     """
     names = [s.name for s in sequences]
-    floats = {c.input for s in sequences for c in s.columns if not c.table}
-    for name, spec in sources.items():
-        alone = spec.ragged and spec.dtype == "float32" and name not in floats
-        _want(not alone, f"manifest.inputs[{name}]: expected lists of float32 only as a column of a sequence")
     for s in sequences:
         where = f"manifest.sequences[{s.name[:64]}]"
         _want(names.count(s.name) == 1 and "." not in s.name, f"{where}: expected a name of its own without '.'")
@@ -152,6 +148,10 @@ def validate_sequences(
             at += wide
         at += s.max_length if s.time else 0
         _want(s.width == at, f"{where}.width: expected {at}, got {s.width}")
+    floats = {c.input for s in sequences for c in s.columns if c.kind == "floats"}
+    for name, spec in sources.items():
+        alone = spec.ragged and spec.dtype == "float32" and name not in floats
+        _want(not alone, f"manifest.inputs[{name}]: expected lists of float32 only as a column of a sequence")
 
 
 def _want(condition: bool, message: str) -> None:

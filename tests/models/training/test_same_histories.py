@@ -26,8 +26,8 @@ def make_repeating(seed, distinct=5, timed=False):
     return batch, at
 
 
-def first_rows(columns, timed=False):
-    described = manifest("stca", LENGTH, timed)
+def first_rows(columns, timed=False, floats=False):
+    described = manifest("stca", LENGTH, timed, floats)
     plan = SparsePlan(described)
     return SameHistories(described, plan).first_rows(plan.bind_inputs(columns))
 
@@ -54,6 +54,17 @@ def test_one_other_value_makes_another_history(other):
     assert first_rows(columns, timed=True).tolist() == [0, 0]
     columns[other].values[4] += 1
     assert first_rows(columns, timed=True).tolist() == [0, 1]
+
+
+def test_floats_are_part_of_a_history():
+    columns = make_batch(2, (3,), floats=True).columns
+    for name in [n for n in columns if n.startswith("history.")]:
+        values = columns[name].values[:3]
+        columns[name] = Ragged(np.concatenate([values, values]), np.array([0, 3, 6]))
+    columns["history.watched"].values[[1, 4]] = np.nan
+    assert first_rows(columns, floats=True).tolist() == [0, 0]
+    columns["history.watched"].values[5] += 1
+    assert first_rows(columns, floats=True).tolist() == [0, 1]
 
 
 def test_rows_of_equal_hashes_and_other_values_are_told_apart():

@@ -177,6 +177,11 @@ def of_request(columns, rows, request=0):
     return found
 
 
+def scaled(values):
+    """Floats of events as a network gets them, [events, 1]."""
+    return np.where(np.isnan(values), 0.0, (np.log1p(values) - MEAN) * SCALE).astype(np.float64)[:, None]
+
+
 class Rows:
     """Rows of a batch as plain arrays: x, and for each row its events, actions and times."""
 
@@ -194,8 +199,7 @@ class Rows:
         self.items = found["history.item"]
         if "history.watched" in columns:
             values, splits = columns["history.watched"].values, columns["history.watched"].row_splits
-            scaled = np.where(np.isnan(values), 0.0, (np.log1p(values) - MEAN) * SCALE).astype(np.float64)[:, None]
-            found["history.watched"] = [scaled[a:b] for a, b in zip(splits, splits[1:])]
+            found["history.watched"] = [scaled(values[a:b]) for a, b in zip(splits, splits[1:])]
         self.events = [np.concatenate(pair, axis=1) for pair in zip(*found.values())]
         if "history.time" in columns:
             values, splits = columns["history.time"].values, columns["history.time"].row_splits
