@@ -16,9 +16,9 @@ pytestmark = pytest.mark.tensorflow
 LENGTH, ROWS = 6, 48
 
 
-def make_repeating(seed, distinct=5, timed=False):
+def make_repeating(seed, distinct=5, timed=False, floats=False):
     """Rows whose histories are those of the first few, in turn and at random."""
-    batch = make_batch(ROWS, (LENGTH, 3, 0, 1, LENGTH + 2), seed, timed=timed)
+    batch = make_batch(ROWS, (LENGTH, 3, 0, 1, LENGTH + 2), seed, timed=timed, floats=floats)
     at = np.random.default_rng(seed).integers(0, distinct, ROWS)
     for name in batch.columns:
         if name.startswith("history."):
@@ -78,9 +78,9 @@ def test_rows_of_equal_hashes_and_other_values_are_told_apart():
 )
 def test_step_over_shared_histories_equals_the_plain_step(arch, timed, parts, monkeypatch):
     monkeypatch.setattr(dense_step, "PART_ROWS", ROWS // parts)
-    sharing, plain = (make_trainer(arch, LENGTH, timed) for _ in range(2))
+    sharing, plain = (make_trainer(arch, LENGTH, timed, arch == "stca") for _ in range(2))
     plain._histories = None
-    batch, _ = make_repeating(0, timed=timed)
+    batch, _ = make_repeating(0, timed=timed, floats=arch == "stca")
     assert sharing.learn(batch) == pytest.approx(plain.learn(batch), abs=1e-6)
     assert {what for what, *_ in sharing.dense._functions} == {"shared_gradients", "moves"}
     assert {what for what, *_ in plain.dense._functions} == {"gradients", "moves"}
@@ -93,7 +93,7 @@ def test_step_over_shared_histories_equals_the_plain_step(arch, timed, parts, mo
         # How often and when each row was met.
         books, other_books = table._ids.columns["books"], other._ids.columns["books"]
         assert books[mine].tolist() == other_books[its].tolist()
-    after, _ = make_repeating(1, timed=timed)
+    after, _ = make_repeating(1, timed=timed, floats=arch == "stca")
     assert sharing.learn(after) == pytest.approx(plain.learn(after), abs=1e-5)
 
 
