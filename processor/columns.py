@@ -62,22 +62,24 @@ class Ragged:
     """n rows of varying length: row i is values[row_splits[i]:row_splits[i + 1]].
 
     Attributes:
-        values: int64 array or Strings.
+        values: int64 or float32 array, or Strings.
         row_splits: int64 [n + 1], ascending from 0 to len(values).
     """
 
-    values: NDArray[np.int64] | Strings
+    values: NDArray[np.int64] | NDArray[np.float32] | Strings
     row_splits: NDArray[np.int64]
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]] | Sequence[Sequence[str | bytes]]) -> Ragged:
-        """Build from Python lists of ints or of strings; all-empty rows count as ints."""
+    def of(cls, rows: Sequence[Sequence[float]] | Sequence[Sequence[str | bytes]]) -> Ragged:
+        """Build from Python lists of ints, floats or strings; all-empty rows count as ints, mixed ones as floats."""
         splits = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(r) for r in rows], out=splits[1:])
         flat = [v for row in rows for v in row]
         if flat and isinstance(flat[0], (str, bytes)):
             return cls(Strings.of(flat), splits)  # type: ignore[arg-type]
-        return cls(np.asarray(flat, np.int64), splits)
+        floats = any(isinstance(v, (float, np.floating)) for v in flat)
+        numbers: NDArray[Any] = np.asarray(flat, np.float32 if floats else np.int64)
+        return cls(numbers, splits)
 
     def __len__(self) -> int:
         return len(self.row_splits) - 1

@@ -74,6 +74,7 @@ def kept_columns(s: SequenceEntry, length: int) -> list[int]:
     """Return the columns of a sequence's input that hold its first `length` places, ascending."""
     kept, blocks = min(length, s.max_length), list[tuple[int, int]]()
     for c in s.columns:
+        # A column of floats has rows of 0, and its values in place of a mask.
         dim = c.width // s.max_length - 1
         blocks += [(c.offset, dim), (c.offset + dim * s.max_length, 1)]
     if s.time:

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from freshet_serving.models.config.toml_sections import CHOSEN, parse_section, require, require_between, require_one_of
-from freshet_serving.models.data.formats import DataConfig
+from freshet_serving.models.data.formats import OUTCOMES, DataConfig
 from freshet_serving.models.data.open_data import default_features
-from freshet_serving.models.data.sequence_columns import TIMES, SequenceConfig
+from freshet_serving.models.data.sequence_columns import FLOATS, TIMES, SequenceConfig
 from freshet_serving.models.data.source import Field
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option, type_name
@@ -23,8 +23,10 @@ MADE = (*CLOCK_TRANSFORMS, "bucketize")
 TRANSFORMS = (*FLOAT_TRANSFORMS, *MADE)
 HASHED = ("string", "strings")
 RAGGED = ("ids", "strings")
-ONE_OF, LISTED = {"ids": "id", "strings": "string"}, {TIMES: "ids"}
+ONE_OF, LISTED = {"ids": "id", "strings": "string", FLOATS: "float"}, {TIMES: "ids"}
 """Kinds of a sequence's column where each row is one event, and of a list column of times."""
+LABEL_KIND = "label"
+"""Kind of a column that is not read as one, but as a label."""
 MAX_BOUNDARIES = 65_536
 MAX_CROSSED_FEATURES = 16
 MAX_NAME = 120
@@ -93,8 +95,10 @@ class FeatureConfig:
 
     @property
     def reads(self) -> Field | None:
-        """The source column as a reader sees it; None for a cross, which is computed from other features' columns."""
-        if self.cross or (self.sequence is not None and self.sequence.from_events and self.kind == TIMES):
+        """The source column as a reader sees it; None for what is made of other columns, the label or the time."""
+        if self.cross or self.column_kind == LABEL_KIND:
+            return None
+        if self.sequence is not None and self.sequence.from_events and self.kind == TIMES:
             return None
         if self.sequence is not None:
             return Field(
@@ -142,7 +146,8 @@ def read_features(raw: dict[str, Any], data: DataConfig) -> list[FeatureConfig]:
     _check_tables(features)
     features = _with_columns(features, data)
     for f in features:
-        for role, columns in (("label", data.labels), ("weight", (data.weight,)), ("time", (data.time,))):
+        labels = (*data.labels, OUTCOMES.get(data.format, ""))
+        for role, columns in (("label", labels), ("weight", (data.weight,)), ("time", (data.time,))):
             if not f.cross and (role != "time" or f.transform not in CLOCK_TRANSFORMS):
                 require(f.column not in columns, f"features.{f.name}", f"a column other than data.{role}", f.column)
     return features

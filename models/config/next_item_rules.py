@@ -58,7 +58,7 @@ def check_next_item(
             f"features: expected one feature of side item {of}, an id or string whose table is in {where}.tables,"
             f" got {', '.join(f.name for f in items) or 'none'}"
         )
-    allowed = {sequence.from_events, sequence.where, *sequence.columns.values()}
+    allowed = {sequence.from_events, sequence.where, *sequence.columns.values(), *sequence.floats.values()}
     for f in own:
         if f is not items[0] and f.column not in allowed:
             raise BadInput(f"features.{f.name}: expected only columns that {where} reads {of}, got {f.column!r}")

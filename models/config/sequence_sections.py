@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from freshet_serving.models.config.feature_sections import HASHED, FeatureConfig
+from freshet_serving.models.config.feature_sections import HASHED, LABEL_KIND, FeatureConfig
 from freshet_serving.models.config.toml_sections import parse_section, require, require_between, require_one_of
 from freshet_serving.models.data.formats import STREAMS, DataConfig, label_names
-from freshet_serving.models.data.sequence_columns import TIES, TIMES, SequenceConfig
+from freshet_serving.models.data.sequence_columns import FLOATS, TIES, TIMES, SequenceConfig
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import type_name
 from freshet_serving.processor.package import KEEPS, MAX_EVENTS, NAME, TIME_UNITS
@@ -47,15 +47,19 @@ def read_sequences(
         config = parse_section(SequenceConfig, section, where, name=name)
         _check(config, features, data, where)
         found[name] = config
-        columns += _columns(config, [*features, *columns], where)
+        columns += _columns(config, [*features, *columns], data, where)
     return found, columns
 
 
 def _check(config: SequenceConfig, features: Sequence[FeatureConfig], data: DataConfig, where: str) -> None:
     require(bool(config.columns), f"{where}.columns", "at least one column", "none")
-    for key in config.columns:
+    for key in (*config.columns, *config.floats):
         plain = NAME.fullmatch(key) is not None and key not in TAKEN
         require(plain, f"{where}.columns", f"names of letters, digits, '_' other than {', '.join(TAKEN)}", key)
+    for key, column in config.floats.items():
+        require(key not in config.columns, f"{where}.floats", "names that columns does not have", key)
+        named = NAME.fullmatch(column) is not None and column not in (data.clock, data.weight)
+        require(named, f"{where}.floats", "columns of numbers other than data.time and data.weight", column)
     for key in config.tables:
         require_one_of(key, config.columns, f"{where}.tables")
     require_between(config.max_length, 1, MAX_EVENTS, f"{where}.max_length")
@@ -83,12 +87,15 @@ def _check(config: SequenceConfig, features: Sequence[FeatureConfig], data: Data
         require_one_of(config.where, [*label_names(data), *floats], f"{where}.where", ", a label or a float feature")
 
 
-def _columns(config: SequenceConfig, others: Sequence[FeatureConfig], where: str) -> list[FeatureConfig]:
+def _columns(
+    config: SequenceConfig, others: Sequence[FeatureConfig], data: DataConfig, where: str
+) -> list[FeatureConfig]:
     """Return a sequence's columns as features.
 
     Args:
         config: The sequence.
         others: Features whose tables it may share.
+        data: The section [data].
         where: Name of the section, for messages.
     """
     tables = {f.table: f for f in others if f.table}
@@ -116,6 +123,17 @@ def _columns(config: SequenceConfig, others: Sequence[FeatureConfig], where: str
         )
         found.append(feature)
         tables.setdefault(table, feature)
+    for key, column in config.floats.items():
+        name, kind = f"{config.name}.{key}", LABEL_KIND if config.from_events and column in label_names(data) else ""
+        made = FeatureConfig(
+            name, FLOATS, side="user", max_length=config.max_length, from_=column, column_kind=kind, sequence=config
+        )
+        wanted = made.reads.kind if made.reads is not None else ""
+        for read in (f.reads for f in (*others, *found)):
+            if wanted and read is not None and read.name == column:
+                require(read.kind == wanted, f"{where}.floats", f"a column of kind {wanted!r}", column)
+        found.append(made)
     if config.time:
         found.append(FeatureConfig(f"{config.name}.time", TIMES, side="user", from_=config.time, sequence=config))
-    return [dataclasses.replace(f, transform="none") for f in found]
+    # The data choose how floats are transformed, as those of features.
+    return [f if f.kind == FLOATS else dataclasses.replace(f, transform="none") for f in found]

@@ -10,6 +10,7 @@ only the n + 1 offsets are rebased.
     string   string or binary of any layout; null is ""              large_binary
     ids      lists of integers; a null list is empty                 large_list<int64>
     strings  lists of strings; a null list is empty                  large_list<large_binary>
+    floats   lists of numbers, as float; a null list is empty        large_list<float32>
     label    any number or bool, 0 to 1; no null                     float32
     weight   any number, 0 or more, finite; no null                  float32
     time     timestamp, date or number (Unix seconds below 1e12, so  float64, Unix seconds
@@ -41,11 +42,14 @@ ARROW_TYPES = {
     "string": pa.large_binary(),
     "ids": pa.large_list(pa.int64()),
     "strings": pa.large_list(pa.large_binary()),
+    "floats": pa.large_list(pa.float32()),
     "label": pa.float32(),
     "weight": pa.float32(),
     "time": pa.float64(),
     "seconds": pa.int64(),
 }
+ONE_OF = {"ids": "id", "strings": "string", "floats": "float"}
+"""Kinds of lists, each with the kind of its values."""
 ROLES = ("label", "weight", "time")
 """Kinds that features cannot have."""
 
@@ -55,6 +59,7 @@ _WANTS = {
     "string": "strings",
     "ids": "lists of integers",
     "strings": "lists of strings",
+    "floats": "lists of numbers",
     "label": "numbers from 0 to 1",
     "weight": "numbers of 0 or more",
     "time": "timestamps or numbers (Unix seconds)",
@@ -83,8 +88,8 @@ def _fits(t: pa.DataType, kind: str) -> bool:
         t = t.value_type
     if pt.is_null(t):
         return True
-    if kind in ("ids", "strings"):
-        return _is_list(t) and _fits(t.value_type, "id" if kind == "ids" else "string")
+    if kind in ONE_OF:
+        return _is_list(t) and _fits(t.value_type, ONE_OF[kind])
     if kind == "id":
         return bool(pt.is_integer(t))
     if kind == "string":
@@ -125,7 +130,7 @@ def infer_kind(t: pa.DataType, name: str) -> str:
     """
     if pt.is_timestamp(t) or pt.is_date(t):
         return "seconds"
-    kind = next((k for k in ("id", "string", "float", "ids", "strings") if _fits(t, k)), "")
+    kind = next((k for k in ("id", "string", "float", *ONE_OF) if _fits(t, k)), "")
     if not kind or pt.is_null(t):
         raise BadInput(f"column {name!r}: expected numbers, strings or lists of them, got a column of type {t}")
     return kind
@@ -146,8 +151,8 @@ def canonical(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
     check_type(array.type, kind, name)
     if pt.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if kind in ("ids", "strings"):
-        return _lists(array, "id" if kind == "ids" else "string", name, where)
+    if kind in ONE_OF:
+        return _lists(array, ONE_OF[kind], name, where)
     if kind == "string":
         return array.cast(pa.large_binary()).fill_null(b"")
     if kind == "id":
@@ -247,25 +252,25 @@ def split_text(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
 
     Args:
         array: Text cells.
-        kind: "ids" or "strings".
+        kind: "ids", "strings" or "floats".
         name: Name of the column.
         where: Names a row of the array.
 
     Raises:
-        BadInput: An id is not an integer.
+        BadInput: An id is not an integer, or a float no number.
     """
     if kind == "strings":
         return _split(array)
-    ids = pa.list_(pa.int64())
+    wanted, lists = ("integers", pa.int64()) if kind == "ids" else ("numbers", pa.float64())
     try:
-        return _split(array).cast(ids)
+        return _split(array).cast(pa.list_(lists))
     except pa.ArrowInvalid:
         for row in range(len(array)):
             try:
-                _split(array.slice(row, 1)).cast(ids)
+                _split(array.slice(row, 1)).cast(pa.list_(lists))
             except pa.ArrowInvalid:
                 bad = array[row].as_py()[:40]
-                raise BadInput(f"column {name!r}: expected integers between '|', got {bad!r} at {where(row)}") from None
+                raise BadInput(f"column {name!r}: expected {wanted} between '|', got {bad!r} at {where(row)}") from None
         raise
 
 
@@ -282,7 +287,7 @@ def column(array: pa.Array, kind: str) -> Column:
     """
     if kind == "string":
         return _strings(array)
-    if kind in ("ids", "strings"):
+    if kind in ONE_OF:
         at = _offsets(array)
         inner = array.values.slice(at[0], at[-1] - at[0])
         return Ragged(_strings(inner) if kind == "strings" else inner.to_numpy(), at - at[0])

@@ -17,6 +17,7 @@ TEXT_TYPES = {
     "string": pa.string(),
     "ids": pa.string(),
     "strings": pa.string(),
+    "floats": pa.string(),
     "label": pa.float64(),
     "weight": pa.float64(),
 }
@@ -64,7 +65,7 @@ class CanonicalColumns:
         made = []
         for name, kind in self.wanted:
             array = chunk.column(name)
-            if self.text and kind in ("ids", "strings"):
+            if self.text and kind in arrow.ONE_OF:
                 array = arrow.split_text(array, kind, name, where)
             made.append(arrow.canonical(array, kind, name, where))
         return made

@@ -15,7 +15,7 @@ from freshet_serving.models.data.source import Batch, Field, Schema
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, nearest
 
-KINDS = ("id", "float", "string", "ids", "strings", "seconds")
+KINDS = ("id", "float", "string", "ids", "strings", "floats", "seconds")
 
 
 class Dataset:
@@ -124,12 +124,12 @@ class Dataset:
         """
         from freshet_serving.compiler.frameworks import tf
 
-        dtypes = {"id": tf.int64, "ids": tf.int64, "seconds": tf.int64, "float": tf.float32}
+        dtypes = {"id": tf.int64, "ids": tf.int64, "seconds": tf.int64, "float": tf.float32, "floats": tf.float32}
         labels = len(self.schema.labels)
         specs: list[Any] = [
             {
                 f.name: tf.RaggedTensorSpec((None, None), dtypes.get(f.kind, tf.string), 1, tf.int64)
-                if f.kind in ("ids", "strings")
+                if f.kind in ("ids", "strings", "floats")
                 else tf.TensorSpec((None,), dtypes.get(f.kind, tf.string))
                 for f in self.schema.fields
             }

@@ -23,6 +23,8 @@ TEXTS = ("csv", "libsvm", "criteo", "movielens")
 """Formats whose strings are UTF-8 after reading."""
 CLOCKS = {"movielens": "timestamp"}
 """Time columns of formats that define their own."""
+OUTCOMES = {"movielens": "rating"}
+"""Columns of such formats that labels are made of: only histories of earlier events have them."""
 PARQUET_SUFFIXES = (".parquet", ".pq")
 PACKED = ("", ".gz", ".bz2", ".zst")
 CSV_SUFFIXES = tuple(name + packed for name in (".csv", ".tsv") for packed in PACKED)

@@ -6,8 +6,8 @@ A folder with
 - users.dat (UserID::Gender::Age::Occupation::Zip), needed only if one of its columns is read;
 - movies.dat (MovieID::Title (Year)::Genre|Genre|...), likewise.
 The label is the column `label` if there is one, else rating >= 4; the labels rated1 to rated5 are rating >= that
-number. Events are sorted by time, ties keep their order. A user or movie missing from its file has empty strings, no
-genres and 0 for age, occupation and year.
+number. The column rating is read only for histories of earlier events. Events are sorted by time, ties keep their
+order. A user or movie missing from its file has empty strings, no genres and 0 for age, occupation and year.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from freshet_serving.models.data import arrow
 from freshet_serving.models.data.files import CsvFile, RowNames
-from freshet_serving.models.data.formats import CLOCKS, MOVIELENS_EVENTS
+from freshet_serving.models.data.formats import CLOCKS, MOVIELENS_EVENTS, OUTCOMES
 from freshet_serving.models.data.source import Batch, Field, Schema, check_position, choose
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.errors import BadInput
@@ -36,6 +36,7 @@ _USER_FIELDS = (
 _MOVIE_FIELDS = (Field("genres", "strings"), Field("year", "id"))
 FIELDS = (Field("user_id", "id"), Field("movie_id", "id"), *_USER_FIELDS, *_MOVIE_FIELDS)
 CLOCK = Field(CLOCKS["movielens"], "seconds")
+RATING = Field(OUTCOMES["movielens"], "float")
 
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 _LIKED = 4
@@ -56,13 +57,15 @@ class MovieLensSource:
         Raises:
             BadInput: A file is missing or damaged, or a column does not exist.
         """
-        self.schema = Schema(choose(FIELDS, wanted, [CLOCK]), "label", CLOCK.name)
+        self.schema = Schema(choose(FIELDS, wanted, [CLOCK, RATING]), "label", CLOCK.name)
         folder = Path(path)
         events = next((folder / name for name in MOVIELENS_EVENTS if (folder / name).is_file()), None)
         if events is None:
             raise BadInput(f"data.path: expected a folder with one of {', '.join(MOVIELENS_EVENTS)}, got {path!r}")
-        self._user, self._movie, self._label, self._time = _read_events(events, labels)
         named = set(self.schema.names)
+        self._user, self._movie, self._label, self._time, self._rating = _read_events(
+            events, labels, RATING.name in named
+        )
         self._users = _Side(folder / "users.dat", _USER_FIELDS, _user) if named & _names(_USER_FIELDS) else None
         self._movies = _Side(folder / "movies.dat", _MOVIE_FIELDS, _movie) if named & _names(_MOVIE_FIELDS) else None
 
@@ -76,6 +79,8 @@ class MovieLensSource:
             known: dict[str, Column] = {"user_id": self._user[at], "movie_id": self._movie[at]}
             if CLOCK.name in self.schema.names:
                 known[CLOCK.name] = self._time[at].astype(np.int64)
+            if self._rating is not None:
+                known[RATING.name] = self._rating[at]
             if self._users:
                 known |= self._users.columns(self._user[at])
             if self._movies:
@@ -151,12 +156,22 @@ def _text(path: Path) -> str:
         return raw.decode("latin-1")
 
 
-def _read_events(path: Path, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return user int64 [n], movie int64 [n], label float32 [n] or [n, labels], time float64 [n], in time order."""
+def _read_events(path: Path, labels: Sequence[str], rated: bool) -> tuple[Any, Any, Any, Any, np.ndarray | None]:
+    """Return the events in time order.
+
+    Args:
+        path: The file.
+        labels: The labels; the default label if empty.
+        rated: Whether to return the ratings, too.
+
+    Returns:
+        User int64 [n], movie int64 [n], label float32 [n] or [n, labels], time float64 [n], and rating float32 [n].
+    """
     file = _open_ratings(path) if path.suffix == ".dat" else CsvFile(path)
     labelled = "label" in file.names and not labels
     kinds = {"timestamp": "time", "user_id": "id", "movie_id": "id"}
-    kinds |= {"label": "label"} if labelled else {"rating": "float"}
+    kinds |= {"label": "label"} if labelled else {}
+    kinds |= {RATING.name: "float"} if rated or not labelled else {}
     file.types(list(kinds))
     types = {name: pa.int64() if kind == "id" else pa.float64() for name, kind in kinds.items()}
     chunks: list[list[np.ndarray]] = []
@@ -168,15 +183,17 @@ def _read_events(path: Path, labels: Sequence[str]) -> tuple[np.ndarray, np.ndar
         row += chunk.num_rows
     if not chunks:
         raise BadInput(f"{path.name}: expected rows, got an empty file")
-    time, user, movie, last = (np.concatenate(parts) for parts in zip(*chunks))
+    time, user, movie, *others = (np.concatenate(parts) for parts in zip(*chunks))
+    rating = others[-1] if rated else None
     stars = [int(label[-1]) for label in labels] or [_LIKED]
-    label = last if labelled else np.stack([_liked(last, least, path) for least in stars], 1)
+    label = others[0] if labelled else np.stack([_liked(others[-1], least, path) for least in stars], 1)
     if label.shape[1:] == (1,):
         label = label[:, 0]
     if (time[1:] < time[:-1]).any():
         order = np.argsort(time, kind="stable")
         time, user, movie, label = time[order], user[order], movie[order], label[order]
-    return user, movie, label, time
+        rating = None if rating is None else rating[order]
+    return user, movie, label, time, rating
 
 
 def _open_ratings(path: Path) -> CsvFile:

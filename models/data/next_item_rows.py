@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.data.sequence_columns import TIMES, SequenceConfig, SequenceFeature, entering
+from freshet_serving.models.data.sequence_columns import SequenceConfig, SequenceFeature, entering, event_values
 from freshet_serving.models.data.source import Batch, Source, join_columns
 from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
 
@@ -50,7 +50,7 @@ class NextItemRows:
             kept = np.flatnonzero(entering(batch, config.where, source.schema.labels))
             users.append(batch.columns[config.from_events])
             rows.append(batch.start + kept)
-            parts.append([take_rows(_column(f, batch), kept) for f in columns])
+            parts.append([take_rows(event_values(f, batch, source.schema.labels), kept) for f in columns])
         # The user of every row, numbered in the order of their keys.
         self._user_of_row = _numbered(join_columns(users) if users else np.empty(0, np.int64))
         at = np.concatenate(rows) if rows else np.empty(0, np.int64)
@@ -139,7 +139,7 @@ def newest_histories(
     targets = np.bincount(numbers[enters], minlength=count)
     made: dict[str, Column] = {}
     for f in columns:
-        before, own = take_rows(batch.columns[f.name], last), take_rows(_column(f, batch), last)
+        before, own = take_rows(batch.columns[f.name], last), take_rows(event_values(f, batch, labels), last)
         assert isinstance(before, Ragged)
         lengths = np.diff(before.row_splits)
         joined = join_columns([before.values, own])
@@ -152,15 +152,6 @@ def newest_histories(
         at[is_own], at[~is_own] = total + np.flatnonzero(new), np.arange(total)
         made[f.name] = Ragged(take_rows(joined, at), splits)
     return Batch(made, targets.astype(np.float32), batch.time, batch.start, covers=len(batch))
-
-
-def _column(f: SequenceFeature, batch: Batch) -> Any:
-    """Return an event's value of a column, by row."""
-    if f.kind == TIMES:
-        assert batch.time is not None
-        return np.floor(batch.time).astype(np.int64)
-    assert f.reads is not None
-    return batch.columns[f.reads.name]
 
 
 def _numbered(column: Any) -> Int64s:

@@ -25,8 +25,8 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option
 
 TIES = ("exclude", "file")
-TIMES = "times"
-"""Kind of a sequence's times: int64 lists that no table has rows of."""
+TIMES, FLOATS = "times", "floats"
+"""Kinds of columns that no table has rows of: a sequence's times, int64 lists, and its floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,14 @@ class SequenceConfig:
     )
     tables: Mapping[str, str] = field(
         default_factory=dict, metadata=option("embedding tables by column, perhaps a feature's", empty="one of its own")
+    )
+    floats: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=option(
+            'columns of numbers, such as `{ watched = "hist_seconds" }`, each the name of a list column of the data;'
+            " with `from_events`, of a column of the event log, perhaps the label",
+            empty="none",
+        ),
     )
     dim: int = field(default=16, metadata=option("floats per row of tables that no feature has"))
     max_length: int = field(default=50, metadata=option("most events; of a longer list some are left out"))
@@ -73,6 +81,8 @@ class SequenceFeature(Protocol):
     def reads(self) -> Field | None: ...
     @property
     def kind(self) -> str: ...
+    @property
+    def column(self) -> str: ...
     @property
     def sequence(self) -> SequenceConfig | None: ...
 
@@ -183,7 +193,7 @@ class _Histories:
         config, made = self._config, self._made
         assert batch.time is not None
         # By-row values as Python objects: each is kept until its history is cut.
-        values = list(zip(*(_values(f, batch) for f in made)))
+        values = list(zip(*(_listed(event_values(f, batch, labels)) for f in made)))
         users, times = _listed(batch.columns[config.from_events]), batch.time.tolist()
         enter = entering(batch, config.where, labels)
         newest, exclude = config.keep == "newest", config.ties == "exclude"
@@ -217,13 +227,22 @@ class _Histories:
                 past.append(value)
 
 
-def _values(f: SequenceFeature, batch: Batch) -> list[Any]:
-    """Return an event's value of a column, by row."""
+def event_values(f: SequenceFeature, batch: Batch, labels: tuple[str, ...]) -> Any:
+    """Return an event's value of a column, by row.
+
+    Args:
+        f: The column.
+        batch: Rows of the event log.
+        labels: Names of the batch's labels.
+    """
     if f.kind == TIMES:
         assert batch.time is not None
-        return list(np.floor(batch.time).astype(np.int64).tolist())
-    assert f.reads is not None
-    return _listed(batch.columns[f.reads.name])
+        return np.floor(batch.time).astype(np.int64)
+    return _label(batch, f.column, labels) if f.reads is None else batch.columns[f.reads.name]
+
+
+def _label(batch: Batch, name: str, labels: tuple[str, ...]) -> Any:
+    return batch.label if batch.label.ndim == 1 else batch.label[:, labels.index(name)]
 
 
 def _listed(column: Column) -> list[Any]:
@@ -238,10 +257,11 @@ def entering(batch: Batch, where: str, labels: tuple[str, ...]) -> list[bool]:
     if not where:
         return [True] * len(batch)
     if where in labels:
-        marks = batch.label if batch.label.ndim == 1 else batch.label[:, labels.index(where)]
-        return list((marks > 0).tolist())
+        return list((_label(batch, where, labels) > 0).tolist())
     return [value > 0 for value in _listed(batch.columns[where])]
 
 
 def _packed(f: SequenceFeature, values: list[Any]) -> Any:
-    return Strings.of(values) if f.kind == "strings" else np.array(values, np.int64)
+    if f.kind == "strings":
+        return Strings.of(values)
+    return np.array(values, np.float32 if f.kind == FLOATS else np.int64)

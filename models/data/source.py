@@ -23,11 +23,16 @@ class Field:
 
     Attributes:
         name: Name of the column.
-        kind: id | string | float | ids | strings, as in a manifest's Feature, or seconds: int64, whole Unix seconds.
+        kind: id | string | float | ids | strings, as in a manifest's Feature; floats, lists of these; or seconds:
+            int64, whole Unix seconds.
     """
 
     name: str
     kind: str
+
+    @property
+    def column(self) -> str:
+        return self.name
 
     @property
     def reads(self) -> Field | None:

@@ -20,6 +20,7 @@ import numba as nb
 import numpy as np
 import pyarrow as pa
 
+from freshet_serving.models.data.arrow import ONE_OF
 from freshet_serving.models.data.files import FileChunk
 from freshet_serving.models.data.object_files import DataPath, open_bytes
 from freshet_serving.processor.errors import BadInput, nearest
@@ -119,7 +120,7 @@ class TfRecordFile:
                 raise BadInput(f"column {name!r}: expected exactly one in {self.name}, got 0{hint}")
             inner, several = self._found[name]
             kind = self._kinds.get(name)
-            listed = kind in ("ids", "strings") if kind else several
+            listed = kind in ONE_OF if kind else several
             found[name] = pa.large_list(inner) if listed else inner
         return found
 

@@ -21,7 +21,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Input, Manifest
 
 BATCH_ROWS = 16_384
-KINDS = {"int64": ("id", "ids"), "float32": ("float", ""), "string": ("string", "strings")}
+KINDS = {"int64": ("id", "ids"), "float32": ("float", "floats"), "string": ("string", "strings")}
 """By input dtype: the column kind for one value a row, and the kind for lists."""
 
 
@@ -122,8 +122,6 @@ def _fields(manifest: Manifest, spec: Input) -> list[Field]:
     one, lists = KINDS[spec.dtype]
     if not spec.columns:
         kind = lists if spec.ragged else "seconds" if _is_clock(manifest, spec) else one
-        if not kind:
-            raise BadInput(f"input {spec.name[:64]!r}: lists of numbers cannot be read from a table")
         return [Field(spec.name, kind)]
     packed = {f.column: f.name for f in manifest.features if f.input == spec.name and f.column >= 0}
     if sorted(packed) != list(range(spec.columns)) or spec.dtype == "string":

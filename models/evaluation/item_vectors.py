@@ -116,7 +116,7 @@ def _key(fields: Sequence[Field], name: str) -> Field:
 def _nothing(spec: Input) -> Column:
     """Return one row for all items, for an input that no item feature derives from."""
     if spec.ragged:
-        return Ragged.of([[b""]] if spec.dtype == "string" else [[0]])
+        return Ragged(Strings.of([b""]) if spec.dtype == "string" else np.zeros(1, spec.dtype), np.array([0, 1]))
     if spec.dtype == "string":
         return Strings.of([b""] * (spec.columns or 1))
     return np.zeros((1, spec.columns) if spec.columns else 1, spec.dtype)

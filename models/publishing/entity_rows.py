@@ -74,7 +74,7 @@ def as_column(spec: Input, values: Any, where: str) -> Column:
         splits = np.cumsum([0, *map(len, lists)], dtype=np.int64)
         flat = as_column(Input(spec.name, spec.dtype), [v for row in lists for v in row], where)
         assert not isinstance(flat, Ragged)
-        return Ragged(flat, splits)  # type: ignore[arg-type]
+        return Ragged(flat, splits)
     if spec.dtype == "string":
         words = np.asarray(values).reshape(-1).tolist() if isinstance(values, np.ndarray) else list(values)
         if not all(isinstance(word, (str, bytes)) for word in words):

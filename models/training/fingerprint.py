@@ -60,7 +60,11 @@ def _model(config: TrainConfig) -> dict[str, Any]:
 
 def _feature(feature: FeatureConfig) -> dict[str, Any]:
     """Return a feature's settings; those that derive it from other columns only if set, as in older checkpoints."""
-    return {key.rstrip("_"): value for key, value in asdict(feature).items() if value or key not in MADE_OF}
+    found = {key.rstrip("_"): value for key, value in asdict(feature).items() if value or key not in MADE_OF}
+    if feature.sequence is not None and not feature.sequence.floats:
+        # As in checkpoints that are older than floats.
+        del found["sequence"]["floats"]
+    return found
 
 
 def _tables(config: TrainConfig) -> dict[str, dict[str, Any]]:

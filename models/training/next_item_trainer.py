@@ -68,7 +68,7 @@ class NextItemTrainer(Trainer):
         of_events = [i for i in self.manifest.inputs if i.name in self.sequence.inputs]
         longer = replace(self.manifest, inputs=of_events, features=[], width=0, sequences=[self.sequence])
         self._longer_plan = SparsePlan(longer)
-        self._read = list(enumerate(longer.lookups))
+        self._read = [(row, f) for row, f in enumerate(longer.lookups) if f.table]
         graph = subgraphs(self.manifest)[SCORE]
         only = [i for i in graph.inputs if i.name == served.name]
         dims = [*only[0].dims[:-1], self.sequence.width]

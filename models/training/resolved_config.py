@@ -14,6 +14,7 @@ import xxhash
 
 from freshet_serving.models.config.feature_sections import HASHED
 from freshet_serving.models.config.train_config import TrainConfig
+from freshet_serving.models.data.sequence_columns import FLOATS
 from freshet_serving.models.data.source import Source
 from freshet_serving.models.embedding.multi_hash import NO_HASH
 from freshet_serving.models.training.checkpoint import RunState
@@ -77,7 +78,7 @@ def start_config(
     hash_line = ""
     if old is not None:
         hashes = of_version(old)
-        transforms = {f.name: "log1p" if f.log1p else "none" for f in old.features}
+        transforms = {f.name: "log1p" if f.log1p else "none" for f in old.lookups}
     else:
         transforms = measure_transforms(source, config.features)
         hashes, hash_line = measured(source, config)
@@ -105,7 +106,7 @@ def scaling_of(config: TrainConfig, source: Source, old: Manifest | None) -> Sca
     """
     if old is None:
         return measure_scaling(source, config.features)
-    scaling = {f.name: (f.mean, f.scale) for f in old.features if f.kind == "float"}
+    scaling = {f.name: (f.mean, f.scale) for f in old.lookups if f.kind in ("float", FLOATS)}
     drafted = draft(config, scaling, hash_seeds_of(config, old))
     shapes = [{t.name: t.dim for t in m.embeddings} for m in (old, drafted)]
     columns = [[(f.name, f.kind, f.table, f.width) for f in m.features] for m in (old, drafted)]

@@ -8,6 +8,8 @@ are compared by a hash first and then in full, so rows with equal numbers always
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba as nb
 import numpy as np
 from numpy.typing import NDArray
@@ -44,14 +46,19 @@ class SameHistories:
             bound: The batch, which has a list for each row.
         """
         hashes = np.zeros(bound.rows, np.uint64)
-        lists = [bound.keep[source] for source in self._sources]
-        for given in lists:
-            _add_hashes(given.values, given.splits, hashes)
+        lists = [(_as_int64(given.values), given.splits) for given in (bound.keep[n] for n in self._sources)]
+        for values, splits in lists:
+            _add_hashes(values, splits, hashes)
         _, firsts, numbers = np.unique(hashes, return_index=True, return_inverse=True)
         found = firsts[numbers].astype(np.int64)
-        for given in lists:
-            _keep_equal(given.values, given.splits, found)
+        for values, splits in lists:
+            _keep_equal(values, splits, found)
         return found
+
+
+def _as_int64(values: NDArray[Any]) -> Int64s:
+    """Return ids and times as they are, and the bits of floats."""
+    return values.view(np.int32).astype(np.int64) if values.dtype == np.float32 else values
 
 
 @nb.njit(nb.void(_LISTS, _LISTS, nb.uint64[::1]), cache=True, nogil=True)

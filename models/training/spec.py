@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from freshet_serving.models.config.feature_sections import RAGGED, FeatureConfig
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_config import TrainConfig
-from freshet_serving.models.data.sequence_columns import TIMES, SequenceConfig
-from freshet_serving.models.data.source import Source, wanted_fields
+from freshet_serving.models.data.sequence_columns import FLOATS, TIMES, SequenceConfig
+from freshet_serving.models.data.source import Batch, Source, wanted_fields
 from freshet_serving.models.embedding.multi_hash import key_transform
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
+from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import (
     HASHES,
@@ -35,7 +36,7 @@ from freshet_serving.processor.package.value_types import VALUE_TYPES
 FIRST_ROWS = 20_000
 HEAVY_TAILS = 15.0
 INPUT_DTYPES = {"id": "int64", "ids": "int64", "string": "string", "strings": "string", "float": "float32"}
-INPUT_DTYPES |= {"seconds": "int64", TIMES: "int64"}
+INPUT_DTYPES |= {"seconds": "int64", TIMES: "int64", FLOATS: "float32"}
 DAY_S, HOUR_S = 86_400, 3_600
 THURSDAY = 3
 """Weekday of 1970-01-01, the start of Unix time."""
@@ -50,6 +51,8 @@ HashSeeds = dict[str, int]
 def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scaling:
     """Return (mean, 1 / standard deviation) of every float feature after its transform, over the stream's first rows.
 
+    Floats of a sequence count once for each row whose history has them.
+
     Args:
         source: The training data.
         features: The features.
@@ -57,7 +60,7 @@ def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scalin
     Raises:
         BadInput: There are no rows.
     """
-    floats = [f for f in features if f.kind == "float"]
+    floats = [f for f in features if f.kind in ("float", FLOATS)]
     if not floats:
         return {}
     batch = next(iter(source.batches(FIRST_ROWS)), None)
@@ -65,8 +68,7 @@ def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scalin
         raise BadInput("data: expected at least one row, got none")
     scaling: Scaling = {}
     for feature in floats:
-        values = np.asarray(batch.columns[feature.column], np.float64)
-        values = values[np.isfinite(values)]
+        values = _finite(batch, feature)
         if feature.transform == "log1p":
             values = _log1p(values)
         mean = float(np.float32(values.mean())) if len(values) else 0.0
@@ -88,17 +90,23 @@ def measure_transforms(source: Source, features: Sequence[FeatureConfig]) -> dic
     Returns:
         Transforms by feature name.
     """
-    floats = [f for f in features if f.kind == "float" and not f.transform]
+    floats = [f for f in features if f.kind in ("float", FLOATS) and not f.transform]
     batch = next(iter(source.batches(FIRST_ROWS)), None) if floats else None
     if batch is None:
         return {}
     chosen = {}
     for feature in floats:
-        values = np.asarray(batch.columns[feature.column], np.float64)
-        values = values[np.isfinite(values)]
+        values = _finite(batch, feature)
         plain, logarithm = _tails(values), _tails(_log1p(values))
         chosen[feature.name] = "log1p" if plain > HEAVY_TAILS and logarithm < plain / 2 else "none"
     return chosen
+
+
+def _finite(batch: Batch, feature: FeatureConfig) -> NDArray[np.float64]:
+    """Return the numbers of a float feature, or of a sequence's floats, that are not missing."""
+    column = batch.columns[feature.column if feature.sequence is None else feature.name]
+    values = np.asarray(column.values if isinstance(column, Ragged) else column, np.float64)
+    return values[np.isfinite(values)]
 
 
 def _log1p(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -208,7 +216,7 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
             dtype = f.dtype or config.publish.table_dtype
             tables.setdefault(f.table, TableEntry(f.table, f.dim, 0, dtype, hash_seed=seeds.get(f.table, 0)))
         mean, scale = scaling.get(f.name, (0.0, 1.0))
-        width = feature_width(f.combiner, f.dim, f.max_length) if f.table else 1
+        width = feature_width(f.combiner, f.dim, f.max_length) if f.table else f.max_length or 1
         read, kind, table = sources[f.name], f.kind, config.tables.get(f.table, TableConfig())
         if table.hash in HASHES:
             read, kind = f"{f.name[:100]}.keys", "ids"
@@ -220,7 +228,8 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
         if f.sequence:
             beside = columns[f.sequence.name]
             at = sum(column.width for column in beside)
-            beside.append(SequenceColumn(f.name, kind, read, f.table, at, width))
+            log1p = f.transform == "log1p"
+            beside.append(SequenceColumn(f.name, kind, read, f.table, at, width, log1p, mean, scale))
             continue
         features.append(
             Feature(
@@ -263,5 +272,5 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
 def _sequence(config: SequenceConfig, columns: list[SequenceColumn]) -> SequenceEntry:
     time = f"{config.name}.time" if config.time else ""
     width = sum(column.width for column in columns) + (config.max_length if time else 0)
-    inputs = [f"{config.name}.{key}" for key in config.columns] + ([time] if time else [])
+    inputs = [f"{config.name}.{key}" for key in (*config.columns, *config.floats)] + ([time] if time else [])
     return SequenceEntry(config.name, columns, config.max_length, width, inputs, config.keep, time, config.time_unit)

@@ -42,7 +42,8 @@ class SequenceSpan:
     """A sequence, an input [rows, width] of its own beside x (processor.package.sequences).
 
     Attributes:
-        columns: Its columns, each max_length rows and as many mask columns, with offsets in the sequence's input.
+        columns: Its columns, each max_length rows and as many mask columns, with offsets in the sequence's input; a
+            column of floats, which has table "", has rows of width 0, and max_length values in place of a mask.
         timed: True if its last max_length columns are the seconds from each event to the newest.
     """
 
@@ -114,7 +115,8 @@ class DenseInput:
             for c in s.columns:
                 end = c.offset + c.dim * s.max_length
                 values[:, c.offset : end] *= np.repeat(mask, c.dim, axis=1)
-                values[:, end : c.offset + c.width] = mask
+                last = values[:, end : c.offset + c.width]
+                last[:] = mask if c.table else last * mask
             if s.timed:
                 ages = np.abs(values[:, -s.max_length :]) * 1e5
                 values[:, -s.max_length :] = np.sort(ages, axis=1)[:, ::-1] * mask

@@ -31,7 +31,7 @@ class History:
         length: Places, max_length of the sequence.
         input: The input of the dense graph [n, width].
         matched: Rows of the columns whose tables the candidate's features read too, side by side [n, length, d].
-        events: Rows of all columns, side by side [n, length, e]; the matched ones first.
+        events: Rows of all columns and their floats, side by side [n, length, e]; the matched ones first.
         mask: 1.0 where there is an event, [n, length].
         seconds: From each event to the newest [n, length]; None without times.
         target: The candidate's rows of the same tables, side by side [n, d].
@@ -73,11 +73,12 @@ def _history(x: Tensor, layout: DenseInput, span: SequenceSpan) -> History:
     items = {e.table: e for e in reversed(layout.embeddings) if e.side == "item" and not e.length}
     matched = [c for c in span.columns if c.table in items]
     if not matched:
-        tables = ", ".join(c.table for c in span.columns)
+        tables = ", ".join(c.table for c in span.columns if c.table)
         raise BadInput(f"sequences.{span.name}: expected a feature of side item that reads one of its tables: {tables}")
 
     def rows(c: ColumnSpan) -> Tensor:
-        return ops.reshape(given[:, c.offset : c.offset + c.dim * length], (-1, length, c.dim))
+        dim = c.dim if c.table else 1
+        return ops.reshape(given[:, c.offset : c.offset + dim * length], (-1, length, dim))
 
     def beside(parts: Sequence[Tensor]) -> Tensor:
         return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=2)

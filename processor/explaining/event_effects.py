@@ -72,6 +72,7 @@ def without_event(sequence: SequenceEntry, history: Rows, events: int, event: in
     """
     found, places = history.copy(), sequence.max_length
     for column in sequence.columns:
+        # A column of floats has rows of 0, and its values in place of a mask.
         dim = column.width // places - 1
         mask = column.offset + dim * places
         _close(found[column.offset : mask].reshape(places, dim), events, event)

@@ -443,8 +443,11 @@ def _histories(
     manifest, found = version.manifest, dict[str, Any]()
     at = len(manifest.features)
     for s in manifest.sequences:
-        columns, events = {}, 0
+        columns, floats, events = {}, {}, 0
         for n, v in enumerate(values[at : at + len(s.columns)], at):
+            if v.numbers is not None:
+                floats[v.feature.name] = v.numbers
+                continue
             ids, events = _ids(version, v, n, read, vectors), v.length
             columns[v.feature.name] = [ids[e * v.codes : (e + 1) * v.codes] for e in range(events)]
         at += len(s.columns)
@@ -459,6 +462,8 @@ def _histories(
             {"place": place, "ids": {name: each[place] for name, each in columns.items()}, **effect}
             for place, effect in enumerate(effects, first)
         ]
+        for line in lines if floats else ():
+            line["floats"] = {name: each[line["place"]] for name, each in floats.items()}
         if s.time:
             seconds = read.inputs[s.name][0, s.width - s.max_length :]
             for line in lines:

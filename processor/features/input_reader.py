@@ -82,7 +82,8 @@ class InputReader:
         where = self._where
         if not isinstance(column, Ragged):
             raise BadInput(f"{where}: expected ragged rows, got {_describe(column)}")
-        values = _ids(self.spec, column.values, seed, where)
+        floats = self.spec.dtype == "float32"
+        values = _floats(column.values, where) if floats else _ids(self.spec, column.values, seed, where)
         whole = column.row_splits.dtype.kind in "iu" and column.row_splits.ndim == 1
         splits = np.ascontiguousarray(column.row_splits, np.int64) if whole else np.empty(0, np.int64)
         # Compare neighbours, do not subtract them: a difference can wrap around to a positive number.
@@ -163,7 +164,7 @@ def size_of(column: Column, width: int) -> tuple[int, int]:
     return len(column) if column.ndim else 0, column.size
 
 
-def _ids(spec: Input, values: NDArray[np.int64] | Strings, seed: int, where: str) -> NDArray[np.int64]:
+def _ids(spec: Input, values: NDArray[Any] | Strings, seed: int, where: str) -> NDArray[np.int64]:
     if isinstance(values, Strings):
         if spec.dtype != "string":
             raise BadInput(f"{where}: expected {spec.dtype}, got strings")
@@ -173,6 +174,16 @@ def _ids(spec: Input, values: NDArray[np.int64] | Strings, seed: int, where: str
         raise BadInput(f"{where}: expected strings, got {values.dtype.name}")
     if values.dtype != np.int64 or values.ndim != 1:
         raise BadInput(f"{where}: expected int64 values, got {_describe(values)}")
+    return np.ascontiguousarray(values)
+
+
+def _floats(values: NDArray[Any] | Strings, where: str) -> NDArray[Any]:
+    """Return the values of lists of floats."""
+    if isinstance(values, np.ndarray) and not values.size:
+        # An empty list has no type of its own.
+        return np.empty(0, np.float32)
+    if isinstance(values, Strings) or values.dtype != np.float32 or values.ndim != 1:
+        raise BadInput(f"{where}: expected float32 values, got {_describe(values)}")
     return np.ascontiguousarray(values)
 
 

@@ -158,6 +158,8 @@ class SparsePlan:
                 table = tables[f.table][0]
                 seed = tables[f.table][1].hash_seed if sources[f.input].dtype == "string" else 0
             kind, codes = KINDS.get(f.kind, pool.KIND_MANY), hashed.get(f.input, 1)
+            if f.kind == "floats" and sources[f.input].ragged:
+                kind = pool.KIND_FLOATS
             source = self._sources[f.input, seed]
             self.lookups[row] = (
                 kind,
@@ -449,13 +451,14 @@ class SparsePlan:
     def non_finite_error(self, bound: BoundRequest) -> NonFiniteInput | None:
         """Return the error of a request with a float that is infinite or becomes so when scaled; else None."""
         (inputs,) = self._sent([bound])
-        feature, row, column = pool.find_non_finite(self.plan, self.scaling, inputs)
+        feature, row, column = pool.find_non_finite(self.lookups, self._scaling, inputs)
         if feature < 0:
             return None
-        number = self.plan[feature, pool.SOURCE]
+        number = self.lookups[feature, pool.SOURCE]
         name = next(name for (name, _), n in self._sources.items() if n == number)
-        values, _, stride, _ = inputs[number].tolist()
-        return _non_finite_error(name, c_float.from_address(values + 4 * (row * stride + column)).value, row, column)
+        values, _, stride, splits = inputs[number].tolist()
+        first = int(read_word(splits + 8 * row).value) if splits else row * stride
+        return _non_finite_error(name, c_float.from_address(values + 4 * (first + column)).value, row, column)
 
     def _sent(self, bound: Sequence[BoundRequest]) -> NDArray[np.int64]:
         """Return the inputs of requests, those left out without rows: what fills them has no number that is refused."""
@@ -476,7 +479,7 @@ class SparsePlan:
     def largest(self, bound: BoundRequest) -> float:
         """Return the magnitude of a request's largest float, after scaling if it is scaled; 0 without floats."""
         (inputs,) = self._sent([bound])
-        return float(pool.largest(self.plan, self.scaling, inputs))
+        return float(pool.largest(self.lookups, self._scaling, inputs))
 
     def row_invariants(self, bound: BoundRequest, max_ids: int) -> RowInvariants | None:
         """Return the features of a request that are the same in all rows, in steps; None if all may differ.

@@ -16,7 +16,8 @@ is first written down as operations and then executed a block at a time: the ind
 it is written, its rows while it is resolved, and only then are they moved. A block runs across rows, features and
 tables, so a single candidate with 26 features overlaps its misses just as well as 64 candidates do.
 
-Floats of a block are copied unchanged, without the transform of single float features. Each resulting float is compared
+Floats of a block are copied unchanged, without the transform of single float features; a list of floats, a sequence's
+column, is transformed and fills WIDTH places, zeros where it is shorter. Each resulting float is compared
 with its largest magnitude while it is in a register, which costs nothing measurable; if one exceeds it, run() reports
 that there is one, and find_non_finite() finds it (a NaN is a missing value and never exceeds it).
 
@@ -73,7 +74,7 @@ from freshet_serving.processor.kernels.rows import (
 from freshet_serving.processor.package import COMBINERS, SCALED
 
 # MORE: a list whose first part has already been added up in `out`.
-KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK, KIND_MORE = 0, 1, 2, 3, 4
+KIND_FLOAT, KIND_ONE, KIND_MANY, KIND_BLOCK, KIND_MORE, KIND_FLOATS = 0, 1, 2, 3, 4, 5
 MEAN, SQRTN, NONE = COMBINERS["mean"], COMBINERS["sqrtn"], COMBINERS["none"]
 PLAN_FIELDS, SCALING_FIELDS, INPUT_FIELDS = 9, 4, 4
 KIND, SOURCE, COLUMN, TABLE, COMBINER, MAX_LENGTH, OFFSET, WIDTH, CODES = range(PLAN_FIELDS)
@@ -292,6 +293,16 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
                         value = load_f32_anywhere(values + 4 * (i * stride + column + j))
                         non_finite |= abs(value) > largest
                         store_f32(here + 4 * j, value)
+                elif kind == KIND_FLOATS:
+                    start = load_i64(splits + 8 * i)
+                    length = min(load_i64(splits + 8 * (i + 1)) - start, width)
+                    for j in range(length):
+                        value = load_f32_anywhere(values + 4 * (start + j))
+                        value = transform(value, scaling[f, 0], scaling[f, 1], scaling[f, 2])
+                        non_finite |= not abs(value) <= largest
+                        store_f32(here + 4 * j, value)
+                    for j in range(length, width):
+                        store_f32(here + 4 * j, np.float32(0.0))
                 else:
                     start, stop = load_i64(splits + 8 * i), load_i64(splits + 8 * (i + 1))
                     if max_length > 0:
@@ -359,18 +370,32 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
 
 
 @nb.njit(inline="always")
-def model_value(kind, scaling, source, row, column):
-    """Return a float of an input as the graph receives it: transformed if it is a single feature, unchanged in a block.
+def floats_of(planned, source, row):
+    """Return where the floats of a feature lie in a row: the row's first value, and the feature's first and last + 1.
 
     Args:
-        kind: KIND_FLOAT or KIND_BLOCK.
-        scaling: float32 [4], the feature's scaling.
+        planned: int64 [9], the feature of kind FLOAT, BLOCK or FLOATS.
         source: int64 [4], the input.
         row: Row of the input.
-        column: Column of the input.
     """
-    value = load_f32_anywhere(source[0] + 4 * (row * source[2] + column))
-    return transform(value, scaling[0], scaling[1], scaling[2]) if kind == KIND_FLOAT else value
+    if planned[KIND] == KIND_FLOATS:
+        first = load_i64(source[3] + 8 * row)
+        return first, 0, min(load_i64(source[3] + 8 * (row + 1)) - first, planned[WIDTH])
+    return row * source[2], planned[COLUMN], planned[COLUMN] + planned[WIDTH]
+
+
+@nb.njit(inline="always")
+def model_value(kind, scaling, source, at):
+    """Return a float of an input as the graph receives it: unchanged in a block, else transformed.
+
+    Args:
+        kind: KIND_FLOAT, KIND_BLOCK or KIND_FLOATS.
+        scaling: float32 [4], the feature's scaling.
+        source: int64 [4], the input.
+        at: Its number among the input's values.
+    """
+    value = load_f32_anywhere(source[0] + 4 * at)
+    return value if kind == KIND_BLOCK else transform(value, scaling[0], scaling[1], scaling[2])
 
 
 @nb.njit(
@@ -392,14 +417,15 @@ def find_non_finite(plan, scaling, inputs):
         The feature, and the row and column of its input; the feature is -1 if there is no such float.
     """
     for f in range(plan.shape[0]):
-        kind, source, column = plan[f, KIND], plan[f, SOURCE], plan[f, COLUMN]
-        if kind in (KIND_FLOAT, KIND_BLOCK):
+        kind, source = plan[f, KIND], plan[f, SOURCE]
+        if kind in (KIND_FLOAT, KIND_BLOCK, KIND_FLOATS):
             for i in range(inputs[source, 1]):
-                for j in range(column, column + plan[f, WIDTH]):
-                    value = model_value(kind, scaling[f], inputs[source], i, j)
-                    # In a block a NaN is a missing value. A single feature's missing value is already 0, so a NaN there
-                    # is an overflow.
-                    if abs(value) > scaling[f, 3] or (kind == KIND_FLOAT and np.isnan(value)):
+                row, first, last = floats_of(plan[f], inputs[source], i)
+                for j in range(first, last):
+                    value = model_value(kind, scaling[f], inputs[source], row + j)
+                    # In a block a NaN is a missing value. Elsewhere a missing value is already 0, so a NaN there is an
+                    # overflow.
+                    if abs(value) > scaling[f, 3] or (kind != KIND_BLOCK and np.isnan(value)):
                         return f, i, j
     return -1, 0, 0
 
@@ -421,11 +447,12 @@ def largest(plan, scaling, inputs):
     """
     most = np.float32(0.0)
     for f in range(plan.shape[0]):
-        kind, source, column = plan[f, KIND], plan[f, SOURCE], plan[f, COLUMN]
-        if kind in (KIND_FLOAT, KIND_BLOCK):
+        kind, source = plan[f, KIND], plan[f, SOURCE]
+        if kind in (KIND_FLOAT, KIND_BLOCK, KIND_FLOATS):
             for i in range(inputs[source, 1]):
-                for j in range(column, column + plan[f, WIDTH]):
-                    value = model_value(kind, scaling[f], inputs[source], i, j)
+                row, first, last = floats_of(plan[f], inputs[source], i)
+                for j in range(first, last):
+                    value = model_value(kind, scaling[f], inputs[source], row + j)
                     if abs(value) > most:
                         most = abs(value)
     return most

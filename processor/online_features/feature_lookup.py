@@ -175,7 +175,7 @@ class FeatureLookup:
             return (
                 values
                 if isinstance(values.values, Strings)
-                else Ragged(values.values.astype(np.int64), values.row_splits)
+                else Ragged(values.values.astype(spec.dtype), values.row_splits)
             )
         numbers = values.astype(spec.dtype, copy=defaulted)
         if defaulted and spec.dtype == "float32" and name in self._blank:

@@ -380,6 +380,8 @@ def validate_entities(m: EntityModel) -> None:
             _want(name in inputs, f"{where}.inputs: {name[:64]!r} is not among manifest.inputs")
             _want(name not in keys, f"{where}.inputs: {name[:64]!r} is a key itself")
             _want(name not in filled, f"{where}.inputs: {name[:64]!r} is filled twice")
+            floats = inputs[name].ragged and inputs[name].dtype == "float32"
+            _want(not floats, f"{where}.inputs: expected no list of floats, got {name[:64]!r}")
             filled.add(name)
         few = NOT_GIVEN <= e.text_nbytes <= MAX_TEXT_NBYTES
         _want(few, f"{where}.text_nbytes: expected {NOT_GIVEN} to {MAX_TEXT_NBYTES}, got {e.text_nbytes}")

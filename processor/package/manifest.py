@@ -55,7 +55,7 @@ from freshet_serving.processor.package.replies import (
     validate_labels,
     validate_signatures,
 )
-from freshet_serving.processor.package.sequences import SEQUENCE, SequenceEntry, validate_sequences
+from freshet_serving.processor.package.sequences import SEQUENCE, UNSCALED, SequenceEntry, validate_sequences
 from freshet_serving.processor.package.signature import KEY_ID, SIGNATURE
 from freshet_serving.processor.package.stage_lookups import StageLookup, validate_stage_lookups
 from freshet_serving.processor.package.subgraphs import (
@@ -215,6 +215,7 @@ class Manifest:
             *((o, f.name, f.default) for o in document["outputs"] for f in dataclasses.fields(Output)[2:]),
             *((e, "unknown", "default") for e in document.get("entities", ())),
             *((e, "text_nbytes", NOT_GIVEN) for e in document.get("entities", ())),
+            *((c, *plain) for s in document.get("sequences", ()) for c in s["columns"] for plain in UNSCALED.items()),
         ):
             if entry[key] == default:
                 del entry[key]
@@ -299,11 +300,11 @@ class Manifest:
     def lookups(self) -> list[Feature]:
         """The features, and whatever else looks up rows, as features.
 
-        Columns of sequences follow, without a combiner and with offsets in their inputs; then each column or list of a
-        stage's lookups, with offsets among the lookup's rows.
+        Columns of sequences follow, floats among them, without a combiner and with offsets in their inputs; then each
+        column or list of a stage's lookups, with offsets among the lookup's rows.
         """
         of_sequences = (
-            Feature(c.name, c.kind, c.input, -1, "user", c.table, "none", s.max_length, offset=c.offset, width=c.width)
+            Feature(c.name, c.kind, c.input, -1, "user", c.table, "none", s.max_length, *c.scaling, c.offset, c.width)
             for s in self.sequences
             for c in s.columns
         )
@@ -389,9 +390,7 @@ def validate(manifest: Manifest) -> None:
         where = f"manifest.inputs[{i.name}]"
         _want(i.dtype in DTYPES, f"{where}.dtype: expected one of {', '.join(DTYPES)}, got {i.dtype[:40]!r}")
         _want(0 <= i.columns <= 65536, f"{where}.columns: expected 0 to 65536, got {i.columns}")
-        _want(
-            not i.ragged or (i.columns == 0 and i.dtype != "float32"), f"{where}: a ragged input holds int64 or string"
-        )
+        _want(not i.ragged or i.columns == 0, f"{where}.columns: expected 0 for a ragged input, got {i.columns}")
         types = DECLARED[i.dtype]
         _want(i.declared in types, f"{where}.declared: expected one of {types}, got {i.declared[:40]!r}")
         _want(
@@ -418,7 +417,7 @@ def validate(manifest: Manifest) -> None:
     validate_entities(m)
     check_online_features(m.online_features, {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in m.inputs})
     dims = {t.name: t.dim for t in m.tables}
-    validate_sequences(m.sequences, {i.name: i for i in m.inputs}, {i.name for i in sources}, dims)
+    validate_sequences(m.sequences, {i.name: i for i in m.inputs}, {i.name: i for i in sources}, dims)
     for name, shape in m.dense.items():
         _want(
             len(shape) <= 8 and all(0 < d <= 1 << 31 for d in shape),

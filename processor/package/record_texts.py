@@ -162,7 +162,7 @@ def _strings(
         else:
             kept = np.full(last - first, described_.strings)
             splits = described_.strings * np.arange(first, last + 1)
-            strings = column  # type: ignore[assignment]
+            strings = column
         assert isinstance(strings, Strings)
         counts[:, n] = kept
         row = np.repeat(np.arange(last - first), kept)

@@ -1,9 +1,11 @@
 """Sequences of a version: a user's events, newest last, as one input of the dense graph.
 
 A sequence is several aligned columns of a request, `<sequence>.<column>`. Each column of ids has its table, which
-features may share. The input of the dense graph has the sequence's name and is float32 [rows, width]:
+features may share; a column of floats, such as the price of each event, has none and is not the first. The input of the
+dense graph has the sequence's name and is float32 [rows, width]:
 
-    for each column    max_length rows of its table, one after another, then max_length mask columns
+    for each column    max_length rows of its table, one after another, then max_length mask columns;
+                       of floats: max_length columns, scaled as a float feature is (processor.package.Feature)
     with a time        max_length columns: seconds from each event to the newest one
 
 Events lie from the oldest to the newest from place 0 on; places without an event are zeros. So a place is a position
@@ -15,7 +17,7 @@ A sequence is the user's: it has one row a request, or one for each candidate wh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,21 +29,26 @@ KEEPS = ("newest", "oldest")
 TIME_UNITS = {"s": 1, "ms": 1000}
 """Units of a sequence's times, each with how many there are in a second."""
 MAX_EVENTS = 1 << 16
-LISTS = {"ids": "int64", "strings": "string"}
+LISTS = {"ids": "int64", "strings": "string", "floats": "float32"}
 """Kinds of a sequence's columns, each with the type of its values."""
+UNSCALED = {"log1p": False, "mean": 0.0, "scale": 1.0}
+"""The scaling of a column that has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceColumn:
-    """One column of a sequence that is looked up in a table.
+    """One column of a sequence: looked up in a table, or floats.
 
     Attributes:
         name: Its name, `<sequence>.<column>`.
-        kind: ids | strings.
-        input: Name of the tensor that it reads: an input of the request or a transform.
-        table: Its embedding table.
+        kind: ids | strings | floats.
+        input: Name of the tensor that it reads: an input of the request or, except for floats, a transform.
+        table: Its embedding table; "" for floats.
         offset: First column in the sequence's input.
-        width: Number of columns, the mask's included.
+        width: Number of columns, the mask's included; floats have no mask of their own.
+        log1p: Floats only, as are mean and scale: those of a float feature (processor.package.Feature).
+        mean: See log1p.
+        scale: See log1p.
     """
 
     name: str
@@ -50,6 +57,14 @@ class SequenceColumn:
     table: str
     offset: int
     width: int
+    log1p: bool = False
+    mean: float = 0.0
+    scale: float = 1.0
+
+    @property
+    def scaling(self) -> tuple[bool, float, float]:
+        """Its log1p, mean and scale."""
+        return self.log1p, self.mean, self.scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +108,7 @@ class TensorShape(Protocol):
 def validate_sequences(
     sequences: Sequence[SequenceEntry],
     inputs: Mapping[str, TensorShape],
-    sources: Collection[str],
+    sources: Mapping[str, TensorShape],
     dims: Mapping[str, int],
 ) -> None:
     """Raise BadInput unless each sequence agrees with inputs and tables.
@@ -101,7 +116,7 @@ def validate_sequences(
     Args:
         sequences: The sequences.
         inputs: Inputs of the request by name.
-        sources: Names of the request's inputs and of all tensors computed from them.
+        sources: The request's inputs and all tensors computed from them, by name.
         dims: Elements per row by table.
     """
     names = [s.name for s in sequences]
@@ -111,7 +126,7 @@ def validate_sequences(
         _want(0 < s.max_length <= MAX_EVENTS, f"{where}.max_length: expected 1 to {MAX_EVENTS}, got {s.max_length}")
         _want(s.keep in KEEPS, f"{where}.keep: expected one of {', '.join(KEEPS)}, got {s.keep[:40]!r}")
         _want(s.time_unit in TIME_UNITS, f"{where}.time_unit: expected one of {', '.join(TIME_UNITS)}")
-        _want(bool(s.columns), f"{where}.columns: expected at least one")
+        _want(any(c.table for c in s.columns[:1]), f"{where}.columns: expected at least one, the first with a table")
         for name in s.inputs:
             aligned = name in inputs and inputs[name].ragged and name.startswith(f"{s.name}.")
             _want(aligned, f"{where}.inputs: expected lists named {s.name}.<column>, got {name[:64]!r}")
@@ -121,12 +136,22 @@ def validate_sequences(
         for c in s.columns:
             _want(c.kind in LISTS, f"{where}.columns: expected kind {' or '.join(LISTS)}, got {c.kind[:40]!r}")
             _want(c.input in sources, f"{where}.columns: {c.input[:64]!r} is not an input")
-            _want(c.table in dims, f"{where}.columns: {c.table[:64]!r} is not among manifest.tables")
-            wide = (dims[c.table] + 1) * s.max_length
+            lists = sources[c.input].ragged and sources[c.input].dtype == LISTS[c.kind]
+            _want(lists, f"{where}.columns: expected lists of {LISTS[c.kind]} in {c.input[:64]!r}")
+            if c.kind == "floats":
+                plain = c.input in s.inputs and not c.table
+                _want(plain, f"{where}.columns: expected floats without a table, got {c.table[:64]!r}")
+            else:
+                _want(c.table in dims, f"{where}.columns: {c.table[:64]!r} is not among manifest.tables")
+            wide = (dims[c.table] + 1 if c.table else 1) * s.max_length
             _want((c.offset, c.width) == (at, wide), f"{where}.columns: expected {wide} columns from {at} on")
             at += wide
         at += s.max_length if s.time else 0
         _want(s.width == at, f"{where}.width: expected {at}, got {s.width}")
+    floats = {c.input for s in sequences for c in s.columns if c.kind == "floats"}
+    for name, spec in sources.items():
+        alone = spec.ragged and spec.dtype == "float32" and name not in floats
+        _want(not alone, f"manifest.inputs[{name}]: expected lists of float32 only as a column of a sequence")
 
 
 def _want(condition: bool, message: str) -> None:

@@ -109,6 +109,8 @@ def _made_up_input(spec: Input, version: ServedVersion) -> Column:
     columns = spec.columns or 1
     if spec.ragged:
         splits = np.arange(0, 2 * MOST_ROWS + 1, 2, dtype=np.int64)
+        if spec.dtype == "float32":
+            return Ragged(np.full(2 * MOST_ROWS, 0.5, np.float32), splits)
         values = Strings.of(["a", "b"] * MOST_ROWS) if spec.dtype == "string" else _ids(spec, 0, version, 2 * MOST_ROWS)
         return Ragged(values, splits)
     if spec.dtype == "string":

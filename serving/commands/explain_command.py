@@ -160,6 +160,7 @@ def _events(name: str, sides: list[dict[str, Any]]) -> Table:
         events = by_place[place]
         some = next(e for e in events if e)
         ids = ", ".join(printable(one["id"]) for each in some["ids"].values() for one in each[:1])
+        ids += "".join(f", {_number(value)}" for value in some.get("floats", {}).values())
         changes = ("" if e is None else _signed(e["score_change"]) for e in events)
         table.add_row(Text(f"{place}: {ids}"), *map(Text, changes))
     if len(by_place) > MOST_EVENTS:

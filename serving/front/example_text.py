@@ -71,19 +71,23 @@ def looked_up_text(columns: Mapping[str, Column | None], specs: Sequence[Input],
             parts.append(f"{json.dumps(spec.name)}: null")
             continue
         if isinstance(column, Ragged):
-            ends, flat = column.row_splits.tolist(), column.values.tolist()
+            ends, flat = column.row_splits.tolist(), _numbered(column.values.tolist())
             rows = [_readable(flat[a:b]) for a, b in zip(ends, ends[1:])]
         elif isinstance(column, Strings):
             rows = _readable(column.tolist())
         else:
-            # A float that is missing is NaN, which JSON has no number for.
-            rows = [None if value != value else value for value in column.reshape(-1).tolist()]
+            rows = _numbered(column.reshape(-1).tolist())
         if spec.columns:
             rows = [rows[n : n + spec.columns] for n in range(0, len(rows), spec.columns)]
         text = json.dumps(rows)
         most_nbytes -= len(text)
         parts.append(f"{json.dumps(spec.name)}: {text if most_nbytes >= 0 else 'null'}")
     return f"{{{', '.join(parts)}}}"
+
+
+def _numbered(values: list[Any]) -> list[Any]:
+    """Return values with None for a float that is missing: it is NaN, which JSON has no number for."""
+    return [None if value != value else value for value in values]
 
 
 def _readable(values: list[Any]) -> list[Any]:

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow, needs_redis]
 
 ITEMS, USERS, EVENTS = 20, 6, 1200
 CATEGORIES, SEGMENTS = ["shoes", "hats", "öl"], ["new", "loyal"]
-HISTORY = "history.item"
+HISTORY, WATCHED = "history.item", "history.watched"
 MISSING = {"category": "", "price": float("nan"), "tags": [], "shelves": [], "maker": 0}
 
 
@@ -39,7 +39,8 @@ def item(number, content=0):
 
 def user(number):
     history = [n % ITEMS for n in range(number, 2 * number)]
-    return {"age": 20.5 + number, "segment": SEGMENTS[number % 2], "hist_items": history}
+    seconds = [n / 4 for n in range(number)]
+    return {"age": 20.5 + number, "segment": SEGMENTS[number % 2], "hist_items": history, "hist_seconds": seconds}
 
 
 def write_tables(folder):
@@ -53,7 +54,7 @@ def write_tables(folder):
     pq.write_table(pa.table(rows), folder / "items.parquet")
 
 
-def config(folder, path, label, hist_items, **publish):
+def config(folder, path, label, hist_items, hist_seconds, **publish):
     """A training file; of recordings it differs in path, label and the names of lists of events."""
     return {
         "model": {"name": "ctr", "arch": "deepfm", "hidden": [8]},
@@ -81,13 +82,25 @@ def config(folder, path, label, hist_items, **publish):
             "user": {
                 "key": "user_id",
                 "format": "hash",
-                "features": ["age", "segment", "hist_items"],
-                "types": {"age": "double", "segment": "string", "hist_items": "int64_list"},
-                "names": {"hist_items": HISTORY},
+                "features": ["age", "segment", "hist_items", "hist_seconds"],
+                "types": {
+                    "age": "double",
+                    "segment": "string",
+                    "hist_items": "int64_list",
+                    "hist_seconds": "double_list",
+                },
+                "names": {"hist_items": HISTORY, "hist_seconds": WATCHED},
                 "timeout_ms": 5000,
             }
         },
-        "sequences": {"history": {"columns": {"item": hist_items}, "tables": {"item": "item_id"}, "max_length": 8}},
+        "sequences": {
+            "history": {
+                "columns": {"item": hist_items},
+                "tables": {"item": "item_id"},
+                "floats": {"watched": hist_seconds},
+                "max_length": 8,
+            }
+        },
         "publish": {"repository": str(folder / "repository"), "full_rows": 0, "delta_rows": 0, **publish},
     }
 
@@ -115,7 +128,7 @@ def _text(value):
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
 def test_training_on_recordings_reads_the_values_as_they_were_used(tmp_path, workers):
     write_tables(tmp_path)
-    trained(config(tmp_path, tmp_path / "events.parquet", "clicked", "hist_items"))
+    trained(config(tmp_path, tmp_path / "events.parquet", "clicked", "hist_items", "hist_seconds"))
     redis = RedisServer().start()
     with redis.client() as client:
         for number in range(USERS):
@@ -161,11 +174,12 @@ def test_training_on_recordings_reads_the_values_as_they_were_used(tmp_path, wor
             ask(3, [0, 1, 5])
     finally:
         redis.close()
-    raw = config(tmp_path, folder, "freshet.output.score", f"freshet.input.{HISTORY}")
+    lists = [f"freshet.input.{name}" for name in (HISTORY, WATCHED)]
+    raw = config(tmp_path, folder, "freshet.output.score", *lists)
     raw["model"]["arch"] = "stca"
     (batch,) = open_rows(parse_config(raw), tmp_path / "none").batches(1000)
     read = {name: rows_of(column) for name, column in batch.columns.items()}
-    read |= {"score": batch.label.tolist(), "hist_items": read[HISTORY]}
+    read |= {"score": batch.label.tolist(), "hist_items": read[HISTORY], "hist_seconds": read[WATCHED]}
     # The probes sent an age of their own.
     found = [{name: read[name][n] for name in asked[0]} for n, age in enumerate(read["age"]) if age]
     assert sorted(map(repr, found)) == sorted(map(repr, asked))

@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 import pytest
 
-from freshet_serving import Client, Ragged
+from freshet_serving import BadInput, Client, Ragged
 from freshet_serving.serving.codecs.messages import message
 from tests.e2e.servers import ALONE, LiveServer
 from tests.models.zoo import next_item_models
@@ -18,16 +18,19 @@ LENGTHS = (0, 1, 7, 50, 64, 100)
 """Events of the users that are asked for; the model reads the newest 64."""
 CANDIDATES = 5
 DT_INT64, DT_FLOAT = 9, 1
+RANKERS = ("stca", "sasrec")
+"""Their events have a number."""
+of_rankers = pytest.mark.parametrize("served", RANKERS, indirect=True, scope="module")
 
 
-@pytest.fixture(scope="module", params=["stca", "sasrec", "sasrec_next", "hstu_next"])
+@pytest.fixture(scope="module", params=[*RANKERS, "sasrec_next", "hstu_next"])
 def served(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     if request.param.endswith("_next"):
         trainer = next_item_models.learned(request.param, 64, 2)
     else:
-        trainer = make_trainer(request.param, 64)
-        trainer.learn(make_batch(64, LENGTHS))
+        trainer = make_trainer(request.param, 64, floats=True)
+        trainer.learn(make_batch(64, LENGTHS, floats=True))
     publish(trainer, folder / "repository", (1, 8))
     with LiveServer(folder / "repository", *ALONE, log=folder / "serve.log") as live:
         yield live, trainer
@@ -35,7 +38,7 @@ def served(request, tmp_path_factory):
 
 def asked(trainer, length):
     """The columns of one user with a history of this length, and candidates."""
-    columns = make_batch(CANDIDATES, (length,), seed=length, timed=True).columns
+    columns = make_batch(CANDIDATES, (length,), seed=length, timed=True, floats=True).columns
     columns = of_request(columns, CANDIDATES) | {"user": np.full(CANDIDATES, columns["user"][0])}
     read = {i.name for i in trainer.manifest.inputs}
     return {name: column for name, column in columns.items() if name in read}
@@ -48,8 +51,7 @@ def forms(columns):
     splits = lists["history.item"].row_splits
     yield plain | lists
     yield plain | {name: column.values for name, column in lists.items()} | {"history.row_splits": splits}
-    padding = [np.zeros(3, np.int64)]
-    padded = {name: np.concatenate([column.values, *padding])[np.newaxis] for name, column in lists.items()}
+    padded = {name: np.append(c.values, np.zeros(3, c.values.dtype))[np.newaxis] for name, c in lists.items()}
     yield plain | padded | {"history.lengths": np.diff(splits)}
 
 
@@ -59,6 +61,9 @@ def test_every_dialect_gives_the_trained_scores(served, length):
     columns = asked(trainer, length)
     wanted = trainer.score(columns)
     as_json = {n: [c.values.tolist()] if isinstance(c, Ragged) else c.tolist() for n, c in columns.items()}
+    if "history.watched" in as_json:
+        # A missing float is null.
+        as_json["history.watched"] = [[None if v != v else v for v in as_json["history.watched"][0]]]
     scores, _ = live.predict("m", as_json)
     scores = scores["score"] if isinstance(scores, dict) else scores
     np.testing.assert_allclose(np.ravel(scores), wanted, atol=1e-5)
@@ -70,6 +75,40 @@ def test_every_dialect_gives_the_trained_scores(served, length):
     for form in list(forms(columns))[1:]:
         np.testing.assert_allclose(tensorflow_serving(live, form), wanted, atol=1e-5)
         np.testing.assert_allclose(kserve_json(live, form), wanted, atol=1e-5)
+
+
+@of_rankers
+def test_floats_that_do_not_fit_are_refused_by_name(served):
+    live, trainer = served
+    columns = asked(trainer, 7)
+    as_json = {n: [c.values.tolist()] if isinstance(c, Ragged) else c.tolist() for n, c in columns.items()}
+    as_json["history.watched"] = [[1.5] * 7]
+    where = "'history.watched': expected"
+    for change, wanted in {
+        "[[1.5, 2.5]]": f"{where} lists as long as those of 'history.item'",
+        "[[1, 1, 1, 1, 1, 1, Infinity]]": f"{where} finite numbers (or NaN), got inf in row 0, column 6",
+        "[[1, 1, 1, 1, 1, 1, 1e60]]": "history.watched: Cannot convert JSON value to float without loss of precision",
+        '[["a", 1, 1, 1, 1, 1, 1]]': "history.watched: JSON Value:",
+    }.items():
+        body = json.dumps({"inputs": as_json}).replace(json.dumps(as_json["history.watched"]), change)
+        status, _, reply = live.request("POST", "/v1/models/m:predict", body)
+        assert (status, wanted in json.loads(reply)["error"]) == (400, True), reply
+    columns["history.watched"].values[3] = -np.inf
+    with Client(f"grpc://127.0.0.1:{live.grpc_port}") as client:
+        for form in forms(columns):
+            with pytest.raises(BadInput, match=f"{where} finite numbers .* -inf in row 0, column 3"):
+                client.predict("m", form)
+
+
+@of_rankers
+def test_metadata_and_the_example_name_the_floats(served):
+    live, _ = served
+    _, _, reply = live.request("GET", "/v2/models/m")
+    found = {i["name"]: (i["datatype"], i["shape"]) for i in json.loads(reply)["inputs"]}
+    assert found["history.watched"] == ("FP32", [-1])
+    _, _, reply = live.request("GET", "/v1/models/m/metadata")
+    signature = json.loads(reply)["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert signature["inputs"]["history.watched"]["dtype"] == "DT_FLOAT"
 
 
 def tensorflow_serving(live, inputs):
@@ -95,7 +134,7 @@ def kserve_json(live, inputs):
             "name": name,
             "shape": list(values.shape),
             "datatype": "FP32" if values.dtype == np.float32 else "INT64",
-            "data": values.tolist(),
+            "data": [None if v != v else v for v in values.reshape(-1).tolist()],
         }
         for name, values in inputs.items()
     ]

@@ -47,6 +47,15 @@ def test_ragged_integers_are_concatenated_values_and_row_splits(rows):
     assert [built.values[a:b].tolist() for a, b in zip(splits, splits[1:])] == rows
 
 
+@given(rows=st.lists(st.lists(st.integers(-9, 9) | st.floats(width=32), max_size=5), max_size=6))
+def test_ragged_numbers_are_floats_where_one_of_them_is(rows):
+    built = Ragged.of(rows)
+    flat = [value for row in rows for value in row]
+    floats = any(isinstance(value, float) for value in flat)
+    assert built.values.dtype == (np.float32 if floats else np.int64)
+    np.testing.assert_array_equal(built.values, flat)
+
+
 @given(rows=st.lists(st.lists(st.text(max_size=5), max_size=5), max_size=6))
 def test_ragged_strings_are_concatenated(rows):
     built = Ragged.of(rows)

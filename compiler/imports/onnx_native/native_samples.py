@@ -139,7 +139,7 @@ def rows_of(column: Column, rows: NDArray[np.int64], count: int) -> Column:
     if isinstance(column, Ragged):
         values = rows_of(column.values, rows, count)
         assert not isinstance(values, Ragged), "values are not ragged themselves"
-        return Ragged(values, np.arange(len(rows) + 1) * (len(column.values) // count))  # type: ignore[arg-type]
+        return Ragged(values, np.arange(len(rows) + 1) * (len(column.values) // count))
     if isinstance(column, Strings):
         texts, each = column.tolist(), len(column) // count
         return Strings.of([text for row in rows for text in texts[row * each : (row + 1) * each]])

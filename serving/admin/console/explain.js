@@ -103,7 +103,7 @@ function eventsOf(history, generation) {
     h("ol", { class: "moved" }, ranked.sort((a, b) => a.place - b.place).map(e => {
       const bar = h("i", { class: e.score_change < 0 ? "less" : "more", "aria-hidden": "true" });
       bar.style.width = `${(100 * Math.abs(e.score_change) / most).toFixed(1)}%`;
-      const ids = Object.values(e.ids).map(each => each.length ? each[0].id : "").join(", ");
+      const ids = [...Object.values(e.ids).map(each => each.length ? each[0].id : ""), ...Object.values(e.floats || {})].join(", ");
       return h("li", {}, h("span", {}, `${e.place}: ${ids}`), h("span", { class: "bar" }, bar), h("b", { class: "number" }, signed(e.score_change)));
     })), left > 0 ? h("p", { class: "soft" }, `${number(left)} more are not shown.`) : null);
 }

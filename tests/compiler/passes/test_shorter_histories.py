@@ -36,9 +36,15 @@ def test_first_places_of_every_column_are_kept():
     assert HISTORY.columns_of(LENGTH + 5) == 45
 
 
+def test_first_floats_are_kept_too():
+    floats = SequenceColumn("history.paid", "floats", "history.paid", "", (DIM + 1) * LENGTH, LENGTH)
+    entry = replace(HISTORY, columns=[*HISTORY.columns, floats], width=(DIM + 3) * LENGTH)
+    assert kept_columns(entry, 2) == [0, 1, 2, 3, 4, 5, 27, 28, 36, 37, 45, 46]
+
+
 def optimised(arch):
     options = {} if arch == "din" else {"units": 8, "layers": 2}
-    trainer = make_trainer(arch, LENGTH, arch == "hstu", **options)
+    trainer = make_trainer(arch, LENGTH, arch == "hstu", True, **options)
     dense = decompose(trainer.dense.published())
     return replace(optimise(dense).graph, examples=dense.examples), trainer.manifest.sequences
 

@@ -3,6 +3,7 @@
 import pytest
 
 from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.source import Field
 from freshet_serving.models.training.spec import draft
 from freshet_serving.processor.errors import BadInput
 
@@ -45,6 +46,44 @@ def test_columns_share_tables_and_become_inputs_named_after_the_sequence():
     assert [f.reads.name for f in config.features if f.sequence] == ["hist_items", "hist_actions", "hist_times"]
 
 
+def test_floats_are_columns_without_a_table_behind_the_others():
+    given = {"columns": {"item": "hist_items"}, "tables": {"item": "item_id"}, "floats": {"paid": "hist_prices"}}
+    config = parse(**given, max_length=20)
+    (entry,) = draft(config, {"history.paid": (2.0, 0.5)}).sequences
+    assert [(c.name, c.kind, c.table, c.offset, c.width) for c in entry.columns] == [
+        ("history.item", "strings", "item_id", 0, 9 * 20),
+        ("history.paid", "floats", "", 9 * 20, 20),
+    ]
+    assert (entry.inputs, entry.width) == (["history.item", "history.paid"], 10 * 20)
+    assert (entry.columns[1].mean, entry.columns[1].scale) == (2.0, 0.5)
+    inputs = {i.name: (i.dtype, i.ragged) for i in draft(config, {}).inputs}
+    assert inputs["history.paid"] == ("float32", True)
+    assert [f.reads for f in config.features if f.sequence] == [
+        Field("hist_items", "strings"),
+        Field("hist_prices", "floats"),
+    ]
+
+
+def test_floats_of_an_event_log_are_any_column_of_numbers_or_a_label():
+    given = {"columns": {"item": "item_id"}, "tables": {"item": "item_id"}, "from_events": "user_id"}
+    config = parse(**given, floats={"paid": "price", "watched": "seconds", "liked": "clicked"})
+    read = {f.name: f.reads for f in config.features if f.kind == "floats"}
+    assert read == {
+        "history.paid": Field("price", "float"),
+        "history.watched": Field("seconds", "float"),
+        "history.liked": None,
+    }
+
+
+def test_ratings_of_movielens_are_floats_of_histories_alone():
+    movies = {"model": FILE["model"], "data": {"path": "ml", "format": "movielens"}}
+    history = {"columns": {"item": "movie_id"}, "tables": {"item": "movie_id"}, "from_events": "user_id"}
+    config = parse_config(movies | {"sequences": {"h": history | {"floats": {"rating": "rating"}}}})
+    assert [f.reads for f in config.features if f.kind == "floats"] == [Field("rating", "float")]
+    with pytest.raises(BadInput, match=r"features.rating: expected a column other than data.label, got 'rating'"):
+        parse_config(movies | {"features": {"rating": {"kind": "float"}}})
+
+
 def test_file_without_sequences_has_none():
     assert draft(parse_config(FILE), {}).sequences == []
 
@@ -57,6 +96,16 @@ def test_file_without_sequences_has_none():
         ({"columns": ["a"]}, "sequences.history.columns: expected a table of strings, got"),
         ({"columns": {"time": "a"}}, "names of letters, digits, '_' other than time"),
         ({"columns": {"i": "a"}, "tables": {"j": "item_id"}}, "history.tables: expected one of i, got 'j'"),
+        ({"columns": {"i": "a"}, "floats": {"i": "b"}}, "history.floats: expected names that columns does not have"),
+        ({"columns": {"i": "a"}, "floats": {"time": "b"}}, "names of letters, digits, '_' other than time"),
+        ({"columns": {"i": "a"}, "floats": {"f": "a"}}, "floats: expected a column of kind 'floats', got 'a'"),
+        ({"columns": {"i": "a"}, "floats": {"f": "ts"}}, "floats: expected columns of numbers other than data.time"),
+        ({"columns": {"i": "a"}, "floats": ["b"]}, "sequences.history.floats: expected a table of strings, got"),
+        ({"columns": {}, "floats": {"f": "b"}}, "sequences.history.columns: expected at least one column"),
+        (
+            {"columns": {"i": "item_id"}, "from_events": "user_id", "floats": {"f": "user_id"}},
+            "history.floats: expected a column of kind 'float', got 'user_id'",
+        ),
         ({"columns": {"i": "a"}, "max_length": 0}, "max_length: expected 1 to 65536, got 0"),
         ({"columns": {"i": "a"}, "keep": "new"}, "keep: expected one of newest, oldest"),
         ({"columns": {"i": "a"}, "time_unit": "h"}, "time_unit: expected one of s, ms"),

@@ -139,6 +139,18 @@ def test_lists_of_strings_may_hold_nulls_and_dictionaries():
     assert convert(packed.slice(2), "strings") == [[b"ccc"]]
 
 
+def test_lists_of_any_numbers_are_floats_and_null_is_nan():
+    for values in ([[1.5, None], None, [], [-3]], [[1, None], None, [], [4]]):
+        assert convert(pa.array(values), "floats") == [row or [] for row in values]
+    made = arrow.column(arrow.canonical(pa.array([[1, 2], [3]]), "floats", "c", where), "floats")
+    assert made.values.dtype == np.float32
+
+
+def test_infinite_number_in_a_list_is_refused_by_row():
+    with pytest.raises(BadInput, match="column 'c': expected a number within float32, got inf at row 2 of x"):
+        convert(pa.array([[1.5], [], [2.5, float("inf")]]), "floats")
+
+
 def test_null_id_in_a_list_is_refused_by_row():
     with pytest.raises(BadInput, match="column 'c': expected an id, got a null at row 3 of x"):
         convert(pa.array([[1], [], [2, 3], [4, None]]), "ids")

@@ -23,6 +23,7 @@ def clicks(tmp_path):
         "tags": pa.array([[f"t{j}" for j in range(i % 3)] for i in at], pa.list_(pa.string())),
         "seen": pa.array([list(range(i % 4)) for i in at], pa.list_(pa.int64())),
         "price": [i / 2 for i in at],
+        "spent": [[i / 4] * (i % 3) for i in at],
         "at": pa.array(at, pa.timestamp("s")),
         "click": [i % 2 == 0 for i in at],
         "buy": [i % 5 == 0 for i in at],
@@ -49,7 +50,7 @@ def test_all_columns_are_read_by_their_types(clicks):
     kinds = {f.name: f.kind for f in Dataset(clicks, label="click").schema.fields}
     assert kinds == {
         "user": "id", "city": "string", "tags": "strings", "seen": "ids", "price": "float", "at": "seconds",
-        "buy": "float", "dwell": "float",
+        "buy": "float", "dwell": "float", "spent": "floats",
     }  # fmt: skip
     assert batch.label.shape == (ROWS, 2)
     assert batch.weight.tolist() == list(range(ROWS))
@@ -138,7 +139,9 @@ def test_mistake_gives_a_one_line_error(clicks, arguments, message):
 
 def test_tensorflow_gets_the_same_batches(clicks):
     tf = pytest.importorskip("tensorflow", reason="needs the train extra")
-    dataset = Dataset(clicks, ["user", "city", "tags", "seen", "price"], label="click", weight="dwell", batch_rows=10)
+    dataset = Dataset(
+        clicks, ["user", "city", "tags", "seen", "price", "spent"], label="click", weight="dwell", batch_rows=10
+    )
     batches = list(dataset.to_tf())
 
     assert len(batches) == dataset.to_tf().cardinality() == 3

@@ -77,6 +77,16 @@ def test_star_threshold_gives_the_requested_labels(folder):
     assert batch.label.tolist() == [1, 0, 0, 0]
 
 
+@pytest.mark.parametrize("labels", [(), ("rated4", "rated5")])
+def test_ratings_are_read_where_a_history_asks_for_them(folder, labels):
+    (folder / "events.csv").write_text(EVENTS + "5,2,9,1,3,1\n")
+    source = MovieLensSource(str(folder), [Field("movie_id", "id"), Field("rating", "float")], labels)
+    rows = joined(list(source.batches(2)))
+    assert rows["rating"] == [3.0, 5.0, 0.0, 4.0, 2.0]
+    assert rows["movie_id"] == [9, 1, 7, 9, 1]
+    assert rows["label"] == ([[0, 0], [1, 1], [0, 0], [1, 0], [0, 0]] if labels else [1, 1, 0, 1, 0])
+
+
 def test_resumed_reader_yields_the_remaining_batches(folder):
     for rows in (1, 2, 3, 4, 5):
         check_batches(MovieLensSource(str(folder)), rows, 4)

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.data.next_item_rows import NextItemRows, newest_histories
 from freshet_serving.models.data.sequence_columns import SequenceSource
+from freshet_serving.models.data.source import Field
 from tests.models.data.test_sequence_columns import Log
 
 
 def config_of(**section):
     history = {"columns": {"i": "item"}, "tables": {"i": "item"}, "from_events": "user", "time": "ts", "ties": "file"}
+    history["floats"] = {"watched": "seconds"}
     return parse_config(
         {
             "model": {"name": "m", "arch": "sasrec_next"},
@@ -60,6 +62,7 @@ def test_histories_are_those_of_a_plain_loop(events, data):
     got = {}
     for batch in found:
         assert lists(batch.columns["h.i"]) == [[b"%d" % n for n in times] for times in lists(batch.columns["h.time"])]
+        assert lists(batch.columns["h.watched"]) == [[n / 2 for n in times] for times in lists(batch.columns["h.time"])]
         for own, count in zip(lists(batch.columns["h.time"]), batch.label.tolist()):
             got[tuple(own)] = got.get(tuple(own), 0) + int(count)
     assert got == wanted
@@ -80,7 +83,7 @@ def test_pass_is_resumed_at_the_end_of_any_batch(seed):
 @given(EVENTS, st.integers(1, 9))
 def test_streamed_rows_become_one_history_a_user(events, rows):
     log, config = log_of(events), config_of(where="clicked", max_length=4)
-    for batch in SequenceSource(log, config.features).batches(rows):
+    for batch in SequenceSource(log, [*config.features, Field("seconds", "float")]).batches(rows):
         made = newest_histories(batch, *parts(config), ("clicked",))
         assert (made.start, made.end) == (batch.start, batch.end)
         users = sorted({user for user, _ in events[batch.start : batch.end]})
@@ -89,3 +92,4 @@ def test_streamed_rows_become_one_history_a_user(events, rows):
             assert own == all_own[-len(own) :] if own else not all_own
             assert len(own) >= min(len(all_own), 4)
             assert count == sum(n >= batch.start for n in all_own)
+        assert lists(made.columns["h.watched"]) == [[n / 2 for n in times] for times in lists(made.columns["h.time"])]

@@ -15,7 +15,7 @@ from freshet_serving.processor.errors import BadInput
 class Log:
     """An event log in memory."""
 
-    schema = Schema((Field("user", "id"), Field("item", "string")), "clicked", "ts")
+    schema = Schema((Field("user", "id"), Field("item", "string"), Field("seconds", "float")), "clicked", "ts")
 
     def __init__(self, users, items, clicked, times):
         self.rows = list(zip(users, items, clicked, times))
@@ -27,6 +27,7 @@ class Log:
         for first in range(start, len(self.rows), rows):
             users, items, clicked, times = zip(*self.rows[first : first + rows])
             columns = {"user": np.array(users, np.int64), "item": Strings.of(list(items))}
+            columns["seconds"] = np.arange(first, first + len(users), dtype=np.float32) / 2
             time = None if None in times else np.array(times, np.float64)
             yield Batch(columns, np.array(clicked, np.float32), time, first)
 
@@ -44,28 +45,29 @@ def features(**section):
 
 
 def read(log, rows=3, start=0, **section):
-    source = SequenceSource(log, features(**section))
-    items, times = [], []
+    source = SequenceSource(log, features(floats={"watched": "seconds", "liked": "clicked"}, **section))
+    found = [], [], [], []
     for batch in source.batches(rows, start):
-        for name, found in (("h.i", items), ("h.time", times)):
+        for name, lists in zip(("h.i", "h.time", "h.watched", "h.liked"), found):
             column = batch.columns[name]
             values = column.values.tolist()
-            found += [values[a:b] for a, b in zip(column.row_splits, column.row_splits[1:])]
-    return items, times
+            lists += [values[a:b] for a, b in zip(column.row_splits, column.row_splits[1:])]
+        assert batch.columns["h.watched"].values.dtype == batch.columns["h.liked"].values.dtype == np.float32
+    return found
 
 
 def expected(log, most=50, keep="newest", where="", ties="exclude"):
-    items, times = [], []
+    found = [], [], [], []
     for n, (user, _, _, time) in enumerate(log.rows):
         before = [
-            (item.encode(), int(when))
-            for other, item, clicked, when in log.rows[:n]
+            (item.encode(), int(when), row / 2, clicked)
+            for row, (other, item, clicked, when) in enumerate(log.rows[:n])
             if other == user and (clicked > 0 or not where) and (when < time or ties == "file")
         ]
         before = before[-most:] if keep == "newest" else before[:most]
-        items.append([item for item, _ in before])
-        times.append([when for _, when in before])
-    return items, times
+        for n, lists in enumerate(found):
+            lists.append([event[n] for event in before])
+    return found
 
 
 EVENTS = st.lists(
@@ -91,24 +93,30 @@ def test_history_is_what_a_plain_loop_finds(events, rows, most, keep, where, tie
     start = data.draw(st.integers(0, len(events)))
     got = read(log, rows, start, max_length=most, keep=keep, where=where, ties=ties)
     wanted = expected(log, most, keep, where, ties)
-    assert got == (wanted[0][start:], wanted[1][start:])
+    assert got == tuple(lists[start:] for lists in wanted)
 
 
 def test_list_columns_get_the_sequences_names():
     class Lists(Log):
-        schema = Schema((Field("user", "id"), Field("item", "string"), Field("hist", "strings")), "clicked", "ts")
+        schema = Schema(
+            (Field("user", "id"), Field("item", "string"), Field("hist", "strings"), Field("spent", "floats")),
+            "clicked", "ts",
+        )  # fmt: skip
 
         def batches(self, rows, start=0):
             for batch in super().batches(rows, start):
                 batch.columns["hist"] = Ragged.of([["a"]] * len(batch))
+                batch.columns["spent"] = Ragged.of([[2.5]] * len(batch))
                 yield batch
 
-    made = features(from_events="", time="", columns={"i": "hist"})
+    made = features(from_events="", time="", columns={"i": "hist"}, floats={"paid": "spent"})
     source = SequenceSource(Lists([1, 2], "xy", [0, 1], [5, 6]), made)
-    assert source.schema.names == ["user", "item", "h.i"]
+    assert source.schema.names == ["user", "item", "h.i", "h.paid"]
+    assert [source.schema.kind(name) for name in ("h.i", "h.paid")] == ["strings", "floats"]
     (batch,) = source.batches(8)
-    assert list(batch.columns) == ["user", "item", "h.i"]
+    assert list(batch.columns) == ["user", "item", "h.i", "h.paid"]
     assert batch.columns["h.i"].values.tolist() == [b"a", b"a"]
+    assert batch.columns["h.paid"].values.tolist() == [2.5, 2.5]
 
 
 def test_log_without_times_is_refused():

@@ -331,6 +331,16 @@ def test_csv_list_with_anything_but_integers_is_refused(tmp_path):
     )
 
 
+def test_csv_lists_of_numbers_are_read_or_refused_by_row(tmp_path):
+    (tmp_path / "c.csv").write_text("spent,click\n1.5|2,0\n,1\n-3e2,1\n")
+    source = tabular.open_table(DataConfig(str(tmp_path / "c.csv"), "csv", "click"), [Field("spent", "floats")])
+    assert joined(list(source.batches(2)))["spent"] == [[1.5, 2.0], [], [-300.0]]
+    (tmp_path / "d.csv").write_text("spent,click\n1.5|x,0\n")
+    assert refusal(tmp_path / "d.csv", "csv", [Field("spent", "floats")]) == (
+        "column 'spent': expected numbers between '|', got '1.5|x' at row 0 of d.csv"
+    )
+
+
 def test_truncated_gzip_is_refused(tmp_path):
     write_csv(tmp_path / "c.csv.gz", clicks(2000))
     packed = (tmp_path / "c.csv.gz").read_bytes()

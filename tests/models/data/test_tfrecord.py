@@ -71,6 +71,12 @@ def test_every_column_is_read_with_missing_values(tmp_path, name, packed):
     check_batches(source, 4, 23)
 
 
+def test_lists_of_floats_are_read_where_they_are_asked_for(tmp_path):
+    records = [example(spent=[1.5, 2.5], click=[1]), example(click=[0]), example(spent=[3.5], click=[1])]
+    source = opened(write(tmp_path / "a.tfrecord", records), [Field("spent", "floats")])
+    assert joined(list(source.batches(2)))["spent"] == [[1.5, 2.5], [], [3.5]]
+
+
 def test_first_records_distinguish_lists_from_values(tmp_path):
     dataset = Dataset(write(tmp_path / "a.tfrecord", map(row, range(1, 23))), label="click")
 

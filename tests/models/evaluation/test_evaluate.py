@@ -87,9 +87,9 @@ def test_packed_inputs_are_read_from_their_feature_columns(scorer):
     assert made["ids"].tolist() == [[0, 10], [1, 11], [2, 12]]
     assert made["price"] is price
 
-    for spec in (Input("ids", "int64", 3), Input("floats", "float32", 0, True)):
-        with pytest.raises(BadInput, match=f"input '{spec.name}'"):
-            fields_of(replace(manifest, inputs=[spec]))
+    with pytest.raises(BadInput, match="input 'ids'"):
+        fields_of(replace(manifest, inputs=[Input("ids", "int64", 3)]))
+    assert fields_of(replace(manifest, inputs=[Input("h.paid", "float32", 0, True)])) == [Field("h.paid", "floats")]
 
 
 class Fake:
@@ -100,6 +100,7 @@ class Fake:
     def __init__(self):
         self.asked = []
         inputs = [Input("user", "int64"), Input("history.item", "int64", ragged=True)]
+        inputs += [Input(name, "float32", ragged=True) for name in ("history.when", "history.liked")]
         self.description = SimpleNamespace(inputs=inputs, features=[], transforms=[])
 
     def outputs(self, labels):
@@ -113,10 +114,12 @@ class Fake:
 def test_histories_are_made_of_events_before_the_skipped_rows_too(tmp_path):
     path = tmp_path / "events.parquet"
     columns = {"ts": [1, 2, 3, 4], "user": [5, 5, 5, 6], "item": [10, 11, 12, 13], "clicked": [1.0, 1.0, 0.0, 1.0]}
+    columns["item_day"] = [0.5, 1.5, 2.5, 3.5]
     pq.write_table(pa.table(columns), path)
     data = {"path": str(path), "label": "clicked", "time": "ts"}
     features = {"user": {"kind": "id", "side": "user"}, "item": {"kind": "id", "side": "item"}}
     history = {"columns": {"item": "item"}, "tables": {"item": "item"}, "from_events": "user"}
+    history["floats"] = {"when": "item_day", "liked": "clicked"}
     config = parse_config(
         {"model": {"name": "m", "arch": "din"}, "data": data, "features": features, "sequences": {"history": history}}
     )
@@ -125,3 +128,5 @@ def test_histories_are_made_of_events_before_the_skipped_rows_too(tmp_path):
     (asked,) = scorer.asked
     assert asked["history.item"].values.tolist() == [10, 11]
     assert asked["history.item"].row_splits.tolist() == [0, 2, 2]
+    assert asked["history.when"].values.tolist() == [0.5, 1.5]
+    assert asked["history.liked"].values.tolist() == [1.0, 1.0]

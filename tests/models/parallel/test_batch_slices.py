@@ -27,7 +27,9 @@ def plain(column):
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 40), (7, 31), (9, 10), (5, 5)])
 def test_columns_labels_and_shares_round_trip(start, stop):
-    batch = make_batch(60, seed=1).slice(10, 50)
+    batch = make_batch(60, seed=1)
+    batch.columns["spent"] = Ragged(np.arange(120, dtype=np.float32) / 8, np.arange(0, 122, 2))
+    batch = batch.slice(10, 50)
     share = np.linspace(0, 1, 40).astype(np.float32)
     names = list(batch.columns)
     message = encoded(batch.columns, names, batch.label, share, start, stop)

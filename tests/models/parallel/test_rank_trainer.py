@@ -98,16 +98,16 @@ def test_sequences_and_multiple_cores_per_process_learn_equally():
 
 def test_histories_learn_like_in_one_process():
     _, settings, network, _, _ = arguments()
-    given = manifest("freshet_serving.models.zoo.stca:build", 7), settings, network, None, {}
+    given = manifest("freshet_serving.models.zoo.stca:build", 7, floats=True), settings, network, None, {}
     one = Trainer(*given)
     with Together(3, *given) as many:
         for n in range(12):
-            batch = history_batch(64, (7, 3, 9, 0, 1), n)
+            batch = history_batch(64, (7, 3, 9, 0, 1), n, floats=True)
             if n % 2:
                 # Each process has rows with the same histories, which it computes once.
                 batch = batch.take(np.repeat(np.arange(16), 4))
             assert one.learn(batch) == pytest.approx(many.learn(batch), abs=1e-5)
-        probe = history_batch(100, (7, 3, 9, 0, 1), 99)
+        probe = history_batch(100, (7, 3, 9, 0, 1), 99, floats=True)
         assert np.abs(one.score(probe.columns) - many.score(probe.columns)).max() <= 1e-5
         assert_alike(one, many, 1e-4)
 

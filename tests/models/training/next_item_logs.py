@@ -11,12 +11,12 @@ def write_log(path, users=60, events=14, strings=False):
     """Write rows in the order of time: each user steps through the items one by one, from a place of their own."""
     random = np.random.default_rng(3)
     firsts = random.integers(0, ITEMS, users)
-    lines = ["user_id,item_id,label,ts"]
+    lines = ["user_id,item_id,label,ts,seconds"]
     for at in range(events):
         for user in random.permutation(users):
             item = int(firsts[user] + at) % ITEMS
             name = f"i{item}" if strings else item + 100
-            lines.append(f"{user},{name},1,{1000 + len(lines)}")
+            lines.append(f"{user},{name},1,{1000 + len(lines)},{at / 2}")
     path.write_text("\n".join(lines) + "\n")
 
 

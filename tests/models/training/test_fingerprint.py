@@ -89,6 +89,20 @@ def test_plain_features_keep_their_original_fingerprint_keys():
     assert kept == {"kind", "table", "dim", "combiner", "max_length", "transform"}
 
 
+def test_floats_of_a_history_change_the_fingerprint_and_older_files_keep_theirs():
+    def history(**section):
+        raw = {"columns": {"item": "items"}, "tables": {"item": "item"}} | section
+        features = {"item": {"kind": "id", "side": "item", "dim": 4}}
+        data = {"path": "x", "format": "csv", "label": "y"}
+        made = {"model": {"name": "shop", "arch": "din"}, "data": data, "features": features}
+        return parse_config(made | {"sequences": {"h": raw}})
+
+    before, now = history(), history(floats={"paid": "prices"})
+    assert fingerprint(before) == "050e14161ff2b46c"
+    assert fingerprint(before) != fingerprint(now)
+    assert "features.h.paid was added" in changed(settings(before), settings(now))
+
+
 def test_several_labels_change_the_fingerprint_and_older_files_keep_theirs():
     one = {"data": {"path": "x", "format": "csv", "label": "y"}, "features": {"user": {"kind": "id"}}}
     two = one | {"data": one["data"] | {"label": ["y", "z"]}}

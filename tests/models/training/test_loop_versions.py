@@ -4,11 +4,13 @@ import dataclasses
 import shutil
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from freshet_serving.models.config.train_config import StartOptions
+from freshet_serving.models.config.train_config import StartOptions, parse_config
 from freshet_serving.models.training import full_versions
 from freshet_serving.models.training import loop as running
 from freshet_serving.models.training.loop import TrainingRun
@@ -210,3 +212,60 @@ def test_second_version_reuses_the_warmup_requests_of_the_first(tmp_path):
     add_file(VersionReader(tmp_path / "mixed" / "1"), WARMUP, data)
     begin(tmp_path, ANEW)[0].full()
     assert Repository(tmp_path).version("mixed", 2).file(WARMUP) == data
+
+
+def events_config(folder, history, data="rows.parquet"):
+    return parse_config(
+        {
+            "model": {"name": "watched", "arch": "stca", "units": 8, "layers": 1, "hidden": [8]},
+            "data": {"path": str(folder / data), "label": "clicked", "time": "ts"},
+            "features": {"user": {"kind": "id", "side": "user"}, "item": {"kind": "id", "side": "item", "dim": 4}},
+            "sequences": {"history": {"tables": {"item": "item"}, "max_length": 5} | history},
+            "train": {"batch_rows": 64, "seed": 3, "holdout": 0.0},
+            "publish": {"repository": str(folder / "repository"), "full_rows": 448, "delta_rows": 64},
+        }
+    )
+
+
+def write_events(path, scale=1.0):
+    random = np.random.default_rng(7)
+    lists = [random.integers(0, 20, n).tolist() for n in random.integers(0, 8, ROWS)]
+    seconds = [(scale * np.exp(random.normal(2, 2, len(own)))).tolist() for own in lists]
+    seconds[3] = [None] * len(seconds[3])
+    columns = {"user": random.integers(0, 9, ROWS), "item": random.integers(0, 20, ROWS), "ts": np.arange(ROWS) + 1e9}
+    columns |= {"clicked": random.integers(0, 2, ROWS), "seconds": scale * np.exp(random.normal(2, 2, ROWS))}
+    pq.write_table(pa.table(columns | {"hist_items": lists, "hist_seconds": seconds}), path)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        {"columns": {"item": "hist_items"}, "floats": {"watched": "hist_seconds"}},
+        {"columns": {"item": "item"}, "floats": {"watched": "seconds"}, "from_events": "user"},
+    ],
+    ids=["lists", "events"],
+)
+def test_floats_of_events_keep_their_scaling_in_later_versions(history, tmp_path):
+    write_events(tmp_path / "rows.parquet")
+    config = events_config(tmp_path, history)
+    first = TrainingRun(config, reporter=Heard())
+    first.full()
+    (column,) = (c for c in first.trainer.manifest.sequences[0].columns if not c.table)
+    (batch,) = first.source.batches(ROWS)
+    logs = np.log1p(batch.columns["history.watched"].values[~np.isnan(batch.columns["history.watched"].values)])
+    assert column.log1p
+    assert (column.mean, column.scale) == pytest.approx((logs.mean(), 1 / logs.std()), rel=1e-4)
+    assert "defaults: log1p of history.watched" in first._report.notes
+    resumed = TrainingRun(config, reporter=Heard())
+    assert [g.step for g in resumed.stream()] == [1, 2, 3]
+    assert resumed.trainer.manifest.sequences == first.trainer.manifest.sequences
+    with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as processor:
+        scores = processor.process(PredictRequest("watched", batch.columns)).outputs["score"][:, 0]
+    np.testing.assert_allclose(scores, resumed.trainer.score(batch.columns), atol=1e-5)
+    write_events(tmp_path / "larger.parquet", 100.0)
+    shutil.rmtree(tmp_path / "repository" / ".checkpoints")
+    second = TrainingRun(events_config(tmp_path, history, "larger.parquet"), start_options=ON, reporter=Heard())
+    assert second.trainer.manifest.sequences == first.trainer.manifest.sequences
+    anew = TrainingRun(events_config(tmp_path, history, "larger.parquet"), start_options=ANEW, reporter=Heard())
+    (other,) = (c for c in anew.trainer.manifest.sequences[0].columns if not c.table)
+    assert other.mean > column.mean + 3

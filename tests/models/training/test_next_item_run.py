@@ -7,12 +7,13 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
+from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.training import loop
 from freshet_serving.models.training.next_item_run import NextItemRun
 from freshet_serving.models.zoo.architectures import NEXT_ITEM
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from tests.models.training.next_item_logs import ITEMS, next_config, write_log
+from tests.models.training.next_item_logs import ITEMS, next_config, raw_config, write_log
 
 pytestmark = pytest.mark.tensorflow
 
@@ -66,6 +67,29 @@ def test_killed_run_continues_to_the_same_weights(steps, tmp_path, monkeypatch):
     assert np.array_equal(found.keys, wanted.keys)
     assert np.array_equal(found.rows, wanted.rows)
     assert np.array_equal(found.counts, wanted.counts)
+
+
+def test_floats_of_new_events_are_read_as_those_of_earlier_ones(tmp_path):
+    write_log(tmp_path / "log.csv")
+    raw = raw_config(tmp_path, train={"epochs": 1, "holdout": 0.0})
+    raw["sequences"]["history"]["floats"] = {"watched": "seconds", "liked": "label"}
+    run, seen = NextItemRun(parse_config(raw)), []
+    learn = run.trainer.learn
+    run.trainer.learn = lambda work: seen.append(work.batch.columns) or learn(work)
+    run.run()
+    floats = [c for c in run.trainer.manifest.sequences[0].columns if not c.table]
+    assert [(c.name, c.scale != 1, c.mean) for c in floats] == [
+        ("history.watched", True, floats[0].mean),
+        ("history.liked", False, 1),
+    ]
+    assert run.state.step == 2
+    for columns in seen:
+        # The step of a user's event in the log, from its item.
+        items, watched = columns["history.item"], columns["history.watched"]
+        assert items.row_splits.tolist() == watched.row_splits.tolist()
+        for a, b in zip(items.row_splits, items.row_splits[1:]):
+            assert ((np.diff(items.values[a:b]) % ITEMS) == np.diff(watched.values[a:b]) * 2).all()
+        assert set(columns["history.liked"].values.tolist()) == {1.0}
 
 
 @pytest.mark.parametrize("arch", NEXT_ITEM)

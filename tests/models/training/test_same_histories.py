@@ -16,9 +16,9 @@ pytestmark = pytest.mark.tensorflow
 LENGTH, ROWS = 6, 48
 
 
-def make_repeating(seed, distinct=5, timed=False):
+def make_repeating(seed, distinct=5, timed=False, floats=False):
     """Rows whose histories are those of the first few, in turn and at random."""
-    batch = make_batch(ROWS, (LENGTH, 3, 0, 1, LENGTH + 2), seed, timed=timed)
+    batch = make_batch(ROWS, (LENGTH, 3, 0, 1, LENGTH + 2), seed, timed=timed, floats=floats)
     at = np.random.default_rng(seed).integers(0, distinct, ROWS)
     for name in batch.columns:
         if name.startswith("history."):
@@ -26,8 +26,8 @@ def make_repeating(seed, distinct=5, timed=False):
     return batch, at
 
 
-def first_rows(columns, timed=False):
-    described = manifest("stca", LENGTH, timed)
+def first_rows(columns, timed=False, floats=False):
+    described = manifest("stca", LENGTH, timed, floats)
     plan = SparsePlan(described)
     return SameHistories(described, plan).first_rows(plan.bind_inputs(columns))
 
@@ -56,6 +56,17 @@ def test_one_other_value_makes_another_history(other):
     assert first_rows(columns, timed=True).tolist() == [0, 1]
 
 
+def test_floats_are_part_of_a_history():
+    columns = make_batch(2, (3,), floats=True).columns
+    for name in [n for n in columns if n.startswith("history.")]:
+        values = columns[name].values[:3]
+        columns[name] = Ragged(np.concatenate([values, values]), np.array([0, 3, 6]))
+    columns["history.watched"].values[[1, 4]] = np.nan
+    assert first_rows(columns, floats=True).tolist() == [0, 0]
+    columns["history.watched"].values[5] += 1
+    assert first_rows(columns, floats=True).tolist() == [0, 1]
+
+
 def test_rows_of_equal_hashes_and_other_values_are_told_apart():
     firsts = np.zeros(4, np.int64)
     _keep_equal(np.array([1, 2, 1, 2, 1, 3, 1]), np.array([0, 2, 4, 6, 7]), firsts)
@@ -67,9 +78,9 @@ def test_rows_of_equal_hashes_and_other_values_are_told_apart():
 )
 def test_step_over_shared_histories_equals_the_plain_step(arch, timed, parts, monkeypatch):
     monkeypatch.setattr(dense_step, "PART_ROWS", ROWS // parts)
-    sharing, plain = (make_trainer(arch, LENGTH, timed) for _ in range(2))
+    sharing, plain = (make_trainer(arch, LENGTH, timed, arch == "stca") for _ in range(2))
     plain._histories = None
-    batch, _ = make_repeating(0, timed=timed)
+    batch, _ = make_repeating(0, timed=timed, floats=arch == "stca")
     assert sharing.learn(batch) == pytest.approx(plain.learn(batch), abs=1e-6)
     assert {what for what, *_ in sharing.dense._functions} == {"shared_gradients", "moves"}
     assert {what for what, *_ in plain.dense._functions} == {"gradients", "moves"}
@@ -82,7 +93,7 @@ def test_step_over_shared_histories_equals_the_plain_step(arch, timed, parts, mo
         # How often and when each row was met.
         books, other_books = table._ids.columns["books"], other._ids.columns["books"]
         assert books[mine].tolist() == other_books[its].tolist()
-    after, _ = make_repeating(1, timed=timed)
+    after, _ = make_repeating(1, timed=timed, floats=arch == "stca")
     assert sharing.learn(after) == pytest.approx(plain.learn(after), abs=1e-5)
 
 

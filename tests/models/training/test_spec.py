@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
+from freshet_serving.models.data.sequence_columns import SequenceConfig
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.training.spec import (
     draft,
@@ -10,6 +13,7 @@ from freshet_serving.models.training.spec import (
     measure_transforms,
     share_of_ones,
 )
+from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
 from tests.models.training.streams import FEATURES, MixedSource, make_config
@@ -37,6 +41,19 @@ def test_scaling_is_mean_and_inverse_deviation_of_transformed_values():
     logs = np.sign(values) * np.log1p(np.abs(values))
     assert scaling["a"] == pytest.approx((values.mean(), 1 / values.std()), rel=1e-6)
     assert scaling["b"] == pytest.approx((logs.mean(), 1 / logs.std()), rel=1e-6)
+
+
+def test_floats_of_a_sequence_are_measured_as_those_of_a_feature():
+    history = SequenceConfig("h", {"item": "items"}, floats={"paid": "prices"})
+    paid = FeatureConfig("h.paid", "floats", side="user", max_length=50, from_="prices", sequence=history)
+    values = np.exp(np.random.default_rng(1).normal(0, 2, 400)).astype(np.float32)
+    values[::9] = np.nan
+    stream = OneBatch(a=values)
+    stream._columns["h.paid"] = Ragged(values, np.linspace(0, len(values), len(values) + 1).astype(np.int64))
+    plain = floats(a="")
+    assert measure_transforms(stream, [*plain, paid]) == {"a": "log1p", "h.paid": "log1p"}
+    scaling = measure_scaling(stream, [*floats(a="log1p"), replace(paid, transform="log1p")])
+    assert scaling["h.paid"] == scaling["a"]
 
 
 def test_scaling_ignores_nan_and_infinity():

@@ -10,14 +10,14 @@ from freshet_serving.models.data.source import Batch
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from tests.models.zoo.sequence_models import DIM, dense, make_batch, manifest, norm, publish
+from tests.models.zoo.sequence_models import DIM, dense, make_batch, manifest, norm, publish, scaled
 
 LENGTH, LAYERS = 7, 2
 
 
-def make_trainer(arch, length):
+def make_trainer(arch, length, floats=False):
     timed = arch == "hstu_next"
-    whole = manifest(arch, length, timed)
+    whole = manifest(arch, length, timed, floats)
     item = replace(whole.features[1], offset=0)
     drafted = replace(
         whole, inputs=[i for i in whole.inputs if i.name not in ("user", "price")], features=[item], width=DIM
@@ -29,10 +29,10 @@ def make_trainer(arch, length):
     return NextItemTrainer(drafted, settings, NetworkConfig({"layers": LAYERS, "dropout": 0.1}))
 
 
-def learned(arch, length, steps=25):
-    trainer = make_trainer(arch, length)
+def learned(arch, length, steps=25, floats=False):
+    trainer = make_trainer(arch, length, floats)
     for seed in range(steps):
-        batch = make_batch(32, (length + 1, length // 2, 2, 1, 0), seed, timed=arch == "hstu_next")
+        batch = make_batch(32, (length + 1, length // 2, 2, 1, 0), seed, timed=arch == "hstu_next", floats=floats)
         columns = {name: c for name, c in batch.columns.items() if name.startswith("history.")}
         counts = np.maximum(np.diff(columns["history.item"].row_splits) - 1, 0).astype(np.float32)
         trainer.learn(Batch(columns, counts, None, 0))
@@ -51,25 +51,29 @@ def reference(trainer, arch, columns, length, layers):
     names = ["history.item", "history.action"] + ["history.time"] * (arch == "hstu_next")
     splits = columns["history.item"].row_splits
     for n, target in enumerate(table_rows(trainer, "item", columns["item"])):
-        items, actions, *times = (columns[name].values[splits[n] : splits[n + 1]][-length:] for name in names)
+        newest = slice(max(splits[n], splits[n + 1] - length), splits[n + 1])
+        items, actions, *times = (columns[name].values[newest] for name in names)
         if not len(items):
             found.append(0.0)
             continue
         x = table_rows(trainer, "item", items) * np.sqrt(DIM)
-        x = x + dense(table_rows(trainer, "action", actions), w, "history_event")
+        others = table_rows(trainer, "action", actions)
+        if "history.watched" in columns:
+            others = np.concatenate([others, scaled(columns["history.watched"].values[newest])], axis=1)
+        x = x + dense(others, w, "history_event")
         x = x + w["history_position/rows"][0, : len(x)]
         x = layers(x, w, times[0] if times else None, length)
         found.append(norm(x, w, "history_last")[-1] @ target)
     return np.array(found)
 
 
-def asked(arch, rows, lengths):
-    columns = make_batch(rows, lengths, seed=999, items=40, timed=arch == "hstu_next").columns
+def asked(arch, rows, lengths, floats=False):
+    columns = make_batch(rows, lengths, seed=999, items=40, timed=arch == "hstu_next", floats=floats).columns
     return {name: c for name, c in columns.items() if name not in ("user", "price")}
 
 
-def check_scores(trainer, arch, folder, length, lengths, rows, layers):
-    columns = asked(arch, rows, lengths)
+def check_scores(trainer, arch, folder, length, lengths, rows, layers, floats=False):
+    columns = asked(arch, rows, lengths, floats)
     wanted = reference(trainer, arch, columns, length, layers)
     assert np.ptp(wanted) > 0.1
     np.testing.assert_allclose(trainer.score(columns), wanted, atol=1e-5)

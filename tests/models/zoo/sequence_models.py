@@ -26,14 +26,20 @@ from freshet_serving.processor.package.sequences import SequenceColumn
 from freshet_serving.processor.repository.version import VersionReader
 
 DIM, ACTION_DIM = 8, 4
+MEAN, SCALE = np.float32(3.5), np.float32(0.4)
+"""Scaling of the floats of events, after log1p."""
 
 
-def manifest(arch, length, timed=False):
+def manifest(arch, length, timed=False, floats=False):
     """A user, an item, its price, and the history of items and actions that share the item's table."""
     columns, at = [], 0
     for name, table, dim in (("history.item", "item", DIM), ("history.action", "action", ACTION_DIM)):
         columns.append(SequenceColumn(name, "ids", name, table, at, (dim + 1) * length))
         at += (dim + 1) * length
+    if floats:
+        scaling = True, float(MEAN), float(SCALE)
+        columns.append(SequenceColumn("history.watched", "floats", "history.watched", "", at, length, *scaling))
+        at += length
     names = [c.name for c in columns] + ["history.time"] * timed
     history = SequenceEntry(
         "history", columns, length, at + length * timed, names, time="history.time" if timed else ""
@@ -44,14 +50,14 @@ def manifest(arch, length, timed=False):
         Feature("price", "float", "price", side="item", offset=4 + DIM, width=1),
     ]
     inputs = [Input("user", "int64"), Input("item", "int64"), Input("price", "float32")]
-    inputs += [Input(name, "int64", ragged=True) for name in names]
+    inputs += [Input(name, "float32" if "watched" in name else "int64", ragged=True) for name in names]
     tables = [TableEntry("user", 4, 0), TableEntry("item", DIM, 0), TableEntry("action", ACTION_DIM, 0)]
     return Manifest(
         "m", 1, arch, 0.0, inputs, features, tables, [Output("score")], 5 + DIM, {}, {}, sequences=[history]
     )
 
 
-def make_batch(rows, lengths, seed=0, items=30, timed=False):
+def make_batch(rows, lengths, seed=0, items=30, timed=False, floats=False):
     """Rows with histories of these lengths in turn; an even item is liked by who has met many even ones."""
     random = np.random.default_rng(seed)
     counts = np.resize(lengths, rows)
@@ -67,19 +73,22 @@ def make_batch(rows, lengths, seed=0, items=30, timed=False):
     if timed:
         times = [1_700_000_000 + np.sort(random.integers(0, 10**6, n)) for n in counts]
         columns["history.time"] = Ragged.of([t.tolist() for t in times])
+    if floats:
+        values = np.exp(random.normal(3, 1, counts.sum())).astype(np.float32)
+        values[::5] = np.nan
+        columns["history.watched"] = Ragged(values, columns["history.item"].row_splits)
     even = np.array([np.mean(m % 2 == 0) if len(m) else 0.5 for m in met])
     label = ((even > 0.5) == (item % 2 == 0)).astype(np.float32)
     return Batch(columns, label, None, 0)
 
 
-def make_trainer(arch, length, timed=False, **options):
+def make_trainer(arch, length, timed=False, floats=False, **options):
     settings = TrainSettings(
         optimizer="adagrad", learning_rate=0.1, dense_learning_rate=0.01, initial_accumulator=0.1, batch_rows=64, seed=3
     )
     options = {"hidden": (16,)} | options
-    return Trainer(
-        manifest(f"freshet_serving.models.zoo.{arch}:build", length, timed), settings, NetworkConfig(options)
-    )
+    made = manifest(f"freshet_serving.models.zoo.{arch}:build", length, timed, floats)
+    return Trainer(made, settings, NetworkConfig(options))
 
 
 def learned(arch, length, timed=False, steps=120, **options):
@@ -91,13 +100,27 @@ def learned(arch, length, timed=False, steps=120, **options):
     return trainer
 
 
-def check_served(trainer, folder, lengths, rows=40, timed=False):
+def check_floats(arch, length, reference, timed=False, **options):
+    """Floats of events are read: trained and reference scores are equal, and depend on them. Returns the trainer."""
+    trainer, lengths = make_trainer(arch, length, timed, True, **options), (0, 1, length - 1, length)
+    for seed in range(12):
+        trainer.learn(make_batch(64, lengths, seed, timed=timed, floats=True))
+    columns = make_batch(40, lengths, seed=999, items=40, timed=timed, floats=True).columns
+    trained, watched = trainer.score(columns), columns["history.watched"]
+    np.testing.assert_allclose(trained, reference(Rows(trainer, columns)), atol=1e-5)
+    other = trainer.score(columns | {"history.watched": Ragged(watched.values * 9, watched.row_splits)})
+    assert not np.allclose(other, trained, atol=1e-4)
+    np.testing.assert_array_equal(other[::4], trained[::4])
+    return trainer
+
+
+def check_served(trainer, folder, lengths, rows=40, timed=False, floats=False):
     """Served scores equal trained ones: each row its own user, and all rows one user's, computed once."""
     publish(trainer, folder)
     graphs = VersionReader(folder / "m" / "1").manifest.graphs
     assert {i.name: i.dims[0] for i in graphs["user"].inputs}["history"] == "requests"
     assert "history" not in [i.name for i in graphs["score"].inputs]
-    columns = make_batch(rows, lengths, seed=999, items=40, timed=timed).columns
+    columns = make_batch(rows, lengths, seed=999, items=40, timed=timed, floats=floats).columns
     with Processor.initialize(ProcessorConfig(str(folder), sessions=1)) as processor:
         got = processor.process(PredictRequest("m", columns)).outputs["score"]
         np.testing.assert_allclose(got[:, 0], trainer.score(columns), atol=1e-5)
@@ -130,6 +153,8 @@ def check_explained(processor, asked, row=1):
         fallen = processor.process(PredictRequest("m", without)).outputs["score"][row]
         np.testing.assert_allclose(side["outputs"]["score"] - fallen, entry["outputs"]["score"], atol=1e-6)
     assert ("seconds_before_newest" in told["newest"][0]) == ("history.time" in asked)
+    for entry in told["newest"] if "history.watched" in asked else ():
+        np.testing.assert_equal(entry["floats"]["history.watched"], asked["history.watched"].values[entry["place"]])
 
 
 def publish(trainer, folder, buckets=(1, 8, 64)):
@@ -152,6 +177,11 @@ def of_request(columns, rows, request=0):
     return found
 
 
+def scaled(values):
+    """Floats of events as a network gets them, [events, 1]."""
+    return np.where(np.isnan(values), 0.0, (np.log1p(values) - MEAN) * SCALE).astype(np.float64)[:, None]
+
+
 class Rows:
     """Rows of a batch as plain arrays: x, and for each row its events, actions and times."""
 
@@ -167,6 +197,9 @@ class Rows:
             rows = np.where(refs[:, None] >= 0, own.rows[np.maximum(refs, 0)], 0.0).reshape(-1, dim).astype(np.float64)
             found[name] = [rows[a:b] for a, b in zip(splits, splits[1:])]
         self.items = found["history.item"]
+        if "history.watched" in columns:
+            values, splits = columns["history.watched"].values, columns["history.watched"].row_splits
+            found["history.watched"] = [scaled(values[a:b]) for a, b in zip(splits, splits[1:])]
         self.events = [np.concatenate(pair, axis=1) for pair in zip(*found.values())]
         if "history.time" in columns:
             values, splits = columns["history.time"].values, columns["history.time"].row_splits

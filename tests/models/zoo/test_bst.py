@@ -10,6 +10,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.repository.version import VersionReader
 from tests.models.zoo.sequence_models import (
     Rows,
+    check_floats,
     dense,
     end_of,
     learned,
@@ -54,13 +55,13 @@ def test_trained_scores_equal_numpy_reference(trainer):
     np.testing.assert_allclose(trainer.score(columns), reference(Rows(trainer, columns)), atol=1e-5)
 
 
-def check_served_whole(trainer, folder, lengths, rows=40):
+def check_served_whole(trainer, folder, lengths, rows=40, floats=False):
     """Scores of rows of several users, and of candidates of one, from a version that is not divided."""
     publish(trainer, folder)
     graphs = VersionReader(folder / "m" / "1").manifest.graphs
     assert list(graphs) == ["score"]
     assert "history" in [i.name for i in graphs["score"].inputs]
-    columns = make_batch(rows, lengths, seed=999, items=40).columns
+    columns = make_batch(rows, lengths, seed=999, items=40, floats=floats).columns
     with Processor.initialize(ProcessorConfig(str(folder), sessions=1)) as processor:
         for asked in (columns, *(of_request(columns, rows, n) for n in range(len(lengths)))):
             got = processor.process(PredictRequest("m", asked)).outputs["score"]
@@ -78,6 +79,11 @@ def test_division_is_refused_with_the_reason_in_one_line(trainer):
     assert line.startswith("user-once: refused: ")
     assert "attend to the candidate" in line
     assert "\n" not in line
+
+
+def test_floats_of_events_score_alike_trained_served_and_plain(tmp_path):
+    trainer = check_floats("bst", LENGTH, reference, units=UNITS, layers=LAYERS)
+    check_served_whole(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9), floats=True)
 
 
 @pytest.mark.long

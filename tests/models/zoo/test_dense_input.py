@@ -74,17 +74,20 @@ def test_runs_cover_the_spans_in_order_without_touching(parts):
 
 
 def test_examples_have_histories_of_every_length():
-    whole = manifest("a", 5, timed=True)
+    whole = manifest("a", 5, timed=True, floats=True)
     layout = DenseInput.from_features(whole.features, whole.sequences)
     (span,) = layout.sequences
     assert [(c.name, c.dim, c.table) for c in span.columns] == [
         ("history.item", 8, "item"),
         ("history.action", 4, "action"),
+        ("history.watched", 0, ""),
     ]
     values = layout.examples(16)["history"]
     masks = values[:, 40:45], values[:, 65:70]
     np.testing.assert_array_equal(*masks)
     assert {0, 1, 5} <= set(masks[0].sum(1).tolist())
-    seconds = values[:, 70:]
+    watched, seconds = values[:, 70:75], values[:, 75:]
+    assert (watched[masks[0] == 0] == 0).all()
+    assert len(np.unique(watched)) > 16
     assert (np.diff(seconds, axis=1) <= 0).all()
     assert (seconds[masks[0] == 0] == 0).all()

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from tests.models.zoo.sequence_models import Rows, check_served, dense, end_of, learned, make_batch
+from tests.models.zoo.sequence_models import Rows, check_floats, check_served, dense, end_of, learned, make_batch
 
 pytestmark = pytest.mark.tensorflow
 
@@ -38,6 +38,11 @@ def test_trained_scores_equal_numpy_reference(trainer):
 
 def test_served_scores_equal_trained_ones_divided_and_whole(trainer, tmp_path):
     check_served(trainer, tmp_path / "r", (0, 1, 6, 7, 9))
+
+
+def test_floats_of_events_score_alike_trained_served_and_plain(tmp_path):
+    trainer = check_floats("din", LENGTH, lambda rows: reference(rows, 2), attention=(8, 4))
+    check_served(trainer, tmp_path / "r", (0, 1, 6, 7, 16), floats=True)
 
 
 def test_longer_histories_keep_their_newest_events(trainer):

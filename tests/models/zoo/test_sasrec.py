@@ -7,6 +7,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from tests.models.zoo.sequence_models import (
     Rows,
+    check_floats,
     check_served,
     dense,
     end_of,
@@ -54,6 +55,11 @@ def test_trained_scores_equal_numpy_reference(trainer):
 
 def test_served_scores_equal_trained_ones_divided_and_whole(trainer, tmp_path):
     check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9))
+
+
+def test_floats_of_events_score_alike_trained_served_and_plain(tmp_path):
+    trainer = check_floats("sasrec", LENGTH, reference, units=UNITS, layers=LAYERS)
+    check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9), floats=True)
 
 
 @pytest.mark.long

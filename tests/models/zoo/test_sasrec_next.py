@@ -29,6 +29,12 @@ def test_trained_and_served_scores_equal_numpy_reference(tmp_path):
     check_scores(trainer, "sasrec_next", tmp_path / "r", LENGTH, lengths, 20, layers)
 
 
+def test_floats_of_events_score_alike_trained_served_and_plain(tmp_path):
+    lengths = (0, 1, LENGTH - 1, LENGTH, LENGTH + 4)
+    trainer = learned("sasrec_next", LENGTH, floats=True)
+    check_scores(trainer, "sasrec_next", tmp_path / "r", LENGTH, lengths, 20, layers, floats=True)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("length", [256, 1000])
 def test_long_histories_score_as_the_reference(length, tmp_path):

@@ -11,6 +11,7 @@ from tests.models.zoo.sequence_models import (
     ACTION_DIM,
     DIM,
     Rows,
+    check_floats,
     check_served,
     dense,
     end_of,
@@ -73,6 +74,11 @@ def test_events_of_short_rows_weigh_less():
         return np.abs(logits([given["x"], history]) - logits([given["x"], none])).mean()
 
     assert effect(0.1) < 0.3 * effect(1.0)
+
+
+def test_floats_of_events_score_alike_trained_served_and_plain(tmp_path):
+    trainer = check_floats("stca", LENGTH, reference, units=UNITS, layers=LAYERS)
+    check_served(trainer, tmp_path / "r", (0, 1, LENGTH - 1, LENGTH, LENGTH + 9), floats=True)
 
 
 @pytest.mark.long

@@ -17,8 +17,10 @@ def sequence(places, timed=True):
     for name, dim in DIMS.items():
         columns.append(SequenceColumn(name, "ids", name, name, at, (dim + 1) * places))
         at += (dim + 1) * places
+    columns.append(SequenceColumn("h.paid", "floats", "h.paid", "", at, places))
+    at += places
     time = "h.time" if timed else ""
-    return SequenceEntry("h", columns, places, at + timed * places, [*DIMS, "h.time"], time=time)
+    return SequenceEntry("h", columns, places, at + timed * places, [*DIMS, "h.paid", "h.time"], time=time)
 
 
 def history(events, places, timed=True):
@@ -29,7 +31,9 @@ def history(events, places, timed=True):
         for at, event in enumerate(events):
             rows[at], mask[at] = event[n] + np.arange(dim), 1
         found += [rows.reshape(-1), mask]
-    seconds = np.zeros(places, np.float32)
+    paid, seconds = np.zeros(places, np.float32), np.zeros(places, np.float32)
+    paid[: len(events)] = [event[2] / 8 for event in events]
+    found.append(paid)
     seconds[: len(events)] = [events[-1][2] - event[2] for event in events]
     return np.concatenate([*found, seconds] if timed else found)
 

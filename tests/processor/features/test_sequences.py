@@ -7,8 +7,11 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features.bound_request import NonFiniteInput
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
+from freshet_serving.processor.kernels import pool
+from freshet_serving.processor.kernels.rows import TABLE_FIELDS
 from freshet_serving.processor.package import (
     Feature,
     Input,
@@ -26,9 +29,11 @@ def plan(keep="newest"):
     columns = [
         SequenceColumn("h.item", "ids", "h.item", "item", 0, 3 * LENGTH),
         SequenceColumn("h.kind", "strings", "h.kind", "kind", 3 * LENGTH, 3 * LENGTH),
+        SequenceColumn("h.price", "floats", "h.price", "", 6 * LENGTH, LENGTH, True, 2.0, 0.25),
     ]
-    entry = SequenceEntry("h", columns, LENGTH, 6 * LENGTH, ["h.item", "h.kind"], keep)
+    entry = SequenceEntry("h", columns, LENGTH, 7 * LENGTH, ["h.item", "h.kind", "h.price"], keep)
     inputs = [Input("item", "int64"), Input("h.item", "int64", ragged=True), Input("h.kind", "string", ragged=True)]
+    inputs += [Input("h.price", "float32", ragged=True)]
     tables = [TableEntry("item", 2, 0), TableEntry("kind", 2, 0)]
     feature = Feature("item", "id", "item", table="item", width=2)
     return SparsePlan(
@@ -40,14 +45,16 @@ def lists(rows):
     """The same sequence as a request sends it in each form."""
     kinds = [[str(i % 3) for i in row] for row in rows]
     items, texts = Ragged.of(rows), Ragged(Strings.of([k for row in kinds for k in row]), Ragged.of(rows).row_splits)
+    prices = Ragged((items.values % 1000).astype(np.float32) / 8, items.row_splits)
     longest = max(map(len, rows))
     counts = np.array([len(row) for row in rows])
     padded = np.array([row + [7] * (longest - len(row)) for row in rows], np.int64)
     flat = Strings.of([k for row in kinds for k in row + ["?"] * (longest - len(row))])
+    padded_prices = (padded % 1000).astype(np.float32) / 8
     return [
-        {"h.item": items, "h.kind": texts},
-        {"h.item": items.values, "h.kind": texts.values, "h.row_splits": items.row_splits},
-        {"h.item": padded, "h.kind": flat, "h.lengths": counts},
+        {"h.item": items, "h.kind": texts, "h.price": prices},
+        {"h.item": items.values, "h.kind": texts.values, "h.price": prices.values, "h.row_splits": items.row_splits},
+        {"h.item": padded, "h.kind": flat, "h.price": padded_prices, "h.lengths": counts},
     ]
 
 
@@ -62,14 +69,17 @@ def test_three_forms_are_one_sequence(rows):
     made = plan()
     found = [read(made, form, len(rows)) for form in lists(rows)]
     assert found[0] == found[1] == found[2]
-    (items, splits), _ = found[0][0]
+    items, splits = found[0][0][0]
     assert [items[a:b] for a, b in zip(splits, splits[1:])] == [row[-LENGTH:] for row in rows]
     assert found[0][0][1][1] == splits
+    prices, ends = found[0][0][2]
+    assert ends == splits
+    assert prices == [np.float32(item % 1000) / 8 for item in items]
 
 
 def test_oldest_events_are_kept_and_cuts_counted():
     made = plan("oldest")
-    ((items, splits), _), rows = read(made, lists([[1, 2, 3, 4, 5, 6], [7]])[0], 2)
+    ((items, splits), *_), rows = read(made, lists([[1, 2, 3, 4, 5, 6], [7]])[0], 2)
     assert (items, splits, rows) == ([1, 2, 3, 4, 7], [0, 4, 5], 2)
     assert made._events.cut == 1
 
@@ -83,6 +93,11 @@ def test_one_users_sequence_counts_for_all_candidates():
     ("change", "message"),
     [
         ({"h.kind": Ragged.of([["a"], []])}, "'h.kind': expected lists as long as those of 'h.item'"),
+        ({"h.price": Ragged.of([[0.5], [1.5]])}, "'h.price': expected lists as long as those of 'h.item'"),
+        ({"h.price": Ragged.of([[1, 2], [3]])}, "'h.price': expected float32 values, got int64"),
+        ({"h.price": Ragged.of([["a", "b"], ["c"]])}, "'h.price': expected float32 values, got strings"),
+        ({"h.price": np.zeros(2, np.float32)}, "'h.price': expected ragged rows"),
+        ({"h.item": Ragged.of([[0.5, 1.5], [2.5]])}, "'h.item': expected int64 values, got float32"),
         ({"h.item": np.zeros(2, np.int64)}, "'h.item': expected ragged rows"),
         (
             {"h.lengths": np.array([1, 1]), "h.row_splits": np.array([0, 1])},
@@ -115,3 +130,62 @@ def test_each_row_of_histories_counts_with_all_of_its_places():
     plan().bind_inputs(inputs, RequestLimits(max_ids=rows * LENGTH))
     with pytest.raises(TooLarge, match=f"got {rows} rows of histories of {LENGTH} each"):
         plan().bind_inputs(inputs, RequestLimits(max_ids=rows * LENGTH - 1))
+
+
+NUMBERS = st.floats(width=32, allow_nan=True, allow_infinity=True)
+
+
+def filled(made, bound, wide=LENGTH):
+    """Return what the kernel writes of the floats of each row of a request, for so many places."""
+    pooling = made.pooling(["h.price"])
+    pooling.plan[:, [pool.WIDTH, pool.MAX_LENGTH]] = wide
+    out = np.full((bound.rows, wide), 9, np.float32)
+    spans, counts = np.array([[0, bound.rows]], np.int64), np.zeros((2, 2), np.int64)
+    pooling.fill(np.zeros((2, TABLE_FIELDS), np.int64), 0, [bound], spans, out, counts)
+    return out
+
+
+@given(st.lists(st.lists(NUMBERS, max_size=6), min_size=1, max_size=4))
+def test_floats_are_scaled_as_a_feature_and_infinity_is_named(rows):
+    made, ids = plan(), Ragged.of([[1] * len(row) for row in rows])
+    prices = Ragged(np.array([v for row in rows for v in row], np.float32), ids.row_splits)
+    kinds = Ragged(Strings.of(["a"] * len(prices.values)), ids.row_splits)
+    bound = made.bind_inputs({"item": np.arange(len(rows)), "h.item": ids, "h.kind": kinds, "h.price": prices})
+    wanted = np.zeros((len(rows), LENGTH), np.float32)
+    for row, values in zip(wanted, rows):
+        given = np.array(values[-LENGTH:], np.float32)
+        logarithm = (np.sign(given) * np.log1p(np.abs(given.astype(np.float64)))).astype(np.float32)
+        row[: len(given)] = np.where(np.isnan(given), 0, (logarithm - np.float32(2)) * np.float32(0.25))
+    kept = [value for row in rows for value in row[-LENGTH:]]
+    if np.isinf(kept).any():
+        with pytest.raises(NonFiniteInput):
+            filled(made, bound)
+        assert str(made.non_finite_error(bound)).startswith("input 'h.price': expected finite numbers (or NaN), got")
+        return
+    np.testing.assert_allclose(filled(made, bound), wanted, rtol=1e-6)
+    assert made.non_finite_error(bound) is None
+    assert made.largest(bound) == pytest.approx(np.abs(wanted).max() if kept else 0, rel=1e-6)
+
+
+def test_infinite_float_is_named_with_its_row_and_event():
+    columns = lists([[1], [2, 3, 4]])[0]
+    columns["h.price"].values[2] = -np.inf
+    made = plan()
+    bound = made.bind_inputs({"item": np.arange(2), **columns})
+    message = r"input 'h.price': expected finite numbers \(or NaN\), got -inf in row 1, column 1"
+    with pytest.raises(NonFiniteInput, match=message):
+        raise made.non_finite_error(bound)
+
+
+def test_one_users_floats_are_those_of_every_row_and_shorter_places():
+    made = plan()
+    bound = made.bind_inputs({"item": np.arange(3), **lists([[80, 160]])[0]})
+    wanted = [(np.log1p(10) - 2) / 4, (np.log1p(20) - 2) / 4]
+    np.testing.assert_allclose(filled(made, bound), [[*wanted, 0, 0]] * 3, rtol=1e-6)
+    np.testing.assert_allclose(filled(made, bound, 2), [wanted] * 3, rtol=1e-6)
+
+
+def test_empty_history_has_floats_of_any_type():
+    made = plan()
+    bound = made.bind_inputs({"item": np.arange(1), **lists([[]])[0], "h.price": Ragged.of([[]])})
+    assert filled(made, bound).tolist() == [[0] * LENGTH]

@@ -87,6 +87,28 @@ def test_lists_of_a_history_that_differ_in_length_are_empty(store, items, words,
     assert set(filled.defaulted) == (set() if kept else {"items", "words"})
 
 
+@pytest.mark.parametrize(
+    ("kind", "stored", "wanted"),
+    [
+        ("double_list", b"[0.5, 2]", [0.5, 2.0]),
+        ("float_list", b"[0.5, 2]", [0.5, 2.0]),
+        ("int64_list", b"[3, 2]", [3.0, 2.0]),
+        ("double_list", b"[0.5, 1e300]", []),
+        ("double_list", b"[0.5]", []),
+        ("double_list", b"", []),
+    ],
+)
+def test_list_of_floats_fills_a_column_of_a_history(store, kind, stored, wanted):
+    section = {"features": ["items", "spent"], "types": {"items": "int64_list", "spent": kind}}
+    model = manifest(section={"key": "user_id", "format": "hash", "timeout_ms": 400} | section)
+    inputs = [*model.inputs, Input("items", "int64", ragged=True), Input("spent", "float32", ragged=True)]
+    model = replace(model, inputs=inputs, sequences=[SequenceEntry("h", [], 8, 0, ["items", "spent"])])
+    store.hashes = {b"user:7": {b"items": b"[1, 2]"} | ({b"spent": stored} if stored else {})}
+    filled = FeatureLookup(model, opened(store), FakeClock()).fill({"user_id": np.array([7])}).inputs
+    assert filled["spent"].values.dtype == np.float32
+    assert (filled["spent"].values.tolist(), len(filled["items"].values)) == (wanted, len(wanted))
+
+
 @pytest.mark.parametrize("loss", list(Loss))
 def test_no_loss_of_a_store_fails_a_request(store, loss):
     store.down = loss

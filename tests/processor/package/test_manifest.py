@@ -139,8 +139,11 @@ rules = {
     "an unknown dtype": (put("inputs", 0, "dtype", "int32"), "dtype: expected one of int64, float32, string"),
     "negative columns": (put("inputs", 0, "columns", -1), "columns: expected 0 to 65536, got -1"),
     "too many columns": (put("inputs", 0, "columns", 65537), "columns: expected 0 to 65536"),
-    "ragged columns": (put("inputs", 1, "columns", 2), r"inputs\[tags\]: a ragged input holds"),
-    "ragged floats": (put("inputs", 2, "ragged", True), r"inputs\[floats\]: a ragged input holds"),
+    "ragged columns": (
+        put("inputs", 1, "columns", 2),
+        r"inputs\[tags\]\.columns: expected 0 for a ragged input",
+    ),
+    "ragged floats": (put("inputs", 2, "ragged", True), r"inputs\[floats\]\.columns: expected 0 for a ragged input"),
     "a table of dim 0": (put("tables", 0, "dim", 0), r"tables\[user\]\.dim: expected 1 to 4096"),
     "a table of dim 4097": (put("tables", 0, "dim", 4097), "dim: expected 1 to 4096, got 4097"),
     "negative rows": (put("tables", 0, "rows", -1), "rows: expected 0 to"),

@@ -8,17 +8,21 @@ import pytest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import (
     GraphInput,
+    Input,
     Manifest,
+    TableEntry,
     batch_symbol,
     divided,
     role,
     shorter_lengths,
     subgraphs,
 )
+from freshet_serving.processor.package.entities import EntityEntry
 from freshet_serving.processor.package.sequences import SEQUENCE
-from tests.models.zoo.sequence_models import manifest
+from tests.models.zoo.sequence_models import MEAN, SCALE, manifest
 
 WHOLE = manifest("a", 3, timed=True)
+WATCHED = manifest("a", 3, timed=True, floats=True)
 
 
 def test_sequences_are_read_as_written():
@@ -32,6 +36,55 @@ def test_columns_of_sequences_are_lookups_without_a_combiner():
         ("history.item", "item", "none", 3, "user"),
         ("history.action", "action", "none", 3, "user"),
     ]
+
+
+def test_floats_are_read_as_written_and_others_stay_as_they_were():
+    assert Manifest.from_json(WATCHED.to_json()) == WATCHED
+    (entry,) = json.loads(WATCHED.to_json())["sequences"]
+    scaled = {"log1p": True, "mean": float(MEAN), "scale": float(SCALE)}
+    assert [column.keys() & scaled for column in entry["columns"]] == [set(), set(), set(scaled)]
+    assert scaled.items() <= entry["columns"][2].items()
+    assert (entry["columns"][2]["width"], entry["width"]) == (3, WHOLE.sequences[0].width + 3)
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "message"),
+    [
+        (2, {"table": "item"}, "expected floats without a table, got 'item'"),
+        (2, {"input": "history.time"}, "expected lists of float32 in 'history.time'"),
+        (2, {"input": "price"}, "expected lists of float32 in 'price'"),
+        (2, {"width": 6}, "expected 3 columns from"),
+        (2, {"kind": "ids", "table": "item"}, "expected lists of int64 in 'history.watched'"),
+        (1, {"kind": "floats", "table": ""}, "expected lists of float32 in 'history.action'"),
+        (1, {"kind": "strings"}, "expected lists of string in 'history.action'"),
+    ],
+)
+def test_floats_that_do_not_fit_are_refused(place, change, message):
+    entry = WATCHED.sequences[0]
+    columns = list(entry.columns)
+    columns[place] = replace(columns[place], **change)
+    with pytest.raises(BadInput, match=message):
+        replace(WATCHED, sequences=[replace(entry, columns=columns)]).to_json()
+
+
+def test_sequence_of_floats_alone_is_refused():
+    entry = WATCHED.sequences[0]
+    alone = replace(entry, columns=[replace(entry.columns[2], offset=0)], width=6)
+    with pytest.raises(BadInput, match="columns: expected at least one, the first with a table"):
+        replace(WATCHED, sequences=[alone]).to_json()
+
+
+def test_lists_of_floats_outside_a_sequence_are_refused():
+    lone = Input("prices", "float32", ragged=True)
+    with pytest.raises(BadInput, match=r"inputs\[prices\]: expected lists of float32 only as a column of a sequence"):
+        replace(WATCHED, inputs=[*WATCHED.inputs, lone]).to_json()
+
+
+def test_entities_fill_no_lists_of_floats():
+    entity = EntityEntry("e", "user", ["history.watched"], {"history.watched": 3})
+    table = TableEntry(entity.table, 2, 0, "record")
+    with pytest.raises(BadInput, match=r"entities\[e\].inputs: expected no list of floats, got 'history.watched'"):
+        replace(WATCHED, tables=[*WATCHED.tables, table], entities=[entity]).to_json()
 
 
 @pytest.mark.parametrize(

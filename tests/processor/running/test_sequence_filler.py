@@ -10,7 +10,7 @@ from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import GraphInput, SequenceEntry
 from freshet_serving.processor.running.sequence_filler import SequenceFill
-from tests.models.zoo.sequence_models import make_batch, make_trainer, manifest
+from tests.models.zoo.sequence_models import MEAN, SCALE, make_batch, make_trainer, manifest
 
 pytest.importorskip("tensorflow", reason="the tables are a trainer's")
 
@@ -49,14 +49,15 @@ def test_one_users_times_are_those_of_every_row():
 
 
 def test_inputs_of_fewer_places_hold_the_first_ones():
-    whole = manifest("freshet_serving.models.zoo.hstu:build", LENGTH, timed=True)
+    whole = manifest("freshet_serving.models.zoo.hstu:build", LENGTH, timed=True, floats=True)
     entry, plan = whole.sequences[0], SparsePlan(whole)
     lists = Ragged.of([[3, 4]])
     columns = make_batch(1, (0,), timed=True).columns
     columns |= {"history.item": lists, "history.action": lists, "history.time": Ragged.of([[10, 40]])}
+    columns["history.watched"] = Ragged.of([[4, float("nan")]])
     bound = plan.bind_inputs(columns)
     assert plan.longest_history(bound) == 2
-    trainer = make_trainer("hstu", LENGTH, timed=True)
+    trainer = make_trainer("hstu", LENGTH, timed=True, floats=True)
     filled = {}
     for length in (2, LENGTH):
         wide = entry.columns_of(length)
@@ -67,3 +68,4 @@ def test_inputs_of_fewer_places_hold_the_first_ones():
             write(slice(0, 1), {"x": np.empty((1, 1), np.float32), "history": filled[length]})
     np.testing.assert_array_equal(filled[2], filled[LENGTH][:, kept_columns(entry, 2)])
     assert filled[2][0, -2:].tolist() == [30, 0]
+    assert filled[2][0, -4:-2].tolist() == [(np.log1p(np.float32(4)) - MEAN) * SCALE, 0]

@@ -13,7 +13,7 @@ from freshet_serving.processor.features.limits import DEFAULTS
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.manifest_entries import Input
-from freshet_serving.serving.admin.example_requests import ExampleRequests
+from freshet_serving.serving.admin.example_requests import ExampleRequests, _made_up_input
 from freshet_serving.serving.codecs.tfs_rest import decode
 from freshet_serving.serving.front.example_text import text_of
 from freshet_serving.serving.telemetry.request_recorder import RequestRecorder
@@ -94,6 +94,11 @@ def test_example_values_are_exact_json_and_few():
     assert json.loads(text_of(words, Input("word", "string", columns=2)))[1] == ["x", "y"]
     floats = np.array([[0.1, np.nan], [np.inf, 2.0]], np.float32)
     assert text_of(floats, Input("f", "float32", columns=2)) == "[[0.1,0.0],[0.0,2.0]]"
+
+
+def test_lists_of_floats_have_an_example():
+    spec = Input("history.watched", "float32", ragged=True)
+    assert json.loads(text_of(_made_up_input(spec, None), spec)) == [[0.5, 0.5]] * 3
 
 
 def test_example_ids_of_a_table_exist(tmp_path, version):

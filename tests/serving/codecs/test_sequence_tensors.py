@@ -9,13 +9,13 @@ from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits
 from freshet_serving.processor.package import Input, SequenceColumn, SequenceEntry
-from freshet_serving.serving.codecs import kserve, tfs_rpc
+from freshet_serving.serving.codecs import json_columns, kserve, tfs_rpc
 from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.front import catalog
 from tests.serving.codecs.infer_requests import binary, decode_json, prefixed, refusal, tensor
 from tests.serving.fakes import manifest_of
 
-DT_INT64, DT_STRING = 9, 7
+DT_INT64, DT_STRING, DT_FLOAT, DT_DOUBLE = 9, 7, 1, 2
 NAMES = ["h.item", "h.word"]
 
 
@@ -176,6 +176,76 @@ def test_padded_lists_are_the_lists_in_either_dialect(rows, more):
     assert got["h.item"].row_splits.tolist() == wanted.row_splits.tolist()
     assert isinstance(got["h.word"].values, Strings)
     assert got["h.word"].values.tolist() == [str(value).encode() for row in rows for value in row]
+
+
+def of_floats():
+    """The model with the price of each event as well."""
+    entry = MANIFEST.sequences[0]
+    columns = [*entry.columns, SequenceColumn("h.price", "floats", "h.price", "", 2, 1)]
+    inputs = [*MANIFEST.inputs[:3], Input("h.price", "float32", ragged=True)]
+    entry = dataclasses.replace(entry, columns=columns, width=3, inputs=[*NAMES, "h.price"])
+    return dataclasses.replace(MANIFEST, inputs=inputs, sequences=[entry])
+
+
+PRICED = of_floats()
+NUMBERS = st.one_of(st.none(), st.floats(width=32, allow_nan=False, allow_infinity=False))
+
+
+def priced(shape, prices, beside, values, nbytes=None):
+    """A request's tensors whose columns have one shape, beside a tensor that tells the lists apart."""
+    count = int(np.prod(shape))
+    return [
+        tensor("user", "INT64", [1], [1]),
+        tensor("h.item", "INT64", shape, [1] * count),
+        tensor("h.word", "BYTES", shape, ["a"] * count),
+        tensor("h.price", "FP32", shape, prices, nbytes),
+        tensor(beside, "INT64", [len(values)], values),
+    ]
+
+
+def predicted(dtype, field, shape, prices, counts):
+    """The columns of TensorFlow Serving's message with padded lists."""
+    made, count = tfs_rpc.Request(), int(np.prod(shape))
+    made.model_spec.name = "ctr"
+    for name, number, sizes, held, values in (
+        ("user", DT_INT64, shape[:1], "int64_val", [1] * shape[0]),
+        ("h.item", DT_INT64, shape, "int64_val", [1] * count),
+        ("h.word", DT_STRING, shape, "string_val", [b"a"] * count),
+        ("h.price", dtype, shape, field, prices),
+        ("h.lengths", DT_INT64, shape[:1], "int64_val", counts),
+    ):
+        made.inputs[name].dtype = number
+        for size in sizes:
+            made.inputs[name].tensor_shape.dim.add(size=size)
+        getattr(made.inputs[name], held).extend(values)
+    return tfs_rpc.PredictDecoder(made.SerializeToString(), Templates()).columns(PRICED, DEFAULTS)
+
+
+@given(st.lists(st.lists(NUMBERS, max_size=5), min_size=1, max_size=4), st.integers(0, 2))
+def test_floats_are_the_same_in_every_form_and_dialect(rows, more):
+    counts, places = [len(row) for row in rows], max(map(len, rows)) + more
+    ends, shape = np.cumsum([0, *counts]).tolist(), [len(rows), places]
+    flat, padded = [v for row in rows for v in row], [v for row in rows for v in row + [0.5] * (places - len(row))]
+    values, wide = (np.array([np.nan if v is None else v for v in some], np.float32) for some in (flat, padded))
+    body, headers = binary(priced([len(flat)], None, "h.row_splits", ends, values.nbytes), [values.tobytes()])
+    decoded = [
+        {"h.price": json_columns.column(PRICED.inputs[3], rows)},
+        decode_json(PRICED, inputs=priced([len(flat)], flat, "h.row_splits", ends))[0],
+        decode_json(PRICED, inputs=priced(shape, padded, "h.lengths", counts))[0],
+        kserve.decode(body, headers, PRICED)[0],
+        predicted(DT_FLOAT, "float_val", shape, wide, counts),
+        predicted(DT_DOUBLE, "double_val", shape, wide, counts),
+    ]
+    for inputs in decoded:
+        found = inputs["h.price"]
+        assert (found.row_splits.tolist(), found.values.dtype) == (ends, np.float32)
+        np.testing.assert_array_equal(found.values, values)
+
+
+def test_metadata_lists_floats_among_a_sequences_columns():
+    found = {t["name"]: t["datatype"] for t in catalog.model_metadata(PRICED, "ctr", [1])["inputs"]}
+    assert list(found) == ["user", "h.item", "h.word", "h.price", "h.row_splits"]
+    assert found["h.price"] == "FP32"
 
 
 def test_metadata_lists_one_row_splits_for_a_sequence():

@@ -112,7 +112,8 @@ def test_one_side_is_printed_with_its_row_origins(server):
 
 def event(place, change):
     ids = {"h.item": [{"id": f"i{place}\x1b"}], "h.action": [{"id": "2"}]}
-    return {"place": place, "ids": ids, "score_change": change, "outputs": {"score": [change]}}
+    floats = {"h.watched": place / 4, "h.paid": None}
+    return {"place": place, "ids": ids, "score_change": change, "outputs": {"score": [change]}, "floats": floats}
 
 
 def test_events_of_the_largest_changes_are_printed_in_order(server):
@@ -122,8 +123,9 @@ def test_events_of_the_largest_changes_are_printed_in_order(server):
     server.answer = {**ALONE, "sides": [{**SIDE, "histories": history}]}
     out = explain("--request-id", "r1").stdout
     assert "h, 30 events" in out
-    places = [int(line.split(":")[0]) for line in out[out.index("h, 30 events") :].splitlines()[1:] if ", 2 " in line]
+    places = [int(line.split(":")[0]) for line in out[out.index("h, 30 events") :].splitlines()[1:] if ", nan " in line]
     assert places == [8, *range(15, 30)]
+    assert ", 2, 4, nan" in out
     assert "+0.5" in out
     assert "-0.29" in out
     assert "and 9 events of smaller changes" in out

@@ -7,6 +7,7 @@ from freshet_serving.processor.package import Input
 from freshet_serving.serving.front.example_text import looked_up_text, texts
 
 SPECS = [Input("age", "float32"), Input("tags", "string", ragged=True), Input("city", "string"), Input("key", "int64")]
+WATCHED = Input("h.watched", "float32", ragged=True)
 COLUMNS = {
     "age": np.array([1.5, np.nan], np.float32),
     "tags": Ragged.of([["a", "\u00fc\n"], []]),
@@ -23,6 +24,11 @@ def test_looked_up_columns_are_one_line_of_ascii_json():
 
 def test_values_that_are_too_long_together_are_null():
     assert json.loads(looked_up_text(COLUMNS, SPECS, 20)) == {"age": [1.5, None], "tags": None, "city": None}
+
+
+def test_missing_floats_of_a_looked_up_list_are_null():
+    lists = {"h.watched": Ragged.of([[0.5, float("nan")], []])}
+    assert json.loads(looked_up_text(lists, [WATCHED], 100)) == {"h.watched": [[0.5, None], []]}
 
 
 def test_an_example_lacks_what_its_request_left_out():

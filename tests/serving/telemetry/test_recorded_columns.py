@@ -26,6 +26,7 @@ INPUTS = [
     Input("words", "string", 2),
     Input("seen", "int64", ragged=True),
     Input("tags", "string", ragged=True),
+    Input("spent", "float32", ragged=True),
 ]
 MADE = replace(
     manifest(),
@@ -121,6 +122,7 @@ def plain_columns(rows):
     yield Strings.of(["a"] * 2 * rows)
     yield Ragged(np.arange(rows), np.arange(rows + 1))
     yield Ragged(Strings.of(["a"] * rows), np.arange(rows + 1))
+    yield Ragged(np.zeros(rows, np.float32), np.arange(rows + 1))
 
 
 def test_older_recordings_with_repeated_columns_are_read_equally():
