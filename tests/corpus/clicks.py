@@ -23,11 +23,18 @@ KINDS = {
     "price": "float",
     "age": "float",
     "time": "seconds",
+    "seen_items": "ids",
+    "seen_actions": "ids",
+    "seen_seconds": "floats",
+    "seen_ms": "ids",
 }
 CITIES = ["", "Zürich", "東京", "Oslo", "La Paz", "x" * 40]
 USERS, ITEMS, TAGS = 60, 40, 24
 START_S = 1_700_000_000
 LIST_LENGTHS = [0, 1, 2, 3, 7]
+ACTIONS = 4
+EVENT_COUNTS = [0, 1, 2, 5, 7, 8, 9, 12]
+"""Of the user's events in a row, in the columns seen_*: none, fewer than a recipe reads, just as many, more."""
 
 
 class Clicks:
@@ -57,13 +64,16 @@ def names_of(labels: int) -> str | tuple[str, ...]:
 def inputs_of(rows: int, columns: Sequence[str], seed: int, once: Sequence[str] = ()) -> dict[str, Any]:
     """The inputs of a request. once: columns of which there is one row for all."""
     random = np.random.default_rng([7, seed])
-    made = _columns(rows, random)
+    made = _columns(rows, random) | _events(rows, np.random.default_rng([13, seed]))
     strange = {"user": np.int64(-(2**63)), "item": np.int64(2**63 - 1)}
     for name, key in strange.items():
         column: Any = made[name]
         column[-1] = key
+    for name, key in {"seen_items": 2**63 - 1, "seen_actions": -1}.items():
+        events: Any = made[name]
+        events.values[::11] = key
     made["city"] = Strings.of([*made["city"].tolist()[:-1], "nowhere"])  # type: ignore[union-attr]
-    single = _columns(1, random)
+    single = _columns(1, random) | _events(1, np.random.default_rng([17, seed]), EVENT_COUNTS[-1:])
     return {name: _document(single[name] if name in once else made[name]) for name in columns}
 
 
@@ -76,6 +86,7 @@ def _batch(rows: int, columns: Sequence[str], labels: int, seed: int) -> Batch:
     random = np.random.default_rng([3, seed])
     made, users, items = _columns(rows, random), random.integers(0, USERS, rows), random.integers(0, ITEMS, rows)
     made |= {"user": spread(users), "item": spread(items), "time": START_S + np.arange(rows) * 600}
+    made |= _events(rows, np.random.default_rng([11, seed]))
     logit = np.where(users % 2, 2, -1.5) + np.where(items % 3, 1, -2)
     click = (random.random(rows) < 1 / (1 + np.exp(-logit))).astype(np.float32)
     buy = click * (random.random(rows) < 0.4).astype(np.float32)
@@ -101,6 +112,21 @@ def _columns(rows: int, random: np.random.Generator) -> dict[str, Column]:
         "price": price,
         "age": age,
         "time": START_S + random.integers(0, 10**7, rows),
+    }
+
+
+def _events(rows: int, random: np.random.Generator, counts: Sequence[int] = EVENT_COUNTS) -> dict[str, Column]:
+    """The columns seen_*, oldest event first. They have numbers of their own, so that what other columns hold stays."""
+    splits = np.zeros(rows + 1, np.int64)
+    np.cumsum(random.permutation(np.resize(counts, rows)), out=splits[1:])
+    total = int(splits[-1])
+    seconds = np.where(random.random(total) < 0.2, np.nan, random.lognormal(3, 1, total)).astype(np.float32)
+    times = [np.sort(random.integers(0, 10**9, n)) + START_S * 1000 for n in np.diff(splits)]
+    return {
+        "seen_items": Ragged(spread(random.integers(0, ITEMS, total)), splits),
+        "seen_actions": Ragged(random.integers(0, ACTIONS, total), splits),
+        "seen_seconds": Ragged(seconds, splits),
+        "seen_ms": Ragged(np.concatenate(times), splits),
     }
 
 

@@ -57,6 +57,27 @@ def saved_model(story: Story) -> None:
     _deltas(story, "users")
 
 
+def flat(story: Story) -> None:
+    """One output that is computed number by number, and one that is not."""
+
+    class Model(tf.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.slope, self.shift = _variable(6, 1, name="slope"), _variable(7, 1, name="shift")
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 1], tf.float32, name="x")])
+        def score(self, x: Any) -> Any:
+            each = x * self.slope + self.shift
+            return {"each": each, "total": tf.reduce_sum(each, 1, keepdims=True)}
+
+    _import(story, Model(), ("x",), staged=False)
+    if [(o.name, o.flat) for o in story.version.manifest.outputs] != [("each", True), ("total", False)]:
+        raise ValueError(f"expected one flat output, got {story.version.manifest.outputs}")
+    story.moment("published")
+    dense = {name: array + np.float32(0.25) for name, array in story.version.dense().items()}
+    Publisher(story.repository, MODEL).publish(dense=dense)
+    story.moment("delta 1")
+
+
 def fallback(story: Story) -> None:
     """A regular expression that the engine does not compute, before the lookup: TensorFlow makes the key."""
 
@@ -186,6 +207,7 @@ def _inputs(seed: int) -> dict[str, dict[str, Any]]:
         "tags": column_document("string", tags, [len(tags)], [0, *np.cumsum(lengths).tolist()]),
         "price": column_document("float32", price.tolist(), [ROWS]),
         "values": column_document("float32", values.reshape(-1).tolist(), [ROWS, 2]),
+        "x": column_document("float32", price.tolist(), [ROWS, 1]),
     }
 
 

@@ -55,6 +55,12 @@ RECIPES = {
         zoo.user_once,
         "a graph divided into a user's and a candidates' part, asked in both ways for one user's candidates",
     ),
+    "histories": Recipe(
+        zoo.histories,
+        "a sequence of ids from an item's table and one of its own, and of floats with NaN; none, one, as many events "
+        "as are read and more, asked by rows and for one user; a rollback, a delta after it",
+    ),
+    "histories-timed": Recipe(zoo.histories_timed, "a sequence with times in milliseconds, read by their differences"),
     "row-types": Recipe(
         zoo.row_types,
         "tables in float16, bfloat16, int8 and float32; rows removed, a snapshot, a rollback to before it",
@@ -89,6 +95,9 @@ RECIPES = {
     ),
     "import-savedmodel": Recipe(
         foreign.saved_model, "an imported SavedModel: hashes, a vocabulary, ragged strings, no part left to TensorFlow"
+    ),
+    "import-flat": Recipe(
+        foreign.flat, "an imported SavedModel of a number, with an output that follows the rank of the request"
     ),
     "import-onnx": Recipe(foreign.from_onnx, "an imported ONNX file"),
     "import-fallback": Recipe(

@@ -15,6 +15,7 @@ from freshet_serving.compiler.building.recompile import CompileOptions, compile_
 from freshet_serving.compiler.frameworks import keras
 from freshet_serving.compiler.progress import SilentReporter
 from freshet_serving.models.config.train_config import parse_config
+from freshet_serving.models.data.sequence_columns import with_sequences
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.publication import publish_version
@@ -51,6 +52,13 @@ CROSSES: dict[str, dict[str, Any]] = {
     "hour": {"transform": "hour", "dim": 4},
     "tags": {"kind": "strings", "dim": 4, "side": "item", "combiner": "none", "max_length": 3},
 }
+RANKED = {name: FEATURES[name] for name in ("user", "item", "price")}
+"""Beside a history."""
+HISTORY: dict[str, Any] = {"tables": {"item": "item"}, "dim": 4, "max_length": 8}
+"""Of [sequences.history], beside its columns."""
+DEPTH = {"units": 8, "layers": 2}
+NO_EVENTS: dict[str, Any] = {"shape": [0], "values": [], "row_splits": [0, 0]}
+"""Of one user's column, in a request."""
 ROW_TYPES = {"user": "float16", "item": "int8", "city": "bfloat16", "history": "int8", "tags": "float32"}
 
 LEARNING = {"batch_rows": 64, "seed": 3, "optimizer": "adagrad", "learning_rate": 0.1}
@@ -79,7 +87,7 @@ class Training:
         **sections: dict[str, Any],
     ) -> None:
         """columns: of the rows, by default those of the features' names. rows: of a request. options: more of [model].
-        publish: more of [publish]. sections: others of the file."""
+        publish: more of [publish]. sections: others of the file; a request has the columns of its sequences, too."""
         names = list(columns or features)
         written = {"repository": str(story.repository), "full_rows": FULL_ROWS, "delta_rows": DELTA_ROWS}
         config = {
@@ -96,15 +104,23 @@ class Training:
             "guard": {"enabled": False},
             **sections,
         }
-        self._run = TrainingRun(parse_config(config), Clicks(FULL_ROWS + 8 * DELTA_ROWS, names, labels))
+        parsed = parse_config(config)
+        sent = {f.reads.name: f.name for f in parsed.features if f.sequence and f.reads}
+        names += sent
+        source = with_sequences(Clicks(FULL_ROWS + 8 * DELTA_ROWS, names, labels), parsed.features)
+        self._run = TrainingRun(parsed, source)
         with patch(
             "freshet_serving.models.training.full_versions.publish_version", partial(publish_version, buckets=(rows,))
         ):
             self._run.full()
         self._deltas = self._run.stream()
-        once = [name for name in names if name in USER_COLUMNS]
-        story.requests += requests_of("rows", inputs_of(rows, names, 1))
-        story.requests += requests_of("one user", inputs_of(rows, names, 2, once), ways)
+        once = [name for name in names if name in USER_COLUMNS or name in sent]
+
+        def inputs(seed: int, once: Sequence[str] = ()) -> dict[str, Any]:
+            return {sent.get(name, name): made for name, made in inputs_of(rows, names, seed, once).items()}
+
+        story.requests += requests_of("rows", inputs(1))
+        story.requests += requests_of("one user", inputs(2, once), ways)
 
     def delta(self) -> None:
         """Learns on and publishes what has changed."""
@@ -166,6 +182,34 @@ def user_once(story: Story) -> None:
     training = Training(story, "deepfm", rows=CANDIDATES, ways=DIVIDED, options={"hidden": [64, 16]})
     if not story.version.manifest.graphs:
         raise ValueError("the graph was not divided")
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+
+
+def histories(story: Story) -> None:
+    columns = {"item": "seen_items", "action": "seen_actions"}
+    history = HISTORY | {"columns": columns, "floats": {"watched": "seen_seconds"}}
+    training = Training(
+        story, "stca", RANKED, rows=CANDIDATES, ways=DIVIDED, options=DEPTH, sequences={"history": history}
+    )
+    if not story.version.manifest.graphs:
+        raise ValueError("the graph was not divided")
+    asked = story.requests[-1].inputs
+    without = {name: made | NO_EVENTS if name.startswith("history.") else made for name, made in asked.items()}
+    story.requests += requests_of("user without events", without, ("parts",))
+    story.moment("published")
+    training.delta()
+    story.moment("delta 1")
+    story.roll_back(0, "the first was a mistake")
+    story.moment("rolled back to 0")
+    training.delta()
+    story.moment("delta 2")
+
+
+def histories_timed(story: Story) -> None:
+    history = HISTORY | {"columns": {"item": "seen_items"}, "time": "seen_ms", "time_unit": "ms"}
+    training = Training(story, "hstu", RANKED, options=DEPTH, sequences={"history": history})
     story.moment("published")
     training.delta()
     story.moment("delta 1")
