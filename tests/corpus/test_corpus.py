@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.machine import Machine
+from freshet_serving.processor.package import Manifest
 from tests.corpus.entry import FROZEN, digests, entries, read_entry
 from tests.corpus.scoring import lacking, scored
 
@@ -51,6 +52,12 @@ def test_stored_scores_are_reproduced_without_processor_extensions(name, tmp_pat
     computes = check(read_entry(FROZEN / name), tmp_path)
 
     assert [one.split()[1] for one in computes] == ["float32"]
+
+
+def test_output_that_follows_the_rank_is_read_as_such():
+    manifest = Manifest.from_json((FROZEN / "import-flat/store/clicks/1/model.json").read_bytes())
+
+    assert {output.name: output.flat for output in manifest.outputs} == {"each": True, "total": False}
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
