@@ -14,13 +14,14 @@ from tests.corpus.entry import FROZEN, read_entry
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 
+COMPILED = ("zoo-deepfm", "zoo-mmoe", "user-once", "histories", "import-savedmodel", "import-onnx")
 BACKENDS = ("onnxruntime", "openvino", "xla")
 OTHER_BACKEND = 1e-5
 """Another backend adds up in another order."""
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", ["zoo-deepfm", "zoo-mmoe", "user-once", "import-savedmodel", "import-onnx"])
+@pytest.mark.parametrize("name", COMPILED)
 def test_recompiled_stored_graph_scores_as_before(name, backend, tmp_path):
     entry = read_entry(FROZEN / name)
     moment = entry.moments[-1]
