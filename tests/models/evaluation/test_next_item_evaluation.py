@@ -37,7 +37,7 @@ def ranked(config, **given):
 def plain_ranks(config, rows):
     """The rank of each row's item, row by row, from a server's scores of all items."""
     lines = [line.split(",") for line in Path(config.data.path).read_text().split()[1:]]
-    events, ranks = [(int(user), int(item)) for user, item, _, _ in lines], []
+    events, ranks = [(int(user), int(item)) for user, item, *_ in lines], []
     with GenerationScorer(config.publish.repository, "next") as scorer:
         items = scorer.rows("item_id")[0]
         for row in rows:
