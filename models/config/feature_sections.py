@@ -10,8 +10,8 @@ from typing import Any
 from freshet_serving.models.config.toml_sections import CHOSEN, parse_section, require, require_between, require_one_of
 from freshet_serving.models.data.formats import OUTCOMES, DataConfig
 from freshet_serving.models.data.open_data import default_features
-from freshet_serving.models.data.sequence_columns import FLOATS, TIMES, SequenceConfig
-from freshet_serving.models.data.source import Field
+from freshet_serving.models.data.sequence_columns import TIMES, SequenceConfig
+from freshet_serving.models.data.source import ONE_OF, Field
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option, type_name
 from freshet_serving.processor.package import COMBINERS, KINDS, NAME, ROW_TYPES, SIDES
@@ -23,8 +23,8 @@ MADE = (*CLOCK_TRANSFORMS, "bucketize")
 TRANSFORMS = (*FLOAT_TRANSFORMS, *MADE)
 HASHED = ("string", "strings")
 RAGGED = ("ids", "strings")
-ONE_OF, LISTED = {"ids": "id", "strings": "string", FLOATS: "float"}, {TIMES: "ids"}
-"""Kinds of a sequence's column where each row is one event, and of a list column of times."""
+LISTED = {TIMES: "ids"}
+"""Kind of a list column of times."""
 LABEL_KIND = "label"
 """Kind of a column that is not read as one, but as a label."""
 MAX_BOUNDARIES = 65_536

@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from freshet_serving.models.data.source import ONE_OF
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import MAX_TIME_S
@@ -48,8 +49,6 @@ ARROW_TYPES = {
     "time": pa.float64(),
     "seconds": pa.int64(),
 }
-ONE_OF = {"ids": "id", "strings": "string", "floats": "float"}
-"""Kinds of lists, each with the kind of its values."""
 ROLES = ("label", "weight", "time")
 """Kinds that features cannot have."""
 

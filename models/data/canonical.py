@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from freshet_serving.models.data import arrow
-from freshet_serving.models.data.source import Batch, Schema
+from freshet_serving.models.data.source import ONE_OF, Batch, Schema
 
 TEXT_TYPES = {
     "id": pa.int64(),
@@ -65,7 +65,7 @@ class CanonicalColumns:
         made = []
         for name, kind in self.wanted:
             array = chunk.column(name)
-            if self.text and kind in arrow.ONE_OF:
+            if self.text and kind in ONE_OF:
                 array = arrow.split_text(array, kind, name, where)
             made.append(arrow.canonical(array, kind, name, where))
         return made

@@ -11,7 +11,7 @@ import numpy as np
 from freshet_serving.models.data.formats import FORMATS, TABLES, DataConfig, format_of
 from freshet_serving.models.data.open_data import default_features, open_source
 from freshet_serving.models.data.shards import Shard, SplitRows
-from freshet_serving.models.data.source import Batch, Field, Schema
+from freshet_serving.models.data.source import ONE_OF, Batch, Field, Schema
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, nearest
 
@@ -129,7 +129,7 @@ class Dataset:
         specs: list[Any] = [
             {
                 f.name: tf.RaggedTensorSpec((None, None), dtypes.get(f.kind, tf.string), 1, tf.int64)
-                if f.kind in ("ids", "strings", "floats")
+                if f.kind in ONE_OF
                 else tf.TensorSpec((None,), dtypes.get(f.kind, tf.string))
                 for f in self.schema.fields
             }

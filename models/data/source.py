@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
 from freshet_serving.processor.errors import BadInput, nearest
 
+ONE_OF = {"ids": "id", "strings": "string", "floats": "float"}
+"""Kinds of lists, each with the kind of its values."""
+
 
 @dataclass(frozen=True, slots=True)
 class Field:

@@ -20,9 +20,9 @@ import numba as nb
 import numpy as np
 import pyarrow as pa
 
-from freshet_serving.models.data.arrow import ONE_OF
 from freshet_serving.models.data.files import FileChunk
 from freshet_serving.models.data.object_files import DataPath, open_bytes
+from freshet_serving.models.data.source import ONE_OF
 from freshet_serving.processor.errors import BadInput, nearest
 
 MAX_RECORD_NBYTES = 64 << 20

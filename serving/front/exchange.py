@@ -128,7 +128,7 @@ class Exchange(ABC):
 
     __slots__ = (
         "_announced_s", "_encoding_s", "_key", "_processor", "_protocol", "_reads", "_replica", "_timed", "_unread_s",
-        "_who",        "began_s", "headers", "limits", "request", "shared", "trace",
+        "_who", "began_s", "headers", "limits", "request", "shared", "trace",
     )  # fmt: skip
 
     def __init__(self, shared: ServingContext, protocol: str, headers: Headers) -> None:
