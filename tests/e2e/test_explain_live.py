@@ -112,7 +112,7 @@ def random_requests(source, manifest, rng, most_rows):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("arch", ["mmoe", "two_tower"])
+@pytest.mark.parametrize("arch", ["deepfm", "dlrm", "two_tower", "mmoe"])
 def test_numpy_pooling_of_trained_rows_reproduces_served_scores(arch, tmp_path, monkeypatch):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
     from freshet_serving.models.config.train_config import load_config
