@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import pytest_runtest_setup
 from tests.programs.skipped import skipped_files
 
 ROOT = Path(__file__).parents[1]
@@ -70,3 +71,11 @@ def test_files_with_skipped_tests_are_listed(tmp_path):
         </testsuite></testsuites>"""
     )
     assert skipped_files(report) == ["tests/e2e/test_onnx_live.py", "tests/test_workflow.py"]
+
+
+def test_tests_after_the_given_moment_are_skipped(monkeypatch):
+    monkeypatch.setenv("FRESHET_TESTS_UNTIL", "1e12")
+    pytest_runtest_setup()
+    monkeypatch.setenv("FRESHET_TESTS_UNTIL", "1e9")
+    with pytest.raises(pytest.skip.Exception, match="the time for tests is over"):
+        pytest_runtest_setup()
