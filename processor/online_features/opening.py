@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from freshet_serving.processor.clock import Clock
@@ -24,10 +25,13 @@ def open_stores(settings: Iterable[OnlineStoreSettings], clock: Clock) -> dict[s
     Raises:
         BadInput: redis-py is not installed, or two stores have one name.
     """
+    settings = list(settings)
+    # Before the first is opened: its thread would try to connect for as long as the process lives.
+    for name, count in Counter(one.name for one in settings).items():
+        if count > 1:
+            raise BadInput(f"online_stores.{name}: expected a store once, got it {count} times")
     stores: dict[str, OpenStore] = {}
     for one in settings:
-        if one.name in stores:
-            raise BadInput(f"online_stores.{one.name}: expected a store once, got it twice")
         with needed("an online store"):
             from freshet_serving.processor.online_features.redis_store import RedisOnlineStore
         stores[one.name] = OpenStore(RedisOnlineStore(one, clock), one.cache_ttl_s, one.cache_bytes)
