@@ -34,7 +34,7 @@ class Killed(Exception):
     """Raised in place of a step."""
 
 
-@pytest.mark.parametrize("steps", [9, 13])
+@pytest.mark.parametrize("steps", [3, 9, 13])
 def test_killed_run_continues_to_the_same_weights(steps, tmp_path, monkeypatch):
     write_log(tmp_path / "log.csv")
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
