@@ -47,14 +47,13 @@ from freshet_serving.serving.admin.api import MAX_DELTA_NBYTES, create_admin
 from freshet_serving.serving.admin.explain_route import ExplainSettings
 from freshet_serving.serving.data_ports import DataPorts
 from freshet_serving.serving.front.model_control import ModelControl
-from freshet_serving.serving.front.resource_limits import BodyMemory, ConnectionLimits
+from freshet_serving.serving.front.resource_limits import BodyMemory, ConnectionLimits, raise_descriptor_limit
 from freshet_serving.serving.http.connection import HttpConnection
 from freshet_serving.serving.http.port import (
     BACKLOG,
     SWITCH_INTERVAL_S,
     HttpPort,
     new_loop,
-    raise_descriptor_limit,
     reserve,
 )
 from freshet_serving.serving.lifecycle import Lifecycle

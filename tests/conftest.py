@@ -1,16 +1,16 @@
 """What holds for every test: deltas are guarded and served files leased, as where Freshet serves; CI ends in time."""
 
 import os
-import resource
 import time
 
 import pytest
 
+from freshet_serving.serving.front.resource_limits import raise_descriptor_limit
+
 
 def pytest_configure():
     """Raise the soft limit of open files, as servers do: a closed engine keeps its own until garbage is collected."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    raise_descriptor_limit()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -71,3 +71,9 @@ def descriptor_limit() -> int:
     """Return how many descriptors this process may have at most."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, MAX_DESCRIPTORS)
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the limit of open files as far as permitted: each connection and each mapped buffer is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

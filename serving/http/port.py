@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import resource
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -251,12 +250,6 @@ def reserve(host: str, port: int) -> tuple[socket.socket, str]:
         raise BadInput(f"{host}:{port}: cannot listen: {error.strerror or error}") from None
     name, number = reserved.getsockname()[:2]
     return reserved, f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
-
-
-def raise_descriptor_limit() -> None:
-    """Raise the limit of open files as far as permitted: each connection and each mapped buffer is one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

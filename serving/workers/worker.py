@@ -55,9 +55,10 @@ from freshet_serving.processor.versions.routes import Routes, VersionStatus, fin
 from freshet_serving.processor.versions.traffic import Traffic
 from freshet_serving.serving.access.credentials import DATA_PLACE, AccessControl, Credentials
 from freshet_serving.serving.data_ports import DataPorts
+from freshet_serving.serving.front.resource_limits import raise_descriptor_limit
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.guarded_protocol import GuardedProtocol
-from freshet_serving.serving.http.port import SWITCH_INTERVAL_S, new_loop, raise_descriptor_limit
+from freshet_serving.serving.http.port import SWITCH_INTERVAL_S, new_loop
 from freshet_serving.serving.http.protocol import PredictProtocol
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.loading.priority import lower_priority
