@@ -37,6 +37,7 @@ class LayerFactory:
         activation: str | None = None,
         bias: bool = True,
         first_bias: Sequence[float] = (),
+        zero: bool = False,
     ) -> Tensor:
         """Add a dense layer: x [n, m] -> [n, units].
 
@@ -47,10 +48,11 @@ class LayerFactory:
             activation: Keras activation, or None.
             bias: Whether there is a bias.
             first_bias: Initial bias [units]; zeros if empty.
+            zero: Whether the first weights are zeros.
         """
         from freshet_serving.compiler.frameworks import keras
 
-        initial = keras.initializers.GlorotUniform(seed=next(self._seeds))
+        initial = "zeros" if zero else keras.initializers.GlorotUniform(seed=next(self._seeds))
         layer = keras.layers.Dense(units, activation, use_bias=bias, kernel_initializer=initial, name=name)
         made = layer(x)
         if first_bias:

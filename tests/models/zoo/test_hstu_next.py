@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from tests.models.zoo.next_item_models import LAYERS, LENGTH, check_scores, learned
+from tests.models.zoo.next_item_models import LAYERS, LENGTH, check_scores, learned, make_trainer
 from tests.models.zoo.sequence_models import DIM, dense, norm, silu
 from tests.models.zoo.test_hstu import bucket
 
@@ -30,6 +30,15 @@ def test_trained_and_served_scores_equal_numpy_reference(tmp_path):
     lengths = (0, 1, LENGTH - 1, LENGTH, LENGTH + 4)
     trainer = learned("hstu_next", LENGTH)
     check_scores(trainer, "hstu_next", tmp_path / "r", LENGTH, lengths, 20, layers)
+
+
+def test_layers_begin_as_the_identity():
+    first = make_trainer("hstu_next", LENGTH).dense.weights()
+    then = learned("hstu_next", LENGTH, 2).dense.weights()
+    for i in range(LAYERS):
+        assert not first[f"history_out_{i}/kernel"].any()
+        assert first[f"history_all_{i}/kernel"].all()
+        assert then[f"history_out_{i}/kernel"].all()
 
 
 @pytest.mark.long
