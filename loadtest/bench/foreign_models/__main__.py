@@ -1,5 +1,7 @@
 """`make -C loadtest models`: builds, imports and serves the eighty models; loadtest/results/models.md.
 
+`--list free-lengths`: those of PyTorch over histories of free length, by both exporters; models-free-lengths.md.
+
 What is done lies in build/models and is not done again: `--again` tries all models again, as after a change of Freshet,
 and `--rebuild` builds them again too. `--only` takes families and models; the page is written of all that lies there.
 """
@@ -19,7 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from loadtest.bench.foreign_models.built import read_built
-from loadtest.bench.foreign_models.catalogue import ForeignEntry, entries
+from loadtest.bench.foreign_models.catalogue import AIMS, LISTS, MODELS, ForeignEntry, entries
 from loadtest.bench.foreign_models.models_page import page
 from loadtest.bench.foreign_models.trial import FAILED, UNBUILT, try_model
 from loadtest.bench.foreign_models.venvs import NoEnvironment, python_of
@@ -35,14 +37,15 @@ CLEAN = {name: value for name, value in os.environ.items() if not name.startswit
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.foreign_models", description=__doc__)
+    parser.add_argument("--list", choices=sorted(LISTS), default=MODELS, help="the list of models")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="families and models")
     parser.add_argument("--again", action="store_true", help="try models again that are done")
     parser.add_argument("--rebuild", action="store_true", help="build models again that are built")
     options = parser.parse_args()
-    console, listed = Console(), entries()
+    console, listed = Console(), entries(options.list)
     names = {entry.name for entry in listed} | {entry.family for entry in listed}
     if unknown := sorted(set(options.only) - names):
-        parser.error(f"--only: expected families and models of models.toml, got {', '.join(unknown)}")
+        parser.error(f"--only: expected families and models of {LISTS[options.list].name}, got {', '.join(unknown)}")
     asked = [entry for entry in listed if not options.only or {entry.name, entry.family} & set(options.only)]
     for number, entry in enumerate(asked, 1):
         kept = WORK / entry.name / "result.json"
@@ -63,7 +66,8 @@ def main() -> int:
     found = {entry.name: WORK / entry.name / "result.json" for entry in listed}
     results = {name: json.loads(path.read_text()) for name, path in found.items() if path.exists()}
     about = {"machine": machine(), "origin": origin("-C loadtest models", "ARGS", sys.argv[1:]), "results": results}
-    RESULTS.joinpath("models.md").write_text(page(listed, about))
+    name = MODELS if options.list == MODELS else f"{MODELS}-{options.list}"
+    RESULTS.joinpath(f"{name}.md").write_text(page(listed, AIMS[options.list], about))
     return 0
 
 

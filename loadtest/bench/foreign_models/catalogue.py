@@ -1,4 +1,4 @@
-"""The list of the models, models.toml, and where each is built."""
+"""The lists of models, and where each is built."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-LIST = Path(__file__).parent / "models.toml"
+MODELS, FREE_LENGTHS = "models", "free-lengths"
+LISTS = {name: Path(__file__).parent / f"{name.replace('-', '_')}.toml" for name in (MODELS, FREE_LENGTHS)}
+AIMS = {MODELS: 76, FREE_LENGTHS: 10}
+"""By list, how many of its models are to be served."""
 OWN = ""
 """The environment of this repository, which has ONNX."""
 TORCH, TENSORFLOW, TREES = "torch", "tf", "trees"
@@ -14,6 +17,7 @@ ENVIRONMENTS = {
     "deepctr_torch": TORCH,
     "torch_sequences": TORCH,
     "torch_bags": TORCH,
+    "torch_lengths": TORCH,
     "onnx_by_hand": OWN,
     "sklearn": TREES,
     "boosted_trees": TREES,
@@ -52,9 +56,9 @@ class ForeignEntry:
         return ENVIRONMENTS[self.builder]
 
 
-def entries(path: Path = LIST) -> list[ForeignEntry]:
-    """Return the list, in its order."""
-    families = tomllib.loads(path.read_text())
+def entries(listed: str = MODELS) -> list[ForeignEntry]:
+    """Return a list's models, in its order."""
+    families = tomllib.loads(LISTS[listed].read_text())
     return [
         ForeignEntry(name, about, family, section["title"])
         for family, section in families.items()

@@ -11,12 +11,11 @@ from loadtest.bench.foreign_models.row_copy import CONSTANT, FOLLOWS, HALF, REFU
 from loadtest.bench.foreign_models.trial import STAGE, WHOLE
 from loadtest.reports.report import opening, table
 
-AIM = 76
 SERVED = (WHOLE, STAGE)
 UNTRIED: dict[str, Any] = {"status": "not tried", "message": ""}
 ABOUT = """Page of foreign models.
 
-Each model of the committed list (loadtest/bench/foreign_models/models.toml) is built by its framework in an environment
+Each model of a committed list (loadtest/bench/foreign_models/*.toml) is built by its framework in an environment
 of its own, with 200 rows of inputs and what the framework makes of them; imported by `freshet import`; served in
 process; and compared. Served means that every output is served, within 1e-5 (absolute or relative) of the framework;
 whatever else happens counts as a miss, refusals and models that could not be built included.
@@ -29,14 +28,20 @@ the package has the row, and no place follows. *half served*: published and serv
 """
 
 
-def page(listed: Sequence[ForeignEntry], about: Mapping[str, Any]) -> str:
-    """Return the report. about: machine(), origin() and results by model; models without one count as misses."""
+def page(listed: Sequence[ForeignEntry], aim: int, about: Mapping[str, Any]) -> str:
+    """Return the report.
+
+    Args:
+        listed: The models.
+        aim: How many of them are to be served.
+        about: machine(), origin() and results by model; models without one count as misses.
+    """
     results = {entry.name: about["results"].get(entry.name, UNTRIED) for entry in listed}
     served = sum(found["status"] in SERVED for found in results.values())
     copied = Counter(row["verdict"] for found in results.values() for row in found.get("row_copy", []))
     lines = opening("Models of other frameworks", ABOUT, about)
     lines += [
-        f"**{served} of {len(listed)} served** (aim: {AIM}); their tables: {copied[FOLLOWS]} follow deltas in every "
+        f"**{served} of {len(listed)} served** (aim: {aim}); their tables: {copied[FOLLOWS]} follow deltas in every "
         f"use, {copied[REFUSED]} refuse them, {copied[CONSTANT]} are constants, {copied[HALF]} are half served, "
         f"{copied[UNTOLD]} could not be checked.",
         "",

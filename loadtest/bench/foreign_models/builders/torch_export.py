@@ -12,6 +12,8 @@ from loadtest.bench.foreign_models.built import ROWS, write_built
 
 OPSET, NEAR_ZERO = 17, 1e-2
 ITEMS, USERS, DIM, STEPS = 50, 40, 8, 20
+LONGEST = 64
+"""Places of a history of free length, by dynamo's exporter."""
 random = np.random.default_rng(11)
 
 
@@ -65,11 +67,12 @@ def save(folder, model, inputs, uses=(), outputs=("score",), free=(), dynamo=Fal
         found = model(*tensors)
     found = found if isinstance(found, (tuple, list)) else (found,)
     names = {"input_names": list(inputs), "output_names": list(outputs), "opset_version": OPSET}
-    # Few rows: some exporters take a dimension of the example for the number of rows.
-    example = tuple(tensor[:7] for tensor in tensors)
+    # Few rows and places: exporters may take a dimension of the example for what it is to be.
+    example = tuple(tensor[:7, :9] if name in free else tensor[:7] for name, tensor in zip(inputs, tensors))
     if dynamo:
         batch = torch.export.Dim("batch", min=2, max=4096)
-        shapes = tuple({0: batch} for _ in inputs)
+        length = torch.export.Dim("length", min=2, max=LONGEST)
+        shapes = tuple({0: batch} | ({1: length} if name in free else {}) for name in inputs)
         names["opset_version"] = 18
         torch.onnx.export(model, example, path, dynamo=True, dynamic_shapes=shapes, external_data=False, **names)
     else:

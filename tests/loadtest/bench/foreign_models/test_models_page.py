@@ -16,8 +16,8 @@ def test_misses_and_tables_are_counted():
         "three": {"status": "refused", "message": "operator a|b"},
     }
     origin = {"date": "2026-01-01", "command": "make -C loadtest models"}
-    text = page(LISTED, {"machine": {"cores": 2, "cpu": "x"}, "origin": origin, "results": results})
-    assert "**2 of 4 served** (aim: 76); their tables: 2 follow" in text
+    text = page(LISTED, 3, {"machine": {"cores": 2, "cpu": "x"}, "origin": origin, "results": results})
+    assert "**2 of 4 served** (aim: 3); their tables: 2 follow" in text
     assert "| Bags | 4 | 1 | 1 | 2 | 4 | 2 | 0 | 0 | 1 |" in text
     assert "| one | whole | 1e-07 / 2e-06 | 3 | 1 of 2 | 4.2 S | about one; user: half served (history) |" in text
     assert "about two; the whole model is the stage |" in text

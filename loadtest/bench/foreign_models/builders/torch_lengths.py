@@ -1,0 +1,209 @@
+"""Networks over histories of free length, exported by TorchScript's and by dynamo's exporter; padding stands in front.
+
+DIEN stands twice: with a GRU over weighed interests (AIGRU), at any length; and with the paper's AUGRU, whose steps an
+exporter writes one by one, at a fixed length. BST and SASRec have PyTorch's own attention by dynamo, and attention of
+plain products by TorchScript, which fixes the length of nn.MultiheadAttention to that of the example.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from loadtest.bench.foreign_models.builders.torch_export import DIM, ITEMS, LONGEST, STEPS, ids, padded, save
+from loadtest.bench.foreign_models.built import ROWS, TableUse
+
+FEW = 6
+USES = [TableUse("item", "item"), TableUse("item", "history", -1)]
+
+
+class OverHistory(nn.Module):
+    """One table for the item and the history, and an MLP on top of what subclasses read."""
+
+    def __init__(self):
+        super().__init__()
+        self.item = nn.Embedding(ITEMS, DIM, padding_idx=0)
+        self.out = nn.Sequential(nn.Linear(2 * DIM, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, item, history):
+        target, events = self.item(item), self.item(history)
+        found = self.read(target, events, history == 0)
+        return torch.sigmoid(self.out(torch.cat([target, found], 1)))
+
+
+class Din(OverHistory):
+    def __init__(self):
+        super().__init__()
+        self.unit = nn.Sequential(nn.Linear(4 * DIM, 16), nn.PReLU(), nn.Linear(16, 1))
+
+    def read(self, target, events, padding):
+        wide = target.unsqueeze(1).expand(-1, events.size(1), -1)
+        scores = self.unit(torch.cat([wide, events, wide - events, wide * events], -1)).squeeze(-1)
+        weights = torch.softmax(scores.masked_fill(padding, -1e9), -1)
+        return torch.bmm(weights.unsqueeze(1), events).squeeze(1)
+
+
+class Attention(nn.Module):
+    """How interests go with the target, 0 at padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.target = nn.Linear(DIM, DIM, bias=False)
+
+    def forward(self, target, interests, padding):
+        scores = (interests * self.target(target).unsqueeze(1)).sum(-1)
+        return torch.softmax(scores.masked_fill(padding, -1e9), -1).unsqueeze(-1)
+
+
+class Dien(OverHistory):
+    """DIEN with AIGRU."""
+
+    def __init__(self):
+        super().__init__()
+        self.interests, self.attention = nn.GRU(DIM, DIM, batch_first=True), Attention()
+        self.evolution = nn.GRU(DIM, DIM, batch_first=True)
+
+    def read(self, target, events, padding):
+        interests, _ = self.interests(events)
+        weighed = interests * self.attention(target, interests, padding)
+        return self.evolution(weighed)[1][-1]
+
+
+class DienOfSteps(OverHistory):
+    """DIEN with AUGRU, step after step."""
+
+    def __init__(self):
+        super().__init__()
+        self.interests, self.attention = nn.GRU(DIM, DIM, batch_first=True), Attention()
+        self.gates, self.candidate = nn.Linear(2 * DIM, 2 * DIM), nn.Linear(2 * DIM, DIM)
+
+    def read(self, target, events, padding):
+        interests, _ = self.interests(events)
+        weights = self.attention(target, interests, padding)
+        state = torch.zeros_like(target)
+        for n in range(events.size(1)):
+            given = interests[:, n]
+            reset, update = torch.sigmoid(self.gates(torch.cat([given, state], 1))).chunk(2, 1)
+            new = torch.tanh(self.candidate(torch.cat([given, reset * state], 1)))
+            update = update * weights[:, n]
+            state = (1 - update) * state + update * new
+        return state
+
+
+class Products(nn.Module):
+    """Attention of two heads, as two products."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(DIM, DIM) for _ in range(4))
+
+    def forward(self, query, events, hidden):
+        rows, length, _ = events.shape
+        q, k, v = (
+            layer(x).view(rows, length, 2, DIM // 2).transpose(1, 2)
+            for layer, x in ((self.query, query), (self.key, events), (self.value, events))
+        )
+        scores = q @ k.transpose(2, 3) / (DIM // 2) ** 0.5
+        weights = torch.softmax(scores.masked_fill(hidden, -1e9), -1)
+        return self.out((weights @ v).transpose(1, 2).reshape(rows, length, DIM))
+
+
+class Own(nn.Module):
+    """PyTorch's attention of two heads."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(DIM, 2, batch_first=True)
+
+    def forward(self, query, events, hidden):
+        if hidden.dim() == 2:
+            return self.attention(query, events, events, attn_mask=hidden, need_weights=False)[0]
+        return self.attention(query, events, events, key_padding_mask=hidden[:, 0, 0], need_weights=False)[0]
+
+
+class Bst(OverHistory):
+    """BST whose target is the last of the sequence, and is what the MLP reads."""
+
+    def __init__(self, attention):
+        super().__init__()
+        self.position, self.attention = nn.Embedding(LONGEST + 1, DIM), attention()
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2))
+        self.feed = nn.Sequential(nn.Linear(DIM, 16), nn.LeakyReLU(), nn.Linear(16, DIM))
+
+    def read(self, target, events, padding):
+        both = torch.cat([events, target.unsqueeze(1)], 1)
+        both = both + self.position(torch.arange(both.size(1)))
+        hidden = torch.cat([padding, torch.zeros_like(padding[:, :1])], 1)[:, None, None]
+        both = self.norms[0](both + self.attention(both, both, hidden))
+        return self.norms[1](both + self.feed(both))[:, -1]
+
+
+class SasRec(nn.Module):
+    """SASRec with two blocks, as its PyTorch ports write it; the score is a product with the target."""
+
+    def __init__(self, attention):
+        super().__init__()
+        self.item, self.position = nn.Embedding(ITEMS, DIM, padding_idx=0), nn.Embedding(LONGEST, DIM)
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2))
+        self.attentions = nn.ModuleList(attention() for _ in range(2))
+        self.feeds = nn.ModuleList(nn.Sequential(nn.Linear(DIM, DIM), nn.ReLU(), nn.Linear(DIM, DIM)) for _ in range(2))
+        self.last = nn.LayerNorm(DIM)
+
+    def forward(self, item, history):
+        length = history.size(1)
+        real = (history != 0).unsqueeze(-1)
+        x = self.item(history) * DIM**0.5 + self.position(torch.arange(length))
+        x = x * real
+        later = torch.triu(torch.ones(length, length, dtype=torch.bool), 1)
+        for norm, attention, feed in zip(self.norms, self.attentions, self.feeds):
+            query = norm(x)
+            x = query + attention(query, x, later)
+            x = (x + feed(x)) * real
+        return (self.last(x)[:, -1] * self.item(item)).sum(-1, keepdim=True)
+
+
+def build(folder, model, dynamo, free=True):
+    history = np.ascontiguousarray(padded(ROWS, STEPS if free else FEW)[:, ::-1])
+    inputs = {"item": ids(ROWS), "history": history}
+    save(folder, model, inputs, USES, free=("history",) if free else (), dynamo=dynamo)
+
+
+def lengths_din_script(folder):
+    build(folder, Din(), dynamo=False)
+
+
+def lengths_din_dynamo(folder):
+    build(folder, Din(), dynamo=True)
+
+
+def lengths_dien_script(folder):
+    build(folder, Dien(), dynamo=False)
+
+
+def lengths_dien_dynamo(folder):
+    build(folder, Dien(), dynamo=True)
+
+
+def lengths_augru_script(folder):
+    build(folder, DienOfSteps(), dynamo=False, free=False)
+
+
+def lengths_augru_dynamo(folder):
+    build(folder, DienOfSteps(), dynamo=True, free=False)
+
+
+def lengths_bst_script(folder):
+    build(folder, Bst(Products), dynamo=False)
+
+
+def lengths_bst_dynamo(folder):
+    build(folder, Bst(Own), dynamo=True)
+
+
+def lengths_sasrec_script(folder):
+    build(folder, SasRec(Products), dynamo=False)
+
+
+def lengths_sasrec_dynamo(folder):
+    build(folder, SasRec(Own), dynamo=True)
