@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "results"
 DATA = Path(os.environ.get("FRESHET_DATA", HERE.parents[3] / "shared" / "data"))
 PEER_PYTHON = HERE.parents[2] / "build" / "rectools-venv" / "bin" / "python"
-PEER, ARCHS, SEEDS, EPOCHS = "rectools", ("sasrec_next", "hstu_next"), (0, 1, 2), 10
+PEER, ARCHS, SEEDS, EPOCHS = "rectools", ("sasrec_next", "hstu_next"), (0, 1, 2), 20
 NAMES = {PEER: "RecTools SASRec"}
 GOALS = (("sasrec_next", PEER, -0.005), ("hstu_next", "sasrec_next", 0.005))
 """(side, other side, the least by which the first side's NDCG is to be better)."""

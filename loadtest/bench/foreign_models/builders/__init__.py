@@ -6,6 +6,7 @@ torch_export     what the builders with PyTorch share
 tf_rows          what the builders with TensorFlow share
 deepctr_torch    deepctr-torch
 torch_sequences  histories of items in PyTorch
+torch_lengths    histories of free length in PyTorch, by both exporters
 torch_bags       EmbeddingBag, DLRM, TorchRec
 onnx_by_hand     ONNX, node by node
 sklearn          scikit-learn
