@@ -12,35 +12,22 @@ import torch
 from torch import nn
 
 from loadtest.bench.foreign_models.builders.torch_export import DIM, ITEMS, LONGEST, STEPS, ids, padded, save
+from loadtest.bench.foreign_models.builders.torch_sequences import Shared
 from loadtest.bench.foreign_models.built import ROWS, TableUse
 
 FEW = 6
 USES = [TableUse("item", "item"), TableUse("item", "history", -1)]
 
 
-class OverHistory(nn.Module):
-    """One table for the item and the history, and an MLP on top of what subclasses read."""
-
-    def __init__(self):
-        super().__init__()
-        self.item = nn.Embedding(ITEMS, DIM, padding_idx=0)
-        self.out = nn.Sequential(nn.Linear(2 * DIM, 16), nn.ReLU(), nn.Linear(16, 1))
-
-    def forward(self, item, history):
-        target, events = self.item(item), self.item(history)
-        found = self.read(target, events, history == 0)
-        return torch.sigmoid(self.out(torch.cat([target, found], 1)))
-
-
-class Din(OverHistory):
+class Din(Shared):
     def __init__(self):
         super().__init__()
         self.unit = nn.Sequential(nn.Linear(4 * DIM, 16), nn.PReLU(), nn.Linear(16, 1))
 
-    def read(self, target, events, padding):
+    def summarise(self, target, events, history):
         wide = target.unsqueeze(1).expand(-1, events.size(1), -1)
         scores = self.unit(torch.cat([wide, events, wide - events, wide * events], -1)).squeeze(-1)
-        weights = torch.softmax(scores.masked_fill(padding, -1e9), -1)
+        weights = torch.softmax(scores.masked_fill(history == 0, -1e9), -1)
         return torch.bmm(weights.unsqueeze(1), events).squeeze(1)
 
 
@@ -56,7 +43,7 @@ class Attention(nn.Module):
         return torch.softmax(scores.masked_fill(padding, -1e9), -1).unsqueeze(-1)
 
 
-class Dien(OverHistory):
+class Dien(Shared):
     """DIEN with AIGRU."""
 
     def __init__(self):
@@ -64,13 +51,13 @@ class Dien(OverHistory):
         self.interests, self.attention = nn.GRU(DIM, DIM, batch_first=True), Attention()
         self.evolution = nn.GRU(DIM, DIM, batch_first=True)
 
-    def read(self, target, events, padding):
+    def summarise(self, target, events, history):
         interests, _ = self.interests(events)
-        weighed = interests * self.attention(target, interests, padding)
+        weighed = interests * self.attention(target, interests, history == 0)
         return self.evolution(weighed)[1][-1]
 
 
-class DienOfSteps(OverHistory):
+class DienOfSteps(Shared):
     """DIEN with AUGRU, step after step."""
 
     def __init__(self):
@@ -78,9 +65,9 @@ class DienOfSteps(OverHistory):
         self.interests, self.attention = nn.GRU(DIM, DIM, batch_first=True), Attention()
         self.gates, self.candidate = nn.Linear(2 * DIM, 2 * DIM), nn.Linear(2 * DIM, DIM)
 
-    def read(self, target, events, padding):
+    def summarise(self, target, events, history):
         interests, _ = self.interests(events)
-        weights = self.attention(target, interests, padding)
+        weights = self.attention(target, interests, history == 0)
         state = torch.zeros_like(target)
         for n in range(events.size(1)):
             given = interests[:, n]
@@ -110,7 +97,7 @@ class Products(nn.Module):
 
 
 class Own(nn.Module):
-    """PyTorch's attention of two heads."""
+    """PyTorch's attention of two heads; `hidden` has the shape [length, length], or [rows, 1, 1, length]."""
 
     def __init__(self):
         super().__init__()
@@ -122,7 +109,7 @@ class Own(nn.Module):
         return self.attention(query, events, events, key_padding_mask=hidden[:, 0, 0], need_weights=False)[0]
 
 
-class Bst(OverHistory):
+class Bst(Shared):
     """BST whose target is the last of the sequence, and is what the MLP reads."""
 
     def __init__(self, attention):
@@ -131,9 +118,10 @@ class Bst(OverHistory):
         self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2))
         self.feed = nn.Sequential(nn.Linear(DIM, 16), nn.LeakyReLU(), nn.Linear(16, DIM))
 
-    def read(self, target, events, padding):
+    def summarise(self, target, events, history):
         both = torch.cat([events, target.unsqueeze(1)], 1)
         both = both + self.position(torch.arange(both.size(1)))
+        padding = history == 0
         hidden = torch.cat([padding, torch.zeros_like(padding[:, :1])], 1)[:, None, None]
         both = self.norms[0](both + self.attention(both, both, hidden))
         return self.norms[1](both + self.feed(both))[:, -1]
