@@ -4,6 +4,7 @@ bundle.json                what made it
 repository/bench/1/        the benchmark's DeepFM: tables, dense weights, ONNX and StableHLO for every bucket and
                            subgraph, and machine code for the GPUs that were named, TensorRT-RTX's if it is installed
 repository/clicks/1/       the corpus's DeepFM whose requests are divided, likewise
+repository/histories/1/    a network over histories, likewise
 inputs.onnx, dense.onnx    bench's dense graph with its weights as inputs and inside, for TensorRT
 delta.safetensors          rows and dense weights of step 1
 reference.safetensors      requests (ids, floats), the dense input (x0, x1) and TensorFlow's scores (score0, score1)
@@ -39,11 +40,13 @@ from freshet_serving.processor.tables.table import descriptor
 from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.corpus.entry import FROZEN, read_entry
 from tests.gpu.engines import available
-from tests.gpu.package import folder_of, relist
+from tests.gpu.package import HISTORIES, folder_of, relist
+from tests.models.zoo.sequence_models import learned, publish
 
 BACKENDS = ("onnxruntime", "xla")
 REFERENCE_ROWS = 1000
 FORMAT = "freshet-gpu-bundle/1"
+OVER_HISTORIES, LENGTH = "stca", 64
 
 
 def write_bundle(out: Path, rows: int, buckets: Sequence[int], targets: Sequence[str] = ()) -> Path:
@@ -56,6 +59,8 @@ def write_bundle(out: Path, rows: int, buckets: Sequence[int], targets: Sequence
     entry = read_entry(FROZEN / "user-once")
     entry.lay_out(out / "repository", entry.moments[-1])
     compile_parts(folder_of(out / "repository", entry.model), buckets, targets)
+    publish(learned(OVER_HISTORIES, LENGTH), out / "repository", model=HISTORIES)
+    compile_parts(folder_of(out / "repository", HISTORIES), buckets, targets)
     bare = to_onnx(graph)[0]
     (out / "inputs.onnx").write_bytes(with_inputs(bare))
     (out / "dense.onnx").write_bytes(with_values(bare, graph.weights))
@@ -91,7 +96,7 @@ def compile_parts(folder: Path, buckets: Sequence[int], targets: Sequence[str]) 
     """Compiles every part of a version; returns its manifest and graph. Nothing is measured: the check does that."""
     reader, executables = VersionReader(folder), list[ExecutableEntry]()
     graph, before = DenseGraph.load(folder / GRAPH, reader.dense()), reader.manifest
-    found = parts(graph, before.features, buckets, [s.name for s in before.sequences])
+    found = parts(graph, before.features, buckets, before.sequences)
     ahead = [(backend, target) for target in targets for backend in (*(["tensorrt"] if available() else []), "xla")]
     for name, part in found.by_subgraph.items():
         lowered = [lower(part.graph, Variant(backend)) for backend in BACKENDS]

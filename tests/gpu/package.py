@@ -16,6 +16,8 @@ from freshet_serving.processor.running.opening import executable_files
 MODEL = "bench"
 DIVIDED = "clicks"
 """A model whose requests are divided into the user's part and the candidates' part."""
+HISTORIES = "histories"
+"""A network over histories, which are an input beside the matrix of the batch."""
 ELSEWHERE = "another machine's"
 
 

@@ -11,7 +11,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -34,7 +34,7 @@ from freshet_serving.processor.running.opening import unpack
 from tests.gpu import tensorrt_steps
 from tests.gpu.bundled import Check, Figures, Skip, ms, timed
 from tests.gpu.http_step import http
-from tests.gpu.package import DIVIDED, MODEL, made_ahead, only
+from tests.gpu.package import DIVIDED, HISTORIES, MODEL, made_ahead, only
 
 LIBRARIES = ("jax", "jaxlib", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx-cu13-bindings")
 LIBRARIES += ("cuda-bindings", "torch", "numpy", "numba")
@@ -211,20 +211,37 @@ def pipeline(check: Check) -> Figures:
 
 def division(check: Check) -> Figures:
     """Device stages with requests divided into the user's part and the candidates': right, and against undivided."""
-    on_cpu = only(check.bundle, check.folder / "cpu", "onnxruntime", model=DIVIDED)
-    on_device = only(check.bundle, check.folder / "device", "xla", check.device_target, model=DIVIDED)
+    yield from _ways(check, DIVIDED, {f"{n} candidates": clicks(n) for n in (2, 64, 500)})
+
+
+def histories(check: Check) -> Figures:
+    """A network over histories through device stages: right for short and full ones, divided and undivided."""
+    shapes = ((2, 0), (64, 20), (500, 20), (64, 64), (500, 64))
+    yield from _ways(check, HISTORIES, {f"{n} candidates, {events} events": visits(n, events) for n, events in shapes})
+
+
+def _ways(check: Check, model: str, requests: Mapping[str, dict[str, Any]]) -> Figures:
+    """The errors of every request, against ONNX Runtime on the CPU, and rows a second of all but the first."""
     sessions = max(2, (os.cpu_count() or 2) - 1)
-    with Processor.initialize(ProcessorConfig(repository=str(on_cpu), sessions=1)) as processor:
-        wanted = {n: processor.process(PredictRequest(DIVIDED, clicks(n))).outputs["score"] for n in (2, 64, 500)}
+    on_cpu = only(check.bundle, check.folder / "cpu", "onnxruntime", model=model)
+    on_device = only(check.bundle, check.folder / "device", "xla", check.device_target, model=model)
+    asked, expected = {name: PredictRequest(model, inputs) for name, inputs in requests.items()}, {}
+    _, *loads = asked.items()
+    with Processor.initialize(ProcessorConfig(str(on_cpu), sessions=sessions)) as processor:
+        for name, request in asked.items():
+            expected[name] = processor.process(request).outputs["score"]
+        for name, request in loads:
+            rate = _load(check, processor, request, len(expected[name]))
+            yield f"onnxruntime on the CPU, {name} a request", f"{rate:,.0f} rows/s"
     with Processor.initialize(ProcessorConfig(str(on_device), sessions=sessions, device_stages=2)) as processor:
         for way, divides in (("divided", True), ("undivided", False)):
             with patch.object(GraphRun, "worth_dividing", lambda run, rows, divides=divides: divides and rows > 1):
-                for n, scores in wanted.items():
-                    got = processor.process(PredictRequest(DIVIDED, clicks(n))).outputs["score"]
-                    yield f"{way}, {n} candidates, error", check.close(float(np.abs(got - scores).max()))
-                for n in (64, 500):
-                    rate = _load(check, processor, PredictRequest(DIVIDED, clicks(n)), n)
-                    yield f"{way}, {n} candidates a request", f"{rate:,.0f} rows/s"
+                for name, request in asked.items():
+                    got = processor.process(request).outputs["score"]
+                    yield f"{way}, {name}, error", check.close(float(np.abs(got - expected[name]).max()))
+                for name, request in loads:
+                    rate = _load(check, processor, request, len(expected[name]))
+                    yield f"{way}, {name} a request", f"{rate:,.0f} rows/s"
 
 
 def clicks(candidates: int) -> dict[str, Any]:
@@ -238,6 +255,17 @@ def clicks(candidates: int) -> dict[str, Any]:
         "tags": Ragged(Strings.of([tag for row in tags for tag in row]), np.cumsum([0] + [len(row) for row in tags])),
         "price": np.linspace(0, 2, candidates, dtype=np.float32),
         "age": np.array([0.4], np.float32),
+    }
+
+
+def visits(candidates: int, events: int) -> dict[str, Any]:
+    """A request of the network over histories: one user, their events and some candidates."""
+    return {
+        "user": np.array([7], np.int64),
+        "item": np.arange(candidates, dtype=np.int64) % 45,
+        "price": np.linspace(-1, 1, candidates, dtype=np.float32),
+        "history.item": Ragged.of([[n * n % 37 for n in range(events)]]),
+        "history.action": Ragged.of([[n % 3 for n in range(events)]]),
     }
 
 
@@ -298,6 +326,7 @@ STEPS: dict[str, Callable[[Check], Figures]] = {
     "deltas": deltas,
     "pipeline": pipeline,
     "division": division,
+    "histories": histories,
     "http": http,
     "tensorrt": tensorrt_steps.tensorrt,
     "tensorrt-deltas": tensorrt_deltas,

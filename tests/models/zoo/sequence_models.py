@@ -157,12 +157,13 @@ def check_explained(processor, asked, row=1):
         np.testing.assert_equal(entry["floats"]["history.watched"], asked["history.watched"].values[entry["place"]])
 
 
-def publish(trainer, folder, buckets=(1, 8, 64)):
-    """Publishes the trainer's state as model m in the folder."""
+def publish(trainer, folder, buckets=(1, 8, 64), model="m"):
+    """Publish the trainer's state as version 1 of the model in the folder."""
     exported = {name: table.export() for name, table in trainer.tables.items()}
     tables = {name: (found.keys, found.rows) for name, found in exported.items()}
     folder.mkdir(exist_ok=True)
-    publish_version(folder, replace(trainer.manifest, version=1), tables, trainer.dense.published(), buckets=buckets)
+    manifest = replace(trainer.manifest, model=model, version=1)
+    publish_version(folder, manifest, tables, trainer.dense.published(), buckets=buckets)
 
 
 def of_request(columns, rows, request=0):
