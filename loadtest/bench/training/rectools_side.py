@@ -1,7 +1,7 @@
 """RecTools' SASRec in the next-item race; run in an environment with rectools and torch.
 
-Arguments: a file of LeaveOneOut arrays, a folder, seed, epochs, threads. Writes after every epoch
-<folder>/rectools-<seed>.json, figures by epoch, and the model beside it, and continues from there.
+Arguments: the side, `rectools` or `rectools-gpu`, a file of LeaveOneOut arrays, a folder, seed, epochs, threads. Writes
+after every epoch <folder>/<side>-<seed>.json, figures by epoch, and the model beside it, and continues from there.
 Everything is rectools 0.19's own but loss, widths, length and rate, which are the race's.
 """
 
@@ -25,22 +25,29 @@ from rectools.models import SASRecModel
 DIM, LENGTH, LAYERS, HEADS, DROPOUT, BATCH, RATE = 50, 200, 2, 1, 0.2, 128, 0.001
 
 
-def trainer():
+def trainer(accelerator="cpu"):
     return Trainer(
         max_epochs=10_000,
         enable_progress_bar=False,
         enable_model_summary=False,
         logger=False,
         enable_checkpointing=False,
-        accelerator="cpu",
+        accelerator=accelerator,
+        devices=1,
     )
 
 
-def vectors(model, dataset, split):
+def trainer_on_gpu():
+    # A saved model names the function, so it cannot be a partial.
+    return trainer("gpu")
+
+
+def vectors(model, dataset, split, device):
     """Return the users' and items' vectors in the order of the split."""
     shown = model.data_preparator.transform_dataset_u2i(dataset, np.arange(len(split.targets)))
     loader = model.data_preparator.get_dataloader_recommend(shown, 256)
-    users, items = model.lightning_model._get_user_item_embeddings(loader, "cpu")
+    users, items = model.lightning_model._get_user_item_embeddings(loader, device)
+    users, items = users.cpu(), items.cpu()
     placed = np.zeros((split.catalogue, items.shape[1]), np.float32)
     known = model.data_preparator.item_id_map.convert_to_external(
         np.arange(model.data_preparator.n_item_extra_tokens, len(items))
@@ -54,10 +61,11 @@ def vectors(model, dataset, split):
 
 def main():
     warnings.simplefilter("ignore")
-    split = LeaveOneOut.loaded(np.load(sys.argv[1]))
-    folder, (seed, epochs, threads) = Path(sys.argv[2]), (int(word) for word in sys.argv[3:6])
+    side, split = sys.argv[1], LeaveOneOut.loaded(np.load(sys.argv[2]))
+    folder, (seed, epochs, threads) = Path(sys.argv[3]), (int(word) for word in sys.argv[4:7])
     torch.set_num_threads(threads)
-    told, kept = folder / f"rectools-{seed}.json", folder / f"rectools-{seed}.model"
+    device = "cuda" if side.endswith("gpu") else "cpu"
+    told, kept = folder / f"{side}-{seed}.json", folder / f"{side}-{seed}.model"
     done = json.loads(told.read_text()) if told.exists() and kept.exists() else []
     # Places in the file order events of one second.
     times = pd.to_datetime(
@@ -80,15 +88,15 @@ def main():
             loss="softmax",
             lr=RATE,
             batch_size=BATCH,
-            get_trainer_func=trainer,
-            recommend_torch_device="cpu",
+            get_trainer_func=trainer_on_gpu if device == "cuda" else trainer,
+            recommend_torch_device=device,
         )
     )
     while len(done) < epochs:
         began, cpu = time.perf_counter(), time.process_time()
         model.fit_partial(dataset, min_epochs=1, max_epochs=1)
         spent, cpu = time.perf_counter() - began, time.process_time() - cpu
-        figures = split.measured(*vectors(model, dataset, split))
+        figures = split.measured(*vectors(model, dataset, split, device))
         done.append(figures | {"seconds": round(spent, 1), "cpu_seconds": round(cpu, 1)})
         model.save(kept)
         told.write_text(json.dumps(done, indent=1) + "\n")

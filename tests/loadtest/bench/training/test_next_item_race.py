@@ -32,6 +32,17 @@ def test_unfinished_sides_are_compared_at_the_epoch_that_both_have():
     assert "| 9 |  | 0.0900 |" in shown
 
 
+def test_rectools_side_with_more_epochs_is_the_peer():
+    """Its rate is that of the CPU alone, since other sides have no GPU."""
+    ours, whole = {str(s): told(0.2) for s in SEEDS}, {str(s): told(0.1) for s in SEEDS}
+    begun = whole | {"2": told(0.1, 4)}
+    shown = page(results(**{"rectools": begun, "rectools-gpu": whole, "sasrec_next": ours}))
+    assert "| sasrec_next at least RecTools SASRec on a GPU -0.005 | +0.1000 | yes |" in shown
+    assert "| RecTools SASRec on a GPU | 20, 20, 20 | 0.1000, 0.1000, 0.1000 | 0.3000, 0.3000, 0.3000 |  |" in shown
+    shown = page(results(**{"rectools": whole, "rectools-gpu": begun, "sasrec_next": ours}))
+    assert "| sasrec_next at least RecTools SASRec -0.005 | +0.1000 | yes |" in shown
+
+
 def test_figures_are_read_by_side_and_seed(tmp_path):
     (tmp_path / "hstu_next-1.json").write_text(json.dumps(told(0.1, 1)))
     assert list(figures_of(tmp_path)) == ["hstu_next"]
