@@ -60,6 +60,10 @@ class NextItemRows:
         count = int(self._user_of_row.max(initial=-1)) + 1
         self._ends: Int64s = np.cumsum(np.bincount(self._user_of_row[at], minlength=count))
 
+    def distinct(self, name: str) -> int:
+        """Return how many different values the events of a column have."""
+        return int(_numbered(self._columns[name]).max(initial=-1)) + 1
+
     def batches(self, histories: int, first: int, start: int, seed: Sequence[int] | None = None) -> Iterator[Batch]:
         """Yield the histories of rows from `first` on; of a pass that is resumed at `start`, only the rest.
 

@@ -47,7 +47,7 @@ class NextItemRun(TrainingRun):
         self._columns = [f for f in self.config.features if f.sequence is not None]
         (self._sequence,) = self.config.sequences.values()
         self._passed: NextItemRows | None = None
-        self._passed_until = self._tail = 0
+        self._passed_until = self._tail = self._catalogue = 0
         self.ranked, self.streamed_ranks = (CatalogueRanking(self.config.evaluate.top) for _ in range(2))
 
     def run(self) -> Summary:
@@ -70,6 +70,9 @@ class NextItemRun(TrainingRun):
             if self._passed is None or self._passed_until != until:
                 self._passed = NextItemRows(self._log, self._sequence, self._columns, until)
                 self._passed_until = until
+                self._catalogue = self._passed.distinct(self._items.item_column)
+            # Not for deltas, whose tables have nearly all their items: a resumed run compiles what a first run would.
+            self._items.expected_items = self._catalogue if mixed else 0
             seed = (self.config.train.known_seed, self.state.epoch) if mixed else None
             batches = self._passed.batches(self.config.train.batch_rows, 0 if mixed else self._tail, first, seed)
         return self.trainer.with_prefetched_rows(PrefetchPipeline(self._timed(batches, until), self.trainer.transform))

@@ -72,19 +72,23 @@ class NextItemStep(DenseStep):
         self._do.sequence, self._do.item = sequence, item
         self._sequence, self._made_for = sequence, dict[tuple[str, int, int, int], BatchBuffer]()
 
-    def learn(self, rows: int, write: Write, targets: Targets) -> tuple[float, list[tuple[int, Float32s]], Float32s]:
+    def learn(
+        self, rows: int, write: Write, targets: Targets, expected: int = 0
+    ) -> tuple[float, list[tuple[int, Float32s]], Float32s]:
         """Compute loss and gradients of histories; move() follows.
 
         Args:
             rows: Number of histories.
             write: Writes histories into a buffer.
             targets: What they are compared with.
+            expected: Number of candidates that later steps will have. An executable for so many is compiled at once,
+                in place of one for each size in which they grow.
 
         Returns:
             The loss; the gradients by the histories, in pieces with their first rows; the gradient by the candidates.
                 They are valid until the next step.
         """
-        parts = self._histories("learn", rows, _size(len(targets.candidates), FEWEST_CANDIDATES))
+        parts = self._histories("learn", rows, _size(max(len(targets.candidates), expected), FEWEST_CANDIDATES))
         # Compiled here, before threads start.
         self._mover(len(parts))
         state = self.state.held()

@@ -41,6 +41,10 @@ class NextItemTrainer(Trainer):
     """A next-item network in training.
 
     A batch has a history a row, of at most max_length + 1 events; its label is how many of the newest ones are targets.
+
+    Attributes:
+        item_column: Name of the history's column of items.
+        expected_items: Number of items that the batches to come will have met; 0 if unknown.
     """
 
     dense_step = NextItemStep
@@ -61,7 +65,7 @@ class NextItemTrainer(Trainer):
         next_item = self.dense.arch.next_item
         if next_item is None:
             raise BadInput(f"model.arch: expected a next-item network, got {manifest.arch!r}")
-        self._negatives = next_item.negatives
+        self._negatives, self.expected_items = next_item.negatives, 0
         (served,) = self.manifest.sequences
         self.sequence = _longer(served)
         # Histories alone: a candidate is no part of a batch.
@@ -77,7 +81,7 @@ class NextItemTrainer(Trainer):
         items = {f.table for f in self.manifest.features if f.side == "item"}
         item = next(c for c in span.columns if c.table in items)
         self.dense.of_sequence(span, item)
-        self.items, self._item_column = self.own[item.table], item.name
+        self.items, self.item_column = self.own[item.table], item.name
         self._seed = settings.known_seed
 
     def transform(self, batch: Batch) -> BoundBatch:
@@ -94,13 +98,14 @@ class NextItemTrainer(Trainer):
                 table.shrink_to_budget()
             columns = self._columns(bound)
             refs = {c.row: c.table.insert(c.values) for c in columns}
-            item = next(c for c in columns if c.name == self._item_column)
+            item = next(c for c in columns if c.name == self.item_column)
             targets, drawn = self._targets(refs[item.row], item.splits, work.batch.label)
         if not targets.shares.any():
             return 0.0
         with self.profile.timed_process("step"), self._writing(bound) as write:
             self._set_rates(self.steps)
-            loss, pieces, by_candidates = self._step_of.learn(rows, write, targets)
+            expected = min(self._negatives, self.expected_items)
+            loss, pieces, by_candidates = self._step_of.learn(rows, write, targets, expected)
         self.steps += 1
         with self.profile.timed("update"):
             self.dense.move()
@@ -121,7 +126,7 @@ class NextItemTrainer(Trainer):
                 [n, length], negative for those without a row; and which of them are targets.
         """
         work = given if isinstance(given, BoundBatch) else self.transform(given)
-        item = next(c for c in self._columns(work.bound) if c.name == self._item_column)
+        item = next(c for c in self._columns(work.bound) if c.name == self.item_column)
         nexts, real = self._nexts(self.items.find(item.values), item.splits, work.batch.label)
         with self._writing(work.bound) as write:
             return self._step_of.states(len(work.batch), write), nexts, real
@@ -136,7 +141,7 @@ class NextItemTrainer(Trainer):
 
     def event_rows(self, work: BoundBatch) -> tuple[Int64s, Int64s]:
         """Return row numbers of the items of all events, negative for those without a row, and the histories' ends."""
-        item = next(c for c in self._columns(work.bound) if c.name == self._item_column)
+        item = next(c for c in self._columns(work.bound) if c.name == self.item_column)
         return self.items.find(item.values), item.splits
 
     def _targets(self, refs: Int64s, splits: Int64s, counts: Float32s) -> tuple[Targets, Int64s]:
